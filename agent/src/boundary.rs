@@ -9,7 +9,7 @@ use crate::source::Lookback;
 use crate::source::gpu::Gpu;
 use crate::source::host::Host;
 use crate::source::process::Process;
-use crate::{Gap, Reading};
+use crate::{MissingReason, Reading};
 
 /// Reader of a worker's machine, process and GPU. The names of readings are those of
 /// [`evenstep_protocol::driver`].
@@ -19,7 +19,7 @@ pub struct Boundary {
     process: Process,
     other: OtherCpu,
     #[cfg(feature = "gpu")]
-    gpu: Option<Result<Gpu, Gap>>,
+    gpu: Option<Result<Gpu, MissingReason>>,
     #[cfg(not(feature = "gpu"))]
     gpu: Option<u32>,
 }
@@ -66,17 +66,17 @@ impl Boundary {
     #[cfg(not(feature = "gpu"))]
     fn read_gpu(&mut self, reading: &mut Reading) {
         if self.gpu.is_some() {
-            put_gpu_gap(reading, &Gap::Unsupported("built without the gpu feature".to_owned()));
+            put_gpu_gap(reading, &MissingReason::Unsupported("built without the gpu feature".to_owned()));
         }
     }
 }
 
 #[cfg(feature = "gpu")]
-fn no_gpu(index: u32) -> Gap {
-    Gap::Unsupported(format!("NVML has no GPU {index}"))
+fn no_gpu(index: u32) -> MissingReason {
+    MissingReason::Unsupported(format!("NVML has no GPU {index}"))
 }
 
-fn put_gpu_gap(reading: &mut Reading, gap: &Gap) {
+fn put_gpu_gap(reading: &mut Reading, gap: &MissingReason) {
     for name in [driver::GPU_BUSY, driver::SM_CLOCK_MHZ, driver::GPU_POWER_W, driver::GPU_TEMPERATURE_CELSIUS]
     {
         reading.put(name, Err(gap.clone()));
@@ -93,13 +93,18 @@ pub(crate) struct OtherCpu {
 impl OtherCpu {
     /// Returns the difference to readings of both at least [`crate::source::TICK_LOOKBACK`] ago, because the
     /// machine's CPU time is counted in ticks.
-    pub(crate) fn read(&mut self, now: Instant, host: &Host, process: &Process) -> Result<f64, Gap> {
+    pub(crate) fn read(
+        &mut self,
+        now: Instant,
+        host: &Host,
+        process: &Process,
+    ) -> Result<f64, MissingReason> {
         let (busy_s, own_s) = match (host.busy_s(), process.cpu_s()) {
             (Some(busy_s), Some(own_s)) => (busy_s, own_s),
             (busy_s, _) => {
                 self.cpu_s.forget();
                 let which = if busy_s.is_none() { driver::CPU_BUSY } else { driver::OWN_CPU };
-                return Err(Gap::Unsupported(format!("needs {which}, which is missing")));
+                return Err(MissingReason::Unsupported(format!("needs {which}, which is missing")));
             }
         };
         let (window_s, (busy_then_s, own_then_s)) = self.cpu_s.advance(now, (busy_s, own_s))?;
@@ -139,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_is_not_there_is_missing_and_the_rest_is_read() {
+    fn an_absent_gpu_is_missing_and_the_others_are_read() {
         let mut boundary = Boundary::new(std::process::id(), Some(4096));
         let reading = boundary.read(Instant::now());
         assert!(reading.missing.contains_key(driver::GPU_BUSY), "{reading:?}");

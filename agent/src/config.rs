@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_means_the_defaults() {
+    fn omitted_options_have_their_defaults() {
         let config = config(&[]).unwrap();
         assert_eq!(config.servers.to_string(), DEFAULT_SERVER);
         assert_eq!((config.node.as_str(), config.interval), ("node-a", Duration::from_secs(1)));

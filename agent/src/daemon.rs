@@ -17,9 +17,9 @@ use crate::local::{self, SamplingState, Shared, lock};
 use crate::metrics;
 use crate::sampler::Sampler;
 use crate::source::host::Host;
-use crate::spool::{Life, Spool, SpoolError};
+use crate::spool::{SampleIdentity, Spool, SpoolError};
 use crate::uplink::{Uplink, UplinkState};
-use crate::watch::Watch;
+use crate::watch::WatchList;
 
 /// An error that prevents the agent from starting, or ends it.
 #[derive(Debug, thiserror::Error)]
@@ -46,12 +46,12 @@ pub enum AgentError {
 }
 
 /// A thread of the agent that can be stopped.
-struct Part {
+struct StoppableThread {
     stop: Sender<()>,
     thread: JoinHandle<()>,
 }
 
-impl Part {
+impl StoppableThread {
     fn start(name: &str, run: impl FnOnce(&Receiver<()>) + Send + 'static) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || run(&stopped))?;
@@ -87,7 +87,7 @@ pub async fn run(
     config: Config,
     boot: uuid::Uuid,
     collector: Option<&mut otlp::Otlp>,
-    on_ready: impl FnOnce(Listening, &Life),
+    on_ready: impl FnOnce(Listening, &SampleIdentity),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
     let listener = listen("listen", config.listen)?;
@@ -96,10 +96,10 @@ pub async fn run(
         local: listener.local_addr()?,
         metrics: scraped.as_ref().map(TcpListener::local_addr).transpose()?,
     };
-    let life = Life { node: config.node.clone(), boot_id: boot.to_string() };
+    let life = SampleIdentity { node: config.node.clone(), boot_id: boot.to_string() };
     let spool = Arc::new(Mutex::new(Spool::open(&config.spool_dir, config.spool_bytes_max, life.clone())?));
     let uplink_state = Arc::new(Mutex::new(UplinkState::default()));
-    let mut watch = Watch::default();
+    let mut watch = WatchList::default();
     config.watch_pids.iter().for_each(|pid| watch.ask(*pid));
     let shared = Arc::new(Shared {
         life,
@@ -116,8 +116,8 @@ pub async fn run(
     let seed = boot.as_u64_pair().0;
     let uplink = Uplink::new(spool.clone(), uplink_state, &config.servers, config.send_every, seed);
     let sampled = shared.clone();
-    let sampler = Part::start("sampler", move |stop| sample(&config, &sampled, stop))?;
-    let uplink = Part::start("uplink", move |stop| uplink.run(stop))?;
+    let sampler = StoppableThread::start("sampler", move |stop| sample(&config, &sampled, stop))?;
+    let uplink = StoppableThread::start("uplink", move |stop| uplink.run(stop))?;
 
     let gather = metrics::gather(shared.clone());
     if let Some(collector) = collector {
@@ -134,7 +134,7 @@ pub async fn run(
     // keeps a connection open must not delay the shutdown.
     let served = tokio::select! {
         served = axum::serve(listener, local::router(shared, gather.clone())).into_future() => served,
-        served = scrape(scraped, gather, healthy) => served,
+        served = serve_metrics(scraped, gather, healthy) => served,
         () = shutdown => Ok(()),
     };
     // In the order of the data flow: the uplink still tries to send the sampler's last samples.
@@ -149,7 +149,7 @@ fn listen(option: &'static str, address: SocketAddr) -> Result<TcpListener, Agen
 }
 
 /// Serves scrapers if a metrics listener is configured.
-async fn scrape(listener: Option<TcpListener>, gather: Gather, healthy: Healthy) -> io::Result<()> {
+async fn serve_metrics(listener: Option<TcpListener>, gather: Gather, healthy: Healthy) -> io::Result<()> {
     match listener {
         Some(listener) => serve::serve(listener, gather, healthy).await,
         None => std::future::pending().await,
@@ -160,8 +160,8 @@ async fn scrape(listener: Option<TcpListener>, gather: Gather, healthy: Healthy)
 /// and counted.
 fn sample(config: &Config, shared: &Shared, stop: &Receiver<()>) {
     let mut sampler = match config.demo_seed {
-        Some(seed) => Sampler::of_demo(seed, Instant::now()),
-        None => Sampler::of_machine(),
+        Some(seed) => Sampler::for_synthetic(seed, Instant::now()),
+        None => Sampler::for_machine(),
     };
     let mut due = Instant::now();
     loop {

@@ -24,4 +24,4 @@ pub mod uplink;
 pub mod watch;
 
 pub use boundary::Boundary;
-pub use reading::{Gap, Reading};
+pub use reading::{MissingReason, Reading};

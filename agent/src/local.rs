@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 use crate::clock::unix_ms;
 use crate::sampler::{MissingCount, MissingCounts};
 use crate::source::host::Host;
-use crate::spool::{Life, Spool, SpoolState};
+use crate::spool::{SampleIdentity, Spool, SpoolState};
 use crate::uplink::UplinkState;
-use crate::watch::Watch;
+use crate::watch::WatchList;
 use crate::{Boundary, Reading};
 
 /// Maximum number of readers, as each client process has its own windows. The least recently used reader is
@@ -26,12 +26,12 @@ use crate::{Boundary, Reading};
 const READERS_MAX: usize = 64;
 
 /// Maximum delay of a sample; a longer delay means that sampling has stopped.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
+const SAMPLE_DELAY_MAX: Duration = Duration::from_secs(10);
 
 /// State shared by the threads of an agent.
 pub struct Shared {
     /// Identity of this run's samples.
-    pub life: Life,
+    pub life: SampleIdentity,
     /// Number of cores of the machine, and the name of their model.
     pub cores: (Option<usize>, Option<String>),
     /// Whether readings are synthetic.
@@ -45,7 +45,7 @@ pub struct Shared {
     /// State of the uplink.
     pub uplink: Arc<Mutex<UplinkState>>,
     /// The list of sampled processes.
-    pub watch: Mutex<Watch>,
+    pub watch: Mutex<WatchList>,
     /// State of the sampler.
     pub sampling: Mutex<SamplingState>,
 }
@@ -57,7 +57,7 @@ impl Shared {
     /// A message with the time since the last sample.
     pub fn healthy(&self) -> Result<(), String> {
         let silent = lock(&self.sampling).last.unwrap_or(self.started).elapsed();
-        if silent <= self.interval + SILENCE_MAX {
+        if silent <= self.interval + SAMPLE_DELAY_MAX {
             return Ok(());
         }
         Err(format!("no sample taken for {} s; check the agent's log and the GPU driver", silent.as_secs()))
@@ -86,7 +86,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Response of `GET /sample`.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct FreshSample {
+pub struct SampleResponse {
     /// Time of the reading, in milliseconds since 1970.
     pub at_unix_ms: i64,
     /// The requested process.
@@ -183,7 +183,8 @@ async fn sample(State(local): State<Local>, query: Result<Query<SampleQuery>, Qu
         }
     }
     let Reading { window_s, readings, missing } = reading;
-    Json(FreshSample { at_unix_ms: unix_ms(), pid: query.pid, window_s, readings, missing }).into_response()
+    Json(SampleResponse { at_unix_ms: unix_ms(), pid: query.pid, window_s, readings, missing })
+        .into_response()
 }
 
 async fn health(State(local): State<Local>) -> Response {
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_leaves_no_reader() {
+    fn a_missing_process_leaves_no_reader() {
         let mut readers = Readers::default();
         assert!(readers.read(u32::MAX - 1, None, Instant::now()).1);
         assert!(readers.boundaries.is_empty());

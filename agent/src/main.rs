@@ -7,7 +7,7 @@ use clap::Parser;
 use evenstep_agent::config::{Config, Flags, state_directory};
 use evenstep_agent::daemon::{self, Listening};
 use evenstep_agent::source::host::Host;
-use evenstep_agent::spool::Life;
+use evenstep_agent::spool::SampleIdentity;
 use evenstep_observability::logs;
 use evenstep_observability::otlp::Otlp;
 use tokio::signal::unix::{SignalKind, signal};
@@ -50,7 +50,7 @@ fn start(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
 
 /// Prints one line of JSON for the program that started the agent. With port 0 it is the only place that
 /// names the port.
-fn announce(listening: Listening, life: &Life) {
+fn announce(listening: Listening, life: &SampleIdentity) {
     let mut line =
         serde_json::json!({ "listening": listening.local, "node": life.node, "boot_id": life.boot_id });
     if let Some(address) = listening.metrics {

@@ -14,7 +14,7 @@ use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_protocol::{GpuSample, NodeSample, ProcessSample, Readings};
 
 use crate::local::{Shared, lock};
-use names::{GPU, GPU_PROCESS, HOST, PROCESS, Shown};
+use names::{GPU, GPU_PROCESS, HOST, PROCESS, ReadingMetric};
 
 /// Returns the function that gathers the metrics of an agent.
 pub fn gather(shared: Arc<Shared>) -> Gather {
@@ -24,7 +24,7 @@ pub fn gather(shared: Arc<Shared>) -> Gather {
 fn families(shared: &Shared) -> Vec<MetricFamily> {
     let mut families = Families { node: shared.life.node.as_str(), by_name: BTreeMap::new() };
     machine(&mut families, shared);
-    fares(&mut families, shared);
+    agent_metrics(&mut families, shared);
     let latest = lock(&shared.sampling).latest.clone();
     if let Some(sample) = latest {
         families.sample(&sample);
@@ -83,7 +83,7 @@ impl Families<'_> {
         }
     }
 
-    fn readings(&mut self, shown: &[Shown], labels: &[(&str, &str)], readings: &Readings) {
+    fn readings(&mut self, shown: &[ReadingMetric], labels: &[(&str, &str)], readings: &Readings) {
         for shown in shown {
             if let Some(value) = readings.get(shown.reading) {
                 let labels: Vec<_> = labels.iter().chain(shown.labels).copied().collect();
@@ -105,7 +105,7 @@ fn machine(families: &mut Families<'_>, shared: &Shared) {
 }
 
 /// Adds the metrics of the agent itself.
-fn fares(families: &mut Families<'_>, shared: &Shared) {
+fn agent_metrics(families: &mut Families<'_>, shared: &Shared) {
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     families.gauge("evenstep_agent_info", "Version of the agent.", &version, 1.0);
     let interval = shared.interval.as_secs_f64();
@@ -190,7 +190,7 @@ mod tests {
 
     use super::*;
     use crate::sampler::Sampler;
-    use crate::watch::Watch;
+    use crate::watch::WatchList;
 
     fn shown(sample: &NodeSample) -> String {
         let mut families = Families { node: "node-a", by_name: BTreeMap::new() };
@@ -200,14 +200,14 @@ mod tests {
 
     /// Two samples of this machine and process: all their readings have series, and missing ones have none.
     #[test]
-    fn all_that_is_read_is_shown_and_nothing_else() {
-        let mut sampler = Sampler::of_machine();
-        let mut watch = Watch::default();
+    fn exactly_the_readings_are_exposed() {
+        let mut sampler = Sampler::for_machine();
+        let mut watch = WatchList::default();
         watch.ask(std::process::id());
         let start = Instant::now();
         sampler.sample(start, 1, &mut watch);
         let sample = sampler.sample(start + Duration::from_secs(1), 2, &mut watch);
-        let known = |table: &[Shown], readings: &Readings| {
+        let known = |table: &[ReadingMetric], readings: &Readings| {
             let unknown =
                 readings.keys().find(|reading| table.iter().all(|shown| shown.reading != reading.as_str()));
             assert_eq!(unknown, None, "reading without a metric");

@@ -17,7 +17,7 @@ pub struct Reading {
 
 impl Reading {
     /// Adds a value, or the reason why it is missing.
-    pub fn put(&mut self, name: &str, value: Result<f64, Gap>) {
+    pub fn put(&mut self, name: &str, value: Result<f64, MissingReason>) {
         match value {
             Ok(value) if value.is_finite() => {
                 self.readings.insert(name.to_owned(), value);
@@ -40,13 +40,13 @@ impl Reading {
 
 /// Reason why a reading is missing.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum Gap {
+pub enum MissingReason {
     /// Shares and rates require two readings.
     #[error("first reading: no window yet")]
     First,
     /// A monotonic counter decreased, so it was reset and the difference is meaningless.
     #[error("the counter decreased")]
-    WentBack,
+    CounterDecreased,
     /// Two readings have the same time.
     #[error("the window is empty")]
     EmptyWindow,
@@ -55,7 +55,7 @@ pub enum Gap {
     Ended(u32),
     /// The kernel has no such file: the feature is not built in, or the process or device no longer exists.
     #[error("{path} does not exist")]
-    NotThere {
+    PathNotFound {
         /// The file.
         path: String,
     },
@@ -69,7 +69,7 @@ pub enum Gap {
     },
     /// The text does not have the format that the kernel documents.
     #[error("cannot find {field} in {path}")]
-    Unexpected {
+    FieldNotFound {
         /// The missing field.
         field: &'static str,
         /// The file.

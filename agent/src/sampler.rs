@@ -7,12 +7,12 @@ use evenstep_protocol::{GpuSample, NodeSample, ProcessSample, driver};
 use serde::Serialize;
 
 use crate::boundary::OtherCpu;
-use crate::source::demo::Demo;
+use crate::source::demo::SyntheticMachine;
 #[cfg(feature = "gpu")]
 use crate::source::gpu::Gpu;
 use crate::source::host::Host;
 use crate::source::process::Process;
-use crate::watch::Watch;
+use crate::watch::WatchList;
 
 /// Takes samples of this machine or of a synthetic one.
 pub struct Sampler {
@@ -22,7 +22,7 @@ pub struct Sampler {
 
 enum Source {
     Machine(Box<Machine>),
-    Demo { demo: Box<Demo>, started: Instant },
+    SyntheticMachine { demo: Box<SyntheticMachine>, started: Instant },
 }
 
 struct Machine {
@@ -34,7 +34,7 @@ struct Machine {
 
 impl Sampler {
     /// Creates a sampler of this machine.
-    pub fn of_machine() -> Self {
+    pub fn for_machine() -> Self {
         let machine = Machine {
             host: Host::new(),
             processes: BTreeMap::new(),
@@ -45,18 +45,20 @@ impl Sampler {
     }
 
     /// Creates a sampler of synthetic readings.
-    pub fn of_demo(seed: u64, started: Instant) -> Self {
+    pub fn for_synthetic(seed: u64, started: Instant) -> Self {
         Self {
-            source: Source::Demo { demo: Box::new(Demo::new(seed)), started },
+            source: Source::SyntheticMachine { demo: Box::new(SyntheticMachine::new(seed)), started },
             missing: MissingCounts::default(),
         }
     }
 
     /// Takes a sample. Removes processes that have ended from `watch`.
-    pub fn sample(&mut self, now: Instant, at_unix_ms: i64, watch: &mut Watch) -> NodeSample {
+    pub fn sample(&mut self, now: Instant, at_unix_ms: i64, watch: &mut WatchList) -> NodeSample {
         let sample = match &mut self.source {
             Source::Machine(machine) => machine.sample(now, at_unix_ms, watch),
-            Source::Demo { demo, started } => demo.read(now.saturating_duration_since(*started), at_unix_ms),
+            Source::SyntheticMachine { demo, started } => {
+                demo.read(now.saturating_duration_since(*started), at_unix_ms)
+            }
         };
         self.missing.count(&sample);
         sample
@@ -69,7 +71,7 @@ impl Sampler {
 }
 
 impl Machine {
-    fn sample(&mut self, now: Instant, at_unix_ms: i64, watch: &mut Watch) -> NodeSample {
+    fn sample(&mut self, now: Instant, at_unix_ms: i64, watch: &mut WatchList) -> NodeSample {
         let host = self.host.read(now);
         self.processes.retain(|pid, _| watch.contains(*pid));
         let processes = watch.pids().map(|pid| self.sample_process(pid, now)).collect();
@@ -165,8 +167,8 @@ mod tests {
 
     #[test]
     fn missing_readings_are_counted_and_never_zero() {
-        let mut sampler = Sampler::of_machine();
-        let mut watch = Watch::default();
+        let mut sampler = Sampler::for_machine();
+        let mut watch = WatchList::default();
         watch.ask(std::process::id());
         let start = Instant::now();
         let first = sampler.sample(start, 1, &mut watch);
@@ -183,9 +185,9 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_said_once_and_then_watched_no_longer() {
-        let mut sampler = Sampler::of_machine();
-        let mut watch = Watch::default();
+    fn a_missing_process_is_reported_once_and_then_no_longer_watched() {
+        let mut sampler = Sampler::for_machine();
+        let mut watch = WatchList::default();
         watch.ask(u32::MAX - 1);
         let sample = sampler.sample(Instant::now(), 1, &mut watch);
         assert!(sample.processes[0].readings.is_empty() && !sample.processes[0].missing.is_empty());

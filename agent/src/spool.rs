@@ -39,7 +39,7 @@ const BATCH_BYTES_MAX: usize = 512 << 10;
 
 /// Identity of the samples in a segment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Life {
+pub struct SampleIdentity {
     /// The node on which they were taken.
     pub node: NodeId,
     /// Boot id; sequence numbers are unique within it.
@@ -51,7 +51,7 @@ pub struct Life {
 pub struct Batch {
     /// Identity of the samples.
     #[serde(flatten)]
-    pub life: Life,
+    pub life: SampleIdentity,
     /// Sequence number of the first sample.
     pub sequence: u64,
     /// The samples, with consecutive sequence numbers.
@@ -119,7 +119,7 @@ pub struct Spool {
     directory: PathBuf,
     /// Locked for the lifetime of this value.
     _lock: File,
-    life: Life,
+    life: SampleIdentity,
     next_sequence: u64,
     /// Oldest first; if `open` is set, it is the file of the last one.
     segments: VecDeque<Segment>,
@@ -134,7 +134,7 @@ impl Spool {
     ///
     /// # Errors
     /// [`SpoolError::InUse`] if another agent uses the spool, [`SpoolError::Io`] if a file operation fails.
-    pub fn open(directory: &Path, bytes_max: u64, life: Life) -> Result<Self, SpoolError> {
+    pub fn open(directory: &Path, bytes_max: u64, life: SampleIdentity) -> Result<Self, SpoolError> {
         let io_error = |source| SpoolError::Io { path: directory.to_owned(), source };
         fs::create_dir_all(directory).map_err(io_error)?;
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(directory.join("lock"));
@@ -161,7 +161,7 @@ impl Spool {
     }
 
     /// Returns the identity of appended samples.
-    pub fn life(&self) -> &Life {
+    pub fn life(&self) -> &SampleIdentity {
         &self.life
     }
 
@@ -227,7 +227,7 @@ impl Spool {
             segment.acknowledged = *end;
             segment.waiting = segment.waiting.saturating_sub(count);
         }
-        self.settle()?;
+        self.remove_finished()?;
         Ok(count)
     }
 
@@ -235,7 +235,7 @@ impl Spool {
     ///
     /// # Errors
     /// If the batch cannot be saved; it then stays in the spool.
-    pub fn set_aside(&mut self, batch: &Batch, reason: &str) -> Result<(), SpoolError> {
+    pub fn reject(&mut self, batch: &Batch, reason: &str) -> Result<(), SpoolError> {
         self.rejected
             .keep(batch, reason)
             .map_err(|source| SpoolError::Io { path: self.directory.join("rejected"), source })?;
@@ -328,7 +328,7 @@ impl Spool {
     }
 
     /// Removes finished segments, and saves the position in the first remaining one.
-    fn settle(&mut self) -> Result<(), SpoolError> {
+    fn remove_finished(&mut self) -> Result<(), SpoolError> {
         while let Some(oldest) = self.segments.front().filter(|segment| segment.waiting == 0) {
             if self.open.is_some() && self.segments.len() == 1 {
                 break;
@@ -337,7 +337,7 @@ impl Spool {
             self.segments.pop_front();
         }
         let Some(oldest) = self.segments.front() else { return Ok(()) };
-        let noted = segment::note_cursor(&self.directory, oldest.number, oldest.acknowledged);
+        let noted = segment::save_cursor(&self.directory, oldest.number, oldest.acknowledged);
         noted.map_err(|source| SpoolError::Io { path: self.directory.clone(), source })
     }
 
@@ -375,7 +375,7 @@ fn remove(segment: &Segment) {
 #[cfg(test)]
 impl Batch {
     /// Creates a batch of `count` samples without readings.
-    pub(crate) fn for_test(life: Life, sequence: u64, count: usize) -> Self {
+    pub(crate) fn for_test(life: SampleIdentity, sequence: u64, count: usize) -> Self {
         let sample = || RawValue::from_string("{\"at_unix_ms\":0}".to_owned()).unwrap();
         let samples = (0..count).map(|_| sample()).collect();
         Self { life, sequence, samples, segment: 0, ends: Vec::new() }

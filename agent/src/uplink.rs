@@ -18,7 +18,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
 use crate::spool::{BATCH_SAMPLES_MAX, Batch, Spool};
-use verdict::{Unheard, Verdict, judge};
+use verdict::{RetryReason, Verdict, classify};
 
 /// Path of the telemetry endpoint.
 const PATH: &str = "/v1/telemetry";
@@ -75,7 +75,7 @@ enum Step {
     /// No samples are waiting.
     Idle,
     /// The spool advanced, or the next batch will be smaller.
-    Went,
+    Advanced,
     /// No progress; pause this long before the next attempt.
     Retry(Duration),
 }
@@ -122,17 +122,19 @@ impl Uplink {
                 match self.step(REQUEST_TIMEOUT) {
                     Step::Idle => break self.send_every,
                     Step::Retry(wait) => break wait,
-                    Step::Went if stop.try_recv() != Err(TryRecvError::Empty) => return self.send_rest(),
-                    Step::Went => {}
+                    Step::Advanced if stop.try_recv() != Err(TryRecvError::Empty) => {
+                        return self.send_remaining();
+                    }
+                    Step::Advanced => {}
                 }
             };
         }
-        self.send_rest();
+        self.send_remaining();
     }
 
-    fn send_rest(&mut self) {
+    fn send_remaining(&mut self) {
         let start = Instant::now();
-        while self.step(LAST_REQUEST_TIMEOUT) == Step::Went && start.elapsed() < LAST_SENDING {}
+        while self.step(LAST_REQUEST_TIMEOUT) == Step::Advanced && start.elapsed() < LAST_SENDING {}
     }
 
     fn step(&mut self, timeout: Duration) -> Step {
@@ -158,18 +160,18 @@ impl Uplink {
                         tracing::info!("the predictor accepts telemetry again");
                     }
                 });
-                Step::Went
+                Step::Advanced
             }
             Verdict::TooLarge if batch.samples.len() > 1 => {
                 self.set_batch_samples_max(batch.samples.len() / 2);
-                Step::Went
+                Step::Advanced
             }
             Verdict::TooLarge => {
-                let step = self.set_aside(&batch, "413: a single sample is too large for the predictor");
+                let step = self.reject(&batch, "413: a single sample is too large for the predictor");
                 self.set_batch_samples_max(BATCH_SAMPLES_MAX);
                 step
             }
-            Verdict::Poison { reason } => self.set_aside(&batch, &reason),
+            Verdict::Poison { reason } => self.reject(&batch, &reason),
             Verdict::Retry(unheard) => self.retry(&unheard.reason, unheard.after),
         }
     }
@@ -180,17 +182,17 @@ impl Uplink {
             Err(error) => return Verdict::Poison { reason: error.to_string() },
         };
         let request = Request { method: &Method::POST, path: PATH, body: Some(&body) };
-        let sent = self.transport.send(request, timeout, |response| judge(&response, batch));
+        let sent = self.transport.send(request, timeout, |response| classify(&response, batch));
         let first = self.transport.first_server();
         self.update(|state| state.server = first);
         sent.unwrap_or_else(|unreachable| {
             // Waits until the latest time that any server requested.
             let after = unreachable.attempts.iter().filter_map(|(_, unheard)| unheard.after).max();
-            Verdict::Retry(Unheard { reason: unreachable.to_string(), after })
+            Verdict::Retry(RetryReason { reason: unreachable.to_string(), after })
         })
     }
 
-    fn set_aside(&mut self, batch: &Batch, reason: &str) -> Step {
+    fn reject(&mut self, batch: &Batch, reason: &str) -> Step {
         let (sequence, samples) = (batch.sequence, batch.samples.len());
         tracing::error!(
             reason,
@@ -198,9 +200,9 @@ impl Uplink {
             samples,
             "the predictor rejected a batch; moving it to the rejected directory"
         );
-        let aside = self.lock_spool().set_aside(batch, reason);
+        let aside = self.lock_spool().reject(batch, reason);
         match aside {
-            Ok(()) => Step::Went,
+            Ok(()) => Step::Advanced,
             Err(error) => self.retry(&error.to_string(), None),
         }
     }

@@ -5,12 +5,12 @@ pub const WATCHED_MAX: usize = 64;
 
 /// Processes that samples include: those of `--watch-pid` and those requested through `/sample`.
 #[derive(Debug, Clone, Default)]
-pub struct Watch {
+pub struct WatchList {
     /// Least recently requested first.
     pids: Vec<u32>,
 }
 
-impl Watch {
+impl WatchList {
     /// Adds `pid`, or moves it to the end of the list.
     pub fn ask(&mut self, pid: u32) {
         self.remove(pid);
@@ -45,8 +45,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_one_asked_for_longest_ago_makes_room() {
-        let mut watch = Watch::default();
+    fn the_least_recently_used_process_is_evicted() {
+        let mut watch = WatchList::default();
         for pid in 0..WATCHED_MAX as u32 {
             watch.ask(pid);
         }

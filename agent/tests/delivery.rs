@@ -13,7 +13,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use evenstep_agent::spool::SPOOL_BYTES_MIN;
 use support::agent::Agent;
-use support::receiver::{Receiver, Store, refuse, take};
+use support::receiver::{Receiver, Store, reject, take};
 
 fn waiting(status: &serde_json::Value) -> u64 {
     status["spool"]["waiting"].as_u64().unwrap()
@@ -25,10 +25,10 @@ fn assert_without_gaps(sequences: &BTreeSet<u64>, from: u64) {
 }
 
 /// Returns the size of all files below a directory, in bytes.
-fn bytes_below(directory: &Path) -> u64 {
+fn directory_size(directory: &Path) -> u64 {
     let entries = std::fs::read_dir(directory).unwrap().flatten();
     let size = |entry: std::fs::DirEntry| match entry.metadata() {
-        Ok(metadata) if metadata.is_dir() => bytes_below(&entry.path()),
+        Ok(metadata) if metadata.is_dir() => directory_size(&entry.path()),
         Ok(metadata) => metadata.len(),
         // Removed between listing and reading.
         Err(_) => 0,
@@ -37,17 +37,17 @@ fn bytes_below(directory: &Path) -> u64 {
 }
 
 #[test]
-fn every_sample_arrives_once_though_the_receiver_comes_and_goes() {
+fn every_sample_arrives_once_although_the_receiver_restarts() {
     let spool = tempfile::tempdir().unwrap();
     let mut receiver = Receiver::away();
     let agent = Agent::start(&receiver.url(), spool.path(), &[]);
     agent.wait_until("samples wait", |status| waiting(status) >= 10);
-    receiver.come(take);
+    receiver.run(take);
     receiver.wait_until("the backlog arrives", |store| store.count() >= 20);
-    receiver.go();
+    receiver.shut_down();
     let before = receiver.look(|store| store.count() as u64);
     agent.wait_until("samples wait again", |status| waiting(status) >= 10);
-    receiver.come(take);
+    receiver.run(take);
     receiver.wait_until("the second backlog arrives", |store| store.count() as u64 >= before + 10);
     let taken = agent.status()["samples_taken"].as_u64().unwrap();
     let boot_id = agent.boot_id.clone();
@@ -60,14 +60,14 @@ fn every_sample_arrives_once_though_the_receiver_comes_and_goes() {
 }
 
 #[test]
-fn an_answer_that_was_lost_means_sending_again_and_storing_once() {
+fn a_lost_response_is_retried_and_stored_once() {
     let spool = tempfile::tempdir().unwrap();
     let receiver = Receiver::here(|batch, store| {
         if store.batches.len() > 2 {
             return None;
         }
         store.keep(batch);
-        refuse(500)
+        reject(500)
     });
     let agent = Agent::start(&receiver.url(), spool.path(), &[]);
     receiver.wait_until("later samples arrive", |store| store.count() >= 20 && store.batches.len() > 3);
@@ -82,12 +82,12 @@ fn an_answer_that_was_lost_means_sending_again_and_storing_once() {
 }
 
 #[test]
-fn killed_in_the_middle_it_sends_what_it_had_kept_under_its_old_name() {
+fn after_a_kill_spooled_samples_are_sent_with_their_old_id() {
     let spool = tempfile::tempdir().unwrap();
     let mut receiver = Receiver::here(take);
     let agent = Agent::start(&receiver.url(), spool.path(), &[]);
     receiver.wait_until("some arrive", |store| store.count() >= 10);
-    receiver.go();
+    receiver.shut_down();
     let status = agent.wait_until("samples wait", |status| waiting(status) >= 10);
     let first = agent.boot_id.clone();
     agent.kill();
@@ -95,7 +95,7 @@ fn killed_in_the_middle_it_sends_what_it_had_kept_under_its_old_name() {
     let agent = Agent::start(&receiver.url(), spool.path(), &[]);
     let second = agent.boot_id.clone();
     assert_ne!(first, second);
-    receiver.come(take);
+    receiver.run(take);
     receiver.wait_until("samples of the second run arrive", |store| {
         store.sequences.get(&second).is_some_and(|sequences| sequences.len() >= 10)
     });
@@ -108,17 +108,17 @@ fn killed_in_the_middle_it_sends_what_it_had_kept_under_its_old_name() {
 }
 
 #[test]
-fn a_full_spool_stays_in_its_room_and_says_what_it_dropped() {
+fn a_full_spool_stays_within_its_limit_and_reports_dropped_samples() {
     let spool = tempfile::tempdir().unwrap();
     let mut receiver = Receiver::away();
     let room = SPOOL_BYTES_MIN.to_string();
     let agent = Agent::start(&receiver.url(), spool.path(), &["--spool-max-bytes", &room]);
     agent.wait_until("the spool is full", |status| {
         // The lock, the cursor and its temporary file are not part of the limit.
-        assert!(bytes_below(spool.path()) <= SPOOL_BYTES_MIN + 200);
+        assert!(directory_size(spool.path()) <= SPOOL_BYTES_MIN + 200);
         status["spool"]["dropped_full"].as_u64().unwrap() > 10
     });
-    receiver.come(take);
+    receiver.run(take);
     receiver.wait_until("the rest arrives", |store| store.count() >= 20);
     let status = agent.wait_until("nothing waits", |status| waiting(status) == 0);
     let dropped = status["spool"]["dropped_full"].as_u64().unwrap();
@@ -133,7 +133,7 @@ fn batches_that_are_too_large_are_halved_until_they_fit() {
     let mut receiver = Receiver::away();
     let agent = Agent::start(&receiver.url(), spool.path(), &[]);
     agent.wait_until("more samples wait than fit in a batch", |status| waiting(status) >= 12);
-    receiver.come(|batch, _| if batch.samples.len() > 3 { refuse(413) } else { None });
+    receiver.run(|batch, _| if batch.samples.len() > 3 { reject(413) } else { None });
     receiver.wait_until("they arrive in pieces", |store| store.count() >= 12);
     let boot_id = agent.boot_id.clone();
     assert_eq!(agent.status()["spool"]["rejected_samples"], 0);
@@ -142,11 +142,11 @@ fn batches_that_are_too_large_are_halved_until_they_fit() {
 }
 
 #[test]
-fn a_poison_batch_is_set_aside_and_the_rest_goes_on() {
+fn a_poison_batch_is_set_aside_and_later_batches_are_sent() {
     let spool = tempfile::tempdir().unwrap();
     let receiver = Receiver::here(|batch, _| {
         let has_the_fifth = (batch.sequence..batch.sequence + batch.samples.len() as u64).contains(&5);
-        if has_the_fifth { refuse(422) } else { None }
+        if has_the_fifth { reject(422) } else { None }
     });
     let agent = Agent::start(&receiver.url(), spool.path(), &[]);
     receiver.wait_until("later samples arrive", |store| store.count() >= 20);
@@ -165,7 +165,7 @@ fn a_poison_batch_is_set_aside_and_the_rest_goes_on() {
 }
 
 #[test]
-fn a_server_that_says_when_to_come_back_is_left_alone_until_then() {
+fn a_server_with_retry_after_is_not_contacted_before() {
     let spool = tempfile::tempdir().unwrap();
     let receiver = Receiver::here(|_, store| {
         let busy = || (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "2")]).into_response();
@@ -181,24 +181,24 @@ fn a_server_that_says_when_to_come_back_is_left_alone_until_then() {
 }
 
 #[test]
-fn of_several_servers_one_that_answers_gets_everything_in_order() {
+fn one_responding_server_of_several_gets_all_samples_in_order() {
     let spool = tempfile::tempdir().unwrap();
     let (mut first, mut second) = (Receiver::here(take), Receiver::away());
     let servers = format!("{},{}", first.url(), second.url());
     let agent = Agent::start(&servers, spool.path(), &[]);
     first.wait_until("the first server receives samples", |store| store.count() >= 10);
-    first.go();
-    second.come(take);
+    first.shut_down();
+    second.run(take);
     second.wait_until("the second server receives samples", |store| store.count() >= 10);
     agent.wait_until("it names the second server", |status| status["uplink"]["server"] == second.url());
     // The first server runs again, but gets no requests as long as the second one responds.
-    first.come(take);
+    first.run(take);
     let before = second.look(Store::count);
     second.wait_until("the second server receives more samples", |store| store.count() >= before + 10);
     // A draining server is abandoned at once, whatever pause it requests.
-    second.go();
+    second.shut_down();
     second
-        .come(|_, _| Some((StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "300")]).into_response()));
+        .run(|_, _| Some((StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "300")]).into_response()));
     let before = first.look(Store::count);
     first.wait_until("the first server receives more samples", |store| store.count() >= before + 10);
     let boot_id = agent.boot_id.clone();
@@ -210,7 +210,7 @@ fn of_several_servers_one_that_answers_gets_everything_in_order() {
 }
 
 #[test]
-fn a_server_that_points_to_another_is_followed() {
+fn a_redirect_to_another_server_is_followed() {
     let spool = tempfile::tempdir().unwrap();
     let owner = Receiver::here(take);
     let location = format!("{}/v1/telemetry", owner.url());

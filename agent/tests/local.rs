@@ -11,7 +11,7 @@ use support::agent::Agent;
 use support::receiver::{Receiver, take};
 
 #[test]
-fn a_fresh_reading_is_over_the_time_since_one_last_asked() {
+fn a_fresh_reading_covers_the_time_since_the_previous_request() {
     let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(take));
     let agent = Agent::start(&receiver.url(), spool.path(), &[]);
     let page = format!("/sample?pid={}", std::process::id());
@@ -28,7 +28,7 @@ fn a_fresh_reading_is_over_the_time_since_one_last_asked() {
 }
 
 #[test]
-fn bad_questions_get_problems() {
+fn invalid_requests_get_problem_responses() {
     let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(take));
     let agent = Agent::start(&receiver.url(), spool.path(), &[]);
     for (page, status, slug) in [

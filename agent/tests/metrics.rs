@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use support::agent::Agent;
 use support::promtool::complaints;
-use support::receiver::{Receiver, refuse, take};
+use support::receiver::{Receiver, reject, take};
 
 /// Documentation of the metric names.
 const NAMES: &str = include_str!("../../docs/metrics.md");
 /// Timeout, longer than any healthy test waits.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -25,7 +25,7 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < PATIENCE, "timed out waiting until {what}");
+        assert!(start.elapsed() < TIMEOUT, "timed out waiting until {what}");
     }
 }
 
@@ -88,8 +88,8 @@ fn series_of_a_process_end_with_it() {
 }
 
 #[test]
-fn a_predictor_that_is_away_is_seen() {
-    let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(|_, _| refuse(503)));
+fn an_unreachable_predictor_is_detected() {
+    let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(|_, _| reject(503)));
     let agent = Agent::start(&receiver.url(), spool.path(), &[]);
     let up = || agent.metrics().get("evenstep_agent_uplink_up{node=\"node-a\"}").copied();
     assert_eq!(until("the uplink has made an attempt", up), 0.0);

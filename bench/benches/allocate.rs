@@ -17,7 +17,7 @@ use evenstep_core::allocate::{
 };
 use evenstep_core::curve::{Curve, CurveLearner};
 use evenstep_core::hedge::learner::Parts;
-use evenstep_core::hedge::{ChunkCost, ClaimCost, POOL_MAX, Terms, Took, hedge};
+use evenstep_core::hedge::{ChunkCost, ClaimCost, POOL_MAX, TailWork, Terms, hedge};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -115,7 +115,7 @@ fn expected(criterion: &mut Criterion) {
 fn hedged(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("hedge");
     let mut random = ChaCha8Rng::seed_from_u64(SEED);
-    let tail = Took { samples: 4, chunks: 1, compute_s: 4e-3, claim_s: 1e-3 };
+    let tail = TailWork { samples: 4, chunks: 1, compute_s: 4e-3, claim_s: 1e-3 };
     let mut cost = ChunkCost::default();
     cost.observe(&Parts { base: 100, base_s: 0.1, tail });
     let claims = ClaimCost { latency_s: 2e-4, busy_s: 2e-5 };

@@ -20,7 +20,7 @@ use rand_chacha::ChaCha8Rng;
 
 const LAYERS: usize = 500;
 /// Number of layers of the problem that keeps more alternatives per layer.
-const FEW: usize = 64;
+const BRANCHED_LAYERS: usize = 64;
 const GPUS: usize = 1024;
 const SEED: u64 = 1;
 
@@ -62,7 +62,7 @@ fn plans(criterion: &mut Criterion) {
         let memory = Some(Memory { bytes_per_gpu: bytes / 10 * 9, bytes_per_parameter: 0.0 });
         Problem { memory, ..free }
     };
-    let few = Problem { layers: blocks.layers[..FEW].to_vec(), ..blocks.clone() };
+    let few = Problem { layers: blocks.layers[..BRANCHED_LAYERS].to_vec(), ..blocks.clone() };
     let blocks_capped = capped(&blocks);
     let unequal = (0..GPUS).map(|gpu| 1.0 + gpu as f64 / GPUS as f64).collect();
     let problems = [

@@ -38,14 +38,14 @@ fn the_self_check_of_the_peers_holds() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_named() {
+fn unmeasurable_settings_are_named() {
     let cases: [(&[&str], &str); 3] = [
         (&[], "--traces"),
         (&["--traces", "none.csv"], "none.csv"),
         (&["--pai", env!("CARGO_MANIFEST_DIR"), "--peers", "oracle"], "oracle"),
     ];
     for (arguments, named) in cases {
-        if let Some((code, said)) = peers("what_cannot_be_measured_is_named", arguments) {
+        if let Some((code, said)) = peers("unmeasurable_settings_are_named", arguments) {
             assert!(code == Some(2) && said.contains(named), "{arguments:?}: {said}");
         }
     }

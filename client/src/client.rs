@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evenstep_protocol::{
-    AllocateAnswer, AllocateRequest, JobId, JobSpec, JoinAnswer, JoinRequest, Problem, WorkerId,
+    AllocateRequest, AllocateResponse, JobId, JobSpec, JoinRequest, JoinResponse, Problem, WorkerId,
 };
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -81,7 +81,7 @@ impl Client {
     ///
     /// # Errors
     /// The predictor does not respond or rejects the request.
-    pub fn join(&self, request: &JoinRequest) -> Result<JoinAnswer, Error> {
+    pub fn join(&self, request: &JoinRequest) -> Result<JoinResponse, Error> {
         let path = format!("/v1/jobs/{}/workers", self.job_id);
         let joined = self.send_json(&Method::POST, &path, request).map(|timed| timed.response);
         joined.map_err(|kind| kind.in_operation(Operation::Join(request.worker.clone())))
@@ -91,7 +91,7 @@ impl Client {
     ///
     /// # Errors
     /// The predictor does not respond or rejects the request.
-    pub fn leave(&self, worker: &WorkerId) -> Result<JoinAnswer, Error> {
+    pub fn leave(&self, worker: &WorkerId) -> Result<JoinResponse, Error> {
         // The slash is the only character of a worker id with a meaning in a path.
         let path = format!("/v1/jobs/{}/workers/{}", self.job_id, worker.as_str().replace('/', "%2F"));
         let left = self.send(&Method::DELETE, &path, None).map(|timed| timed.response);
@@ -102,7 +102,7 @@ impl Client {
     ///
     /// # Errors
     /// The predictor does not respond or rejects the request.
-    pub fn allocate(&self, request: &AllocateRequest) -> Result<Timed<AllocateAnswer>, Error> {
+    pub fn allocate(&self, request: &AllocateRequest) -> Result<Timed<AllocateResponse>, Error> {
         let allocated = self.send_json(&Method::POST, "/allocate", request);
         allocated.map_err(|kind| kind.in_operation(Operation::Allocate(request.iteration)))
     }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use evenstep_protocol::AllocateAnswer;
+use evenstep_protocol::AllocateResponse;
 
 use crate::backlog::Backlog;
 use crate::backoff::Backoff;
@@ -27,7 +27,7 @@ pub struct Allocated<T> {
     /// The result of the check.
     pub plan: T,
     /// The complete response, and its duration.
-    pub timed: Timed<AllocateAnswer>,
+    pub timed: Timed<AllocateResponse>,
 }
 
 /// How a lost connection is restored.
@@ -174,7 +174,7 @@ impl Connection {
         &mut self,
         iteration: u64,
         global_batch: u64,
-        check: impl FnOnce(&AllocateAnswer, &Requested<'_>) -> Result<Option<T>, String>,
+        check: impl FnOnce(&AllocateResponse, &Requested<'_>) -> Result<Option<T>, String>,
     ) -> Option<Allocated<T>> {
         let generation = self.generation()?;
         let taken = self.backlog.take(iteration);

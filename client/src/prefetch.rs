@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use evenstep_protocol::AllocateAnswer;
+use evenstep_protocol::AllocateResponse;
 
 use crate::connection::{Allocated, Connection};
 use crate::shares::Requested;
@@ -13,14 +13,14 @@ use crate::shares::Requested;
 const ALLOCATIONS_MAX: usize = 4;
 
 /// The iteration to request next, and its number of samples. Only the newest is requested.
-type Wanted = Arc<Mutex<Option<(u64, u64)>>>;
+type WantedIteration = Arc<Mutex<Option<(u64, u64)>>>;
 
 /// A thread that owns a connection and requests allocations while the training loop computes.
 ///
 /// A caller that already has a thread calls [`Connection::request`] there instead.
 #[derive(Debug)]
 pub struct Prefetcher<T> {
-    wanted: Wanted,
+    wanted: WantedIteration,
     wake: SyncSender<()>,
     allocations: Receiver<Allocated<T>>,
     thread: JoinHandle<Connection>,
@@ -30,9 +30,9 @@ impl<T: Send + 'static> Prefetcher<T> {
     /// Starts the thread, which applies `check` to every response, as in [`Connection::request`].
     pub fn start(
         mut connection: Connection,
-        check: impl Fn(&AllocateAnswer, &Requested<'_>) -> Result<Option<T>, String> + Send + 'static,
+        check: impl Fn(&AllocateResponse, &Requested<'_>) -> Result<Option<T>, String> + Send + 'static,
     ) -> Self {
-        let wanted = Wanted::default();
+        let wanted = WantedIteration::default();
         let (wake, woken) = mpsc::sync_channel(1);
         let (sender, allocations) = mpsc::sync_channel(ALLOCATIONS_MAX);
         let waiting = Arc::clone(&wanted);
@@ -71,6 +71,6 @@ impl<T: Send + 'static> Prefetcher<T> {
 }
 
 /// The value is replaced as a whole, so a panic of another thread leaves it valid.
-fn lock(wanted: &Wanted) -> MutexGuard<'_, Option<(u64, u64)>> {
+fn lock(wanted: &WantedIteration) -> MutexGuard<'_, Option<(u64, u64)>> {
     wanted.lock().unwrap_or_else(PoisonError::into_inner)
 }

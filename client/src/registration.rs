@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use evenstep_protocol::{AllocateRequest, JobSpec, JoinAnswer, JoinRequest, WorkerId, WorkerReport};
+use evenstep_protocol::{AllocateRequest, JobSpec, JoinRequest, JoinResponse, WorkerId, WorkerReport};
 
 use crate::backlog::Backlog;
 use crate::client::Client;
@@ -85,7 +85,7 @@ impl Registration {
     ///
     /// # Errors
     /// The predictor does not respond or rejects the request, or the job has a live worker of another run.
-    pub fn register(&self) -> Result<JoinAnswer, Error> {
+    pub fn register(&self) -> Result<JoinResponse, Error> {
         let failed =
             |kind: ErrorKind| kind.in_operation(Operation::RegisterJob(self.client.job_id().clone()));
         if self.superseded.load(Ordering::Relaxed) {
@@ -114,7 +114,7 @@ impl Registration {
     ///
     /// # Errors
     /// The job has an allocation past the iteration that this run starts with.
-    pub fn check_first(&self, joined: &JoinAnswer) -> Result<(), Error> {
+    pub fn check_first(&self, joined: &JoinResponse) -> Result<(), Error> {
         if self.start.resumed || joined.next_iteration <= self.start.iteration {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! The shares of an allocation, checked against the request.
 
-use evenstep_protocol::{AllocateAnswer, Allocation, WorkerId};
+use evenstep_protocol::{AllocateResponse, Allocation, WorkerId};
 
 /// Properties of a request that its allocation must match.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +51,10 @@ impl Requested<'_> {
     /// # Errors
     /// - [`Mismatch::Workers`]: the allocation is for other workers.
     /// - [`Mismatch::Outgrown`]: the allocation is for the global batch of fewer workers.
-    pub fn by_rank<'r>(&self, response: &'r AllocateAnswer) -> Result<Vec<Option<&'r Allocation>>, Mismatch> {
+    pub fn by_rank<'r>(
+        &self,
+        response: &'r AllocateResponse,
+    ) -> Result<Vec<Option<&'r Allocation>>, Mismatch> {
         let mismatch = |foreign: String| Mismatch::Workers {
             named: response.allocations.len(),
             foreign,
@@ -83,7 +86,7 @@ impl Requested<'_> {
 /// # Errors
 /// The allocation names other workers than this run's, has a shared tail, or does not cover the global batch
 /// exactly once. The message names the rule.
-pub fn shares(response: &AllocateAnswer, requested: &Requested<'_>) -> Result<Option<Vec<Share>>, String> {
+pub fn shares(response: &AllocateResponse, requested: &Requested<'_>) -> Result<Option<Vec<Share>>, String> {
     let by_rank = match requested.by_rank(response) {
         Ok(by_rank) => by_rank,
         Err(Mismatch::Outgrown) => return Ok(None),
@@ -134,7 +137,7 @@ mod tests {
             "optimizer": {"rule": "dynamic_sgd", "lr_multiplier": 1.0, "momentum_buffer_scale": 1.0, "ramp": null},
             "decision": {"kind": "held", "reason": "r"}
         });
-        let response: AllocateAnswer = serde_json::from_value(response).unwrap();
+        let response: AllocateResponse = serde_json::from_value(response).unwrap();
         let workers = ["node/0", "node/1"].map(|worker| WorkerId::new(worker).unwrap());
         let requested = Requested { workers: &workers, global_batch: 8, generation: 2, follows_workers };
         let pairs =

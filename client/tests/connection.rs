@@ -14,7 +14,7 @@ use evenstep_client::{
 use evenstep_protocol::{JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
 use serde_json::json;
 
-use support::{Does, Scripted, json, rejects, responds};
+use support::{Action, Scripted, json, rejects, responds};
 
 /// A clock that advances only when the test sets it.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(script: impl IntoIterator<Item = Does>) -> Self {
+    fn new(script: impl IntoIterator<Item = Action>) -> Self {
         let clock = Arc::new(ManualClock(Mutex::new(Instant::now())));
         Self { server: Scripted::start(script), clock, events: Arc::default() }
     }
@@ -76,13 +76,13 @@ fn report(iteration: u64) -> Vec<WorkerReport> {
     vec![WorkerReport::new(worker(), iteration, 8, 0.1)]
 }
 
-fn joined(generation: u64, workers: &[&str]) -> Does {
+fn joined(generation: u64, workers: &[&str]) -> Action {
     json(&json!({
         "job_id": "job", "worker": "node/0", "generation": generation, "workers": workers, "next_iteration": 0
     }))
 }
 
-fn allocation(worker: &str) -> Does {
+fn allocation(worker: &str) -> Action {
     json(&json!({
         "job_id": "job", "generation": 1, "iteration": 0, "global_batch": 8,
         "allocations": [{"worker": worker, "rank": 0, "local_batch": 8, "offset": 0, "gradient_weight": 1.0}],
@@ -149,7 +149,7 @@ fn reports_of_a_worker_that_was_never_registered_do_not_block_reconnection() {
 }
 
 #[test]
-fn reports_that_are_rejected_three_times_are_given_up_and_counted() {
+fn reports_rejected_three_times_are_dropped_and_counted() {
     let run = Run::new([responds(), joined(1, &["node/0"]), rejects(422, "invalid")]);
     let mut connection = run.builder().open().unwrap();
     connection.backlog().push(0, report(0));
@@ -184,7 +184,7 @@ fn an_allocation_of_other_workers_makes_the_run_register_again() {
 }
 
 #[test]
-fn a_job_of_another_run_is_not_taken_over() {
+fn a_job_of_another_run_is_not_reused() {
     let run = Run::new([responds(), joined(1, &["node/0", "other/0"])]);
     let error = run.builder().open().unwrap_err().to_string();
     assert!(error.starts_with("registering job job failed: ") && error.contains("other/0"), "{error}");

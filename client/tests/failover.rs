@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use evenstep_client::{Client, ClientConfig, Error, ErrorKind};
 use evenstep_protocol::{JobId, JobSpec};
 
-use support::{Does, Scripted, nobody, rejects, responds};
+use support::{Action, Scripted, nobody, rejects, responds};
 
 /// Longer than the duration of any healthy request.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn points_to(url: &str) -> Does {
-    Does::Answers(307, format!("location: {url}/v1/jobs/job\r\n"), String::new())
+fn points_to(url: &str) -> Action {
+    Action::Answers(307, format!("location: {url}/v1/jobs/job\r\n"), String::new())
 }
 
 fn client(servers: &[&str], timeout: Duration) -> Client {
@@ -39,10 +39,10 @@ fn a_closed_port_is_unreachable() {
 #[test]
 fn the_next_server_is_tried_at_once_and_first_from_then_on() {
     for first in [
-        vec![Does::Hangs],
+        vec![Action::ClosesConnection],
         vec![rejects(503, "draining")],
         vec![rejects(503, "store-failed")],
-        vec![Does::Answers(502, String::new(), "<html>".to_owned())],
+        vec![Action::Answers(502, String::new(), "<html>".to_owned())],
     ] {
         let (a, b) = (Scripted::start(first), Scripted::responding());
         let client = client(&[&a.url, &b.url], PATIENCE);
@@ -60,8 +60,8 @@ fn the_next_server_is_tried_at_once_and_first_from_then_on() {
 
 /// A server that accepts the request and does not respond uses only its part of the time limit.
 #[test]
-fn a_server_that_sleeps_leaves_time_for_the_next() {
-    let (a, b) = (Scripted::start([Does::Sleeps]), Scripted::responding());
+fn a_hanging_server_leaves_time_for_the_next() {
+    let (a, b) = (Scripted::start([Action::NeverResponds]), Scripted::responding());
     let client = client(&[&a.url, &b.url], Duration::from_secs(4));
     let started = Instant::now();
     assert_eq!(register(&client), Ok(()));
@@ -71,7 +71,7 @@ fn a_server_that_sleeps_leaves_time_for_the_next() {
 
 /// Every other server would send the same response about the job.
 #[test]
-fn an_answer_is_an_answer() {
+fn a_response_is_a_valid_allocation() {
     for (does, silent) in [
         (rejects(422, "invalid"), false),
         (rejects(429, "busy"), true),
@@ -88,7 +88,7 @@ fn an_answer_is_an_answer() {
 
 #[test]
 fn the_owner_of_the_job_is_followed_remembered_and_left_when_it_dies() {
-    let owner = Scripted::start([responds(), responds(), Does::Hangs]);
+    let owner = Scripted::start([responds(), responds(), Action::ClosesConnection]);
     let a = Scripted::start([points_to(&owner.url), points_to(&owner.url), responds()]);
     let client = client(&[&a.url], PATIENCE);
     assert_eq!(register(&client), Ok(()));

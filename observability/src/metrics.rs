@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_without_series_is_not_there() {
+    fn a_metric_family_without_series_is_omitted() {
         assert!(Family::counter("evenstep_total", "None.").done().is_none());
     }
 }

@@ -21,11 +21,11 @@ use crate::Gather;
 use crate::translate::{Origin, request};
 
 /// Interval between exports of metrics.
-const EVERY: Duration = Duration::from_secs(10);
+const EXPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// Timeout of one export.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a collector's response in bytes; the rest is not read.
-const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+const RESPONSE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The reason why nothing can be exported.
 #[derive(Debug, thiserror::Error)]
@@ -105,7 +105,8 @@ impl Otlp {
         let run = move || {
             let (mut failing, since_unix_ms) = (false, now_unix_ms());
             loop {
-                let is_last = !matches!(stopped.recv_timeout(EVERY), Err(RecvTimeoutError::Timeout));
+                let is_last =
+                    !matches!(stopped.recv_timeout(EXPORT_INTERVAL), Err(RecvTimeoutError::Timeout));
                 let times = since_unix_ms..now_unix_ms();
                 let body = request(&gather(), &origin, times).encode_to_vec();
                 match client.post(&endpoint, &body) {
@@ -165,7 +166,7 @@ impl HttpClient for Client {
         let (head, body) = request.into_parts();
         let answer = self.0.run(Request::from_parts(head, &body[..]))?;
         let (head, mut body) = answer.into_parts();
-        let body = body.with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
+        let body = body.with_config().limit(RESPONSE_BYTES_MAX).read_to_vec()?;
         Ok(Response::from_parts(head, body.into()))
     }
 }

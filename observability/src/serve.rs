@@ -42,7 +42,7 @@ pub fn answer(gather: &Gather) -> Response {
 pub async fn serve(listener: TcpListener, gather: Gather, healthy: Healthy) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let listener = Bounded { listener, room: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
+    let listener = LimitedListener { listener, permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
     axum::serve(listener, router(gather, healthy)).await
 }
 
@@ -106,18 +106,18 @@ impl Drop for Server {
 }
 
 /// A listener with a maximum number of concurrent connections.
-struct Bounded {
+struct LimitedListener {
     listener: tokio::net::TcpListener,
-    room: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
-impl axum::serve::Listener for Bounded {
+impl axum::serve::Listener for LimitedListener {
     type Io = Connection;
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
         // The semaphore is never closed. If it were, connections would be unlimited.
-        let permit = self.room.clone().acquire_owned().await.ok();
+        let permit = self.permits.clone().acquire_owned().await.ok();
         let (stream, address) = axum::serve::Listener::accept(&mut self.listener).await;
         (Connection { stream, _permit: permit }, address)
     }

@@ -25,7 +25,7 @@ use evenstep_predictor::config::Config;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
-use support::{Connected, percentiles};
+use support::{KeptAliveConnection, percentiles};
 
 const WORKERS: usize = 4;
 /// Iterations before the measurement.
@@ -45,7 +45,7 @@ fn main() {
     let service = app.address();
     runtime.spawn(app.serve(std::future::pending()));
 
-    let mut asker = Connected::to(service);
+    let mut asker = KeptAliveConnection::to(service);
     // The same job twice. The workers of the second can claim, so that its iterations are hedged.
     for (job, claims) in [("bench", false), ("hedged", true)] {
         asker.call("PUT", &format!("/v1/jobs/{job}"), r#"{"global_batch":1024}"#);
@@ -61,7 +61,7 @@ fn main() {
     let hedged = asker.call("POST", "/allocate", &ask("hedged", WARM_UP));
     assert!(hedged.contains("\"tail\""), "noise of 10 % should lead to a tail: {hedged}");
     let bare = runtime.block_on(bare_handler(answer.clone()));
-    let mut bare_asker = Connected::to(bare);
+    let mut bare_asker = KeptAliveConnection::to(bare);
     let mut database = runtime.block_on(bare_database(folder.path().join("bare.db")));
 
     let (mut handler, mut commit, mut allocate, mut again, mut hedge) =
@@ -194,7 +194,7 @@ fn throughput(address: SocketAddr, method: &str, path: &str, body: &str) -> f64 
     let until = started + Duration::from_secs_f64(THROUGHPUT_S);
     let count: usize = std::thread::scope(|scope| {
         let client = || {
-            let mut connected = Connected::to(address);
+            let mut connected = KeptAliveConnection::to(address);
             let mut count = 0;
             while Instant::now() < until {
                 connected.call(method, path, body);

@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::http::{Api, Meter, Plans, Streams, Token, router};
 use crate::jobs::{Jobs, Pool};
 use crate::metrics;
-use crate::retention::{self, Keep, Record};
+use crate::retention::{self, Keep, RetentionStats};
 
 /// Interval at which leases are checked, in addition to the check in every request.
 const LEASE_TICK: Duration = Duration::from_secs(1);
@@ -115,7 +115,7 @@ impl App {
     async fn run(self, stop: Pin<Box<dyn Future<Output = ()> + Send>>) -> anyhow::Result<()> {
         let (drain, draining) = watch::channel(false);
         let (drained, mut drain_begun) = watch::channel(false);
-        let record = Record::new(&self.keep);
+        let record = RetentionStats::new(&self.keep);
         let (pool, meter) = (Pool::new(self.refit_threads), Meter::default());
         let gather = metrics::gather(&self.jobs, &pool, &meter);
         let mut otlp = self.otlp;

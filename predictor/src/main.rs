@@ -71,12 +71,12 @@ fn offline(
     }
     let Err(error) = run() else { return Ok(ExitCode::SUCCESS) };
     // Only the message and its causes are printed: the location in the source does not help the user.
-    writeln!(std::io::stderr(), "error: {}", in_words(&error))?;
+    writeln!(std::io::stderr(), "error: {}", join_causes(&error))?;
     Ok(ExitCode::FAILURE)
 }
 
 /// Joins an error and its causes. A cause that is already part of the text is not repeated.
-fn in_words(error: &anyhow::Error) -> String {
+fn join_causes(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said.as_str() {
         "" => cause,
         _ if said.contains(&cause) => said,

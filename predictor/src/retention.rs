@@ -9,17 +9,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use evenstep_protocol::{JobId, RetentionView, StoreView};
-use evenstep_store::{Change, HOUR_S, MINUTE_S, RollUp, Store, StoreError, begin_of_step};
+use evenstep_store::{Change, HOUR_S, MINUTE_S, RollUp, Store, StoreError, step_start};
 
 use crate::clock::Clock;
 use crate::jobs::{HISTORY_ITERATIONS, JobError, Jobs};
 
 /// Interval at which retention looks for old rows.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Longest pause between two slices.
-const REST_MAX: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Share of the size limit to which a store above the limit is reduced.
-const BELOW_BOUND: f64 = 0.95;
+const TARGET_SHARE: f64 = 0.95;
 /// Number of parts into which the time span of raw rows is divided. The oldest part is rolled up at once if
 /// the store is above its size limit.
 const EARLY_PARTS: i64 = 32;
@@ -39,12 +39,12 @@ pub struct Keep {
 
 /// Statistics of retention.
 #[derive(Debug, Clone)]
-pub struct Record {
+pub struct RetentionStats {
     view: Arc<Mutex<RetentionView>>,
     keep_bytes: Option<u64>,
 }
 
-impl Record {
+impl RetentionStats {
     /// Statistics at zero.
     pub fn new(keep: &Keep) -> Self {
         let view = RetentionView {
@@ -92,16 +92,16 @@ impl Record {
 }
 
 /// Rolls up and deletes old rows while it is polled.
-pub async fn run(jobs: Arc<Jobs>, clock: Clock, keep: Keep, record: Record) {
+pub async fn run(jobs: Arc<Jobs>, clock: Clock, keep: Keep, record: RetentionStats) {
     let store = jobs.store().clone();
     let retention = Retention { jobs, store, clock, keep, record };
-    let mut tick = tokio::time::interval(LOOK_EVERY);
+    let mut tick = tokio::time::interval(CHECK_INTERVAL);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
         let failure = match retention.look().await {
             // Another predictor applies retention to the same store.
-            Ok(()) | Err(JobError::Store(StoreError::Taken)) => None,
+            Ok(()) | Err(JobError::Store(StoreError::Superseded)) => None,
             Err(error) => {
                 tracing::warn!(%error, "retention failed; it resumes in the next run");
                 Some("the log has the error".to_owned())
@@ -118,7 +118,7 @@ struct Retention {
     store: Store,
     clock: Clock,
     keep: Keep,
-    record: Record,
+    record: RetentionStats,
 }
 
 impl Retention {
@@ -133,14 +133,14 @@ impl Retention {
             self.samples(before(self.keep.raw_s), false).await?;
             self.node_steps(before(minutes_s), before(hours_s)).await?;
         }
-        if let Some([_, newest_unix_ms]) = self.store.answers_span_unix_ms().await? {
+        if let Some([_, newest_unix_ms]) = self.store.allocations_span_unix_ms().await? {
             let before = |keep_s: u64| before(now_unix_ms.min(newest_unix_ms), keep_s);
-            for (job_id, keep_s) in self.store.job_keeps().await? {
+            for (job_id, keep_s) in self.store.job_retentions().await? {
                 self.iterations(&job_id, before(keep_s.unwrap_or(self.keep.raw_s)), false).await?;
                 self.worker_steps(&job_id, before(minutes_s), before(hours_s)).await?;
             }
         }
-        self.stay_below_bound().await
+        self.enforce_size_limit().await
     }
 
     async fn samples(&self, before_unix_ms: i64, early: bool) -> Result<u64, JobError> {
@@ -164,7 +164,7 @@ impl Retention {
                 Err(error) => return Err(error),
             }
             rows += roll_up.rows();
-            self.went(&roll_up, early, started).await;
+            self.record_and_pause(&roll_up, early, started).await;
         }
         Ok(rows)
     }
@@ -196,18 +196,18 @@ impl Retention {
         let (started, rows) = (Instant::now(), roll_up.rows());
         let change = Change::RollUp(Arc::new(roll_up.clone()));
         self.store.write(vec![change], self.clock.now_unix_ms()).await?;
-        self.went(&roll_up, early, started).await;
+        self.record_and_pause(&roll_up, early, started).await;
         Ok(rows)
     }
 
     /// Records the slice, and pauses for its duration.
-    async fn went(&self, roll_up: &RollUp, early: bool, started: Instant) {
+    async fn record_and_pause(&self, roll_up: &RollUp, early: bool, started: Instant) {
         self.record.count(roll_up, early);
-        tokio::time::sleep(started.elapsed().min(REST_MAX)).await;
+        tokio::time::sleep(started.elapsed().min(PAUSE_MAX)).await;
     }
 
     /// Rolls up the oldest raw rows until the store is below its size limit.
-    async fn stay_below_bound(&self) -> Result<(), JobError> {
+    async fn enforce_size_limit(&self) -> Result<(), JobError> {
         let Some(bound) = self.keep.bytes else { return Ok(()) };
         let mut used = self.store.disk_use().await?.used_bytes;
         if used <= bound {
@@ -219,13 +219,13 @@ impl Retention {
             if let Some(span) = self.store.samples_span_unix_ms().await? {
                 rows += self.samples(oldest_part(span), true).await?;
             }
-            if let Some(span) = self.store.answers_span_unix_ms().await? {
-                for (job_id, _) in self.store.job_keeps().await? {
+            if let Some(span) = self.store.allocations_span_unix_ms().await? {
+                for (job_id, _) in self.store.job_retentions().await? {
                     rows += self.iterations(&job_id, oldest_part(span), true).await?;
                 }
             }
             used = self.store.disk_use().await?.used_bytes;
-            if rows == 0 || used as f64 <= BELOW_BOUND * bound as f64 {
+            if rows == 0 || used as f64 <= TARGET_SHARE * bound as f64 {
                 break;
             }
         }
@@ -243,11 +243,11 @@ impl Retention {
 /// The time `seconds` before `now_unix_ms`, rounded down to a minute.
 fn before(now_unix_ms: i64, seconds: u64) -> i64 {
     let ms = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1000);
-    begin_of_step(now_unix_ms.saturating_sub(ms).max(0), MINUTE_S)
+    step_start(now_unix_ms.saturating_sub(ms).max(0), MINUTE_S)
 }
 
 /// End of the oldest part of a time span, at least one minute.
 fn oldest_part([oldest_unix_ms, newest_unix_ms]: [i64; 2]) -> i64 {
     let part = newest_unix_ms.saturating_sub(oldest_unix_ms) / EARLY_PARTS;
-    begin_of_step(oldest_unix_ms.saturating_add(part), MINUTE_S).saturating_add(MINUTE_S * 1000)
+    step_start(oldest_unix_ms.saturating_add(part), MINUTE_S).saturating_add(MINUTE_S * 1000)
 }

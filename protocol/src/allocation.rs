@@ -136,7 +136,7 @@ pub struct TailReport {
 /// Response of `/allocate`. The response for a given (job, iteration) never changes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct AllocateAnswer {
+pub struct AllocateResponse {
     /// The job.
     pub job_id: JobId,
     /// Generation in which the iteration was planned.

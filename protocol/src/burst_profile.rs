@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn profiles_of_both_kinds_are_read_and_other_keys_let_be() {
+    fn profiles_of_both_kinds_are_read_and_other_keys_are_ignored() {
         let text = r#"{"source": "elsewhere", "layers": [
             {"name": "linear", "compute_us": {"8": 310.2, "1": 120}, "parameters": 6, "activation_bytes": {"1": 4}},
             {"id": 1, "name": "ReLU2d", "plans": [], "cost_us": {"1": 7357.0}, "edge_us": {"1->2": 54.8}}]}"#;

@@ -202,7 +202,7 @@ impl JoinRequest {
 /// Response to a join or a leave: the members from the first iteration on that has no allocation yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct JoinAnswer {
+pub struct JoinResponse {
     /// The job.
     pub job_id: JobId,
     /// The worker that joined or left.
@@ -230,7 +230,7 @@ pub struct OomReport {
 /// Response to an out-of-memory report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct OomAnswer {
+pub struct OomResponse {
     /// The job.
     pub job_id: JobId,
     /// The worker.

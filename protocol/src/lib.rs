@@ -19,22 +19,22 @@ mod telemetry;
 mod view;
 
 pub use allocation::{
-    AllocateAnswer, AllocateRequest, Allocation, Decision, DecisionKind, Tail, TailReport, WorkerReport,
+    AllocateRequest, AllocateResponse, Allocation, Decision, DecisionKind, Tail, TailReport, WorkerReport,
 };
 pub use background::{BackgroundBudget, BackgroundSettings};
 pub use burst_profile::{BurstAllReduce, BurstLayer, BurstNetwork, BurstProfile, CountChange, InvalidChange};
 pub use ids::{InvalidId, JobId, NodeId, WorkerId};
-pub use job::{Hedge, JobSpec, JoinAnswer, JoinRequest, OomAnswer, OomReport, WorkerOverride};
+pub use job::{Hedge, JobSpec, JoinRequest, JoinResponse, OomReport, OomResponse, WorkerOverride};
 pub use learning_rate::{LearningRateRule, LearningRateSettings, OptimizerInstruction, Ramp};
 pub use live::{
-    HistoryView, JobLine, LiveView, LogEntry, LogKind, LogView, NodeLine, OperatorView, StepView, StepWorker,
-    WorkerHistory,
+    HistoryView, JobSummary, LiveView, LogEntry, LogKind, LogView, NodeSummary, OperatorView, StepView,
+    StepWorker, WorkerHistory,
 };
 pub use problem::{PROBLEM_CONTENT_TYPE, Problem};
-pub use reports::{ReportLine, ReportsView};
+pub use reports::{ReportSummary, ReportsView};
 pub use store::{LevelView, RetentionView, StoreView};
 pub use telemetry::{
-    GpuSample, NodeSample, ProcessSample, Readings, TelemetryAnswer, TelemetryBatch, driver,
+    GpuSample, NodeSample, ProcessSample, Readings, TelemetryBatch, TelemetryResponse, driver,
 };
 pub use view::{
     CapReason, CapView, CurveView, ForecastView, HedgeView, JobState, JobView, JobsView, ModelView, NodeView,

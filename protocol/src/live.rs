@@ -80,15 +80,15 @@ pub struct LiveView {
     /// Time of the service's clock, in milliseconds since 1970. Use it to decide what is stale.
     pub now_unix_ms: i64,
     /// All jobs, by id.
-    pub jobs: Vec<JobLine>,
+    pub jobs: Vec<JobSummary>,
     /// All nodes that sent telemetry in the last day, by id.
-    pub nodes: Vec<NodeLine>,
+    pub nodes: Vec<NodeSummary>,
 }
 
 /// Summary of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct JobLine {
+pub struct JobSummary {
     /// The job.
     pub job_id: JobId,
     /// State of the job; absent until the job is read from the store.
@@ -123,7 +123,7 @@ pub struct JobLine {
     pub reason: Option<String>,
 }
 
-impl JobLine {
+impl JobSummary {
     /// Returns a summary with only the id of the job and the URL of its owner.
     pub fn named(job_id: JobId, url: Option<String>) -> Self {
         Self {
@@ -145,7 +145,7 @@ impl JobLine {
 /// Summary of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct NodeLine {
+pub struct NodeSummary {
     /// The node.
     pub node: NodeId,
     /// Time of its latest sample by the node's clock, in milliseconds since 1970.

@@ -173,7 +173,7 @@ pub struct GpuSample {
 /// Response to a batch, sent when every sample in it is durable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct TelemetryAnswer {
+pub struct TelemetryResponse {
     /// The node that sent the batch.
     pub node: NodeId,
     /// Id of the run of the sequence counter.

@@ -42,7 +42,7 @@ _CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", 
 
 
 @dataclass
-class Sway:
+class SimulatedLoad:
     """A simulated load over the seconds since the start of the run."""
 
     random: random.Random
@@ -65,7 +65,7 @@ class Pace:
     """Slows this rank down: each sample takes ``unit_s``, times the number of busy threads plus one."""
 
     unit_s: float
-    sway: Sway
+    sway: SimulatedLoad
     origin: float
 
     def hold(self, begun: float, samples: int) -> None:
@@ -106,7 +106,7 @@ def work(rank: int, policy: str, environ: dict[str, str], told: Any, options: ar
     data = samples_of(options.global_batch * 10_000)
     dist.barrier()
     origin = time.perf_counter()
-    pace = Pace(options.unit_ms / 1e3, Sway(random.Random(1000 * options.seed + rank)), origin)
+    pace = Pace(options.unit_ms / 1e3, SimulatedLoad(random.Random(1000 * options.seed + rank)), origin)
     done = tails = own = 0
     begun, computed_s = origin, 0.0
     for iteration, step in enumerate(batches(job, policy, data, model, options.global_batch)):

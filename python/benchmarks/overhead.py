@@ -64,7 +64,7 @@ def rank(arguments: argparse.Namespace) -> None:
     dataset = TensorDataset(x, x[:, :1])
     seconds = arguments.step_ms / 1e3
     plain = DistributedDataParallel(Working(seconds, sleeps=arguments.sleep))
-    job = evenstep.init(wishes={"min_gain": 1.0})
+    job = evenstep.init(job_options={"min_gain": 1.0})
     ours_loader = job.loader(dataset, global_batch=32)
     net = Working(seconds, sleeps=arguments.sleep)
     net.products = plain.module.products

@@ -44,5 +44,5 @@ def predictor() -> Iterator[str]:
 def torchrun(ranks: int, command: Sequence[str], environ: Mapping[str, str]) -> None:
     """Runs ranks until they end; they print to the terminal."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *command]
-    quiet = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "python" / "src")}
-    subprocess.run(launch, env={**os.environ, **quiet, **environ}, check=True)
+    without_ddp_sync = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "python" / "src")}
+    subprocess.run(launch, env={**os.environ, **without_ddp_sync, **environ}, check=True)

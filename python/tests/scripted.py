@@ -43,7 +43,7 @@ def points_to(url: str) -> Answers:
     return Answers(307, f"location: {url}/v1/jobs/job\r\n", b"")
 
 
-def nobody() -> str:
+def unused_address() -> str:
     """Returns an address without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"http://127.0.0.1:{server.getsockname()[1]}"

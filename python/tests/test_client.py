@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from evenstep.errors import RefusedError, SettingError
+from evenstep.errors import RejectedError, SettingError
 from evenstep.wire.client import Client
-from evenstep.wire.errors import SilentError, StaleError, UnknownError
+from evenstep.wire.errors import StaleError, UnknownError, UnreachableError
 from evenstep.wire.messages import (
-    AllocateAnswer,
     AllocateRequest,
+    AllocateResponse,
     JobSpec,
     JoinRequest,
     TailReport,
@@ -30,7 +30,7 @@ def join_both(client: Client, spec: JobSpec | None = None) -> int:
     return max(client.join(JoinRequest(worker)).generation for worker in SECONDS_PER_SAMPLE)
 
 
-def reports_of(answer: AllocateAnswer) -> tuple[WorkerReport, ...]:
+def reports_of(answer: AllocateResponse) -> tuple[WorkerReport, ...]:
     return tuple(
         WorkerReport(
             share.worker,
@@ -65,7 +65,7 @@ def test_one_iteration_has_one_answer(client: Client, predictor: str) -> None:
     assert client.allocate(request) == first
     status, body = fetch(f"{predictor}/allocate?job_id={client.job_id}&iteration=0")
     assert status == 200
-    assert AllocateAnswer.from_json(json.loads(body)) == first
+    assert AllocateResponse.from_json(json.loads(body)) == first
     assert fetch(f"{predictor}/allocate", method="POST", body=request.to_json()) == (200, body)
 
 
@@ -91,10 +91,10 @@ def test_a_job_or_worker_that_is_not_known_is_said_so(client: Client) -> None:
 
 
 def test_what_breaks_a_rule_is_refused_with_the_numbers(client: Client) -> None:
-    with pytest.raises(RefusedError, match="quantum"):
+    with pytest.raises(RejectedError, match="quantum"):
         client.put_job(JobSpec(12, quantum=5))
     generation = join_both(client, JobSpec(12, max_local_batch=5))
-    with pytest.raises(RefusedError, match=r"422 .*10.*") as infeasible:
+    with pytest.raises(RejectedError, match=r"422 .*10.*") as infeasible:
         client.allocate(AllocateRequest(client.job_id, generation, 0))
     assert "12" in str(infeasible.value)
 
@@ -102,7 +102,7 @@ def test_what_breaks_a_rule_is_refused_with_the_numbers(client: Client) -> None:
 def test_too_few_workers_pause_the_job(client: Client) -> None:
     client.put_job(JobSpec(12, min_workers=2))
     generation = client.join(JoinRequest("node-a/0")).generation
-    with pytest.raises(SilentError, match="503"):
+    with pytest.raises(UnreachableError, match="503"):
         client.allocate(AllocateRequest(client.job_id, generation, 0))
 
 

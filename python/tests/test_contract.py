@@ -13,15 +13,15 @@ import pytest
 from evenstep.drivers import NAMES
 from evenstep.wire.codec import Message
 from evenstep.wire.messages import (
-    AllocateAnswer,
     AllocateRequest,
+    AllocateResponse,
     BackgroundSettings,
     JobSpec,
-    JoinAnswer,
     JoinRequest,
+    JoinResponse,
     LearningRateSettings,
-    OomAnswer,
     OomReport,
+    OomResponse,
     Problem,
     TailReport,
     WorkerReport,
@@ -29,14 +29,14 @@ from evenstep.wire.messages import (
 from programs import fetch, fetch_json
 
 SENT = (JobSpec, JoinRequest, AllocateRequest, OomReport)
-READ = (JoinAnswer, AllocateAnswer, OomAnswer, Problem)
+READ = (JoinResponse, AllocateResponse, OomResponse, Problem)
 
 PATHS = {
     ("put", "/v1/jobs/{job_id}"): (JobSpec, None),
-    ("post", "/v1/jobs/{job_id}/workers"): (JoinRequest, JoinAnswer),
-    ("delete", "/v1/jobs/{job_id}/workers/{worker}"): (None, JoinAnswer),
-    ("post", "/v1/jobs/{job_id}/workers/{worker}/oom"): (OomReport, OomAnswer),
-    ("post", "/allocate"): (AllocateRequest, AllocateAnswer),
+    ("post", "/v1/jobs/{job_id}/workers"): (JoinRequest, JoinResponse),
+    ("delete", "/v1/jobs/{job_id}/workers/{worker}"): (None, JoinResponse),
+    ("post", "/v1/jobs/{job_id}/workers/{worker}/oom"): (OomReport, OomResponse),
+    ("post", "/allocate"): (AllocateRequest, AllocateResponse),
 }
 """The message of each request of the client, and of its response."""
 
@@ -150,7 +150,7 @@ def test_a_drift_is_noticed(document: dict[str, Any]) -> None:
     retyped = json.loads(json.dumps(document))
     retyped["components"]["schemas"]["Allocation"]["properties"]["rank"]["type"] = "number"
     retyped["components"]["schemas"]["Tail"]["required"].remove("offset")
-    found = drifts(retyped, AllocateAnswer, sent=False)
+    found = drifts(retyped, AllocateResponse, sent=False)
     assert [drift.split(":")[0] for drift in found] == ["Allocation.rank", "Tail.offset"]
 
 
@@ -203,11 +203,11 @@ def test_full_requests_and_real_answers_fit_the_schemas(document: dict[str, Any]
     )
     requests: tuple[tuple[str, str, Message, str | None], ...] = (
         ("PUT", f"/v1/jobs/{job_id}", spec, None),
-        ("POST", f"/v1/jobs/{job_id}/workers", join, "JoinAnswer"),
-        ("POST", "/allocate", AllocateRequest(job_id, 1, 0), "AllocateAnswer"),
-        ("POST", "/allocate", AllocateRequest(job_id, 1, 1, 20, (), (report,)), "AllocateAnswer"),
+        ("POST", f"/v1/jobs/{job_id}/workers", join, "JoinResponse"),
+        ("POST", "/allocate", AllocateRequest(job_id, 1, 0), "AllocateResponse"),
+        ("POST", "/allocate", AllocateRequest(job_id, 1, 1, 20, (), (report,)), "AllocateResponse"),
         ("POST", "/allocate", AllocateRequest(job_id, 9, 2), "Problem"),
-        ("POST", f"/v1/jobs/{job_id}/workers/node-a%2F0/oom", OomReport(1, 20), "OomAnswer"),
+        ("POST", f"/v1/jobs/{job_id}/workers/node-a%2F0/oom", OomReport(1, 20), "OomResponse"),
     )
     for method, path, message, answer in requests:
         validate(document, type(message).__name__, message.to_json())

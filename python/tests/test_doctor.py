@@ -19,7 +19,7 @@ from evenstep.doctor.ranks import Facts, Place, compare, read_place
 from evenstep.doctor.service import CLOCK_DIFFERENCE_MAX_S, check_clock, check_servers, clock_difference_s
 from evenstep.doctor.versions import check_versions, major_minor
 from programs import PATIENCE_S, ROOT, clean_environment, sampling
-from scripted import Answers, Scripted, nobody, refuses
+from scripted import Answers, Scripted, refuses, unused_address
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
 
@@ -61,7 +61,7 @@ def test_all_is_well_beside_real_services(predictor: str, agent: str) -> None:
 
 
 def test_a_predictor_that_is_away_fails_and_says_what_to_do() -> None:
-    away = nobody()
+    away = unused_address()
     ran = run("-m", "evenstep", "doctor", "--server", away, "--agent", "")
     assert ran.returncode == 1, ran.stdout + ran.stderr
     (line,) = (line for line in ran.stdout.splitlines() if line.startswith("failed"))
@@ -95,7 +95,7 @@ def test_without_a_command_the_command_line_says_what_there_is() -> None:
 
 
 def test_nobody_at_the_default_is_only_worth_a_look() -> None:
-    (check,) = check_servers(nobody(), named=False, own_version="0.1.0", timeout_s=PATIENCE_S)
+    (check,) = check_servers(unused_address(), named=False, own_version="0.1.0", timeout_s=PATIENCE_S)
     assert (check.status, "init(plan=...)" in check.advice) == ("warning", True)
 
 
@@ -115,14 +115,14 @@ def test_another_minor_version_is_worth_a_look(predictor: str) -> None:
 
 
 def test_an_agent_that_makes_readings_up_is_worth_a_look(agent_binary: Path, tmp_path: Path) -> None:
-    with sampling(agent_binary, tmp_path, nobody(), "--demo-seed=7") as url:
+    with sampling(agent_binary, tmp_path, unused_address(), "--demo-seed=7") as url:
         found = {check.name: check for check in check_agent(url, timeout_s=PATIENCE_S)}
     assert found[f"agent {url}"].status == "warning"
     assert "simulated" in found[f"agent {url}"].found
 
 
 def test_an_agent_that_is_away_or_none_is_only_worth_a_look() -> None:
-    assert [check.status for check in check_agent(nobody(), timeout_s=PATIENCE_S)] == ["warning"]
+    assert [check.status for check in check_agent(unused_address(), timeout_s=PATIENCE_S)] == ["warning"]
     assert [check.status for check in check_agent(Scripted().url, timeout_s=PATIENCE_S)] != ["ok"]
     assert [check.status for check in check_agent("nonsense", timeout_s=PATIENCE_S)] == ["failed"]
 

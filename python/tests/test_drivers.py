@@ -26,7 +26,7 @@ from evenstep.drivers.process import parse_wait_ns
 from evenstep.drivers.reader import AGENT_PAUSE_S, resident_bytes
 from evenstep.errors import SettingError
 from programs import ROOT
-from scripted import HANGS, Answers, Does, Scripted, nobody
+from scripted import HANGS, Answers, Does, Scripted, unused_address
 
 SHARES = ("psi_cpu_some", "psi_memory_some", "psi_io_some", "cpu_busy", "memory_used")
 WINDOWED = {"own_cpu", "run_queue_wait", "voluntary_switches_per_s", "involuntary_switches_per_s"}
@@ -287,6 +287,6 @@ def test_where_no_agent_is_wanted_none_is_asked() -> None:
     assert drivers.source == "proc"
     for earlier, later in pairwise(readings):
         assert set(earlier) <= set(later)
-    away = Drivers(nobody())
+    away = Drivers(unused_address())
     assert_laws(away.read())
     assert away.source == "proc"

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from evenstep.errors import RefusedError
-from evenstep.wire.client import HANDOVER_LOOKS_MAX, Client
-from evenstep.wire.errors import AskError, SilentError, StaleError, UnknownError, UnusableError
-from evenstep.wire.http import ANSWER_BYTES_MAX
+from evenstep.errors import RejectedError
+from evenstep.wire.client import HANDOVER_RETRIES_MAX, Client
+from evenstep.wire.errors import RequestError, StaleError, UnknownError, UnreachableError, UnusableError
+from evenstep.wire.http import RESPONSE_BYTES_MAX
 from evenstep.wire.messages import JobSpec, JoinRequest
-from scripted import HANGS, SLEEPS, Answers, Does, Scripted, Sends, nobody, points_to, refuses
+from scripted import HANGS, SLEEPS, Answers, Does, Scripted, Sends, points_to, refuses, unused_address
 
 PATIENCE_S = 60.0
 
@@ -24,8 +24,8 @@ def put(client: Client) -> None:
 
 
 def test_nobody_there_is_silence() -> None:
-    with pytest.raises(SilentError, match="unreachable: Connection refused"):
-        put(client([nobody()]))
+    with pytest.raises(UnreachableError, match="unreachable: Connection refused"):
+        put(client([unused_address()]))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_next_server_is_asked_at_once_and_from_then_on(first: Does) -> None:
 
 def test_where_nobody_listens_the_next_is_asked() -> None:
     b = Scripted()
-    put(client([nobody(), b.url]))
+    put(client([unused_address(), b.url]))
     assert len(b.heard()) == 1
 
 
@@ -63,26 +63,26 @@ def test_a_server_that_sleeps_leaves_time_for_the_next() -> None:
 
 def test_an_answer_that_drips_has_no_more_time_than_others() -> None:
     a = Scripted([Sends(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{", close=False)])
-    with pytest.raises(SilentError, match="timed out"):
+    with pytest.raises(UnreachableError, match="timed out"):
         put(client([a.url], timeout_s=0.2))
 
 
 @pytest.mark.parametrize(
     ("does", "error"),
     [
-        (refuses(422, "invalid"), RefusedError),
-        (refuses(409, "conflict"), RefusedError),
+        (refuses(422, "invalid"), RejectedError),
+        (refuses(409, "conflict"), RejectedError),
         (refuses(404, "unknown-job"), UnknownError),
-        (Answers(404, "", b"not found"), RefusedError),
+        (Answers(404, "", b"not found"), RejectedError),
         (refuses(409, "stale-generation", current_generation=7), StaleError),
-        (refuses(429, "busy"), SilentError),
-        (refuses(503, "paused"), SilentError),
-        (refuses(503, "cooling-down"), SilentError),
-        (refuses(500, "internal"), SilentError),
+        (refuses(429, "busy"), UnreachableError),
+        (refuses(503, "paused"), UnreachableError),
+        (refuses(503, "cooling-down"), UnreachableError),
+        (refuses(500, "internal"), UnreachableError),
     ],
 )
 def test_what_a_server_says_of_the_job_every_other_one_would_say_too(
-    does: Does, error: type[AskError | RefusedError]
+    does: Does, error: type[RequestError | RejectedError]
 ) -> None:
     a, b = Scripted([does]), Scripted()
     with pytest.raises(error) as told:
@@ -112,9 +112,9 @@ def test_a_ring_of_owners_ends_with_an_error() -> None:
     a, b = Scripted([]), Scripted([])
     a.script.append(points_to(b.url))
     b.script.append(points_to(a.url))
-    with pytest.raises(SilentError, match="which is too many"):
+    with pytest.raises(UnreachableError, match="which is too many"):
         put(client([a.url]))
-    asked = 2 * (HANDOVER_LOOKS_MAX + 1)
+    asked = 2 * (HANDOVER_RETRIES_MAX + 1)
     assert (len(a.heard()), len(b.heard())) == (asked, asked)
 
 
@@ -134,7 +134,7 @@ def test_a_kept_connection_that_was_closed_meanwhile_is_opened_anew_once() -> No
     put(one)
     assert len(a.heard()) in (2, 3), "whether the dead connection still accepted the request depends on the system"
     fresh = Scripted([HANGS])
-    with pytest.raises(SilentError):
+    with pytest.raises(UnreachableError):
         put(client([fresh.url]))
     assert len(fresh.heard()) == 1, "a new connection is not retried"
 
@@ -148,11 +148,11 @@ def test_a_server_that_closes_after_each_answer_is_understood() -> None:
 
 
 def test_bodies_are_bounded_and_whole() -> None:
-    longest = b'"' + b"x" * (ANSWER_BYTES_MAX - 2) + b'"'
+    longest = b'"' + b"x" * (RESPONSE_BYTES_MAX - 2) + b'"'
     put(client([Scripted([Answers(body=longest)]).url]))
-    with pytest.raises(SilentError, match="longer than 8388608 bytes"):
+    with pytest.raises(UnreachableError, match="longer than 8388608 bytes"):
         put(client([Scripted([Answers(body=longest + b" ")]).url]))
-    with pytest.raises(SilentError, match="not an HTTP response"):
+    with pytest.raises(UnreachableError, match="not an HTTP response"):
         put(client([Scripted([Sends(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}")]).url]))
 
 

@@ -10,7 +10,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # missing
 
 from evenstep.errors import EvenstepError, SettingError
 from evenstep.hedge.claims import Claims, Turn
-from evenstep.hedge.line import Line, Total, connect
+from evenstep.hedge.line import ClaimThread, Total, connect
 from evenstep.plan import Plan, Share, Tail
 
 #: A time that no test reaches, in seconds.
@@ -18,7 +18,7 @@ NEVER_S = 1e6
 
 
 def test_an_addition_that_is_asked_after_is_made_at_once() -> None:
-    line = Line(HashStore())
+    line = ClaimThread(HashStore())
     for amount, total in ((3, 3), (4, 7)):
         line.add("key", amount, time.perf_counter() + NEVER_S)
         assert line.total().total == total
@@ -29,13 +29,13 @@ def test_an_addition_that_is_asked_after_is_made_at_once() -> None:
 
 def test_a_line_ends_with_an_addition_that_nobody_waits_for() -> None:
     store = HashStore()
-    line = Line(store)
+    line = ClaimThread(store)
     line.add("key", 1, time.perf_counter() + NEVER_S)
     line.close(10.0)
     assert store.add("key", 0) == 0
 
 
-class Gone:
+class UnreachableStore:
     """An unreachable store."""
 
     def add(self, key: str, amount: int, /) -> int:
@@ -43,7 +43,7 @@ class Gone:
 
 
 def test_a_store_that_is_gone_is_said() -> None:
-    line = Line(Gone())
+    line = ClaimThread(UnreachableStore())
     line.add("key", 1, time.perf_counter())
     with pytest.raises(EvenstepError, match="no connection for key 1"):
         line.total()
@@ -56,7 +56,7 @@ def test_a_group_without_a_store_is_refused(environ: dict[str, str]) -> None:
         connect(environ)
 
 
-class Now:
+class ImmediateLine:
     """A line that makes additions at once: ranks share a dictionary, and the time does not advance."""
 
     def __init__(self, totals: dict[str, int]) -> None:
@@ -92,7 +92,7 @@ def test_chunks_of_all_pools_are_each_taken_once_in_every_iteration(
     tail = Tail(0, tuple(sizes), (split, len(sizes) - split), (0, 0, 1, 1), tuple(speeds))
     plan = Plan((Share(0, 0),) * 4, tail=tail).checked(sum(sizes))
     totals: dict[str, int] = {}
-    ranks = [Claims(Now(totals), "test") for _ in range(4)]  # type: ignore[arg-type]  # this line needs no thread.
+    ranks = [Claims(ImmediateLine(totals), "test") for _ in range(4)]  # type: ignore[arg-type]  # this line needs no thread.
     at = 0
     for _ in range(3):
         turns: list[Turn] = [claims.turn(plan, rank) for rank, claims in enumerate(ranks)]
@@ -102,7 +102,7 @@ def test_chunks_of_all_pools_are_each_taken_once_in_every_iteration(
             at += 1
             who = who if who in busy else busy[0]
             if is_ahead:
-                turns[who].ask_ahead(2, paces[who])
+                turns[who].request_ahead(2, paces[who])
             if share := turns[who].next(paces[who]):
                 taken.append(share)
         offsets = [sum(sizes[:chunk]) for chunk in range(len(sizes))]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from evenstep.errors import SettingError
 from evenstep.hedge.chunks import CHUNKS_PER_RANK_MAX, SharedTail, chunks
-from evenstep.hedge.claim import CLAIM, LEAVE, Counter, Judge, Peer
+from evenstep.hedge.claim import CLAIM, LEAVE, Counter, LeaveRule, Peer
 from evenstep.hedge.reduce import Reducer, digits, from_digits
-from evenstep.hedge.seat import Seat
+from evenstep.hedge.seat import PoolMembership
 from evenstep.plan import Plan, Share, Tail
 
 
@@ -58,21 +58,21 @@ def test_the_slow_decline_at_the_end_and_the_fast_do_not() -> None:
     """The golden values of the same rule in the project's trainer (predictor/core/src/hedge/claim.rs)."""
     others = [Peer(base_end_s=1.0, speed=10.0)] * 3
     sizes = [20, 10, 10, 4, 4]
-    judge = Judge(sizes, others)
+    judge = LeaveRule(sizes, others)
     # A chunk of 20 takes three seconds, or four: the others need 1.6 s for all 48, and the last of them 2 s more.
-    assert not judge.declines(1.0, 0.15, 0.0)
-    assert judge.declines(1.0, 0.2, 0.0)
-    judge.saw(0, 1.0)
-    judge.saw(3, 2.0)
+    assert not judge.should_leave(1.0, 0.15, 0.0)
+    assert judge.should_leave(1.0, 0.2, 0.0)
+    judge.record_claim(0, 1.0)
+    judge.record_claim(3, 2.0)
     # In two seconds the others computed 30 samples and claimed 20 more, of which 12 may be unfinished: the last four
     # samples take them 0.84 s.
-    assert judge.declines(2.0, 0.25, 0.0)
-    assert not judge.declines(2.0, 0.15, 0.0)
-    assert judge.declines(2.0, 0.15, 0.5), "a claim would take longer than all remaining samples"
+    assert judge.should_leave(2.0, 0.25, 0.0)
+    assert not judge.should_leave(2.0, 0.15, 0.0)
+    assert judge.should_leave(2.0, 0.15, 0.5), "a claim would take longer than all remaining samples"
     assert not judge.is_empty
-    judge.saw(4, 3.0)
+    judge.record_claim(4, 3.0)
     assert judge.is_empty
-    assert not Judge(sizes, []).declines(0.0, 1e9, 1.0), "there are no other members"
+    assert not LeaveRule(sizes, []).should_leave(0.0, 1e9, 1.0), "there are no other members"
 
 
 def test_chunks_are_those_of_the_predictor() -> None:
@@ -115,7 +115,7 @@ def test_shares_and_a_tail_cover_in_whole_quanta(
     assert all(chunk % quantum == 0 for chunk in tail.chunks)
     assert len(tail.chunks) == 1 or min(tail.chunks) >= shared.min_chunk
     for rank in range(ranks):
-        seat = Seat.of(plan, rank)
+        seat = PoolMembership.of(plan, rank)
         assert seat
         assert seat.chunks == tail.chunks
         assert (seat.members, seat.peers) == (ranks, ())
@@ -131,13 +131,13 @@ def test_who_sits_where() -> None:
     """If one speed of a pool is unknown, there are no peers; pools have separate parts of the tail."""
     shares = (Share(0, 10), Share(10, 20), Share(30, 5))
     known = Plan(shares, tail=Tail(35, (6, 3), (2,), (0, 0, None), (10.0, 40.0, None)))
-    assert Seat.of(known, 0) == Seat(0, 35, (6, 3), 2, (Peer(0.5, 40.0),), 10.0)
-    assert Seat.of(known, 2) is None
+    assert PoolMembership.of(known, 0) == PoolMembership(0, 35, (6, 3), 2, (Peer(0.5, 40.0),), 10.0)
+    assert PoolMembership.of(known, 2) is None
     unknown = Plan(shares, tail=Tail(35, (6, 3), (2,), (0, 0, None), (10.0, None, None)))
-    assert Seat.of(unknown, 0) == Seat(0, 35, (6, 3), 2, (), 10.0)
+    assert PoolMembership.of(unknown, 0) == PoolMembership(0, 35, (6, 3), 2, (), 10.0)
     pools = Plan(shares, tail=Tail(35, (6, 3, 2), (1, 2), (0, 1, 1), (None,) * 3))
-    seat = Seat.of(pools, 2)
-    assert seat == Seat(1, 41, (3, 2), 2, (), None)
+    seat = PoolMembership.of(pools, 2)
+    assert seat == PoolMembership(1, 41, (3, 2), 2, (), None)
     assert [seat.chunk_offset(chunk) for chunk in range(2)] == [41, 44]
 
 

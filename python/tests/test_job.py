@@ -21,8 +21,8 @@ from training import Samples, difference, loss_of, network, parameters
         ({"quantum": 0}, "quantum=0: must be at least 1"),
         ({"max_local_batch": 0}, "max_local_batch=0: must be at least 1"),
         ({"job": "a b"}, "job id 'a b'"),
-        ({"wishes": {"mingain": 1}}, "wishes: 'mingain': must be one of .*min_gain"),
-        ({"wishes": {"global_batch": 1}}, "wishes: 'global_batch'"),
+        ({"job_options": {"mingain": 1}}, "job_options: 'mingain': must be one of .*min_gain"),
+        ({"job_options": {"global_batch": 1}}, "job_options: 'global_batch'"),
     ],
 )
 def test_init_refuses_what_breaks_a_rule(arguments: dict[str, Any], rule: str) -> None:
@@ -92,7 +92,7 @@ def test_ranks_that_differ_are_refused_on_all_ranks(what: str) -> None:
 
 def follows_the_rate(_rank: int) -> list[tuple[float, float, float]]:
     """Returns by iteration: the multiplier, the length of a gradient-descent step, and a schedule's rate."""
-    job = evenstep.init(wishes={"rule": "legw", "learning_rate": {"warmup_epochs": 1.0, "dataset_samples": 205}})
+    job = evenstep.init(job_options={"rule": "legw", "learning_rate": {"warmup_epochs": 1.0, "dataset_samples": 205}})
     loader = job.loader(Samples(), global_batch=16)
     model = job.wrap(DistributedDataParallel(network()))
     weight = next(model.parameters())

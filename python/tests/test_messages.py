@@ -14,7 +14,7 @@ from evenstep.wire import messages
 from evenstep.wire.codec import Message
 from evenstep.wire.errors import UnusableError
 from evenstep.wire.messages import (
-    AllocateAnswer,
+    AllocateResponse,
     Allocation,
     Decision,
     JobSpec,
@@ -61,7 +61,7 @@ ANSWER: dict[str, Any] = {
 
 
 def test_an_answer_is_read_whole() -> None:
-    assert AllocateAnswer.from_json(ANSWER) == AllocateAnswer(
+    assert AllocateResponse.from_json(ANSWER) == AllocateResponse(
         "job",
         3,
         17,
@@ -78,8 +78,8 @@ def test_an_answer_is_read_whole() -> None:
 
 def test_answers_may_grow() -> None:
     grown = json.loads(json.dumps(ANSWER).replace('"rank"', '"new": {"x": [null]}, "rank"'))
-    assert AllocateAnswer.from_json({**grown, "more": 1, "tail": None}).tail is None
-    assert AllocateAnswer.from_json({**grown, "decision": {"kind": "dreamt", "reason": ""}}).decision.kind == "dreamt"
+    assert AllocateResponse.from_json({**grown, "more": 1, "tail": None}).tail is None
+    assert AllocateResponse.from_json({**grown, "decision": {"kind": "dreamt", "reason": ""}}).decision.kind == "dreamt"
 
 
 def test_what_is_not_set_is_not_sent() -> None:
@@ -130,8 +130,8 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("generation", -1, "generation: -1: must be a whole number"),
         ("generation", 1.5, "generation: 1.5: must be a whole number"),
         ("generation", True, "generation: True: must be a whole number"),
-        ("generation", ..., "AllocateAnswer has no field 'generation'"),
-        ("generation", None, "AllocateAnswer has no field 'generation'"),
+        ("generation", ..., "AllocateResponse has no field 'generation'"),
+        ("generation", None, "AllocateResponse has no field 'generation'"),
         ("job_id", 7, "job_id: 7: must be text"),
         ("allocations", {}, "allocations: {}: must be a list"),
         ("allocations.1.local_batch", "4", "allocations[1].local_batch: '4': must be a whole number"),
@@ -153,13 +153,13 @@ def changed(path: str, value: object) -> dict[str, Any]:
 )
 def test_what_is_needed_and_wrong_is_named(path: str, value: object, told: str) -> None:
     with pytest.raises(UnusableError) as error:
-        AllocateAnswer.from_json(changed(path, value))
+        AllocateResponse.from_json(changed(path, value))
     assert told in str(error.value)
 
 
 def test_a_body_that_is_no_object_is_shown_in_part() -> None:
     with pytest.raises(UnusableError, match="the body: 'xxx") as error:
-        AllocateAnswer.from_json("x" * 1000)
+        AllocateResponse.from_json("x" * 1000)
     assert len(str(error.value)) < 200
 
 

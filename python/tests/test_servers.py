@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 from evenstep.errors import SettingError
 from evenstep.wire.servers import (
     HOPS_MAX,
-    Answered,
-    Elsewhere,
+    NoResponse,
+    NoServerRespondedError,
+    Redirected,
+    Responded,
     Route,
-    Silent,
     Turn,
-    UnansweredError,
     parse_servers,
 )
 
 PATH = "/allocate"
-Outcome = Answered[str] | Silent | Elsewhere
+Outcome = Responded[str] | NoResponse | Redirected
 
 
 def elsewhere(server: str) -> Outcome:
-    return Elsewhere(server + PATH)
+    return Redirected(server + PATH)
 
 
 def ask(route: Route, does: Callable[[str], Outcome]) -> tuple[list[str], str | None, str]:
@@ -37,12 +37,12 @@ def ask(route: Route, does: Callable[[str], Outcome]) -> tuple[list[str], str | 
 
     try:
         return asked, route.ask(PATH, send), ""
-    except UnansweredError as unanswered:
+    except NoServerRespondedError as unanswered:
         return asked, None, str(unanswered)
 
 
 def silent(_server: str) -> Outcome:
-    return Silent("silent")
+    return NoResponse("silent")
 
 
 def test_lists_are_read() -> None:
@@ -95,12 +95,12 @@ def test_lists_that_break_the_rule_are_refused_by_name(text: str, value: str, ru
 
 def test_whoever_answered_last_is_asked_first() -> None:
     route = Route(parse_servers("http://a,http://b,http://c"))
-    does: dict[str, Outcome] = {"http://b": Answered("http://b")}
-    assert ask(route, lambda server: does.get(server, Silent("x")))[:2] == (
+    does: dict[str, Outcome] = {"http://b": Responded("http://b")}
+    assert ask(route, lambda server: does.get(server, NoResponse("x")))[:2] == (
         ["http://a", "http://b"],
         "http://b",
     )
-    assert ask(route, Answered)[0] == ["http://b"]
+    assert ask(route, Responded)[0] == ["http://b"]
     asked, _, told = ask(route, silent)
     assert asked == ["http://b", "http://c", "http://a"]
     assert told == "http://b: silent; http://c: silent; http://a: silent"
@@ -112,22 +112,22 @@ def test_an_owner_is_followed_and_remembered_as_long_as_it_answers() -> None:
     def to(owner: str, does: Outcome) -> Callable[[str], Outcome]:
         return lambda server: does if server == owner else elsewhere(owner)
 
-    assert ask(route, to("http://x:1", Answered("x")))[0] == ["http://a", "http://x:1"]
-    assert ask(route, to("http://x:1", Answered("x")))[0] == ["http://x:1"]
+    assert ask(route, to("http://x:1", Responded("x")))[0] == ["http://a", "http://x:1"]
+    assert ask(route, to("http://x:1", Responded("x")))[0] == ["http://x:1"]
     assert route.first == "http://x:1"
     # The owner died, and the other servers do not know yet: each server is tried only once.
-    asked, _, told = ask(route, to("http://x:1", Silent("dead")))
+    asked, _, told = ask(route, to("http://x:1", NoResponse("dead")))
     assert asked == ["http://x:1", "http://a", "http://b"]
     assert "http://b: it points to http://x:1, which was already tried" in told
     # Then one of the other servers takes over.
-    assert ask(route, to("http://b", Answered("b")))[0] == ["http://a", "http://b"]
+    assert ask(route, to("http://b", Responded("b")))[0] == ["http://a", "http://b"]
     assert route.first == "http://b"
 
 
 def test_an_owner_that_is_silent_leaves_the_rest_of_the_list() -> None:
     route = Route(parse_servers("http://a,http://b,http://c"))
-    does: dict[str, Outcome] = {"http://a": elsewhere("http://x"), "http://c": Answered("c")}
-    asked, answer, _ = ask(route, lambda server: does.get(server, Silent("x")))
+    does: dict[str, Outcome] = {"http://a": elsewhere("http://x"), "http://c": Responded("c")}
+    asked, answer, _ = ask(route, lambda server: does.get(server, NoResponse("x")))
     assert (asked, answer) == (["http://a", "http://x", "http://b", "http://c"], "c")
 
 
@@ -151,7 +151,7 @@ def test_a_ring_of_servers_ends_with_the_way_it_went() -> None:
     ],
 )
 def test_a_location_must_be_the_same_path_of_a_server(location: str) -> None:
-    asked, _, told = ask(Route(parse_servers("http://a")), lambda _: Elsewhere(location))
+    asked, _, told = ask(Route(parse_servers("http://a")), lambda _: Redirected(location))
     assert asked == ["http://a"]
     assert repr(location) in told
     assert PATH in told
@@ -169,9 +169,9 @@ def test_asking_is_bounded_and_finds_whoever_answers(listed: int, worlds: list[l
     route = Route(parse_servers(",".join(servers)))
     for world in worlds:
         outcomes: dict[str, Outcome] = {
-            name(server): Answered(name(server))
+            name(server): Responded(name(server))
             if does == 0
-            else Silent("x")
+            else NoResponse("x")
             if does == 1
             else elsewhere(name(does - 2))
             for server, does in enumerate(world)
@@ -181,9 +181,9 @@ def test_asking_is_bounded_and_finds_whoever_answers(listed: int, worlds: list[l
         assert asked[0] == first
         assert len(asked) <= listed + 1 + HOPS_MAX
         for server, times in Counter(asked).items():
-            assert times == 1 or isinstance(outcomes[server], Elsewhere)
+            assert times == 1 or isinstance(outcomes[server], Redirected)
         if answer is None:
             assert told
-            assert not any(isinstance(outcomes[server], Answered) for server in servers)
+            assert not any(isinstance(outcomes[server], Responded) for server in servers)
         else:
             assert answer == asked[-1] == route.first

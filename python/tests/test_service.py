@@ -25,7 +25,7 @@ PACE_S = 0.001
 
 
 @dataclass
-class Told:
+class RankResult:
     """The result of a rank's training, and its samples."""
 
     parameters: list[list[float]] = field(default_factory=list)
@@ -46,12 +46,12 @@ class Paced(torch.nn.Module):
         return self.model(x)
 
 
-def train(rank: int, epochs: int, paces: list[float], at: dict[int, Callable[[], None]] | None = None) -> Told:
+def train(rank: int, epochs: int, paces: list[float], at: dict[int, Callable[[], None]] | None = None) -> RankResult:
     job = evenstep.init(timeout_s=1.0)
     loader = job.loader(Samples(), global_batch=GLOBAL_BATCH)
     model = job.wrap(DistributedDataParallel(Paced(network(), PACE_S * paces[rank])))
     optimizer = sgd(model)
-    told = Told()
+    told = RankResult()
     for _ in range(epochs):
         for x, y, index in loader:
             optimizer.zero_grad()
@@ -67,7 +67,7 @@ def train(rank: int, epochs: int, paces: list[float], at: dict[int, Callable[[],
     return told
 
 
-def check(ranks: list[Told], epochs: int) -> None:
+def check(ranks: list[RankResult], epochs: int) -> None:
     """Checks the conditions that hold regardless of the predictor."""
     reference = one_process(epochs)
     for told in ranks:
@@ -115,12 +115,12 @@ def test_a_job_is_one_run(predictor: str, job_id: str) -> None:
 
 
 def test_what_the_predictor_refuses_ends_all_ranks(predictor: str, job_id: str) -> None:
-    with pytest.raises(AssertionError, match=r"RefusedError: .*min_gain: 7"):
+    with pytest.raises(AssertionError, match=r"RejectedError: .*min_gain: 7"):
         run_ranks(2, refused, environ=environ(predictor, job_id))
 
 
 def refused(_rank: int) -> None:
-    evenstep.init(wishes={"min_gain": 7.0}).loader(Samples(), global_batch=GLOBAL_BATCH)
+    evenstep.init(job_options={"min_gain": 7.0}).loader(Samples(), global_batch=GLOBAL_BATCH)
 
 
 def test_nobody_there_is_an_even_training(job_id: str) -> None:
@@ -143,7 +143,7 @@ class Signal:
 
 
 @dataclass
-class Ask:
+class ConfirmedSignal:
     """A signal with a confirmation: the sender waits until the action is done."""
 
     asked: Signal
@@ -155,7 +155,7 @@ class Ask:
 
 
 @contextmanager
-def doing(asks: list[tuple[Ask, Callable[[], None]]]) -> Iterator[None]:
+def doing(asks: list[tuple[ConfirmedSignal, Callable[[], None]]]) -> Iterator[None]:
     """Performs the ranks' requests in order, in parallel with them."""
 
     def work() -> None:
@@ -181,7 +181,7 @@ def goes(predictor: AbstractContextManager[str]) -> None:
 def test_a_predictor_that_dies_and_comes_back(predictor_binary: Path, tmp_path: Path, job_id: str) -> None:
     epochs = 5
     dies, comes, heard = (
-        Ask(Signal(tmp_path / f"{name}?"), Signal(tmp_path / name)) for name in ("dies", "comes", "heard")
+        ConfirmedSignal(Signal(tmp_path / f"{name}?"), Signal(tmp_path / name)) for name in ("dies", "comes", "heard")
     )
     first = serving(predictor_binary, tmp_path)
     url = first.__enter__()

@@ -85,7 +85,7 @@ class Tokens(Net):
         return {"loss": loss / (num_items_in_batch if num_items_in_batch is not None else (labels != -100).sum())}
 
 
-class Deaf(Net):
+class IgnoresItemCount(Net):
     """Takes the number of items and ignores it, as token classifiers do: the mean over its own items."""
 
     def forward(self, input_ids: Any, labels: Any, **_: Any) -> Any:
@@ -120,7 +120,7 @@ def classifier() -> Any:
 #: The model, its data, and the required accuracy relative to one process.
 MODELS: dict[str, tuple[Callable[[], Any], type[Sentences], float]] = {
     "tokens": (Tokens, Sentences, TOLERANCE),
-    "deaf": (Deaf, Sentences, TOLERANCE),
+    "deaf": (IgnoresItemCount, Sentences, TOLERANCE),
     "plain": (Plain, Marked, TOLERANCE),
     "Llama": (language_model, Sentences, TOLERANCE_32),
     "BERT": (classifier, Marked, TOLERANCE_32),

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use crate::chart::{Chart, Layer, Mark, RuleAt, Span};
-use crate::number::{Place, Rounded, Value, plottable};
+use crate::number::{Position, Rounded, Value, plottable};
 use crate::series::{self, BUCKETS, Run, Series, ordered};
 
 /// A chart with at least one mark to draw.
@@ -18,9 +18,9 @@ pub(crate) struct Data<'a> {
     categories: Vec<&'a str>,
     lanes: Vec<&'a str>,
     /// Values of x, stored once for all series that share them.
-    xs: Vec<Vec<Place>>,
+    xs: Vec<Vec<Position>>,
     /// Marks in drawing order: the largest areas first.
-    marks: Vec<Drawn<'a>>,
+    marks: Vec<MarkData<'a>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -33,7 +33,7 @@ struct Axis<'a> {
 /// A mark. `name` is an index into [`Data::names`], and `x` an index into [`Data::xs`].
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
-enum Drawn<'a> {
+enum MarkData<'a> {
     Line {
         name: usize,
         dashed: bool,
@@ -67,12 +67,12 @@ enum Drawn<'a> {
     Spans {
         name: usize,
         idle: bool,
-        spans: Vec<(usize, Place, Place, String, &'a str)>,
+        spans: Vec<(usize, Position, Position, String, &'a str)>,
     },
     Rule {
         label: &'a str,
         axis: &'static str,
-        at: Place,
+        at: Position,
     },
 }
 
@@ -138,16 +138,16 @@ impl<'a> Data<'a> {
                 Mark::Rule { name, at } => data.rule(name, *at),
             }
         }
-        data.marks.iter().any(|mark| !matches!(mark, Drawn::Rule { .. })).then(|| {
+        data.marks.iter().any(|mark| !matches!(mark, MarkData::Rule { .. })).then(|| {
             // The topmost edge of a stack is drawn first. Each lower layer then covers all but the strip of
             // the layer above it.
             data.marks.sort_by_key(|mark| match mark {
-                Drawn::Area { name, .. } => (0, usize::MAX - name),
-                Drawn::Band { .. } => (1, 0),
-                Drawn::Bars { .. } => (2, 0),
-                Drawn::Spans { .. } => (3, 0),
-                Drawn::Line { .. } | Drawn::Points { .. } => (4, 0),
-                Drawn::Rule { .. } => (5, 0),
+                MarkData::Area { name, .. } => (0, usize::MAX - name),
+                MarkData::Band { .. } => (1, 0),
+                MarkData::Bars { .. } => (2, 0),
+                MarkData::Spans { .. } => (3, 0),
+                MarkData::Line { .. } | MarkData::Points { .. } => (4, 0),
+                MarkData::Rule { .. } => (5, 0),
             });
             (data.names, data.categories, data.lanes) = (names.list, categories.list, lanes.list);
             data
@@ -163,7 +163,7 @@ impl<'a> Data<'a> {
         if !x.is_empty() {
             let y = y.into_iter().map(|y| y.map(Rounded)).collect();
             let x = self.x(x);
-            self.marks.push(Drawn::Line { name, dashed, x, y });
+            self.marks.push(MarkData::Line { name, dashed, x, y });
         }
     }
 
@@ -172,7 +172,7 @@ impl<'a> Data<'a> {
         if !points.is_empty() {
             let y = points.iter().map(|(_, y)| Rounded(*y)).collect();
             let x = self.x(points.iter().map(|(x, _)| *x));
-            self.marks.push(Drawn::Points { name, x, y });
+            self.marks.push(MarkData::Points { name, x, y });
         }
     }
 
@@ -183,7 +183,7 @@ impl<'a> Data<'a> {
                 |of: fn((f64, f64)) -> f64| ranges.iter().map(|range| range.map(of).map(Rounded)).collect();
             let (lower, upper) = (end(|range| range.0), end(|range| range.1));
             let x = self.x(x);
-            self.marks.push(Drawn::Band { name, x, lower, upper });
+            self.marks.push(MarkData::Band { name, x, lower, upper });
         }
     }
 
@@ -194,7 +194,7 @@ impl<'a> Data<'a> {
             let y = y.into_iter().map(|y| y.map(Rounded)).collect();
             let x = self.x(x);
             self.y.zero = true;
-            self.marks.push(Drawn::Area { name, x, y, own });
+            self.marks.push(MarkData::Area { name, x, y, own });
         }
     }
 
@@ -203,7 +203,7 @@ impl<'a> Data<'a> {
         let bars: Vec<_> = drawn.map(|(category, height)| (category, Rounded(height))).collect();
         if !bars.is_empty() {
             self.y.zero = true;
-            self.marks.push(Drawn::Bars { name, bars });
+            self.marks.push(MarkData::Bars { name, bars });
         }
     }
 
@@ -232,7 +232,7 @@ impl<'a> Data<'a> {
             })
             .collect();
         if !spans.is_empty() {
-            self.marks.push(Drawn::Spans { name, idle, spans });
+            self.marks.push(MarkData::Spans { name, idle, spans });
         }
     }
 
@@ -242,13 +242,13 @@ impl<'a> Data<'a> {
             RuleAt::Y(y) => ("y", y),
         };
         if plottable(at) {
-            self.marks.push(Drawn::Rule { label, axis, at: Rounded(at) });
+            self.marks.push(MarkData::Rule { label, axis, at: Rounded(at) });
         }
     }
 
     /// Returns the index of these values of x, and adds them if they are new.
     fn x(&mut self, x: impl IntoIterator<Item = f64>) -> usize {
-        let x: Vec<Place> = x.into_iter().map(Rounded).collect();
+        let x: Vec<Position> = x.into_iter().map(Rounded).collect();
         self.xs.iter().position(|known| *known == x).unwrap_or_else(|| {
             self.xs.push(x);
             self.xs.len() - 1

@@ -19,7 +19,7 @@ pub(crate) struct Rounded<const DIGITS: usize>(pub f64);
 /// A value with more digits than a chart or a reader can distinguish.
 pub(crate) type Value = Rounded<5>;
 /// A position on the horizontal axis, with more digits: times of long runs differ only in later digits.
-pub(crate) type Place = Rounded<10>;
+pub(crate) type Position = Rounded<10>;
 
 impl<const DIGITS: usize> Serialize for Rounded<DIGITS> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -39,7 +39,7 @@ pub(crate) fn decimals(value: f64, significant: i32) -> usize {
 }
 
 /// Returns the factor and the unit in which a time in seconds is easiest to read.
-pub(crate) fn unit_of(seconds: f64) -> (f64, &'static str) {
+pub(crate) fn time_unit(seconds: f64) -> (f64, &'static str) {
     match seconds.abs() {
         ..1e-3 => (1e6, "µs"),
         ..1.0 => (1e3, "ms"),
@@ -90,7 +90,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_within_the_last_digit(value in -1e300..1e300_f64) {
+        fn printed_numbers_are_exact_to_the_last_digit(value in -1e300..1e300_f64) {
             let read: f64 = serde_json::from_str(&written(value)).unwrap();
             prop_assert!((read - value).abs() <= value.abs() * 1e-5, "{value} became {read}");
         }

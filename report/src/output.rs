@@ -33,7 +33,7 @@ pub fn check(outputs: &[&Option<PathBuf>]) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// A message that names the path.
-pub fn check_apart(outputs: &[&Option<PathBuf>], inputs: &[PathBuf]) -> Result<(), String> {
+pub fn check_distinct(outputs: &[&Option<PathBuf>], inputs: &[PathBuf]) -> Result<(), String> {
     let outputs: Vec<&PathBuf> = outputs.iter().copied().flatten().collect();
     for (at, path) in outputs.iter().enumerate() {
         if outputs[..at].contains(path) {
@@ -64,7 +64,7 @@ fn asked() -> String {
 ///
 /// # Errors
 /// If an output cannot be written.
-pub fn put_figures(
+pub fn write_results(
     table: &str,
     results: &impl Serialize,
     json: &Option<PathBuf>,
@@ -86,7 +86,7 @@ pub fn put_figures(
 ///
 /// # Errors
 /// If the page cannot be written.
-pub fn put_page(path: &Option<PathBuf>, page: impl FnOnce(&str) -> Report) -> anyhow::Result<()> {
+pub fn write_page(path: &Option<PathBuf>, page: impl FnOnce(&str) -> Report) -> anyhow::Result<()> {
     path.as_ref().map_or(Ok(()), |path| put(path, page(&asked()).to_html().as_bytes()))
 }
 
@@ -94,7 +94,7 @@ pub fn put_page(path: &Option<PathBuf>, page: impl FnOnce(&str) -> Report) -> an
 ///
 /// # Errors
 /// If standard output cannot be written.
-pub fn put_text(text: &str) -> anyhow::Result<()> {
+pub fn write_text(text: &str) -> anyhow::Result<()> {
     put(Path::new(STANDARD), text.as_bytes())
 }
 
@@ -102,8 +102,8 @@ pub fn put_text(text: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// If standard output cannot be written.
-pub fn put_value(value: &impl Serialize) -> anyhow::Result<()> {
-    put_text(&format!("{}\n", serde_json::to_string(value)?))
+pub fn write_json(value: &impl Serialize) -> anyhow::Result<()> {
+    write_text(&format!("{}\n", serde_json::to_string(value)?))
 }
 
 /// Writes to a file, or to standard output for `-`.

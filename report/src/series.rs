@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wide_gap_in_a_long_series_stays_open() {
+    fn a_long_gap_in_a_series_is_not_joined() {
         let values: Vec<Option<f64>> =
             (0..100_000).map(|k| (!(40_000..50_000).contains(&k)).then_some(1.0)).collect();
         let runs = line(&series(&values));

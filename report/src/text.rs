@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::number::{decimals, fixed, unit_of};
+use crate::number::{decimals, fixed, time_unit};
 
 /// Number of significant digits in text.
 const DIGITS: i32 = 4;
@@ -42,7 +42,7 @@ pub fn number(value: Option<f64>) -> String {
 
 /// Formats a time with three significant digits in a suitable unit.
 pub fn seconds(value: f64) -> String {
-    let (factor, unit) = unit_of(value);
+    let (factor, unit) = time_unit(value);
     let scaled = value * factor;
     format!("{} {unit}", fixed(scaled, decimals(scaled, 3)))
 }

@@ -135,7 +135,7 @@ fn any_number() -> impl Strategy<Value = f64> {
 
 proptest! {
     #[test]
-    fn any_words_read_back_and_none_become_markup(words in any_text()) {
+    fn any_text_round_trips_and_is_escaped(words in any_text()) {
         let values = [(0.0, 1.0), (1.0, 3.0), (2.0, 2.0)];
         let plain = parse(&report("plain", &values).to_html());
         let parsed = parse(&report(&words, &values).to_html());
@@ -197,7 +197,7 @@ fn the_policy_names_every_script_and_style_and_nothing_else() {
 }
 
 #[test]
-fn nothing_to_draw_says_so() {
+fn an_empty_chart_has_a_message() {
     let rule = Chart { marks: vec![Mark::Rule { name: "limit".into(), at: RuleAt::Y(1.0) }], ..line(vec![]) };
     for chart in [line(vec![]), line(vec![(0.0, f64::NAN), (f64::NAN, 1.0)]), rule] {
         let parsed = parse(&page(chart));
@@ -216,7 +216,7 @@ fn a_missing_reading_breaks_the_line() {
 }
 
 #[test]
-fn points_that_no_line_joins_are_points() {
+fn isolated_points_are_drawn_as_points() {
     let apart = [(0.0, 1.0), (0.0, f64::NAN), (1.0, 2.0), (1.0, f64::NAN)];
     assert_eq!(marks(line(apart.to_vec()), "points").len(), 1);
     assert_eq!(marks(line(vec![(0.0, 1.0), (1.0, 2.0)]), "points").len(), 0);
@@ -298,7 +298,7 @@ fn times_have_the_unit_of_the_largest_in_their_column() {
         .map(|time| vec![Cell::Seconds(time), Cell::Seconds(2.0 * time * 1e3)]);
     let table = Table::new("Policies", "", &["step", "all"], rows.into());
     let texts = parse(&Report { sections: vec![Section::Table(table)], ..Report::default() }.to_html()).texts;
-    let said = |text: &str| texts.iter().any(|found| found == text);
-    assert!(said("step (ms)") && said("21.17") && said("0.07"), "{texts:?}");
-    assert!(said("all (s)") && said("42.34") && said("0.14") && said("–"), "{texts:?}");
+    let has_text = |text: &str| texts.iter().any(|found| found == text);
+    assert!(has_text("step (ms)") && has_text("21.17") && has_text("0.07"), "{texts:?}");
+    assert!(has_text("all (s)") && has_text("42.34") && has_text("0.14") && has_text("–"), "{texts:?}");
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use evenstep_protocol::{
-    AllocateRequest, ForecastView, JobSpec, JobView, JoinAnswer, JoinRequest, PROBLEM_CONTENT_TYPE, Problem,
-    SamplesView, WorkerId,
+    AllocateRequest, ForecastView, JobSpec, JobView, JoinRequest, JoinResponse, PROBLEM_CONTENT_TYPE,
+    Problem, SamplesView, WorkerId,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,7 +15,7 @@ use ureq::{Agent, Body};
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum number of redirects that a following client accepts.
-const HOPS_MAX: usize = 3;
+const REDIRECTS_MAX: usize = 3;
 
 /// A client with separate connections.
 #[derive(Debug, Clone)]
@@ -88,7 +88,7 @@ impl Client {
 
     /// Creates a client that follows redirects.
     pub fn following(url: &str) -> Self {
-        Self { hops: HOPS_MAX, ..Self::new(url) }
+        Self { hops: REDIRECTS_MAX, ..Self::new(url) }
     }
 
     /// Returns the same client with an operator token.
@@ -190,14 +190,14 @@ impl Client {
     }
 
     /// Joins a worker without bounds.
-    pub fn join(&self, job: &str, worker: &str) -> JoinAnswer {
+    pub fn join(&self, job: &str, worker: &str) -> JoinResponse {
         let worker = WorkerId::new(worker).expect("a worker id");
         let request = JoinRequest::new(worker);
         self.post(&format!("/v1/jobs/{job}/workers"), &request).json()
     }
 
     /// Removes a worker.
-    pub fn leave(&self, job: &str, worker: &str) -> JoinAnswer {
+    pub fn leave(&self, job: &str, worker: &str) -> JoinResponse {
         self.delete(&format!("/v1/jobs/{job}/workers/{}", worker.replace('/', "%2F"))).json()
     }
 

@@ -24,12 +24,12 @@ pub struct Process {
 /// Output of both streams.
 #[derive(Debug, Default)]
 struct Said {
-    heard: Mutex<Heard>,
+    heard: Mutex<CapturedOutput>,
     more: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Heard {
+struct CapturedOutput {
     /// Lines in order of arrival.
     lines: Vec<String>,
     /// Number of streams that have ended.
@@ -37,12 +37,12 @@ struct Heard {
 }
 
 impl Said {
-    fn heard(&self) -> MutexGuard<'_, Heard> {
+    fn heard(&self) -> MutexGuard<'_, CapturedOutput> {
         self.heard.lock().expect("no panic while listening")
     }
 
     /// Waits a little longer for more output.
-    fn listen<'a>(&self, heard: MutexGuard<'a, Heard>) -> MutexGuard<'a, Heard> {
+    fn listen<'a>(&self, heard: MutexGuard<'a, CapturedOutput>) -> MutexGuard<'a, CapturedOutput> {
         self.more.wait_timeout(heard, PATIENCE / 1000).expect("no panic while listening").0
     }
 }
@@ -65,7 +65,7 @@ impl Process {
     }
 
     /// Returns the output so far.
-    pub fn said(&self) -> String {
+    pub fn output(&self) -> String {
         self.said.heard().lines.join("\n")
     }
 

@@ -48,7 +48,7 @@ impl Training {
     /// The training ends without the event, or the time limit passes.
     pub fn until(&self, what: &str, mut happened: impl FnMut() -> bool) {
         until(what, || {
-            assert!(self.process.lives(), "training ended before: {what}\n{}", self.process.said());
+            assert!(self.process.lives(), "training ended before: {what}\n{}", self.process.output());
             happened().then_some(())
         });
     }
@@ -60,16 +60,16 @@ impl Training {
     }
 
     /// Waits until the training has reconnected to the predictor for the `times`-th time.
-    pub fn finds_the_predictor(&self, times: usize) {
+    pub fn wait_for_reconnect(&self, times: usize) {
         self.until("the training reconnects to the predictor", || {
-            self.process.said().matches("connected to the predictor").count() >= times
+            self.process.output().matches("connected to the predictor").count() >= times
         });
     }
 
     /// Waits for a successful end and returns the output.
     pub fn succeed(&mut self) -> String {
         let status = self.process.wait();
-        let said = self.process.said();
+        let said = self.process.output();
         assert!(status.success(), "{status}:\n{said}");
         said
     }
@@ -187,7 +187,7 @@ impl Training {
     ///
     /// # Panics
     /// A sample was not. The message names the first such samples.
-    pub fn each_sample_once(&self, policy: &str, epochs: u64, samples: u64) {
+    pub fn assert_each_sample_once(&self, policy: &str, epochs: u64, samples: u64) {
         let counts = self.sample_counts(policy);
         let wrong: Vec<_> = (0..epochs)
             .flat_map(|epoch| (0..samples).map(move |index| (epoch, index)))
@@ -203,7 +203,7 @@ impl Training {
     ///
     /// # Panics
     /// The assertion fails. The message names the samples or the epoch.
-    pub fn no_sample_twice_and_none_left_out(&self, policy: &str, samples: u64) {
+    pub fn assert_no_sample_repeated_or_missing(&self, policy: &str, samples: u64) {
         let counts = self.sample_counts(policy);
         let twice: Vec<_> = counts.iter().filter(|(_, count)| **count != 1).take(5).collect();
         assert!(twice.is_empty(), "more than once (epoch, sample): {twice:?} ..");

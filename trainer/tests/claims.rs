@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use evenstep_c10d::Store;
 use evenstep_client::Requested;
-use evenstep_protocol::{AllocateAnswer, WorkerId};
-use evenstep_trainer::claims::{ClaimMode, Claims, Did};
+use evenstep_protocol::{AllocateResponse, WorkerId};
+use evenstep_trainer::claims::{ClaimMode, ClaimSummary, Claims};
 use evenstep_trainer::collective::{HostPort, RankReport};
 use evenstep_trainer::model::Computed;
 use evenstep_trainer::plan::{Plan, Policy, Share};
@@ -51,7 +51,7 @@ fn plan(iteration: u64) -> (Plan, u64) {
         // An allocation with a single pool omits the pools.
         pools.clear();
     }
-    let answer: AllocateAnswer = serde_json::from_value(json!({
+    let answer: AllocateResponse = serde_json::from_value(json!({
         "job_id": "job", "generation": 1, "iteration": iteration, "global_batch": samples, "allocations": allocations,
         "tail": { "offset": offset, "chunks": chunks, "pools": pools },
         "optimizer": { "rule": "none", "lr_multiplier": 1.0, "momentum_buffer_scale": 1.0 },
@@ -71,13 +71,13 @@ fn iterate(
     plan: &Plan,
     rank: usize,
     slow: bool,
-) -> (Vec<Share>, Did, Computed) {
+) -> (Vec<Share>, ClaimSummary, Computed) {
     let pool = plan.pool(rank);
     let mut turn = claims.turn(policy, pool.as_ref(), Instant::now()).unwrap();
     let (mut shares, mut computed) = (Vec::new(), Computed::default());
     let mut part = Some(plan.share(rank));
     while let Some(share) = part {
-        turn.ask_ahead(&computed, share.local_batch).unwrap();
+        turn.request_ahead(&computed, share.local_batch).unwrap();
         computed.samples += share.local_batch;
         computed.compute_time_s += share.local_batch as f64 * if slow { 0.1 } else { 1e-6 };
         shares.push(share);
@@ -104,7 +104,8 @@ fn play(rank: usize, port: u16, mode: ClaimMode, seen: &[Mutex<Seen>], ends: &Ba
         let policy = if iteration % 3 == 0 { Policy::Even } else { Policy::Evenstep };
         let slow = ChaCha8Rng::seed_from_u64(iteration * 8 + rank as u64).random_bool(0.8);
         let (plan, _) = plan(iteration);
-        let (shares, Did { tail, additions }, computed) = iterate(&mut claims, policy, &plan, rank, slow);
+        let (shares, ClaimSummary { tail, additions }, computed) =
+            iterate(&mut claims, policy, &plan, rank, slow);
         {
             let mut seen = seen[iteration as usize].lock().unwrap();
             seen.reports[rank] = RankReport { tail, additions, ..RankReport::default() };

@@ -31,7 +31,7 @@ fn a_model_of_your_own_trains_on_two_workers() {
 }
 
 #[test]
-fn values_that_cannot_be_are_named() {
+fn impossible_values_are_named() {
     let (words, succeeded) = run(&[("EVENSTEP_POLICY", "sometimes")]);
     assert!(!succeeded && words.contains("sometimes"), "{words}");
     let (words, succeeded) = run(&[("EVENSTEP_POLICY", "even"), ("EVENSTEP_TRAINER_WORKER", "{}")]);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::Gap;
+use crate::MissingReason;
 
 /// Minimum window of readings from the CPU times of `/proc/stat`, however short the reader's own window is.
 /// These times count in ticks of 10 ms: over 30 ms a difference would be mostly rounding, over this window it
@@ -22,9 +22,9 @@ pub(crate) struct Counter {
 
 impl Counter {
     /// Stores `value` and returns the increase since the previous value.
-    pub(crate) fn advance(&mut self, value: u64) -> Result<u64, Gap> {
-        let last = self.last.replace(value).ok_or(Gap::First)?;
-        value.checked_sub(last).ok_or(Gap::WentBack)
+    pub(crate) fn advance(&mut self, value: u64) -> Result<u64, MissingReason> {
+        let last = self.last.replace(value).ok_or(MissingReason::First)?;
+        value.checked_sub(last).ok_or(MissingReason::CounterDecreased)
     }
 
     /// Discards the last value, so that the next difference does not span a gap.
@@ -33,7 +33,10 @@ impl Counter {
     }
 
     /// Like [`Self::advance`], for a value that may be missing.
-    pub(crate) fn advance_or_forget(&mut self, value: Result<u64, Gap>) -> Result<u64, Gap> {
+    pub(crate) fn advance_or_reset(
+        &mut self,
+        value: Result<u64, MissingReason>,
+    ) -> Result<u64, MissingReason> {
         match value {
             Ok(value) => self.advance(value),
             Err(gap) => {
@@ -52,15 +55,18 @@ pub(crate) struct Window {
 
 impl Window {
     /// Starts the next window at `now` and returns the length of the previous one, in seconds.
-    pub(crate) fn advance(&mut self, now: Instant) -> Result<f64, Gap> {
-        let last = self.last.replace(now).ok_or(Gap::First)?;
+    pub(crate) fn advance(&mut self, now: Instant) -> Result<f64, MissingReason> {
+        let last = self.last.replace(now).ok_or(MissingReason::First)?;
         let window = now.saturating_duration_since(last);
-        if window.is_zero() { Err(Gap::EmptyWindow) } else { Ok(window.as_secs_f64()) }
+        if window.is_zero() { Err(MissingReason::EmptyWindow) } else { Ok(window.as_secs_f64()) }
     }
 }
 
 /// Returns a difference per second of the window.
-pub(crate) fn rate(difference: Result<u64, Gap>, window_s: &Result<f64, Gap>) -> Result<f64, Gap> {
+pub(crate) fn rate(
+    difference: Result<u64, MissingReason>,
+    window_s: &Result<f64, MissingReason>,
+) -> Result<f64, MissingReason> {
     Ok(difference? as f64 / window_s.clone()?)
 }
 
@@ -78,7 +84,7 @@ impl<T> Default for Lookback<T> {
 
 impl<T: Copy> Lookback<T> {
     /// Stores `value` and returns the newest earlier value that is old enough, with its age in seconds.
-    pub(crate) fn advance(&mut self, now: Instant, value: T) -> Result<(f64, T), Gap> {
+    pub(crate) fn advance(&mut self, now: Instant, value: T) -> Result<(f64, T), MissingReason> {
         let age = |at: Instant| now.saturating_duration_since(at);
         // If the second snapshot is old enough, the first is never needed again.
         while self.snapshots.get(1).is_some_and(|(at, _)| age(*at) >= TICK_LOOKBACK) {
@@ -88,7 +94,7 @@ impl<T: Copy> Lookback<T> {
         if self.snapshots.back().is_none_or(|(at, _)| age(*at) >= SNAPSHOT_SPACING) {
             self.snapshots.push_back((now, value));
         }
-        base.map(|(at, value)| (age(at).as_secs_f64(), value)).ok_or(Gap::First)
+        base.map(|(at, value)| (age(at).as_secs_f64(), value)).ok_or(MissingReason::First)
     }
 
     /// Discards all snapshots after a missing value.
@@ -111,7 +117,7 @@ mod tests {
         fn differences_add_up_to_the_whole_rise(steps in prop::collection::vec(0_u64..1 << 40, 1..50), start: u32) {
             let mut counter = Counter::default();
             let mut value = u64::from(start);
-            prop_assert_eq!(counter.advance(value), Err(Gap::First));
+            prop_assert_eq!(counter.advance(value), Err(MissingReason::First));
             let mut sum = 0;
             for step in &steps {
                 value += step;
@@ -125,13 +131,13 @@ mod tests {
             let low = high.saturating_sub(fall);
             let mut counter = Counter::default();
             let _ = counter.advance(high);
-            prop_assert_eq!(counter.advance(low), Err(Gap::WentBack));
+            prop_assert_eq!(counter.advance(low), Err(MissingReason::CounterDecreased));
             let next = low.saturating_add(u64::from(rise));
             prop_assert_eq!(counter.advance(next), Ok(next - low));
         }
 
         #[test]
-        fn a_look_back_is_long_enough_and_hardly_longer_than_needed(
+        fn a_look_back_is_long_enough_and_barely_longer_than_needed(
             steps_ms in prop::collection::vec(0_u64..400, 2..200),
         ) {
             let mut lookback = Lookback::default();
@@ -149,7 +155,7 @@ mod tests {
                         prop_assert!(at_ms - then_ms <= 100 + 12 + widest_ms);
                     }
                     Err(gap) => {
-                        prop_assert_eq!(gap, Gap::First);
+                        prop_assert_eq!(gap, MissingReason::First);
                         prop_assert!(at_ms < 100 + 400);
                     }
                 }
@@ -161,9 +167,12 @@ mod tests {
     #[test]
     fn a_value_that_was_missing_breaks_the_window() {
         let mut counter = Counter::default();
-        let _ = counter.advance_or_forget(Ok(5));
-        assert_eq!(counter.advance_or_forget(Err(Gap::WentBack)), Err(Gap::WentBack));
-        assert_eq!(counter.advance_or_forget(Ok(9)), Err(Gap::First));
-        assert_eq!(counter.advance_or_forget(Ok(12)), Ok(3));
+        let _ = counter.advance_or_reset(Ok(5));
+        assert_eq!(
+            counter.advance_or_reset(Err(MissingReason::CounterDecreased)),
+            Err(MissingReason::CounterDecreased)
+        );
+        assert_eq!(counter.advance_or_reset(Ok(9)), Err(MissingReason::First));
+        assert_eq!(counter.advance_or_reset(Ok(12)), Ok(3));
     }
 }

@@ -21,14 +21,14 @@ const PERIOD_S: f64 = 60.0;
 
 /// A synthetic machine.
 #[derive(Debug)]
-pub struct Demo {
+pub struct SyntheticMachine {
     random: ChaCha8Rng,
     phase: f64,
     noise: f64,
     last: Option<Duration>,
 }
 
-impl Demo {
+impl SyntheticMachine {
     /// Creates a machine that depends only on `seed`.
     pub fn new(seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -77,8 +77,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_seed_says_everything_and_shares_are_shares(seed: u64, steps_ms in prop::collection::vec(1_u64..5000, 1..40)) {
-            let (mut one, mut other) = (Demo::new(seed), Demo::new(seed));
+        fn a_seed_determines_the_result_and_shares_are_shares(seed: u64, steps_ms in prop::collection::vec(1_u64..5000, 1..40)) {
+            let (mut one, mut other) = (SyntheticMachine::new(seed), SyntheticMachine::new(seed));
             let mut elapsed = Duration::ZERO;
             for step in steps_ms {
                 elapsed += Duration::from_millis(step);

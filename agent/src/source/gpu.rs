@@ -13,7 +13,7 @@ use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 
-use crate::{Gap, Reading};
+use crate::{MissingReason, Reading};
 
 /// Maximum number of GPUs per machine.
 const GPUS_MAX: u32 = 64;
@@ -62,18 +62,18 @@ impl Gpu {
     /// Reads the device only, as a training loop does at the boundary of an iteration.
     pub fn read_device(&self) -> Reading {
         let mut reading = Reading::default();
-        let utilization = self.device.utilization_rates().map_err(Gap::from);
+        let utilization = self.device.utilization_rates().map_err(MissingReason::from);
         reading.put(driver::GPU_BUSY, utilization.clone().map(|percent| f64::from(percent.gpu) / 100.0));
         reading.put("gpu_memory_busy", utilization.map(|percent| f64::from(percent.memory) / 100.0));
-        let memory = self.device.memory_info().map_err(Gap::from);
+        let memory = self.device.memory_info().map_err(MissingReason::from);
         reading.put("gpu_memory_used_bytes", memory.clone().map(|memory| memory.used as f64));
         reading.put("gpu_memory_total_bytes", memory.map(|memory| memory.total as f64));
-        let clock = |clock| self.device.clock_info(clock).map(f64::from).map_err(Gap::from);
+        let clock = |clock| self.device.clock_info(clock).map(f64::from).map_err(MissingReason::from);
         reading.put(driver::SM_CLOCK_MHZ, clock(Clock::SM));
         reading.put("memory_clock_mhz", clock(Clock::Memory));
-        let power = self.device.power_usage().map_err(Gap::from);
+        let power = self.device.power_usage().map_err(MissingReason::from);
         reading.put(driver::GPU_POWER_W, power.map(|milliwatts| f64::from(milliwatts) / 1e3));
-        let temperature = self.device.temperature(TemperatureSensor::Gpu).map_err(Gap::from);
+        let temperature = self.device.temperature(TemperatureSensor::Gpu).map_err(MissingReason::from);
         reading.put(driver::GPU_TEMPERATURE_CELSIUS, temperature.map(f64::from));
         reading
     }
@@ -115,12 +115,17 @@ impl Gpu {
                 PROCESS_MEMORY,
                 match process.used_gpu_memory {
                     UsedGpuMemory::Used(bytes) => Ok(bytes as f64),
-                    UsedGpuMemory::Unavailable => Err(Gap::Unsupported("not reported by driver".to_owned())),
+                    UsedGpuMemory::Unavailable => {
+                        Err(MissingReason::Unsupported("not reported by driver".to_owned()))
+                    }
                 },
             );
-            let idle =
-                || Gap::Unsupported("no driver sample of this process since the last reading".to_owned());
-            let busy = busy.as_ref().map_err(Gap::clone);
+            let idle = || {
+                MissingReason::Unsupported(
+                    "no driver sample of this process since the last reading".to_owned(),
+                )
+            };
+            let busy = busy.as_ref().map_err(MissingReason::clone);
             reading.put(
                 driver::GPU_BUSY,
                 busy.and_then(|busy| busy.get(&process.pid).copied().ok_or_else(idle)),
@@ -133,7 +138,7 @@ impl Gpu {
 
     /// Returns the mean share of time in which each process's kernels ran, over the driver's samples since
     /// the last reading.
-    fn read_process_busy(&mut self) -> Result<BTreeMap<u32, f64>, Gap> {
+    fn read_process_busy(&mut self) -> Result<BTreeMap<u32, f64>, MissingReason> {
         let samples = match self.device.process_utilization_stats(self.processes_seen_us) {
             Ok(samples) => samples,
             // NVML returns this error if there are no new samples.
@@ -151,7 +156,7 @@ impl Gpu {
     }
 }
 
-impl From<NvmlError> for Gap {
+impl From<NvmlError> for MissingReason {
     fn from(error: NvmlError) -> Self {
         Self::Unsupported(format!("NVML: {error}"))
     }

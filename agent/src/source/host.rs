@@ -8,7 +8,7 @@ use nix::unistd::{SysconfVar, sysconf};
 use super::counter::{Counter, Lookback, Window, rate};
 use super::memory::MachineMemory;
 use super::procfs::ProcFile;
-use crate::{Gap, Reading};
+use crate::{MissingReason, Reading};
 
 /// Default number of ticks per second in `/proc/stat`, if the system does not report it.
 const TICKS_PER_S: f64 = 100.0;
@@ -79,7 +79,7 @@ impl Host {
         file.read().ok().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned)
     }
 
-    fn read_stat(&mut self, now: Instant, window_s: &Result<f64, Gap>, reading: &mut Reading) {
+    fn read_stat(&mut self, now: Instant, window_s: &Result<f64, MissingReason>, reading: &mut Reading) {
         let stat = self.stat.read().map(Stat::parse);
         let (times, context_switches, procs_blocked) = match stat {
             Ok(stat) => {
@@ -103,7 +103,7 @@ impl Host {
         reading.put(driver::CPU_BUSY, shares.clone().map(|shares| shares.busy));
         reading.put("cpu_iowait", shares.clone().map(|shares| shares.iowait));
         reading.put("cpu_steal", shares.map(|shares| shares.steal));
-        let switches = self.context_switches.advance_or_forget(context_switches);
+        let switches = self.context_switches.advance_or_reset(context_switches);
         reading.put("context_switches_per_s", rate(switches, window_s));
         reading.put(driver::PROCS_BLOCKED, procs_blocked.map(|count| count as f64));
     }
@@ -155,7 +155,7 @@ impl Pressure {
         }
     }
 
-    fn read(&mut self, window_s: &Result<f64, Gap>, reading: &mut Reading) {
+    fn read(&mut self, window_s: &Result<f64, MissingReason>, reading: &mut Reading) {
         let text = self.file.read().map(|text| (pressure_total(text, "some"), pressure_total(text, "full")));
         let (some, full) = match text {
             Ok((some, full)) => (
@@ -166,10 +166,11 @@ impl Pressure {
         };
         // The counter is read slightly after `now`, so a window with permanent waiting may give slightly more
         // than 1.
-        let share = |waited_us: Result<u64, Gap>| rate(waited_us, window_s).map(|us| (us / 1e6).min(1.0));
-        reading.put(self.some.0, share(self.some.1.advance_or_forget(some)));
+        let share =
+            |waited_us: Result<u64, MissingReason>| rate(waited_us, window_s).map(|us| (us / 1e6).min(1.0));
+        reading.put(self.some.0, share(self.some.1.advance_or_reset(some)));
         if let Some((name, counter)) = &mut self.full {
-            reading.put(name, share(counter.advance_or_forget(full)));
+            reading.put(name, share(counter.advance_or_reset(full)));
         }
     }
 }
@@ -233,13 +234,13 @@ impl CpuTimes {
 
     /// Returns shares of all cores' time since `then`. Idle time and I/O wait may occasionally decrease by a
     /// tick.
-    fn shares_since(self, then: Self) -> Result<CpuShares, Gap> {
-        let busy = self.busy.checked_sub(then.busy).ok_or(Gap::WentBack)?;
-        let steal = self.steal.checked_sub(then.steal).ok_or(Gap::WentBack)?;
+    fn shares_since(self, then: Self) -> Result<CpuShares, MissingReason> {
+        let busy = self.busy.checked_sub(then.busy).ok_or(MissingReason::CounterDecreased)?;
+        let steal = self.steal.checked_sub(then.steal).ok_or(MissingReason::CounterDecreased)?;
         let iowait = self.iowait.saturating_sub(then.iowait);
         let all = busy + steal + iowait + self.idle.saturating_sub(then.idle);
         if all == 0 {
-            return Err(Gap::EmptyWindow);
+            return Err(MissingReason::EmptyWindow);
         }
         let share = |ticks: u64| ticks as f64 / all as f64;
         Ok(CpuShares { busy: share(busy), iowait: share(iowait), steal: share(steal) })
@@ -277,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_texts_are_understood() {
+    fn kernel_files_are_parsed() {
         let stat = Stat::parse(
             "cpu  4337 1 2246 162907 238 3 46 12 5 0\ncpu0 1 1 1 1 1 1 1 1 0 0\nintr 9 9\nctxt 240424\nprocs_blocked 2\n",
         );
@@ -314,7 +315,7 @@ mod tests {
         let now = CpuTimes { busy: 130, idle: 160, iowait: 15, steal: 5 };
         let shares = now.shares_since(then).unwrap();
         assert_eq!((shares.busy, shares.iowait, shares.steal), (0.3, 0.05, 0.05));
-        assert_eq!(then.shares_since(now), Err(Gap::WentBack));
+        assert_eq!(then.shares_since(now), Err(MissingReason::CounterDecreased));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Memory of the machine, and peak memory of this process.
 
 use super::procfs::ProcFile;
-use crate::Gap;
+use crate::MissingReason;
 
 /// Reader of the machine's memory.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl MachineMemory {
         Self { meminfo: ProcFile::new("/proc/meminfo") }
     }
 
-    pub(crate) fn read(&mut self) -> Result<MemoryBytes, Gap> {
+    pub(crate) fn read(&mut self) -> Result<MemoryBytes, MissingReason> {
         let text = self.meminfo.read()?;
         let (total, available) = (bytes_of(text, "MemTotal:"), bytes_of(text, "MemAvailable:"));
         let total = total.filter(|&total| total > 0).ok_or_else(|| self.meminfo.unexpected("MemTotal"))?;

@@ -12,7 +12,7 @@ use nix::unistd::{Pid, SysconfVar, sysconf};
 
 use super::counter::{Counter, Window, rate};
 use super::procfs::{self, ProcFile};
-use crate::{Gap, Reading};
+use crate::{MissingReason, Reading};
 
 /// Maximum number of threads per process. Run-queue wait and context switches of a process with more threads
 /// are missing.
@@ -101,8 +101,8 @@ impl Process {
         };
         let cpu_ns = self.read_cpu_ns();
         self.cpu_s = cpu_ns.as_ref().ok().map(|ns| *ns as f64 / 1e9);
-        let per_s_of_ns = |ns: Result<u64, Gap>| rate(ns, &window_s).map(|ns| ns / 1e9);
-        reading.put(driver::OWN_CPU, per_s_of_ns(self.cpu_ns.advance_or_forget(cpu_ns)));
+        let per_s_of_ns = |ns: Result<u64, MissingReason>| rate(ns, &window_s).map(|ns| ns / 1e9);
+        reading.put(driver::OWN_CPU, per_s_of_ns(self.cpu_ns.advance_or_reset(cpu_ns)));
 
         let own = self.pid == std::process::id();
         let threads = self.threads.read(own);
@@ -110,7 +110,7 @@ impl Process {
         // For the reader's own process, one call returns the sum over all threads, including ended ones.
         let (voluntary, involuntary) = if own {
             let (voluntary, involuntary) = own_switches();
-            (self.voluntary.advance_or_forget(voluntary), self.involuntary.advance_or_forget(involuntary))
+            (self.voluntary.advance_or_reset(voluntary), self.involuntary.advance_or_reset(involuntary))
         } else {
             (threads.voluntary, threads.involuntary)
         };
@@ -118,53 +118,54 @@ impl Process {
         reading.put(driver::INVOLUNTARY_SWITCHES, rate(involuntary, &window_s));
         let page_bytes = self
             .page_bytes
-            .ok_or_else(|| Gap::Unsupported("the system does not report its page size".to_owned()));
+            .ok_or_else(|| MissingReason::Unsupported("the system does not report its page size".to_owned()));
         reading.put("rss_bytes", page_bytes.map(|bytes| bytes * stat.rss_pages as f64));
         reading.put("threads", Ok(stat.threads as f64));
         reading
     }
 
     /// Also detects that the process has ended or that another process has its id.
-    fn read_stat(&mut self) -> Result<Stat, Gap> {
+    fn read_stat(&mut self) -> Result<Stat, MissingReason> {
         if self.ended {
-            return Err(Gap::Ended(self.pid));
+            return Err(MissingReason::Ended(self.pid));
         }
         let stat = match self.stat.read().map(Stat::parse) {
             Ok(Some(stat)) => stat,
             Ok(None) => return Err(self.stat.unexpected("state, start time, threads and rss")),
-            Err(Gap::NotThere { .. }) => {
+            Err(MissingReason::PathNotFound { .. }) => {
                 self.ended = true;
-                return Err(Gap::Ended(self.pid));
+                return Err(MissingReason::Ended(self.pid));
             }
             Err(gap) => return Err(gap),
         };
-        if stat.is_over || *self.start_time.get_or_insert(stat.start_time) != stat.start_time {
+        if stat.is_zombie || *self.start_time.get_or_insert(stat.start_time) != stat.start_time {
             self.ended = true;
-            return Err(Gap::Ended(self.pid));
+            return Err(MissingReason::Ended(self.pid));
         }
         Ok(stat)
     }
 
     /// Returns the process's CPU time up to now in nanoseconds, including threads that have ended.
     /// `schedstat` would count a running thread only up to its last tick or context switch.
-    fn read_cpu_ns(&self) -> Result<u64, Gap> {
-        let refused =
-            |error: nix::Error| Gap::Unsupported(format!("no CPU clock for process {}: {error}", self.pid));
-        let pid = i32::try_from(self.pid).map_err(|_| Gap::Ended(self.pid))?;
+    fn read_cpu_ns(&self) -> Result<u64, MissingReason> {
+        let refused = |error: nix::Error| {
+            MissingReason::Unsupported(format!("no CPU clock for process {}: {error}", self.pid))
+        };
+        let pid = i32::try_from(self.pid).map_err(|_| MissingReason::Ended(self.pid))?;
         let time = ClockId::pid_cpu_clock_id(Pid::from_raw(pid)).and_then(ClockId::now).map_err(refused)?;
         let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
         Ok(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec()).unwrap_or(0))
     }
 }
 
-fn own_switches() -> (Result<u64, Gap>, Result<u64, Gap>) {
+fn own_switches() -> (Result<u64, MissingReason>, Result<u64, MissingReason>) {
     match getrusage(UsageWho::RUSAGE_SELF) {
         Ok(usage) => {
-            let count = |count: i64| u64::try_from(count).map_err(|_| Gap::WentBack);
+            let count = |count: i64| u64::try_from(count).map_err(|_| MissingReason::CounterDecreased);
             (count(usage.voluntary_context_switches()), count(usage.involuntary_context_switches()))
         }
         Err(error) => {
-            let gap = Gap::Unsupported(format!("getrusage: {error}"));
+            let gap = MissingReason::Unsupported(format!("getrusage: {error}"));
             (Err(gap.clone()), Err(gap))
         }
     }
@@ -173,7 +174,7 @@ fn own_switches() -> (Result<u64, Gap>, Result<u64, Gap>) {
 /// Fields of `/proc/<pid>/stat` that are used.
 #[derive(Debug, PartialEq)]
 struct Stat {
-    is_over: bool,
+    is_zombie: bool,
     threads: u64,
     start_time: u64,
     rss_pages: u64,
@@ -184,12 +185,12 @@ impl Stat {
         // The command name is in parentheses and may itself contain parentheses and spaces.
         let (_, after_name) = text.rsplit_once(')')?;
         let mut fields = after_name.split_ascii_whitespace();
-        let is_over = matches!(fields.next()?, "Z" | "X" | "x");
+        let is_zombie = matches!(fields.next()?, "Z" | "X" | "x");
         // Field numbers of proc(5), where state is field 3: 20 threads, 22 start time, 24 resident pages.
         let threads = fields.nth(16)?.parse().ok()?;
         let start_time = fields.nth(1)?.parse().ok()?;
         let rss_pages = fields.nth(1)?.parse().ok()?;
-        Some(Self { is_over, threads, start_time, rss_pages })
+        Some(Self { is_zombie, threads, start_time, rss_pages })
     }
 }
 
@@ -200,35 +201,40 @@ struct Threads {
     known: HashMap<u32, Thread>,
     /// Whether an earlier reading listed the threads. If so, a new thread started within the window;
     /// otherwise before it.
-    listed_before: bool,
+    has_previous_list: bool,
     round: u64,
 }
 
 /// Sums over threads in the window.
 struct ThreadSums {
-    wait_ns: Result<u64, Gap>,
-    voluntary: Result<u64, Gap>,
-    involuntary: Result<u64, Gap>,
+    wait_ns: Result<u64, MissingReason>,
+    voluntary: Result<u64, MissingReason>,
+    involuntary: Result<u64, MissingReason>,
 }
 
 impl Threads {
     fn new(pid: u32) -> Self {
-        Self { directory: format!("/proc/{pid}/task"), known: HashMap::new(), listed_before: false, round: 0 }
+        Self {
+            directory: format!("/proc/{pid}/task"),
+            known: HashMap::new(),
+            has_previous_list: false,
+            round: 0,
+        }
     }
 
     /// Sums over the live threads. The values of a thread between the last reading and its end are unknown.
     fn read(&mut self, own: bool) -> ThreadSums {
         if let Err(gap) = self.list() {
             self.known.clear();
-            self.listed_before = false;
+            self.has_previous_list = false;
             return ThreadSums {
                 wait_ns: Err(gap.clone()),
                 voluntary: Err(gap.clone()),
                 involuntary: Err(gap),
             };
         }
-        let first = !self.listed_before;
-        self.listed_before = true;
+        let first = !self.has_previous_list;
+        self.has_previous_list = true;
         let mut sums = Sums::default();
         let mut unreadable = None;
         let keep_open = own && self.known.len() <= THREAD_HANDLES_MAX;
@@ -238,7 +244,7 @@ impl Threads {
                 true
             }
             // The thread ended between the listing and the reading.
-            Err(Gap::NotThere { .. }) => false,
+            Err(MissingReason::PathNotFound { .. }) => false,
             Err(gap) => {
                 unreadable = Some(gap);
                 true
@@ -246,7 +252,7 @@ impl Threads {
         });
         let result = |sum: u64| match (&unreadable, first) {
             (Some(gap), _) => Err(gap.clone()),
-            (None, true) => Err(Gap::First),
+            (None, true) => Err(MissingReason::First),
             (None, false) => Ok(sum),
         };
         ThreadSums {
@@ -256,18 +262,18 @@ impl Threads {
         }
     }
 
-    fn list(&mut self) -> Result<(), Gap> {
+    fn list(&mut self) -> Result<(), MissingReason> {
         let unreadable = |error: std::io::Error| procfs::unreadable(Path::new(&self.directory), &error);
         self.round += 1;
         for entry in fs::read_dir(&self.directory).map_err(unreadable)? {
             let name = entry.map_err(unreadable)?.file_name();
             let Some(tid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-            let began_in_window = self.listed_before;
+            let began_in_window = self.has_previous_list;
             let thread =
                 self.known.entry(tid).or_insert_with(|| Thread::new(&self.directory, tid, began_in_window));
             thread.seen_in_round = self.round;
             if self.known.len() > THREADS_MAX {
-                return Err(Gap::Unsupported(format!("more than {THREADS_MAX} threads")));
+                return Err(MissingReason::Unsupported(format!("more than {THREADS_MAX} threads")));
             }
         }
         self.known.retain(|_, thread| thread.seen_in_round == self.round);
@@ -318,7 +324,7 @@ impl Thread {
     }
 
     /// Returns the increase since the last reading.
-    fn read(&mut self, with_switches: bool, keep_open: bool) -> Result<Sums, Gap> {
+    fn read(&mut self, with_switches: bool, keep_open: bool) -> Result<Sums, MissingReason> {
         let sums = self.read_sums(with_switches);
         if !keep_open {
             self.schedstat.close();
@@ -329,7 +335,7 @@ impl Thread {
         Ok(last.map_or_else(Sums::default, |last| sums.since(&last)))
     }
 
-    fn read_sums(&mut self, with_switches: bool) -> Result<Sums, Gap> {
+    fn read_sums(&mut self, with_switches: bool) -> Result<Sums, MissingReason> {
         let wait_ns = parse_wait_ns(self.schedstat.read()?);
         let mut sums = Sums {
             wait_ns: wait_ns.ok_or_else(|| self.schedstat.unexpected("wait time"))?,
@@ -372,11 +378,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_texts_are_understood() {
+    fn kernel_files_are_parsed() {
         let text = "5179 (a (b) c) S 5167 5167 3623 0 -1 4194304 103 0 0 0 0 0 0 0 20 0 7 0 85075 3133440 380 18446744073709551615 1 1\n";
         assert_eq!(
             Stat::parse(text),
-            Some(Stat { is_over: false, threads: 7, start_time: 85_075, rss_pages: 380 })
+            Some(Stat { is_zombie: false, threads: 7, start_time: 85_075, rss_pages: 380 })
         );
         assert_eq!(Stat::parse("5179 (a) S 1 2"), None);
         assert_eq!(parse_wait_ns("17 64216911 1\n"), Some(64_216_911));
@@ -406,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_come_and_go_are_never_negative() {
+    fn short_lived_threads_give_no_negative_counts() {
         let mut process = Process::new(std::process::id());
         process.read(Instant::now());
         for _ in 0..20 {

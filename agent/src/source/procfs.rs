@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use crate::Gap;
+use crate::MissingReason;
 
 /// Initial buffer size; fits `/proc/stat` of a small machine.
 const READ_BYTES_FIRST: usize = 4096;
@@ -31,9 +31,9 @@ impl ProcFile {
     }
 
     /// Reads the whole file.
-    pub(crate) fn read(&mut self) -> Result<&str, Gap> {
+    pub(crate) fn read(&mut self) -> Result<&str, MissingReason> {
         match self.fill() {
-            Ok(length) => std::str::from_utf8(&self.text[..length]).map_err(|_| Gap::Unreadable {
+            Ok(length) => std::str::from_utf8(&self.text[..length]).map_err(|_| MissingReason::Unreadable {
                 path: self.path.display().to_string(),
                 message: "not valid UTF-8".to_owned(),
             }),
@@ -47,8 +47,8 @@ impl ProcFile {
     }
 
     /// Returns the error that the file does not contain `field`.
-    pub(crate) fn unexpected(&self, field: &'static str) -> Gap {
-        Gap::Unexpected { field, path: self.path.display().to_string() }
+    pub(crate) fn unexpected(&self, field: &'static str) -> MissingReason {
+        MissingReason::FieldNotFound { field, path: self.path.display().to_string() }
     }
 
     fn fill(&mut self) -> io::Result<usize> {
@@ -75,10 +75,10 @@ impl ProcFile {
 
 /// Converts a read error. A process that has ended appears as a missing path (`ENOENT`) or, through an open
 /// handle, as a missing process (`ESRCH`).
-pub(crate) fn unreadable(path: &Path, error: &io::Error) -> Gap {
+pub(crate) fn unreadable(path: &Path, error: &io::Error) -> MissingReason {
     let path = path.display().to_string();
     match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::ENOENT | Errno::ESRCH) => Gap::NotThere { path },
-        _ => Gap::Unreadable { path, message: error.to_string() },
+        Some(Errno::ENOENT | Errno::ESRCH) => MissingReason::PathNotFound { path },
+        _ => MissingReason::Unreadable { path, message: error.to_string() },
     }
 }

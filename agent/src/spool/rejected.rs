@@ -19,7 +19,7 @@ pub(super) struct Rejected {
 }
 
 #[derive(Serialize)]
-struct Kept<'a> {
+struct RejectedFile<'a> {
     reason: &'a str,
     batch: &'a Batch,
 }
@@ -33,7 +33,7 @@ impl Rejected {
     }
 
     pub(super) fn keep(&mut self, batch: &Batch, reason: &str) -> io::Result<()> {
-        let text = serde_json::to_vec(&Kept { reason, batch })?;
+        let text = serde_json::to_vec(&RejectedFile { reason, batch })?;
         self.make_room(text.len() as u64)?;
         if text.len() as u64 > self.bytes_max {
             tracing::warn!(bytes = text.len(), "a rejected batch is too large to keep; dropping it");

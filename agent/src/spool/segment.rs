@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use evenstep_protocol::NodeSample;
 use serde_json::value::RawValue;
 
-use super::Life;
+use super::SampleIdentity;
 
 /// Maximum length of a line in bytes; samples are much smaller, so a longer line is damaged.
 const LINE_BYTES_MAX: u64 = 4 << 20;
@@ -24,7 +24,7 @@ pub(super) struct Segment {
     pub(super) number: u64,
     pub(super) path: PathBuf,
     /// `None` if the header is damaged, so the identity of the samples is unknown.
-    pub(super) life: Option<Life>,
+    pub(super) life: Option<SampleIdentity>,
     pub(super) bytes: u64,
     /// Number of unacknowledged samples.
     pub(super) waiting: u64,
@@ -33,7 +33,7 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    pub(super) fn new(directory: &Path, number: u64, life: Life) -> Self {
+    pub(super) fn new(directory: &Path, number: u64, life: SampleIdentity) -> Self {
         let path = directory.join(format!("{number:012}.segment"));
         Self { number, path, life: Some(life), bytes: 0, waiting: 0, acknowledged: 0 }
     }
@@ -87,7 +87,7 @@ impl Scan {
                 break;
             }
             place += length as u64;
-            match unseal(&line).and_then(record) {
+            match verify_checksum(&line).and_then(record) {
                 Some((sequence, sample)) => {
                     bytes = bytes.saturating_add(sample.get().len());
                     scan.records.push(Record { sequence, sample, end: place });
@@ -99,12 +99,12 @@ impl Scan {
     }
 }
 
-pub(super) fn header_line(life: &Life) -> serde_json::Result<Vec<u8>> {
-    Ok(seal(&serde_json::to_string(life)?))
+pub(super) fn header_line(life: &SampleIdentity) -> serde_json::Result<Vec<u8>> {
+    Ok(with_checksum(&serde_json::to_string(life)?))
 }
 
 pub(super) fn record_line(sequence: u64, sample: &NodeSample) -> serde_json::Result<Vec<u8>> {
-    Ok(seal(&format!("{sequence} {}", serde_json::to_string(sample)?)))
+    Ok(with_checksum(&format!("{sequence} {}", serde_json::to_string(sample)?)))
 }
 
 /// Returns the segments in a directory, oldest first.
@@ -124,22 +124,22 @@ pub(super) fn list(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
 }
 
 /// Saves the position atomically. A lost or old position only means that samples are sent again.
-pub(super) fn note_cursor(directory: &Path, segment: u64, place: u64) -> io::Result<()> {
+pub(super) fn save_cursor(directory: &Path, segment: u64, place: u64) -> io::Result<()> {
     let written = directory.join("acknowledged.new");
-    fs::write(&written, seal(&format!("{segment} {place}")))?;
+    fs::write(&written, with_checksum(&format!("{segment} {place}")))?;
     fs::rename(written, directory.join(CURSOR))
 }
 
 pub(super) fn read_cursor(directory: &Path) -> Option<(u64, u64)> {
     let line = fs::read(directory.join(CURSOR)).ok()?;
-    let (segment, place) = unseal(&line)?.split_once(' ')?;
+    let (segment, place) = verify_checksum(&line)?.split_once(' ')?;
     Some((segment.parse().ok()?, place.parse().ok()?))
 }
 
-fn read_header(path: &Path) -> io::Result<(Option<Life>, u64)> {
+fn read_header(path: &Path) -> io::Result<(Option<SampleIdentity>, u64)> {
     let mut line = Vec::new();
     let length = BufReader::new(File::open(path)?).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
-    let life = unseal(&line).and_then(|text| serde_json::from_str(text).ok());
+    let life = verify_checksum(&line).and_then(|text| serde_json::from_str(text).ok());
     Ok((life, length as u64))
 }
 
@@ -148,11 +148,11 @@ fn record(text: &str) -> Option<(u64, Box<RawValue>)> {
     Some((sequence.parse().ok()?, RawValue::from_string(sample.to_owned()).ok()?))
 }
 
-fn seal(text: &str) -> Vec<u8> {
+fn with_checksum(text: &str) -> Vec<u8> {
     format!("{:08x} {text}\n", crc32fast::hash(text.as_bytes())).into_bytes()
 }
 
-fn unseal(line: &[u8]) -> Option<&str> {
+fn verify_checksum(line: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(line).ok()?.strip_suffix('\n')?;
     let (sum, text) = text.split_at_checked(8)?;
     let text = text.strip_prefix(' ')?;
@@ -167,20 +167,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_line_survives_and_any_change_of_it_does_not(text in "[ -~]{0,80}", at: prop::sample::Index, flip in 1_u8..) {
-            let mut line = seal(&text);
-            prop_assert_eq!(unseal(&line), Some(text.as_str()));
+        fn a_line_round_trips_and_any_change_is_detected(text in "[ -~]{0,80}", at: prop::sample::Index, flip in 1_u8..) {
+            let mut line = with_checksum(&text);
+            prop_assert_eq!(verify_checksum(&line), Some(text.as_str()));
             let at = at.index(line.len());
             line[at] ^= flip;
             // A hexadecimal digit of the checksum may change its case, which does not change its value.
-            let same = unseal(&line) == Some(text.as_str()) && at < 8;
-            prop_assert!(same || unseal(&line).is_none());
+            let same = verify_checksum(&line) == Some(text.as_str()) && at < 8;
+            prop_assert!(same || verify_checksum(&line).is_none());
         }
 
         #[test]
-        fn a_line_cut_anywhere_is_damage(text in "[ -~]{0,80}", at: prop::sample::Index) {
-            let line = seal(&text);
-            prop_assert_eq!(unseal(&line[..at.index(line.len())]), None);
+        fn a_line_truncated_at_any_byte_is_damaged(text in "[ -~]{0,80}", at: prop::sample::Index) {
+            let line = with_checksum(&text);
+            prop_assert_eq!(verify_checksum(&line[..at.index(line.len())]), None);
         }
     }
 }

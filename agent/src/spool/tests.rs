@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn life(boot_id: &str) -> Life {
-    Life { node: NodeId::new("node-a").unwrap(), boot_id: boot_id.to_owned() }
+fn life(boot_id: &str) -> SampleIdentity {
+    SampleIdentity { node: NodeId::new("node-a").unwrap(), boot_id: boot_id.to_owned() }
 }
 
 fn sample(at_unix_ms: i64) -> NodeSample {
@@ -41,7 +41,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_was_written_before_a_cut_at_any_byte_is_there(count in 1_usize..20, at: prop::sample::Index) {
+    fn complete_lines_before_a_cut_at_any_byte_are_kept(count in 1_usize..20, at: prop::sample::Index) {
         let directory = tempfile::tempdir().unwrap();
         let mut spool = open(directory.path(), "a");
         let mut ends = Vec::new();
@@ -112,7 +112,7 @@ proptest! {
 }
 
 #[test]
-fn a_garbled_line_costs_that_sample_alone() {
+fn a_garbled_line_loses_only_that_sample() {
     let directory = tempfile::tempdir().unwrap();
     let mut spool = open(directory.path(), "a");
     let mut ends = Vec::new();
@@ -151,13 +151,13 @@ fn an_old_cursor_never_hides_samples_of_a_new_segment() {
 }
 
 #[test]
-fn rejected_batches_are_kept_in_a_bounded_room_and_the_rest_goes_on() {
+fn rejected_batches_are_kept_within_a_limit_and_later_batches_are_sent() {
     let directory = tempfile::tempdir().unwrap();
     let mut spool = Spool::open(directory.path(), SPOOL_BYTES_MIN, life("a")).unwrap();
     for number in 0..300 {
         spool.append(&sample(number)).unwrap();
         let batch = spool.next_batch(1).unwrap().unwrap();
-        spool.set_aside(&batch, "400 malformed").unwrap();
+        spool.reject(&batch, "400 malformed").unwrap();
     }
     let state = spool.state();
     assert_eq!((state.rejected_batches, state.rejected_samples, state.waiting), (300, 300, 0));
@@ -180,7 +180,7 @@ fn a_spool_has_one_agent() {
 }
 
 #[test]
-fn a_sample_larger_than_the_spool_is_refused_and_counted() {
+fn a_sample_larger_than_the_spool_is_dropped_and_counted() {
     let directory = tempfile::tempdir().unwrap();
     let mut spool = Spool::open(directory.path(), SPOOL_BYTES_MIN, life("a")).unwrap();
     let mut large = sample(0);

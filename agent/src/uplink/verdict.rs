@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use evenstep_client::failover::Outcome;
 use evenstep_client::http::Response;
-use evenstep_protocol::{Problem, TelemetryAnswer};
+use evenstep_protocol::{Problem, TelemetryResponse};
 
 use crate::spool::Batch;
 
@@ -21,37 +21,37 @@ pub(super) enum Verdict {
     /// The predictor will never accept this content. Sending it again would block all later samples.
     Poison { reason: String },
     /// The batch may be accepted later.
-    Retry(Unheard),
+    Retry(RetryReason),
 }
 
 /// Reason why a batch was not accepted, and the requested pause.
 #[derive(Debug, PartialEq)]
-pub(super) struct Unheard {
+pub(super) struct RetryReason {
     pub(super) reason: String,
     /// Minimum pause.
     pub(super) after: Option<Duration>,
 }
 
-impl From<String> for Unheard {
+impl From<String> for RetryReason {
     fn from(reason: String) -> Self {
         Self { reason, after: None }
     }
 }
 
-impl fmt::Display for Unheard {
+impl fmt::Display for RetryReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reason)
     }
 }
 
 /// Classifies a response. `Unreachable` means that another server may accept the batch.
-pub(super) fn judge(response: &Response, batch: &Batch) -> Outcome<Verdict, Unheard> {
+pub(super) fn classify(response: &Response, batch: &Batch) -> Outcome<Verdict, RetryReason> {
     let Response { status, ref body, .. } = *response;
-    let unheard = |reason: String| Unheard { reason, after: response.retry_after() };
+    let unheard = |reason: String| RetryReason { reason, after: response.retry_after() };
     let silent = |reason: String| Outcome::Unreachable(unheard(reason));
     match status {
-        200..=299 => match serde_json::from_slice::<TelemetryAnswer>(body) {
-            Ok(answer) if is_for(&answer, batch) => Outcome::Responded(Verdict::Acknowledged {
+        200..=299 => match serde_json::from_slice::<TelemetryResponse>(body) {
+            Ok(answer) if acknowledges(&answer, batch) => Outcome::Responded(Verdict::Acknowledged {
                 next_sequence: answer.next_sequence,
                 duplicates: answer.duplicates,
             }),
@@ -71,7 +71,7 @@ pub(super) fn judge(response: &Response, batch: &Batch) -> Outcome<Verdict, Unhe
 
 /// Whether the response is for this batch and acknowledges samples of it. Any other response must not remove
 /// samples from the spool.
-fn is_for(answer: &TelemetryAnswer, batch: &Batch) -> bool {
+fn acknowledges(answer: &TelemetryResponse, batch: &Batch) -> bool {
     let end = batch.sequence + batch.samples.len() as u64;
     answer.node == batch.life.node
         && answer.boot_id == batch.life.boot_id
@@ -94,30 +94,30 @@ mod tests {
     use evenstep_protocol::NodeId;
 
     use super::*;
-    use crate::spool::Life;
+    use crate::spool::SampleIdentity;
 
     fn batch() -> Batch {
-        let life = Life { node: NodeId::new("node-a").unwrap(), boot_id: "b".to_owned() };
+        let life = SampleIdentity { node: NodeId::new("node-a").unwrap(), boot_id: "b".to_owned() };
         Batch::for_test(life, 10, 3)
     }
 
     fn answer(boot_id: &str, next_sequence: u64) -> Vec<u8> {
         let node = NodeId::new("node-a").unwrap();
         let answer =
-            TelemetryAnswer { node, boot_id: boot_id.to_owned(), next_sequence, stored: 2, duplicates: 1 };
+            TelemetryResponse { node, boot_id: boot_id.to_owned(), next_sequence, stored: 2, duplicates: 1 };
         serde_json::to_vec(&answer).unwrap()
     }
 
-    fn judged(status: u16, retry_after: Option<&str>, body: &[u8]) -> Outcome<Verdict, Unheard> {
+    fn judged(status: u16, retry_after: Option<&str>, body: &[u8]) -> Outcome<Verdict, RetryReason> {
         let mut headers = HeaderMap::new();
         if let Some(pause) = retry_after {
             headers.insert("retry-after", pause.parse().unwrap());
         }
-        judge(&Response { status, headers, body: body.to_vec() }, &batch())
+        classify(&Response { status, headers, body: body.to_vec() }, &batch())
     }
 
     #[test]
-    fn only_an_answer_to_this_batch_acknowledges_it() {
+    fn only_a_response_to_this_batch_acknowledges_it() {
         let acknowledged = Verdict::Acknowledged { next_sequence: 13, duplicates: 1 };
         let outcome = judged(200, None, &answer("b", 13));
         assert!(matches!(&outcome, Outcome::Responded(verdict) if *verdict == acknowledged), "{outcome:?}");
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_judgement_on_the_content_is_poison() {
+    fn only_rejections_of_the_content_mark_a_batch_as_poison() {
         for status in [400, 409, 415, 422] {
             let outcome = judged(status, None, b"");
             assert!(matches!(outcome, Outcome::Responded(Verdict::Poison { .. })), "{status}");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_says_when_to_come_back() {
+    fn retry_after_is_honoured() {
         let Outcome::Unreachable(unheard) = judged(503, Some("7"), b"draining") else { panic!() };
         assert_eq!((unheard.after, unheard.reason.as_str()), (Some(Duration::from_secs(7)), "503 draining"));
         let Outcome::Responded(Verdict::Retry(unheard)) = judged(429, Some("9"), b"busy") else { panic!() };

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 /// Timeout, longer than any healthy test waits.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The real agent as a process, sampling and sending at the highest rate.
 pub struct Agent {
@@ -73,7 +73,7 @@ impl Agent {
             if done(&status) {
                 return status;
             }
-            assert!(start.elapsed() < PATIENCE, "timed out waiting until {what}; status: {status:#}");
+            assert!(start.elapsed() < TIMEOUT, "timed out waiting until {what}; status: {status:#}");
         }
     }
 

@@ -10,14 +10,14 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
-use evenstep_protocol::{TelemetryAnswer, TelemetryBatch};
+use evenstep_protocol::{TelemetryBatch, TelemetryResponse};
 use tokio::net::TcpSocket;
 
 /// Timeout, longer than any healthy test waits.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Response to a batch; `None` stores it.
-type Behave = dyn Fn(&TelemetryBatch, &mut Store) -> Option<Response> + Send + Sync;
+type Handler = dyn Fn(&TelemetryBatch, &mut Store) -> Option<Response> + Send + Sync;
 
 /// Received samples, by boot id.
 #[derive(Default)]
@@ -35,14 +35,14 @@ impl Store {
     }
 
     /// Stores a batch by the predictor's rule: (node, boot id, sequence number) identifies a sample.
-    pub fn keep(&mut self, batch: &TelemetryBatch) -> TelemetryAnswer {
+    pub fn keep(&mut self, batch: &TelemetryBatch) -> TelemetryResponse {
         let known = self.sequences.entry(batch.boot_id.clone()).or_default();
         let next_sequence = batch.sequence + batch.samples.len() as u64;
         let stored =
             (batch.sequence..next_sequence).filter(|sequence| known.insert(*sequence)).count() as u64;
         let duplicates = batch.samples.len() as u64 - stored;
         self.duplicates += duplicates;
-        TelemetryAnswer {
+        TelemetryResponse {
             node: batch.node.clone(),
             boot_id: batch.boot_id.clone(),
             next_sequence,
@@ -55,7 +55,7 @@ impl Store {
 #[derive(Clone)]
 struct Shared {
     store: Arc<(Mutex<Store>, Condvar)>,
-    behave: Arc<Behave>,
+    handler: Arc<Handler>,
 }
 
 /// A telemetry receiver that can be stopped and started at the same address.
@@ -80,10 +80,10 @@ impl Receiver {
     }
 
     pub fn here(
-        behave: impl Fn(&TelemetryBatch, &mut Store) -> Option<Response> + Send + Sync + 'static,
+        handler: impl Fn(&TelemetryBatch, &mut Store) -> Option<Response> + Send + Sync + 'static,
     ) -> Self {
         let mut receiver = Self::away();
-        receiver.come(behave);
+        receiver.run(handler);
         receiver
     }
 
@@ -91,11 +91,11 @@ impl Receiver {
         format!("http://{}", self.address)
     }
 
-    pub fn come(
+    pub fn run(
         &mut self,
-        behave: impl Fn(&TelemetryBatch, &mut Store) -> Option<Response> + Send + Sync + 'static,
+        handler: impl Fn(&TelemetryBatch, &mut Store) -> Option<Response> + Send + Sync + 'static,
     ) {
-        let shared = Shared { store: self.store.clone(), behave: Arc::new(behave) };
+        let shared = Shared { store: self.store.clone(), handler: Arc::new(handler) };
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let listener = {
@@ -118,7 +118,7 @@ impl Receiver {
     }
 
     /// Stops at once and closes all connections.
-    pub fn go(&mut self) {
+    pub fn shut_down(&mut self) {
         if let Some((stop, thread)) = self.running.take() {
             drop(stop);
             thread.join().unwrap();
@@ -128,7 +128,7 @@ impl Receiver {
     pub fn wait_until(&self, what: &str, mut done: impl FnMut(&Store) -> bool) {
         let (store, changed) = &*self.store;
         let guard = store.lock().unwrap();
-        let (guard, timeout) = changed.wait_timeout_while(guard, PATIENCE, |store| !done(store)).unwrap();
+        let (guard, timeout) = changed.wait_timeout_while(guard, TIMEOUT, |store| !done(store)).unwrap();
         assert!(!timeout.timed_out(), "timed out waiting until {what}; received: {:?}", guard.sequences);
     }
 
@@ -139,7 +139,7 @@ impl Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        self.go();
+        self.shut_down();
     }
 }
 
@@ -154,7 +154,7 @@ async fn receive(State(shared): State<Shared>, Json(batch): Json<TelemetryBatch>
     let (store, changed) = &*shared.store;
     let mut store = store.lock().unwrap();
     store.batches.push((Instant::now(), batch.samples.len()));
-    let answer = match (shared.behave)(&batch, &mut store) {
+    let answer = match (shared.handler)(&batch, &mut store) {
         Some(answer) => answer,
         None => Json(store.keep(&batch)).into_response(),
     };
@@ -174,6 +174,6 @@ pub fn take(_: &TelemetryBatch, _: &mut Store) -> Option<Response> {
 }
 
 /// Rejects a batch with a status and no body.
-pub fn refuse(status: u16) -> Option<Response> {
+pub fn reject(status: u16) -> Option<Response> {
     Some(StatusCode::from_u16(status).unwrap().into_response())
 }

@@ -70,7 +70,7 @@ fn an_owner_is_followed_and_remembered_as_long_as_it_responds() {
 }
 
 #[test]
-fn an_unreachable_owner_leaves_the_rest_of_the_list() {
+fn an_unreachable_owner_does_not_block_other_servers() {
     let failover = Failover::new(servers("http://a,http://b,http://c"));
     let does = |server: &str| match server {
         "http://a" => redirects("http://x"),
@@ -83,7 +83,7 @@ fn an_unreachable_owner_leaves_the_rest_of_the_list() {
 }
 
 #[test]
-fn a_ring_of_servers_that_point_on_ends_with_the_way_it_went() {
+fn a_redirect_loop_is_an_error_that_lists_its_servers() {
     let failover = Failover::new(servers("http://a"));
     let ring = |server: &str| redirects(if server == "http://a" { "http://b" } else { "http://a" });
     let (tried, outcome) = request(&failover, ring);
@@ -119,7 +119,7 @@ fn world() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn asking_is_bounded_and_finds_whoever_responds(listed in 1_usize..=6, worlds in prop::collection::vec(world(), 1..6)) {
+    fn requests_are_bounded_and_find_a_server_that_responds(listed in 1_usize..=6, worlds in prop::collection::vec(world(), 1..6)) {
         let name = |server: usize| format!("http://s{server}");
         let list: Vec<String> = (0..listed).map(name).collect();
         let failover = Failover::new(servers(&list.join(",")));

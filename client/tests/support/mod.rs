@@ -12,24 +12,24 @@ use evenstep_protocol::Problem;
 
 /// Behavior of a server for a request.
 #[derive(Clone)]
-pub enum Does {
+pub enum Action {
     /// Responds with this status, these headers and this body.
     Answers(u16, String, String),
     /// Reads the request and closes the connection.
-    Hangs,
+    ClosesConnection,
     /// Reads the request and never responds.
-    Sleeps,
+    NeverResponds,
 }
 
 /// A server on a separate port that follows the steps of a script and repeats the last one.
 pub struct Scripted {
     pub url: String,
-    script: Arc<Mutex<VecDeque<Does>>>,
+    script: Arc<Mutex<VecDeque<Action>>>,
     heard: Arc<Mutex<Vec<String>>>,
 }
 
 impl Scripted {
-    pub fn start(script: impl IntoIterator<Item = Does>) -> Self {
+    pub fn start(script: impl IntoIterator<Item = Action>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let heard = Arc::<Mutex<Vec<String>>>::default();
@@ -46,7 +46,7 @@ impl Scripted {
     }
 
     /// Appends to the script.
-    pub fn does(&self, does: Does) {
+    pub fn does(&self, does: Action) {
         self.script.lock().unwrap().push_back(does);
     }
 
@@ -67,7 +67,11 @@ impl Scripted {
 }
 
 /// Reads one request and takes the next step. Returns `None` if the connection is closed.
-fn turn(mut connection: &TcpStream, script: &Mutex<VecDeque<Does>>, told: &Mutex<Vec<String>>) -> Option<()> {
+fn turn(
+    mut connection: &TcpStream,
+    script: &Mutex<VecDeque<Action>>,
+    told: &Mutex<Vec<String>>,
+) -> Option<()> {
     let mut reader = BufReader::new(connection);
     let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
     reader.read_line(&mut first).ok().filter(|&count| count > 0)?;
@@ -85,32 +89,32 @@ fn turn(mut connection: &TcpStream, script: &Mutex<VecDeque<Does>>, told: &Mutex
     let does = if script.len() > 1 { script.pop_front() } else { script.front().cloned() };
     drop(script);
     match does? {
-        Does::Answers(status, headers, body) => {
+        Action::Answers(status, headers, body) => {
             let length = body.len();
             let answer = format!("HTTP/1.1 {status} X\r\n{headers}content-length: {length}\r\n\r\n{body}");
             connection.write_all(answer.as_bytes()).ok()
         }
-        Does::Hangs => None,
-        Does::Sleeps => loop {
+        Action::ClosesConnection => None,
+        Action::NeverResponds => loop {
             thread::park();
         },
     }
 }
 
 /// Returns the response to a PUT of a job, with arbitrary content.
-pub fn responds() -> Does {
-    Does::Answers(200, String::new(), "{}".to_owned())
+pub fn responds() -> Action {
+    Action::Answers(200, String::new(), "{}".to_owned())
 }
 
-pub fn rejects(status: u16, slug: &str) -> Does {
+pub fn rejects(status: u16, slug: &str) -> Action {
     let kind = format!("{}{slug}", Problem::TYPE_PREFIX);
     let problem = serde_json::json!({"type": kind, "title": slug, "status": status, "detail": "d"});
-    Does::Answers(status, "retry-after: 1\r\n".to_owned(), problem.to_string())
+    Action::Answers(status, "retry-after: 1\r\n".to_owned(), problem.to_string())
 }
 
 /// Returns a response with this JSON body.
-pub fn json(body: &serde_json::Value) -> Does {
-    Does::Answers(200, String::new(), body.to_string())
+pub fn json(body: &serde_json::Value) -> Action {
+    Action::Answers(200, String::new(), body.to_string())
 }
 
 /// Returns an address without a server.

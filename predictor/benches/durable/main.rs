@@ -25,7 +25,7 @@ use evenstep_tests::Predictor;
 use evenstep_tests::postgres::Database;
 
 use bare::Committer;
-use support::{Connected, percentiles, request};
+use support::{KeptAliveConnection, percentiles, request};
 
 /// Workers of each job.
 const WORKERS: usize = 4;
@@ -81,9 +81,9 @@ fn measure(jobs: usize, commits: usize, postgres: Option<&str>) -> [[f64; 2]; 2]
     };
     let address: SocketAddr =
         predictor.url.trim_start_matches("http://").parse().expect("the address of the predictor");
-    let mut askers: Vec<Asker> = (0..jobs).map(|job| Asker::new(address, job)).collect();
+    let mut ranks: Vec<RankZero> = (0..jobs).map(|job| RankZero::new(address, job)).collect();
     // Bytes stored per round: the response and the reports.
-    let kept = askers[0].ask().len() + ask("job-0", WARM_UP).len();
+    let kept = ranks[0].ask().len() + ask("job-0", WARM_UP).len();
     let committer = |_| match &database {
         Some(database) => Committer::postgres(&database.url(), kept),
         None => Committer::sqlite(&folder.path().join("bare.db"), kept),
@@ -93,7 +93,7 @@ fn measure(jobs: usize, commits: usize, postgres: Option<&str>) -> [[f64; 2]; 2]
     let each = (commits / jobs / BLOCKS).max(1);
     for _ in 0..BLOCKS {
         bare.extend(at_once(&mut committers, each, Committer::commit));
-        allocate.extend(at_once(&mut askers, each, |asker| drop(asker.ask())));
+        allocate.extend(at_once(&mut ranks, each, |asker| drop(asker.ask())));
     }
     [percentiles(&mut bare), percentiles(&mut allocate)]
 }
@@ -122,15 +122,15 @@ fn at_once<T: Send>(all: &mut [T], rounds: usize, round: impl Fn(&mut T) + Sync)
 }
 
 /// Rank 0 of one job.
-struct Asker {
-    connected: Connected,
+struct RankZero {
+    connected: KeptAliveConnection,
     job: String,
     iteration: usize,
 }
 
-impl Asker {
+impl RankZero {
     fn new(address: SocketAddr, job: usize) -> Self {
-        let mut connected = Connected::to(address);
+        let mut connected = KeptAliveConnection::to(address);
         let job = format!("job-{job}");
         connected.call("PUT", &format!("/v1/jobs/{job}"), r#"{"global_batch":1024}"#);
         for worker in 0..WORKERS {

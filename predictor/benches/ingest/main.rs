@@ -29,7 +29,7 @@ use evenstep_tests::postgres::Database;
 use tempfile::TempDir;
 
 use samples::Batches;
-use support::Connected;
+use support::KeptAliveConnection;
 
 /// Compare telemetry ingest with a bare insert of the same rows.
 #[derive(Debug, Parser)]
@@ -141,7 +141,7 @@ fn through_http(place: &Place, nodes: &[Batches]) -> f64 {
             .iter()
             .map(|node| {
                 scope.spawn(|| {
-                    let mut connected = Connected::to(address);
+                    let mut connected = KeptAliveConnection::to(address);
                     ready.wait();
                     for request in node.requests() {
                         let answer = connected.send(request);
@@ -157,7 +157,8 @@ fn through_http(place: &Place, nodes: &[Batches]) -> f64 {
     });
     let total: usize = nodes.iter().map(Batches::samples).sum();
     let stored: NodesView =
-        serde_json::from_str(&Connected::to(address).call("GET", "/v1/nodes", "")).expect("the nodes");
+        serde_json::from_str(&KeptAliveConnection::to(address).call("GET", "/v1/nodes", ""))
+            .expect("the nodes");
     assert_eq!(stored.nodes.iter().map(|node| node.samples).sum::<u64>(), total as u64);
     total as f64 / seconds
 }

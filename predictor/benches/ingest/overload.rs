@@ -12,12 +12,12 @@ use evenstep_protocol::NodesView;
 
 use crate::Place;
 use crate::samples::{Row, body, sample};
-use crate::support::{Connected, percentiles, request};
+use crate::support::{KeptAliveConnection, percentiles, request};
 
 /// Samples in a batch: the limit of the API.
 const SAMPLES: usize = 1000;
 /// Number of sending connections per connection of `--connections`.
-const CROWD: usize = 16;
+const CONNECTIONS_FACTOR: usize = 16;
 /// Number of lines of the table.
 const LINES: u32 = 30;
 /// Placeholder for the sequence number of a request.
@@ -33,7 +33,7 @@ struct Counts {
 
 /// Runs the benchmark with 16 times `connections` connections.
 pub fn run(place: &Place, lasts: Duration, connections: usize) {
-    let connections = connections * CROWD;
+    let connections = connections * CONNECTIONS_FACTOR;
     let (predictor, address) = place.start();
     let counts = Counts::default();
     let until = Instant::now() + lasts;
@@ -62,7 +62,8 @@ pub fn run(place: &Place, lasts: Duration, connections: usize) {
     });
     let taken = counts.taken.load(Ordering::Relaxed) * SAMPLES as u64;
     let stored: NodesView =
-        serde_json::from_str(&Connected::to(address).call("GET", "/v1/nodes", "")).expect("the nodes");
+        serde_json::from_str(&KeptAliveConnection::to(address).call("GET", "/v1/nodes", ""))
+            .expect("the nodes");
     let stored: u64 = stored.nodes.iter().map(|node| node.samples).sum();
     println!(
         "{taken} samples acknowledged, {stored} stored, peak memory {} MB",
@@ -80,7 +81,7 @@ fn send(address: SocketAddr, node: usize, until: Instant, counts: &Counts) {
     let marked = format!("\"sequence\":{SEQUENCE}");
     let found = request.windows(marked.len()).position(|bytes| bytes == marked.as_bytes());
     let digits = found.expect("a sequence number") + marked.len() - SEQUENCE.len();
-    let mut connected = Connected::to(address);
+    let mut connected = KeptAliveConnection::to(address);
     let (mut sequence, mut text) = (first, String::new());
     while Instant::now() < until {
         text.clear();
@@ -104,7 +105,7 @@ fn send(address: SocketAddr, node: usize, until: Instant, counts: &Counts) {
 
 /// Runs one job meanwhile.
 fn allocate(address: SocketAddr, until: Instant, counts: &Counts) {
-    let mut connected = Connected::to(address);
+    let mut connected = KeptAliveConnection::to(address);
     // The workers do not report: without a long lease they would expire after two minutes.
     connected.call("PUT", "/v1/jobs/bench", r#"{"global_batch":1024,"lease_s":86400}"#);
     for worker in 0..2 {

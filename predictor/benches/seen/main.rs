@@ -22,12 +22,12 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use evenstep_tests::Predictor;
 
-use support::{Connected, percentiles, request};
+use support::{KeptAliveConnection, percentiles, request};
 
 /// Workers of each job that is only observed.
 const WORKERS: usize = 100;
 /// Workers of the job that sends requests.
-const ASKING_WORKERS: usize = 4;
+const TRAINING_WORKERS: usize = 4;
 /// Iterations of each job before the measurement.
 const WARM_UP: usize = 30;
 /// Number of alternating blocks.
@@ -64,10 +64,10 @@ fn main() {
     let address: SocketAddr =
         predictor.url.trim_start_matches("http://").parse().expect("the address of the predictor");
     for job in 0..args.workers / WORKERS {
-        let mut asker = Asker::new(address, format!("seen-{job}"), WORKERS);
+        let mut asker = RankZero::new(address, format!("seen-{job}"), WORKERS);
         (0..WARM_UP).for_each(|_| asker.ask());
     }
-    let mut scraper = Connected::to(address);
+    let mut scraper = KeptAliveConnection::to(address);
     let scrape = request("GET", "/metrics", "");
     let bytes = scraper.send(&scrape).body.len();
     let mut scrapes: Vec<f64> = (0..args.scrapes).map(|_| timed(|| drop(scraper.send(&scrape)))).collect();
@@ -78,16 +78,18 @@ fn main() {
         bytes / 1000
     );
 
-    let mut asker = Asker::new(address, "asking".into(), ASKING_WORKERS);
+    let mut asker = RankZero::new(address, "asking".into(), TRAINING_WORKERS);
     (0..WARM_UP).for_each(|_| asker.ask());
     let (mut alone, mut seen) = (Vec::new(), Vec::new());
     for _ in 0..BLOCKS {
         alone.extend((0..args.asks).map(|_| timed(|| asker.ask())));
-        seen.extend(looked_at(address, &args, || (0..args.asks).map(|_| timed(|| asker.ask())).collect()));
+        seen.extend(while_observed(address, &args, || {
+            (0..args.asks).map(|_| timed(|| asker.ask())).collect()
+        }));
     }
     let (alone, seen) = (percentiles(&mut alone), percentiles(&mut seen));
     println!(
-        "/allocate, {ASKING_WORKERS} workers, p50 / p99: alone {:.3} / {:.3} ms; with a scrape every {} ms and {} streams {:.3} / {:.3} ms; ratio {:.2} / {:.2}",
+        "/allocate, {TRAINING_WORKERS} workers, p50 / p99: alone {:.3} / {:.3} ms; with a scrape every {} ms and {} streams {:.3} / {:.3} ms; ratio {:.2} / {:.2}",
         alone[0],
         alone[1],
         args.every_ms,
@@ -100,11 +102,11 @@ fn main() {
 }
 
 /// Runs `work` during scrapes and event streams.
-fn looked_at(address: SocketAddr, args: &Args, work: impl FnOnce() -> Vec<f64>) -> Vec<f64> {
+fn while_observed(address: SocketAddr, args: &Args, work: impl FnOnce() -> Vec<f64>) -> Vec<f64> {
     let (over, open) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut scraper = Connected::to(address);
+            let mut scraper = KeptAliveConnection::to(address);
             let scrape = request("GET", "/metrics", "");
             while !over.load(Ordering::Relaxed) {
                 let begun = Instant::now();
@@ -151,16 +153,16 @@ fn timed(work: impl FnOnce()) -> f64 {
 }
 
 /// Rank 0 of one job.
-struct Asker {
-    connected: Connected,
+struct RankZero {
+    connected: KeptAliveConnection,
     job: String,
     workers: usize,
     iteration: usize,
 }
 
-impl Asker {
+impl RankZero {
     fn new(address: SocketAddr, job: String, workers: usize) -> Self {
-        let mut connected = Connected::to(address);
+        let mut connected = KeptAliveConnection::to(address);
         connected.call(
             "PUT",
             &format!("/v1/jobs/{job}"),

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 /// One kept-alive connection with a minimal HTTP client, so that the client has little overhead.
-pub struct Connected {
+pub struct KeptAliveConnection {
     stream: BufReader<TcpStream>,
 }
 
@@ -15,7 +15,7 @@ pub struct Answer {
     pub body: String,
 }
 
-impl Connected {
+impl KeptAliveConnection {
     pub fn to(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_nodelay(true).expect("a TCP stream");

@@ -7,12 +7,12 @@ use crate::planner::Problem;
 /// Maximum number of plans computed for one front.
 const FRONT_PLANS_MAX: u64 = 32;
 /// Maximum number of candidates examined for one plan: some seconds of work.
-const WAYS_MAX: u64 = 1 << 27;
+const CANDIDATES_MAX: u64 = 1 << 27;
 /// Maximum number of candidates examined for all plans of a front.
-const FRONT_WAYS_MAX: u64 = 1 << 25;
+const FRONT_CANDIDATES_MAX: u64 = 1 << 25;
 /// Approximate growth of the number of candidates when a memory cap binds.
-const CAPPED: u64 = 8;
-const CAPPED_IN_FRONT: u64 = 64;
+const CAPPED_FACTOR: u64 = 8;
+const CAPPED_FRONT_FACTOR: u64 = 64;
 
 /// Returns the number of plans to compute for the front, 0 if fewer than two would be possible.
 ///
@@ -29,14 +29,14 @@ pub fn front_plans(problem: &Problem) -> Result<usize, PlanError> {
     let in_blocks = problem.layers.iter().any(|layer| layer.inputs.len() > 1);
     let ways = layers.saturating_mul(counts.saturating_pow(if in_blocks { 3 } else { 2 }));
     let times = |capped: u64| ways.saturating_mul(if problem.memory.is_some() { capped } else { 1 });
-    if times(CAPPED) > WAYS_MAX {
+    if times(CAPPED_FACTOR) > CANDIDATES_MAX {
         return Err(PlanError::Invalid(format!(
-            "{layers} layers with {counts} GPU counts each{}: about {} candidates exceed the limit of {WAYS_MAX}; allow fewer counts",
+            "{layers} layers with {counts} GPU counts each{}: about {} candidates exceed the limit of {CANDIDATES_MAX}; allow fewer counts",
             if problem.memory.is_some() { " under a memory cap" } else { "" },
-            times(CAPPED)
+            times(CAPPED_FACTOR)
         )));
     }
-    let plans = (FRONT_WAYS_MAX / times(CAPPED_IN_FRONT).max(1)).min(FRONT_PLANS_MAX);
+    let plans = (FRONT_CANDIDATES_MAX / times(CAPPED_FRONT_FACTOR).max(1)).min(FRONT_PLANS_MAX);
     Ok(if plans < 2 { 0 } else { plans as usize })
 }
 

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use evenstep_core::allocate::{Communication, Scenarios, Share, allocate, allocate_expected, even, finish_s};
-use evenstep_core::curve::{Curve, CurveLearner, Kind, Knowledge};
+use evenstep_core::curve::{Curve, CurveLearner, Kind, LearnedForm};
 use evenstep_core::learning_rate::{Controller, Ramp, RampLength, Rule, noise};
 use evenstep_report::{Axis, Chart, Layer, Mark, Report, RuleAt, Section};
 use rand::{RngExt, SeedableRng};
@@ -98,10 +98,10 @@ fn learned_curves() -> Picture {
     Ok((chart, found.join("; ")))
 }
 
-fn in_words(knowledge: Knowledge) -> String {
+fn in_words(knowledge: LearnedForm) -> String {
     match knowledge {
-        Knowledge::Unproven => "one size only".into(),
-        Knowledge::Identified { kind, fixed_share, saturation } => {
+        LearnedForm::Unproven => "one size only".into(),
+        LearnedForm::Identified { kind, fixed_share, saturation } => {
             let kind = match kind {
                 Kind::Proportional => "proportional",
                 Kind::Linear => "linear",

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_life_of_a_job() {
+    fn a_job_from_creation_to_deletion() {
         let mut members = Members::default();
         assert!(join(&mut members, "a", 0) && join(&mut members, "b", 0));
         assert!(!join(&mut members, "a", 50), "joining again only renews the lease");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_and_goes_has_to_wait() {
+    fn a_flapping_worker_waits_for_its_cooldown() {
         let mut members = Members::default();
         for round in 0..FLAP_DEPARTURES as i64 {
             assert_eq!(members.join(&"a", 100 * round, 5000), Ok(true));
@@ -234,7 +234,7 @@ mod tests {
     proptest! {
         /// The generation increases exactly when the live set changes, and ids stay unique.
         #[test]
-        fn the_generation_tells_every_change(events in prop::collection::vec((0u8..4, 0u8..5), 0..100)) {
+        fn each_membership_change_raises_the_generation(events in prop::collection::vec((0u8..4, 0u8..5), 0..100)) {
             let mut members = Members::default();
             for (now, (event, id)) in events.into_iter().enumerate() {
                 let now = now as i64;

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_about_speed_is_no_observation() {
+    fn reports_without_speed_are_not_observations() {
         for (batch, time) in
             [(0.0, 0.1), (8.0, 0.0), (8.0, f64::NAN), (8.0, f64::INFINITY), (8.0, -1.0), (-8.0, -1.0)]
         {

@@ -15,18 +15,18 @@ use serde::{Deserialize, Serialize};
 const MEMORY: f64 = 20.0;
 /// Share of the distance to the current speed by which the best speed decays in each iteration; half of the
 /// distance in 700 iterations.
-const FORGETTING: f64 = 0.001;
+const BEST_DECAY: f64 = 0.001;
 /// A worker is slow below the first share of its expected speed, and healthy again above the second.
 const SLOW: f64 = 0.75;
-const WELL: f64 = 0.85;
+const RECOVERED: f64 = 0.85;
 /// Number of consecutive slow iterations after which a worker is flagged.
-const PERSISTENT: u64 = 20;
+const MIN_SLOW_ITERATIONS: u64 = 20;
 /// Share of the iteration above which waiting for the data loader is a cause by itself.
 const LOADER_SHARE: f64 = 0.2;
 
 /// Readings from one iteration. Absent readings are not included in the averages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Signs {
+pub struct StragglerReadings {
     /// SM clock of the worker's GPU in MHz.
     pub sm_clock_mhz: Option<f64>,
     /// Temperature of the worker's GPU in degrees Celsius.
@@ -41,7 +41,7 @@ pub struct Signs {
     pub loader_share: Option<f64>,
 }
 
-impl Signs {
+impl StragglerReadings {
     fn each(&mut self) -> [&mut Option<f64>; 6] {
         [
             &mut self.sm_clock_mhz,
@@ -105,23 +105,23 @@ pub struct Straggler {
 
 /// Detects whether one worker is a straggler.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Watch {
+pub struct StragglerDetector {
     /// Averaged log speed.
     level: Option<f64>,
     /// Best averaged log speed, with slow decay.
     best: f64,
     observations: u64,
-    now: Signs,
+    now: StragglerReadings,
     /// Averaged readings while the worker was healthy.
-    healthy: Signs,
+    healthy: StragglerReadings,
     /// First iteration of the slow-down, and its number of iterations.
     slow: Option<(u64, u64)>,
     flagged: bool,
 }
 
-impl Watch {
+impl StragglerDetector {
     /// Records one iteration: its speed and its readings.
-    pub fn observe(&mut self, iteration: u64, speed: f64, signs: Signs) {
+    pub fn observe(&mut self, iteration: u64, speed: f64, signs: StragglerReadings) {
         let log_speed = speed.ln();
         self.observations += 1;
         // A plain mean until enough iterations exist for a moving average.
@@ -131,20 +131,20 @@ impl Watch {
         self.best = if self.observations as f64 <= MEMORY {
             level
         } else {
-            level.max(self.best - FORGETTING * (self.best - level).max(0.0))
+            level.max(self.best - BEST_DECAY * (self.best - level).max(0.0))
         };
         self.now.average(signs);
         // The iteration's own speed decides, not the average: when a slow-down begins, the average is still
         // high while the readings already show the cause.
-        if log_speed - self.best > WELL.ln() {
+        if log_speed - self.best > RECOVERED.ln() {
             self.healthy.average(signs);
         }
         let waits = self.now.loader_share.is_some_and(|share| share > LOADER_SHARE);
-        let bound = if self.flagged { WELL } else { SLOW };
+        let bound = if self.flagged { RECOVERED } else { SLOW };
         if self.ratio(None) < bound || waits {
             let (since, count) = self.slow.unwrap_or((iteration, 0));
             self.slow = Some((since, count + 1));
-            self.flagged |= count + 1 >= PERSISTENT;
+            self.flagged |= count + 1 >= MIN_SLOW_ITERATIONS;
         } else {
             self.slow = None;
             self.flagged = false;
@@ -160,7 +160,7 @@ impl Watch {
     /// speed of its peers.
     pub fn straggler(&self, peers: Option<f64>) -> Option<Straggler> {
         let (settled, slower_than_peers) =
-            (self.observations >= PERSISTENT, peers.is_some() && self.ratio(peers) < SLOW);
+            (self.observations >= MIN_SLOW_ITERATIONS, peers.is_some() && self.ratio(peers) < SLOW);
         let since = match self.slow.filter(|_| self.flagged) {
             Some((since, _)) => since,
             None if settled && slower_than_peers => 0,
@@ -177,7 +177,7 @@ impl Watch {
 
     /// Returns the first cause that applies, from the most to the least specific.
     fn cause(&self) -> Cause {
-        let Signs {
+        let StragglerReadings {
             sm_clock_mhz,
             gpu_temperature_celsius,
             cpu_stall,
@@ -213,7 +213,12 @@ impl Watch {
 mod tests {
     use super::*;
 
-    fn walk(watch: &mut Watch, iterations: std::ops::Range<u64>, speed: f64, signs: Signs) {
+    fn observe_range(
+        watch: &mut StragglerDetector,
+        iterations: std::ops::Range<u64>,
+        speed: f64,
+        signs: StragglerReadings,
+    ) {
         for iteration in iterations {
             // Deterministic noise of 10 %.
             let noise = 1.0 + 0.1 * ((iteration * 7919 % 21) as f64 / 10.0 - 1.0);
@@ -222,9 +227,9 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_no_straggler_and_nature_neither() {
-        let mut watch = Watch::default();
-        walk(&mut watch, 0..2000, 3.0, Signs::default());
+    fn noise_and_constant_differences_are_not_stragglers() {
+        let mut watch = StragglerDetector::default();
+        observe_range(&mut watch, 0..2000, 3.0, StragglerReadings::default());
         assert_eq!(watch.straggler(None), None);
         assert_eq!(watch.straggler(Some(3.2)), None);
         assert_eq!(watch.straggler(Some(6.0)).unwrap().cause, Cause::Unknown, "its peers are twice as fast");
@@ -232,43 +237,61 @@ mod tests {
 
     #[test]
     fn slower_than_it_was_for_long_and_well_again() {
-        let mut watch = Watch::default();
-        let well = Signs { run_queue_wait: Some(0.01), cpu_stall: Some(0.05), ..Signs::default() };
-        let ill = Signs { run_queue_wait: Some(0.6), cpu_stall: Some(0.7), ..Signs::default() };
-        walk(&mut watch, 0..200, 10.0, well);
-        walk(&mut watch, 200..215, 5.0, ill);
+        let mut watch = StragglerDetector::default();
+        let well = StragglerReadings {
+            run_queue_wait: Some(0.01),
+            cpu_stall: Some(0.05),
+            ..StragglerReadings::default()
+        };
+        let ill = StragglerReadings {
+            run_queue_wait: Some(0.6),
+            cpu_stall: Some(0.7),
+            ..StragglerReadings::default()
+        };
+        observe_range(&mut watch, 0..200, 10.0, well);
+        observe_range(&mut watch, 200..215, 5.0, ill);
         assert_eq!(watch.straggler(None), None, "a short slow-down is not flagged");
-        walk(&mut watch, 215..300, 5.0, ill);
+        observe_range(&mut watch, 215..300, 5.0, ill);
         let straggler = watch.straggler(None).unwrap();
         assert!((200..240).contains(&straggler.since), "{straggler:?}");
         assert!((straggler.speed_ratio - 0.5).abs() < 0.1);
         assert!(matches!(straggler.cause, Cause::CpuContention { waiting } if waiting > 0.5));
-        walk(&mut watch, 300..400, 10.0, well);
+        observe_range(&mut watch, 300..400, 10.0, well);
         assert_eq!(watch.straggler(None), None);
     }
 
     #[test]
     fn reasons() {
-        let cause = |well: Signs, ill: Signs, speed: f64| {
-            let mut watch = Watch::default();
-            walk(&mut watch, 0..100, 10.0, well);
-            walk(&mut watch, 100..200, speed, ill);
+        let cause = |well: StragglerReadings, ill: StragglerReadings, speed: f64| {
+            let mut watch = StragglerDetector::default();
+            observe_range(&mut watch, 0..100, 10.0, well);
+            observe_range(&mut watch, 100..200, speed, ill);
             watch.straggler(None).map(|straggler| straggler.cause)
         };
-        let clock = |mhz, celsius| Signs {
+        let clock = |mhz, celsius| StragglerReadings {
             sm_clock_mhz: Some(mhz),
             gpu_temperature_celsius: Some(celsius),
-            ..Signs::default()
+            ..StragglerReadings::default()
         };
         assert!(matches!(
             cause(clock(1980.0, 60.0), clock(1200.0, 91.0), 6.0),
             Some(Cause::Throttling { clock_ratio, celsius: Some(_) }) if clock_ratio < 0.7
         ));
-        let memory = Signs { memory_stall: Some(0.4), cpu_stall: Some(0.3), ..Signs::default() };
-        assert!(matches!(cause(Signs::default(), memory, 5.0), Some(Cause::MemoryPressure { .. })));
-        let loader = Signs { loader_share: Some(0.5), ..Signs::default() };
-        assert!(matches!(cause(Signs::default(), loader, 10.0), Some(Cause::LoaderWait { .. })));
-        assert_eq!(cause(Signs::default(), Signs::default(), 10.0), None);
-        assert_eq!(cause(Signs::default(), Signs::default(), 5.0), Some(Cause::Unknown));
+        let memory = StragglerReadings {
+            memory_stall: Some(0.4),
+            cpu_stall: Some(0.3),
+            ..StragglerReadings::default()
+        };
+        assert!(matches!(
+            cause(StragglerReadings::default(), memory, 5.0),
+            Some(Cause::MemoryPressure { .. })
+        ));
+        let loader = StragglerReadings { loader_share: Some(0.5), ..StragglerReadings::default() };
+        assert!(matches!(cause(StragglerReadings::default(), loader, 10.0), Some(Cause::LoaderWait { .. })));
+        assert_eq!(cause(StragglerReadings::default(), StragglerReadings::default(), 10.0), None);
+        assert_eq!(
+            cause(StragglerReadings::default(), StragglerReadings::default(), 5.0),
+            Some(Cause::Unknown)
+        );
     }
 }

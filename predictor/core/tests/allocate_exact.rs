@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails if its set-up fails")]
 
-use evenstep_core::allocate::{Communication, NoSplit, Share, allocate, allocate_sizes, finish_s, partition};
+use evenstep_core::allocate::{
+    Communication, Share, SizesError, allocate, allocate_sizes, finish_s, partition,
+};
 use evenstep_core::curve::Curve;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -225,8 +227,8 @@ fn powers_of_two() {
     assert_eq!(allocate_sizes(&shares, 112, &[64, 32, 16, 8]), Ok(vec![64, 32, 16]));
     let error = allocate_sizes(&shares, 100, &[8, 16, 32, 64]).unwrap_err();
     assert!(error.to_string().contains("[8, 16, 32, 64]") && error.to_string().contains("100 samples"));
-    assert!(matches!(allocate_sizes(&[], 0, &[8]), Err(NoSplit::NoSum { .. })));
+    assert!(matches!(allocate_sizes(&[], 0, &[8]), Err(SizesError::NoCombination { .. })));
     let large = vec![shares[0].clone(); 5_000];
-    assert!(matches!(allocate_sizes(&large, 1_000_003, &[1, 2, 400]), Err(NoSplit::TooLarge { .. })));
+    assert!(matches!(allocate_sizes(&large, 1_000_003, &[1, 2, 400]), Err(SizesError::TooLarge { .. })));
     assert_eq!(allocate_sizes(&large, 640_000, &[64, 128, 256]).map(|batches| batches[0]), Ok(128));
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails if its set-up fails")]
 
 use evenstep_core::allocate::{Share, allocate};
-use evenstep_core::curve::{Curve, CurveLearner, Kind, Knowledge};
+use evenstep_core::curve::{Curve, CurveLearner, Kind, LearnedForm};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -119,7 +119,7 @@ fn errors(curve: &Curve, learners: &[CurveLearner]) -> (f64, f64) {
 /// must be right. With a smaller fixed share the form may stay unproven: if a fifth is fixed, a proportional
 /// curve has an error of 0.182 at half of the reference.
 fn judge(curve: &Curve, learners: Vec<CurveLearner>, least: usize, (worst, mean): (f64, f64)) {
-    let is_proven = |learner: &CurveLearner| learner.knowledge() != Knowledge::Unproven;
+    let is_proven = |learner: &CurveLearner| learner.knowledge() != LearnedForm::Unproven;
     let proven: Vec<CurveLearner> = learners.into_iter().filter(is_proven).collect();
     if curve.time(1) >= 0.5 * curve.time(REFERENCE) {
         assert!(proven.len() >= least, "{curve:?}: {} proven", proven.len());
@@ -141,13 +141,13 @@ fn truths() -> [(Kind, Curve); 5] {
 }
 
 #[test]
-fn the_form_is_found_in_closed_loop() {
+fn the_curve_form_is_learned_in_closed_loop() {
     for persistence in [0.7, 0.95] {
         for (kind, curve) in truths() {
             let run = run(&curve, CurveLearner::new(), &mut Cluster::new(7, persistence, 0.0), 1000);
             if kind == Kind::Saturating {
                 for learner in &run.learners {
-                    let Knowledge::Identified { saturation: Some(at), .. } = learner.knowledge() else {
+                    let LearnedForm::Identified { saturation: Some(at), .. } = learner.knowledge() else {
                         panic!("no saturation: {:?}", learner.knowledge());
                     };
                     assert!((48..=90).contains(&at), "{at}");
@@ -161,7 +161,7 @@ fn the_form_is_found_in_closed_loop() {
 /// Drivers that are read at the iteration boundary predict contention, and batches follow the forecasts. This
 /// does not bias the learner either.
 #[test]
-fn forecasts_that_foresee_do_not_bias() {
+fn forecasts_made_before_the_iteration_do_not_bias() {
     for foreseen in [0.25, 0.5, 0.8] {
         for (_, curve) in truths() {
             let cluster = &mut Cluster::new(12, 0.9, 0.0);
@@ -174,7 +174,7 @@ fn forecasts_that_foresee_do_not_bias() {
 /// Shows the bias that the learner avoids. A regression of times on batches finds that half of the time is
 /// fixed although nothing is, because slow workers have small batches.
 #[test]
-fn a_regression_of_times_would_be_fooled() {
+fn a_regression_on_times_alone_is_biased() {
     let curve = Curve::linear(0.0, 1e-3);
     let run = run(&curve, CurveLearner::new(), &mut Cluster::new(7, 0.95, 0.0), 1000);
     let count = run.seen.len() as f64;
@@ -197,7 +197,7 @@ fn outliers_do_not_matter() {
 }
 
 #[test]
-fn a_staircase_is_learned_by_who_knows_its_step() {
+fn a_staircase_is_learned_when_its_step_is_known() {
     let curve = Curve::linear(0.016, 1e-3).accumulating(16);
     let run = run(&curve, CurveLearner::accumulating(16), &mut Cluster::new(9, 0.9, 0.0), 1000);
     for learner in &run.learners {
@@ -210,26 +210,26 @@ fn a_staircase_is_learned_by_who_knows_its_step() {
 
 /// A profile of four sizes is used at once if it is right, and dropped if it is wrong.
 #[test]
-fn a_profile_is_believed_while_it_predicts() {
+fn a_profile_is_trusted_while_it_predicts_well() {
     let curve = Curve::saturating(0.04, 40, 1e-3);
     let points = [16, 32, 64, 128].map(|batch| (batch, curve.time(batch)));
     let mut right = CurveLearner::new();
     right.profile(&points).unwrap();
     right.observe(REFERENCE, 1.0);
-    assert!(matches!(right.knowledge(), Knowledge::Identified { kind: Kind::Measured, .. }));
+    assert!(matches!(right.knowledge(), LearnedForm::Identified { kind: Kind::Measured, .. }));
     assert_eq!(right.work(128), 128.0, "time at 128 is twice that at 64");
     let mut wrong = CurveLearner::new();
     wrong.profile(&[(32, 1.0), (64, 1.01), (128, 1.02)]).unwrap();
     let run = run(&curve, wrong, &mut Cluster::new(10, 0.9, 0.0), 500);
     for learner in &run.learners {
-        assert!(!matches!(learner.knowledge(), Knowledge::Identified { kind: Kind::Measured, .. }));
+        assert!(!matches!(learner.knowledge(), LearnedForm::Identified { kind: Kind::Measured, .. }));
     }
     assert!(CurveLearner::new().profile(&[]).is_err());
 }
 
 /// Caches fill in the first iteration, and kernels are tuned in the first of each class of sizes.
 #[test]
-fn the_first_of_each_class_says_nothing() {
+fn the_first_sample_of_each_class_is_not_forecast() {
     let learned = |slow: f64| {
         let mut learner = CurveLearner::new();
         for iteration in 0..60 {
@@ -240,7 +240,7 @@ fn the_first_of_each_class_says_nothing() {
         learner
     };
     assert_eq!(learned(1.0), learned(20.0));
-    let Knowledge::Identified { fixed_share, .. } = learned(20.0).knowledge() else {
+    let LearnedForm::Identified { fixed_share, .. } = learned(20.0).knowledge() else {
         panic!("no form identified from three sizes")
     };
     let truth = 0.1 / 0.74;
@@ -250,14 +250,14 @@ fn the_first_of_each_class_says_nothing() {
 /// A new micro-batch size keeps the observations if no batch exceeded it. Otherwise the batches would have
 /// been divided differently.
 #[test]
-fn another_micro_batch_keeps_what_it_does_not_touch() {
+fn changing_one_micro_batch_keeps_the_others() {
     let mut learner = CurveLearner::new();
     for iteration in 0..60 {
         let batch = [16, 40, 64][iteration % 3];
         learner.observe(batch, 0.2 + 0.01 * batch as f64);
     }
     let known = learner.knowledge();
-    assert!(matches!(known, Knowledge::Identified { .. }), "{known:?}");
+    assert!(matches!(known, LearnedForm::Identified { .. }), "{known:?}");
     let once = learner.curve_at(1.0);
     assert!(!learner.accumulate(Some(64)), "no batch observed was larger");
     assert_eq!(learner.knowledge(), known);
@@ -283,16 +283,16 @@ fn a_profile_of_micro_batches() {
 }
 
 #[test]
-fn one_size_says_nothing_of_the_form() {
+fn one_batch_size_does_not_determine_the_form() {
     let mut cluster = Cluster::new(11, 0.9, 0.0);
     let mut learner = CurveLearner::new();
-    assert_eq!((learner.largest(), learner.knowledge()), (0, Knowledge::Unproven));
+    assert_eq!((learner.largest(), learner.knowledge()), (0, LearnedForm::Unproven));
     for iteration in 0..200u64 {
         // Sizes within a few percent are one class.
         let batch = 64 + iteration % 5;
         learner.observe(batch, cluster.step(0.0)[0].0 * 0.01 * batch as f64);
     }
-    assert_eq!((learner.largest(), learner.knowledge()), (68, Knowledge::Unproven));
+    assert_eq!((learner.largest(), learner.knowledge()), (68, LearnedForm::Unproven));
     assert_eq!((learner.work(64), learner.work(500)), (64.0, 500.0));
     assert_eq!(learner.curve_at(4.0), Curve::at_speed(4.0));
     let before = learner.clone();

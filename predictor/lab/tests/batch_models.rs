@@ -123,7 +123,7 @@ fn a_polynomial_system_is_recovered_term_for_term() {
 
 /// The requested number of terms is kept, and the criteria keep at most that number.
 #[test]
-fn as_many_terms_as_asked_for() {
+fn the_requested_number_of_terms() {
     let (regressors, targets) = linear_table(100, 3);
     let dataset = Dataset::new(regressors, targets);
     let count = |terms| {

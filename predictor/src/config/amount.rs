@@ -122,14 +122,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(seconds in 60u64..40_000_000, bytes in 1u64 << 20..1 << 50) {
+        fn written_tables_round_trip(seconds in 60u64..40_000_000, bytes in 1u64 << 20..1 << 50) {
             prop_assert_eq!(Span(seconds).to_string().parse(), Ok(Span(seconds)));
             prop_assert_eq!(Size(bytes).to_string().parse(), Ok(Size(bytes)));
         }
     }
 
     #[test]
-    fn units_are_those_of_people() {
+    fn units_are_human_readable() {
         assert_eq!("7d".parse(), Ok(Span::days(7)));
         assert_eq!(Span(5400).to_string(), "90m");
         assert_eq!("20GiB".parse(), Ok(Size(20 << 30)));

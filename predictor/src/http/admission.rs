@@ -18,8 +18,8 @@ use http_body_util::BodyExt;
 use tokio::sync::Semaphore;
 
 use super::BODY_BYTES_MAX;
-use super::problem::Refusal;
-use pace::Pace;
+use super::problem::ErrorResponse;
+use pace::RetryEstimator;
 
 /// Limit of telemetry bytes in flight: being read, waiting for the store, or being written.
 const TELEMETRY_BYTES_MAX: usize = 64 << 20;
@@ -33,17 +33,17 @@ const UNIT_BYTES: usize = 1 << 10;
 
 /// A limit of bytes.
 #[derive(Debug)]
-struct Room {
+struct ByteLimit {
     free: Arc<Semaphore>,
     bytes_max: usize,
 }
 
-impl Room {
+impl ByteLimit {
     fn of(bytes_max: usize) -> Self {
         Self { free: Arc::new(Semaphore::new(bytes_max / UNIT_BYTES)), bytes_max }
     }
 
-    fn bytes_taken(&self) -> usize {
+    fn bytes_in_flight(&self) -> usize {
         self.bytes_max - self.free.available_permits() * UNIT_BYTES
     }
 }
@@ -51,16 +51,19 @@ impl Room {
 /// Admission of telemetry.
 #[derive(Debug)]
 pub struct Telemetry {
-    room: Room,
-    pace: Mutex<Pace>,
+    room: ByteLimit,
+    pace: Mutex<RetryEstimator>,
 }
 
 impl Telemetry {
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { room: Room::of(TELEMETRY_BYTES_MAX), pace: Mutex::new(Pace::new(Instant::now())) })
+        Arc::new(Self {
+            room: ByteLimit::of(TELEMETRY_BYTES_MAX),
+            pace: Mutex::new(RetryEstimator::new(Instant::now())),
+        })
     }
 
-    fn pace(&self) -> std::sync::MutexGuard<'_, Pace> {
+    fn pace(&self) -> std::sync::MutexGuard<'_, RetryEstimator> {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -69,8 +72,8 @@ impl Telemetry {
 pub async fn telemetry(State(door): State<Arc<Telemetry>>, request: Request, next: Next) -> Response {
     let bytes = bytes_of(&request);
     let Ok(_room) = door.room.free.clone().try_acquire_many_owned(units(bytes)) else {
-        let seconds = door.pace().refuse(bytes, door.room.bytes_taken(), Instant::now());
-        return send_away(request, seconds).await;
+        let seconds = door.pace().refuse(bytes, door.room.bytes_in_flight(), Instant::now());
+        return reject(request, seconds).await;
     };
     let response = next.run(request).await;
     door.pace().done(bytes, Instant::now());
@@ -79,16 +82,16 @@ pub async fn telemetry(State(door): State<Arc<Telemetry>>, request: Request, nex
 
 /// Admission of all other requests.
 #[derive(Debug)]
-pub struct Others(Room);
+pub struct OtherRequests(ByteLimit);
 
-impl Others {
+impl OtherRequests {
     pub fn new() -> Arc<Self> {
-        Arc::new(Self(Room::of(OTHERS_BYTES_MAX)))
+        Arc::new(Self(ByteLimit::of(OTHERS_BYTES_MAX)))
     }
 }
 
 /// Waits until the body of a request fits within the limit, then admits it.
-pub async fn others(State(door): State<Arc<Others>>, request: Request, next: Next) -> Response {
+pub async fn others(State(door): State<Arc<OtherRequests>>, request: Request, next: Next) -> Response {
     let room = door.0.free.clone().acquire_many_owned(units(bytes_of(&request))).await;
     // The semaphore is never closed.
     let Ok(_room) = room else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
@@ -108,11 +111,11 @@ fn units(bytes: usize) -> u32 {
 /// Rejects a request with 429. A body of a known and allowed length is read and dropped, so that the
 /// connection stays open and the client receives the response. A client that expects `100 Continue` does not
 /// get it.
-async fn send_away(request: Request, seconds: u64) -> Response {
+async fn reject(request: Request, seconds: u64) -> Response {
     let detail = format!(
         "{TELEMETRY_BYTES_MAX} bytes of telemetry are in flight: it arrives faster than the store can write; nothing was stored, retry later"
     );
-    let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Too many requests", detail);
+    let refusal = ErrorResponse::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Too many requests", detail);
     let refusal = refusal.retry_after(seconds);
     let waits = request.headers().contains_key(header::EXPECT);
     let length = request.body().size_hint().exact();

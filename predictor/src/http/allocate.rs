@@ -7,7 +7,7 @@ use std::time::Instant;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use evenstep_protocol::{AllocateAnswer, AllocateRequest, JobId, Problem, WorkerReport};
+use evenstep_protocol::{AllocateRequest, AllocateResponse, JobId, Problem, WorkerReport};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -15,8 +15,8 @@ use utoipa_axum::routes;
 
 use super::Api;
 use super::body::{INTEGER_MAX, InQuery, Json, readings, seconds, within};
-use super::problem::Refusal;
-use crate::jobs::{AllocateResponse, Allocated, WORKERS_MAX};
+use super::problem::ErrorResponse;
+use crate::jobs::{Allocated, ResponseBytes, WORKERS_MAX};
 
 /// Limit of sample costs in one request.
 const COSTS_MAX: u64 = 65_536;
@@ -33,7 +33,7 @@ pub fn router() -> OpenApiRouter<Api> {
 #[utoipa::path(
     post, path = "/allocate", tag = "allocate", request_body = AllocateRequest,
     responses(
-        (status = 200, description = "The allocation", body = AllocateAnswer),
+        (status = 200, description = "The allocation", body = AllocateResponse),
         (status = 400, description = "Not JSON", body = Problem),
         (status = 404, description = "Unknown job or worker", body = Problem),
         (status = 409, description = "Stale generation; `current_generation` is the current one", body = Problem),
@@ -43,7 +43,10 @@ pub fn router() -> OpenApiRouter<Api> {
         (status = 503, description = "Paused, or the store failed; Retry-After is the time to wait, in seconds", body = Problem),
     )
 )]
-async fn ask(State(api): State<Api>, Json(request): Json<AllocateRequest>) -> Result<Response, Refusal> {
+async fn ask(
+    State(api): State<Api>,
+    Json(request): Json<AllocateRequest>,
+) -> Result<Response, ErrorResponse> {
     let started = Instant::now();
     let allocated = allocate(&api, request).await;
     let outcome = allocated.as_ref().map_or("refused", |done| if done.is_new { "new" } else { "repeated" });
@@ -51,7 +54,7 @@ async fn ask(State(api): State<Api>, Json(request): Json<AllocateRequest>) -> Re
     Ok(respond(&allocated?.response, started))
 }
 
-async fn allocate(api: &Api, request: AllocateRequest) -> Result<Allocated, Refusal> {
+async fn allocate(api: &Api, request: AllocateRequest) -> Result<Allocated, ErrorResponse> {
     check(&request)?;
     Ok(api.jobs.job(&request.job_id).await?.allocate(request).await?)
 }
@@ -59,7 +62,7 @@ async fn allocate(api: &Api, request: AllocateRequest) -> Result<Allocated, Refu
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Which {
+struct IterationQuery {
     /// The job.
     #[param(value_type = String)]
     job_id: JobId,
@@ -69,21 +72,24 @@ struct Which {
 
 /// Get the allocation of an iteration that was requested before.
 #[utoipa::path(
-    get, path = "/allocate", tag = "allocate", params(Which),
+    get, path = "/allocate", tag = "allocate", params(IterationQuery),
     responses(
-        (status = 200, description = "The allocation, the same bytes as in the response to the first request", body = AllocateAnswer),
+        (status = 200, description = "The allocation, the same bytes as in the response to the first request", body = AllocateResponse),
         (status = 404, description = "Unknown job, or the iteration has no allocation", body = Problem),
         (status = 410, description = "The iteration was deleted by retention", body = Problem),
     )
 )]
-async fn answered(State(api): State<Api>, InQuery(which): InQuery<Which>) -> Result<Response, Refusal> {
+async fn answered(
+    State(api): State<Api>,
+    InQuery(which): InQuery<IterationQuery>,
+) -> Result<Response, ErrorResponse> {
     let started = Instant::now();
     within("iteration", which.iteration, 0..=INTEGER_MAX)?;
     let response = api.jobs.job(&which.job_id).await?.allocated(which.iteration).await?;
     Ok(respond(&response, started))
 }
 
-fn respond(allocated: &AllocateResponse, started: Instant) -> Response {
+fn respond(allocated: &ResponseBytes, started: Instant) -> Response {
     let timing = format!("allocate;dur={:.3}", started.elapsed().as_secs_f64() * 1e3);
     let mut response =
         ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], allocated.body.clone())
@@ -94,7 +100,7 @@ fn respond(allocated: &AllocateResponse, started: Instant) -> Response {
     response
 }
 
-fn check(request: &AllocateRequest) -> Result<(), Refusal> {
+fn check(request: &AllocateRequest) -> Result<(), ErrorResponse> {
     within("generation", request.generation, 0..=INTEGER_MAX)?;
     within("iteration", request.iteration, 0..=INTEGER_MAX)?;
     if let Some(global_batch) = request.global_batch {
@@ -111,11 +117,11 @@ fn check(request: &AllocateRequest) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn check_report(at: Arguments<'_>, report: &WorkerReport, asked: u64) -> Result<(), Refusal> {
+fn check_report(at: Arguments<'_>, report: &WorkerReport, asked: u64) -> Result<(), ErrorResponse> {
     if report.iteration >= asked {
         let detail =
             format!("{at}.iteration: {} must be before the requested iteration, {asked}", report.iteration);
-        return Err(Refusal::invalid(detail));
+        return Err(ErrorResponse::invalid(detail));
     }
     within(format_args!("{at}.local_batch"), report.local_batch, 0..=INTEGER_MAX)?;
     seconds(format_args!("{at}.compute_time_s"), report.compute_time_s)?;
@@ -124,7 +130,7 @@ fn check_report(at: Arguments<'_>, report: &WorkerReport, asked: u64) -> Result<
             "{at}.compute_time_s: {} must be positive for {} samples",
             report.compute_time_s, report.local_batch
         );
-        return Err(Refusal::invalid(detail));
+        return Err(ErrorResponse::invalid(detail));
     }
     check_passes(at, report)?;
     let times = [
@@ -142,7 +148,7 @@ fn check_report(at: Arguments<'_>, report: &WorkerReport, asked: u64) -> Result<
     let norms = [("gradient_sqr", report.gradient_sqr), ("global_gradient_sqr", report.global_gradient_sqr)];
     for (name, value) in norms {
         if let Some(value) = value.filter(|value| !(value.is_finite() && *value >= 0.0)) {
-            return Err(Refusal::invalid(format!("{at}.{name}: {value} must be finite, 0 or more")));
+            return Err(ErrorResponse::invalid(format!("{at}.{name}: {value} must be finite, 0 or more")));
         }
     }
     within(format_args!("{at}.peak_memory_bytes"), report.peak_memory_bytes.unwrap_or(0), 0..=INTEGER_MAX)?;
@@ -151,7 +157,7 @@ fn check_report(at: Arguments<'_>, report: &WorkerReport, asked: u64) -> Result<
 
 /// Checks the counts and times of a tail: it is part of the samples computed, and the base batch and each
 /// chunk took at least one pass.
-fn check_passes(at: Arguments<'_>, report: &WorkerReport) -> Result<(), Refusal> {
+fn check_passes(at: Arguments<'_>, report: &WorkerReport) -> Result<(), ErrorResponse> {
     let mut passes = u64::from(report.local_batch > 0);
     if let Some(tail) = &report.tail {
         within(format_args!("{at}.tail.samples"), tail.samples, 1..=report.local_batch)?;
@@ -163,7 +169,7 @@ fn check_passes(at: Arguments<'_>, report: &WorkerReport) -> Result<(), Refusal>
                 "{at}.tail.compute_time_s: {} must not be above compute_time_s, {}",
                 tail.compute_time_s, report.compute_time_s
             );
-            return Err(Refusal::invalid(detail));
+            return Err(ErrorResponse::invalid(detail));
         }
         passes = tail.chunks + u64::from(tail.samples < report.local_batch);
     }
@@ -171,9 +177,9 @@ fn check_passes(at: Arguments<'_>, report: &WorkerReport) -> Result<(), Refusal>
     report.micro_batches.map_or(Ok(()), |all| within(format_args!("{at}.micro_batches"), all, passes..=most))
 }
 
-fn positive(name: Arguments<'_>, value: f64) -> Result<(), Refusal> {
+fn positive(name: Arguments<'_>, value: f64) -> Result<(), ErrorResponse> {
     if value.is_finite() && value > 0.0 {
         return Ok(());
     }
-    Err(Refusal::invalid(format!("{name}: {value} must be a finite number above 0")))
+    Err(ErrorResponse::invalid(format!("{name}: {value} must be a finite number above 0")))
 }

@@ -12,7 +12,7 @@ use evenstep_protocol::Readings;
 use serde::de::DeserializeOwned;
 
 use super::BODY_BYTES_MAX;
-use super::problem::Refusal;
+use super::problem::ErrorResponse;
 
 /// Largest integer in a request. Every JSON reader represents it exactly, and so does the store.
 pub const INTEGER_MAX: u64 = 1 << 53;
@@ -26,9 +26,9 @@ const READING_NAME_MAX: usize = 64;
 pub struct Json<T>(pub T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
-    type Rejection = Refusal;
+    type Rejection = ErrorResponse;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, ErrorResponse> {
         let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
         // Tracking the path takes as long as parsing, so it is only done after an error.
         serde_json::from_slice(&bytes).map(Self).map_err(|error| locate::<T>(&bytes, &error))
@@ -40,19 +40,19 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
 pub struct Text(pub String);
 
 impl<S: Send + Sync> FromRequest<S> for Text {
-    type Rejection = Refusal;
+    type Rejection = ErrorResponse;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, ErrorResponse> {
         let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
         String::from_utf8(bytes.into()).map(Self).map_err(|error| {
             let detail = format!("the body: {}", error.utf8_error());
-            Refusal::new(StatusCode::BAD_REQUEST, "malformed", "Not UTF-8", detail)
+            ErrorResponse::new(StatusCode::BAD_REQUEST, "malformed", "Not UTF-8", detail)
         })
     }
 }
 
 /// Finds the path at which a JSON error occurred.
-pub fn locate<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Refusal {
+pub fn locate<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> ErrorResponse {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     match serde_path_to_error::deserialize::<_, T>(&mut reader) {
         Ok(_) => refuse("the end", error),
@@ -60,24 +60,27 @@ pub fn locate<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> R
     }
 }
 
-fn unreadable(rejection: BytesRejection) -> Refusal {
+fn unreadable(rejection: BytesRejection) -> ErrorResponse {
     match rejection {
         BytesRejection::FailedToBufferBody(FailedToBufferBody::LengthLimitError(_)) => {
             let detail = format!("the body exceeds {BODY_BYTES_MAX} bytes; send it in parts");
-            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "Body too large", detail).body_unread()
+            ErrorResponse::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "Body too large", detail)
+                .body_unread()
         }
-        other => Refusal::new(StatusCode::BAD_REQUEST, "malformed", "Unreadable body", other.body_text())
-            .body_unread(),
+        other => {
+            ErrorResponse::new(StatusCode::BAD_REQUEST, "malformed", "Unreadable body", other.body_text())
+                .body_unread()
+        }
     }
 }
 
 /// Maps a JSON error to a response: 400 if the text is incomplete or not JSON, 422 if its shape is wrong.
-fn refuse(path: &str, error: &serde_json::Error) -> Refusal {
+fn refuse(path: &str, error: &serde_json::Error) -> ErrorResponse {
     let detail = format!("{path}: {error}");
     if error.is_data() {
-        Refusal::invalid(detail)
+        ErrorResponse::invalid(detail)
     } else {
-        Refusal::new(StatusCode::BAD_REQUEST, "malformed", "Not JSON", detail)
+        ErrorResponse::new(StatusCode::BAD_REQUEST, "malformed", "Not JSON", detail)
     }
 }
 
@@ -86,11 +89,11 @@ fn refuse(path: &str, error: &serde_json::Error) -> Refusal {
 pub struct InPath<T>(pub T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<T> {
-    type Rejection = Refusal;
+    type Rejection = ErrorResponse;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ErrorResponse> {
         let refused = |rejection: PathRejection| {
-            Refusal::invalid(format!("in the path: {}", rejection.body_text())).body_unread()
+            ErrorResponse::invalid(format!("in the path: {}", rejection.body_text())).body_unread()
         };
         Path::from_request_parts(parts, state).await.map(|Path(value)| Self(value)).map_err(refused)
     }
@@ -101,11 +104,11 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<
 pub struct InQuery<T>(pub T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for InQuery<T> {
-    type Rejection = Refusal;
+    type Rejection = ErrorResponse;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ErrorResponse> {
         let refused = |rejection: QueryRejection| {
-            Refusal::invalid(format!("in the query: {}", rejection.body_text())).body_unread()
+            ErrorResponse::invalid(format!("in the query: {}", rejection.body_text())).body_unread()
         };
         Query::from_request_parts(parts, state).await.map(|Query(value)| Self(value)).map_err(refused)
     }
@@ -113,25 +116,29 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for InQuery<T> {
 
 /// Checks that an integer is within a range. The error includes `name` and the value; `name` is only
 /// formatted for an error.
-pub fn within(name: impl Display, value: u64, range: std::ops::RangeInclusive<u64>) -> Result<(), Refusal> {
+pub fn within(
+    name: impl Display,
+    value: u64,
+    range: std::ops::RangeInclusive<u64>,
+) -> Result<(), ErrorResponse> {
     if range.contains(&value) {
         return Ok(());
     }
-    Err(Refusal::invalid(format!("{name}: {value} must be {} to {}", range.start(), range.end())))
+    Err(ErrorResponse::invalid(format!("{name}: {value} must be {} to {}", range.start(), range.end())))
 }
 
 /// Checks that a time in seconds is finite and not negative.
-pub fn seconds(name: impl Display, value: f64) -> Result<(), Refusal> {
+pub fn seconds(name: impl Display, value: f64) -> Result<(), ErrorResponse> {
     if value.is_finite() && value >= 0.0 {
         return Ok(());
     }
-    Err(Refusal::invalid(format!("{name}: {value} must be a finite number of seconds, 0 or more")))
+    Err(ErrorResponse::invalid(format!("{name}: {value} must be a finite number of seconds, 0 or more")))
 }
 
 /// Checks the names, values and number of readings.
-pub fn readings(name: impl Display, readings: &Readings) -> Result<(), Refusal> {
+pub fn readings(name: impl Display, readings: &Readings) -> Result<(), ErrorResponse> {
     if readings.len() > READINGS_MAX {
-        return Err(Refusal::invalid(format!(
+        return Err(ErrorResponse::invalid(format!(
             "{name}: {} readings exceed the limit of {READINGS_MAX}",
             readings.len()
         )));
@@ -139,12 +146,12 @@ pub fn readings(name: impl Display, readings: &Readings) -> Result<(), Refusal> 
     for (key, value) in readings {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if key.is_empty() || key.len() > READING_NAME_MAX || !key.chars().all(plain) {
-            return Err(Refusal::invalid(format!(
+            return Err(ErrorResponse::invalid(format!(
                 "{name}: name {key:?} must be 1 to {READING_NAME_MAX} characters of a-z 0-9 _"
             )));
         }
         if !value.is_finite() {
-            return Err(Refusal::invalid(format!("{name}.{key}: {value} must be finite")));
+            return Err(ErrorResponse::invalid(format!("{name}.{key}: {value} must be finite")));
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Api;
-use super::problem::Refusal;
+use super::problem::ErrorResponse;
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz))
@@ -24,10 +24,10 @@ async fn healthz() -> &'static str {
     get, path = "/readyz", tag = "health",
     responses((status = 200, description = "Ready", body = String), (status = 503, description = "Not ready", body = Problem))
 )]
-async fn readyz(State(api): State<Api>) -> Result<&'static str, Refusal> {
+async fn readyz(State(api): State<Api>) -> Result<&'static str, ErrorResponse> {
     if *api.draining.borrow() {
         let detail = "the service is shutting down: it only finishes requests in flight";
-        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "Shutting down", detail));
+        return Err(ErrorResponse::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "Shutting down", detail));
     }
     api.jobs.check().await?;
     Ok("ready\n")

@@ -9,7 +9,7 @@ use utoipa_axum::routes;
 
 use super::Api;
 use super::body::{INTEGER_MAX, InPath, Json, within};
-use super::problem::Refusal;
+use super::problem::ErrorResponse;
 use crate::jobs::WORKERS_MAX;
 
 /// The largest global batch.
@@ -42,7 +42,7 @@ async fn put(
     State(api): State<Api>,
     InPath(job_id): InPath<JobId>,
     Json(spec): Json<JobSpec>,
-) -> Result<(StatusCode, axum::Json<JobView>), Refusal> {
+) -> Result<(StatusCode, axum::Json<JobView>), ErrorResponse> {
     check(&spec)?;
     let (view, new) = api.jobs.put_job(&job_id, spec).await?;
     Ok((if new { StatusCode::CREATED } else { StatusCode::OK }, axum::Json(view)))
@@ -53,7 +53,10 @@ async fn put(
     get, path = "/v1/jobs/{job_id}", tag = "jobs", params(("job_id" = String, Path, description = "The job")),
     responses((status = 200, description = "The job", body = JobView), (status = 404, description = "Unknown job", body = Problem))
 )]
-async fn get(State(api): State<Api>, InPath(job_id): InPath<JobId>) -> Result<axum::Json<JobView>, Refusal> {
+async fn get(
+    State(api): State<Api>,
+    InPath(job_id): InPath<JobId>,
+) -> Result<axum::Json<JobView>, ErrorResponse> {
     Ok(axum::Json(api.jobs.job(&job_id).await?.view().await?))
 }
 
@@ -62,37 +65,37 @@ async fn get(State(api): State<Api>, InPath(job_id): InPath<JobId>) -> Result<ax
     delete, path = "/v1/jobs/{job_id}", tag = "jobs", params(("job_id" = String, Path, description = "The job")),
     responses((status = 204, description = "Deleted"), (status = 404, description = "Unknown job", body = Problem))
 )]
-async fn delete(State(api): State<Api>, InPath(job_id): InPath<JobId>) -> Result<StatusCode, Refusal> {
+async fn delete(State(api): State<Api>, InPath(job_id): InPath<JobId>) -> Result<StatusCode, ErrorResponse> {
     api.jobs.delete_job(&job_id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// List all jobs.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", responses((status = 200, description = "The jobs", body = JobsView)))]
-async fn list(State(api): State<Api>) -> Result<axum::Json<JobsView>, Refusal> {
+async fn list(State(api): State<Api>) -> Result<axum::Json<JobsView>, ErrorResponse> {
     Ok(axum::Json(JobsView { jobs: api.jobs.views().await? }))
 }
 
-fn check(spec: &JobSpec) -> Result<(), Refusal> {
+fn check(spec: &JobSpec) -> Result<(), ErrorResponse> {
     within("global_batch", spec.global_batch, 1..=GLOBAL_BATCH_MAX)?;
     within("quantum", spec.quantum, 1..=spec.global_batch)?;
     if !spec.global_batch.is_multiple_of(spec.quantum) {
         let detail =
             format!("global_batch: {} must be a multiple of quantum, {}", spec.global_batch, spec.quantum);
-        return Err(Refusal::invalid(detail));
+        return Err(ErrorResponse::invalid(detail));
     }
     if let Some(each) = spec.per_worker_batch {
         within("per_worker_batch", each, 1..=GLOBAL_BATCH_MAX)?;
         if !each.is_multiple_of(spec.quantum) {
             let detail = format!("per_worker_batch: {each} must be a multiple of quantum, {}", spec.quantum);
-            return Err(Refusal::invalid(detail));
+            return Err(ErrorResponse::invalid(detail));
         }
     }
     if let Some(min_chunk) = spec.min_chunk {
         within("min_chunk", min_chunk, 1..=GLOBAL_BATCH_MAX)?;
         if !min_chunk.is_multiple_of(spec.quantum) {
             let detail = format!("min_chunk: {min_chunk} must be a multiple of quantum, {}", spec.quantum);
-            return Err(Refusal::invalid(detail));
+            return Err(ErrorResponse::invalid(detail));
         }
     }
     check_bounds(spec.min_local_batch, spec.max_local_batch)?;
@@ -110,11 +113,11 @@ fn check(spec: &JobSpec) -> Result<(), Refusal> {
     check_learning_rate(spec)
 }
 
-fn check_sizes(spec: &JobSpec) -> Result<(), Refusal> {
+fn check_sizes(spec: &JobSpec) -> Result<(), ErrorResponse> {
     let sizes = &spec.allowed_sizes;
     within("number of allowed_sizes", sizes.len() as u64, 0..=ALLOWED_SIZES_MAX)?;
     if let Some(pair) = sizes.windows(2).find(|pair| pair[0] >= pair[1]) {
-        return Err(Refusal::invalid(format!(
+        return Err(ErrorResponse::invalid(format!(
             "allowed_sizes: {} must be greater than the {} before it",
             pair[1], pair[0]
         )));
@@ -128,13 +131,13 @@ fn check_sizes(spec: &JobSpec) -> Result<(), Refusal> {
             let detail = format!(
                 "distinct_sizes: {distinct} cannot be combined with allowed_sizes; set only one of them"
             );
-            return Err(Refusal::invalid(detail));
+            return Err(ErrorResponse::invalid(detail));
         }
     }
     Ok(())
 }
 
-fn check_learning_rate(spec: &JobSpec) -> Result<(), Refusal> {
+fn check_learning_rate(spec: &JobSpec) -> Result<(), ErrorResponse> {
     let settings = &spec.learning_rate;
     within("learning_rate.ramp_iterations", settings.ramp_iterations.unwrap_or(0), 0..=ITERATIONS_MAX)?;
     if spec.rule != LearningRateRule::Legw {
@@ -142,25 +145,25 @@ fn check_learning_rate(spec: &JobSpec) -> Result<(), Refusal> {
     }
     let (Some(epochs), Some(samples)) = (settings.warmup_epochs, settings.dataset_samples) else {
         let detail = "learning_rate: rule legw requires warmup_epochs and dataset_samples";
-        return Err(Refusal::invalid(detail));
+        return Err(ErrorResponse::invalid(detail));
     };
     between("learning_rate.warmup_epochs", epochs, 0.0, 1e6)?;
     within("learning_rate.dataset_samples", samples, 1..=INTEGER_MAX)
 }
 
-fn between(name: &str, value: f64, least: f64, most: f64) -> Result<(), Refusal> {
+fn between(name: &str, value: f64, least: f64, most: f64) -> Result<(), ErrorResponse> {
     if (least..=most).contains(&value) {
         return Ok(());
     }
-    Err(Refusal::invalid(format!("{name}: {value} must be {least} to {most}")))
+    Err(ErrorResponse::invalid(format!("{name}: {value} must be {least} to {most}")))
 }
 
 /// Checks a floor and a cap.
-pub fn check_bounds(floor: Option<u64>, cap: Option<u64>) -> Result<(), Refusal> {
+pub fn check_bounds(floor: Option<u64>, cap: Option<u64>) -> Result<(), ErrorResponse> {
     within("min_local_batch", floor.unwrap_or(0), 0..=GLOBAL_BATCH_MAX)?;
     within("max_local_batch", cap.unwrap_or(1), 1..=GLOBAL_BATCH_MAX)?;
     match (floor, cap) {
-        (Some(floor), Some(cap)) if floor > cap => Err(Refusal::invalid(format!(
+        (Some(floor), Some(cap)) if floor > cap => Err(ErrorResponse::invalid(format!(
             "min_local_batch: {floor} must not be above max_local_batch, {cap}"
         ))),
         _ => Ok(()),

@@ -9,7 +9,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Api;
-use super::problem::Refusal;
+use super::problem::ErrorResponse;
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(metrics))
@@ -20,13 +20,13 @@ pub fn router() -> OpenApiRouter<Api> {
     get, path = "/metrics", tag = "health",
     responses((status = 200, description = "All metric families", content_type = "text/plain", body = String), (status = 500, description = "A defect of the predictor", body = Problem))
 )]
-async fn metrics(State(api): State<Api>) -> Result<impl IntoResponse, Refusal> {
+async fn metrics(State(api): State<Api>) -> Result<impl IntoResponse, ErrorResponse> {
     let _alone = api.scraping.lock().await;
     let gather = api.gather.clone();
     let written = tokio::task::spawn_blocking(move || text(&gather()).map_err(|error| error.to_string()));
     let written = written.await.map_err(|error| error.to_string()).and_then(|text| text);
     let text = written.map_err(|detail| {
-        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error", detail)
+        ErrorResponse::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error", detail)
     })?;
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text))
 }

@@ -37,8 +37,8 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::jobs::Jobs;
-use crate::retention::Record;
-use admission::{Others, Telemetry};
+use crate::retention::RetentionStats;
+use admission::{OtherRequests, Telemetry};
 pub use live::Streams;
 pub use meter::Meter;
 pub use operator::Token;
@@ -57,7 +57,7 @@ pub struct Api {
     /// The job registry.
     pub jobs: Arc<Jobs>,
     /// Statistics of retention.
-    pub retention: Record,
+    pub retention: RetentionStats,
     /// True once the service shuts down: it is no longer ready, and streams end.
     pub draining: watch::Receiver<bool>,
     /// Request counters.
@@ -89,7 +89,7 @@ pub fn router(api: Api) -> Router {
         .merge(live::router())
         .merge(reports::router())
         .merge(plan::router())
-        .layer(from_fn_with_state(Others::new(), admission::others))
+        .layer(from_fn_with_state(OtherRequests::new(), admission::others))
         .merge(health::router())
         .merge(metrics::router())
         .merge(
@@ -106,7 +106,7 @@ pub fn router(api: Api) -> Router {
         .fallback(problem::unknown_path)
         .method_not_allowed_fallback(problem::wrong_method)
         .with_state(api)
-        .layer(axum::middleware::from_fn(problem::point_elsewhere))
+        .layer(axum::middleware::from_fn(problem::set_redirect_location))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(
             ServiceBuilder::new()

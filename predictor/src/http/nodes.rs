@@ -9,7 +9,7 @@ use utoipa_axum::routes;
 
 use super::Api;
 use super::body::{InPath, InQuery, within};
-use super::problem::Refusal;
+use super::problem::ErrorResponse;
 
 /// Limit of samples in one response.
 const LIMIT_MAX: u64 = 10_000;
@@ -22,14 +22,14 @@ pub fn router() -> OpenApiRouter<Api> {
 
 /// List all nodes that ever sent telemetry, with their latest samples.
 #[utoipa::path(get, path = "/v1/nodes", tag = "telemetry", responses((status = 200, description = "The nodes", body = NodesView)))]
-async fn list(State(api): State<Api>) -> Result<axum::Json<NodesView>, Refusal> {
+async fn list(State(api): State<Api>) -> Result<axum::Json<NodesView>, ErrorResponse> {
     Ok(axum::Json(NodesView { nodes: api.jobs.nodes().await? }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Latest {
+struct LimitQuery {
     /// Limit of samples, 1 to 10,000; default 100.
     limit: Option<u64>,
 }
@@ -37,14 +37,14 @@ struct Latest {
 /// Get the latest samples of a node, oldest first.
 #[utoipa::path(
     get, path = "/v1/nodes/{node}/samples", tag = "telemetry",
-    params(("node" = String, Path, description = "The node"), Latest),
+    params(("node" = String, Path, description = "The node"), LimitQuery),
     responses((status = 200, description = "The samples; empty for an unknown node", body = SamplesView), (status = 422, description = "A value breaks a rule", body = Problem))
 )]
 async fn samples(
     State(api): State<Api>,
     InPath(node): InPath<NodeId>,
-    InQuery(latest): InQuery<Latest>,
-) -> Result<axum::Json<SamplesView>, Refusal> {
+    InQuery(latest): InQuery<LimitQuery>,
+) -> Result<axum::Json<SamplesView>, ErrorResponse> {
     let limit = latest.limit.unwrap_or(LIMIT_DEFAULT);
     within("limit", limit, 1..=LIMIT_MAX)?;
     let samples = api.jobs.node_samples(&node, limit).await?;

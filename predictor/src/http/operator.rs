@@ -12,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Api;
-use super::problem::Refusal;
+use super::problem::ErrorResponse;
 
 /// The operator token. Never printed.
 #[derive(Clone)]
@@ -59,9 +59,9 @@ async fn get(State(api): State<Api>, headers: HeaderMap) -> axum::Json<OperatorV
 pub struct Operator;
 
 impl FromRequestParts<Api> for Operator {
-    type Rejection = Refusal;
+    type Rejection = ErrorResponse;
 
-    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ErrorResponse> {
         let token = State::<Api>::from_request_parts(parts, api).await;
         let State(Api { operator, .. }) = token.unwrap_or_else(|never: Infallible| match never {});
         if operator.is_none_or(|token| token.is_in(&parts.headers)) {
@@ -69,6 +69,7 @@ impl FromRequestParts<Api> for Operator {
         }
         let detail =
             "this request requires the operator token of the service; send Authorization: Bearer TOKEN";
-        Err(Refusal::new(StatusCode::UNAUTHORIZED, "not-operator", "Not an operator", detail).body_unread())
+        Err(ErrorResponse::new(StatusCode::UNAUTHORIZED, "not-operator", "Not an operator", detail)
+            .body_unread())
     }
 }

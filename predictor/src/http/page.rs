@@ -125,16 +125,16 @@ impl File {
             (header::CACHE_CONTROL, CACHE),
         ];
         if kept {
-            (StatusCode::NOT_MODIFIED, own, wary()).into_response()
+            (StatusCode::NOT_MODIFIED, own, security_headers()).into_response()
         } else {
-            (own, wary(), self.bytes).into_response()
+            (own, security_headers(), self.bytes).into_response()
         }
     }
 }
 
 /// Headers of everything that a browser displays: no guessing of content types, and no `Referer` to other
 /// sites.
-pub fn wary() -> [(HeaderName, HeaderValue); 2] {
+pub fn security_headers() -> [(HeaderName, HeaderValue); 2] {
     [
         (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
         (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
@@ -192,7 +192,7 @@ mod tests {
 
     /// The policy forbids inline code, so the page must not need it.
     #[test]
-    fn nothing_is_inline_and_nothing_comes_from_elsewhere() {
+    fn no_inline_scripts_and_no_foreign_origins() {
         for (path, bytes) in all().filter(|(path, _)| !path.contains("uplot/")) {
             let text = std::str::from_utf8(bytes).unwrap();
             let foreign = text

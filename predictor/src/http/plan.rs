@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use super::Api;
 use super::body::Json;
-use super::problem::Refusal;
+use super::problem::ErrorResponse;
 
 /// Limit of plans in progress. A plan takes seconds of processor time at most, and `/allocate` needs
 /// processors too.
@@ -31,10 +31,11 @@ impl Default for Plans {
 impl Plans {
     /// Begins a plan, or rejects it if the limit is reached. Waiting would keep the body in memory and block
     /// other requests.
-    fn begin(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    fn begin(&self) -> Result<OwnedSemaphorePermit, ErrorResponse> {
         self.0.clone().try_acquire_owned().map_err(|_| {
             let detail = format!("{PLANS_MAX} plans are in progress, the limit; retry later");
-            Refusal::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Too many requests", detail).retry_after(1)
+            ErrorResponse::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Too many requests", detail)
+                .retry_after(1)
         })
     }
 }
@@ -61,7 +62,7 @@ pub fn router() -> OpenApiRouter<Api> {
 async fn burst(
     State(api): State<Api>,
     Json(mut request): Json<BurstRequest>,
-) -> Result<axum::Json<BurstPlan>, Refusal> {
+) -> Result<axum::Json<BurstPlan>, ErrorResponse> {
     let workers = match request.job_id.take() {
         Some(job_id) => workers(&api, &job_id, &mut request).await?,
         None => Vec::new(),
@@ -76,19 +77,23 @@ async fn burst(
     let planned = planned.await.map_err(|error| {
         tracing::error!(%error, "a burst-parallel plan panicked");
         let detail = "a defect of the predictor; its log has the panic message";
-        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error", detail)
+        ErrorResponse::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error", detail)
     })?;
     Ok(axum::Json(BurstPlan { workers, ..planned? }))
 }
 
 /// Sets the speeds of the request to the forecast speeds of the job's workers.
-async fn workers(api: &Api, job_id: &JobId, request: &mut BurstRequest) -> Result<Vec<WorkerId>, Refusal> {
+async fn workers(
+    api: &Api,
+    job_id: &JobId,
+    request: &mut BurstRequest,
+) -> Result<Vec<WorkerId>, ErrorResponse> {
     if request.speeds.is_some() {
-        return Err(Refusal::invalid("speeds: must be omitted if job_id is set; set only one of them"));
+        return Err(ErrorResponse::invalid("speeds: must be omitted if job_id is set; set only one of them"));
     }
     let forecast = api.jobs.job(job_id).await?.forecast().await?;
     if forecast.workers.is_empty() {
-        return Err(Refusal::invalid(format!(
+        return Err(ErrorResponse::invalid(format!(
             "job_id: job {job_id} has no live workers; start workers or set speeds"
         )));
     }
@@ -96,7 +101,7 @@ async fn workers(api: &Api, job_id: &JobId, request: &mut BurstRequest) -> Resul
     Ok(forecast.workers.into_iter().map(|worker| worker.worker).collect())
 }
 
-impl From<PlanError> for Refusal {
+impl From<PlanError> for ErrorResponse {
     fn from(error: PlanError) -> Self {
         let detail = error.to_string();
         if error.is_infeasible() {

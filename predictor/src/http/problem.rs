@@ -17,7 +17,7 @@ const RETRY_AFTER_S: u64 = 1;
 
 /// An error response.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct ErrorResponse {
     problem: Box<Problem>,
     /// Whether the error occurred before the body was read.
     body_unread: bool,
@@ -25,12 +25,12 @@ pub struct Refusal {
     elsewhere: Option<Elsewhere>,
 }
 
-/// URL of another predictor. An extension of the response, until [`point_elsewhere`] appends the path of the
+/// URL of another predictor. An extension of the response, until [`set_redirect_location`] appends the path of the
 /// request.
 #[derive(Debug, Clone)]
 struct Elsewhere(String);
 
-impl Refusal {
+impl ErrorResponse {
     /// An error response. `slug` is the stable last part of its type.
     pub fn new(status: StatusCode, slug: &str, title: &str, detail: impl Into<String>) -> Self {
         let problem = Box::new(Problem {
@@ -69,7 +69,7 @@ impl Refusal {
     }
 }
 
-impl From<JobError> for Refusal {
+impl From<JobError> for ErrorResponse {
     fn from(error: JobError) -> Self {
         let detail = error.to_string();
         match error {
@@ -83,7 +83,7 @@ impl From<JobError> for Refusal {
             JobError::UnknownWorker { .. } => {
                 Self::new(StatusCode::NOT_FOUND, "unknown-worker", "Unknown worker", detail)
             }
-            JobError::NotAnswered { .. } => {
+            JobError::NotAllocated { .. } => {
                 Self::new(StatusCode::NOT_FOUND, "not-answered", "Iteration not allocated", detail)
             }
             JobError::Gone { .. } => Self::new(StatusCode::GONE, "gone", "Deleted by retention", detail),
@@ -119,7 +119,7 @@ impl From<JobError> for Refusal {
     }
 }
 
-impl From<StoreError> for Refusal {
+impl From<StoreError> for ErrorResponse {
     /// The database's message is only logged.
     fn from(error: StoreError) -> Self {
         match error {
@@ -127,7 +127,7 @@ impl From<StoreError> for Refusal {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Too many requests", error.to_string())
                     .retry()
             }
-            StoreError::Taken | StoreError::Closed | StoreError::Fenced | StoreError::Unsettled => {
+            StoreError::Superseded | StoreError::Closed | StoreError::Fenced | StoreError::OwnerChanging => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Retry later", error.to_string())
                     .retry()
             }
@@ -140,7 +140,7 @@ impl From<StoreError> for Refusal {
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ErrorResponse {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_vec(&self.problem).unwrap_or_default();
@@ -163,7 +163,7 @@ impl IntoResponse for Refusal {
 }
 
 /// Sets `Location` of a redirect to the same path and query at the predictor that serves the job.
-pub async fn point_elsewhere(request: Request, next: Next) -> Response {
+pub async fn set_redirect_location(request: Request, next: Next) -> Response {
     let path = request.uri().path_and_query().cloned();
     let mut response = next.run(request).await;
     if let Some(Elsewhere(url)) = response.extensions_mut().remove() {
@@ -176,23 +176,25 @@ pub async fn point_elsewhere(request: Request, next: Next) -> Response {
 }
 
 /// The response to an unknown path: 404.
-pub async fn unknown_path(uri: Uri) -> Refusal {
+pub async fn unknown_path(uri: Uri) -> ErrorResponse {
     let detail = format!("path {} does not exist; /docs lists all paths", uri.path());
-    Refusal::new(StatusCode::NOT_FOUND, "unknown-path", "Unknown path", detail).body_unread()
+    ErrorResponse::new(StatusCode::NOT_FOUND, "unknown-path", "Unknown path", detail).body_unread()
 }
 
 /// The response to a method that the endpoint does not support: 405.
-pub async fn wrong_method(method: Method, uri: Uri) -> Refusal {
+pub async fn wrong_method(method: Method, uri: Uri) -> ErrorResponse {
     let detail =
         format!("path {} does not support {method}; /docs lists the methods it supports", uri.path());
-    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "wrong-method", "Wrong method", detail).body_unread()
+    ErrorResponse::new(StatusCode::METHOD_NOT_ALLOWED, "wrong-method", "Wrong method", detail).body_unread()
 }
 
 /// The response to a request that took too long: 503. Its writes may still become durable; repeating the
 /// request is safe.
-pub async fn timed_out(limit: Duration) -> Refusal {
+pub async fn timed_out(limit: Duration) -> ErrorResponse {
     let detail = format!("no response within {} s; retry, requests are idempotent", limit.as_secs());
-    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "timed-out", "Timed out", detail).retry().body_unread()
+    ErrorResponse::new(StatusCode::SERVICE_UNAVAILABLE, "timed-out", "Timed out", detail)
+        .retry()
+        .body_unread()
 }
 
 /// The response to a panic: 500. Other requests are not affected.
@@ -202,5 +204,6 @@ pub fn panicked(panic: Box<dyn Any + Send>) -> Response {
         panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     tracing::error!(panic = said.unwrap_or("unknown"), "a request panicked");
     let detail = "a defect of the predictor; its log has the panic message";
-    Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error", detail).into_response()
+    ErrorResponse::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error", detail)
+        .into_response()
 }

@@ -10,14 +10,14 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use evenstep_protocol::{Problem, ReportLine, ReportsView};
+use evenstep_protocol::{Problem, ReportSummary, ReportsView};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Api;
 use super::body::InPath;
 use super::page;
-use super::problem::Refusal;
+use super::problem::ErrorResponse;
 
 /// Limit of folder entries that are read.
 const ENTRIES_MAX: usize = 10_000;
@@ -40,51 +40,51 @@ pub fn pages() -> Router<Api> {
     get, path = "/v1/reports", tag = "store",
     responses((status = 200, description = "The reports", body = ReportsView), (status = 503, description = "The folder cannot be read", body = Problem))
 )]
-async fn list(State(api): State<Api>) -> Result<axum::Json<ReportsView>, Refusal> {
+async fn list(State(api): State<Api>) -> Result<axum::Json<ReportsView>, ErrorResponse> {
     let Some(folder) = api.reports else { return Ok(axum::Json(ReportsView { reports: None })) };
     let reports = blocking(move || look(&folder)).await?;
     Ok(axum::Json(ReportsView { reports: Some(reports) }))
 }
 
 /// Serves one report, by the name in the list.
-async fn open(State(api): State<Api>, InPath(name): InPath<String>) -> Result<Response, Refusal> {
+async fn open(State(api): State<Api>, InPath(name): InPath<String>) -> Result<Response, ErrorResponse> {
     let unknown = || {
         let detail = format!("{name:?} is not a report; /v1/reports lists all reports");
-        Refusal::new(StatusCode::NOT_FOUND, "unknown-report", "Unknown report", detail)
+        ErrorResponse::new(StatusCode::NOT_FOUND, "unknown-report", "Unknown report", detail)
     };
     let folder = api.reports.as_ref().filter(|_| is_name(&name)).ok_or_else(unknown)?;
     let path = folder.join(&name);
-    let bytes = match blocking(move || take(&path)).await? {
-        Taken::Page(bytes) => bytes,
-        Taken::TooLarge(bytes) => {
+    let bytes = match blocking(move || read_page(&path)).await? {
+        FileContent::Page(bytes) => bytes,
+        FileContent::TooLarge(bytes) => {
             let detail = format!(
                 "{name:?} has {bytes} bytes, above the limit of {REPORT_BYTES_MAX}; open the file directly"
             );
-            return Err(Refusal::new(
+            return Err(ErrorResponse::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "invalid",
                 "A value breaks a rule",
                 detail,
             ));
         }
-        Taken::Nothing => return Err(unknown()),
+        FileContent::Nothing => return Err(unknown()),
     };
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
         (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(page::FOREIGN_POLICY)),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     ];
-    Ok((headers, page::wary(), bytes).into_response())
+    Ok((headers, page::security_headers(), bytes).into_response())
 }
 
 /// Runs blocking file operations on a separate thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> Result<T, Refusal> {
+) -> Result<T, ErrorResponse> {
     let failed = |error: io::Error| {
         tracing::error!(%error, "the folder of reports cannot be read");
         let detail = "the folder of reports cannot be read; the log has the error";
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Retry later", detail)
+        ErrorResponse::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Retry later", detail)
     };
     tokio::task::spawn_blocking(work)
         .await
@@ -97,8 +97,8 @@ fn is_name(name: &str) -> bool {
     name.ends_with(".html") && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
 }
 
-fn look(folder: &Path) -> io::Result<Vec<ReportLine>> {
-    let mut found: Vec<ReportLine> =
+fn look(folder: &Path) -> io::Result<Vec<ReportSummary>> {
+    let mut found: Vec<ReportSummary> =
         fs::read_dir(folder)?.take(ENTRIES_MAX).filter_map(|entry| line(&entry.ok()?)).collect();
     found.sort_by(|a, b| (b.modified_unix_ms, &a.name).cmp(&(a.modified_unix_ms, &b.name)));
     found.truncate(REPORTS_MAX);
@@ -106,35 +106,35 @@ fn look(folder: &Path) -> io::Result<Vec<ReportLine>> {
 }
 
 /// Returns `None` for an entry that is not a report or was deleted meanwhile.
-fn line(entry: &fs::DirEntry) -> Option<ReportLine> {
+fn line(entry: &fs::DirEntry) -> Option<ReportSummary> {
     let name = entry.file_name().into_string().ok().filter(|name| is_name(name))?;
     // Metadata of the entry itself: a link may lead out of the folder.
     let file = entry.metadata().ok().filter(fs::Metadata::is_file)?;
     let modified = file.modified().ok()?.duration_since(UNIX_EPOCH).unwrap_or_default();
     let modified_unix_ms = i64::try_from(modified.as_millis()).unwrap_or(i64::MAX);
-    Some(ReportLine { name, bytes: file.len(), modified_unix_ms })
+    Some(ReportSummary { name, bytes: file.len(), modified_unix_ms })
 }
 
-enum Taken {
+enum FileContent {
     Page(Vec<u8>),
     TooLarge(u64),
     Nothing,
 }
 
-fn take(path: &PathBuf) -> io::Result<Taken> {
+fn read_page(path: &PathBuf) -> io::Result<FileContent> {
     match fs::symlink_metadata(path) {
-        Ok(file) if !file.is_file() => return Ok(Taken::Nothing),
-        Ok(file) if file.len() > REPORT_BYTES_MAX => return Ok(Taken::TooLarge(file.len())),
+        Ok(file) if !file.is_file() => return Ok(FileContent::Nothing),
+        Ok(file) if file.len() > REPORT_BYTES_MAX => return Ok(FileContent::TooLarge(file.len())),
         Ok(_) => {}
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidFilename) => {
-            return Ok(Taken::Nothing);
+            return Ok(FileContent::Nothing);
         }
         Err(error) => return Err(error),
     }
     let mut bytes = Vec::new();
     // The file may have grown since its size was checked.
     File::open(path)?.take(REPORT_BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(Taken::Page(bytes))
+    Ok(FileContent::Page(bytes))
 }
 
 #[cfg(test)]
@@ -175,17 +175,21 @@ mod tests {
         std::os::unix::fs::symlink(outside.path(), at("link.html")).unwrap();
         let names: Vec<String> = look(folder.path()).unwrap().into_iter().map(|report| report.name).collect();
         assert_eq!(names, ["one.html"]);
-        assert!(matches!(take(&at("one.html")).unwrap(), Taken::Page(bytes) if bytes == b"<p>one"));
+        assert!(
+            matches!(read_page(&at("one.html")).unwrap(), FileContent::Page(bytes) if bytes == b"<p>one")
+        );
         for no in ["link.html", "folder.html", "gone.html"] {
-            assert!(matches!(take(&at(no)).unwrap(), Taken::Nothing), "{no}");
+            assert!(matches!(read_page(&at(no)).unwrap(), FileContent::Nothing), "{no}");
         }
     }
 
     #[test]
-    fn what_is_too_large_is_said_and_not_read() {
+    fn oversized_reports_are_reported_and_not_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("large.html");
         File::create(&path).unwrap().set_len(REPORT_BYTES_MAX + 1).unwrap();
-        assert!(matches!(take(&path).unwrap(), Taken::TooLarge(bytes) if bytes == REPORT_BYTES_MAX + 1));
+        assert!(
+            matches!(read_page(&path).unwrap(), FileContent::TooLarge(bytes) if bytes == REPORT_BYTES_MAX + 1)
+        );
     }
 }

@@ -6,7 +6,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Api;
-use super::problem::Refusal;
+use super::problem::ErrorResponse;
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(get))
@@ -19,6 +19,6 @@ pub fn router() -> OpenApiRouter<Api> {
     get, path = "/v1/store", tag = "store",
     responses((status = 200, description = "The store", body = StoreView), (status = 503, description = "The store failed", body = Problem))
 )]
-async fn get(State(api): State<Api>) -> Result<axum::Json<StoreView>, Refusal> {
+async fn get(State(api): State<Api>) -> Result<axum::Json<StoreView>, ErrorResponse> {
     Ok(axum::Json(api.retention.store_view(&api.jobs).await?))
 }

@@ -3,7 +3,7 @@
 use std::fmt::{Arguments, Display};
 
 use axum::extract::State;
-use evenstep_protocol::{NodeId, NodeSample, Problem, ProcessSample, TelemetryAnswer, TelemetryBatch};
+use evenstep_protocol::{NodeId, NodeSample, Problem, ProcessSample, TelemetryBatch, TelemetryResponse};
 use evenstep_store::TelemetryRows;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use super::Api;
 use super::body::{INTEGER_MAX, Text, locate, readings, seconds, within};
-use super::problem::Refusal;
+use super::problem::ErrorResponse;
 
 /// Limit of samples in one batch.
 const SAMPLES_MAX: u64 = 1000;
@@ -31,13 +31,16 @@ pub fn router() -> OpenApiRouter<Api> {
 #[utoipa::path(
     post, path = "/v1/telemetry", tag = "telemetry", request_body = TelemetryBatch,
     responses(
-        (status = 200, description = "Durable", body = TelemetryAnswer),
+        (status = 200, description = "Durable", body = TelemetryResponse),
         (status = 413, description = "Body too large; send smaller batches", body = Problem),
         (status = 422, description = "A value breaks a rule; nothing was stored", body = Problem),
         (status = 429, description = "Too many requests; Retry-After is the time to wait, in seconds", body = Problem),
     )
 )]
-async fn post(State(api): State<Api>, Text(text): Text) -> Result<axum::Json<TelemetryAnswer>, Refusal> {
+async fn post(
+    State(api): State<Api>,
+    Text(text): Text,
+) -> Result<axum::Json<TelemetryResponse>, ErrorResponse> {
     let answer = api.jobs.telemetry(read(text)?).await?;
     api.meter.stored(answer.stored);
     Ok(axum::Json(answer))
@@ -55,7 +58,7 @@ struct Batch<'a> {
 }
 
 /// Checks a batch. The original text is stored: samples are parsed one at a time for the checks and not kept.
-fn read(text: String) -> Result<TelemetryRows, Refusal> {
+fn read(text: String) -> Result<TelemetryRows, ErrorResponse> {
     let misread = |error: serde_json::Error| {
         // Parsed again as a whole, for an error that names the path in the body.
         let error = serde_json::from_str::<TelemetryBatch>(&text).err().unwrap_or(error);
@@ -66,7 +69,7 @@ fn read(text: String) -> Result<TelemetryRows, Refusal> {
     within("number of samples", batch.samples.len() as u64, 0..=SAMPLES_MAX)?;
     check_text("boot_id", &batch.boot_id)?;
     if batch.boot_id.is_empty() {
-        return Err(Refusal::invalid("boot_id: must not be empty"));
+        return Err(ErrorResponse::invalid("boot_id: must not be empty"));
     }
     let mut samples = Vec::with_capacity(batch.samples.len());
     for (at, raw) in batch.samples.iter().enumerate() {
@@ -78,10 +81,10 @@ fn read(text: String) -> Result<TelemetryRows, Refusal> {
     }
     let Batch { node, boot_id, sequence, .. } = batch;
     TelemetryRows::new(node, boot_id, sequence, text, samples)
-        .ok_or_else(|| Refusal::invalid("samples: must be within the body"))
+        .ok_or_else(|| ErrorResponse::invalid("samples: must be within the body"))
 }
 
-fn check_sample(at: Arguments<'_>, sample: &NodeSample) -> Result<(), Refusal> {
+fn check_sample(at: Arguments<'_>, sample: &NodeSample) -> Result<(), ErrorResponse> {
     within(
         format_args!("{at}.at_unix_ms"),
         u64::try_from(sample.at_unix_ms).unwrap_or(u64::MAX),
@@ -109,7 +112,7 @@ fn check_sample(at: Arguments<'_>, sample: &NodeSample) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn processes(at: Arguments<'_>, processes: &[ProcessSample]) -> Result<(), Refusal> {
+fn processes(at: Arguments<'_>, processes: &[ProcessSample]) -> Result<(), ErrorResponse> {
     within(format_args!("number of {at}"), processes.len() as u64, 0..=PARTS_MAX)?;
     for (i, process) in processes.iter().enumerate() {
         readings(format_args!("{at}[{i}].readings"), &process.readings)?;
@@ -118,7 +121,10 @@ fn processes(at: Arguments<'_>, processes: &[ProcessSample]) -> Result<(), Refus
     Ok(())
 }
 
-fn missing(at: Arguments<'_>, missing: &std::collections::BTreeMap<String, String>) -> Result<(), Refusal> {
+fn missing(
+    at: Arguments<'_>,
+    missing: &std::collections::BTreeMap<String, String>,
+) -> Result<(), ErrorResponse> {
     within(format_args!("{at}: number of missing readings"), missing.len() as u64, 0..=PARTS_MAX)?;
     missing.iter().try_for_each(|(name, why)| {
         check_text(format_args!("{at}.missing"), name)?;
@@ -126,16 +132,16 @@ fn missing(at: Arguments<'_>, missing: &std::collections::BTreeMap<String, Strin
     })
 }
 
-fn check_text(name: impl Display, text: &str) -> Result<(), Refusal> {
+fn check_text(name: impl Display, text: &str) -> Result<(), ErrorResponse> {
     if text.len() > TEXT_BYTES_MAX {
-        return Err(Refusal::invalid(format!(
+        return Err(ErrorResponse::invalid(format!(
             "{name}: {} bytes exceed the limit of {TEXT_BYTES_MAX}",
             text.len()
         )));
     }
     // PostgreSQL text cannot contain NUL.
     if text.contains('\0') {
-        return Err(Refusal::invalid(format!("{name}: {text:?} must not contain the character 0")));
+        return Err(ErrorResponse::invalid(format!("{name}: {text:?} must not contain the character 0")));
     }
     Ok(())
 }

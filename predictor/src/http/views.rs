@@ -1,7 +1,7 @@
 //! Views of a job: its forecast, its allocations, predicted against actual speed.
 
 use axum::extract::State;
-use evenstep_protocol::{AllocateAnswer, ForecastView, JobId, Problem, SpeedsView, WorkerId};
+use evenstep_protocol::{AllocateResponse, ForecastView, JobId, Problem, SpeedsView, WorkerId};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -9,7 +9,7 @@ use utoipa_axum::routes;
 
 use super::Api;
 use super::body::{INTEGER_MAX, InPath, InQuery, within};
-use super::problem::Refusal;
+use super::problem::ErrorResponse;
 
 /// Limit of iterations in one response.
 const LIMIT_MAX: u64 = 10_000;
@@ -28,7 +28,7 @@ pub fn router() -> OpenApiRouter<Api> {
 async fn forecast(
     State(api): State<Api>,
     InPath(job_id): InPath<JobId>,
-) -> Result<axum::Json<ForecastView>, Refusal> {
+) -> Result<axum::Json<ForecastView>, ErrorResponse> {
     Ok(axum::Json(api.jobs.job(&job_id).await?.forecast().await?))
 }
 
@@ -47,7 +47,7 @@ struct Span {
 
 impl Span {
     /// The first iteration and the number of iterations, checked.
-    fn bounds(&self, next_iteration: u64) -> Result<(u64, u64), Refusal> {
+    fn bounds(&self, next_iteration: u64) -> Result<(u64, u64), ErrorResponse> {
         let limit = self.limit.unwrap_or(LIMIT_DEFAULT);
         within("limit", limit, 1..=LIMIT_MAX)?;
         let from = self.from.unwrap_or(next_iteration.saturating_sub(limit));
@@ -60,13 +60,13 @@ impl Span {
 #[utoipa::path(
     get, path = "/v1/jobs/{job_id}/allocations", tag = "jobs",
     params(("job_id" = String, Path, description = "The job"), Span),
-    responses((status = 200, description = "The allocations, by iteration", body = Vec<AllocateAnswer>), (status = 404, description = "Unknown job", body = Problem))
+    responses((status = 200, description = "The allocations, by iteration", body = Vec<AllocateResponse>), (status = 404, description = "Unknown job", body = Problem))
 )]
 async fn allocations(
     State(api): State<Api>,
     InPath(job_id): InPath<JobId>,
     InQuery(span): InQuery<Span>,
-) -> Result<axum::Json<Vec<AllocateAnswer>>, Refusal> {
+) -> Result<axum::Json<Vec<AllocateResponse>>, ErrorResponse> {
     let job = api.jobs.job(&job_id).await?;
     let (from, limit) = span.bounds(job.view().await?.next_iteration)?;
     Ok(axum::Json(job.allocations(from, limit).await?))
@@ -82,7 +82,7 @@ async fn speeds(
     State(api): State<Api>,
     InPath(job_id): InPath<JobId>,
     InQuery(span): InQuery<Span>,
-) -> Result<axum::Json<SpeedsView>, Refusal> {
+) -> Result<axum::Json<SpeedsView>, ErrorResponse> {
     let job = api.jobs.job(&job_id).await?;
     let (from, limit) = span.bounds(job.view().await?.next_iteration)?;
     Ok(axum::Json(job.speeds(span.worker.as_ref(), from, limit).await?))

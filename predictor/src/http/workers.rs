@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use evenstep_protocol::{
-    JobId, JoinAnswer, JoinRequest, OomAnswer, OomReport, Problem, WorkerId, WorkerOverride, WorkersView,
+    JobId, JoinRequest, JoinResponse, OomReport, OomResponse, Problem, WorkerId, WorkerOverride, WorkersView,
 };
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -12,7 +12,7 @@ use super::Api;
 use super::body::{INTEGER_MAX, InPath, Json, within};
 use super::jobs::check_bounds;
 use super::operator::Operator;
-use super::problem::Refusal;
+use super::problem::ErrorResponse;
 
 /// Length limit of a device description, in bytes.
 const DEVICE_BYTES_MAX: usize = 256;
@@ -22,7 +22,7 @@ pub fn router() -> OpenApiRouter<Api> {
         .routes(routes!(join, list))
         .routes(routes!(leave))
         .routes(routes!(out_of_memory))
-        .routes(routes!(set_override, lift_override))
+        .routes(routes!(set_override, delete_override))
 }
 
 /// Add a worker from the next iteration that was not requested yet. Joining again renews its lease.
@@ -30,7 +30,7 @@ pub fn router() -> OpenApiRouter<Api> {
     post, path = "/v1/jobs/{job_id}/workers", tag = "workers",
     params(("job_id" = String, Path, description = "The job")), request_body = JoinRequest,
     responses(
-        (status = 200, description = "The live workers and the generation", body = JoinAnswer),
+        (status = 200, description = "The live workers and the generation", body = JoinResponse),
         (status = 404, description = "Unknown job", body = Problem),
         (status = 422, description = "A value breaks a rule", body = Problem),
         (status = 503, description = "The worker joined and left too often; Retry-After is the time to wait, in seconds", body = Problem),
@@ -40,18 +40,18 @@ async fn join(
     State(api): State<Api>,
     InPath(job_id): InPath<JobId>,
     Json(request): Json<JoinRequest>,
-) -> Result<axum::Json<JoinAnswer>, Refusal> {
+) -> Result<axum::Json<JoinResponse>, ErrorResponse> {
     check_bounds(request.min_local_batch, request.max_local_batch)?;
     within("memory_bytes", request.memory_bytes.unwrap_or(1), 1..=INTEGER_MAX)?;
     let device_bytes = request.device.as_ref().map_or(0, String::len);
     if device_bytes > DEVICE_BYTES_MAX {
-        return Err(Refusal::invalid(format!(
+        return Err(ErrorResponse::invalid(format!(
             "device: {device_bytes} bytes exceed the limit of {DEVICE_BYTES_MAX}"
         )));
     }
     // PostgreSQL text cannot contain NUL.
     if let Some(device) = request.device.as_ref().filter(|device| device.contains('\0')) {
-        return Err(Refusal::invalid(format!("device: {device:?} must not contain the character 0")));
+        return Err(ErrorResponse::invalid(format!("device: {device:?} must not contain the character 0")));
     }
     Ok(axum::Json(api.jobs.job(&job_id).await?.join(request).await?))
 }
@@ -65,7 +65,7 @@ async fn join(
 async fn list(
     State(api): State<Api>,
     InPath(job_id): InPath<JobId>,
-) -> Result<axum::Json<WorkersView>, Refusal> {
+) -> Result<axum::Json<WorkersView>, ErrorResponse> {
     Ok(axum::Json(api.jobs.job(&job_id).await?.workers().await?))
 }
 
@@ -77,14 +77,14 @@ async fn list(
         ("worker" = String, Path, description = "The worker, with / written as %2F"),
     ),
     responses(
-        (status = 200, description = "The live workers and the generation", body = JoinAnswer),
+        (status = 200, description = "The live workers and the generation", body = JoinResponse),
         (status = 404, description = "Unknown job or worker", body = Problem),
     )
 )]
 async fn leave(
     State(api): State<Api>,
     InPath((job_id, worker)): InPath<(JobId, WorkerId)>,
-) -> Result<axum::Json<JoinAnswer>, Refusal> {
+) -> Result<axum::Json<JoinResponse>, ErrorResponse> {
     Ok(axum::Json(api.jobs.job(&job_id).await?.leave(&worker).await?))
 }
 
@@ -100,7 +100,7 @@ async fn leave(
     ),
     request_body = OomReport,
     responses(
-        (status = 200, description = "The cap, and the generation to request allocations in", body = OomAnswer),
+        (status = 200, description = "The cap, and the generation to request allocations in", body = OomResponse),
         (status = 404, description = "Unknown job or worker", body = Problem),
         (status = 422, description = "A value breaks a rule", body = Problem),
     )
@@ -109,7 +109,7 @@ async fn out_of_memory(
     State(api): State<Api>,
     InPath((job_id, worker)): InPath<(JobId, WorkerId)>,
     Json(report): Json<OomReport>,
-) -> Result<axum::Json<OomAnswer>, Refusal> {
+) -> Result<axum::Json<OomResponse>, ErrorResponse> {
     within("iteration", report.iteration, 0..=INTEGER_MAX)?;
     within("local_batch", report.local_batch, 2..=INTEGER_MAX)?;
     Ok(axum::Json(api.jobs.job(&job_id).await?.out_of_memory(&worker, &report).await?))
@@ -135,11 +135,11 @@ async fn set_override(
     State(api): State<Api>,
     InPath((job_id, worker)): InPath<(JobId, WorkerId)>,
     Json(wanted): Json<WorkerOverride>,
-) -> Result<StatusCode, Refusal> {
+) -> Result<StatusCode, ErrorResponse> {
     check_bounds(wanted.min_local_batch, wanted.max_local_batch)?;
     within("pinned_local_batch", wanted.pinned_local_batch.unwrap_or(0), 0..=INTEGER_MAX)?;
     if wanted.paused && wanted.pinned_local_batch.is_some() {
-        return Err(Refusal::invalid(
+        return Err(ErrorResponse::invalid(
             "paused: a worker with a pinned_local_batch cannot be paused; set only one of them",
         ));
     }
@@ -160,11 +160,11 @@ async fn set_override(
         (status = 404, description = "Unknown job or worker", body = Problem),
     )
 )]
-async fn lift_override(
+async fn delete_override(
     _operator: Operator,
     State(api): State<Api>,
     InPath((job_id, worker)): InPath<(JobId, WorkerId)>,
-) -> Result<StatusCode, Refusal> {
+) -> Result<StatusCode, ErrorResponse> {
     api.jobs.job(&job_id).await?.set_override(&worker, None).await?;
     Ok(StatusCode::NO_CONTENT)
 }

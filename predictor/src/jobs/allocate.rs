@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evenstep_core::job::{Decided, JobState, Undecided};
+use evenstep_core::job::{DecideError, JobState, PlannedIteration};
 use evenstep_core::learning_rate::Controller;
 use evenstep_core::plan::Unplannable;
 use evenstep_protocol::{AllocateRequest, JobId, LearningRateRule, WorkerReport};
@@ -11,7 +11,7 @@ use evenstep_store::{Change, StoreError};
 use super::error::JobError;
 use super::job::Job;
 use super::load::log_skipped;
-use super::responses::AllocateResponse;
+use super::responses::ResponseBytes;
 use super::validate::validate;
 
 /// Approximate size of a response without its shares, in bytes; used to allocate its buffer.
@@ -23,7 +23,7 @@ const SHARE_BYTES: usize = 400;
 #[derive(Debug)]
 pub struct Allocated {
     /// The response.
-    pub response: AllocateResponse,
+    pub response: ResponseBytes,
     /// Whether it was planned for this request; false if the iteration was requested before.
     pub is_new: bool,
 }
@@ -41,7 +41,7 @@ impl Job {
         }
         match self.try_allocate(&mut request).await {
             // An earlier request was dropped while its allocation was being written. Now it can be read.
-            Err(JobError::Store(StoreError::Taken)) => self.try_allocate(&mut request).await,
+            Err(JobError::Store(StoreError::Superseded)) => self.try_allocate(&mut request).await,
             outcome => outcome,
         }
     }
@@ -90,14 +90,14 @@ impl Job {
         if changes_learning_rate {
             changes.push(store_learning_rate(self.id(), &held.state.learning_rate)?);
         }
-        if !changes.is_empty() {
-            if let Err(error) = self.store().write(changes, now_unix_ms).await {
-                if matches!(error, StoreError::Taken) {
-                    // For the second attempt.
-                    request.reports = reports.to_vec();
-                }
-                return Err(error.into());
+        if !changes.is_empty()
+            && let Err(error) = self.store().write(changes, now_unix_ms).await
+        {
+            if matches!(error, StoreError::Superseded) {
+                // For the second attempt.
+                request.reports = reports.to_vec();
             }
+            return Err(error.into());
         }
         guard.settle();
 
@@ -122,7 +122,7 @@ impl Job {
         &self,
         state: &JobState,
         iteration: u64,
-    ) -> Result<Option<AllocateResponse>, JobError> {
+    ) -> Result<Option<ResponseBytes>, JobError> {
         if let Some(response) = self.published().valid(iteration) {
             return Ok(Some(response.clone()));
         }
@@ -134,7 +134,7 @@ impl Job {
             return Ok(None);
         };
         let stored = Some(stored).filter(|stored| stored.generation >= state.members.departed_generation());
-        Ok(stored.map(AllocateResponse::from))
+        Ok(stored.map(ResponseBytes::from))
     }
 
     /// Rejects an iteration whose allocation may have been deleted by age. Called after the allocation was not found, so that it is
@@ -149,14 +149,14 @@ impl Job {
 
     /// Returns the existing response of an iteration, for the other ranks; never plans.
     ///
-    /// # Errors [`JobError::NotAnswered`], [`JobError::Gone`], or an error of the store.
-    pub async fn allocated(&self, iteration: u64) -> Result<AllocateResponse, JobError> {
+    /// # Errors [`JobError::NotAllocated`], [`JobError::Gone`], or an error of the store.
+    pub async fn allocated(&self, iteration: u64) -> Result<ResponseBytes, JobError> {
         if let Some(response) = self.published().latest(iteration) {
             return Ok(response.clone());
         }
         let Some(stored) = self.store().answer(self.id(), iteration).await? else {
             self.check_kept(iteration).await?;
-            return Err(JobError::NotAnswered { job_id: self.id().clone(), iteration });
+            return Err(JobError::NotAllocated { job_id: self.id().clone(), iteration });
         };
         Ok(stored.into())
     }
@@ -164,24 +164,27 @@ impl Job {
 
 /// Plans an iteration without changing the state.
 #[tracing::instrument(name = "core.plan", level = "debug", skip_all)]
-fn decide(state: &JobState, request: &AllocateRequest) -> Result<(AllocateResponse, Decided), JobError> {
+fn decide(
+    state: &JobState,
+    request: &AllocateRequest,
+) -> Result<(ResponseBytes, PlannedIteration), JobError> {
     let decided = state.decide(request).map_err(|undecided| refusal(&request.job_id, undecided))?;
     let answer = &*decided.answer;
     let mut body = Vec::with_capacity(RESPONSE_BYTES + SHARE_BYTES * answer.allocations.len());
     serde_json::to_writer(&mut body, answer)
         .map_err(|source| StoreError::Corrupt { what: "answer", source })?;
-    Ok((AllocateResponse { generation: answer.generation, body: body.into() }, decided))
+    Ok((ResponseBytes { generation: answer.generation, body: body.into() }, decided))
 }
 
-fn refusal(job_id: &JobId, undecided: Undecided) -> JobError {
+fn refusal(job_id: &JobId, undecided: DecideError) -> JobError {
     match undecided {
-        Undecided::Unplannable(Unplannable::Infeasible(source)) => {
+        DecideError::Unplannable(Unplannable::Infeasible(source)) => {
             JobError::Infeasible { job_id: job_id.clone(), source }
         }
-        Undecided::Unplannable(Unplannable::Sizes(error)) => {
+        DecideError::Unplannable(Unplannable::Sizes(error)) => {
             JobError::Invalid(format!("allowed_sizes of job {job_id}: {error}"))
         }
-        Undecided::LearningRate(error) => JobError::Invalid(error.to_string()),
+        DecideError::LearningRate(error) => JobError::Invalid(error.to_string()),
     }
 }
 

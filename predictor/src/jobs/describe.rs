@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_core::curve::{CurveLearner, Knowledge};
+use evenstep_core::curve::{CurveLearner, LearnedForm};
 use evenstep_core::job::JobState;
 use evenstep_core::membership::State;
 use evenstep_protocol::{
@@ -26,7 +26,7 @@ pub fn job(state: &JobState, job_id: &JobId) -> JobView {
         generation: state.members.generation(),
         next_iteration: state.next_iteration,
         live_workers: state.members.live().count() as u64,
-        last_decision: state.last_answer.as_ref().map(|last| last.decision.clone()),
+        last_decision: state.last_allocation.as_ref().map(|last| last.decision.clone()),
         hedge: state.hedge_view(),
     }
 }
@@ -100,10 +100,10 @@ pub fn forecast(state: &JobState, job_id: &JobId, refits: RefitView) -> Forecast
 fn curve(learner: &CurveLearner) -> Option<CurveView> {
     let largest_batch = learner.largest();
     let view = match learner.knowledge() {
-        Knowledge::Unproven => {
+        LearnedForm::Unproven => {
             CurveView { identified: false, fixed_share: 0.0, saturation_batch: None, largest_batch }
         }
-        Knowledge::Identified { fixed_share, saturation, .. } => {
+        LearnedForm::Identified { fixed_share, saturation, .. } => {
             CurveView { identified: true, fixed_share, saturation_batch: saturation, largest_batch }
         }
     };

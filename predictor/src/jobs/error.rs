@@ -71,7 +71,7 @@ pub enum JobError {
     },
     /// The iteration has no allocation.
     #[error("iteration {iteration} of job {job_id} has no allocation; request it with POST /allocate")]
-    NotAnswered {
+    NotAllocated {
         /// The job.
         job_id: JobId,
         /// The iteration.

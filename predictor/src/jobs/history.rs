@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_protocol::{AllocateAnswer, HistoryView, WorkerHistory, WorkerId};
+use evenstep_protocol::{AllocateResponse, HistoryView, WorkerHistory, WorkerId};
 use evenstep_store::{EveryNth, Measured};
 
 use super::error::JobError;
@@ -29,7 +29,7 @@ impl Job {
         let every = (iterations.end - iterations.start).div_ceil(points).max(1);
         let wanted = EveryNth { iterations, every };
         let mut columns = Columns::default();
-        for (at_unix_ms, stored) in self.store().every_nth_answer(self.id(), &wanted).await? {
+        for (at_unix_ms, stored) in self.store().every_nth_allocation(self.id(), &wanted).await? {
             columns.answer(at_unix_ms, &stored.parse()?);
         }
         for report in self.store().every_nth_report(self.id(), &wanted).await? {
@@ -63,7 +63,7 @@ struct Columns {
 }
 
 impl Columns {
-    fn answer(&mut self, at_unix_ms: i64, answer: &AllocateAnswer) {
+    fn answer(&mut self, at_unix_ms: i64, answer: &AllocateResponse) {
         let at = self.iterations.len();
         self.iterations.push(answer.iteration);
         self.at_unix_ms.push(at_unix_ms);

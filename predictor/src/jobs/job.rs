@@ -24,14 +24,14 @@ pub struct Job {
     clock: Clock,
     published: RwLock<Published>,
     /// `None` until the first request that needs it.
-    held: Mutex<Option<Held>>,
+    held: Mutex<Option<LoadedState>>,
     fits: FitRecord,
     live: Live,
 }
 
 /// The state of a job in memory.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct LoadedState {
     pub state: JobState,
     /// A change of the state may not be durable: it was not settled.
     in_doubt: bool,
@@ -39,7 +39,7 @@ pub(super) struct Held {
 
 /// Exclusive access to the state of a job.
 pub(super) struct StateGuard<'a> {
-    held: MappedMutexGuard<'a, Held>,
+    held: MappedMutexGuard<'a, LoadedState>,
     pub now_unix_ms: i64,
 }
 
@@ -51,7 +51,7 @@ impl StateGuard<'_> {
 
     /// The state, for a change. If the guard is dropped before [`Self::settle`], the next request reads the
     /// state from the store.
-    pub fn change(&mut self) -> &mut Held {
+    pub fn change(&mut self) -> &mut LoadedState {
         self.held.in_doubt = true;
         &mut self.held
     }
@@ -120,7 +120,7 @@ impl Job {
         let now_unix_ms = self.clock.now_unix_ms();
         let held = match slot.take().filter(|held| !held.in_doubt) {
             Some(held) => held,
-            None => Held { state: self.load(now_unix_ms).await?, in_doubt: false },
+            None => LoadedState { state: self.load(now_unix_ms).await?, in_doubt: false },
         };
         let held = MutexGuard::map(slot, |slot| slot.insert(held));
         let mut guard = StateGuard { held, now_unix_ms };
@@ -156,18 +156,18 @@ impl Job {
         Ok(state)
     }
 
-    /// Writes changes of the workers. `rose` is true if they begin a new generation.
+    /// Writes changes of the workers. `is_new_generation` is true if they begin a new generation.
     pub(super) async fn write_membership(
         &self,
         guard: &StateGuard<'_>,
         events: Vec<MemberEvent>,
-        rose: bool,
+        is_new_generation: bool,
     ) -> Result<(), JobError> {
         let members = &guard.state().members;
         let generation = members.generation();
         let change = Change::Membership {
             job_id: self.id.clone(),
-            replaces: generation - u64::from(rose),
+            replaces: generation - u64::from(is_new_generation),
             generation,
             departed_generation: members.departed_generation(),
             events: events.clone(),

@@ -3,7 +3,7 @@
 use evenstep_core::job::{FORMAT, JobState, Models, Restored, Skipped, WorkerState, controller};
 use evenstep_core::job::{read_device_model, read_models};
 use evenstep_core::membership::{FLAP_DEPARTURES, Member, State};
-use evenstep_protocol::{AllocateAnswer, JobId, JobSpec, WorkerId, WorkerReport};
+use evenstep_protocol::{AllocateResponse, JobId, JobSpec, WorkerId, WorkerReport};
 use evenstep_store::{Store, StoreError, StoredWorker};
 
 /// Number of iterations whose reports are replayed through the models when a job is loaded. Without stored
@@ -23,7 +23,7 @@ pub async fn load(
 ) -> Result<Option<JobState>, StoreError> {
     let Some(stored) = store.job(job_id).await? else { return Ok(None) };
     let reports = store.recent_reports(job_id, HISTORY_ITERATIONS).await?;
-    let last_answer: Option<AllocateAnswer> = match stored.last_iteration {
+    let last_allocation: Option<AllocateResponse> = match stored.last_iteration {
         Some(last) => store.answer(job_id, last).await?.map(|last| last.parse()).transpose()?,
         None => None,
     };
@@ -35,7 +35,7 @@ pub async fn load(
         learning_rate,
         kept_from,
         models,
-        last_answer,
+        last_allocation,
         spec: stored.spec,
         generation: stored.generation,
         departed_generation: stored.departed_generation,
@@ -54,7 +54,7 @@ pub async fn load(
 ///
 /// # Errors An error of the store.
 pub async fn warm_start(store: &Store, state: &mut JobState, worker: &WorkerId) -> Result<(), StoreError> {
-    let Some(device) = state.device_of_cold(worker) else { return Ok(()) };
+    let Some(device) = state.device_if_unmeasured(worker) else { return Ok(()) };
     let learned = store.device_model(device, FORMAT).await?;
     // Without a readable model, the worker starts cold.
     if let Some(earlier) = learned.and_then(|learned| read_device_model(&learned).ok()) {

@@ -1,7 +1,7 @@
 //! Changes of workers: join, leave, out of memory, and overrides by an operator.
 
 use evenstep_core::job::WorkerState;
-use evenstep_protocol::{JoinAnswer, JoinRequest, OomAnswer, OomReport, WorkerId, WorkerOverride};
+use evenstep_protocol::{JoinRequest, JoinResponse, OomReport, OomResponse, WorkerId, WorkerOverride};
 use evenstep_store::{MemberEvent, MemberEventKind, StoreError};
 
 use super::error::JobError;
@@ -16,14 +16,14 @@ impl Job {
     ///
     /// # Errors An error if the job is full, if the worker must wait because it joined and left too often, or
     /// if the store fails.
-    pub async fn join(&self, request: JoinRequest) -> Result<JoinAnswer, JobError> {
+    pub async fn join(&self, request: JoinRequest) -> Result<JoinResponse, JobError> {
         match self.try_join(request.clone()).await {
-            Err(JobError::Store(StoreError::Taken)) => self.try_join(request).await,
+            Err(JobError::Store(StoreError::Superseded)) => self.try_join(request).await,
             outcome => outcome,
         }
     }
 
-    async fn try_join(&self, request: JoinRequest) -> Result<JoinAnswer, JobError> {
+    async fn try_join(&self, request: JoinRequest) -> Result<JoinResponse, JobError> {
         let mut guard = self.lock().await?;
         let (worker, now_unix_ms) = (request.worker.clone(), guard.now_unix_ms);
         let state = guard.state();
@@ -64,14 +64,14 @@ impl Job {
     /// Removes a worker from the next iteration on.
     ///
     /// # Errors [`JobError::UnknownWorker`], or an error of the store.
-    pub async fn leave(&self, worker: &WorkerId) -> Result<JoinAnswer, JobError> {
+    pub async fn leave(&self, worker: &WorkerId) -> Result<JoinResponse, JobError> {
         match self.try_leave(worker).await {
-            Err(JobError::Store(StoreError::Taken)) => self.try_leave(worker).await,
+            Err(JobError::Store(StoreError::Superseded)) => self.try_leave(worker).await,
             outcome => outcome,
         }
     }
 
-    async fn try_leave(&self, worker: &WorkerId) -> Result<JoinAnswer, JobError> {
+    async fn try_leave(&self, worker: &WorkerId) -> Result<JoinResponse, JobError> {
         let mut guard = self.lock_with(worker).await?;
         let now_unix_ms = guard.now_unix_ms;
         if guard.change().state.members.leave(worker, now_unix_ms) {
@@ -88,14 +88,22 @@ impl Job {
     /// - [`JobError::UnknownWorker`].
     /// - [`JobError::Invalid`] if the iteration has no allocation.
     /// - An error of the store.
-    pub async fn out_of_memory(&self, worker: &WorkerId, report: &OomReport) -> Result<OomAnswer, JobError> {
+    pub async fn out_of_memory(
+        &self,
+        worker: &WorkerId,
+        report: &OomReport,
+    ) -> Result<OomResponse, JobError> {
         match self.try_out_of_memory(worker, report).await {
-            Err(JobError::Store(StoreError::Taken)) => self.try_out_of_memory(worker, report).await,
+            Err(JobError::Store(StoreError::Superseded)) => self.try_out_of_memory(worker, report).await,
             outcome => outcome,
         }
     }
 
-    async fn try_out_of_memory(&self, worker: &WorkerId, report: &OomReport) -> Result<OomAnswer, JobError> {
+    async fn try_out_of_memory(
+        &self,
+        worker: &WorkerId,
+        report: &OomReport,
+    ) -> Result<OomResponse, JobError> {
         let mut guard = self.lock_with(worker).await?;
         let next = guard.state().next_iteration;
         if report.iteration >= next {
@@ -125,7 +133,7 @@ impl Job {
             }
         };
         self.publish_members(guard.state());
-        Ok(OomAnswer {
+        Ok(OomResponse {
             job_id: self.id().clone(),
             worker: worker.clone(),
             max_local_batch: cap,
@@ -184,10 +192,10 @@ impl Job {
     }
 
     /// Publishes a durable change of the workers.
-    fn settle_membership(&self, mut guard: StateGuard<'_>, worker: WorkerId) -> JoinAnswer {
+    fn settle_membership(&self, mut guard: StateGuard<'_>, worker: WorkerId) -> JoinResponse {
         guard.settle();
         self.publish_members(guard.state());
-        JoinAnswer {
+        JoinResponse {
             job_id: self.id().clone(),
             worker,
             generation: guard.state().members.generation(),

@@ -51,5 +51,5 @@ pub use live::{Cursor, Updates};
 pub use load::HISTORY_ITERATIONS;
 pub use membership::WORKERS_MAX;
 pub use registry::{JOBS_MAX, Jobs};
-pub use responses::AllocateResponse;
+pub use responses::ResponseBytes;
 pub use validate::LOOK_AHEAD_MAX;

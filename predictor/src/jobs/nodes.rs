@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use evenstep_protocol::{NodeId, NodeLine};
+use evenstep_protocol::{NodeId, NodeSummary};
 
 /// Milliseconds without a sample after which a node is no longer shown: one day.
 const SILENCE_MAX_MS: i64 = 86_400_000;
@@ -12,9 +12,9 @@ const NODES_MAX: usize = 20_000;
 
 /// The nodes with a sample in the last day.
 #[derive(Debug, Default)]
-pub struct NodesSeen(Mutex<BTreeMap<NodeId, i64>>);
+pub struct NewestSamples(Mutex<BTreeMap<NodeId, i64>>);
 
-impl NodesSeen {
+impl NewestSamples {
     /// Records a sample of a node, with its time by the node's clock.
     pub fn saw(&self, node: &NodeId, at_unix_ms: i64) {
         let mut nodes = self.lock();
@@ -26,12 +26,12 @@ impl NodesSeen {
     }
 
     /// Returns all nodes by ID.
-    pub fn lines(&self, now_unix_ms: i64) -> Vec<NodeLine> {
+    pub fn lines(&self, now_unix_ms: i64) -> Vec<NodeSummary> {
         let mut nodes = self.lock();
         nodes.retain(|_, at_unix_ms| now_unix_ms.saturating_sub(*at_unix_ms) <= SILENCE_MAX_MS);
         nodes
             .iter()
-            .map(|(node, at_unix_ms)| NodeLine { node: node.clone(), at_unix_ms: *at_unix_ms })
+            .map(|(node, at_unix_ms)| NodeSummary { node: node.clone(), at_unix_ms: *at_unix_ms })
             .collect()
     }
 
@@ -45,12 +45,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_silent_for_a_day_is_not_shown() {
-        let seen = NodesSeen::default();
+    fn nodes_silent_for_a_day_are_not_shown() {
+        let seen = NewestSamples::default();
         let [a, b] = ["a", "b"].map(|node| NodeId::new(node).unwrap());
         seen.saw(&a, 1_000);
         seen.saw(&b, 90_000_000);
         seen.saw(&b, 80_000_000);
-        assert_eq!(seen.lines(90_000_000), [NodeLine { node: b, at_unix_ms: 90_000_000 }]);
+        assert_eq!(seen.lines(90_000_000), [NodeSummary { node: b, at_unix_ms: 90_000_000 }]);
     }
 }

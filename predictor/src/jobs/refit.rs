@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use evenstep_core::forecast::narx::Narx;
 use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAINING_ROWS_MAX, Training};
-use evenstep_core::job::{BadModels, FORMAT, Models, trainings, write_device_model, write_models};
+use evenstep_core::job::{FORMAT, ModelFormatError, Models, trainings, write_device_model, write_models};
 use evenstep_protocol::WorkerId;
 use evenstep_store::{Change, StoreError};
 
@@ -23,7 +23,7 @@ impl Job {
             return Ok(());
         }
         let mut guard = self.lock().await?;
-        let due = guard.change().state.models.take_due(REFIT_OBSERVATIONS);
+        let due = guard.change().state.models.take_due_refits(REFIT_OBSERVATIONS);
         guard.settle();
         drop(guard);
         let mut networks = Vec::new();
@@ -79,7 +79,7 @@ impl Job {
         devices: BTreeMap<String, Vec<WorkerId>>,
     ) -> Result<(), JobError> {
         let job_id = self.id().clone();
-        let encode = move || -> Result<Vec<Change>, BadModels> {
+        let encode = move || -> Result<Vec<Change>, ModelFormatError> {
             let state = write_models(&models)?;
             let mut changes = vec![Change::Models { job_id, format: FORMAT, state }];
             for (device, workers) in devices {

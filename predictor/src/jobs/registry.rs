@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use evenstep_observability::metrics::Family;
 use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_protocol::{
-    JobId, JobLine, JobSpec, JobView, LiveView, NodeId, NodeSample, NodeView, TelemetryAnswer,
+    JobId, JobSpec, JobSummary, JobView, LiveView, NodeId, NodeSample, NodeView, TelemetryResponse,
 };
 use evenstep_store::{Change, Owner, RollUp, Store, TelemetryRows};
 
@@ -16,7 +16,7 @@ use super::fits::Pool;
 use super::job::Job;
 use super::live::JobFamilies;
 use super::load;
-use super::nodes::NodesSeen;
+use super::nodes::NewestSamples;
 use crate::clock::Clock;
 
 /// Limit of jobs in one predictor.
@@ -28,7 +28,7 @@ pub struct Jobs {
     store: Store,
     clock: Clock,
     jobs: RwLock<BTreeMap<JobId, Arc<Job>>>,
-    nodes_seen: NodesSeen,
+    newest_samples: NewestSamples,
     /// Write-locked while the jobs are given up, so that requests fail only after the lease has ended.
     resigning: tokio::sync::RwLock<()>,
 }
@@ -40,7 +40,7 @@ impl Jobs {
             store,
             clock,
             jobs: RwLock::default(),
-            nodes_seen: NodesSeen::default(),
+            newest_samples: NewestSamples::default(),
             resigning: tokio::sync::RwLock::default(),
         }
     }
@@ -98,7 +98,7 @@ impl Jobs {
         for job_id in self.store.job_ids().await? {
             let view = match self.known(&job_id, registration) {
                 Some(job) => job.view().await.map(Some),
-                None if self.store.is_shared() => self.stored_view(&job_id).await,
+                None if self.store.is_shared() => self.view_from_store(&job_id).await,
                 None => self.job(&job_id).await?.view().await.map(Some),
             };
             match view {
@@ -112,7 +112,7 @@ impl Jobs {
     }
 
     /// Returns the summary of a job in the store without keeping it in memory.
-    async fn stored_view(&self, job_id: &JobId) -> Result<Option<JobView>, JobError> {
+    async fn view_from_store(&self, job_id: &JobId) -> Result<Option<JobView>, JobError> {
         let state = load::load(&self.store, job_id, self.clock.now_unix_ms(), |_| {}).await?;
         Ok(state.map(|state| describe::job(&state, job_id)))
     }
@@ -197,15 +197,15 @@ impl Jobs {
     /// Stores samples of an agent, each once.
     ///
     /// # Errors An error of the store. Nothing is stored then.
-    pub async fn telemetry(&self, rows: TelemetryRows) -> Result<TelemetryAnswer, JobError> {
+    pub async fn telemetry(&self, rows: TelemetryRows) -> Result<TelemetryResponse, JobError> {
         let (node, boot_id) = (rows.node().clone(), rows.boot_id().to_owned());
         let (count, next_sequence) = (rows.len() as u64, rows.next_sequence());
         let latest = rows.rows().map(|row| row.at_unix_ms).max();
         let stored = self.store.write(vec![Change::Telemetry(rows)], self.clock.now_unix_ms()).await?;
         if let Some(at_unix_ms) = latest {
-            self.nodes_seen.saw(&node, at_unix_ms);
+            self.newest_samples.saw(&node, at_unix_ms);
         }
-        Ok(TelemetryAnswer { node, boot_id, next_sequence, stored, duplicates: count - stored })
+        Ok(TelemetryResponse { node, boot_id, next_sequence, stored, duplicates: count - stored })
     }
 
     /// Loads the time of the newest sample of each node from the store, so that nodes that stopped sending
@@ -213,8 +213,8 @@ impl Jobs {
     ///
     /// # Errors An error of the store.
     pub async fn load_nodes(&self) -> Result<(), JobError> {
-        for (node, at_unix_ms) in self.store.nodes_heard().await? {
-            self.nodes_seen.saw(&node, at_unix_ms);
+        for (node, at_unix_ms) in self.store.latest_sample_times().await? {
+            self.newest_samples.saw(&node, at_unix_ms);
         }
         Ok(())
     }
@@ -226,11 +226,11 @@ impl Jobs {
         let registration = self.store.registration()?;
         let line = |(job_id, url): (JobId, Option<String>)| match self.known(&job_id, registration) {
             Some(job) if url.is_none() => job.live().line(&job_id),
-            _ => JobLine::named(job_id, url),
+            _ => JobSummary::named(job_id, url),
         };
         let jobs = self.store.owners().await?.into_iter().map(line).collect();
         let now_unix_ms = self.clock.now_unix_ms();
-        Ok(LiveView { now_unix_ms, jobs, nodes: self.nodes_seen.lines(now_unix_ms) })
+        Ok(LiveView { now_unix_ms, jobs, nodes: self.newest_samples.lines(now_unix_ms) })
     }
 
     /// Whether this predictor still owns the job, and the job still exists.
@@ -250,7 +250,7 @@ impl Jobs {
             "evenstep_node_last_sample_timestamp_seconds",
             "Time of the latest sample of a node, by its clock.",
         );
-        for line in self.nodes_seen.lines(self.clock.now_unix_ms()) {
+        for line in self.newest_samples.lines(self.clock.now_unix_ms()) {
             last_sample.say([("node", line.node.as_str())], line.at_unix_ms as f64 / 1e3);
         }
         let mut families = of_jobs.done();

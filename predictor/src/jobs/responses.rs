@@ -4,22 +4,22 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use evenstep_protocol::{AllocateRequest, WorkerId, WorkerReport};
-use evenstep_store::StoredAnswer;
+use evenstep_store::StoredAllocation;
 
 /// Number of responses in memory per job. Older ones are read from the store.
 const RESPONSES_KEPT: usize = 256;
 
 /// The response to `/allocate`, byte for byte as stored.
 #[derive(Debug, Clone)]
-pub struct AllocateResponse {
+pub struct ResponseBytes {
     /// Generation in which it was planned.
     pub generation: u64,
     /// The JSON body, shared and not copied.
     pub body: Bytes,
 }
 
-impl From<StoredAnswer> for AllocateResponse {
-    fn from(stored: StoredAnswer) -> Self {
+impl From<StoredAllocation> for ResponseBytes {
+    fn from(stored: StoredAllocation) -> Self {
         Self { generation: stored.generation, body: stored.answer }
     }
 }
@@ -33,7 +33,7 @@ pub struct Published {
     pub generation: u64,
     /// Generation of the latest departure.
     pub departed_generation: u64,
-    responses: BTreeMap<u64, AllocateResponse>,
+    responses: BTreeMap<u64, ResponseBytes>,
     seen: BTreeMap<WorkerId, Seen>,
 }
 
@@ -42,7 +42,7 @@ impl Published {
     /// are known.
     ///
     /// `None` if the request needs a plan or a read from the store.
-    pub fn response(&self, request: &AllocateRequest) -> Option<AllocateResponse> {
+    pub fn response(&self, request: &AllocateRequest) -> Option<ResponseBytes> {
         if !self.loaded || request.generation != self.generation {
             return None;
         }
@@ -51,17 +51,17 @@ impl Published {
     }
 
     /// Returns the response in memory unless one of its workers has departed since.
-    pub fn valid(&self, iteration: u64) -> Option<&AllocateResponse> {
+    pub fn valid(&self, iteration: u64) -> Option<&ResponseBytes> {
         self.responses.get(&iteration).filter(|response| response.generation >= self.departed_generation)
     }
 
     /// Returns the response in memory, valid or void.
-    pub fn latest(&self, iteration: u64) -> Option<&AllocateResponse> {
+    pub fn latest(&self, iteration: u64) -> Option<&ResponseBytes> {
         self.responses.get(&iteration)
     }
 
     /// Keeps a response, and drops the oldest if there are too many.
-    pub fn keep(&mut self, iteration: u64, response: AllocateResponse) {
+    pub fn keep(&mut self, iteration: u64, response: ResponseBytes) {
         self.responses.insert(iteration, response);
         while self.responses.len() > RESPONSES_KEPT {
             self.responses.pop_first();

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use evenstep_core::job::JobState;
 use evenstep_protocol::{
-    AllocateAnswer, Allocation, ForecastView, JobView, SpeedPoint, SpeedsView, WorkerId, WorkersView,
+    AllocateResponse, Allocation, ForecastView, JobView, SpeedPoint, SpeedsView, WorkerId, WorkersView,
 };
-use evenstep_store::StoredAnswer;
+use evenstep_store::StoredAllocation;
 
 use super::describe;
 use super::error::JobError;
@@ -38,9 +38,9 @@ impl Job {
     /// Returns up to `limit` allocations, from iteration `from` on.
     ///
     /// # Errors An error of the store.
-    pub async fn allocations(&self, from: u64, limit: u64) -> Result<Vec<AllocateAnswer>, JobError> {
+    pub async fn allocations(&self, from: u64, limit: u64) -> Result<Vec<AllocateResponse>, JobError> {
         let stored = self.store().answers(self.id(), from, limit).await?;
-        Ok(stored.iter().map(StoredAnswer::parse).collect::<Result<_, _>>()?)
+        Ok(stored.iter().map(StoredAllocation::parse).collect::<Result<_, _>>()?)
     }
 
     /// Returns predicted and actual speeds of up to `limit` iterations from iteration `from` on, of one

@@ -10,15 +10,15 @@ use evenstep_client::failover::{Failover, Outcome};
 use evenstep_protocol::{JobId, Problem};
 use serde::de::DeserializeOwned;
 
-use super::sse::{Said, Stream};
-use super::state::{Heard, News};
+use super::sse::{Element, Stream};
+use super::state::{FeedEvent, StreamEvent};
 
 /// Capacity of the queue of events. A thread waits while the queue is full.
-const NEWS_MAX: usize = 1024;
+const QUEUED_EVENTS_MAX: usize = 1024;
 /// Timeout for connecting, and for the beginning of a response.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Size limit of a response that is not a stream, in bytes.
-const ANSWER_BYTES_MAX: u64 = 32 << 20;
+const RESPONSE_BYTES_MAX: u64 = 32 << 20;
 /// Age at which a stream is reopened. Otherwise the failure of the server's machine would not be noticed.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause between two attempts to connect.
@@ -26,9 +26,9 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which the nodes' samples are read.
 const NODES_EVERY: Duration = Duration::from_secs(5);
 /// History that a chart begins with: half an hour, as far as the chart has columns.
-const PAST: &str = "?since_s=1800&points=300";
+const HISTORY_QUERY: &str = "?since_s=1800&points=300";
 /// Limit of closing streams. A thread that waits for data of its server ends with the next event.
-const LEAVING_MAX: usize = 16;
+const CLOSING_STREAMS_MAX: usize = 16;
 
 /// Follows streams.
 pub struct Feed {
@@ -53,7 +53,7 @@ enum End {
     /// The stream reached its maximum age, or the server changed.
     Old,
     /// The job does not exist.
-    NotThere,
+    UnknownJob,
     /// The stream failed, or could not be opened.
     Lost(String),
 }
@@ -63,23 +63,23 @@ enum End {
 struct Source {
     servers: Servers,
     http: ureq::Agent,
-    news: SyncSender<News>,
+    news: SyncSender<FeedEvent>,
 }
 
 impl Feed {
     /// Starts to follow all jobs.
     ///
     /// # Errors An error if the system cannot start a thread.
-    pub fn start(servers: Servers) -> std::io::Result<(Self, Receiver<News>)> {
+    pub fn start(servers: Servers) -> std::io::Result<(Self, Receiver<FeedEvent>)> {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
-            .timeout_connect(Some(ANSWER_TIMEOUT))
-            .timeout_recv_response(Some(ANSWER_TIMEOUT))
+            .timeout_connect(Some(RESPONSE_TIMEOUT))
+            .timeout_recv_response(Some(RESPONSE_TIMEOUT))
             .timeout_recv_body(Some(STREAM_TIMEOUT))
             .user_agent(concat!("evenstep-predictor/", env!("CARGO_PKG_VERSION")))
             .build();
-        let (sender, receiver) = mpsc::sync_channel(NEWS_MAX);
+        let (sender, receiver) = mpsc::sync_channel(QUEUED_EVENTS_MAX);
         let source = Source { servers, http: config.into(), news: sender };
         let (all, left) = mpsc::channel();
         let thread = source.clone().follow(Subject::All, left)?;
@@ -92,7 +92,7 @@ impl Feed {
     pub fn follow(&mut self, job: JobId) -> Result<(), String> {
         self.leave();
         self.threads.retain(|thread| !thread.is_finished());
-        if self.threads.len() > LEAVING_MAX {
+        if self.threads.len() > CLOSING_STREAMS_MAX {
             return Err("too many connections are closing; go back and try again in a moment".to_owned());
         }
         let (stay, left) = mpsc::channel();
@@ -113,19 +113,20 @@ impl Source {
     /// dropped.
     fn follow(self, subject: Subject, left: Receiver<()>) -> std::io::Result<JoinHandle<()>> {
         // A separate failover order: another predictor may serve the job than the one that lists all jobs.
-        let stream = Following { failover: Failover::new(self.servers.clone()), source: self, subject, left };
+        let stream =
+            StreamThread { failover: Failover::new(self.servers.clone()), source: self, subject, left };
         thread::Builder::new().name("live".into()).spawn(move || stream.run())
     }
 }
 
-struct Following {
+struct StreamThread {
     source: Source,
     failover: Failover,
     subject: Subject,
     left: Receiver<()>,
 }
 
-impl Following {
+impl StreamThread {
     fn run(self) {
         loop {
             let end = match self.open() {
@@ -135,8 +136,8 @@ impl Following {
             let heard = match end {
                 End::Left => return,
                 End::Old => continue,
-                End::NotThere => Heard::Gone,
-                End::Lost(why) => Heard::Lost(why),
+                End::UnknownJob => StreamEvent::Gone,
+                End::Lost(why) => StreamEvent::Lost(why),
             };
             // The job may be created, or served again, later.
             if !self.say(heard) || self.left.recv_timeout(RETRY_EVERY) != Err(RecvTimeoutError::Timeout) {
@@ -153,10 +154,10 @@ impl Following {
     }
 
     /// Forwards an event. Returns false if the receiver was dropped.
-    fn say(&self, heard: Heard) -> bool {
+    fn say(&self, heard: StreamEvent) -> bool {
         let news = match &self.subject {
-            Subject::All => News::All(heard, self.failover.first()),
-            Subject::Job(job) => News::Job(job.clone(), heard),
+            Subject::All => FeedEvent::All(heard, self.failover.first()),
+            Subject::Job(job) => FeedEvent::Job(job.clone(), heard),
         };
         self.source.news.send(news).is_ok()
     }
@@ -167,20 +168,20 @@ impl Following {
 
     /// Forwards the events of a stream until it ends.
     fn listen(&self, mut stream: Stream<impl Read>) -> End {
-        if !self.say(Heard::Linked) {
+        if !self.say(StreamEvent::Opened) {
             return End::Left;
         }
         // Read after the stream was opened, so that no change in between is missed.
         if let Subject::Job(job) = &self.subject {
-            self.fetch(&format!("/v1/jobs/{job}/log"), Heard::Logs);
-            self.fetch(&format!("/v1/jobs/{job}/history{PAST}"), Heard::History);
-            self.fetch(&format!("/v1/jobs/{job}/workers"), Heard::Workers);
+            self.fetch(&format!("/v1/jobs/{job}/log"), StreamEvent::Logs);
+            self.fetch(&format!("/v1/jobs/{job}/history{HISTORY_QUERY}"), StreamEvent::History);
+            self.fetch(&format!("/v1/jobs/{job}/workers"), StreamEvent::Workers);
         }
         let mut nodes_due = Instant::now();
         loop {
             let (name, data) = match stream.next() {
-                Ok(Some(Said::Event(name, data))) => (name, data),
-                Ok(Some(Said::Alive)) => (String::new(), String::new()),
+                Ok(Some(Element::Event(name, data))) => (name, data),
+                Ok(Some(Element::Alive)) => (String::new(), String::new()),
                 Ok(None) => return End::Lost("the predictor ended the stream".to_owned()),
                 Err(error) if error.kind() == ErrorKind::TimedOut => return End::Old,
                 Err(error) => return End::Lost(format!("the stream failed: {error}")),
@@ -189,34 +190,35 @@ impl Following {
                 return End::Left;
             }
             let heard = match (name.as_str(), &self.subject) {
-                ("jobs", _) => serde_json::from_str(&data).map(Heard::Jobs),
-                ("step", _) => serde_json::from_str(&data).map(|step| Heard::Step(Box::new(step))),
-                ("log", _) => serde_json::from_str(&data).map(Heard::Log),
+                ("jobs", _) => serde_json::from_str(&data).map(StreamEvent::Jobs),
+                ("step", _) => serde_json::from_str(&data).map(|step| StreamEvent::Step(Box::new(step))),
+                ("log", _) => serde_json::from_str(&data).map(StreamEvent::Log),
                 // Deleted, or served by another predictor now: opening the stream again finds out which.
                 ("gone", _) => return End::Old,
                 ("changed", Subject::Job(job)) => {
-                    self.fetch(&format!("/v1/jobs/{job}/workers"), Heard::Workers);
-                    Ok(Heard::Alive)
+                    self.fetch(&format!("/v1/jobs/{job}/workers"), StreamEvent::Workers);
+                    Ok(StreamEvent::Alive)
                 }
-                _ => Ok(Heard::Alive),
+                _ => Ok(StreamEvent::Alive),
             };
-            let heard =
-                heard.unwrap_or_else(|error| Heard::Lost(format!("cannot read the event {name:?}: {error}")));
+            let heard = heard.unwrap_or_else(|error| {
+                StreamEvent::Lost(format!("cannot read the event {name:?}: {error}"))
+            });
             if !self.say(heard) {
                 return End::Left;
             }
             if name == "jobs" && Instant::now() >= nodes_due {
                 nodes_due = Instant::now() + NODES_EVERY;
-                self.fetch("/v1/nodes", Heard::Nodes);
+                self.fetch("/v1/nodes", StreamEvent::Nodes);
             }
         }
     }
 
     /// Reads a path and forwards its value. After a failure the previous value stays, and the stream reports
     /// that the connection is lost.
-    fn fetch<T: DeserializeOwned>(&self, path: &str, heard: impl FnOnce(T) -> Heard) {
+    fn fetch<T: DeserializeOwned>(&self, path: &str, heard: impl FnOnce(T) -> StreamEvent) {
         let Ok(mut body) = self.ask(path) else { return };
-        if let Ok(value) = body.with_config().limit(ANSWER_BYTES_MAX).read_json() {
+        if let Ok(value) = body.with_config().limit(RESPONSE_BYTES_MAX).read_json() {
             self.say(heard(value));
         }
     }
@@ -240,7 +242,7 @@ impl Following {
         });
         match answer {
             Ok(Some(body)) => Ok(body),
-            Ok(None) => Err(End::NotThere),
+            Ok(None) => Err(End::UnknownJob),
             Err(unreachable) => Err(End::Lost(unreachable.to_string())),
         }
     }
@@ -248,7 +250,7 @@ impl Following {
 
 /// The message of an error response.
 fn refusal(status: u16, mut body: ureq::Body) -> String {
-    match body.with_config().limit(ANSWER_BYTES_MAX).read_json::<Problem>() {
+    match body.with_config().limit(RESPONSE_BYTES_MAX).read_json::<Problem>() {
         Ok(problem) => format!("{status} {}", problem.detail),
         Err(_) => format!("{status}, not a response of a predictor; check the URL"),
     }

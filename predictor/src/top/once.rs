@@ -11,12 +11,12 @@ use ratatui::layout::Rect;
 use super::Args;
 use super::draw::{Theme, draw};
 use super::feed::Feed;
-use super::state::{Heard, Link, News, State};
+use super::state::{ConnectionState, FeedEvent, State, StreamEvent};
 
 /// Time limit for all data of a frame.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DATA_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for the latest iteration of a job, the first event of its stream. After it, the job has none.
-const STEP_PATIENCE: Duration = Duration::from_secs(1);
+const STEP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Width if the environment does not set one.
 const WIDTH: u16 = 120;
 const WIDTH_MAX: u16 = 1000;
@@ -44,22 +44,22 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Receives events until the requested data is complete.
-fn listen(state: &mut State, news: &Receiver<News>) -> anyhow::Result<Duration> {
+fn listen(state: &mut State, news: &Receiver<FeedEvent>) -> anyhow::Result<Duration> {
     let started = Instant::now();
     let mut step_due = None;
     loop {
-        if let Link::Lost(_, why) = &state.link {
+        if let ConnectionState::Lost(_, why) = &state.link {
             bail!("no predictor responds: {why}");
         }
         if let Some(open) = &state.open {
             if open.gone {
                 bail!("unknown job {}; run without --job to list all jobs", open.job_id);
             }
-            if let Link::Lost(_, why) = &open.link {
+            if let ConnectionState::Lost(_, why) = &open.link {
                 bail!("cannot follow job {}: {why}", open.job_id);
             }
             if open.workers.is_some() && step_due.is_none() {
-                step_due = Some(Instant::now() + STEP_PATIENCE);
+                step_due = Some(Instant::now() + STEP_TIMEOUT);
             }
         }
         let has_step = state.open.as_ref().is_none_or(|open| {
@@ -69,15 +69,16 @@ fn listen(state: &mut State, news: &Receiver<News>) -> anyhow::Result<Duration> 
         if state.nodes.is_some() && state.live.is_some() && has_step {
             return Ok(started.elapsed());
         }
-        let left = PATIENCE.saturating_sub(started.elapsed());
+        let left = DATA_TIMEOUT.saturating_sub(started.elapsed());
         if left.is_zero() {
-            bail!("{} did not send all data within {} s; retry", state.server, PATIENCE.as_secs());
+            bail!("{} did not send all data within {} s; retry", state.server, DATA_TIMEOUT.as_secs());
         }
         let wait = step_due.map_or(left, |due| due.saturating_duration_since(Instant::now()).min(left));
         if let Ok(news) = news.recv_timeout(wait.max(Duration::from_millis(1))) {
-            let signs_of_life = matches!(news, News::All(Heard::Alive, _) | News::Job(_, Heard::Alive));
+            let signs_of_life =
+                matches!(news, FeedEvent::All(StreamEvent::Alive, _) | FeedEvent::Job(_, StreamEvent::Alive));
             if !signs_of_life {
-                state.hear(news, started.elapsed());
+                state.apply(news, started.elapsed());
             }
         }
     }
@@ -119,16 +120,16 @@ mod tests {
         let mut state = State::new("http://a:1".into(), None);
         let names: Vec<String> = (0..60).map(|at| format!("job-{at}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        state.hear(News::All(Heard::Jobs(live(&names)), "http://a:1".into()), Duration::ZERO);
+        state.apply(FeedEvent::All(StreamEvent::Jobs(live(&names)), "http://a:1".into()), Duration::ZERO);
         let text = text(&state, Duration::ZERO, 100);
         assert!(names.iter().all(|name| text.contains(name)), "{text}");
         assert!(!text.contains("quit") && text.lines().all(|line| line.chars().count() <= 100), "{text}");
     }
 
     #[test]
-    fn all_workers_of_a_job_are_there() {
+    fn all_workers_of_a_job_are_shown() {
         let mut state = State::new("http://a:1".into(), Some(job_id("a")));
-        state.hear(News::Job(job_id("a"), Heard::Step(Box::new(step(3, 64)))), Duration::ZERO);
+        state.apply(FeedEvent::Job(job_id("a"), StreamEvent::Step(Box::new(step(3, 64)))), Duration::ZERO);
         let text = text(&state, Duration::ZERO, 120);
         assert!((0..64).all(|rank| text.contains(&format!("node-a/{rank} "))), "{text}");
     }

@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::Args;
 use super::draw::{Theme, draw};
 use super::feed::Feed;
-use super::state::{Do, Key, News, State};
+use super::state::{Action, FeedEvent, Key, State};
 
 /// Longest wait for a key before events are read.
 const KEY_WAIT: Duration = Duration::from_millis(50);
@@ -29,10 +29,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(job) = &args.job {
         feed.follow(job.clone()).map_err(anyhow::Error::msg)?;
     }
-    let told = told_to_end()?;
+    let terminated = termination_flag()?;
     let colours = std::env::var_os("NO_COLOR").is_none_or(|said| said.is_empty());
     let mut terminal = ratatui::try_init()?;
-    let ran = watch(&mut terminal, &mut state, &mut feed, &news, Theme::new(colours), &told);
+    let ran = watch(&mut terminal, &mut state, &mut feed, &news, Theme::new(colours), &terminated);
     // Restored after every outcome, also an error.
     ratatui::restore();
     ran
@@ -42,16 +42,16 @@ fn watch(
     terminal: &mut DefaultTerminal,
     state: &mut State,
     feed: &mut Feed,
-    news: &Receiver<News>,
+    news: &Receiver<FeedEvent>,
     theme: Theme,
-    told: &AtomicBool,
+    terminated: &AtomicBool,
 ) -> anyhow::Result<()> {
     let started = Instant::now();
     let mut drawn: Option<Instant> = None;
-    while !told.load(Ordering::Relaxed) {
+    while !terminated.load(Ordering::Relaxed) {
         let mut changed = drawn.is_none_or(|drawn| drawn.elapsed() >= DRAW_EVERY);
         while let Ok(news) = news.try_recv() {
-            state.hear(news, started.elapsed());
+            state.apply(news, started.elapsed());
             changed = true;
         }
         if changed {
@@ -64,10 +64,10 @@ fn watch(
         drawn = None;
         let Event::Key(pressed) = event::read()? else { continue };
         match key(pressed).map(|key| state.key(key)) {
-            Some(Do::Quit) => return Ok(()),
-            Some(Do::Follow(job)) => state.notice = feed.follow(job).err(),
-            Some(Do::Leave) => feed.leave(),
-            Some(Do::Nothing) | None => {}
+            Some(Action::Quit) => return Ok(()),
+            Some(Action::Follow(job)) => state.notice = feed.follow(job).err(),
+            Some(Action::Leave) => feed.leave(),
+            Some(Action::Nothing) | None => {}
         }
     }
     Ok(())
@@ -97,14 +97,14 @@ fn key(pressed: KeyEvent) -> Option<Key> {
 
 /// Returns a flag that becomes true on SIGTERM, so that the terminal is restored before the program ends. On
 /// SIGHUP the terminal is closed and a read of keys would never return: the process exits at once.
-fn told_to_end() -> anyhow::Result<Arc<AtomicBool>> {
-    let told = Arc::new(AtomicBool::new(false));
+fn termination_flag() -> anyhow::Result<Arc<AtomicBool>> {
+    let terminated = Arc::new(AtomicBool::new(false));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (mut terminate, mut hang_up) = {
         let _inside = runtime.enter();
         (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?)
     };
-    let tell = told.clone();
+    let tell = terminated.clone();
     thread::Builder::new().name("signals".into()).spawn(move || {
         runtime.block_on(async {
             tokio::select! {
@@ -114,5 +114,5 @@ fn told_to_end() -> anyhow::Result<Arc<AtomicBool>> {
         });
         tell.store(true, Ordering::Relaxed);
     })?;
-    Ok(told)
+    Ok(terminated)
 }

@@ -7,7 +7,7 @@ const EVENT_BYTES_MAX: usize = 8 << 20;
 
 /// An element of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum Element {
     /// An event: its name and its data.
     Event(String, String),
     /// A comment, or an event without data. It shows that the server is alive.
@@ -28,18 +28,18 @@ impl<R: Read> Stream<R> {
     /// Returns the next element; `None` at the end of the stream.
     ///
     /// # Errors An error if the connection fails or an event is too long.
-    pub fn next(&mut self) -> io::Result<Option<Said>> {
+    pub fn next(&mut self) -> io::Result<Option<Element>> {
         let (mut name, mut data) = (String::new(), String::new());
         loop {
             let Some(line) = self.line(EVENT_BYTES_MAX - data.len())? else { return Ok(None) };
             let (field, value) = line.split_once(':').unwrap_or((&line, ""));
             let value = value.strip_prefix(' ').unwrap_or(value);
             match field {
-                "" if !line.is_empty() => return Ok(Some(Said::Alive)),
+                "" if !line.is_empty() => return Ok(Some(Element::Alive)),
                 // An empty line ends an event. An event without data only changed a setting, such as the
                 // pause before reconnecting.
-                "" if data.is_empty() => return Ok(Some(Said::Alive)),
-                "" => return Ok(Some(Said::Event(name, data))),
+                "" if data.is_empty() => return Ok(Some(Element::Alive)),
+                "" => return Ok(Some(Element::Event(name, data))),
                 "event" => value.clone_into(&mut name),
                 "data" => data.push_str(value),
                 _ => {}
@@ -67,18 +67,18 @@ impl<R: Read> Stream<R> {
 mod tests {
     use super::*;
 
-    fn all(text: &str) -> Vec<Said> {
+    fn all(text: &str) -> Vec<Element> {
         let mut stream = Stream::new(text.as_bytes());
         std::iter::from_fn(|| stream.next().unwrap()).collect()
     }
 
     #[test]
-    fn events_and_signs_of_life_are_told_apart() {
-        let event = |name: &str, data: &str| Said::Event(name.into(), data.into());
+    fn events_and_heartbeats_are_distinguished() {
+        let event = |name: &str, data: &str| Element::Event(name.into(), data.into());
         let text = "retry: 2000\n\nevent: step\ndata: {\"a\":\ndata: 1}\n\n:\n\nevent: gone\r\ndata: {}\r\n\r\nevent: cut\nda";
-        let said: Vec<_> = all(text).into_iter().filter(|said| *said != Said::Alive).collect();
+        let said: Vec<_> = all(text).into_iter().filter(|said| *said != Element::Alive).collect();
         assert_eq!(said, [event("step", "{\"a\":1}"), event("gone", "{}")]);
-        assert_eq!(all(": still here\n\n").first(), Some(&Said::Alive));
+        assert_eq!(all(": still here\n\n").first(), Some(&Element::Alive));
     }
 
     #[test]

@@ -6,11 +6,11 @@ mod key;
 use std::time::Duration;
 
 use evenstep_protocol::{
-    HistoryView, JobId, JobLine, LiveView, LogEntry, LogView, NodesView, StepView, WorkersView,
+    HistoryView, JobId, JobSummary, LiveView, LogEntry, LogView, NodesView, StepView, WorkersView,
 };
 
 pub use job::OpenJob;
-pub use key::{Do, Key};
+pub use key::{Action, Key};
 
 /// Longest time without an event. A stream sends at least one every 5 s: after this time the connection is
 /// lost or the server hangs.
@@ -18,18 +18,18 @@ const SILENCE_MAX: Duration = Duration::from_secs(12);
 
 /// An event of a stream.
 #[derive(Debug, Clone, PartialEq)]
-pub enum News {
+pub enum FeedEvent {
     /// An event of the stream of all jobs, and the URL of its server.
-    All(Heard, String),
+    All(StreamEvent, String),
     /// An event of one job.
-    Job(JobId, Heard),
+    Job(JobId, StreamEvent),
 }
 
 /// An event, or data that was read because of one.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Heard {
+pub enum StreamEvent {
     /// The stream was opened.
-    Linked,
+    Opened,
     /// The server is alive.
     Alive,
     /// The stream failed or cannot be opened, with the reason. It is opened again after a pause.
@@ -54,7 +54,7 @@ pub enum Heard {
 
 /// State of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Link {
+pub enum ConnectionState {
     /// Not connected yet.
     #[default]
     Connecting,
@@ -64,18 +64,18 @@ pub enum Link {
     Lost(Duration, String),
 }
 
-impl Link {
-    fn hear(&mut self, heard: &Heard, now: Duration) {
+impl ConnectionState {
+    fn apply(&mut self, heard: &StreamEvent, now: Duration) {
         *self = match (heard, &self) {
             // The outage began when it was first noticed.
-            (Heard::Lost(why), Self::Lost(since, _)) => Self::Lost(*since, why.clone()),
-            (Heard::Lost(why), _) => Self::Lost(now, why.clone()),
+            (StreamEvent::Lost(why), Self::Lost(since, _)) => Self::Lost(*since, why.clone()),
+            (StreamEvent::Lost(why), _) => Self::Lost(now, why.clone()),
             _ => Self::Live(now),
         };
     }
 
     /// Time without an event, if it is too long.
-    pub fn silent_for(&self, now: Duration) -> Option<Duration> {
+    pub fn without_events_for(&self, now: Duration) -> Option<Duration> {
         let (Self::Live(since) | Self::Lost(since, _)) = self else { return None };
         let silent = now.saturating_sub(*since);
         (silent > SILENCE_MAX || matches!(self, Self::Lost(..))).then_some(silent)
@@ -88,7 +88,7 @@ pub struct State {
     /// URL of the predictor that responds.
     pub server: String,
     /// Connection of the stream of all jobs.
-    pub link: Link,
+    pub link: ConnectionState,
     /// All jobs, and the time at which they were received.
     pub live: Option<(LiveView, Duration)>,
     /// The nodes' latest samples.
@@ -111,29 +111,29 @@ impl State {
     }
 
     /// Applies an event.
-    pub fn hear(&mut self, news: News, now: Duration) {
+    pub fn apply(&mut self, news: FeedEvent, now: Duration) {
         match news {
-            News::All(heard, server) => {
+            FeedEvent::All(heard, server) => {
                 self.server = server;
-                self.link.hear(&heard, now);
+                self.link.apply(&heard, now);
                 match heard {
-                    Heard::Jobs(live) => self.live = Some((live, now)),
-                    Heard::Nodes(nodes) => self.nodes = Some(nodes),
+                    StreamEvent::Jobs(live) => self.live = Some((live, now)),
+                    StreamEvent::Nodes(nodes) => self.nodes = Some(nodes),
                     _ => {}
                 }
                 self.choose(0);
             }
             // Events of a job that is no longer open may still arrive.
-            News::Job(job, heard) => {
+            FeedEvent::Job(job, heard) => {
                 if let Some(open) = self.open.as_mut().filter(|open| open.job_id == job) {
-                    open.hear(heard, now);
+                    open.apply(heard, now);
                 }
             }
         }
     }
 
     /// The jobs in the order of the list.
-    pub fn jobs(&self) -> &[JobLine] {
+    pub fn jobs(&self) -> &[JobSummary] {
         self.live.as_ref().map_or(&[], |(live, _)| &live.jobs)
     }
 
@@ -171,8 +171,8 @@ pub mod tests {
         JobId::new(name).unwrap()
     }
 
-    pub fn line(name: &str) -> JobLine {
-        JobLine {
+    pub fn line(name: &str) -> JobSummary {
+        JobSummary {
             job_id: job_id(name),
             state: None,
             url: None,
@@ -226,56 +226,56 @@ pub mod tests {
         }
     }
 
-    fn all(heard: Heard) -> News {
-        News::All(heard, "http://a:1".into())
+    fn all(heard: StreamEvent) -> FeedEvent {
+        FeedEvent::All(heard, "http://a:1".into())
     }
 
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_choice_follows_its_job_and_ends_with_it() {
+    fn the_selection_follows_its_job_and_ends_with_it() {
         let mut state = State::new("http://a:1".into(), None);
-        assert_eq!(state.key(Key::Open), Do::Nothing);
-        state.hear(all(Heard::Jobs(live(&["a", "c"]))), SECOND);
+        assert_eq!(state.key(Key::Open), Action::Nothing);
+        state.apply(all(StreamEvent::Jobs(live(&["a", "c"]))), SECOND);
         state.key(Key::Down);
         state.key(Key::Down);
         assert_eq!(state.chosen_at(), Some(1));
-        state.hear(all(Heard::Jobs(live(&["a", "b", "c"]))), SECOND);
+        state.apply(all(StreamEvent::Jobs(live(&["a", "b", "c"]))), SECOND);
         assert_eq!(state.chosen_at(), Some(2));
-        state.hear(all(Heard::Jobs(live(&["a", "b"]))), SECOND);
+        state.apply(all(StreamEvent::Jobs(live(&["a", "b"]))), SECOND);
         assert_eq!(state.chosen_at(), Some(0));
     }
 
     #[test]
-    fn news_of_another_job_than_the_open_one_change_nothing() {
+    fn events_of_another_job_change_nothing() {
         let mut state = State::new("http://a:1".into(), Some(job_id("a")));
-        state.hear(News::Job(job_id("b"), Heard::Step(Box::new(step(7, 2)))), SECOND);
+        state.apply(FeedEvent::Job(job_id("b"), StreamEvent::Step(Box::new(step(7, 2)))), SECOND);
         assert_eq!(state.open.as_ref().unwrap().step, None);
-        state.hear(News::Job(job_id("a"), Heard::Step(Box::new(step(7, 2)))), SECOND);
+        state.apply(FeedEvent::Job(job_id("a"), StreamEvent::Step(Box::new(step(7, 2)))), SECOND);
         assert_eq!(state.open.as_ref().unwrap().step.as_ref().unwrap().iteration, 7);
     }
 
     #[test]
-    fn an_outage_is_as_old_as_its_begin_and_silence_is_one() {
+    fn the_age_of_an_outage_counts_from_its_start_and_silence_is_an_outage() {
         let mut state = State::new("http://a:1".into(), None);
-        assert_eq!(state.link.silent_for(60 * SECOND), None, "still connecting");
-        state.hear(all(Heard::Jobs(live(&["a"]))), SECOND);
-        assert_eq!(state.link.silent_for(10 * SECOND), None);
-        assert_eq!(state.link.silent_for(21 * SECOND), Some(20 * SECOND));
-        state.hear(all(Heard::Lost("refused".into())), 22 * SECOND);
-        state.hear(all(Heard::Lost("refused again".into())), 25 * SECOND);
-        assert_eq!(state.link, Link::Lost(22 * SECOND, "refused again".into()));
-        assert_eq!(state.link.silent_for(26 * SECOND), Some(4 * SECOND));
+        assert_eq!(state.link.without_events_for(60 * SECOND), None, "still connecting");
+        state.apply(all(StreamEvent::Jobs(live(&["a"]))), SECOND);
+        assert_eq!(state.link.without_events_for(10 * SECOND), None);
+        assert_eq!(state.link.without_events_for(21 * SECOND), Some(20 * SECOND));
+        state.apply(all(StreamEvent::Lost("refused".into())), 22 * SECOND);
+        state.apply(all(StreamEvent::Lost("refused again".into())), 25 * SECOND);
+        assert_eq!(state.link, ConnectionState::Lost(22 * SECOND, "refused again".into()));
+        assert_eq!(state.link.without_events_for(26 * SECOND), Some(4 * SECOND));
         assert_eq!(state.jobs().len(), 1, "the previous data stays");
-        state.hear(all(Heard::Alive), 30 * SECOND);
-        assert_eq!(state.link.silent_for(30 * SECOND), None);
+        state.apply(all(StreamEvent::Alive), 30 * SECOND);
+        assert_eq!(state.link.without_events_for(30 * SECOND), None);
     }
 
     #[test]
     fn ages_are_by_the_services_clock() {
         let mut state = State::new("http://a:1".into(), None);
         assert_eq!(state.service_unix_ms(SECOND), None);
-        state.hear(all(Heard::Jobs(live(&["a"]))), SECOND);
+        state.apply(all(StreamEvent::Jobs(live(&["a"]))), SECOND);
         assert_eq!(state.service_unix_ms(3 * SECOND), Some(12_000));
     }
 }

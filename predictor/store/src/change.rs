@@ -40,7 +40,7 @@ pub enum Change {
     Membership {
         /// The job.
         job_id: JobId,
-        /// The generation that this change builds on. Fails with [`crate::StoreError::Taken`] if another
+        /// The generation that this change builds on. Fails with [`crate::StoreError::Superseded`] if another
         /// change came first.
         replaces: u64,
         /// The new generation.
@@ -57,7 +57,7 @@ pub enum Change {
         /// One report per worker and iteration; reports that are already stored stay unchanged.
         reports: Arc<[WorkerReport]>,
     },
-    /// Stores the allocation of an iteration. Fails with [`crate::StoreError::Taken`] if one exists for this
+    /// Stores the allocation of an iteration. Fails with [`crate::StoreError::Superseded`] if one exists for this
     /// generation.
     Allocation {
         /// The job.
@@ -96,7 +96,7 @@ pub enum Change {
     },
     /// Adds telemetry samples; samples that are already stored stay unchanged.
     Telemetry(TelemetryRows),
-    /// Replaces old rows by their summary. Fails with [`crate::StoreError::Taken`] if one of the rows no
+    /// Replaces old rows by their summary. Fails with [`crate::StoreError::Superseded`] if one of the rows no
     /// longer exists.
     RollUp(Arc<RollUp>),
     /// Writes durably without changing data, to test whether the store accepts writes.

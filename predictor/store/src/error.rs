@@ -53,7 +53,7 @@ pub enum StoreError {
     Table(String),
     /// A backup was requested of a store that is not a file.
     #[error("--into supports only SQLite stores; back up a PostgreSQL database with pg_dump")]
-    NotAFile,
+    NotSqlite,
     /// The backup's file exists.
     #[error("{0}: file exists; give the backup a new name")]
     Exists(PathBuf),
@@ -73,7 +73,7 @@ pub enum StoreError {
     Closed,
     /// Another request made this change first; its client may have disconnected before it got the response.
     #[error("another change came first; retry the request")]
-    Taken,
+    Superseded,
     /// This predictor could not renew its lease in time, so it may no longer serve its jobs.
     #[error(
         "this predictor's lease has expired, and another predictor may own its jobs now; retry the request"
@@ -81,7 +81,7 @@ pub enum StoreError {
     Fenced,
     /// The job is changing its owner.
     #[error("the job is changing its owner; retry the request")]
-    Unsettled,
+    OwnerChanging,
     /// The database did not respond in time. The change may or may not have been made; the request can be
     /// repeated safely.
     #[error("the database did not respond in time")]
@@ -121,7 +121,7 @@ pub enum Fault {
     /// The database is read-only.
     ReadOnly,
     /// The database is unreachable.
-    Away,
+    Unreachable,
     /// Any other failure; the log has the details.
     Other,
 }
@@ -132,7 +132,7 @@ impl Fault {
         match self {
             Self::Full => "the disk of the store is full",
             Self::ReadOnly => "the store is read-only",
-            Self::Away => "the database cannot be reached",
+            Self::Unreachable => "the database cannot be reached",
             Self::Other => "the store failed; see the predictor's log",
         }
     }
@@ -142,7 +142,7 @@ impl StoreError {
     /// Returns the class of failure if the database caused this error.
     pub fn fault(&self) -> Option<Fault> {
         match self {
-            Self::Silent => Some(Fault::Away),
+            Self::Silent => Some(Fault::Unreachable),
             Self::Failed { fault, .. } => Some(*fault),
             Self::Database(error) => Some(fault(error)),
             Self::Migrate(_) | Self::Corrupt { .. } | Self::Models(_) => Some(Fault::Other),
@@ -160,9 +160,9 @@ impl StoreError {
     }
 
     /// Whether the error lies in the write itself, so that other writes of its group may succeed.
-    pub(crate) fn is_of_the_write(&self) -> bool {
+    pub(crate) fn belongs_to_the_write(&self) -> bool {
         match self {
-            Self::Taken | Self::Corrupt { .. } => true,
+            Self::Superseded | Self::Corrupt { .. } => true,
             Self::Database(sqlx::Error::Database(error)) => {
                 // Class 22 of SQLSTATE: data exceptions.
                 error.kind() != sqlx::error::ErrorKind::Other
@@ -178,7 +178,7 @@ fn fault(error: &sqlx::Error) -> Fault {
     let database = match error {
         sqlx::Error::Database(database) => database,
         sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolTimedOut | sqlx::Error::WorkerCrashed => {
-            return Fault::Away;
+            return Fault::Unreachable;
         }
         _ => return Fault::Other,
     };
@@ -186,11 +186,11 @@ fn fault(error: &sqlx::Error) -> Fault {
     match code.parse::<u32>().ok().filter(|_| code.len() != 5).map(|code| code & 0xff) {
         Some(13) => Fault::Full,
         Some(8) => Fault::ReadOnly,
-        Some(14) => Fault::Away,
+        Some(14) => Fault::Unreachable,
         Some(_) => Fault::Other,
         None if code == "53100" => Fault::Full,
         None if code == "25006" => Fault::ReadOnly,
-        None if code.starts_with("08") || code.starts_with("57P") || code == "53300" => Fault::Away,
+        None if code.starts_with("08") || code.starts_with("57P") || code == "53300" => Fault::Unreachable,
         None => Fault::Other,
     }
 }

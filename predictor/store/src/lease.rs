@@ -27,7 +27,7 @@ use crate::error::StoreError;
 /// Number of renewals per lease duration.
 const RENEWALS: u32 = 4;
 /// Maximum number of queries for a job whose owner keeps changing.
-const LOOKS_MAX: u32 = 8;
+const CLAIM_ATTEMPTS_MAX: u32 = 8;
 
 /// Owner of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub(crate) struct Lease {
     shared: Option<(Sharing, PgPool)>,
     held: RwLock<Held>,
     /// Set at shutdown; the lease is not renewed afterwards.
-    given_up: AtomicBool,
+    resigned: AtomicBool,
 }
 
 /// A registration and the end of its lease.
@@ -73,7 +73,7 @@ impl Lease {
     pub fn new(shared: Option<(Sharing, PgPool)>) -> Self {
         Self {
             shared,
-            given_up: AtomicBool::new(false),
+            resigned: AtomicBool::new(false),
             held: RwLock::new(Held { number: 0, instance: String::new(), until: None }),
         }
     }
@@ -97,7 +97,7 @@ impl Lease {
 
     fn set(&self, renewed: Held) {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        if !self.given_up.load(Ordering::Relaxed) {
+        if !self.resigned.load(Ordering::Relaxed) {
             *held = renewed;
         }
     }
@@ -119,7 +119,7 @@ impl Lease {
     pub async fn claim(&self, job_id: &JobId) -> Result<Option<Owner>, StoreError> {
         let held = self.held(Held::clone)?;
         let Some((_, pool)) = &self.shared else { return Ok(Some(Owner::Us(held.number))) };
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..CLAIM_ATTEMPTS_MAX {
             let found: Option<(Option<String>, Option<String>, bool)> = sqlx::query_as(
                 "SELECT owner, url, coalesce(lease_until < clock_timestamp(), true)
                  FROM job LEFT JOIN predictor ON instance = owner WHERE job_id = $1",
@@ -133,7 +133,7 @@ impl Lease {
                     return Ok(Some(Owner::Us(held.number)));
                 }
                 Some((Some(_), Some(url), false)) => return Ok(Some(Owner::Other { url })),
-                Some((Some(_), ..)) => remove_silent(pool).await?,
+                Some((Some(_), ..)) => remove_expired(pool).await?,
                 Some((None, ..)) => {
                     // The foreign key ensures that this predictor is still registered.
                     let taken = sqlx::query("UPDATE job SET owner = $2 WHERE job_id = $1 AND owner IS NULL");
@@ -142,7 +142,7 @@ impl Lease {
             }
             // The next query returns the owner, whichever predictor succeeded.
         }
-        Err(StoreError::Unsettled)
+        Err(StoreError::OwnerChanging)
     }
 
     /// Registers this predictor or renews its lease, and removes predictors whose leases have expired.
@@ -151,7 +151,7 @@ impl Lease {
     /// If the database is unreachable; the lease then stays valid until it expires.
     pub async fn renew(&self) -> Result<(), StoreError> {
         let Some((sharing, pool)) = &self.shared else { return Ok(()) };
-        if self.given_up.load(Ordering::Relaxed) {
+        if self.resigned.load(Ordering::Relaxed) {
             return Ok(());
         }
         let asked = Instant::now();
@@ -174,7 +174,7 @@ impl Lease {
             )
             .await?;
         }
-        remove_silent(pool).await
+        remove_expired(pool).await
     }
 
     /// Registers this predictor. An earlier process at the same address must be dead, since this one listens
@@ -205,7 +205,7 @@ impl Lease {
     /// # Errors
     /// If the database is unreachable; the lease then expires.
     pub async fn resign(&self) -> Result<(), StoreError> {
-        self.given_up.store(true, Ordering::Relaxed);
+        self.resigned.store(true, Ordering::Relaxed);
         let held = self.latest();
         self.lost(held.number);
         let Some((_, pool)) = &self.shared else { return Ok(()) };
@@ -233,7 +233,7 @@ impl Lease {
 
 /// Removes predictors whose leases have expired, which releases their jobs. Skips a predictor whose commit is
 /// in flight.
-async fn remove_silent(pool: &PgPool) -> Result<(), StoreError> {
+async fn remove_expired(pool: &PgPool) -> Result<(), StoreError> {
     // A lease that ends later than a renewal can set it means that the database's clock was set back. Live
     // predictors renew such a lease. A dead one's ends one lease duration from now, which is not before it
     // ends by its owner's own clock.

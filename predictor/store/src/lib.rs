@@ -64,10 +64,10 @@ pub use change::{Change, MemberEvent, MemberEventKind};
 pub use error::{Fault, StoreError};
 pub use lease::{Owner, Sharing};
 pub use read::{
-    DiskUse, EveryNth, Measured, StoredAnswer, StoredJob, StoredReport, StoredWorker, read_reports,
+    DiskUse, EveryNth, Measured, StoredAllocation, StoredJob, StoredReport, StoredWorker, read_reports,
 };
 pub use roll_up::{RollUp, SampleKey};
 pub use store::Store;
-pub use summary::{HOUR_S, MINUTE_S, NodeStep, NodeSums, Reading, WorkerStep, WorkerSums, begin_of_step};
+pub use summary::{HOUR_S, MINUTE_S, NodeStep, NodeSums, Reading, WorkerStep, WorkerSums, step_start};
 pub use telemetry::{TelemetryRow, TelemetryRows};
 pub use vacuum::{back_up, vacuum};

@@ -24,8 +24,8 @@ use crate::write::writer::{Queue, Write, Writer};
 /// Handle of an open store. Clones share its queues and connections.
 #[derive(Debug, Clone)]
 pub struct Store {
-    urgent: Line,
-    bulk: Line,
+    urgent: WriteQueue,
+    bulk: WriteQueue,
     pub(crate) readers: Readers,
     pub(crate) lease: Arc<Lease>,
     /// Registration under which writes are decided; `None` if they are valid under any registration.
@@ -39,12 +39,12 @@ pub struct Store {
 
 /// A queue of writes, bounded by number and by bytes.
 #[derive(Debug, Clone)]
-struct Line {
+struct WriteQueue {
     writes: mpsc::Sender<Write>,
     room: Arc<Semaphore>,
 }
 
-impl Line {
+impl WriteQueue {
     fn new() -> (Self, mpsc::Receiver<Write>) {
         let (writes, queue) = mpsc::channel(QUEUE_MAX);
         (Self { writes, room: Arc::new(Semaphore::new(QUEUE_BYTES_MAX)) }, queue)
@@ -70,8 +70,8 @@ impl Store {
         let lease = Arc::new(Lease::new(sharing.zip(database::lease_connections(address))));
         let failing = Arc::new(AtomicBool::new(false));
         let meter = Meter::new();
-        let (urgent, urgent_queue) = Line::new();
-        let (bulk, bulk_queue) = Line::new();
+        let (urgent, urgent_queue) = WriteQueue::new();
+        let (bulk, bulk_queue) = WriteQueue::new();
         let writer = Writer {
             address: address.clone(),
             connection: Some(connection),

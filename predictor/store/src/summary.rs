@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_protocol::{AllocateAnswer, NodeSample, Readings, WorkerId, WorkerReport};
+use evenstep_protocol::{AllocateResponse, NodeSample, Readings, WorkerId, WorkerReport};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
@@ -33,7 +33,7 @@ impl Reading {
 
 /// Returns the start of the step that contains a time, in milliseconds since 1970. `step_s` is the step's
 /// length in seconds.
-pub fn begin_of_step(at_unix_ms: i64, step_s: i64) -> i64 {
+pub fn step_start(at_unix_ms: i64, step_s: i64) -> i64 {
     at_unix_ms - at_unix_ms.rem_euclid(step_s * 1000)
 }
 
@@ -165,7 +165,7 @@ impl WorkerSums {
 }
 
 /// Returns the compute time that an allocation predicted for a worker, in seconds.
-pub fn predicted_time_s(answer: &AllocateAnswer, worker: &WorkerId) -> Option<f64> {
+pub fn predicted_time_s(answer: &AllocateResponse, worker: &WorkerId) -> Option<f64> {
     let share = answer.allocations.iter().find(|share| share.worker == *worker)?;
     share.predicted_compute_time_s.filter(|seconds| seconds.is_finite())
 }
@@ -235,8 +235,8 @@ mod tests {
         }
 
         #[test]
-        fn a_step_begins_before_its_moments(at in -10_000_000i64..10_000_000_000_000, step_s in prop_oneof![Just(MINUTE_S), Just(HOUR_S)]) {
-            let begin = begin_of_step(at, step_s);
+        fn a_step_starts_before_its_events(at in -10_000_000i64..10_000_000_000_000, step_s in prop_oneof![Just(MINUTE_S), Just(HOUR_S)]) {
+            let begin = step_start(at, step_s);
             prop_assert!(begin <= at && at - begin < step_s * 1000 && begin % (step_s * 1000) == 0);
         }
     }

@@ -10,7 +10,7 @@ use crate::database::{self, Connection, Either, connect_to_read, on, run};
 use crate::error::StoreError;
 use crate::lock::lock;
 use crate::schema;
-use crate::tables::session::{bytes, unhurried};
+use crate::tables::session::{bytes, lift_time_limits};
 
 /// Releases the space of deleted rows, and returns the size on disk before and after, in bytes. SQLite
 /// rewrites its file, which no process may serve meanwhile. PostgreSQL frees space for future rows and
@@ -22,7 +22,7 @@ pub async fn vacuum(address: &Address) -> Result<(u64, u64), StoreError> {
     close_reader(open(address).await?).await?;
     let _lock = address.file().map(lock).transpose()?;
     let mut connection = database::connect(address).await?;
-    unhurried(&mut connection).await?;
+    lift_time_limits(&mut connection).await?;
     let before = bytes(&mut connection, address.file()).await?;
     match &mut connection {
         Either::Sqlite(_) => {
@@ -45,7 +45,7 @@ pub async fn vacuum(address: &Address) -> Result<(u64, u64), StoreError> {
 /// # Errors
 /// If the store is not an evenstep store or is on PostgreSQL, the file exists, or a file cannot be written.
 pub async fn back_up(address: &Address, into: &Path) -> Result<(u64, u64), StoreError> {
-    let Some(file) = address.file() else { return Err(StoreError::NotAFile) };
+    let Some(file) = address.file() else { return Err(StoreError::NotSqlite) };
     let failed = |source| StoreError::File { path: into.to_owned(), source };
     if into.try_exists().map_err(failed)? {
         return Err(StoreError::Exists(into.to_owned()));
@@ -77,7 +77,7 @@ pub async fn back_up(address: &Address, into: &Path) -> Result<(u64, u64), Store
 /// Opens a connection for reading an existing evenstep store.
 async fn open(address: &Address) -> Result<Connection, StoreError> {
     let mut connection = connect_to_read(address).await?;
-    unhurried(&mut connection).await?;
+    lift_time_limits(&mut connection).await?;
     schema::check(&mut connection).await?;
     schema::found(&mut connection).await?.ok_or(StoreError::Foreign)?;
     Ok(connection)

@@ -75,7 +75,7 @@ impl<'a> Column<'a> {
 
 /// Position of the rows in a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum RowPosition {
     /// After the columns of an `INSERT`.
     Insert,
     /// In parentheses, as a table. SQLite uses an index for multi-column keys only if their types match the
@@ -90,7 +90,7 @@ pub(crate) enum Place {
 pub(crate) async fn execute(
     connection: &mut Connection,
     sql: &str,
-    place: Place,
+    place: RowPosition,
     columns: Vec<Column<'_>>,
 ) -> Result<u64, StoreError> {
     match connection {
@@ -117,7 +117,7 @@ pub(crate) async fn execute(
 pub(crate) async fn fetch<T>(
     connection: &mut Connection,
     sql: &str,
-    place: Place,
+    place: RowPosition,
     columns: Vec<Column<'_>>,
 ) -> Result<Vec<T>, StoreError>
 where
@@ -147,7 +147,7 @@ where
 /// range of rows.
 fn sqlite_statements<'a>(
     sql: &'a str,
-    place: Place,
+    place: RowPosition,
     columns: &'a [Column<'_>],
 ) -> impl Iterator<Item = (String, std::ops::Range<usize>)> + 'a {
     let (rows, width) = (columns.first().map_or(0, Column::len), columns.len().max(1));
@@ -157,8 +157,8 @@ fn sqlite_statements<'a>(
         let chunk = first..rows.min(first + chunk);
         let values = format!("VALUES {}", vec![row.as_str(); chunk.len()].join(","));
         let source = match place {
-            Place::Insert => values,
-            Place::Table => {
+            RowPosition::Insert => values,
+            RowPosition::Table => {
                 let cast = |(at, column): (usize, &Column<'_>)| {
                     format!("CAST(column{} AS {})", at + 1, column.sqlite_type())
                 };

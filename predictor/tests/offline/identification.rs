@@ -22,7 +22,7 @@ fn linear_system(rows: u32) -> String {
 const SYSTEM: &str = "--trace t.csv --target 1 --drivers 0 --train 50..200 --lags-y 2 --lags-u 1";
 
 #[test]
-fn a_linear_system_runs_free_without_error() {
+fn free_run_prediction_of_a_linear_system_is_exact() {
     let folder = Folder::with(&linear_system(400));
     for words in ["--free-run", "", "--free-run --current no", "--free-run --current yes"] {
         let json = folder.json(&format!("{SYSTEM} --test 250..400 {words} --models arx,ols"));
@@ -61,7 +61,7 @@ fn inputs_may_be_signs() {
 /// By hand: the last value over rows 3, 4, 5 (values 7, 1, 4) one row ahead, in free run, and without the
 /// first row.
 #[test]
-fn the_last_value_is_there_to_compare() {
+fn the_last_value_baseline_is_included() {
     let folder = Folder::with("x\n0\n5\n2\n7\n1\n4\n");
     let mae = |words: &str| {
         let words =
@@ -77,7 +77,7 @@ fn the_last_value_is_there_to_compare() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn shapes_that_do_not_fit_are_rejected() {
     let folder = Folder::with(&linear_system(100));
     let of = |status: i32, words: &str, named: &str| {
         folder.refuses(status, &format!("--trace t.csv --target 1 {words}"), named);

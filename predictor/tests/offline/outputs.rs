@@ -100,7 +100,7 @@ fn json_has_its_shape() {
 /// 1.5, 1 and 1 s. The shorter series determines where the iterations begin and end, although row 2 is within
 /// the warm-up of the longer.
 #[test]
-fn steps_follow_what_came() {
+fn steps_follow_their_events() {
     let folder = Folder::new();
     folder.write("a.csv", "speed\n10\n10\n10\n10\n20\n");
     folder.write("b.csv", "speed\n10\n10\n10\n20\n10\n99\n99\n99\n99\n");
@@ -161,7 +161,10 @@ fn every_output_goes_where_it_should() {
 
     assert_eq!(folder.prints("--trace t.csv --models last,mix --csv -"), csv);
     assert!(folder.prints("--trace t.csv --report -").starts_with("<!DOCTYPE html>"));
-    assert_eq!(folder.prints_of(&own_trace(60, 3), "--trace - --models last --csv -").lines().count(), 37);
+    assert_eq!(
+        folder.prints_with_input(&own_trace(60, 3), "--trace - --models last --csv -").lines().count(),
+        37
+    );
 }
 
 /// The results do not depend on the number of threads; only times differ.
@@ -192,7 +195,7 @@ fn the_number_of_threads_does_not_matter() {
 
 /// The failure of a model is reported with its results; the other models continue.
 #[test]
-fn a_model_that_cannot_be_fitted_says_why() {
+fn a_model_that_cannot_be_fitted_reports_the_reason() {
     let folder = Folder::with("speed\n1\n2\n3\n4\n5\n6\n7\n8\n");
     let json = folder.json("--trace t.csv --models last,ridge --lags-y 3");
     let models = &json["series"][0]["models"];

@@ -78,7 +78,7 @@ fn the_published_tables_have_their_exact_plans() {
 
 /// The plans of all limits equal the plans of each limit by itself.
 #[test]
-fn the_front_is_what_limits_buy() {
+fn the_front_has_one_point_per_useful_limit() {
     let folder = folder(&toy());
     let at = |limit: f64| {
         planned(&folder, &format!("--gpus 4 --global-batch 32 --exempt-below-us 0 --amplification {limit}"))
@@ -166,13 +166,13 @@ fn every_output_goes_where_it_should() {
         page.starts_with("<!DOCTYPE html>") && page.contains("default-src 'none'") && !page.contains(" src=")
     );
     assert_eq!(
-        folder.prints_of(&toy().to_string(), "--profile - --gpus 4 --global-batch 8").lines().count(),
+        folder.prints_with_input(&toy().to_string(), "--profile - --gpus 4 --global-batch 8").lines().count(),
         13
     );
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn faults_are_reported() {
     let at = |layer: usize, key: &str, value: Value| {
         let mut profile = measured();
         profile["layers"][layer][key] = value;

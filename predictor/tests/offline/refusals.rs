@@ -27,7 +27,7 @@ fn bad_cells_are_named_by_line_column_value_and_rule() {
 }
 
 #[test]
-fn tables_that_do_not_do_are_refused() {
+fn invalid_tables_are_rejected() {
     let folder = Folder::with(&own_trace(30, 1));
     folder.write("empty.csv", "");
     folder.write("header.csv", "speed,load\n");
@@ -49,7 +49,7 @@ fn tables_that_do_not_do_are_refused() {
 }
 
 #[test]
-fn flags_that_do_not_do_are_refused() {
+fn invalid_flags_are_rejected() {
     let folder = Folder::with(&own_trace(30, 1));
     folder.refuses(2, "", "--trace");
     folder.refuses(2, "--trace t.csv --models last,gru", "no model \"gru\"; the models are last, ma_N");

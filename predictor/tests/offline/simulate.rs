@@ -136,7 +136,7 @@ fn a_described_cluster_is_worth_it() {
 /// With equal workers the advice is an even split. A worker that slows the others down, and cannot get fewer
 /// samples, should be removed.
 #[test]
-fn leave_it_alone_or_drop_the_slow_one() {
+fn advice_names_leave_alone_or_drop_slowest() {
     let folder = Folder::to_simulate();
     folder.write("fast.csv", &format!("speed\n{}", "40\n".repeat(60)));
     folder.write("also.csv", &format!("speed\n{}", "40\n".repeat(60)));
@@ -174,7 +174,7 @@ fn the_page_stands_alone() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn faults_are_reported() {
     let folder = two();
     folder.write("c.toml", CLUSTER);
     folder.write("bad.toml", "[[group]]\nname = \"g\"\ncount = 1\nspeed = -3.0\n");
@@ -221,7 +221,7 @@ fn what_is_wrong_is_said() {
 
 /// Workers that are only members for a while get samples only then.
 #[test]
-fn workers_come_and_go() {
+fn workers_join_and_leave() {
     let folder = Folder::to_simulate();
     let mut cluster = String::from(CLUSTER);
     write!(cluster, "\n[[group]]\nname = \"guest\"\ncount = 2\nspeed = 2000.0\njoins = 150\nleaves = 250\n")

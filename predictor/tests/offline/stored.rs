@@ -55,7 +55,7 @@ fn a_stored_job_is_a_trace() {
 }
 
 #[test]
-fn what_is_not_there_is_named_and_not_made() {
+fn missing_files_are_named_and_not_created() {
     let folder = Folder::new();
     stored(&folder, vec![report("node/0", 0)]);
     folder.refuses(1, "--job vgg --store sqlite://s.db", "no reports of job vgg");

@@ -30,7 +30,7 @@ impl Folder {
     }
 
     /// For `store`.
-    pub fn of_stores() -> Self {
+    pub fn for_store() -> Self {
         Self(tempfile::tempdir().unwrap(), "store")
     }
 
@@ -63,7 +63,7 @@ impl Folder {
     }
 
     /// Runs the command with this standard input. It must succeed.
-    pub fn prints_of(&self, input: &str, words: &str) -> String {
+    pub fn prints_with_input(&self, input: &str, words: &str) -> String {
         let mut command = self.command(words);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -9,7 +9,7 @@ use crate::support::{Folder, number, own_trace};
 /// No future information leaks into forecasts: a truth column that is the speed itself changes nothing, and
 /// neither do counters or columns of the outcome.
 #[test]
-fn truth_and_outcome_are_no_inputs() {
+fn true_load_and_outcome_are_not_inputs() {
     let own = own_trace(100, 1);
     let mut leaking = String::new();
     for (at, line) in own.lines().enumerate() {
@@ -106,7 +106,7 @@ fn blanks_numbers_for_names_and_quotes() {
 
 /// The time may be text. It labels the forecasts.
 #[test]
-fn times_may_be_words() {
+fn times_may_be_text() {
     let table = "timestamp,value\n2014-02-14 14:30:00,1\n2014-02-14 14:35:00,2\n2014-02-14 \
         14:40:00,1\n2014-02-14 14:45:00,3\n";
     let folder = Folder::with(table);

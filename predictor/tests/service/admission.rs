@@ -29,7 +29,7 @@ fn begin(service: &Service, length: usize) -> (TcpStream, String) {
 }
 
 #[test]
-fn telemetry_beyond_its_room_is_sent_away_and_the_rest_goes_on() {
+fn telemetry_beyond_its_limit_is_rejected_and_other_requests_continue() {
     let service = Service::start();
     let client = &service.client;
     client.put_job("job", &JobSpec::new(64));

@@ -1,14 +1,14 @@
 //! Influences on an allocation in addition to speed: memory, overrides, sizes, costs, profiles.
 
 use evenstep_protocol::{
-    AllocateAnswer, CapReason, DecisionKind, JobSpec, JoinRequest, OomAnswer, OomReport, StragglerReason,
+    AllocateResponse, CapReason, DecisionKind, JobSpec, JoinRequest, OomReport, OomResponse, StragglerReason,
     WorkerOverride, WorkerView, WorkersView,
 };
 use evenstep_tests::Client;
 
-use crate::support::{Service, ask, ask_after, join_all, report, worker_id};
+use crate::support::{Service, allocate_request_with_reports, ask, join_all, report, worker_id};
 
-fn batches(answer: &AllocateAnswer) -> Vec<u64> {
+fn batches(answer: &AllocateResponse) -> Vec<u64> {
     answer.allocations.iter().map(|share| share.local_batch).collect()
 }
 
@@ -22,10 +22,12 @@ fn train(
     generation: u64,
     iterations: std::ops::Range<u64>,
     speeds: &[f64],
-) -> AllocateAnswer {
+) -> AllocateResponse {
     let mut last = None;
     for iteration in iterations {
-        last = Some(client.allocate(&ask_after("job", generation, iteration, speeds)).json());
+        last = Some(
+            client.allocate(&allocate_request_with_reports("job", generation, iteration, speeds)).json(),
+        );
     }
     last.unwrap()
 }
@@ -42,21 +44,21 @@ fn out_of_memory_is_remembered_and_planned_again_at_once() {
     let oom = |client: &Client, iteration, local_batch| {
         client.post("/v1/jobs/job/workers/node%2F1/oom", &OomReport { iteration, local_batch })
     };
-    let capped: OomAnswer = oom(client, 0, 30).json();
+    let capped: OomResponse = oom(client, 0, 30).json();
     assert_eq!((capped.max_local_batch, capped.generation), (27, generation + 1));
-    assert_eq!(oom(client, 0, 30).json::<OomAnswer>(), capped, "a repeated report has no effect");
+    assert_eq!(oom(client, 0, 30).json::<OomResponse>(), capped, "a repeated report has no effect");
     client.allocate(&ask("job", generation, 0)).problem(409, "stale-generation");
-    let again: AllocateAnswer = client.allocate(&ask("job", capped.generation, 0)).json();
+    let again: AllocateResponse = client.allocate(&ask("job", capped.generation, 0)).json();
     assert_eq!((batches(&again), again.generation), (vec![33, 27], capped.generation));
 
     service.kill_and_restart();
     let client = &service.client;
-    assert_eq!(client.allocate(&ask("job", capped.generation, 0)).json::<AllocateAnswer>(), again);
+    assert_eq!(client.allocate(&ask("job", capped.generation, 0)).json::<AllocateResponse>(), again);
     let cap = workers(client)[1].cap.unwrap();
     assert_eq!((cap.max_local_batch, cap.because), (27, CapReason::OutOfMemory));
 
     // The worker fails again with a smaller batch, until the caps do not allow the global batch.
-    let lower: OomAnswer = oom(client, 0, 20).json();
+    let lower: OomResponse = oom(client, 0, 20).json();
     assert_eq!(lower.max_local_batch, 18);
     client.put_job("job", &JobSpec { max_local_batch: Some(40), ..JobSpec::new(60) });
     let problem = client.allocate(&ask("job", lower.generation, 0)).problem(422, "infeasible");
@@ -64,7 +66,7 @@ fn out_of_memory_is_remembered_and_planned_again_at_once() {
     // With accumulation, caps only bound a micro-batch.
     let accumulating = JobSpec { max_local_batch: Some(40), accumulation: true, ..JobSpec::new(60) };
     client.put_job("job", &accumulating);
-    let answer: AllocateAnswer = client.allocate(&ask("job", lower.generation, 0)).json();
+    let answer: AllocateResponse = client.allocate(&ask("job", lower.generation, 0)).json();
     assert_eq!(batches(&answer), [30, 30]);
     let micro: Vec<Option<u64>> = answer.allocations.iter().map(|share| share.micro_batch).collect();
     assert_eq!(micro, [None, Some(18)]);
@@ -95,7 +97,7 @@ fn caps_follow_from_reported_peaks() {
     }
     let cap = workers(client)[0].cap.unwrap();
     assert_eq!((cap.max_local_batch, cap.because), (80, CapReason::PeakMemory));
-    let answer: AllocateAnswer = client.allocate(&ask("job", 2, 3)).json();
+    let answer: AllocateResponse = client.allocate(&ask("job", 2, 3)).json();
     assert_eq!(batches(&answer), [80, 120]);
 }
 
@@ -157,7 +159,7 @@ fn sizes_may_be_few_or_given() {
     assert!(problem.detail.contains("96"), "{}", problem.detail);
 
     client.put_job("job", &JobSpec { distinct_sizes: Some(2), ..JobSpec::new(96) });
-    let answer: AllocateAnswer = client.allocate(&ask("job", generation, 8)).json();
+    let answer: AllocateResponse = client.allocate(&ask("job", generation, 8)).json();
     let sizes: std::collections::BTreeSet<u64> = batches(&answer).into_iter().collect();
     assert!(sizes.len() <= 2, "{answer:?}");
 }
@@ -170,7 +172,7 @@ fn ranges_are_cut_by_cost() {
     let generation = join_all(client, "job", 3);
     let mut request = ask("job", generation, 0);
     request.cost_per_sample = vec![8.0, 1.0, 1.0, 1.0, 1.0, 4.0, 4.0, 4.0];
-    let answer: AllocateAnswer = client.allocate(&request).json();
+    let answer: AllocateResponse = client.allocate(&request).json();
     assert_eq!(batches(&answer), [1, 5, 2]);
     let costs: Vec<Option<f64>> = answer.allocations.iter().map(|share| share.cost).collect();
     assert_eq!(costs, [Some(8.0), Some(8.0), Some(8.0)]);
@@ -186,7 +188,7 @@ fn ranges_are_cut_by_cost() {
                 report
             })
             .collect();
-        let answer: AllocateAnswer = client.allocate(&request).json();
+        let answer: AllocateResponse = client.allocate(&request).json();
         if iteration == 3 {
             assert_eq!(batches(&answer), [3, 2, 3]);
         }
@@ -203,14 +205,14 @@ fn ranges_are_cut_by_cost() {
 /// By hand: 100 samples at 100 samples/s each, and worker 0 needs 0.2 s in addition: (100 + 20) / 200 = 0.6 s
 /// for both.
 #[test]
-fn unequal_links_are_paid_for() {
+fn unequal_links_have_their_costs() {
     let service = Service::start();
     let client = &service.client;
     client.put_job("job", &JobSpec::new(100));
     let generation = join_all(client, "job", 2);
     let mut last = None;
     for iteration in 0..4 {
-        let mut request = ask_after("job", generation, iteration, &[100.0, 100.0]);
+        let mut request = allocate_request_with_reports("job", generation, iteration, &[100.0, 100.0]);
         if let Some(first) = request.reports.first_mut() {
             first.communication_s = Some(0.2);
         }
@@ -222,14 +224,14 @@ fn unequal_links_are_paid_for() {
 /// A micro-batch takes 50 ms and 5 ms per sample, and holds 20 samples. The curve learns this, and not a line
 /// through the sums.
 #[test]
-fn the_curve_of_who_accumulates_is_that_of_its_passes() {
+fn accumulation_repeats_the_curve_for_each_pass() {
     let service = Service::start();
     let client = &service.client;
     let spec = JobSpec { accumulation: true, max_local_batch: Some(20), ..JobSpec::new(100) };
     client.put_job("job", &spec);
     let generation = join_all(client, "job", 2);
     let time_s = |batch: u64| (0.05 * batch.div_ceil(20) as f64) + 0.005 * batch as f64;
-    let mut answer: AllocateAnswer = client.allocate(&ask("job", generation, 0)).json();
+    let mut answer: AllocateResponse = client.allocate(&ask("job", generation, 0)).json();
     for iteration in 1..80 {
         let mut request = ask("job", generation, iteration);
         let batch = [5, 45, 20, 64, 10, 30][iteration as usize % 6];
@@ -245,14 +247,14 @@ fn the_curve_of_who_accumulates_is_that_of_its_passes() {
 }
 
 #[test]
-fn who_is_slow_for_long_is_told_with_the_reason() {
+fn a_persistent_straggler_is_reported_with_its_reason() {
     let mut service = Service::start();
     service.client.put_job("job", &JobSpec::new(60));
     let generation = join_all(&service.client, "job", 2);
     for iteration in 0..120 {
         let is_ill = iteration > 50;
         let speeds = [100.0, if is_ill { 50.0 } else { 100.0 }];
-        let mut request = ask_after("job", generation, iteration, &speeds);
+        let mut request = allocate_request_with_reports("job", generation, iteration, &speeds);
         for (worker, report) in request.reports.iter_mut().enumerate() {
             let waits = if is_ill && worker == 1 { 0.7 } else { 0.02 };
             report.drivers.insert("run_queue_wait".into(), waits);
@@ -276,7 +278,7 @@ fn a_profile_makes_curves_known() {
     let client = &service.client;
     client.put_job("job", &JobSpec { profile: true, ..JobSpec::new(64) });
     let generation = join_all(client, "job", 2);
-    let mut answer: AllocateAnswer = client.allocate(&ask("job", generation, 0)).json();
+    let mut answer: AllocateResponse = client.allocate(&ask("job", generation, 0)).json();
     assert_eq!(answer.decision.kind, DecisionKind::Profiling);
     let mut profiled = 0;
     for iteration in 1..30 {

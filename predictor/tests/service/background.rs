@@ -1,9 +1,9 @@
 //! Budgets of background work: their sizes, and that other jobs' responses do not have them.
 
-use evenstep_protocol::{AllocateAnswer, BackgroundSettings, JobSpec};
+use evenstep_protocol::{AllocateResponse, BackgroundSettings, JobSpec};
 use serde_json::{Value, json};
 
-use crate::support::{Service, ask, ask_after, join_all};
+use crate::support::{Service, allocate_request_with_reports, ask, join_all};
 
 const SPEEDS: [f64; 3] = [100.0, 200.0, 400.0];
 
@@ -20,7 +20,9 @@ fn spec(slow_down_limit: f64) -> JobSpec {
 fn answers(service: &Service, job: &str, spec: &JobSpec, count: u64) -> Vec<String> {
     service.client.put_job(job, spec);
     let generation = join_all(&service.client, job, 3);
-    let answer = |iteration| service.client.allocate(&ask_after(job, generation, iteration, &SPEEDS)).body;
+    let answer = |iteration| {
+        service.client.allocate(&allocate_request_with_reports(job, generation, iteration, &SPEEDS)).body
+    };
     (0..count).map(answer).collect()
 }
 
@@ -29,7 +31,7 @@ fn budgets_are_the_slack_and_what_the_limit_adds() {
     let mut service = Service::start();
     for (job, limit) in [("strict", 1.0), ("usual", 1.1), ("wide", 2.0)] {
         let bodies = answers(&service, job, &spec(limit), 6);
-        let parsed: Vec<AllocateAnswer> =
+        let parsed: Vec<AllocateResponse> =
             bodies.iter().map(|body| serde_json::from_str(body).unwrap()).collect();
         assert!(parsed[0].allocations.iter().all(|share| share.background.is_none()), "unmeasured");
         let last = parsed.last().unwrap();
@@ -58,7 +60,7 @@ fn budgets_are_the_slack_and_what_the_limit_adds() {
 
 /// The same job without the option gets the same allocations, without this field.
 #[test]
-fn who_does_not_ask_hears_nothing() {
+fn jobs_without_background_get_no_budget() {
     let service = Service::start();
     let plain = JobSpec { background: None, ..spec(1.1) };
     let asked = answers(&service, "job", &spec(1.1), 8);
@@ -78,7 +80,7 @@ fn who_does_not_ask_hears_nothing() {
 
 /// No background work runs during a profile, because it would disturb the measurement.
 #[test]
-fn nothing_runs_beside_a_profile() {
+fn nothing_else_runs_during_a_profile() {
     let service = Service::start();
     let background = Some(BackgroundSettings::default());
     let spec = JobSpec { profile: true, background, ..JobSpec::new(64) };
@@ -90,7 +92,7 @@ fn nothing_runs_beside_a_profile() {
 }
 
 #[test]
-fn wishes_that_break_a_rule_are_refused() {
+fn invalid_job_options_are_rejected() {
     let service = Service::start();
     for (background, named) in [
         (json!({"slow_down_limit": 0.99}), "background.slow_down_limit: 0.99 must be 1 to 10"),

@@ -22,7 +22,7 @@ fn serve(folder: &TempDir, arguments: &[&str], settings: &[(&str, &str)]) -> Com
 fn refused(folder: &TempDir, arguments: &[&str], settings: &[(&str, &str)], named: &str) {
     let mut process = Process::start(&mut serve(folder, arguments, settings));
     let status = process.wait();
-    let said = process.said();
+    let said = process.output();
     assert!(!status.success(), "{arguments:?} {settings:?}: {said}");
     assert!(said.contains(named), "{arguments:?} {settings:?} must name {named}: {said}");
     assert!(!said.contains("panicked"), "{said}");
@@ -61,7 +61,7 @@ fn flags_go_over_the_environment_over_the_file_over_defaults() {
 }
 
 #[test]
-fn what_cannot_be_used_is_named_and_ends_it() {
+fn invalid_options_are_named_and_end_the_program() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     write("unknown.toml", "lisen = \"127.0.0.1:0\"\n");
@@ -101,7 +101,7 @@ fn a_wrong_token_is_refused_and_not_repeated() {
             &[("EVENSTEP_OPERATOR_TOKEN", token)],
         ));
         assert!(!process.wait().success());
-        let said = process.said();
+        let said = process.output();
         assert!(
             said.to_lowercase().contains("operator_token")
                 && said.contains("8 to 256")
@@ -112,7 +112,7 @@ fn a_wrong_token_is_refused_and_not_repeated() {
 }
 
 #[test]
-fn logs_are_for_people_or_for_machines() {
+fn logs_are_text_json_or_logfmt() {
     let folder = tempfile::tempdir().unwrap();
     for (format, begins, says) in [
         ("text", "20", "INFO evenstep_predictor::app: listening address=127.0.0.1:"),
@@ -123,7 +123,7 @@ fn logs_are_for_people_or_for_machines() {
             accepted(&folder, &["--listen=127.0.0.1:0", &format!("--log-format={format}")], &[]);
         process.terminate();
         assert!(process.wait().success());
-        let said = process.said();
+        let said = process.output();
         let line =
             said.lines().find(|line| line.contains(says)).unwrap_or_else(|| panic!("{format}: {said}"));
         assert!(line.starts_with(begins), "{format}: {line}");
@@ -139,7 +139,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn a_store_of_a_later_schema_is_left_alone() {
+fn a_store_of_a_later_schema_is_not_opened() {
     let folder = tempfile::tempdir().unwrap();
     drop(accepted(&folder, &["--listen=127.0.0.1:0"], &[]));
     let store = folder.path().join("evenstep.db");
@@ -156,7 +156,7 @@ fn a_store_of_a_later_schema_is_left_alone() {
 }
 
 #[test]
-fn help_and_version_are_there() {
+fn help_and_version_are_printed() {
     let run = |arguments: &[&str]| -> Output {
         let output = Command::new(Path::new(BINARY)).args(arguments).output().unwrap();
         assert!(output.status.success(), "{output:?}");

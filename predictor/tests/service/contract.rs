@@ -1,8 +1,8 @@
 //! Each iteration has one allocation: every rank gets the same bytes, at any time.
 
-use evenstep_protocol::{AllocateAnswer, DecisionKind, JobSpec};
+use evenstep_protocol::{AllocateResponse, DecisionKind, JobSpec};
 
-use crate::support::{Service, ask, ask_after, join_all, report};
+use crate::support::{Service, allocate_request_with_reports, ask, join_all, report};
 
 #[test]
 fn the_same_bytes_again_from_any_rank_and_after_a_crash() {
@@ -12,10 +12,10 @@ fn the_same_bytes_again_from_any_rank_and_after_a_crash() {
     let speeds = [100.0, 200.0, 200.0, 400.0];
     let mut answers = Vec::new();
     for iteration in 0..40 {
-        let request = ask_after("job", generation, iteration, &speeds);
+        let request = allocate_request_with_reports("job", generation, iteration, &speeds);
         let answer = service.client.allocate(&request);
         assert_eq!(answer.content_type.as_deref(), Some("application/json"));
-        let parsed: AllocateAnswer = answer.json();
+        let parsed: AllocateResponse = answer.json();
         assert_eq!((parsed.iteration, parsed.generation), (iteration, generation));
         let others = [request, ask("job", generation, iteration)];
         for again in others.iter().map(|request| service.client.allocate(request)) {
@@ -27,13 +27,13 @@ fn the_same_bytes_again_from_any_rank_and_after_a_crash() {
     for round in 0..2 {
         service.kill_and_restart();
         for (iteration, answer) in (0..).zip(&answers) {
-            let request = ask_after("job", generation, iteration, &speeds);
+            let request = allocate_request_with_reports("job", generation, iteration, &speeds);
             assert_eq!(service.client.allocate(&request).body, *answer, "after crash {round}");
             assert_eq!(service.client.allocated("job", iteration).body, *answer);
         }
     }
-    let listed: Vec<AllocateAnswer> = service.client.get("/v1/jobs/job/allocations?limit=1000").json();
-    let expected: Vec<AllocateAnswer> =
+    let listed: Vec<AllocateResponse> = service.client.get("/v1/jobs/job/allocations?limit=1000").json();
+    let expected: Vec<AllocateResponse> =
         answers.iter().map(|body| serde_json::from_str(body).unwrap()).collect();
     assert_eq!(listed, expected);
 }
@@ -45,8 +45,8 @@ fn measured_speeds_decide_the_shares() {
     let generation = join_all(&service.client, "job", 3);
     let mut last = None;
     for iteration in 0..8 {
-        let request = ask_after("job", generation, iteration, &[100.0, 200.0, 600.0]);
-        let answer: AllocateAnswer = service.client.allocate(&request).json();
+        let request = allocate_request_with_reports("job", generation, iteration, &[100.0, 200.0, 600.0]);
+        let answer: AllocateResponse = service.client.allocate(&request).json();
         if iteration < 3 {
             // The first of two reports is skipped, because caches were cold.
             let cold = answer.decision.kind == DecisionKind::ColdStart;
@@ -59,15 +59,15 @@ fn measured_speeds_decide_the_shares() {
 }
 
 #[test]
-fn the_ragged_end_of_an_epoch_is_shared_out_whole_and_stands_for_itself() {
+fn the_ragged_end_of_an_epoch_is_allocated_completely_and_separately() {
     let service = Service::start();
     let spec = JobSpec { quantum: 8, min_local_batch: Some(8), ..JobSpec::new(64) };
     service.client.put_job("job", &spec);
     let generation = join_all(&service.client, "job", 3);
     let batches = |iteration: u64, samples: Option<u64>| -> Vec<u64> {
-        let mut request = ask_after("job", generation, iteration, &[100.0, 200.0, 300.0]);
+        let mut request = allocate_request_with_reports("job", generation, iteration, &[100.0, 200.0, 300.0]);
         request.global_batch = samples;
-        let answer: AllocateAnswer = service.client.allocate(&request).json();
+        let answer: AllocateResponse = service.client.allocate(&request).json();
         assert_eq!(answer.global_batch, samples.unwrap_or(64));
         answer.allocations.iter().map(|share| share.local_batch).collect()
     };
@@ -93,7 +93,7 @@ fn the_ragged_end_of_an_epoch_is_shared_out_whole_and_stands_for_itself() {
 }
 
 #[test]
-fn one_may_ask_64_iterations_ahead_and_no_further() {
+fn requests_reach_at_most_64_iterations_ahead() {
     let service = Service::start();
     service.client.put_job("job", &JobSpec::new(64));
     let generation = join_all(&service.client, "job", 2);
@@ -113,12 +113,12 @@ fn one_may_ask_64_iterations_ahead_and_no_further() {
 }
 
 #[test]
-fn a_report_counts_once_however_often_it_comes() {
+fn a_repeated_report_counts_once() {
     let mut service = Service::start();
     service.client.put_job("job", &JobSpec::new(64));
     let generation = join_all(&service.client, "job", 2);
     for iteration in 0..20 {
-        let mut request = ask_after("job", generation, iteration, &[100.0, 200.0]);
+        let mut request = allocate_request_with_reports("job", generation, iteration, &[100.0, 200.0]);
         request.reports.extend(request.reports.clone());
         assert_eq!(service.client.allocate(&request).status, 200);
     }
@@ -126,7 +126,7 @@ fn a_report_counts_once_however_often_it_comes() {
     let again = |service: &Service| {
         for iteration in 1..20 {
             // The first report of an iteration counts. This second one has the speeds of the workers swapped.
-            let request = ask_after("job", generation, iteration, &[200.0, 100.0]);
+            let request = allocate_request_with_reports("job", generation, iteration, &[200.0, 100.0]);
             assert_eq!(service.client.allocate(&request).status, 200);
         }
         assert_eq!(service.client.forecast("job"), before);
@@ -143,7 +143,7 @@ fn a_report_counts_once_however_often_it_comes() {
 
 /// The state that retention leaves.
 #[test]
-fn what_was_let_go_is_never_planned_again() {
+fn expired_iterations_are_never_planned_again() {
     let mut service = Service::start();
     service.client.put_job("job", &JobSpec::new(64));
     let generation = join_all(&service.client, "job", 2);
@@ -171,7 +171,7 @@ fn what_was_let_go_is_never_planned_again() {
 /// A deletion removes all iterations before the job itself. If it is interrupted in between, the store does
 /// not have the progress of the job.
 #[test]
-fn a_job_whose_deletion_was_cut_off_plans_nothing() {
+fn a_job_whose_deletion_was_interrupted_plans_nothing() {
     let mut service = Service::start();
     service.client.put_job("job", &JobSpec::new(64));
     let generation = join_all(&service.client, "job", 2);

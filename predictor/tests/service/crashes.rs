@@ -24,7 +24,7 @@ struct Answered {
 }
 
 #[test]
-fn what_was_answered_outlives_any_crash() {
+fn allocations_survive_any_crash() {
     let mut service = Service::start();
     service.client.put_job("job", &JobSpec::new(256));
     let generation = join_all(&service.client, "job", WORKERS);

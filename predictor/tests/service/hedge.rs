@@ -1,8 +1,8 @@
 //! Shared tails: which workers get them, their rules, and the costs that the predictor learns from them.
 
 use evenstep_protocol::{
-    AllocateAnswer, AllocateRequest, BackgroundSettings, Hedge, JobSpec, JobView, JoinAnswer, JoinRequest,
-    TailReport, WorkerOverride, WorkerReport, WorkerView, WorkersView,
+    AllocateRequest, AllocateResponse, BackgroundSettings, Hedge, JobSpec, JobView, JoinRequest,
+    JoinResponse, TailReport, WorkerOverride, WorkerReport, WorkerView, WorkersView,
 };
 use evenstep_tests::Client;
 use rand::{RngExt, SeedableRng};
@@ -34,7 +34,7 @@ impl<'a> Run<'a> {
         service.client.put_job("job", spec);
         let mut generation = 0;
         for (request, _) in workers {
-            let joined: JoinAnswer = service.client.post("/v1/jobs/job/workers", request).json();
+            let joined: JoinResponse = service.client.post("/v1/jobs/job/workers", request).json();
             generation = joined.generation;
         }
         let speeds = workers.iter().map(|(_, speed)| *speed).collect();
@@ -53,13 +53,13 @@ impl<'a> Run<'a> {
     }
 
     /// Requests the next iteration and executes it.
-    fn step(&mut self) -> AllocateAnswer {
+    fn step(&mut self) -> AllocateResponse {
         let request = self.request();
         self.carry_out(&request)
     }
 
-    fn carry_out(&mut self, request: &AllocateRequest) -> AllocateAnswer {
-        let answer: AllocateAnswer = self.client().allocate(request).json();
+    fn carry_out(&mut self, request: &AllocateRequest) -> AllocateResponse {
+        let answer: AllocateResponse = self.client().allocate(request).json();
         whole(&answer);
         let range = (1.0 / self.noise)..=self.noise;
         let paces: Vec<f64> =
@@ -69,7 +69,7 @@ impl<'a> Run<'a> {
         answer
     }
 
-    fn steps(&mut self, count: u64) -> Vec<AllocateAnswer> {
+    fn steps(&mut self, count: u64) -> Vec<AllocateResponse> {
         (0..count).map(|_| self.step()).collect()
     }
 
@@ -93,7 +93,7 @@ fn three() -> Vec<(JoinRequest, f64)> {
 
 /// Simulates workers with these paces (seconds per sample): each computes its local batch, then the free
 /// workers claim chunks.
-fn did(answer: &AllocateAnswer, paces: &[f64]) -> Vec<WorkerReport> {
+fn did(answer: &AllocateResponse, paces: &[f64]) -> Vec<WorkerReport> {
     let mut reports: Vec<WorkerReport> = answer
         .allocations
         .iter()
@@ -132,7 +132,7 @@ fn did(answer: &AllocateAnswer, paces: &[f64]) -> Vec<WorkerReport> {
 
 /// Checks that each sample is in one local batch or in one chunk, and that each worker that claims is in a
 /// pool.
-fn whole(answer: &AllocateAnswer) {
+fn whole(answer: &AllocateResponse) {
     let mut offset = 0;
     for share in &answer.allocations {
         assert_eq!(share.offset, offset, "{answer:?}");
@@ -154,12 +154,12 @@ fn whole(answer: &AllocateAnswer) {
     assert!(answer.decision.reason.contains("in a tail of"), "{}", answer.decision.reason);
 }
 
-fn tails(answers: &[AllocateAnswer]) -> usize {
+fn tails(answers: &[AllocateResponse]) -> usize {
     answers.iter().filter(|answer| answer.tail.is_some()).count()
 }
 
 #[test]
-fn what_cannot_be_foreseen_is_shared() {
+fn unpredictable_work_is_left_to_the_tail() {
     let mut service = Service::start();
     let mut run = Run::new(&mut service, &JobSpec::new(240), 2.0, &three());
     let hedge = run.job().hedge.unwrap();
@@ -197,7 +197,7 @@ fn what_cannot_be_foreseen_is_shared() {
 
 /// Workers claim while they would otherwise wait, so that only the limit adds time.
 #[test]
-fn who_claims_has_no_slack() {
+fn claiming_workers_have_no_slack() {
     let mut service = Service::start();
     let background = Some(BackgroundSettings { slow_down_limit: 1.25 });
     let spec = JobSpec { background, ..JobSpec::new(240) };
@@ -220,7 +220,7 @@ fn the_plan_in_force_is_the_one_without_a_tail() {
     let mut service = Service::start();
     let spec = JobSpec { min_gain: 0.9, ..JobSpec::new(240) };
     let mut run = Run::new(&mut service, &spec, 2.0, &three());
-    let planned = |answer: &AllocateAnswer| -> Vec<u64> {
+    let planned = |answer: &AllocateResponse| -> Vec<u64> {
         answer.allocations.iter().map(|share| share.planned_batch.unwrap_or(share.local_batch)).collect()
     };
     let before = run.steps(40).pop().unwrap();
@@ -232,7 +232,7 @@ fn the_plan_in_force_is_the_one_without_a_tail() {
 }
 
 #[test]
-fn who_does_not_want_a_tail_or_cannot_claim_gets_none() {
+fn jobs_without_hedging_or_claims_get_no_tail() {
     let off = JobSpec { hedge: Hedge::Off, ..JobSpec::new(240) };
     let few = JobSpec { distinct_sizes: Some(2), ..JobSpec::new(240) };
     let auto = JobSpec::new(240);
@@ -265,7 +265,7 @@ fn who_does_not_want_a_tail_or_cannot_claim_gets_none() {
 
 /// With any number of micro-batches, the plan follows the workers' speeds as far as possible.
 #[test]
-fn where_speeds_are_foreseen_nothing_is_left_to_a_tail() {
+fn predictable_speeds_leave_no_tail() {
     let mut service = Service::start();
     let workers: Vec<(JoinRequest, f64)> =
         (0..4).map(|worker| (claiming(worker), [100.0, 200.0, 200.0, 400.0][worker])).collect();

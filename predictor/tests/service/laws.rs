@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use evenstep_protocol::{AllocateAnswer, JobSpec, JoinRequest};
+use evenstep_protocol::{AllocateResponse, JobSpec, JoinRequest};
 use evenstep_tests::Client;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -51,7 +51,7 @@ fn bounds(case: &Case) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn every_answer_shares_out_the_whole_batch_within_all_bounds() {
+fn every_allocation_sums_to_the_batch_within_all_bounds() {
     let service = Service::start();
     let (feasible, infeasible) = (Cell::new(0), Cell::new(0));
     let mut runner = TestRunner::new(Config { cases: 96, failure_persistence: None, ..Config::default() });
@@ -78,7 +78,7 @@ fn every_answer_shares_out_the_whole_batch_within_all_bounds() {
                 .filter(|(_, (share, _))| **share > 0)
                 .map(|(rank, (share, worker))| report(rank, iteration - 1, *share, worker.2))
                 .collect();
-            let answer: AllocateAnswer = service.client.allocate(&request).json();
+            let answer: AllocateResponse = service.client.allocate(&request).json();
             whole(&answer, batch)?;
             shares = answer.allocations.iter().map(|share| share.local_batch).collect();
             for (share, (floor, cap)) in shares.iter().zip(&bounds) {
@@ -113,7 +113,7 @@ fn create(client: &Client, job: &str, case: &Case) -> u64 {
             max_local_batch: *max_local_batch,
             ..JoinRequest::new(worker_id(rank))
         };
-        let joined: evenstep_protocol::JoinAnswer =
+        let joined: evenstep_protocol::JoinResponse =
             client.post(&format!("/v1/jobs/{job}/workers"), &request).json();
         generation = joined.generation;
     }
@@ -121,7 +121,7 @@ fn create(client: &Client, job: &str, case: &Case) -> u64 {
 }
 
 /// The whole batch, without gap or overlap, in rank order, with matching gradient weights.
-fn whole(answer: &AllocateAnswer, batch: u64) -> Result<(), TestCaseError> {
+fn whole(answer: &AllocateResponse, batch: u64) -> Result<(), TestCaseError> {
     prop_assert_eq!(answer.global_batch, batch);
     let mut offset = 0;
     for (rank, share) in (0..).zip(&answer.allocations) {

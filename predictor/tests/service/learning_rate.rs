@@ -1,11 +1,11 @@
 //! The learning rate follows the global batch.
 
-use evenstep_protocol::{AllocateAnswer, JobSpec, LearningRateRule, LearningRateSettings, WorkerReport};
+use evenstep_protocol::{AllocateResponse, JobSpec, LearningRateRule, LearningRateSettings, WorkerReport};
 
 use crate::support::{Service, ask, join_all, report};
 
 fn multiplier(service: &Service, generation: u64, iteration: u64) -> f64 {
-    let answer: AllocateAnswer = service.client.allocate(&ask("job", generation, iteration)).json();
+    let answer: AllocateResponse = service.client.allocate(&ask("job", generation, iteration)).json();
     answer.optimizer.lr_multiplier
 }
 
@@ -18,7 +18,7 @@ fn the_ramp_of_a_job_that_grows() {
     assert_eq!(join_all(&service.client, "job", 1), 1);
     assert_eq!((multiplier(&service, 1, 0), multiplier(&service, 1, 9)), (1.0, 1.0));
     assert_eq!(join_all(&service.client, "job", 4), 4);
-    let answer: AllocateAnswer = service.client.allocate(&ask("job", 4, 10)).json();
+    let answer: AllocateResponse = service.client.allocate(&ask("job", 4, 10)).json();
     assert_eq!((answer.global_batch, answer.optimizer.lr_multiplier), (64, 1.0));
     let ramp = answer.optimizer.ramp.unwrap();
     assert_eq!((ramp.from, ramp.to, ramp.start_iteration, ramp.iterations), (1.0, 4.0, 10, 32));
@@ -27,20 +27,20 @@ fn the_ramp_of_a_job_that_grows() {
     service.kill_and_restart();
     assert_eq!(multiplier(&service, 4, 26), 2.5);
     assert_eq!(multiplier(&service, 4, 41), 3.90625);
-    let flat: AllocateAnswer = service.client.allocate(&ask("job", 4, 42)).json();
+    let flat: AllocateResponse = service.client.allocate(&ask("job", 4, 42)).json();
     assert_eq!((flat.optimizer.lr_multiplier, flat.optimizer.ramp), (4.0, None));
     // A smaller batch applies at once, and iterations allocated to departed workers are planned again.
     assert_eq!(multiplier(&service, 4, 43), 4.0);
     service.client.leave("job", "node/3");
-    let answer: AllocateAnswer = service.client.allocate(&ask("job", 5, 43)).json();
+    let answer: AllocateResponse = service.client.allocate(&ask("job", 5, 43)).json();
     assert_eq!((answer.global_batch, answer.optimizer.lr_multiplier), (48, 3.0));
     // The rest of the epoch is an upper bound.
     let mut last = ask("job", 5, 44);
     last.global_batch = Some(1000);
-    assert_eq!(service.client.allocate(&last).json::<AllocateAnswer>().global_batch, 48);
+    assert_eq!(service.client.allocate(&last).json::<AllocateResponse>().global_batch, 48);
     let mut last = ask("job", 5, 45);
     last.global_batch = Some(20);
-    let answer: AllocateAnswer = service.client.allocate(&last).json();
+    let answer: AllocateResponse = service.client.allocate(&last).json();
     assert_eq!((answer.global_batch, answer.optimizer.lr_multiplier), (20, 3.0));
 }
 
@@ -79,18 +79,18 @@ fn adascale_learns_from_the_norms_in_reports() {
                 report
             })
             .collect();
-        let answer: AllocateAnswer = service.client.allocate(&request).json();
+        let answer: AllocateResponse = service.client.allocate(&request).json();
         assert!((answer.optimizer.lr_multiplier - 2.0).abs() < 1e-9, "{answer:?}");
         service.kill_and_restart();
     }
-    let answer: AllocateAnswer = service.client.allocate(&ask("job", 2, 3)).json();
+    let answer: AllocateResponse = service.client.allocate(&ask("job", 2, 3)).json();
     assert!((answer.optimizer.lr_multiplier - 2.0).abs() < 1e-9, "{answer:?}");
     assert_eq!(answer.optimizer.schedule_iteration, Some(5.0), "1 + 2 + 2 steps of the schedule");
 }
 
 /// Reports of an allocated iteration also update AdaScale, and the update survives a crash.
 #[test]
-fn gradients_of_an_answered_iteration_are_not_lost() {
+fn gradients_of_an_allocated_iteration_are_not_lost() {
     let mut service = Service::start();
     let spec = JobSpec { rule: LearningRateRule::Adascale, per_worker_batch: Some(8), ..JobSpec::new(8) };
     service.client.put_job("job", &spec);
@@ -105,7 +105,7 @@ fn gradients_of_an_answered_iteration_are_not_lost() {
             report
         })
         .collect();
-    let answer: AllocateAnswer = service.client.allocate(&request).json();
+    let answer: AllocateResponse = service.client.allocate(&request).json();
     assert_eq!(answer.optimizer.lr_multiplier, 1.0, "the allocation does not change");
     service.kill_and_restart();
     assert!((multiplier(&service, 2, 2) - 2.0).abs() < 1e-9);
@@ -131,7 +131,7 @@ fn the_rule_may_change_until_the_first_allocation_also_after_a_crash() {
     let linear = JobSpec { rule: LearningRateRule::Linear, max_local_batch: Some(8), ..JobSpec::new(16) };
     service.client.put_job("job", &linear);
     service.kill_and_restart();
-    let answer: AllocateAnswer = service.client.allocate(&ask("job", 2, 1)).json();
+    let answer: AllocateResponse = service.client.allocate(&ask("job", 2, 1)).json();
     assert_eq!((answer.optimizer.rule, answer.optimizer.lr_multiplier), (LearningRateRule::Linear, 1.0));
 }
 
@@ -144,10 +144,10 @@ fn a_job_returns_to_an_iteration_far_back() {
         service.client.put_job(&job, &JobSpec { rule, ..JobSpec::new(64) });
         join_all(&service.client, &job, 3);
         for iteration in 0..300 {
-            service.client.allocate(&ask(&job, 3, iteration)).json::<AllocateAnswer>();
+            service.client.allocate(&ask(&job, 3, iteration)).json::<AllocateResponse>();
         }
         assert_eq!(service.client.delete(&format!("/v1/jobs/{job}/workers/node%2F2")).status, 200);
-        let again: AllocateAnswer = service.client.allocate(&ask(&job, 4, 20)).json();
+        let again: AllocateResponse = service.client.allocate(&ask(&job, 4, 20)).json();
         assert_eq!((again.iteration, again.allocations.len()), (20, 2), "{rule:?}");
     }
 }

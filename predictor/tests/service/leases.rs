@@ -7,20 +7,20 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use evenstep_predictor::app::App;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::Config;
-use evenstep_protocol::{AllocateAnswer, JobSpec, JoinRequest, WorkerState, WorkersView};
+use evenstep_protocol::{AllocateResponse, JobSpec, JoinRequest, WorkerState, WorkersView};
 use evenstep_tests::{Client, Store};
 use tokio::runtime::Runtime;
 
 use crate::support::{ask, join_all, report, worker_id};
 
 /// A service inside this process, with a manual clock. Its store outlives it.
-struct Timed {
+struct ManualClockService {
     _runtime: Runtime,
     client: Client,
     clock: Arc<AtomicI64>,
 }
 
-fn serve(store: &Store, now_unix_ms: i64) -> Timed {
+fn serve(store: &Store, now_unix_ms: i64) -> ManualClockService {
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let config = Config {
         listen,
@@ -34,10 +34,10 @@ fn serve(store: &Store, now_unix_ms: i64) -> Timed {
     let app = runtime.block_on(App::open(&config, clock)).unwrap();
     let client = Client::new(&format!("http://{}", app.address()));
     runtime.spawn(app.serve(std::future::pending()));
-    Timed { _runtime: runtime, client, clock: handle }
+    ManualClockService { _runtime: runtime, client, clock: handle }
 }
 
-impl Timed {
+impl ManualClockService {
     fn pass(&self, ms: i64) {
         self.clock.fetch_add(ms, Ordering::SeqCst);
     }
@@ -66,7 +66,7 @@ fn only_silence_beyond_the_lease_removes_a_worker() {
     let problem = service.client.allocate(&ask("job", 3, 2)).problem(409, "stale-generation");
     assert_eq!(problem.current_generation, Some(4));
     assert_eq!(service.states(), [WorkerState::Live, WorkerState::Live, WorkerState::Expired]);
-    let again: AllocateAnswer = service.client.allocate(&ask("job", 4, 0)).json();
+    let again: AllocateResponse = service.client.allocate(&ask("job", 4, 0)).json();
     assert_eq!(again.allocations.len(), 2, "an allocation for a departed worker is void");
     assert_ne!(service.client.allocated("job", 0).body, first);
     // The worker returns with the last rank.
@@ -75,7 +75,7 @@ fn only_silence_beyond_the_lease_removes_a_worker() {
 }
 
 #[test]
-fn while_the_service_was_away_no_lease_ran_out() {
+fn leases_do_not_expire_during_an_outage() {
     let store = Store::fresh();
     let service = serve(&store, 1_000_000);
     service.client.put_job("job", &JobSpec { lease_s: 10.0, ..JobSpec::new(60) });
@@ -112,7 +112,7 @@ fn a_flapping_worker_has_to_wait() {
 }
 
 #[test]
-fn a_clock_set_back_neither_ends_leases_nor_keeps_anybody_waiting() {
+fn a_clock_set_back_neither_ends_leases_nor_delays_requests() {
     const DAY_MS: i64 = 86_400_000;
     let store = Store::fresh();
     let service = serve(&store, 10 * DAY_MS);

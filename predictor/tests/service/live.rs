@@ -7,13 +7,13 @@ use evenstep_protocol::{
 };
 use evenstep_tests::{Client, Events};
 
-use crate::support::{Service, ask_after, join_all};
+use crate::support::{Service, allocate_request_with_reports, join_all};
 
 const SPEEDS: [f64; 2] = [100.0, 150.0];
 
 /// Requests an iteration, and reports the one before.
 fn step(client: &Client, generation: u64, iteration: u64) {
-    let reply = client.allocate(&ask_after("job", generation, iteration, &SPEEDS));
+    let reply = client.allocate(&allocate_request_with_reports("job", generation, iteration, &SPEEDS));
     assert_eq!(reply.status, 200, "{reply:?}");
 }
 
@@ -55,7 +55,7 @@ fn a_job_is_followed_step_by_step() {
 }
 
 #[test]
-fn everything_is_seen_at_a_glance() {
+fn the_frame_shows_every_part() {
     let mut service = Service::start();
     service.client.put_job("job", &JobSpec::new(128));
     let generation = join_all(&service.client, "job", 2);
@@ -131,7 +131,7 @@ fn history_is_the_past_thinned_out() {
 }
 
 #[test]
-fn the_log_tells_changes_and_no_steps() {
+fn the_log_has_changes_and_no_steps() {
     let service = Service::start();
     let client = &service.client;
     client.put_job("job", &JobSpec::new(128));

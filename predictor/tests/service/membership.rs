@@ -1,17 +1,17 @@
 //! Workers that join and leave.
 
 use evenstep_protocol::{
-    AllocateAnswer, JobSpec, JobState, JoinAnswer, LearningRateRule, WorkerState, WorkersView,
+    AllocateResponse, JobSpec, JobState, JoinResponse, LearningRateRule, WorkerState, WorkersView,
 };
 
 use crate::support::{Service, ask, join_all, report};
 
-fn ranks(answer: &JoinAnswer) -> Vec<&str> {
+fn ranks(answer: &JoinResponse) -> Vec<&str> {
     answer.workers.iter().map(evenstep_protocol::WorkerId::as_str).collect()
 }
 
 #[test]
-fn joining_changes_no_answer_and_leaving_voids_those_that_name_the_departed() {
+fn a_join_keeps_allocations_and_a_departure_voids_those_that_name_the_worker() {
     let mut service = Service::start();
     let client = &service.client;
     client.put_job("job", &JobSpec::new(60));
@@ -33,14 +33,14 @@ fn joining_changes_no_answer_and_leaving_voids_those_that_name_the_departed() {
         );
     }
     let with_three = client.allocate(&ask("job", 3, 4));
-    assert_eq!(with_three.json::<AllocateAnswer>().allocations.len(), 3);
+    assert_eq!(with_three.json::<AllocateResponse>().allocations.len(), 3);
 
     let left = client.leave("job", "node/0");
     assert_eq!((left.generation, ranks(&left)), (4, vec!["node/1", "node/2"]));
     assert_eq!(client.leave("job", "node/0"), left, "leaving again has no effect");
     client.allocate(&ask("job", 3, 4)).problem(409, "stale-generation");
     let replanned = client.allocate(&ask("job", 4, 4));
-    let parsed: AllocateAnswer = replanned.json();
+    let parsed: AllocateResponse = replanned.json();
     assert_eq!((parsed.generation, parsed.allocations.len()), (4, 2));
     assert_eq!(parsed.allocations[0].worker.as_str(), "node/1", "ranks move up");
     assert_eq!(client.allocated("job", 4).body, replanned.body);
@@ -84,7 +84,7 @@ fn with_too_few_workers_the_job_is_paused() {
 }
 
 #[test]
-fn a_departed_worker_still_tells_how_it_went_and_a_stranger_does_not() {
+fn late_reports_of_departed_workers_are_accepted_and_those_of_unknown_workers_are_not() {
     let service = Service::start();
     let client = &service.client;
     client.put_job("job", &JobSpec::new(60));
@@ -102,7 +102,7 @@ fn a_departed_worker_still_tells_how_it_went_and_a_stranger_does_not() {
 }
 
 #[test]
-fn a_deleted_job_is_gone_and_its_name_is_free() {
+fn a_deleted_job_is_removed_and_its_id_can_be_reused() {
     let mut service = Service::start();
     for _ in 0..2 {
         let client = &service.client;

@@ -6,7 +6,7 @@ use evenstep_predictor::clock::Clock;
 use evenstep_protocol::{BackgroundSettings, JobSpec, JoinRequest, SpeedsView};
 use evenstep_tests::Client;
 
-use crate::support::{Service, ask, ask_after, join_all, worker_id};
+use crate::support::{Service, allocate_request_with_reports, ask, join_all, worker_id};
 
 const NAMES: &str = include_str!("../../../docs/metrics.md");
 
@@ -29,7 +29,7 @@ fn series(client: &Client) -> BTreeMap<String, f64> {
 /// Runs a job of workers with these speeds for a range of iterations.
 fn run(client: &Client, job: &str, generation: u64, iterations: std::ops::Range<u64>, speeds: &[f64]) {
     for iteration in iterations {
-        let reply = client.allocate(&ask_after(job, generation, iteration, speeds));
+        let reply = client.allocate(&allocate_request_with_reports(job, generation, iteration, speeds));
         assert_eq!(reply.status, 200, "{reply:?}");
     }
 }
@@ -77,7 +77,7 @@ fn predicted_and_actual_are_of_the_same_iteration() {
 }
 
 #[test]
-fn nothing_outlives_what_it_tells_of() {
+fn metrics_are_removed_with_their_subject() {
     let service = Service::start();
     let client = &service.client;
     client.put_job("job", &JobSpec::new(128));
@@ -95,7 +95,7 @@ fn nothing_outlives_what_it_tells_of() {
 }
 
 #[test]
-fn every_name_is_documented_and_every_documented_name_is_there() {
+fn documented_names_and_exposed_names_are_the_same() {
     let service = Service::start_with(&["--refit-interval-s=1"]);
     let client = &service.client;
     client.put_job("job", &JobSpec { background: Some(BackgroundSettings::default()), ..JobSpec::new(128) });

@@ -3,7 +3,7 @@
 use evenstep_protocol::{ForecastView, JobSpec, JoinRequest, WorkerForecastView};
 use evenstep_tests::wait::until;
 
-use crate::support::{Service, ask_after, worker_id};
+use crate::support::{Service, allocate_request_with_reports, worker_id};
 
 /// Enough iterations for a first fit, and some after it.
 const ITERATIONS: u64 = 230;
@@ -18,7 +18,8 @@ fn train(service: &Service, job: &str, device: &str, iterations: u64) {
     for iteration in 0..iterations {
         // The stall share read before this iteration, as computed by `support::report`.
         let stalled = (iteration.saturating_sub(2) % 10) as f64 / 10.0;
-        let request = ask_after(job, generation, iteration, &[100.0 * (1.0 - 0.5 * stalled)]);
+        let request =
+            allocate_request_with_reports(job, generation, iteration, &[100.0 * (1.0 - 0.5 * stalled)]);
         assert_eq!(service.client.allocate(&request).status, 200);
     }
 }
@@ -36,7 +37,7 @@ fn names(worker: &WorkerForecastView) -> Vec<&str> {
 }
 
 #[test]
-fn networks_are_fitted_beside_the_requests_and_models_outlive_a_crash() {
+fn networks_are_fitted_in_the_background_and_models_survive_a_crash() {
     let mut service = Service::start_with(&["--refit-interval-s=1", "--refit-threads=2"]);
     train(&service, "long", "a machine", ITERATIONS);
     let before = stored(&service, "long");
@@ -53,7 +54,7 @@ fn networks_are_fitted_beside_the_requests_and_models_outlive_a_crash() {
 }
 
 #[test]
-fn what_was_learned_on_a_device_starts_the_next_worker_on_one_like_it() {
+fn a_new_worker_starts_from_models_of_the_same_device() {
     let service = Service::start_with(&["--refit-interval-s=1"]);
     train(&service, "first", "NVIDIA H200", 150);
     stored(&service, "first");

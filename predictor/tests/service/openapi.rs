@@ -68,7 +68,7 @@ fn the_document_names_every_route_and_all_it_refers_to() {
 }
 
 #[test]
-fn the_page_for_people_works_without_a_network() {
+fn the_page_works_offline() {
     let service = Service::start();
     let page = service.client.get("/docs/");
     assert_eq!(page.status, 200);

@@ -12,7 +12,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 
-use crate::support::{Service, ask_after, join_all};
+use crate::support::{Service, allocate_request_with_reports, join_all};
 
 /// Receives exports: paths and bodies.
 fn collector() -> (String, Receiver<(String, Vec<u8>)>) {
@@ -57,7 +57,10 @@ fn a_request_is_one_trace_from_http_to_the_commit() {
     let generation = join_all(&service.client, "job", 2);
     for iteration in 0..3 {
         assert_eq!(
-            service.client.allocate(&ask_after("job", generation, iteration, &[100.0, 150.0])).status,
+            service
+                .client
+                .allocate(&allocate_request_with_reports("job", generation, iteration, &[100.0, 150.0]))
+                .status,
             200
         );
     }

@@ -110,7 +110,7 @@ fn reports_are_those_of_the_folder_and_nothing_else() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_said_at_the_start() {
+fn a_missing_folder_is_reported_at_startup() {
     let output = std::process::Command::new(crate::support::BINARY)
         .args(["serve", "--listen=127.0.0.1:0", "--store=sqlite://unused.db", "--reports=/nowhere/at/all"])
         .output()

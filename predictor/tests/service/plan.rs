@@ -4,7 +4,7 @@ use evenstep_burst::BurstPlan;
 use evenstep_protocol::JobSpec;
 use serde_json::{Value, json};
 
-use crate::support::{Service, ask_after, join_all};
+use crate::support::{Service, allocate_request_with_reports, join_all};
 
 /// The three layers of DeepPool's example on up to four GPUs, with 0.5 us for each change of the count.
 fn toy(settings: &Value) -> Value {
@@ -59,7 +59,7 @@ fn a_jobs_workers_are_as_fast_as_they_are_forecast_to_be() {
     let unknown: BurstPlan = client.post("/v1/plan/burst", &linear(&json!({"job_id": "job"}))).json();
     assert_eq!((unknown.speeds, unknown.iteration_us), (vec![1.0; 3], 400.0), "all workers are unmeasured");
     for iteration in 0..30 {
-        client.allocate(&ask_after("job", generation, iteration, &[100.0, 200.0, 50.0]));
+        client.allocate(&allocate_request_with_reports("job", generation, iteration, &[100.0, 200.0, 50.0]));
     }
     let plan: BurstPlan = client.post("/v1/plan/burst", &linear(&json!({"job_id": "job", "gpus": 3}))).json();
     let named: Vec<String> = plan.workers.iter().map(ToString::to_string).collect();
@@ -83,7 +83,7 @@ fn a_jobs_workers_are_as_fast_as_they_are_forecast_to_be() {
 }
 
 #[test]
-fn what_breaks_a_rule_is_refused_by_value_and_rule() {
+fn violations_are_rejected_by_value_and_rule() {
     let service = Service::start();
     let client = &service.client;
     client.put_job("empty", &JobSpec::new(60));

@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evenstep_protocol::{AllocateAnswer, JobSpec};
+use evenstep_protocol::{AllocateResponse, JobSpec};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -15,7 +15,7 @@ use crate::support::{Service, ask, join_all, report};
 /// Requests the same iterations from many threads, synchronized, each with its own reports. The seed
 /// determines the actions of a thread. All threads must get the same bytes.
 #[test]
-fn ranks_that_ask_at_once_see_the_same_bytes() {
+fn concurrent_requests_of_ranks_return_the_same_bytes() {
     const RANKS: usize = 8;
     const ITERATIONS: u64 = 250;
     let service = Service::start();
@@ -40,28 +40,29 @@ fn ranks_that_ask_at_once_see_the_same_bytes() {
                 let problem = client.allocate(&stale).problem(409, "stale-generation");
                 assert_eq!(problem.current_generation, Some(generation));
             }
-            seen.push(client.allocate(&request).json::<AllocateAnswer>());
+            seen.push(client.allocate(&request).json::<AllocateResponse>());
             // The bytes, and not only the parsed allocation.
             let bytes = [client.allocated("job", iteration).body, client.allocate(&request).body];
             assert_eq!(bytes[0], bytes[1], "iteration {iteration}");
         }
         seen
     };
-    let seen: Vec<Vec<AllocateAnswer>> = thread::scope(|scope| {
+    let seen: Vec<Vec<AllocateResponse>> = thread::scope(|scope| {
         let ranks: Vec<_> = (0..RANKS).map(|number| scope.spawn(move || rank(number))).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     });
     for other in &seen[1..] {
         assert!(*other == seen[0], "two ranks saw different allocations");
     }
-    let stored: Vec<AllocateAnswer> = service.client.get("/v1/jobs/job/allocations?from=0&limit=1000").json();
+    let stored: Vec<AllocateResponse> =
+        service.client.get("/v1/jobs/job/allocations?from=0&limit=1000").json();
     assert_eq!(stored, seen[0]);
 }
 
 /// Clients that send a request and disconnect at any moment leave a consistent job: later requests get one
 /// allocation, which never changes.
 #[test]
-fn a_client_that_hangs_up_halfway_never_leads_to_two_allocations() {
+fn a_client_that_disconnects_halfway_never_causes_two_allocations() {
     const ITERATIONS: u64 = 300;
     let mut service = Service::start();
     service.client.put_job("job", &JobSpec::new(256));
@@ -82,7 +83,7 @@ fn a_client_that_hangs_up_halfway_never_leads_to_two_allocations() {
             hang_up(&service.predictor.url, &body, part, linger);
         }
         let answer = service.client.allocate(&request);
-        assert_eq!(answer.json::<AllocateAnswer>().iteration, iteration);
+        assert_eq!(answer.json::<AllocateResponse>().iteration, iteration);
         assert_eq!(service.client.allocated("job", iteration).body, answer.body);
         answers.push(answer.body);
     }
@@ -91,7 +92,7 @@ fn a_client_that_hangs_up_halfway_never_leads_to_two_allocations() {
             assert_eq!(service.client.allocated("job", iteration).body, *answer);
             assert_eq!(service.client.allocate(&ask("job", generation, iteration)).body, *answer);
         }
-        let stored: Vec<AllocateAnswer> =
+        let stored: Vec<AllocateResponse> =
             service.client.get("/v1/jobs/job/allocations?from=0&limit=1000").json();
         assert_eq!(stored.len() as u64, ITERATIONS);
     };

@@ -4,13 +4,13 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use evenstep_protocol::{AllocateAnswer, AllocateRequest, JobSpec, JoinRequest, Problem, WorkersView};
+use evenstep_protocol::{AllocateRequest, AllocateResponse, JobSpec, JoinRequest, Problem, WorkersView};
 use serde_json::{Value, json};
 
 use crate::support::{Service, ask, join_all, report, worker_id};
 
 #[test]
-fn what_is_unknown_is_404_by_name() {
+fn unknown_jobs_and_workers_are_404_by_name() {
     let service = Service::start();
     let client = &service.client;
     client.put_job("job", &JobSpec::new(60));
@@ -56,7 +56,7 @@ fn caps_and_floors_that_cannot_hold_the_batch_are_422_with_the_numbers() {
     assert!(problem.detail.contains("64") && problem.detail.contains("60"), "{}", problem.detail);
     // The solution: another worker.
     client.join("job", "node/3");
-    assert_eq!(client.allocate(&ask("job", 4, 0)).json::<AllocateAnswer>().global_batch, 64);
+    assert_eq!(client.allocate(&ask("job", 4, 0)).json::<AllocateResponse>().global_batch, 64);
 
     client.put_job("floors", &JobSpec::new(64));
     for worker in 0..2 {
@@ -79,9 +79,9 @@ fn an_iteration_that_cannot_be_planned_keeps_its_reports_and_changes_nothing_els
         reports: vec![report(0, iteration - 1, 32, 100.0), report(1, iteration - 1, 32, 100.0)],
         ..ask("job", generation, iteration)
     };
-    client.allocate(&ask("job", generation, 0)).json::<AllocateAnswer>();
+    client.allocate(&ask("job", generation, 0)).json::<AllocateResponse>();
     for iteration in 1..4 {
-        client.allocate(&with_reports(iteration)).json::<AllocateAnswer>();
+        client.allocate(&with_reports(iteration)).json::<AllocateResponse>();
     }
     client.put_job("job", &JobSpec { max_local_batch: Some(20), ..JobSpec::new(64) });
     let before = (client.job("job"), workers());
@@ -96,12 +96,12 @@ fn an_iteration_that_cannot_be_planned_keeps_its_reports_and_changes_nothing_els
     assert_eq!(after.1[1].last_seen_unix_ms, before.1[1].last_seen_unix_ms, "the state stays in memory");
 
     client.put_job("job", &JobSpec::new(64));
-    client.allocate(&of_one).json::<AllocateAnswer>();
+    client.allocate(&of_one).json::<AllocateResponse>();
     assert_eq!(workers()[0].reports, 4, "it is stored once");
 }
 
 #[test]
-fn what_is_not_json_is_400_and_json_of_another_shape_is_422() {
+fn invalid_json_is_400_and_json_of_another_shape_is_422() {
     let service = Service::start();
     let client = &service.client;
     for body in ["", "{", "nonsense", "\u{feff}{}"] {
@@ -142,7 +142,7 @@ fn tail(changed: &Value) -> Value {
 }
 
 #[test]
-fn reports_that_break_a_rule_are_refused_by_field_and_value_and_change_nothing() {
+fn invalid_reports_are_rejected_by_field_and_value_and_change_nothing() {
     let service = Service::start();
     let client = &service.client;
     client.put_job("job", &JobSpec::new(60));
@@ -197,7 +197,7 @@ fn reports_that_break_a_rule_are_refused_by_field_and_value_and_change_nothing()
 }
 
 #[test]
-fn jobs_and_workers_that_break_a_rule_are_refused_by_field_and_value() {
+fn invalid_jobs_and_workers_are_rejected_by_field_and_value() {
     let service = Service::start();
     let client = &service.client;
     client.put_job("job", &JobSpec::new(60));
@@ -271,7 +271,7 @@ fn bodies_beyond_8_mib_are_413_also_where_they_hide_their_length() {
 
 /// An unread body ends the connection. A client that does not know this would fail with its next request.
 #[test]
-fn a_refusal_that_left_the_body_unread_says_that_the_connection_ends() {
+fn a_rejection_with_an_unread_body_announces_connection_close() {
     let service = Service::start();
     let client = &service.client;
     let spec = JobSpec::new(60);
@@ -291,7 +291,7 @@ fn a_refusal_that_left_the_body_unread_says_that_the_connection_ends() {
 }
 
 #[test]
-fn a_body_that_breaks_off_is_no_request() {
+fn a_truncated_body_is_not_a_request() {
     let service = Service::start();
     service.client.put_job("job", &JobSpec::new(60));
     join_all(&service.client, "job", 1);

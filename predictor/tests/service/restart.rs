@@ -8,7 +8,7 @@ use evenstep_tests::wait::until;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::support::{Service, ask, ask_after, join_all};
+use crate::support::{Service, allocate_request_with_reports, ask, join_all};
 
 /// The workers without the times of their last requests: after a restart, each worker starts with a full
 /// lease.
@@ -40,7 +40,7 @@ fn a_restart_recovers_jobs_workers_series_models_and_what_was_planned() {
     for iteration in 0..300 {
         let speeds: Vec<f64> =
             (1..=3).map(|rank| 100.0 * f64::from(rank) * random.random_range(0.8..1.2)).collect();
-        let request = ask_after("measured", generation + 1, iteration, &speeds);
+        let request = allocate_request_with_reports("measured", generation + 1, iteration, &speeds);
         assert_eq!(service.client.allocate(&request).status, 200);
     }
     let seen = |service: &Service| {
@@ -84,7 +84,7 @@ fn job_options_of_earlier_versions_are_migrated() {
 }
 
 #[test]
-fn told_to_stop_it_finishes_what_was_begun_and_leaves_one_file() {
+fn sigterm_finishes_open_requests_and_leaves_one_file() {
     let mut service = Service::start();
     service.client.put_job("job", &JobSpec::new(64));
     let generation = join_all(&service.client, "job", 2);

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::support::{Service, ask, ask_after, join_all};
+use crate::support::{Service, allocate_request_with_reports, ask, join_all};
 
 /// Time of the first sample.
 const BEGUN_UNIX_MS: i64 = 1_700_000_000_000;
@@ -154,7 +154,7 @@ async fn take(store: &Store, keys: &mut BTreeMap<Key, ()>, step: &Step) {
             if let Some(roll_up) = store.old_samples(after(minutes)).await.unwrap() {
                 apply(store, roll_up.clone()).await.unwrap();
                 let again = apply(store, roll_up).await;
-                assert!(matches!(again, Err(StoreError::Taken)), "{again:?}");
+                assert!(matches!(again, Err(StoreError::Superseded)), "{again:?}");
             }
         }
         Step::RollUpLate { minutes, node, sequence } => {
@@ -224,14 +224,19 @@ fn iterations(place: &store::Store) -> [u64; 3] {
 }
 
 #[test]
-fn old_iterations_are_gone_for_good_and_the_last_ones_stay() {
+fn old_iterations_are_deleted_and_the_last_ones_stay() {
     let mut service = Service::start();
     let job = JobId::new("job").unwrap();
     service.client.put_job("job", &JobSpec::new(64));
     let generation = join_all(&service.client, "job", 2);
     let mut answers = Vec::new();
     for iteration in 0..1300 {
-        let reply = service.client.allocate(&ask_after("job", generation, iteration, &[100.0, 200.0]));
+        let reply = service.client.allocate(&allocate_request_with_reports(
+            "job",
+            generation,
+            iteration,
+            &[100.0, 200.0],
+        ));
         assert_eq!(reply.status, 200);
         answers.push(reply.body);
     }
@@ -243,7 +248,7 @@ fn old_iterations_are_gone_for_good_and_the_last_ones_stay() {
             Store::open(&service.store.address().parse::<Address>().unwrap(), None).await.unwrap();
         while let Some(roll_up) = store.old_iterations(&job, EVER, 1024).await.unwrap() {
             apply(&store, roll_up.clone()).await.unwrap();
-            assert!(matches!(apply(&store, roll_up).await, Err(StoreError::Taken)));
+            assert!(matches!(apply(&store, roll_up).await, Err(StoreError::Superseded)));
         }
         while let Some(roll_up) = store.old_worker_steps(&job, MINUTE_S, EVER).await.unwrap() {
             apply(&store, roll_up).await.unwrap();
@@ -268,8 +273,8 @@ fn old_iterations_are_gone_for_good_and_the_last_ones_stay() {
         assert_eq!(client.allocated("job", iteration).body, answers[usize::try_from(iteration).unwrap()]);
     }
     // A report of a deleted iteration has no effect.
-    let mut late = ask_after("job", generation, 1300, &[100.0, 200.0]);
-    late.reports.extend(ask_after("job", generation, 5, &[100.0, 200.0]).reports);
+    let mut late = allocate_request_with_reports("job", generation, 1300, &[100.0, 200.0]);
+    late.reports.extend(allocate_request_with_reports("job", generation, 5, &[100.0, 200.0]).reports);
     assert_eq!(client.allocate(&late).status, 200);
     assert_eq!(iterations(&service.store), [1026, 2050, 2 * 275]);
     assert_eq!(client.job("job").next_iteration, 1301);
@@ -335,7 +340,7 @@ fn a_kill_in_the_middle_of_a_roll_up_loses_nothing_and_doubles_nothing() {
 }
 
 #[test]
-fn a_store_above_its_bound_lets_its_oldest_rows_go_early() {
+fn a_store_above_its_limit_rolls_up_its_oldest_rows_early() {
     let mut service = Service::start_with(&["--refit-interval-s=86400", "--keep-bytes=1MiB"]);
     if service.store.file().is_none() {
         // PostgreSQL only estimates the live rows of its tables, with a delay.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use evenstep_protocol::{JobSpec, JobsView, TelemetryAnswer};
+use evenstep_protocol::{JobSpec, JobsView, TelemetryResponse};
 use evenstep_store::{Change, Owner, Sharing, Store, StoreError};
 use evenstep_tests::postgres::Database;
 use evenstep_tests::predictor::without_settings;
@@ -41,8 +41,8 @@ impl Pair {
 }
 
 #[test]
-fn another_predictors_job_is_answered_there() {
-    let Some(pair) = Pair::start("sharing::another_predictors_job_is_answered_there") else { return };
+fn requests_are_redirected_to_the_owner() {
+    let Some(pair) = Pair::start("sharing::requests_are_redirected_to_the_owner") else { return };
     let second = pair.second.client();
     let sent = second.allocate(&ask("shared", 2, 1));
     sent.problem(307, "elsewhere");
@@ -53,7 +53,7 @@ fn another_predictors_job_is_answered_there() {
     assert_eq!(there.allocated("shared", 0).body, pair.answer);
     // Telemetry belongs to no job: every predictor accepts it, and it is stored once.
     let batch = r#"{"node":"n","boot_id":"b","sequence":0,"samples":[{"at_unix_ms":1},{"at_unix_ms":2}]}"#;
-    let kept = |predictor: &Predictor| -> TelemetryAnswer {
+    let kept = |predictor: &Predictor| -> TelemetryResponse {
         predictor.client().post_text("/v1/telemetry", batch).json()
     };
     assert_eq!((kept(&pair.second).stored, kept(&pair.first).duplicates), (2, 2));
@@ -62,8 +62,8 @@ fn another_predictors_job_is_answered_there() {
 }
 
 #[test]
-fn who_was_stopped_does_not_answer_for_what_it_lost() {
-    let Some(pair) = Pair::start("sharing::who_was_stopped_does_not_answer_for_what_it_lost") else { return };
+fn a_stopped_predictor_does_not_serve_jobs_it_lost() {
+    let Some(pair) = Pair::start("sharing::a_stopped_predictor_does_not_serve_jobs_it_lost") else { return };
     let (first, second) = (pair.first.client(), pair.second.client());
     pair.first.process.stop();
     until("the second takes over", || (second.get("/v1/jobs/shared").status == 200).then_some(()));
@@ -80,8 +80,8 @@ fn who_was_stopped_does_not_answer_for_what_it_lost() {
 }
 
 #[test]
-fn who_is_told_to_end_gives_its_jobs_up() {
-    let Some(mut pair) = Pair::start("sharing::who_is_told_to_end_gives_its_jobs_up") else { return };
+fn a_terminating_predictor_releases_its_jobs() {
+    let Some(mut pair) = Pair::start("sharing::a_terminating_predictor_releases_its_jobs") else { return };
     pair.first.process.terminate();
     assert!(pair.first.process.wait().success());
     let second = pair.second.client();
@@ -90,8 +90,9 @@ fn who_is_told_to_end_gives_its_jobs_up() {
 
 /// The database would accept the lease if it responded: the predictor's own clock does not.
 #[test]
-fn who_cannot_renew_its_lease_answers_nothing_from_memory() {
-    let Some(database) = Database::shared("sharing::who_cannot_renew_its_lease_answers_nothing_from_memory")
+fn a_predictor_with_an_expired_lease_serves_nothing_from_memory() {
+    let Some(database) =
+        Database::shared("sharing::a_predictor_with_an_expired_lease_serves_nothing_from_memory")
     else {
         return;
     };
@@ -156,8 +157,8 @@ fn a_commit_of_a_removed_predictor_changes_nothing() {
 }
 
 #[test]
-fn a_database_whose_clock_is_set_back_keeps_no_job_from_its_heir() {
-    let name = "sharing::a_database_whose_clock_is_set_back_keeps_no_job_from_its_heir";
+fn a_database_clock_set_back_does_not_delay_the_next_owner() {
+    let name = "sharing::a_database_clock_set_back_does_not_delay_the_next_owner";
     let Some(mut pair) = Pair::start(name) else { return };
     // By the clock of today, rows written before the clock was set back are from tomorrow.
     let set_back = || {
@@ -185,7 +186,7 @@ fn an_sqlite_file_is_served_by_one() {
     command.args(["serve", "--listen=127.0.0.1:0", &format!("--store={}", address(folder.path()))]);
     let mut second = Process::start(without_settings(&mut command));
     assert!(!second.wait().success());
-    assert!(second.said().contains("is held by another evenstep-predictor"), "{}", second.said());
+    assert!(second.output().contains("is held by another evenstep-predictor"), "{}", second.output());
     assert_eq!(first.client().get("/readyz").status, 200);
 }
 

@@ -68,7 +68,12 @@ pub fn report(worker: usize, iteration: u64, local_batch: u64, speed: f64) -> Wo
 
 /// A request with the reports of the previous iteration, for workers of these speeds and even shares of 64
 /// samples.
-pub fn ask_after(job: &str, generation: u64, iteration: u64, speeds: &[f64]) -> AllocateRequest {
+pub fn allocate_request_with_reports(
+    job: &str,
+    generation: u64,
+    iteration: u64,
+    speeds: &[f64],
+) -> AllocateRequest {
     let mut request = ask(job, generation, iteration);
     if let Some(before) = iteration.checked_sub(1) {
         let reports = speeds.iter().enumerate().map(|(worker, speed)| report(worker, before, 64, *speed));

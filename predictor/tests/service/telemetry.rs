@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_protocol::{NodeId, NodeSample, NodesView, TelemetryAnswer, TelemetryBatch};
+use evenstep_protocol::{NodeId, NodeSample, NodesView, TelemetryBatch, TelemetryResponse};
 use evenstep_tests::Client;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -32,7 +32,7 @@ fn overlapping_batches_in_any_order_are_stored_once() {
     let mut random = ChaCha8Rng::seed_from_u64(3);
     let mut sent = [false; 2000];
     let send = |client: &Client, sequence: usize, count: usize, sent: &mut [bool]| {
-        let answer: TelemetryAnswer =
+        let answer: TelemetryResponse =
             client.post("/v1/telemetry", &batch("node", "boot", sequence as u64, count as u64)).json();
         let slots = &mut sent[sequence..sequence + count];
         let new = slots.iter().filter(|sent| !**sent).count();
@@ -51,8 +51,10 @@ fn overlapping_batches_in_any_order_are_stored_once() {
     let expected: Vec<u64> = (0..2000u64).filter(|sequence| sent[*sequence as usize]).collect();
     assert_eq!(stored(&service.client, "node"), expected);
     // Another boot of the agent counts from 0 again, and another node is separate.
-    let first: TelemetryAnswer = service.client.post("/v1/telemetry", &batch("node", "boot-2", 0, 10)).json();
-    let other: TelemetryAnswer = service.client.post("/v1/telemetry", &batch("node-b", "boot", 0, 10)).json();
+    let first: TelemetryResponse =
+        service.client.post("/v1/telemetry", &batch("node", "boot-2", 0, 10)).json();
+    let other: TelemetryResponse =
+        service.client.post("/v1/telemetry", &batch("node-b", "boot", 0, 10)).json();
     assert_eq!((first.stored, other.stored), (10, 10));
     let nodes: NodesView = service.client.get("/v1/nodes").json();
     let counts: Vec<(&str, u64)> =
@@ -74,7 +76,7 @@ fn the_first_sample_of_a_sequence_number_stays_and_is_kept_whole() {
     let body = json!({"node": "node", "boot_id": "boot", "sequence": 0, "samples": [sample]});
     assert_eq!(service.client.post(path, &body).status, 200);
     assert_eq!(
-        service.client.post(path, &batch("node", "boot", 0, 1)).json::<TelemetryAnswer>().duplicates,
+        service.client.post(path, &batch("node", "boot", 0, 1)).json::<TelemetryResponse>().duplicates,
         1
     );
     let expected: NodeSample = serde_json::from_value(sample).unwrap();
@@ -83,7 +85,7 @@ fn the_first_sample_of_a_sequence_number_stays_and_is_kept_whole() {
 }
 
 #[test]
-fn a_batch_that_breaks_a_rule_is_refused_whole() {
+fn an_invalid_batch_is_rejected_whole() {
     let service = Service::start();
     let refused = |body: &serde_json::Value, named: &str| {
         let problem = service.client.post("/v1/telemetry", body).problem(422, "invalid");

@@ -12,7 +12,7 @@ use evenstep_tests::predictor::without_settings;
 use evenstep_tests::wait::until;
 use evenstep_tests::{Client, Gate};
 
-use crate::support::{BINARY, Service, ask_after, join_all};
+use crate::support::{BINARY, Service, allocate_request_with_reports, join_all};
 
 const SPEEDS: [f64; 2] = [100.0, 150.0];
 
@@ -26,7 +26,10 @@ fn service() -> Service {
 }
 
 fn step(client: &Client, generation: u64, iteration: u64) {
-    assert_eq!(client.allocate(&ask_after("night-run", generation, iteration, &SPEEDS)).status, 200);
+    assert_eq!(
+        client.allocate(&allocate_request_with_reports("night-run", generation, iteration, &SPEEDS)).status,
+        200
+    );
 }
 
 fn top(server: &str, arguments: &[&str]) -> Command {
@@ -64,7 +67,7 @@ fn a_pipe_gets_one_frame_as_text() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_said() {
+fn unreadable_reports_are_explained() {
     let service = service();
     let refused = |server: &str, arguments: &[&str], named: &[&str]| {
         let output = once(server, arguments);
@@ -134,7 +137,7 @@ impl Drop for Terminal {
 }
 
 #[test]
-fn in_a_terminal_it_follows_keys_and_steps_and_lives_through_an_outage() {
+fn in_a_terminal_it_follows_keys_and_steps_and_survives_an_outage() {
     let service = service();
     let gate = Gate::to(&service.predictor.url);
     let Some(mut terminal) = Terminal::start(&gate.url()) else {

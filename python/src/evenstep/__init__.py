@@ -10,7 +10,7 @@ Each worker gets a local batch sized so that all workers finish the step at the 
 gradient of the whole global batch. Every sample occurs exactly once per epoch.
 """
 
-from evenstep.errors import DivergedError, EvenstepError, RefusedError, SettingError, UnsupportedError
+from evenstep.errors import DivergedError, EvenstepError, RejectedError, SettingError, UnsupportedError
 from evenstep.job import Job, init
 from evenstep.profiles import Profile, profile
 from evenstep.run import Step
@@ -20,7 +20,7 @@ __all__ = [
     "EvenstepError",
     "Job",
     "Profile",
-    "RefusedError",
+    "RejectedError",
     "SettingError",
     "Step",
     "UnsupportedError",

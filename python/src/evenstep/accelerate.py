@@ -58,15 +58,15 @@ def prepare(job: Job, accelerator: Any, *objects: Any, loss: Loss = "mean") -> A
     given = accelerator.prepare(*theirs) if theirs else ()
     prepared = iter(given if len(theirs) != 1 else (given,))
     done = [
-        Placed(thing, accelerator.device)
+        DeviceLoader(thing, accelerator.device)
         if isinstance(thing, Loader)
-        else _ours(job, accelerator, next(prepared), loss)
+        else _evenstep_loader(job, accelerator, next(prepared), loss)
         for thing in objects
     ]
     return done[0] if len(done) == 1 else tuple(done)
 
 
-class Placed:
+class DeviceLoader:
     """A loader that moves its batches to a device."""
 
     def __init__(self, loader: Loader, device: Any) -> None:
@@ -89,7 +89,7 @@ class Placed:
             yield send_to_device(batch, self._device, non_blocking=True)
 
 
-def _ours(job: Job, accelerator: Any, prepared: Any, loss: Loss) -> Any:
+def _evenstep_loader(job: Job, accelerator: Any, prepared: Any, loss: Loss) -> Any:
     if isinstance(prepared, Optimizer):
         # Accelerate's wrapper skips the steps between which gradients accumulate; the inner optimizer makes the real
         # step.

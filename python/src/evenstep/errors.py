@@ -9,7 +9,7 @@ class SettingError(EvenstepError, ValueError):
     """An argument or an environment variable breaks a rule."""
 
 
-class RefusedError(EvenstepError):
+class RejectedError(EvenstepError):
     """The predictor rejects this run; repeating the same request cannot succeed."""
 
 

@@ -65,7 +65,7 @@ class Lead:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Submission:
     """One rank's submission for an iteration."""
 
     iteration: int
@@ -103,7 +103,7 @@ class Exchange:
         self._lead = lead
         self._plans = deque(plans, maxlen=PLANS_MAX)
         #: Submissions that are not exchanged yet. Its length is bounded by the exchange interval plus the look-ahead.
-        self._said: deque[Said] = deque()
+        self._submissions: deque[Submission] = deque()
         #: The iteration of the next exchange, which starts as soon as that iteration is submitted.
         self._due = 0
         #: The iteration that the thread is exchanging now.
@@ -116,14 +116,14 @@ class Exchange:
         self._thread = threading.Thread(target=self._run, name="evenstep-exchange", daemon=True)
         self._thread.start()
 
-    def submit(self, said: Said) -> None:
+    def submit(self, said: Submission) -> None:
         """Submits an iteration; every rank must submit the same iterations in the same order."""
         with self._changed:
-            self._said.append(said)
+            self._submissions.append(said)
             # While the thread is busy, the iteration of the next exchange is unknown; the thread checks again
             # afterwards.
             if self._now is None:
-                self._look()
+                self._check_due()
 
     def plan(self, iteration: int) -> Plan:
         """Returns the plan of an iteration: the newest one published for it or for an earlier iteration.
@@ -151,9 +151,9 @@ class Exchange:
             self._changed.notify_all()
         self._thread.join(timeout_s)
 
-    def _look(self) -> None:
+    def _check_due(self) -> None:
         """Checks whether an exchange is due. The caller holds the lock."""
-        due = (said.iteration for said in self._said if said.is_last or said.iteration >= self._due)
+        due = (said.iteration for said in self._submissions if said.is_last or said.iteration >= self._due)
         self._now = next(due, None)
         if self._now is not None:
             self._changed.notify_all()
@@ -166,28 +166,28 @@ class Exchange:
                     if published:
                         self._plans.append(published)
                     self._due = due
-                    self._look()
+                    self._check_due()
                     self._changed.notify_all()
         except Exception as error:  # noqa: BLE001  # the training must get any error instead of waiting for ever.
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
 
-    def _next(self) -> list[Said]:
+    def _next(self) -> list[Submission]:
         """Returns the submissions up to the next exchange; an empty list when the exchange is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closing or self._now is not None)
-            stretch: list[Said] = []
-            while self._now is not None and self._said and self._said[0].iteration <= self._now:
-                stretch.append(self._said.popleft())
-            return stretch
+            submissions_due: list[Submission] = []
+            while self._now is not None and self._submissions and self._submissions[0].iteration <= self._now:
+                submissions_due.append(self._submissions.popleft())
+            return submissions_due
 
-    def _exchange(self, stretch: list[Said]) -> tuple[tuple[int, Plan] | None, int]:
+    def _exchange(self, submissions_due: list[Submission]) -> tuple[tuple[int, Plan] | None, int]:
         rank, world_size = dist.get_rank(self._group), dist.get_world_size(self._group)
-        said = stretch[-1]
+        said = submissions_due[-1]
         slots = torch.zeros(_HEADER + world_size * SLOTS, dtype=torch.float64)
         begin = _HEADER + rank * SLOTS
-        slots[begin : begin + SLOTS] = torch.tensor(self._row(stretch), dtype=torch.float64)
+        slots[begin : begin + SLOTS] = torch.tensor(self._row(submissions_due), dtype=torch.float64)
         target, payload = said.iteration + self._ahead, b""
         if self._lead:
             slots[2] = said.iteration + self._lead.iterations(said.iteration)
@@ -211,15 +211,15 @@ class Exchange:
             self._lead.planner.learn(said.iteration, reports, (said.iteration + further, said.size_after(further)))
         return published, due
 
-    def _row(self, stretch: list[Said]) -> list[float]:
+    def _row(self, submissions_due: list[Submission]) -> list[float]:
         try:
-            report = merged([said.report() for said in stretch])
+            report = merged([said.report() for said in submissions_due])
             return replace(report, drivers=self._drivers()).to_row()
         except Exception as error:  # noqa: BLE001  # if one rank skips the all-reduce, all others wait for ever.
             if self._is_measured:
                 log.warning(
                     "iteration %s: the report could not be measured (later failures are not logged): %s",
-                    stretch[-1].iteration,
+                    submissions_due[-1].iteration,
                     error,
                 )
             self._is_measured = False

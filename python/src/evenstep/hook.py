@@ -30,7 +30,7 @@ def weight(loss: Loss, local_batch: int, size: int, world_size: int) -> float:
     return 1 / world_size
 
 
-def weigh(gradient: torch.Tensor, weight: float) -> None:
+def apply_weight(gradient: torch.Tensor, weight: float) -> None:
     """Multiplies a gradient in place; weight 0 also clears NaN and infinity."""
     if weight == 0:
         gradient.zero_()
@@ -60,7 +60,7 @@ def weighted(
         if bucket.is_last():
             ready()
         # Inner hooks divide by the number of ranks.
-        weigh(bucket.buffer(), weight_now() * (world_size if inner else 1))
+        apply_weight(bucket.buffer(), weight_now() * (world_size if inner else 1))
         if inner:
             return inner(state, bucket)
         # The same as dist.all_reduce without its argument checks, which would take microseconds in each step.

@@ -14,9 +14,9 @@ from evenstep.errors import SettingError, UnsupportedError
 from evenstep.hedge.begin import claims_of, hedged
 from evenstep.hedge.claims import Claims
 from evenstep.hedge.steps import Steps
-from evenstep.hedge.trainee import Trainee
+from evenstep.hedge.trainee import TrainedModel
 from evenstep.observer import Observer
-from evenstep.opening import Fixed, Opened, Wishes, checked_wishes, open_run
+from evenstep.opening import Fixed, OpenRun, RunOptions, checked_job_options, open_run
 from evenstep.order import Order
 from evenstep.run import Run, Step, Turn
 from evenstep.settings import Settings
@@ -38,7 +38,7 @@ def init(
     job: str | None = None,
     quantum: int = 1,
     max_local_batch: int | None = None,
-    wishes: Mapping[str, Any] | None = None,
+    job_options: Mapping[str, Any] | None = None,
     timeout_s: float = 2.0,
 ) -> "Job":
     """Creates the training job from the arguments and the environment.
@@ -55,7 +55,7 @@ def init(
         job: id of this run at the predictor; default ``EVENSTEP_JOB``, else torchrun's ``--rdzv-id``.
         quantum: every local batch is a multiple of it.
         max_local_batch: the largest batch, in samples, that fits into this worker's memory.
-        wishes: other job options: the fields of ``PUT /v1/jobs/{job}`` (``rule``, ``min_gain``, ...).
+        job_options: other job options: the fields of ``PUT /v1/jobs/{job}`` (``rule``, ``min_gain``, ...).
         timeout_s: timeout of a request to the predictor, in seconds. Training steps do not wait for requests.
 
     Raises:
@@ -71,22 +71,22 @@ def init(
         server=server or settings.server,
         job=settings.job if job is None else check_job_id(job),
     )
-    job_wishes = checked_wishes(wishes or {})
+    job_options = checked_job_options(job_options or {})
     return Job(
-        Wishes(settings, plan, quantum, max_local_batch, job_wishes, claims=False, tail=None, timeout_s=timeout_s)
+        RunOptions(settings, plan, quantum, max_local_batch, job_options, claims=False, tail=None, timeout_s=timeout_s)
     )
 
 
 class Job:
     """The part of a training job that runs in this process. Create it with :func:`init`."""
 
-    def __init__(self, wishes: Wishes) -> None:
+    def __init__(self, job_options: RunOptions) -> None:
         """Stores the options; :func:`init` validates them."""
         self._observer = Observer.current
-        self._wishes = self._observer.job_made(wishes)
-        self._opened: Opened | None = None
+        self._options = self._observer.job_made(job_options)
+        self._opened: OpenRun | None = None
         self._state: dict[str, Any] | None = None
-        self._trainee: Trainee | None = None
+        self._trained_model: TrainedModel | None = None
         self._claims: Claims | None = None
 
     # Data
@@ -119,7 +119,7 @@ class Job:
         Raises:
             SettingError: an argument breaks its rule.
             DivergedError: ranks differ in a value that must be the same.
-            RefusedError: the predictor rejects this run.
+            RejectedError: the predictor rejects this run.
         """
         loader.check(dataset, dataloader_kwargs)
         order = Order(len(dataset), self._global_batch(global_batch), seed, shuffle, drop_last, accumulate)
@@ -178,27 +178,27 @@ class Job:
         Raises:
             SettingError: an argument breaks its rule.
             DivergedError: ranks differ in a value that must be the same.
-            RefusedError: the predictor rejects this run.
+            RejectedError: the predictor rejects this run.
         """
         loader.check(dataset, {})
         if micro_batch is not None and micro_batch < 1:
             raise SettingError(f"micro_batch={micro_batch}: must be at least 1")
-        wishes = hedged(self._wishes, tail, min_chunk)
-        if self._opened and wishes != self._wishes:
+        job_options = hedged(self._options, tail, min_chunk)
+        if self._opened and job_options != self._options:
             raise SettingError(
                 f"job.steps(tail={tail}, min_chunk={min_chunk}): cannot be changed after the run has started; use "
                 "the first values, and either job.steps or job.loader"
             )
-        self._wishes = wishes
+        self._options = job_options
         order = Order(len(dataset), self._global_batch(global_batch), seed, shuffle, drop_last)
         return Steps(
             self._begin(order, reads_ahead=0),
             dataset,
-            lambda: self._trained(Trainee(model) if model else None),
+            lambda: self._trained(TrainedModel(model) if model else None),
             self._claims_of,
             collate_fn=collate_fn,
-            micro_batch=micro_batch or self._wishes.max_local_batch,
-            tail=self._wishes.tail,
+            micro_batch=micro_batch or self._options.max_local_batch,
+            tail=self._options.tail,
         )
 
     @contextmanager
@@ -268,7 +268,7 @@ class Job:
             return hook.weight(loss, step.local_batch, step.global_batch, world_size)
 
         ready = self._gradients_ready
-        self._trainee = Trainee(model, loss, has_inner=inner is not None)
+        self._trained_model = TrainedModel(model, loss, has_inner=inner is not None)
         self._observer.wrapped(loss, has_inner=inner is not None)
         model.register_comm_hook(None, hook.weighted(weight, group, ready, inner, inner_state))
         model.module.register_forward_pre_hook(self._forward_begins(model), with_kwargs=True)
@@ -332,7 +332,7 @@ class Job:
         try:
             yield
         except oom.OUT_OF_MEMORY as error:
-            oom.report(self._wishes, self._run.current.step, error)
+            oom.report(self._options, self._run.current.step, error)
             raise
 
     # Checkpoints
@@ -381,7 +381,7 @@ class Job:
     def _begin(self, order: Order, reads_ahead: int) -> Run:
         if self._opened is None:
             self._observer.run_begins(order)
-            self._opened = open_run(self._wishes, order, reads_ahead, self._state)
+            self._opened = open_run(self._options, order, reads_ahead, self._state)
             atexit.register(self.close)
         elif self._opened.run.order != order:
             raise SettingError(
@@ -401,23 +401,23 @@ class Job:
         done = run.progress
         run.read(Turn(run.step(done.iteration, done.epoch, done.position, size), 0))
 
-    def _trained(self, given: Trainee | None) -> Trainee:
+    def _trained(self, given: TrainedModel | None) -> TrainedModel:
         """Returns the model of hedged steps: the wrapped one, else the given one."""
-        wrapped = self._trainee
+        wrapped = self._trained_model
         if given and wrapped and given.model is not wrapped.model:
             raise SettingError("job.steps(model=..) and job.wrap(..) got different models: pass the same model")
         if trainee := wrapped or given:
             return trainee
         raise SettingError("job.steps has no model: pass model=, or call job.wrap before the first iteration")
 
-    def _claims_of(self, trainee: Trainee) -> Claims:
+    def _claims_of(self, trainee: TrainedModel) -> Claims:
         """Returns this rank's claims. All ranks create them together in the first iteration."""
         if self._claims is None:
-            self._claims = claims_of(trainee, self._wishes)
+            self._claims = claims_of(trainee, self._options)
         return self._claims
 
     def _global_batch(self, global_batch: int | None) -> int:
-        plan = self._wishes.fixed
+        plan = self._options.fixed
         if global_batch is None:
             if plan is None:
                 raise SettingError("global_batch is missing: pass it, or use init(plan=..)")

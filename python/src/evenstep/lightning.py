@@ -54,7 +54,7 @@ class EvenstepCallback(Callback):
         self._job = job
         self._loss = loss
         self._has_begun = False
-        self._is_midway = False
+        self._is_epoch_cut = False
         self._step: AbstractContextManager[Any] | None = None
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -86,7 +86,7 @@ class EvenstepCallback(Callback):
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Marks the batch; Lightning may have read ahead of it."""
-        self._is_midway = True
+        self._is_epoch_cut = True
         self._step = self._job.step()
         self._step.__enter__()
 
@@ -98,7 +98,7 @@ class EvenstepCallback(Callback):
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Finishes the epoch, also if Lightning ends it early (``max_steps``, ``limit_train_batches``)."""
-        self._is_midway = False
+        self._is_epoch_cut = False
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Reports an out-of-memory error to the predictor."""
@@ -111,7 +111,7 @@ class EvenstepCallback(Callback):
         if not self._has_begun:
             return {}
         state = self._job.state_dict()
-        if state["position"] and not self._is_midway:
+        if state["position"] and not self._is_epoch_cut:
             # Lightning counts a shortened epoch as finished and resumes with the next one.
             state.update(epoch=state["epoch"] + 1, position=0)
         return state

@@ -14,7 +14,7 @@ from evenstep.run import Run, Step, Turn
 _OURS = ("batch_size", "batch_sampler", "sampler", "shuffle", "drop_last")
 
 #: Samples of the weight-0 batch of a rank without samples; batch norm needs at least two.
-_GHOST_SAMPLES = 2
+_WEIGHTLESS_SAMPLES = 2
 
 #: Number of iterations that the predictor plans ahead, less those that the exchange takes.
 _AHEAD_MAX = 62
@@ -133,7 +133,7 @@ class _Indices:
     def __iter__(self) -> Iterator[list[int]]:
         run = self._run
         permutation = run.order.permutation(run.progress.epoch)
-        for step in run.steps_of_epoch():
+        for step in run.epoch_steps():
             begin = step.position * run.order.global_batch + step.offset
             for micro in range(step.micro_batches):
                 self._drawn.append(Turn(step, micro))
@@ -142,4 +142,5 @@ class _Indices:
                 run.observer.drawn(step, indices)
                 # The mean over no samples is NaN, and DDP waits for every rank's gradients, so this rank computes
                 # samples with weight 0.
-                yield indices or permutation[begin - step.offset :][: min(_GHOST_SAMPLES, step.global_batch)].tolist()
+                weightless = min(_WEIGHTLESS_SAMPLES, step.global_batch)
+                yield indices or permutation[begin - step.offset :][:weightless].tolist()

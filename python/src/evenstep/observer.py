@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from evenstep.hook import Loss
-    from evenstep.opening import Wishes
+    from evenstep.opening import RunOptions
     from evenstep.order import Order
     from evenstep.run import Step
 
@@ -15,9 +15,9 @@ class Observer:
     #: The observer of this process, global because scripts create their job without naming one.
     current: ClassVar["Observer"]
 
-    def job_made(self, wishes: "Wishes") -> "Wishes":
+    def job_made(self, job_options: "RunOptions") -> "RunOptions":
         """Called by ``evenstep.init``; returns the options to use."""
-        return wishes
+        return job_options
 
     def global_batch(self, asked: int) -> int:
         """Called with the loader's global batch; returns the one to use."""

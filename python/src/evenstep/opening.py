@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from evenstep.budget import Budget
 from evenstep.drivers import Drivers
-from evenstep.errors import DivergedError, EvenstepError, RefusedError, SettingError
+from evenstep.errors import DivergedError, EvenstepError, RejectedError, SettingError
 from evenstep.exchange import Exchange, Lead
 from evenstep.hedge.chunks import SharedTail
 from evenstep.order import Order
@@ -38,7 +38,7 @@ _COMPARED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class RunOptions:
     """The user's options of a run."""
 
     settings: Settings
@@ -58,7 +58,7 @@ class Wishes:
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenRun:
     """A started run, and the objects to close at its end."""
 
     run: Run
@@ -66,46 +66,48 @@ class Opened:
     predictor: Predictor | None = None
 
 
-def open_run(wishes: Wishes, order: Order, reads_ahead: int, state: dict[str, Any] | None) -> Opened:
+def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dict[str, Any] | None) -> OpenRun:
     """Starts a run; all ranks must call it with the same arguments.
 
     Raises:
         SettingError: an option breaks its rule, or there is no process group for several processes.
         DivergedError: ranks differ in a value that must be the same.
-        RefusedError: the predictor rejects this run.
+        RejectedError: the predictor rejects this run.
     """
     progress, before = resumed(state, order) if state else (Progress(), None)
-    group = _group(wishes)
+    group = _group(job_options)
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if group else (0, 1)
-    quantum = wishes.quantum if wishes.quantum % order.accumulate == 0 else wishes.quantum * order.accumulate
-    if wishes.fixed is not None:
-        _check_fixed(wishes.fixed, order, world_size, progress.iteration)
+    quantum = (
+        job_options.quantum if job_options.quantum % order.accumulate == 0 else job_options.quantum * order.accumulate
+    )
+    if job_options.fixed is not None:
+        _check_fixed(job_options.fixed, order, world_size, progress.iteration)
     device = _device()
-    begin = _Begin(wishes, order, quantum, reads_ahead + _SLACK + 1, progress, is_resumed=state is not None)
-    workers, restarts = _agreed(group, begin.facts(device)) if group else ([], 0)
-    begin = replace(begin, is_restarted=restarts > 0)
+    begin = _RunStart(job_options, order, quantum, reads_ahead + _SLACK + 1, progress, is_resumed=state is not None)
+    workers, restarts = _gather_facts(group, begin.facts(device)) if group else ([], 0)
+    begin = replace(begin, was_restarted=restarts > 0)
 
     def even(size: int) -> Plan:
         fits = before is not None and len(before.shares) == world_size
         return before.resized(size, quantum) if before and fits else Plan.even(size, world_size, quantum)
 
-    plans, exchange, predictor = begin.opened(group, rank, workers, even, _drivers(wishes.settings.agent, device))
+    plans, exchange, predictor = begin.opened(group, rank, workers, even, _drivers(job_options.settings.agent, device))
     run = Run(order, rank, world_size, quantum, plans, exchange, begin.ahead, Sensor(), progress)
-    return Opened(run, exchange, predictor)
+    return OpenRun(run, exchange, predictor)
 
 
 @dataclass(frozen=True, slots=True)
-class _Begin:
+class _RunStart:
     """The values that all ranks know before the first exchange."""
 
-    wishes: Wishes
+    job_options: RunOptions
     order: Order
     quantum: int
     ahead: int
     progress: Progress
     is_resumed: bool
     #: Whether torchrun restarted any of the ranks.
-    is_restarted: bool = False
+    was_restarted: bool = False
 
     def opened(
         self,
@@ -116,10 +118,10 @@ class _Begin:
         drivers: Drivers,
     ) -> tuple[Callable[[int], Plan], Exchange | None, Predictor | None]:
         """Returns the source of plans, and the exchange and predictor that run in the background."""
-        server = self.wishes.settings.server
-        if self.wishes.fixed is not None:
+        server = self.job_options.settings.server
+        if self.job_options.fixed is not None:
             world_size = dist.get_world_size(group) if group else 1
-            return _plans_of(self.wishes.fixed, world_size, self.order.accumulate), None, None
+            return _plans_of(self.job_options.fixed, world_size, self.order.accumulate), None, None
         if server is None or group is None:
             if server is None and group is not None and rank == 0:
                 log.warning("neither EVENSTEP_SERVER nor a plan is set: all workers get equal batches")
@@ -130,9 +132,9 @@ class _Begin:
             told[0], predictor = self.first_plans(server, workers, even)
         dist.broadcast_object_list(told, src=0, group=group)
         if isinstance(told[0], str):
-            raise RefusedError(told[0])
+            raise RejectedError(told[0])
         plans = [(iteration, Plan.from_json(plan)) for iteration, plan in told[0]]
-        budget = Budget(max(1, _LOOK_AHEAD_MAX - self.ahead), self.wishes.settings.overhead)
+        budget = Budget(max(1, _LOOK_AHEAD_MAX - self.ahead), self.job_options.settings.overhead)
         lead = Lead(predictor, budget) if predictor else None
         exchange = Exchange(group, self.ahead, plans, drivers.read, lead)
         return exchange.plan, exchange, predictor
@@ -141,16 +143,16 @@ class _Begin:
         self, server: str, workers: Sequence[JoinRequest], even: Callable[[int], Plan]
     ) -> tuple[list[Any] | str, Predictor | None]:
         """On rank 0: returns the first plans, or the error message for all ranks."""
-        job_id, first = self.wishes.settings.job, self.progress.iteration
+        job_id, first = self.job_options.settings.job, self.progress.iteration
         sizes = [self.order.size(self.progress.position + k) for k in range(self.ahead)]
         try:
             if job_id is None:
                 raise SettingError(
                     "EVENSTEP_JOB is not set: set it to the id of this run at the predictor, or use init(job=..)"
                 )
-            spec = _spec(self.wishes, self.order, self.quantum)
-            client = Client(server, job_id, self.wishes.timeout_s)
-            registration = Registration(client, job_id, spec, workers, first, self.is_resumed, self.is_restarted)
+            spec = _spec(self.job_options, self.order, self.quantum)
+            client = Client(server, job_id, self.job_options.timeout_s)
+            registration = Registration(client, job_id, spec, workers, first, self.is_resumed, self.was_restarted)
             predictor = Predictor(registration)
             plans = predictor.open([(first + k, size) for k, size in enumerate(sizes)], even)
         except EvenstepError as error:
@@ -160,15 +162,15 @@ class _Begin:
 
     def facts(self, device: torch.device) -> dict[str, Any]:
         """Returns this worker's description and the values that must be the same on all ranks."""
-        wishes, first = self.wishes, self.progress.iteration
-        fixed, is_cuda = wishes.fixed, device.type == "cuda"
+        job_options, first = self.job_options, self.progress.iteration
+        fixed, is_cuda = job_options.fixed, device.type == "cuda"
         return {
-            "worker": wishes.settings.worker,
+            "worker": job_options.settings.worker,
             "device": torch.cuda.get_device_name(device) if is_cuda else "cpu",
             "memory_bytes": torch.cuda.get_device_properties(device).total_memory if is_cuda else None,
-            "max_local_batch": wishes.max_local_batch,
-            "claims": wishes.claims,
-            "restarts": wishes.settings.restarts,
+            "max_local_batch": job_options.max_local_batch,
+            "claims": job_options.claims,
+            "restarts": job_options.settings.restarts,
             "alike": {
                 "order": repr(self.order),
                 "sample order": self.order.checksum(self.progress.epoch),
@@ -176,50 +178,53 @@ class _Begin:
                 "state": repr(self.progress),
                 "plan": None if fixed is None else [list(_batches(fixed, first + k)) for k in range(_COMPARED)],
                 "quantum": self.quantum,
-                "server": wishes.settings.server is not None,
-                "claims": wishes.claims,
-                "tail": repr(wishes.tail),
+                "server": job_options.settings.server is not None,
+                "claims": job_options.claims,
+                "tail": repr(job_options.tail),
             },
         }
 
 
-def _group(wishes: Wishes) -> dist.ProcessGroup | None:
+def _group(job_options: RunOptions) -> dist.ProcessGroup | None:
     """Returns a CPU process group of all ranks for evenstep; None if this process is alone."""
     if dist.is_available() and dist.is_initialized():
         group = dist.new_group(backend="gloo")
         return group if isinstance(group, dist.ProcessGroup) else None
-    if wishes.settings.world_size > 1:
+    if job_options.settings.world_size > 1:
         raise SettingError(
-            f"WORLD_SIZE={wishes.settings.world_size} and no process group: call "
+            f"WORLD_SIZE={job_options.settings.world_size} and no process group: call "
             "torch.distributed.init_process_group() before job.loader"
         )
     return None
 
 
-def _spec(wishes: Wishes, order: Order, quantum: int) -> JobSpec:
+def _spec(job_options: RunOptions, order: Order, quantum: int) -> JobSpec:
     return JobSpec(
-        global_batch=order.global_batch, quantum=quantum, hedge="auto" if wishes.claims else "off", **wishes.job
+        global_batch=order.global_batch,
+        quantum=quantum,
+        hedge="auto" if job_options.claims else "off",
+        **job_options.job,
     )
 
 
 #: Job options that the loader and :func:`evenstep.init` set.
-_SAID = ("global_batch", "per_worker_batch", "quantum", "hedge")
+_SET_ELSEWHERE = ("global_batch", "per_worker_batch", "quantum", "hedge")
 
 
-def checked_wishes(job: Mapping[str, Any]) -> dict[str, Any]:
+def checked_job_options(job: Mapping[str, Any]) -> dict[str, Any]:
     """Checks the names of the other job options; the predictor checks the values.
 
     Raises:
         SettingError: an unknown option, or one that is set elsewhere.
     """
-    known = sorted({field.name for field in fields(JobSpec)} - set(_SAID))
+    known = sorted({field.name for field in fields(JobSpec)} - set(_SET_ELSEWHERE))
     for name in job:
         if name not in known:
-            raise SettingError(f"wishes: {name!r}: must be one of {', '.join(known)}")
+            raise SettingError(f"job_options: {name!r}: must be one of {', '.join(known)}")
     return dict(job)
 
 
-def _agreed(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[JoinRequest], int]:
+def _gather_facts(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[JoinRequest], int]:
     """Returns the workers of all ranks and the highest restart count.
 
     Raises:

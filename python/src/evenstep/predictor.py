@@ -7,18 +7,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from evenstep.errors import EvenstepError, RefusedError
+from evenstep.errors import EvenstepError, RejectedError
 from evenstep.plan import Plan, Share, Tail
 from evenstep.rate import Ramp, Rate
 from evenstep.report import Report
 from evenstep.wire.client import Client
-from evenstep.wire.errors import AskError, UnusableError
+from evenstep.wire.errors import RequestError, UnusableError
 from evenstep.wire.messages import (
-    AllocateAnswer,
     AllocateRequest,
+    AllocateResponse,
     JobSpec,
-    JoinAnswer,
     JoinRequest,
+    JoinResponse,
     TailReport,
     WorkerReport,
 )
@@ -57,36 +57,36 @@ class Registration:
     #: be listed.
     restarted: bool = False
 
-    def register(self) -> JoinAnswer:
+    def register(self) -> JoinResponse:
         """Creates the job and joins all workers in rank order. It may be repeated.
 
         Raises:
             AskError: no response, or the leases of workers that died have not expired yet.
-            RefusedError: the job options break a rule, or the job has other workers.
+            RejectedError: the job options break a rule, or the job has other workers.
         """
         self.client.put_job(self.spec)
         joined = [self.client.join(worker) for worker in self.workers][-1]
         ours = {worker.worker for worker in self.workers}
         for other in joined.workers:
             if other not in ours and self.restarted:
-                raise AskError(
+                raise RequestError(
                     f"job {self.job_id} still has worker {other} from before the restart, until its lease expires"
                 )
             if other not in ours:
-                raise RefusedError(
+                raise RejectedError(
                     f"job {self.job_id} has another live worker, {other}: use a new EVENSTEP_JOB, or wait until "
                     "its lease expires"
                 )
         return joined
 
-    def check_past(self, joined: JoinAnswer) -> None:
+    def check_ownership(self, joined: JoinResponse) -> None:
         """Rejects a job that belongs to another run: a job id identifies one run.
 
         Raises:
-            RefusedError: the job has allocations past the first iteration of this run.
+            RejectedError: the job has allocations past the first iteration of this run.
         """
         if not self.resumed and not self.restarted and joined.next_iteration > self.begin:
-            raise RefusedError(
+            raise RejectedError(
                 f"job {self.job_id} already has allocations up to iteration {joined.next_iteration - 1}, but this "
                 f"run starts at {self.begin}: a job id identifies one run; resume with load_state_dict, or use a "
                 "new EVENSTEP_JOB"
@@ -102,7 +102,7 @@ class Registration:
             reports=tuple(reports),
         )
 
-    def plan(self, answer: AllocateAnswer, size: int) -> Plan:
+    def plan(self, answer: AllocateResponse, size: int) -> Plan:
         """Converts a response to a plan in the run's rank order.
 
         Raises:
@@ -138,7 +138,7 @@ class Predictor:
         """Sends no request before :meth:`open`."""
         self._registration = registration
         self._changed = threading.Condition()
-        self._wanted: tuple[int, int] | None = None
+        self._next_request: tuple[int, int] | None = None
         self._plans: dict[int, Plan] = {}
         self._backlog: deque[tuple[int, list[WorkerReport]]] = deque(maxlen=BACKLOG_MAX)
         self._generation: int | None = None
@@ -157,14 +157,14 @@ class Predictor:
         `otherwise` returns for a number of samples.
 
         Raises:
-            RefusedError: the predictor rejects this run.
+            RejectedError: the predictor rejects this run.
         """
         plans = []
         try:
             self._register()
             for iteration, size in wanted:
                 plans.append((iteration, self._ask(iteration, size, [])))
-        except AskError as error:
+        except RequestError as error:
             log.warning("%s; training starts with equal batches while requests continue in the background", error)
             self._generation = None
             plans += [(iteration, otherwise(size)) for iteration, size in wanted[len(plans) :]]
@@ -184,9 +184,9 @@ class Predictor:
     def learn(self, iteration: int, reports: list[Report | None], then: tuple[int, int]) -> None:
         """Keeps the reports of an iteration for the next request, and requests the next plan."""
         with self._changed:
-            self._backlog.append((iteration, self._on_the_wire(reports)))
+            self._backlog.append((iteration, self._worker_report(reports)))
             # Only the newest request is useful: the response to an older one would come too late.
-            self._wanted = then
+            self._next_request = then
             self._changed.notify()
 
     def close(self, timeout_s: float) -> None:
@@ -205,35 +205,35 @@ class Predictor:
                 self._changed.wait_for(self._has_work, None if is_up else retry_s)
                 if self._closing:
                     break
-                wanted, self._wanted = (self._wanted, None) if is_up else (None, self._wanted)
+                wanted, self._next_request = (self._next_request, None) if is_up else (None, self._next_request)
             if wanted:
                 self._answer(*wanted)
                 retry_s = RETRY_FIRST_S
-            elif not self._recovered():
+            elif not self._rejoin():
                 retry_s = min(2 * retry_s, RETRY_LAST_S)
             self.cpu_s = time.thread_time()
         self._leave()
 
     def _has_work(self) -> bool:
-        return self._closing or (self._generation is not None and self._wanted is not None)
+        return self._closing or (self._generation is not None and self._next_request is not None)
 
     def _answer(self, iteration: int, size: int) -> None:
         taken = self._taken(iteration)
         try:
             plan = self._ask(iteration, size, [report for _, reports in taken for report in reports])
-        except RefusedError as error:
+        except RejectedError as error:
             self._refusals += 1
             if self._refusals < REFUSALS_MAX:
-                self._put_back(taken)
+                self._restore_reports(taken)
             if self._refusals in (1, REFUSALS_MAX):
                 log.warning("iteration %s: %s; keeping the last plan", iteration, error)
         except UnusableError as error:
             # The predictor accepted the reports. Joining again corrects the set of workers.
             log.warning("iteration %s: %s; joining again", iteration, error)
             self._generation = None
-        except AskError as error:
+        except RequestError as error:
             log.warning("iteration %s: %s; keeping the last plan and retrying", iteration, error)
-            self._put_back(taken)
+            self._restore_reports(taken)
             self._generation = None
         else:
             self._refusals = 0
@@ -252,19 +252,19 @@ class Predictor:
     def _register(self) -> None:
         joined = self._registration.register()
         if not self._known:
-            self._registration.check_past(joined)
+            self._registration.check_ownership(joined)
         self._known = True
         self._generation = joined.generation
 
-    def _recovered(self) -> bool:
+    def _rejoin(self) -> bool:
         try:
             self._register()
-        except RefusedError as error:
+        except RejectedError as error:
             if not self._known:
                 log.warning("%s; training continues without the predictor", error)
                 self._closing = True
             return False
-        except AskError:
+        except RequestError:
             return False
         log.warning("connected to the predictor; generation %s", self._generation)
         return True
@@ -281,7 +281,7 @@ class Predictor:
                 taken.append(self._backlog.popleft())
         return taken
 
-    def _put_back(self, taken: list[tuple[int, list[WorkerReport]]]) -> None:
+    def _restore_reports(self, taken: list[tuple[int, list[WorkerReport]]]) -> None:
         with self._changed:
             room = BACKLOG_MAX - len(self._backlog)
             for entry in reversed(taken[max(0, len(taken) - room) :]):
@@ -299,18 +299,18 @@ class Predictor:
                 client.allocate(self._registration.request(self._generation, after, spec.global_batch, reports))
             for worker in self._registration.workers:
                 client.leave(worker.worker)
-        except (AskError, RefusedError) as error:
+        except (RequestError, RejectedError) as error:
             log.warning("leaving the job: %s; the leases will expire instead", error)
 
-    def _on_the_wire(self, reports: list[Report | None]) -> list[WorkerReport]:
+    def _worker_report(self, reports: list[Report | None]) -> list[WorkerReport]:
         pairs = zip(self._registration.workers, reports, strict=True)
         # A worker without samples has no speed to report.
         there = [(worker.worker, report) for worker, report in pairs if report and report.compute_time_s > 0]
         last = max((_busy_s(report) for _, report in there), default=0.0)
-        return [_on_the_wire(worker, report, last) for worker, report in there if report.local_batch]
+        return [_worker_report(worker, report, last) for worker, report in there if report.local_batch]
 
 
-def _on_the_wire(worker: str, report: Report, last: float) -> WorkerReport:
+def _worker_report(worker: str, report: Report, last: float) -> WorkerReport:
     tail = report.tail
     return WorkerReport(
         worker=worker,

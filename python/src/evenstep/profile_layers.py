@@ -52,18 +52,18 @@ def chain(model: nn.Module, sample_input: torch.Tensor) -> list[Link]:
     with torch.no_grad():
         calls = _calls(model, sample_input)
         try:
-            links = _unfolded(model, "", calls)
+            links = _flattened(model, "", calls)
         except _NoChainError as broken:
             raise UnsupportedError(
                 f"{type(model).__name__} is not a chain of layers: {broken}. Move branches and computation "
                 "between layers into a module with one input and one output tensor, which becomes a layer"
             ) from None
-    links = _named_apart(links)
+    links = _with_unique_names(links)
     _check_shared(links)
     return links
 
 
-def _named_apart(links: list[Link]) -> list[Link]:
+def _with_unique_names(links: list[Link]) -> list[Link]:
     """Returns the same layers, with numbers added to repeated names."""
     names = Counter(link.name for link in links)
     seen: Counter[str] = Counter()
@@ -105,7 +105,7 @@ def _calls(model: nn.Module, sample_input: torch.Tensor) -> dict[nn.Module, list
     return calls
 
 
-def _unfolded(model: nn.Module, path: str, calls: dict[nn.Module, list[Any]]) -> list[Link]:
+def _flattened(model: nn.Module, path: str, calls: dict[nn.Module, list[Any]]) -> list[Link]:
     """Returns the layers of the model; its own call is the first one.
 
     Raises:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.errors import EvenstepError, SettingError
-from evenstep.exchange import Exchange, Said
+from evenstep.exchange import Exchange, Submission
 from evenstep.observer import Observer
 from evenstep.order import Order
 from evenstep.plan import Plan
@@ -97,14 +97,14 @@ class Run:
     observer: Observer = field(default_factory=lambda: Observer.current)
     #: Whether the current passes belong to a hedged step.
     is_hedging: bool = False
-    _turns: deque[Turn] = field(default_factory=lambda: deque(maxlen=READ_AHEAD_MAX))
+    _read_batches: deque[Turn] = field(default_factory=lambda: deque(maxlen=READ_AHEAD_MAX))
     _current: Turn | None = None
     #: The last plan that was checked, and the number of samples it was checked for.
     _checked: tuple[Plan, int] | None = None
     #: Whether the training loop marks the begin of each batch itself.
     _explicit: bool = False
     #: Number of epoch iterators started in this process.
-    _readings: int = 0
+    _epoch_iterators: int = 0
 
     def step(self, iteration: int, epoch: int, position: int, size: int | None = None) -> Step:
         """Returns this rank's part of an iteration.
@@ -131,14 +131,14 @@ class Run:
             lr_multiplier=plan.rate.at(iteration),
         )
 
-    def steps_of_epoch(self) -> Iterator[Step]:
+    def epoch_steps(self) -> Iterator[Step]:
         """Yields the remaining steps of the epoch."""
         begun = self.progress
         iteration, epoch = begun.iteration, begun.epoch
         for ahead, position in enumerate(range(begun.position, self.order.steps)):
             yield self.step(iteration + ahead, epoch, position)
 
-    def hedged_steps_of_epoch(self, planned: Callable[[Plan], Plan]) -> Iterator[tuple[Step, Plan]]:
+    def hedged_epoch_steps(self, planned: Callable[[Plan], Plan]) -> Iterator[tuple[Step, Plan]]:
         """Yields the remaining steps of the epoch with their complete plans, including tails.
 
         ``planned`` may change the plans.
@@ -161,7 +161,7 @@ class Run:
 
     def read(self, turn: Turn) -> None:
         """Records that the training loop got a batch, which begins now unless the loop marks iterations itself."""
-        self._turns.append(turn)
+        self._read_batches.append(turn)
         if not self._explicit:
             self._make_current(turn)
         self.sensor.batch_arrived()
@@ -174,7 +174,7 @@ class Run:
             SettingError: there is no such batch.
         """
         self._explicit = True
-        turn = next((turn for turn in self._turns if not turn.begun), None)
+        turn = next((turn for turn in self._read_batches if not turn.begun), None)
         if turn is None:
             raise SettingError("step(): all batches that were read have begun: read one from job.loader first")
         turn.begun = True
@@ -206,7 +206,7 @@ class Run:
         # A rank without samples computes a batch of weight 0.
         if current is None or self._explicit or _size(current) in (0, *samples):
             return True
-        return not any(_size(turn) in samples for turn in self._turns if turn is not current)
+        return not any(_size(turn) in samples for turn in self._read_batches if turn is not current)
 
     def gradients_ready(self) -> None:
         """Records that all gradients of the current batch are complete; the last batch finishes its iteration."""
@@ -236,7 +236,7 @@ class Run:
         if self.exchange:
             order, position = self.order, step.position
             self.exchange.submit(
-                Said(
+                Submission(
                     step.iteration, report, lambda further: order.size(position + further), position + 1 == order.steps
                 )
             )
@@ -251,8 +251,8 @@ class Run:
         is_end = step.position + 1 == self.order.steps
         epoch, position = (step.epoch + 1, 0) if is_end else (step.epoch, step.position + 1)
         self.progress = Progress(step.iteration + 1, epoch, position)
-        while self._turns and self._turns[0].step.iteration <= step.iteration:
-            self._turns.popleft()
+        while self._read_batches and self._read_batches[0].step.iteration <= step.iteration:
+            self._read_batches.popleft()
 
     def begin_epoch(self) -> Callable[[], bool]:
         """Starts reading an epoch at the current position.
@@ -263,13 +263,13 @@ class Run:
         Returns:
             a function that tells whether this reading of the epoch is still the current one.
         """
-        self._turns.clear()
-        if self._readings and self.progress.position:
+        self._read_batches.clear()
+        if self._epoch_iterators and self.progress.position:
             self.progress = Progress(self.progress.iteration, self.progress.epoch + 1, 0)
-        self._readings += 1
+        self._epoch_iterators += 1
         self.observer.epoch_begins()
-        mine = self._readings
-        return lambda: self._readings == mine
+        mine = self._epoch_iterators
+        return lambda: self._epoch_iterators == mine
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state after the last iteration whose gradients are complete."""

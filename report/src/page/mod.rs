@@ -8,7 +8,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use self::assets::{POLICY, SCRIPT, STYLE, UPLOT};
 use crate::chart::Chart;
 use crate::data::Data;
-use crate::number::{decimals, fixed, unit_of};
+use crate::number::{decimals, fixed, time_unit};
 use crate::{Cell, Figure, Report, Section, Table};
 
 /// Maximum number of decimals: the precision of an `f64`.
@@ -42,7 +42,7 @@ pub(crate) fn html(report: &Report) -> String {
             }
         }
     };
-    printable(page.into_string())
+    replace_forbidden(page.into_string())
 }
 
 fn part(section: &Section) -> Markup {
@@ -54,7 +54,7 @@ fn part(section: &Section) -> Markup {
             }
         },
         Section::Notice(words) => html! { p.notice role="note" { (words) } },
-        Section::Figures(figures) => html! { dl.figures { @for figure in figures { (large(figure)) } } },
+        Section::Figures(figures) => html! { dl.figures { @for figure in figures { (key_number(figure)) } } },
         Section::Table(rows) => table(rows),
         Section::Charts(charts) => html! { div.charts { @for chart in charts { (figure(chart)) } } },
     }
@@ -81,7 +81,7 @@ fn json(data: &Data<'_>) -> String {
     text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
-fn large(figure: &Figure) -> Markup {
+fn key_number(figure: &Figure) -> Markup {
     html! {
         div {
             dt { (figure.label) }
@@ -138,7 +138,7 @@ impl<'a> Column<'a> {
             _ => None,
         });
         let largest = times.reduce(f64::max);
-        let time = largest.map(unit_of);
+        let time = largest.map(time_unit);
         Self {
             name: table.columns.get(place).map_or("", String::as_str),
             numbers: cells().any(|cell| matches!(cell, Cell::Number { .. } | Cell::Seconds(_))),
@@ -165,7 +165,7 @@ fn cell(cell: Option<&Cell>, column: &Column<'_>) -> Markup {
 }
 
 /// Replaces characters that HTML and XML forbid even if escaped.
-fn printable(page: String) -> String {
+fn replace_forbidden(page: String) -> String {
     let forbidden = |c: char| matches!(c, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\x7f'..='\u{9f}' | '\u{fffe}' | '\u{ffff}');
     if page.contains(forbidden) { page.replace(forbidden, "\u{fffd}") } else { page }
 }

@@ -15,7 +15,7 @@ fn a_full_disk_under_sqlite() {
     let Some(disk) = Disk::mount(name, 48) else { return };
     let store = Store::In(disk.path().to_owned());
     let service = Service::start(&binary, &store.address(), &[]);
-    service.outlives(|| disk.fill(), "the disk of the store is full", || disk.free());
+    service.survives_fault(|| disk.fill(), "the disk of the store is full", || disk.free());
     service.end(&store);
 }
 

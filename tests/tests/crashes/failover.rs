@@ -22,7 +22,7 @@ const LEASE_S: f64 = 1.0;
 
 /// Ways of taking a predictor out of service.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum FailureMode {
     /// `kill -9`.
     Killed,
     /// Stopped for longer than its lease, and then continued.
@@ -32,8 +32,8 @@ enum Way {
 }
 
 #[test]
-fn no_two_predictors_answer_whoever_dies() {
-    let name = "failover::no_two_predictors_answer_whoever_dies";
+fn no_two_predictors_allocate_the_same_iteration() {
+    let name = "failover::no_two_predictors_allocate_the_same_iteration";
     let Some(binary) = binaries::find("evenstep-predictor", name) else { return };
     let Some(database) = Database::shared(name) else { return };
     let store = Store::Postgres(database);
@@ -46,7 +46,7 @@ fn no_two_predictors_answer_whoever_dies() {
     let mut taken_over = [Vec::new(), Vec::new(), Vec::new()];
     for kill in 0..kills() {
         let urls = predictors.each_ref().map(|predictor| predictor.url.clone());
-        let way = [Way::Killed, Way::Stopped, Way::Ended][kill as usize % 3];
+        let way = [FailureMode::Killed, FailureMode::Stopped, FailureMode::Ended][kill as usize % 3];
         let load = Load::default();
         let (out, s) = load.run_on(&urls.each_ref().map(String::as_str), &ledger, kill, || {
             load.goes_on(random.random_range(0..REQUESTS_MAX));
@@ -56,7 +56,7 @@ fn no_two_predictors_answer_whoever_dies() {
             take_out(&mut predictors[out], way);
             until("the other one takes over", || (other.get(&path()).status == 200).then_some(()));
             let s = begun.elapsed().as_secs_f64();
-            if matches!(way, Way::Stopped) {
+            if matches!(way, FailureMode::Stopped) {
                 predictors[out].process.go_on();
                 // The stopped predictor had allocations of this job in memory, and must not return them as
                 // the owner.
@@ -67,7 +67,7 @@ fn no_two_predictors_answer_whoever_dies() {
             (out, s)
         });
         taken_over[way as usize].push(s);
-        if !matches!(way, Way::Stopped) {
+        if !matches!(way, FailureMode::Stopped) {
             predictors[out].restart();
         }
         for predictor in &predictors {
@@ -77,7 +77,7 @@ fn no_two_predictors_answer_whoever_dies() {
     audit::all(&Client::following(&predictors[0].url), &ledger);
     for predictor in &mut predictors {
         predictor.process.terminate();
-        assert!(predictor.process.wait().success(), "{}", predictor.process.said());
+        assert!(predictor.process.wait().success(), "{}", predictor.process.output());
     }
     audit::store(&store, &ledger);
     let told = ledger.told();
@@ -85,7 +85,9 @@ fn no_two_predictors_answer_whoever_dies() {
         "{} allocations, all consistent; lease {LEASE_S} s, goal lease + 2 s; seconds until the other predictor responds:",
         told.answers.len()
     );
-    for (way, mut seconds) in [Way::Killed, Way::Stopped, Way::Ended].into_iter().zip(taken_over) {
+    for (way, mut seconds) in
+        [FailureMode::Killed, FailureMode::Stopped, FailureMode::Ended].into_iter().zip(taken_over)
+    {
         seconds.sort_by(f64::total_cmp);
         if let Some(most) = seconds.last() {
             eprintln!(
@@ -113,10 +115,10 @@ fn owner(predictors: &[Predictor; 2]) -> usize {
     })
 }
 
-fn take_out(predictor: &mut Predictor, way: Way) {
+fn take_out(predictor: &mut Predictor, way: FailureMode) {
     match way {
-        Way::Killed => predictor.process.kill(),
-        Way::Stopped => predictor.process.stop(),
-        Way::Ended => predictor.process.terminate(),
+        FailureMode::Killed => predictor.process.kill(),
+        FailureMode::Stopped => predictor.process.stop(),
+        FailureMode::Ended => predictor.process.terminate(),
     }
 }

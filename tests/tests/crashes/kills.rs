@@ -26,15 +26,15 @@ const MOMENT_US_MAX: u64 = 2_000;
 const START_US_MAX: u64 = 60_000;
 
 #[test]
-fn what_was_answered_outlives_any_kill_on_sqlite() {
-    let name = "kills::what_was_answered_outlives_any_kill_on_sqlite";
+fn allocations_survive_any_kill_on_sqlite() {
+    let name = "kills::allocations_survive_any_kill_on_sqlite";
     let Some(binary) = binaries::find("evenstep-predictor", name) else { return };
     outlives_kills(&binary, &Store::sqlite(), &[]);
 }
 
 #[test]
-fn what_was_answered_outlives_any_kill_on_postgres() {
-    let name = "kills::what_was_answered_outlives_any_kill_on_postgres";
+fn allocations_survive_any_kill_on_postgres() {
+    let name = "kills::allocations_survive_any_kill_on_postgres";
     let Some(binary) = binaries::find("evenstep-predictor", name) else { return };
     let Some(database) = Database::shared(name) else { return };
     // Both processes have one name, so that a new process takes over the jobs of the old one at once.
@@ -76,7 +76,7 @@ fn outlives_kills(binary: &Path, store: &Store, flags: &[&str]) {
     }
     audit::all(&predictor.client(), &ledger);
     predictor.process.terminate();
-    assert!(predictor.process.wait().success(), "{}", predictor.process.said());
+    assert!(predictor.process.wait().success(), "{}", predictor.process.output());
     audit::store(store, &ledger);
     opens_clean(store);
     there_was_load(&ledger, kills);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
 
-use evenstep_protocol::AllocateAnswer;
+use evenstep_protocol::AllocateResponse;
 
 /// Jobs of the load.
 pub const JOBS: [&str; 2] = ["job-a", "job-b"];
@@ -15,11 +15,11 @@ pub type Key = (&'static str, u64, u64);
 
 /// Responses that the clients of all threads received.
 #[derive(Debug, Default)]
-pub struct Ledger(Mutex<Told>);
+pub struct Ledger(Mutex<LedgerEntries>);
 
 /// Entries of the ledger.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct LedgerEntries {
     /// Allocations, byte for byte.
     pub answers: BTreeMap<Key, String>,
     /// Reports in successful requests: job, iteration, worker.
@@ -44,7 +44,7 @@ pub struct Samples {
 
 impl Ledger {
     /// Returns the entries.
-    pub fn told(&self) -> MutexGuard<'_, Told> {
+    pub fn told(&self) -> MutexGuard<'_, LedgerEntries> {
         self.0.lock().expect("no client has failed")
     }
 
@@ -53,7 +53,7 @@ impl Ledger {
     /// # Panics
     /// Another client received other bytes for the same iteration of the same generation.
     pub fn hold(&self, job: &'static str, iteration: u64, bytes: &str) -> u64 {
-        let answer: AllocateAnswer = serde_json::from_str(bytes).expect("an answer");
+        let answer: AllocateResponse = serde_json::from_str(bytes).expect("an answer");
         assert_eq!((answer.job_id.as_str(), answer.iteration), (job, iteration));
         let shares: u64 = answer.allocations.iter().map(|share| share.local_batch).sum();
         assert_eq!(shares, answer.global_batch, "{bytes}");
@@ -81,7 +81,7 @@ impl Ledger {
     }
 }
 
-impl Told {
+impl LedgerEntries {
     /// Returns the first iteration without an allocation at any client.
     pub fn next_iteration(&self, job: &'static str) -> u64 {
         let of_job = (job, 0, 0)..=(job, u64::MAX, u64::MAX);

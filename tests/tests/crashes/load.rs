@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use evenstep_protocol::{
-    AllocateRequest, JobId, JobSpec, JoinAnswer, JoinRequest, NodeId, NodeSample, TelemetryAnswer,
-    TelemetryBatch, WorkerId, WorkerReport,
+    AllocateRequest, JobId, JobSpec, JoinRequest, JoinResponse, NodeId, NodeSample, TelemetryBatch,
+    TelemetryResponse, WorkerId, WorkerReport,
 };
 use evenstep_tests::wait::until;
 use evenstep_tests::{Client, Reply};
@@ -24,7 +24,7 @@ pub const WORKERS: usize = 4;
 /// The worker that joins and leaves, in the first job.
 pub const GUEST: &str = "guest/0";
 /// Number of ranks of a job with concurrent requests.
-const ASKERS: u64 = 2;
+const CONCURRENT_RANKS: u64 = 2;
 /// Maximum number of samples in a batch.
 const BATCH_MAX: u64 = 40;
 
@@ -61,7 +61,7 @@ impl Load {
     /// Runs all clients against several predictors. If one is down or rejects temporarily, a client uses the
     /// next.
     pub fn run_on<T>(&self, urls: &[&str], ledger: &Ledger, seed: u64, meanwhile: impl FnOnce() -> T) -> T {
-        let client = |seed_of_client| Asker {
+        let client = |seed_of_client| LoadClient {
             load: self,
             ledger,
             clients: urls.iter().map(|url| Client::following(url)).collect(),
@@ -73,12 +73,12 @@ impl Load {
                 scope.spawn(move || client(number).send_samples(node));
             }
             for (number, job) in (0..).zip(JOBS) {
-                for rank in 0..ASKERS {
-                    scope.spawn(move || client(16 + ASKERS * number + rank).train(job));
+                for rank in 0..CONCURRENT_RANKS {
+                    scope.spawn(move || client(16 + CONCURRENT_RANKS * number + rank).train(job));
                 }
-                scope.spawn(move || client(32 + number).read_along(job));
+                scope.spawn(move || client(32 + number).read_when_visible(job));
             }
-            scope.spawn(move || client(64).come_and_go(JOBS[0]));
+            scope.spawn(move || client(64).join_and_leave(JOBS[0]));
             let outcome = meanwhile();
             self.stop.store(true, Ordering::SeqCst);
             outcome
@@ -95,7 +95,7 @@ impl Load {
 }
 
 /// One client.
-struct Asker<'a> {
+struct LoadClient<'a> {
     load: &'a Load,
     ledger: &'a Ledger,
     clients: Vec<Client>,
@@ -104,7 +104,7 @@ struct Asker<'a> {
     random: ChaCha8Rng,
 }
 
-impl Asker<'_> {
+impl LoadClient<'_> {
     fn stopped(&self) -> bool {
         self.load.stop.load(Ordering::SeqCst)
     }
@@ -119,7 +119,7 @@ impl Asker<'_> {
 
     /// Sends a request until the response is not a temporary rejection. Returns `None` if every predictor is
     /// down or the load ends.
-    fn patiently(&self, ask: impl Fn(&Client) -> Result<Reply, ureq::Error>) -> Option<Reply> {
+    fn send_until_accepted(&self, ask: impl Fn(&Client) -> Result<Reply, ureq::Error>) -> Option<Reply> {
         until("the predictor responds", || {
             let Ok(reply) = ask(self.client()) else {
                 self.next();
@@ -147,10 +147,11 @@ impl Asker<'_> {
             let count = again + self.random.random_range(1..=BATCH_MAX);
             self.ledger.send(node, first + count);
             let batch = batch(node, first, count);
-            let Some(reply) = self.patiently(|client| client.try_post("/v1/telemetry", &batch)) else {
+            let Some(reply) = self.send_until_accepted(|client| client.try_post("/v1/telemetry", &batch))
+            else {
                 return;
             };
-            let answer: TelemetryAnswer = reply.json();
+            let answer: TelemetryResponse = reply.json();
             assert_eq!((answer.next_sequence, answer.stored + answer.duplicates), (first + count, count));
             assert!(answer.duplicates >= again, "acknowledged samples are stored: {answer:?}");
             next = first + count;
@@ -168,7 +169,10 @@ impl Asker<'_> {
             let worker = self.random.random_range(0..WORKERS);
             let before = iteration.checked_sub(1);
             request.reports = before.iter().map(|before| report(worker, *before)).collect();
-            let Some(reply) = self.patiently(|client| client.try_post("/allocate", &request)) else { return };
+            let Some(reply) = self.send_until_accepted(|client| client.try_post("/allocate", &request))
+            else {
+                return;
+            };
             if reply.status == 409 {
                 generation =
                     reply.problem(409, "stale-generation").current_generation.expect("the current one");
@@ -182,7 +186,7 @@ impl Asker<'_> {
             if self.random.random_bool(0.2) {
                 let old = self.random.random_range(0..iteration);
                 let path = format!("/allocate?job_id={job}&iteration={old}");
-                let Some(reply) = self.patiently(|client| client.try_get(&path)) else { return };
+                let Some(reply) = self.send_until_accepted(|client| client.try_get(&path)) else { return };
                 // A rank that starts late finds iterations without a request.
                 if reply.status != 404 || self.ledger.told().held(job, old).next().is_some() {
                     assert_eq!(reply.status, 200, "{reply:?}");
@@ -194,7 +198,7 @@ impl Asker<'_> {
 
     /// A rank that requests nothing and reads each allocation as soon as it is visible: it must not be
     /// visible before it is durable.
-    fn read_along(self, job: &'static str) {
+    fn read_when_visible(self, job: &'static str) {
         while !self.stopped() {
             let iteration = self.ledger.told().next_iteration(job);
             let path = format!("/allocate?job_id={job}&iteration={iteration}");
@@ -217,7 +221,7 @@ impl Asker<'_> {
     }
 
     /// A worker that joins and leaves, with some requests of the other clients in between.
-    fn come_and_go(mut self, job: &'static str) {
+    fn join_and_leave(mut self, job: &'static str) {
         let path = format!("/v1/jobs/{job}/workers");
         while !self.stopped() {
             let wait_for = self.load.progress.load(Ordering::SeqCst) + self.random.random_range(5..40);
@@ -238,10 +242,10 @@ impl Asker<'_> {
                 true => client.try_post(&path, &request),
                 false => client.try_delete(&guest),
             };
-            let Some(reply) = self.patiently(ask) else { return };
+            let Some(reply) = self.send_until_accepted(ask) else { return };
             // The worker may try to leave before its first join.
             if reply.status != 404 {
-                let answer: JoinAnswer = reply.json();
+                let answer: JoinResponse = reply.json();
                 self.ledger.heard(job, answer.generation);
             }
             self.ledger.told().guest = Some(joins);

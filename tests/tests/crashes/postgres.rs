@@ -23,31 +23,31 @@ fn with_password(database: &Database) -> String {
 }
 
 #[test]
-fn a_server_that_dies_under_load_and_comes_back() {
-    let name = "postgres::a_server_that_dies_under_load_and_comes_back";
+fn a_server_that_is_killed_under_load_and_restarts() {
+    let name = "postgres::a_server_that_is_killed_under_load_and_restarts";
     let Some(binary) = binaries::find("evenstep-predictor", name) else { return };
     let Some(server) = Postgres::start(name) else { return };
     let store = Store::Postgres(Database::on(server.url()));
     let Store::Postgres(database) = &store else { unreachable!() };
     let service = Service::start(&binary, &with_password(database), &[]);
-    service.outlives(|| server.crash(), "the database cannot be reached", || server.restart());
+    service.survives_fault(|| server.crash(), "the database cannot be reached", || server.restart());
     service.end(&store);
 }
 
 #[test]
-fn a_server_that_is_stopped_under_load_and_comes_back() {
-    let name = "postgres::a_server_that_is_stopped_under_load_and_comes_back";
+fn a_server_that_is_stopped_under_load_and_continues() {
+    let name = "postgres::a_server_that_is_stopped_under_load_and_continues";
     let Some(binary) = binaries::find("evenstep-predictor", name) else { return };
     let Some(server) = Postgres::start(name) else { return };
     let store = Store::Postgres(Database::on(server.url()));
     let service = Service::start(&binary, &store.address(), &[]);
-    service.outlives(|| server.stop(), "the database cannot be reached", || server.restart());
+    service.survives_fault(|| server.stop(), "the database cannot be reached", || server.restart());
     service.end(&store);
 }
 
 #[test]
-fn a_server_that_is_away_at_the_start() {
-    let name = "postgres::a_server_that_is_away_at_the_start";
+fn a_server_that_is_unreachable_at_startup() {
+    let name = "postgres::a_server_that_is_unreachable_at_startup";
     let Some(binary) = binaries::find("evenstep-predictor", name) else { return };
     let Some(server) = Postgres::start(name) else { return };
     let database = Database::on(server.url());
@@ -73,13 +73,13 @@ fn a_full_disk_under_postgres() {
     administrators.administer(&format!("CREATE TABLESPACE small LOCATION '{}'", folder.display()));
     let store = Store::Postgres(Database::with(server.url(), "TABLESPACE small"));
     let service = Service::start(&binary, &store.address(), &[]);
-    service.outlives(|| disk.fill(), "the disk of the store is full", || disk.free());
+    service.survives_fault(|| disk.fill(), "the disk of the store is full", || disk.free());
     service.end(&store);
 }
 
 #[test]
-fn a_database_that_takes_no_writes_for_a_while() {
-    let name = "postgres::a_database_that_takes_no_writes_for_a_while";
+fn a_database_that_rejects_writes_temporarily() {
+    let name = "postgres::a_database_that_rejects_writes_temporarily";
     let Some(binary) = binaries::find("evenstep-predictor", name) else { return };
     let Some(database) = Database::shared(name) else { return };
     // As if a standby replaced the server and has not been promoted yet.
@@ -90,13 +90,13 @@ fn a_database_that_takes_no_writes_for_a_while() {
         database.cut();
     };
     let service = Service::start(&binary, &with_password(&database), &[]);
-    service.outlives(|| read_only(true), "the store is read-only", || read_only(false));
+    service.survives_fault(|| read_only(true), "the store is read-only", || read_only(false));
     service.end(&Store::Postgres(database));
 }
 
 #[test]
-fn a_lease_that_ends_meanwhile_hides_no_fault() {
-    let name = "postgres::a_lease_that_ends_meanwhile_hides_no_fault";
+fn a_lease_that_expires_during_the_check_hides_no_fault() {
+    let name = "postgres::a_lease_that_expires_during_the_check_hides_no_fault";
     let Some(binary) = binaries::find("evenstep-predictor", name) else { return };
     let Some(database) = Database::shared(name) else { return };
     let service = Service::start(&binary, &database.url(), &["--lease-s=1"]);

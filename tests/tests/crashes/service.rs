@@ -35,7 +35,7 @@ impl Service {
     }
 
     /// Injects a fault and repairs it, again and again under load.
-    pub fn outlives(&self, fault: impl Fn(), says: &str, mend: impl Fn()) {
+    pub fn survives_fault(&self, fault: impl Fn(), says: &str, mend: impl Fn()) {
         let client = self.predictor.client();
         let load = Load::default();
         load.run(&self.predictor.url, &self.ledger, 1, || {
@@ -59,9 +59,9 @@ impl Service {
     /// Stops the service and checks the store.
     pub fn end(mut self, store: &Store) {
         self.predictor.process.terminate();
-        assert!(self.predictor.process.wait().success(), "{}", self.predictor.process.said());
+        assert!(self.predictor.process.wait().success(), "{}", self.predictor.process.output());
         audit::store(store, &self.ledger);
-        assert!(!self.predictor.process.said().contains(PASSWORD), "{}", self.predictor.process.said());
+        assert!(!self.predictor.process.output().contains(PASSWORD), "{}", self.predictor.process.output());
     }
 }
 
@@ -79,6 +79,6 @@ pub fn refuses_to_start(binary: &Path, store: &str, named: &str) {
     without_settings(&mut command).args(["serve", "--listen=127.0.0.1:0", "--store", store]);
     let mut process = Process::start(&mut command);
     assert!(!process.wait().success());
-    let said = process.said();
+    let said = process.output();
     assert!(said.contains(named) && !said.contains("panicked") && !said.contains(PASSWORD), "{said}");
 }

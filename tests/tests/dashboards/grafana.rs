@@ -11,7 +11,7 @@ const STEPS_MAX: f64 = 11_000.0;
 
 /// Selection of a variable.
 #[derive(Debug, Clone)]
-pub enum Chosen {
+pub enum Selection {
     /// One value, if the variable has a single selection.
     One(String),
     /// Some of the values.
@@ -24,7 +24,7 @@ pub enum Chosen {
 #[derive(Debug, Clone)]
 pub struct View {
     /// Selections by variable.
-    pub chosen: BTreeMap<String, Chosen>,
+    pub selections: BTreeMap<String, Selection>,
     /// Start and end in seconds since 1970.
     pub range_s: (f64, f64),
     /// Scrape interval of the data source.
@@ -53,10 +53,10 @@ impl View {
                 return Some(format!("{}s", span_s.ceil()));
             }
             let one = |value: &str| quoted(&escaped(value));
-            Some(match (self.chosen.get(name)?, format) {
-                (Chosen::One(value), None) => quoted(value),
-                (Chosen::All(_, Some(expression)), None) => expression.clone(),
-                (Chosen::Some(values) | Chosen::All(values, _), None) => match values.as_slice() {
+            Some(match (self.selections.get(name)?, format) {
+                (Selection::One(value), None) => quoted(value),
+                (Selection::All(_, Some(expression)), None) => expression.clone(),
+                (Selection::Some(values) | Selection::All(values, _), None) => match values.as_slice() {
                     [value] => one(value),
                     values => {
                         format!("({})", values.iter().map(|value| one(value)).collect::<Vec<_>>().join("|"))
@@ -73,10 +73,10 @@ impl View {
     /// Names an unknown variable or macro.
     pub fn sql(&self, text: &str) -> Result<String, String> {
         let text = replaced(text, |name, format| {
-            if self.chosen.contains_key(name) || !name.starts_with("__") {
-                let values = match self.chosen.get(name)? {
-                    Chosen::One(value) => std::slice::from_ref(value),
-                    Chosen::Some(values) | Chosen::All(values, _) => values,
+            if self.selections.contains_key(name) || !name.starts_with("__") {
+                let values = match self.selections.get(name)? {
+                    Selection::One(value) => std::slice::from_ref(value),
+                    Selection::Some(values) | Selection::All(values, _) => values,
                 };
                 let quoted = |value: &String| format!("'{}'", value.replace('\'', "''"));
                 return (format? == "sqlstring")
@@ -167,15 +167,15 @@ fn time(unix_s: f64) -> String {
 }
 
 #[test]
-fn questions_are_filled_in_as_grafana_does() {
-    let one = |value: &str| Chosen::One(value.to_owned());
+fn variables_are_interpolated_as_grafana_does() {
+    let one = |value: &str| Selection::One(value.to_owned());
     let values = |values: &[&str]| values.iter().map(|value| (*value).to_owned()).collect::<Vec<_>>();
     let view = |scrape_interval_s, range_s| View {
-        chosen: BTreeMap::from([
+        selections: BTreeMap::from([
             ("job_id".to_owned(), one("a\"b")),
-            ("worker".to_owned(), Chosen::Some(values(&["w.0", "w1"]))),
-            ("node".to_owned(), Chosen::Some(values(&["n'0"]))),
-            ("all".to_owned(), Chosen::All(values(&["x", "y"]), Some(".+".to_owned()))),
+            ("worker".to_owned(), Selection::Some(values(&["w.0", "w1"]))),
+            ("node".to_owned(), Selection::Some(values(&["n'0"]))),
+            ("all".to_owned(), Selection::All(values(&["x", "y"]), Some(".+".to_owned()))),
         ]),
         range_s: (1_000_000.0, 1_000_000.0 + range_s),
         scrape_interval_s,

@@ -9,11 +9,11 @@ use evenstep_tests::{Client, Prometheus, Store};
 
 use crate::grafana::View;
 use crate::rules::{Checked, promtool};
-use crate::shipped::{Dashboard, Question, dashboard, dashboards};
+use crate::shipped::{Dashboard, DashboardQuery, dashboard, dashboards};
 use crate::world::{JOB, NODE, World};
 
 /// Queries without a result on a machine without certain hardware: beginning of the place, and the reason.
-const NOT_HERE: [(&str, &str); 9] = [
+const UNAVAILABLE: [(&str, &str); 9] = [
     ("node.json, panel \"Busy GPUs\"", "no GPU"),
     ("node.json, panel \"GPU busy\"", "no GPU"),
     ("node.json, panel \"GPU memory in use\"", "no GPU"),
@@ -25,10 +25,10 @@ const NOT_HERE: [(&str, &str); 9] = [
     ("node.json, panel \"Readings missing\"", "all readings are available"),
 ];
 /// Query that has a result only after workers have left.
-const AFTERWARDS: &str = "job.json, annotation \"Left\"";
+const AFTER_DEPARTURES: &str = "job.json, annotation \"Left\"";
 
 /// Returns whether the query has a numeric result; else the fault.
-fn answered(prometheus: &Prometheus, view: &View, question: &Question) -> Result<(), String> {
+fn answered(prometheus: &Prometheus, view: &View, question: &DashboardQuery) -> Result<(), String> {
     let asked = view.promql(&question.text)?;
     let series = if question.instant {
         prometheus.instant(&asked, Some(view.range_s.1))
@@ -40,7 +40,11 @@ fn answered(prometheus: &Prometheus, view: &View, question: &Question) -> Result
 }
 
 /// Returns the values that a variable offers.
-fn offered(prometheus: &Prometheus, view: &View, question: &Question) -> Result<Vec<String>, String> {
+fn variable_values(
+    prometheus: &Prometheus,
+    view: &View,
+    question: &DashboardQuery,
+) -> Result<Vec<String>, String> {
     let asked = view.promql(&question.text)?;
     let inside = asked.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
     let (selector, label) =
@@ -48,23 +52,22 @@ fn offered(prometheus: &Prometheus, view: &View, question: &Question) -> Result<
     prometheus.label_values(selector, label.trim())
 }
 
-fn questions() -> Vec<Question> {
+fn questions() -> Vec<DashboardQuery> {
     let ours = dashboards().into_iter().filter(|dashboard| !dashboard.is_sql());
-    ours.flat_map(|dashboard| [dashboard.asked_by_panels(), dashboard.asked_by_annotations()].concat())
-        .collect()
+    ours.flat_map(|dashboard| [dashboard.panel_queries(), dashboard.annotation_queries()].concat()).collect()
 }
 
-fn is_here(question: &Question) -> bool {
-    !NOT_HERE.iter().any(|(place, _)| question.place.starts_with(place))
+fn is_here(question: &DashboardQuery) -> bool {
+    !UNAVAILABLE.iter().any(|(place, _)| question.place.starts_with(place))
 }
 
 #[test]
-fn every_expression_answers_and_says_what_the_service_says() {
-    let name = "dashboards::live::every_expression_answers_and_says_what_the_service_says";
+fn every_expression_returns_the_value_of_the_service() {
+    let name = "dashboards::live::every_expression_returns_the_value_of_the_service";
     let Some(mut world) = World::start(name, Store::sqlite(), true) else { return };
     let prometheus = world.prometheus.take().expect("a Prometheus");
     let every = questions();
-    for (place, why) in NOT_HERE {
+    for (place, why) in UNAVAILABLE {
         assert!(
             every.iter().any(|question| question.place.starts_with(place)),
             "{place} ({why}): no longer exists"
@@ -72,12 +75,12 @@ fn every_expression_answers_and_says_what_the_service_says() {
     }
 
     // Repeats all queries, with all workers and with some, until each has returned a result.
-    let mut left: Vec<(Question, bool, String)> = every
+    let mut left: Vec<(DashboardQuery, bool, String)> = every
         .iter()
         .filter(|question| is_here(question))
         .flat_map(|question| [true, false].map(|all| (question.clone(), all, String::new())))
         .collect();
-    left.retain(|(question, ..)| question.place != AFTERWARDS);
+    left.retain(|(question, ..)| question.place != AFTER_DEPARTURES);
     assert!(left.len() > 200, "{}", left.len());
     let asked = left.len();
     world.training.until("training is running", || world.workers().len() == 3);
@@ -106,9 +109,9 @@ fn every_expression_answers_and_says_what_the_service_says() {
 fn variables(prometheus: &Prometheus, world: &World) {
     let mut seen = BTreeMap::new();
     for question in
-        dashboards().iter().filter(|dashboard| !dashboard.is_sql()).flat_map(Dashboard::asked_by_variables)
+        dashboards().iter().filter(|dashboard| !dashboard.is_sql()).flat_map(Dashboard::variable_queries)
     {
-        let values = offered(prometheus, &world.view(true), &question)
+        let values = variable_values(prometheus, &world.view(true), &question)
             .unwrap_or_else(|wrong| panic!("{}: {wrong}", question.place));
         seen.insert(question.place, values.into_iter().collect::<BTreeSet<_>>());
     }
@@ -135,7 +138,7 @@ fn faults(prometheus: &Prometheus, world: &World) {
         let mut broken = dashboard("job");
         broken.json = serde_json::from_str(&broken.json.to_string().replace(from, to)).expect("JSON");
         let question = broken
-            .asked_by_panels()
+            .panel_queries()
             .into_iter()
             .find(|question| question.place.contains("\"Predicted and actual speed\", query A"));
         let found = answered(prometheus, &world.view(false), &question.expect("the panel"));
@@ -229,7 +232,8 @@ fn departures(prometheus: &Prometheus, world: &mut World) {
     until("the series of workers that left end", || {
         prometheus.instant(&speed, None).expect("PromQL").is_empty().then_some(())
     });
-    let left = questions().into_iter().find(|question| question.place == AFTERWARDS).expect("the annotation");
+    let left =
+        questions().into_iter().find(|question| question.place == AFTER_DEPARTURES).expect("the annotation");
     until("the chart shows that they left", || answered(prometheus, &world.view(true), &left).ok());
     let live = format!("evenstep_job_workers{{job_id=\"{JOB}\", state=\"live\"}}");
     assert_eq!(

@@ -7,13 +7,13 @@ use std::fmt::Write;
 use serde_json::json;
 
 use crate::rules::{Checked, promtool};
-use crate::shipped::{self, Question, dashboard, dashboards};
+use crate::shipped::{self, DashboardQuery, dashboard, dashboards};
 
 /// Returns the expressions of panels and annotations, and the selectors of variables.
-fn questions(dashboard: &shipped::Dashboard) -> Vec<Question> {
-    let mut questions = dashboard.asked_by_panels();
-    questions.extend(dashboard.asked_by_annotations());
-    questions.extend(dashboard.asked_by_variables().into_iter().map(|mut question| {
+fn questions(dashboard: &shipped::Dashboard) -> Vec<DashboardQuery> {
+    let mut questions = dashboard.panel_queries();
+    questions.extend(dashboard.annotation_queries());
+    questions.extend(dashboard.variable_queries().into_iter().map(|mut question| {
         let selector = question.text.strip_prefix("label_values(").and_then(|rest| rest.rsplit_once(','));
         question.text = selector.unwrap_or_else(|| panic!("{question:?}")).0.to_owned();
         question
@@ -21,12 +21,12 @@ fn questions(dashboard: &shipped::Dashboard) -> Vec<Question> {
     questions
 }
 
-fn all_questions() -> Vec<Question> {
+fn all_questions() -> Vec<DashboardQuery> {
     dashboards().iter().filter(|dashboard| !dashboard.is_sql()).flat_map(questions).collect()
 }
 
 /// Returns the faults of a query.
-fn complaints(question: &Question, metrics: &BTreeSet<String>) -> Vec<String> {
+fn complaints(question: &DashboardQuery, metrics: &BTreeSet<String>) -> Vec<String> {
     let mut found = Vec::new();
     let mut complain = |what: String| found.push(format!("{}: {what}: {}", question.place, question.text));
     for name in
@@ -83,7 +83,7 @@ fn documented() -> BTreeSet<String> {
 }
 
 /// Converts the queries into rules for promtool. Variables become words; macros become one minute.
-fn as_rules(questions: &[Question]) -> String {
+fn as_rules(questions: &[DashboardQuery]) -> String {
     let mut rules = String::from("groups:\n");
     for (index, question) in questions.iter().enumerate() {
         let text = question.text.replace("$__rate_interval", "1m").replace("$__range", "1m").replace('$', "");

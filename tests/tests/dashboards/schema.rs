@@ -26,7 +26,7 @@ fn python(test: &str) -> Option<PathBuf> {
     python
 }
 
-fn said(output: &Output) -> String {
+fn output(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
@@ -35,7 +35,7 @@ fn dashboards_survive_grafanas_types() {
     let Some(python) = python("dashboards::schema::dashboards_survive_grafanas_types") else { return };
     let ran = Command::new(python).arg(shipped::path("roundtrip.py")).args(files("grafana", "json")).output();
     let ran = ran.expect("Python runs");
-    assert!(ran.status.success(), "{}", said(&ran));
+    assert!(ran.status.success(), "{}", output(&ran));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn planted_faults_are_found() {
             .output()
             .expect("Python runs");
         let key = to.trim_matches('"').trim_start_matches("custom.");
-        assert!(!ran.status.success() && said(&ran).contains(key), "{from} -> {to}: {}", said(&ran));
+        assert!(!ran.status.success() && output(&ran).contains(key), "{from} -> {to}: {}", output(&ran));
     }
 }
 
@@ -72,7 +72,7 @@ fn compose_is_well_formed() {
         Command::new(&python).args(arguments).arg(file).output().expect("Python runs")
     };
     let ran = check(&shipped::path("compose.yaml"));
-    assert!(ran.status.success(), "{}", said(&ran));
+    assert!(ran.status.success(), "{}", output(&ran));
     let whole = shipped::text("compose.yaml");
     let folder = tempfile::tempdir().expect("a folder");
     let broken = folder.path().join("compose.yaml");
@@ -93,11 +93,11 @@ fn compose_is_well_formed() {
 
 /// The JSON matches `dashboards/source`.
 #[test]
-fn json_is_in_step_with_its_source() {
-    let test = "dashboards::schema::json_is_in_step_with_its_source";
+fn generated_json_is_up_to_date() {
+    let test = "dashboards::schema::generated_json_is_up_to_date";
     let ran = Command::new("python3").arg("-B").arg(shipped::path("build.py")).arg("--check").output();
     match ran {
-        Ok(ran) => assert!(ran.status.success(), "{}", said(&ran)),
+        Ok(ran) => assert!(ran.status.success(), "{}", output(&ran)),
         Err(error) => skip(test, &format!("python3: {error}")),
     }
 }

@@ -16,7 +16,7 @@ pub struct Dashboard {
 
 /// A query of a dashboard and its place: a panel, an annotation or a variable.
 #[derive(Debug, Clone)]
-pub struct Question {
+pub struct DashboardQuery {
     /// Place, such as `job.json, panel "Workers", query C`.
     pub place: String,
     /// The panel, annotation or variable of the query.
@@ -117,12 +117,12 @@ impl Dashboard {
     }
 
     /// Returns the queries of the panels.
-    pub fn asked_by_panels(&self) -> Vec<Question> {
+    pub fn panel_queries(&self) -> Vec<DashboardQuery> {
         let mut questions = Vec::new();
         for panel in self.panels() {
             for target in list(&panel["targets"]) {
                 let text = if self.is_sql() { &target["rawSql"] } else { &target["expr"] };
-                questions.push(Question {
+                questions.push(DashboardQuery {
                     place: format!(
                         "{}.json, panel {}, query {}",
                         self.name,
@@ -139,8 +139,8 @@ impl Dashboard {
     }
 
     /// Returns the queries of the annotations.
-    pub fn asked_by_annotations(&self) -> Vec<Question> {
-        let question = |annotation: &Value| Question {
+    pub fn annotation_queries(&self) -> Vec<DashboardQuery> {
+        let question = |annotation: &Value| DashboardQuery {
             place: format!("{}.json, annotation {}", self.name, annotation["name"]),
             part: annotation.clone(),
             text: string(if self.is_sql() { &annotation["target"]["rawSql"] } else { &annotation["expr"] })
@@ -151,9 +151,9 @@ impl Dashboard {
     }
 
     /// Returns the queries of the variables.
-    pub fn asked_by_variables(&self) -> Vec<Question> {
+    pub fn variable_queries(&self) -> Vec<DashboardQuery> {
         let variables = self.variables().iter().filter(|variable| variable["type"] == "query");
-        let question = |variable: &Value| Question {
+        let question = |variable: &Value| DashboardQuery {
             place: format!("{}.json, variable {}", self.name, variable["name"]),
             part: variable.clone(),
             text: string(&variable["definition"]).to_owned(),

@@ -5,15 +5,15 @@ use evenstep_tests::postgres::{Database, try_rows};
 use evenstep_tests::wait::until;
 
 use crate::grafana::View;
-use crate::shipped::{Question, dashboard, list};
+use crate::shipped::{DashboardQuery, dashboard, list};
 use crate::world::{JOB, World};
 
 /// Query that has a result only after an out-of-memory error.
-const NOT_HERE: &str = "job-postgres.json, annotation \"Out of memory\"";
+const UNAVAILABLE: &str = "job-postgres.json, annotation \"Out of memory\"";
 
 /// Returns the rows of a query as Grafana would receive them, if any; else the fault. The connection is
 /// read-only.
-fn answered(database: &str, view: &View, question: &Question) -> Result<Vec<String>, String> {
+fn answered(database: &str, view: &View, question: &DashboardQuery) -> Result<Vec<String>, String> {
     let asked = view.sql(&question.text)?;
     // As JSON, so that the test needs no types. NULL alone is not a result.
     let asked = format!("SELECT row_to_json(answer)::text FROM ({asked}) AS answer");
@@ -41,12 +41,12 @@ fn every_question_answers() {
     let url = store.address();
     let Some(world) = World::start(name, store, false) else { return };
     let job = dashboard("job-postgres");
-    let questions = [job.asked_by_panels(), job.asked_by_annotations(), job.asked_by_variables()].concat();
+    let questions = [job.panel_queries(), job.annotation_queries(), job.variable_queries()].concat();
     assert!(questions.len() > 20, "{}", questions.len());
     world.training.until("training is running", || world.workers().len() == 3);
     let client = world.predictor.client();
     world.training.until("iterations are reported", || client.next_iteration(JOB) > 60);
-    for question in questions.iter().filter(|question| question.place != NOT_HERE) {
+    for question in questions.iter().filter(|question| question.place != UNAVAILABLE) {
         for all_workers in [true, false] {
             let rows = until(&question.place, || match answered(&url, &world.view(all_workers), question) {
                 Ok(rows) => Some(rows),
@@ -60,18 +60,18 @@ fn every_question_answers() {
             }
         }
     }
-    says_what_the_service_says(&url, &world, &questions);
+    matches_the_service(&url, &world, &questions);
     faults(&url, &world, &questions);
 }
 
 /// The audit of a decision matches the allocation that was returned.
-fn says_what_the_service_says(url: &str, world: &World, questions: &[Question]) {
+fn matches_the_service(url: &str, world: &World, questions: &[DashboardQuery]) {
     let find =
         |place: &str| questions.iter().find(|question| question.place.contains(place)).expect("the question");
     let rows = answered(url, &world.view(true), find("\"Decision details\"")).expect("rows");
     let rows: Vec<serde_json::Value> =
         rows.iter().map(|row| serde_json::from_str(row).expect("JSON")).collect();
-    let answer: evenstep_protocol::AllocateAnswer =
+    let answer: evenstep_protocol::AllocateResponse =
         world.predictor.client().allocated(JOB, rows[0]["Iteration"].as_u64().expect("a number")).json();
     assert_eq!(rows.len(), answer.allocations.len());
     for (row, share) in rows.iter().zip(&answer.allocations) {
@@ -79,11 +79,11 @@ fn says_what_the_service_says(url: &str, world: &World, questions: &[Question]) 
         assert_eq!((&row["Rank"], &row["Given"]), (&share.rank.into(), &share.local_batch.into()));
         assert_eq!(row["Predicted"].as_f64(), share.predicted_speed_samples_per_s);
     }
-    let offered = answered(url, &world.view(true), find("variable \"worker\"")).expect("rows");
-    assert_eq!(offered.len(), world.workers().len());
+    let variable_values = answered(url, &world.view(true), find("variable \"worker\"")).expect("rows");
+    assert_eq!(variable_values.len(), world.workers().len());
 }
 
-fn faults(url: &str, world: &World, questions: &[Question]) {
+fn faults(url: &str, world: &World, questions: &[DashboardQuery]) {
     let panel =
         questions.iter().find(|question| question.place.contains("\"Predicted and actual speed\", query A"));
     let panel = panel.expect("the panel");
@@ -96,7 +96,7 @@ fn faults(url: &str, world: &World, questions: &[Question]) {
         ("FROM worker_speed", "FROM worker_speed WHERE false; DELETE FROM job; SELECT", "syntax error"),
     ] {
         assert!(panel.text.contains(from), "{from}");
-        let broken = Question { text: panel.text.replace(from, to), ..panel.clone() };
+        let broken = DashboardQuery { text: panel.text.replace(from, to), ..panel.clone() };
         let found = answered(url, &world.view(true), &broken);
         assert!(found.as_ref().is_err_and(|found| found.contains(wrong)), "{from} -> {to}: {found:?}");
     }

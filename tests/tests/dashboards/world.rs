@@ -11,7 +11,7 @@ use evenstep_tests::training::Training;
 use evenstep_tests::{Client, Predictor, Prometheus, Store, binaries};
 use tempfile::TempDir;
 
-use crate::grafana::{Chosen, View};
+use crate::grafana::{Selection, View};
 use crate::shipped;
 
 /// The job of the training run.
@@ -117,17 +117,17 @@ impl World {
     /// Returns the view of a dashboard: the whole time range, and either all workers or two of them.
     pub fn view(&self, all_workers: bool) -> View {
         let workers = self.workers();
-        let one = |value: &str| Chosen::One(value.to_owned());
-        let all = |values: Vec<String>| Chosen::All(values, Some(".+".to_owned()));
-        let workers = if all_workers { all(workers) } else { Chosen::Some(workers[..2].to_vec()) };
+        let one = |value: &str| Selection::One(value.to_owned());
+        let all = |values: Vec<String>| Selection::All(values, Some(".+".to_owned()));
+        let workers = if all_workers { all(workers) } else { Selection::Some(workers[..2].to_vec()) };
         View {
-            chosen: BTreeMap::from([
+            selections: BTreeMap::from([
                 ("job_id".to_owned(), one(JOB)),
                 ("worker".to_owned(), workers),
                 ("node".to_owned(), one(NODE)),
                 ("instance".to_owned(), all(vec![host(&self.predictor.url)])),
                 ("driver".to_owned(), one("own_cpu")),
-                ("kind".to_owned(), Chosen::Some(vec!["cold_start".to_owned(), "rebalanced".to_owned()])),
+                ("kind".to_owned(), Selection::Some(vec!["cold_start".to_owned(), "rebalanced".to_owned()])),
                 ("iteration".to_owned(), one("")),
             ]),
             range_s: (self.begun_s, now_s()),

@@ -6,8 +6,8 @@ const WORKERS: usize = 4;
 const STEPS: u64 = 40;
 
 #[test]
-fn an_empty_service_says_how_to_begin() {
-    let Some(scene) = Scene::empty("opens::an_empty_service_says_how_to_begin") else { return };
+fn an_empty_service_shows_first_steps() {
+    let Some(scene) = Scene::empty("opens::an_empty_service_shows_first_steps") else { return };
     scene.browser.open(&scene.at(""));
     scene.browser.says("main", "No job yet");
     // The suggested command contains the address of this service.
@@ -23,8 +23,8 @@ fn an_empty_service_says_how_to_begin() {
 }
 
 #[test]
-fn the_api_is_shown_and_can_be_tried() {
-    let Some(scene) = Scene::empty("opens::the_api_is_shown_and_can_be_tried") else { return };
+fn the_api_page_shows_and_runs_requests() {
+    let Some(scene) = Scene::empty("opens::the_api_page_shows_and_runs_requests") else { return };
     scene.browser.open(&scene.at("docs/"));
     scene.browser.says("h1", "evenstep predictor");
     let paths = scene.client().get("/openapi.json").json::<serde_json::Value>();
@@ -91,8 +91,8 @@ fn a_job_opens_and_follows_its_steps() {
 }
 
 #[test]
-fn a_job_that_goes_while_it_is_looked_at_is_said_to_be_gone() {
-    let name = "opens::a_job_that_goes_while_it_is_looked_at_is_said_to_be_gone";
+fn the_deletion_of_the_open_job_is_shown() {
+    let name = "opens::the_deletion_of_the_open_job_is_shown";
     let Some(scene) = Scene::with_job(name, 2, 3) else { return };
     scene.open_job();
     assert_eq!(scene.client().delete(&format!("/v1/jobs/{JOB}")).status, 204);
@@ -103,8 +103,8 @@ fn a_job_that_goes_while_it_is_looked_at_is_said_to_be_gone() {
 
 /// Names are always shown as text, whatever they contain.
 #[test]
-fn a_name_is_never_markup() {
-    let Some(scene) = Scene::with_job("opens::a_name_is_never_markup", 2, 2) else { return };
+fn a_name_is_always_escaped() {
+    let Some(scene) = Scene::with_job("opens::a_name_is_always_escaped", 2, 2) else { return };
     let device = "<img src=x onerror=\"document.title='broken'\"><b>bold</b>";
     let mut request = evenstep_protocol::JoinRequest::new(worker(7));
     request.device = Some(device.into());

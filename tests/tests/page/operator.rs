@@ -10,8 +10,8 @@ fn view(scene: &Scene, place: usize) -> WorkerView {
 }
 
 #[test]
-fn a_worker_is_paused_pinned_and_let_go_with_the_token_only() {
-    let name = "operator::a_worker_is_paused_pinned_and_let_go_with_the_token_only";
+fn overrides_require_the_operator_token() {
+    let name = "operator::overrides_require_the_operator_token";
     let Some(scene) = Scene::with_job(name, 3, 8) else { return };
     let browser = &scene.browser;
     let button = format!("button[data-worker='{}']", worker(1));

@@ -3,8 +3,10 @@
 use crate::scene::{JOB, Scene};
 
 #[test]
-fn the_page_outlives_the_predictor() {
-    let Some(mut scene) = Scene::with_job("restart::the_page_outlives_the_predictor", 3, 12) else { return };
+fn the_page_survives_a_predictor_restart() {
+    let Some(mut scene) = Scene::with_job("restart::the_page_survives_a_predictor_restart", 3, 12) else {
+        return;
+    };
     scene.open_job();
     scene.predictor.process.kill();
     scene.gate.cut();
@@ -34,8 +36,8 @@ fn the_page_outlives_the_predictor() {
 
 /// The list of jobs reconnects too.
 #[test]
-fn the_list_of_jobs_finds_back_too() {
-    let Some(mut scene) = Scene::with_job("restart::the_list_of_jobs_finds_back_too", 2, 3) else { return };
+fn the_list_of_jobs_reconnects() {
+    let Some(mut scene) = Scene::with_job("restart::the_list_of_jobs_reconnects", 2, 3) else { return };
     scene.browser.open(&scene.at(""));
     scene.browser.says(".job h2", JOB);
     scene.predictor.process.kill();

@@ -1,7 +1,7 @@
 //! A predictor with a job whose workers report, and a browser with its page.
 
 use evenstep_protocol::{
-    AllocateAnswer, AllocateRequest, JobId, JobSpec, JoinRequest, NodeId, NodeSample, TelemetryBatch,
+    AllocateRequest, AllocateResponse, JobId, JobSpec, JoinRequest, NodeId, NodeSample, TelemetryBatch,
     WorkerId, WorkerReport,
 };
 use evenstep_tests::store::sqlite_address;
@@ -49,7 +49,7 @@ impl Scene {
             request.device =
                 Some(if place % 2 == 0 { "NVIDIA H200".into() } else { "cpu: AMD EPYC 9654".into() });
             let reply = client.post(&format!("/v1/jobs/{JOB}/workers"), &request);
-            scene.generation = reply.json::<evenstep_protocol::JoinAnswer>().generation;
+            scene.generation = reply.json::<evenstep_protocol::JoinResponse>().generation;
         }
         for _ in 0..steps {
             scene.step();
@@ -65,7 +65,7 @@ impl Scene {
     pub fn step(&mut self) {
         let mut request = AllocateRequest::new(JobId::new(JOB).unwrap(), self.generation, self.next);
         request.reports = std::mem::take(&mut self.reports);
-        let answer: AllocateAnswer = self.client().allocate(&request).json();
+        let answer: AllocateResponse = self.client().allocate(&request).json();
         let times: Vec<f64> = answer
             .allocations
             .iter()

@@ -1,6 +1,6 @@
 //! Background jobs during a real run: they use the allowed time, and the run is unchanged.
 
-use evenstep_protocol::AllocateAnswer;
+use evenstep_protocol::AllocateResponse;
 use evenstep_tests::training::Training;
 use evenstep_tests::{Predictor, binaries};
 
@@ -15,8 +15,8 @@ fn samples(said: &str) -> Vec<u64> {
 /// One worker is twice as fast and shares cannot follow, so it has slack. Without background work,
 /// allocations have no budgets.
 #[test]
-fn slack_is_spent_and_the_run_ends_as_without() {
-    let name = "background::slack_is_spent_and_the_run_ends_as_without";
+fn spending_slack_does_not_change_the_run() {
+    let name = "background::spending_slack_does_not_change_the_run";
     let (Some(predictor), Some(trainer)) =
         (binaries::find("evenstep-predictor", name), binaries::find("evenstep-trainer", name))
     else {
@@ -45,7 +45,7 @@ fn slack_is_spent_and_the_run_ends_as_without() {
     for (job, asked) in [("beside", true), ("alone", false)] {
         // A late allocation may be missing.
         let answers = (0..ITERATIONS).rev().map(|iteration| predictor.client().allocated(job, iteration));
-        let answer: AllocateAnswer = answers.into_iter().find(|reply| reply.status == 200).unwrap().json();
+        let answer: AllocateResponse = answers.into_iter().find(|reply| reply.status == 200).unwrap().json();
         let slack: Vec<_> = answer.allocations.iter().map(|share| share.background).collect();
         assert!(slack.iter().all(|background| background.is_some() == asked), "{answer:?}");
         assert!(!asked || slack.iter().flatten().any(|budget| budget.slack_s > 0.0), "{answer:?}");

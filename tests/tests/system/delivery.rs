@@ -22,8 +22,8 @@ async fn sequences(store: &Path) -> Vec<(String, [i64; 4])> {
 }
 
 #[test]
-fn an_agent_cut_off_killed_and_back_loses_no_sample_and_doubles_none() {
-    let name = "delivery::an_agent_cut_off_killed_and_back_loses_no_sample_and_doubles_none";
+fn a_disconnected_and_killed_agent_loses_and_duplicates_no_sample() {
+    let name = "delivery::a_disconnected_and_killed_agent_loses_and_duplicates_no_sample";
     let Some(agent) = binaries::find("evenstep-agent", name) else { return };
     let Some(predictor) = binaries::find("evenstep-predictor", name) else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -63,7 +63,7 @@ fn an_agent_cut_off_killed_and_back_loses_no_sample_and_doubles_none() {
     arrive(&predictor, of_first + taken(&second));
     let of_second = taken(&second);
     second.process.terminate();
-    assert!(second.process.wait().success(), "{}", second.process.said());
+    assert!(second.process.wait().success(), "{}", second.process.output());
     predictor.process.terminate();
     assert!(predictor.process.wait().success());
 

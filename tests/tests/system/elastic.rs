@@ -30,7 +30,7 @@ pub fn kill(training: &Training, slot: usize) {
 /// Waits until `workers` workers have continued for the `times`-th time.
 pub fn go_on(training: &Training, workers: usize, times: usize) {
     let words = format!("{workers} workers continue in round");
-    training.until(&words, || training.process.said().matches(&words).count() >= times);
+    training.until(&words, || training.process.output().matches(&words).count() >= times);
 }
 
 /// Asserts that an undisturbed run of the same number of iterations ends with the same loss. Returns a
@@ -52,8 +52,8 @@ pub fn same_loss_as_undisturbed(trainer: &Path, training: &Training, policy: &st
 
 /// Any of four workers, rank 0 included, is killed and returns, twenty times in one run.
 #[test]
-fn a_run_loses_a_worker_and_gets_it_back_twenty_times() {
-    let name = "elastic::a_run_loses_a_worker_and_gets_it_back_twenty_times";
+fn a_worker_leaves_and_rejoins_a_run_twenty_times() {
+    let name = "elastic::a_worker_leaves_and_rejoins_a_run_twenty_times";
     let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
     let Some(predictor) = binaries::find("evenstep-predictor", name) else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -82,7 +82,7 @@ fn a_run_loses_a_worker_and_gets_it_back_twenty_times() {
         let killed = Instant::now();
         kill(&training, random.random_range(0..4));
         training.until("the others continue", || {
-            training.process.said().matches("workers continue in round").count() >= 2 * times - 1
+            training.process.output().matches("workers continue in round").count() >= 2 * times - 1
         });
         noticed.push(killed.elapsed());
         go_on(&training, 4, times);
@@ -106,8 +106,8 @@ fn a_run_loses_a_worker_and_gets_it_back_twenty_times() {
         noticed[noticed.len() - 1],
     );
     assert_eq!(regroups.iter().filter(|line| line["gone"] != serde_json::json!([])).count(), KILLS);
-    training.no_sample_twice_and_none_left_out("evenstep", SAMPLES);
-    let new_rank0s = training.process.said().matches("is now rank 0").count();
+    training.assert_no_sample_repeated_or_missing("evenstep", SAMPLES);
+    let new_rank0s = training.process.output().matches("is now rank 0").count();
     assert!(new_rank0s > 0, "rank 0 was never killed");
     let iterations = training.iterations("evenstep");
     let generations: BTreeSet<u64> =
@@ -120,7 +120,7 @@ fn a_run_loses_a_worker_and_gets_it_back_twenty_times() {
     assert!(
         generations.len() >= KILLS / 2,
         "the predictor received too few generations: {}",
-        training.process.said()
+        training.process.output()
     );
     println!("{}", same_loss_as_undisturbed(&trainer, &training, "evenstep"));
 }
@@ -128,8 +128,8 @@ fn a_run_loses_a_worker_and_gets_it_back_twenty_times() {
 /// Two workers die at once; then another one while the round is open because of a stalled worker; then the
 /// stalled worker continues.
 #[test]
-fn workers_die_at_once_and_while_the_others_regroup() {
-    let name = "elastic::workers_die_at_once_and_while_the_others_regroup";
+fn workers_die_together_and_during_regrouping() {
+    let name = "elastic::workers_die_together_and_during_regrouping";
     let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
     let folder = tempfile::tempdir().unwrap();
     let mut training = train(
@@ -148,10 +148,10 @@ fn workers_die_at_once_and_while_the_others_regroup() {
     let stalled = training.worker(1);
     send(stalled, Signal::STOP);
     kill(&training, 2);
-    training.until("a restart", || training.process.said().contains("(3 of 10 restarts)"));
+    training.until("a restart", || training.process.output().contains("(3 of 10 restarts)"));
     // The remaining worker waits for the stalled one now, or will.
     kill(&training, 0);
-    training.until("a restart", || training.process.said().contains("(4 of 10 restarts)"));
+    training.until("a restart", || training.process.output().contains("(4 of 10 restarts)"));
     // After three seconds without a heartbeat the others continue without the stalled worker.
     go_on(&training, 3, 1);
     send(stalled, Signal::CONT);
@@ -162,15 +162,15 @@ fn workers_die_at_once_and_while_the_others_regroup() {
 
     training.process.terminate();
     training.process.wait();
-    training.no_sample_twice_and_none_left_out("even", SAMPLES);
+    training.assert_no_sample_repeated_or_missing("even", SAMPLES);
     println!("{}", same_loss_as_undisturbed(&trainer, &training, "even"));
 }
 
 /// A worker leaves after a signal; with too few workers the run pauses; without a worker that has the
 /// parameters it ends.
 #[test]
-fn workers_leave_too_few_pause_and_nobody_is_the_end() {
-    let name = "elastic::workers_leave_too_few_pause_and_nobody_is_the_end";
+fn too_few_workers_pause_the_run_and_none_end_it() {
+    let name = "elastic::too_few_workers_pause_the_run_and_none_end_it";
     let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
     let folder = tempfile::tempdir().unwrap();
     let checkpoints = format!("--checkpoint-dir={}", folder.path().join("checkpoints").display());
@@ -183,7 +183,7 @@ fn workers_leave_too_few_pause_and_nobody_is_the_end() {
     training.until("it trains", || training.record_bytes() > 4000);
     send(training.worker(0), Signal::TERM);
     go_on(&training, 2, 1);
-    let said = training.process.said();
+    let said = training.process.output();
     assert!(
         said.contains("w/0: left the run after a signal") && said.contains("w/1 is now rank 0"),
         "{said}"
@@ -191,18 +191,18 @@ fn workers_leave_too_few_pause_and_nobody_is_the_end() {
 
     kill(&training, 2);
     go_on(&training, 2, 2);
-    let said = training.process.said();
+    let said = training.process.output();
     assert!(said.contains("paused: live workers 1, --min-workers 2"), "{said}");
 
     let more = training.record_bytes() + 10_000;
     training.until("training continues", || training.record_bytes() >= more);
-    training.no_sample_twice_and_none_left_out("even", SAMPLES);
+    training.assert_no_sample_repeated_or_missing("even", SAMPLES);
     let victims = [training.worker(1), training.worker(2)];
     for victim in victims {
         send(victim, Signal::KILL);
     }
     assert_eq!(training.process.wait().code(), Some(1));
-    let said = training.process.said();
+    let said = training.process.output();
     assert!(said.contains("launch: error: no worker with the parameters is left"), "{said}");
 
     let other = tempfile::tempdir().unwrap();
@@ -216,8 +216,8 @@ fn workers_leave_too_few_pause_and_nobody_is_the_end() {
 /// Without a launcher: a third worker makes the job grow, a death is noticed by missing heartbeats, and
 /// worker ids are unique.
 #[test]
-fn workers_that_join_by_hand_come_and_go() {
-    let name = "elastic::workers_that_join_by_hand_come_and_go";
+fn manually_started_workers_join_and_leave() {
+    let name = "elastic::manually_started_workers_join_and_leave";
     let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
     let folder = tempfile::tempdir().unwrap();
     let store = Process::start(Command::new(&trainer).args(["store", "--bind=127.0.0.1:0"]));
@@ -236,7 +236,7 @@ fn workers_that_join_by_hand_come_and_go() {
     go_on(&first, 3, 1);
     let mut namesake = join(1);
     assert_eq!(namesake.process.wait().code(), Some(1));
-    let said = namesake.process.said();
+    let said = namesake.process.output();
     assert!(said.contains("another live worker has the id w/1"), "{said}");
     go_on(&first, 3, 2);
 
@@ -247,7 +247,7 @@ fn workers_that_join_by_hand_come_and_go() {
     send(third.process.id(), Signal::INT);
     second.succeed();
     third.succeed();
-    second.no_sample_twice_and_none_left_out("even", SAMPLES);
+    second.assert_no_sample_repeated_or_missing("even", SAMPLES);
     println!("{}", same_loss_as_undisturbed(&trainer, &second, "even"));
 }
 
@@ -265,8 +265,8 @@ fn restarts_are_bounded() {
         let mut training = train(&trainer, folder.path(), &bounds);
         training.until("it trains", || training.record_bytes() > 4000);
         kill(&training, 1);
-        assert_eq!(training.process.wait().code(), Some(code), "{}", training.process.said());
-        let said = training.process.said();
+        assert_eq!(training.process.wait().code(), Some(code), "{}", training.process.output());
+        let said = training.process.output();
         assert!(said.contains("no restart is left"), "{said}");
         if code == 1 {
             assert!(said.contains("workers left: 2, and no restart; --min-workers is 3"), "{said}");
@@ -276,7 +276,7 @@ fn restarts_are_bounded() {
                 Command::new(&trainer).arg("report").arg(folder.path().join("record.jsonl")).output();
             let report = report.unwrap();
             assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
-            training.no_sample_twice_and_none_left_out("even", SAMPLES);
+            training.assert_no_sample_repeated_or_missing("even", SAMPLES);
         }
     }
 }

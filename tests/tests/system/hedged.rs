@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use evenstep_protocol::AllocateAnswer;
+use evenstep_protocol::AllocateResponse;
 use evenstep_tests::training::{Training, batches};
 use evenstep_tests::{Predictor, binaries};
 use rand::{RngExt, SeedableRng};
@@ -27,8 +27,8 @@ fn tails<'a>(line: &'a Value, what: &'a str) -> impl Iterator<Item = f64> + 'a {
 /// Claims on need and ahead, in both element types: every sample once per epoch, the one-process gradient,
 /// and the loss of an even split.
 #[test]
-fn claimed_chunks_train_what_given_shares_train() {
-    let name = "hedged::claimed_chunks_train_what_given_shares_train";
+fn claimed_chunks_and_fixed_shares_train_alike() {
+    let name = "hedged::claimed_chunks_and_fixed_shares_train_alike";
     let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
     for (dtype, tolerance, loss_tolerance) in [("float32", 1e-5, 1e-4), ("float64", 1e-12, 1e-9)] {
         let run = |more: &[&str]| {
@@ -40,7 +40,7 @@ fn claimed_chunks_train_what_given_shares_train() {
             let mut training =
                 Training::start(&trainer, folder.path(), &[&common[..], &paced, &sized, more].concat());
             training.succeed();
-            training.each_sample_once("even", EPOCHS, SAMPLES);
+            training.assert_each_sample_once("even", EPOCHS, SAMPLES);
             let iterations = training.iterations("even");
             assert_eq!(iterations.len(), ITERATIONS);
             let differences = iterations.iter().map(|line| line["gradient_difference"].as_f64().unwrap());
@@ -80,8 +80,8 @@ fn claimed_chunks_train_what_given_shares_train() {
 /// Any of three workers, rank 0 included, is killed while all claim. The others repeat the iteration; no
 /// sample is lost or trained twice.
 #[test]
-fn a_worker_that_dies_with_a_claimed_chunk_loses_nothing() {
-    let name = "hedged::a_worker_that_dies_with_a_claimed_chunk_loses_nothing";
+fn a_worker_killed_with_a_claimed_chunk_loses_no_sample() {
+    let name = "hedged::a_worker_killed_with_a_claimed_chunk_loses_no_sample";
     let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
     for claim in ["--claim=need", "--claim=ahead"] {
         let folder = tempfile::tempdir().unwrap();
@@ -105,7 +105,7 @@ fn a_worker_that_dies_with_a_claimed_chunk_loses_nothing() {
         training.until("training continues", || training.record_bytes() >= more);
         training.process.terminate();
         training.process.wait();
-        training.no_sample_twice_and_none_left_out("even", ELASTIC_SAMPLES);
+        training.assert_no_sample_repeated_or_missing("even", ELASTIC_SAMPLES);
         let claimed: f64 = training.iterations("even").iter().flat_map(|line| tails(line, "chunks")).sum();
         println!("{claim}: {claimed} chunks; {}", same_loss_as_undisturbed(&trainer, &training, "even"));
         assert!(claimed > 100.0, "{claimed} chunks were claimed");
@@ -115,8 +115,8 @@ fn a_worker_that_dies_with_a_claimed_chunk_loses_nothing() {
 /// The predictor leaves part of iterations to a tail if speeds change, and the trainer claims it: the run
 /// follows the allocations, every sample is trained once, and all reports arrive.
 #[test]
-fn what_the_predictor_leaves_to_a_tail_is_claimed() {
-    let name = "hedged::what_the_predictor_leaves_to_a_tail_is_claimed";
+fn the_shared_tail_of_the_predictor_is_claimed() {
+    let name = "hedged::the_shared_tail_of_the_predictor_is_claimed";
     let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
     let Some(predictor) = binaries::find("evenstep-predictor", name) else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -126,7 +126,7 @@ fn what_the_predictor_leaves_to_a_tail_is_claimed() {
     let sized = [&*format!("--server={}", predictor.url), "--samples=2500", "--epochs=3"];
     let mut training = Training::start(&trainer, folder.path(), &[&common[..], &swayed, &sized].concat());
     training.succeed();
-    training.each_sample_once("evenstep", 3, 2500);
+    training.assert_each_sample_once("evenstep", 3, 2500);
     assert_eq!(training.end("evenstep")["reports_lost"], 0);
     let client = predictor.client();
     let mut claimed = 0;
@@ -135,7 +135,7 @@ fn what_the_predictor_leaves_to_a_tail_is_claimed() {
             // The allocation was too late, and the previous one stayed in force.
             continue;
         }
-        let answer: AllocateAnswer = client.allocated("job", line["iteration"].as_u64().unwrap()).json();
+        let answer: AllocateResponse = client.allocated("job", line["iteration"].as_u64().unwrap()).json();
         let told: Vec<u64> = answer.allocations.iter().map(|share| share.local_batch).collect();
         let bases = batches(&line)
             .into_iter()

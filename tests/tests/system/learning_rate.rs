@@ -46,7 +46,7 @@ fn multiplier(iteration: &Value) -> f64 {
 /// own allocation.
 fn train_on(training: &Training, policy: &str, count: u64, iterations: usize, answered: bool) {
     let words = format!("{count} workers continue in round");
-    training.until(&words, || training.process.said().contains(&words));
+    training.until(&words, || training.process.output().contains(&words));
     training.until("training continues", || {
         let lines = training.iterations_so_far(policy);
         let enough = lines.iter().rev().take_while(|line| workers(line) == count).count() >= iterations;
@@ -108,7 +108,7 @@ fn the_learning_rate_follows_a_run_that_grows_and_shrinks() {
         second.succeed();
         first.succeed();
 
-        first.no_sample_twice_and_none_left_out(policy, SAMPLES);
+        first.assert_no_sample_repeated_or_missing(policy, SAMPLES);
         let iterations = first.iterations(policy);
         let whole = |line: &&Value| line["global_batch"] == workers(line) * EACH;
         let of_four: Vec<&Value> =
@@ -127,7 +127,7 @@ fn the_learning_rate_follows_a_run_that_grows_and_shrinks() {
         let report = report.unwrap();
         assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
         // When requesting ahead, iterations this short may end before the allocation arrives.
-        assert!(!is_answered || answered > 0, "{}", first.process.said());
+        assert!(!is_answered || answered > 0, "{}", first.process.output());
     }
 }
 
@@ -145,7 +145,7 @@ fn adascale_gains_what_the_noise_of_gradients_allows() {
     let adascale = ["--workers=3", "--ask=boundary", "--rule=adascale", "--epochs=4", &base, &server];
     let mut training = Training::start(&trainer, folder.path(), &[&common, &adascale[..]].concat());
     training.succeed();
-    training.each_sample_once("evenstep", 4, SAMPLES);
+    training.assert_each_sample_once("evenstep", 4, SAMPLES);
     let iterations = training.iterations("evenstep");
     let gains: Vec<f64> = iterations.iter().map(multiplier).collect();
     assert!(gains.iter().all(|gain| (1.0..=3.0).contains(gain)), "{gains:?}");

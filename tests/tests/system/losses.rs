@@ -34,7 +34,7 @@ fn a_killed_worker_ends_the_run_which_resumes_from_its_checkpoint_to_the_same_lo
     let victim = killed.workers()[1];
     send(victim, Signal::KILL);
     assert_eq!(killed.process.wait().code(), Some(1));
-    let said = killed.process.said();
+    let said = killed.process.output();
     assert!(said.contains(&format!("rank 1 (pid {victim}) was killed by signal 9")), "{said}");
     for rank in [0, 2] {
         assert!(
@@ -88,7 +88,7 @@ fn a_stalled_worker_is_an_error_on_the_others_within_the_timeout() {
     let begun = Instant::now();
     send(training.workers()[2], Signal::STOP);
     assert_eq!(training.process.wait().code(), Some(1));
-    let said = training.process.said();
+    let said = training.process.output();
     assert!(
         said.contains("rank 0: error: iteration ") || said.contains("rank 1: error: iteration "),
         "{said}"

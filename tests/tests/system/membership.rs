@@ -11,8 +11,8 @@ fn live(client: &Client) -> Vec<String> {
 }
 
 #[test]
-fn a_stale_generation_is_lived_through() {
-    let name = "membership::a_stale_generation_is_lived_through";
+fn training_continues_after_a_stale_generation() {
+    let name = "membership::training_continues_after_a_stale_generation";
     let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
     let Some(predictor) = binaries::find("evenstep-predictor", name) else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -42,7 +42,7 @@ fn a_stale_generation_is_lived_through() {
     // A worker of the run is removed, as if its lease expired; the run registers it again.
     client.leave("job", "w/0");
     training.until("the worker is back", || live(&client) == ["w/1", "w/0"]);
-    training.finds_the_predictor(1);
+    training.wait_for_reconnect(1);
     asks_on(10);
 
     // A foreign worker joins. Its share would never be computed, so the run continues with the previous
@@ -51,12 +51,12 @@ fn a_stale_generation_is_lived_through() {
     training.goes_on("evenstep", 500);
     let left = client.leave("job", "stranger");
     assert_eq!((joined.generation, left.generation), (5, 6));
-    training.finds_the_predictor(2);
+    training.wait_for_reconnect(2);
     asks_on(10);
 
     training.process.terminate();
     training.process.wait();
-    training.no_sample_twice_and_none_left_out("evenstep", 480);
+    training.assert_no_sample_repeated_or_missing("evenstep", 480);
     let iterations = training.iterations("evenstep");
     let generations: Vec<u64> = iterations.iter().filter_map(|line| line["generation"].as_u64()).collect();
     for generation in [2, 4, 6] {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use evenstep_protocol::AllocateAnswer;
+use evenstep_protocol::AllocateResponse;
 use evenstep_tests::training::{Training, batches};
 use evenstep_tests::{Gate, Predictor, binaries};
 use serde_json::Value;
@@ -30,8 +30,8 @@ fn endless(trainer: &Path, folder: &Path, gate: &Gate) -> Training {
 
 fn end(training: &mut Training) {
     training.process.terminate();
-    assert_eq!(training.process.wait().code(), Some(128 + 15), "{}", training.process.said());
-    training.no_sample_twice_and_none_left_out("evenstep", SAMPLES);
+    assert_eq!(training.process.wait().code(), Some(128 + 15), "{}", training.process.output());
+    training.assert_no_sample_repeated_or_missing("evenstep", SAMPLES);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn training_outlives_the_predictor_and_follows_it_again() {
             // Iterations that were not requested before the crash have no allocation now.
             assert!(again.body == *body || again.status == 404 && body.contains("not-answered"), "{again:?}");
         }
-        training.finds_the_predictor(crash);
+        training.wait_for_reconnect(crash);
         training.goes_on("evenstep", 600);
     }
     // On a busy machine some iterations end before their allocation arrives.
@@ -81,7 +81,7 @@ fn training_outlives_the_predictor_and_follows_it_again() {
     assert!(alone >= 20, "{alone} iterations without an allocation");
     let client = predictor.client();
     for line in iterations.iter().filter(|line| line["decision"].is_object()) {
-        let answer: AllocateAnswer = client.allocated("job", line["iteration"].as_u64().unwrap()).json();
+        let answer: AllocateResponse = client.allocated("job", line["iteration"].as_u64().unwrap()).json();
         let told: Vec<u64> = answer.allocations.iter().map(|share| share.local_batch).collect();
         assert_eq!(batches(line), told, "the run followed the stored allocation");
     }
@@ -93,8 +93,8 @@ fn training_outlives_the_predictor_and_follows_it_again() {
 }
 
 #[test]
-fn a_predictor_that_comes_late_is_followed_from_then_on() {
-    let name = "outages::a_predictor_that_comes_late_is_followed_from_then_on";
+fn a_predictor_that_starts_late_is_used_from_then_on() {
+    let name = "outages::a_predictor_that_starts_late_is_used_from_then_on";
     let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
     let Some(predictor) = binaries::find("evenstep-predictor", name) else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -103,7 +103,7 @@ fn a_predictor_that_comes_late_is_followed_from_then_on() {
     training.goes_on("evenstep", 600);
     let predictor = Predictor::start(&predictor, folder.path());
     gate.open(&predictor.url);
-    training.finds_the_predictor(1);
+    training.wait_for_reconnect(1);
     training.goes_on("evenstep", 1200);
     let job = predictor.client().job("job");
     assert_eq!((job.spec.global_batch, job.live_workers), (50, 3));

@@ -9,8 +9,8 @@ use evenstep_tests::{Gate, Predictor, binaries};
 const ROUNDS: usize = 3;
 
 #[test]
-fn a_rolling_restart_costs_no_iteration_its_answer() {
-    let name = "rolling::a_rolling_restart_costs_no_iteration_its_answer";
+fn a_rolling_restart_loses_no_allocation() {
+    let name = "rolling::a_rolling_restart_loses_no_allocation";
     let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
     let Some(binary) = binaries::find("evenstep-predictor", name) else { return };
     let Some(database) = Database::shared(name) else { return };
@@ -42,7 +42,7 @@ fn a_rolling_restart_costs_no_iteration_its_answer() {
     for _ in 0..ROUNDS {
         for (predictor, gate) in predictors.iter_mut().zip(&gates) {
             predictor.process.terminate();
-            assert!(predictor.process.wait().success(), "{}", predictor.process.said());
+            assert!(predictor.process.wait().success(), "{}", predictor.process.output());
             training.goes_on("evenstep", 250);
             predictor.restart();
             gate.open(&predictor.url);
@@ -51,7 +51,7 @@ fn a_rolling_restart_costs_no_iteration_its_answer() {
     }
     training.process.terminate();
     training.process.wait();
-    let said = training.process.said();
+    let said = training.process.output();
     assert!(!said.contains("stays in force"), "an iteration had no allocation:\n{said}");
     let iterations = training.iterations("evenstep");
     let alone = iterations.iter().filter(|line| line["decision"].is_null()).count();

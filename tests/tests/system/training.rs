@@ -1,6 +1,6 @@
 //! Undisturbed training: both policies compute the same gradients from the same samples.
 
-use evenstep_protocol::AllocateAnswer;
+use evenstep_protocol::AllocateResponse;
 use evenstep_tests::training::{Training, batches};
 use evenstep_tests::{Predictor, binaries};
 
@@ -44,7 +44,7 @@ fn uneven_shares_train_what_even_shares_train() {
         let client = predictor.client();
         let mut losses = Vec::new();
         for policy in ["even", "base", "evenstep"] {
-            training.each_sample_once(policy, EPOCHS, SAMPLES);
+            training.assert_each_sample_once(policy, EPOCHS, SAMPLES);
             let iterations = training.iterations(policy);
             assert_eq!(iterations.len() as u64, ITERATIONS);
             let difference =
@@ -66,7 +66,7 @@ fn uneven_shares_train_what_even_shares_train() {
         // even split.
         for (policy, job) in [("base", "job-base"), ("evenstep", "job")] {
             for line in training.iterations(policy) {
-                let answer: AllocateAnswer =
+                let answer: AllocateResponse =
                     client.allocated(job, line["iteration"].as_u64().unwrap()).json();
                 if answer.tail.is_none() {
                     let told: Vec<u64> = answer.allocations.iter().map(|share| share.local_batch).collect();
@@ -92,8 +92,8 @@ fn uneven_shares_train_what_even_shares_train() {
 
 /// Requesting ahead, the default: every sample is trained once per epoch.
 #[test]
-fn asking_ahead_trains_every_sample_once_too() {
-    let name = "training::asking_ahead_trains_every_sample_once_too";
+fn requests_ahead_train_every_sample_once() {
+    let name = "training::requests_ahead_train_every_sample_once";
     let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
     let Some(predictor) = binaries::find("evenstep-predictor", name) else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -114,7 +114,7 @@ fn asking_ahead_trains_every_sample_once_too() {
         ],
     );
     training.succeed();
-    training.each_sample_once("evenstep", 3, 500);
+    training.assert_each_sample_once("evenstep", 3, 500);
     let iterations = training.iterations("evenstep");
     let followed = iterations.iter().filter(|line| line["decision"].is_object()).count();
     assert!(followed > 0, "no allocation arrived in time for its iteration");

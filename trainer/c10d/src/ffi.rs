@@ -124,12 +124,12 @@ pub(crate) fn check(operation: &'static str, code: c_int) -> Result<()> {
     }
     // SAFETY: the shim returns a NUL-terminated string that lives in this thread until its next failing call.
     let words = unsafe { CStr::from_ptr(evenstep_last_error()) }.to_string_lossy();
-    Err(Error::C10d { operation, message: essence(&words) })
+    Err(Error::C10d { operation, message: essential_part(&words) })
 }
 
 /// Returns the useful part of a message: without the place in c10d's sources, the C++ frames and gloo's
 /// advice.
-fn essence(words: &str) -> String {
+fn essential_part(words: &str) -> String {
     let line = words.lines().next().unwrap_or_default();
     let line = match line.split_once("] ") {
         Some((place, rest)) if place.starts_with("[/") => rest,
@@ -155,11 +155,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_essence_of_what_gloo_and_c10d_say() {
+    fn gloo_and_c10d_errors_are_shortened() {
         let gloo = "[/src/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:26817. This is typically \
                     caused by a remote worker crashing.";
-        assert_eq!(essence(gloo), "Connection closed by peer [127.0.0.1]:26817.");
-        assert_eq!(essence("wait timeout after 200ms\nframe #0: c10::Error"), "wait timeout after 200ms");
-        assert_eq!(essence(""), "no reason given");
+        assert_eq!(essential_part(gloo), "Connection closed by peer [127.0.0.1]:26817.");
+        assert_eq!(
+            essential_part("wait timeout after 200ms\nframe #0: c10::Error"),
+            "wait timeout after 200ms"
+        );
+        assert_eq!(essential_part(""), "no reason given");
     }
 }

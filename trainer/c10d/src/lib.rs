@@ -9,10 +9,10 @@
 //!
 //! This is the only crate of evenstep with `unsafe` code.
 
-pub mod beside;
 mod ffi;
 mod group;
 mod store;
+pub mod thread_priority;
 
 pub use group::{Group, WORLD_SIZE_MAX};
 pub use store::{Store, VALUE_BYTES_MAX};

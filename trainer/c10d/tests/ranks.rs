@@ -56,7 +56,7 @@ fn a_sum_is_the_same_bits_on_every_rank_and_keeps_what_only_one_rank_sent() {
 }
 
 #[test]
-fn a_broadcast_hands_out_the_roots_tensor() {
+fn a_broadcast_sends_the_tensor_of_the_root() {
     let values = with_ranks(3, |group| {
         let mut tensor = Tensor::full([2], group.rank() as f64, (Kind::Double, Device::Cpu));
         group.broadcast(&mut tensor, 2).unwrap();
@@ -67,7 +67,7 @@ fn a_broadcast_hands_out_the_roots_tensor() {
 }
 
 #[test]
-fn what_is_sent_arrives_in_order_and_only_there() {
+fn messages_arrive_in_order_and_only_at_their_receiver() {
     let received = with_ranks(3, |group| {
         let mut tensor = Tensor::zeros([1 << 18], (Kind::Float, Device::Cpu));
         let sent = |value: f64| Tensor::full([1 << 18], value, (Kind::Float, Device::Cpu));
@@ -110,7 +110,7 @@ fn a_store_keeps_counts_and_prefixes_apart() {
 }
 
 #[test]
-fn of_several_values_for_a_key_one_wins_and_all_learn_it() {
+fn concurrent_writes_of_a_key_agree_on_one_value() {
     let server = Store::host(LOOPBACK, 0, TIMEOUT).unwrap();
     let port = server.port();
     let claimants: Vec<_> = (0..4_u8)

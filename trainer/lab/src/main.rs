@@ -26,13 +26,13 @@ fn main() -> ExitCode {
         Command::Gaps(GapsArgs { processes, .. }) => ("gaps", processes.rank.or(started)),
         Command::Store(_) | Command::Contend(_) | Command::Report(_) => ("evenstep-trainer", None),
     };
-    let speaker = rank.map_or(command.to_owned(), |rank| format!("rank {rank}"));
+    let log_prefix = rank.map_or(command.to_owned(), |rank| format!("rank {rank}"));
     match run(&cli.command) {
         Ok(code) => code,
         Err(error) => {
             // One write per message, so that messages of several workers on one terminal do not
             // mix.
-            let line = format!("{speaker}: error: {error:#}\n");
+            let line = format!("{log_prefix}: error: {error:#}\n");
             // If standard error is closed, the error cannot be reported anywhere.
             let _ = std::io::stderr().write_all(line.as_bytes());
             ExitCode::FAILURE

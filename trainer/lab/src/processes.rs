@@ -49,7 +49,7 @@ pub struct ProcessArgs {
 pub fn run(
     (args, task): (&ProcessArgs, &TaskArgs),
     workers: usize,
-    speaker: &str,
+    log_prefix: &str,
     check: impl FnOnce() -> Result<()>,
     work: impl FnOnce(Process) -> Result<()>,
 ) -> Result<Ended> {
@@ -68,7 +68,7 @@ pub fn run(
         return Ok(Ended::Finished);
     }
     check()?;
-    let (output, allowed) = (Output::new(speaker), cores::allowed()?);
+    let (output, allowed) = (Output::new(log_prefix), cores::allowed()?);
     let chosen = match &args.pin {
         Some(cores) => cores::chosen(cores, workers, &allowed)?,
         None if workers <= allowed.len() => allowed,

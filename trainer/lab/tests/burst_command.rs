@@ -90,7 +90,7 @@ fn layers_and_the_network_are_measured() {
 }
 
 #[test]
-fn a_plan_is_run_and_held_against_what_was_planned() {
+fn a_plan_is_run_and_compared_with_its_prediction() {
     let folder = tempfile::tempdir().unwrap();
     let plan = plan(folder.path(), 2, &SOUND);
     let [json, page] = ["figures.json", "page.html"].map(|name| folder.path().join(name));
@@ -118,7 +118,7 @@ fn a_plan_is_run_and_held_against_what_was_planned() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_by_value_and_rule() {
+fn plans_that_cannot_run_are_rejected_by_value_and_rule() {
     let folder = tempfile::tempdir().unwrap();
     type Layers<'a> = &'a [(&'a str, &'a [u64])];
     let other = [("hidden0", &[24][..]), ("conv1", &[24]), ("output", &[24])];

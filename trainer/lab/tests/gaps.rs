@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use evenstep_trainer::launch::cores;
-use evenstep_trainer_lab::gaps::{Arm, Told};
+use evenstep_trainer_lab::gaps::{Configuration, RankMeasurements};
 use serde_json::Value;
 
 /// Runs `gaps` with two ranks; on a machine with one core they share it.
@@ -33,23 +33,23 @@ fn the_foreground_is_the_same_bit_by_bit_and_the_background_learns() {
     assert!(output.status.success() && words.contains("parameters unchanged"), "{words}");
     let told: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     assert_eq!(told["figures"]["unchanged"], true);
-    let ranks: Vec<Told> = serde_json::from_value(told["ranks"].clone()).unwrap();
+    let ranks: Vec<RankMeasurements> = serde_json::from_value(told["ranks"].clone()).unwrap();
     assert_eq!(ranks.len(), 2);
     for rank in &ranks {
         assert_eq!(rank.turns.len(), 2 * 5);
         assert_eq!(rank.parameters[0], rank.parameters[1]);
         for turn in &rank.turns {
-            let alone = turn.arm == Arm::Background;
+            let alone = turn.arm == Configuration::Background;
             assert_eq!(turn.iterations_s.len(), if alone { 0 } else { 5 });
             // The last piece that starts before the door closes may end after it.
-            let closed = !alone && turn.arm != Arm::Filled;
+            let closed = !alone && turn.arm != Configuration::Filled;
             assert!(!closed || turn.background_samples <= rank.background.piece_samples, "{turn:?}");
         }
         let ran = rank.background.ran;
         // On a loaded machine, a job in the idle scheduling class may run only a few steps.
         assert!(ran.loss.1 < ran.loss.0 || ran.steps < 20, "{ran:?}");
     }
-    let filled = ranks.iter().flat_map(|rank| &rank.turns).filter(|turn| turn.arm == Arm::Filled);
+    let filled = ranks.iter().flat_map(|rank| &rank.turns).filter(|turn| turn.arm == Configuration::Filled);
     assert!(
         filled.map(|turn| turn.background_samples).sum::<u64>() > 0,
         "no background work ran in the gaps"
@@ -73,7 +73,7 @@ fn until(what: &str, done: impl Fn() -> bool) {
 }
 
 /// Returns whether a process and all its threads have ended. The process may still be a zombie.
-fn gone(pid: &str) -> bool {
+fn has_ended(pid: &str) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().count();
     stat.rsplit(") ").next().is_some_and(|state| state.starts_with('Z')) && threads <= 1
@@ -90,7 +90,7 @@ fn class(pid: &str) -> Option<u32> {
 }
 
 #[test]
-fn killed_midway_it_leaves_nothing() {
+fn a_killed_export_leaves_nothing() {
     const IDLE: u32 = 5;
     let mut launcher = gaps(&["--rounds=200", "--block=50", "--hidden=256,512,256"]).spawn().unwrap();
     until("two ranks with background jobs in the idle class", || {
@@ -100,7 +100,7 @@ fn killed_midway_it_leaves_nothing() {
     let ranks = children(launcher.id());
     launcher.kill().unwrap();
     launcher.wait().unwrap();
-    until("the ranks and their threads have ended", || ranks.iter().all(|rank| gone(rank)));
+    until("the ranks and their threads have ended", || ranks.iter().all(|rank| has_ended(rank)));
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn iterations(path: &Path) -> Vec<IterationLine> {
 }
 
 /// Returns a server argument with an address on which no server listens.
-fn nobody() -> String {
+fn unused_server() -> String {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     format!("--server=http://127.0.0.1:{port}")
 }
@@ -102,7 +102,7 @@ fn a_resumed_run_is_the_undisturbed_run_bit_for_bit() {
 }
 
 #[test]
-fn without_a_predictor_training_goes_on_with_an_even_split() {
+fn without_a_predictor_training_continues_with_an_even_split() {
     for ask in ["boundary", "ahead"] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("record.jsonl");
@@ -114,7 +114,7 @@ fn without_a_predictor_training_goes_on_with_an_even_split() {
             "--epochs=1",
             "--verify-gradient=8",
             &format!("--record={}", path.display()),
-            &nobody(),
+            &unused_server(),
         ]));
         assert!(words.contains("unreachable"), "{words}");
         let iterations = iterations(&path);
@@ -137,7 +137,7 @@ fn without_a_predictor_training_goes_on_with_an_even_split() {
 }
 
 #[test]
-fn a_table_tells_of_each_iteration_and_of_the_load_beside_it() {
+fn a_table_has_each_iteration_and_its_load() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.csv");
     let record = format!("--record={}", path.display());
@@ -219,7 +219,7 @@ fn a_step_with_a_tail_can_be_drawn() {
 
 /// Starts a training run and waits for the first line of its progress. Returns the process and its standard
 /// error.
-fn under_way(arguments: &[&str]) -> (Child, BufReader<std::process::ChildStderr>) {
+fn start_and_wait(arguments: &[&str]) -> (Child, BufReader<std::process::ChildStderr>) {
     let mut child = trainer(arguments).spawn().unwrap();
     let mut words = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
@@ -239,22 +239,22 @@ fn children(pid: u32) -> Vec<String> {
 #[test]
 fn a_killed_worker_ends_all_with_a_clear_error() {
     let (mut launch, words) =
-        under_way(&["launch", "--workers=3", "--policy=even", "--steps=1000000", "--hidden=16"]);
+        start_and_wait(&["launch", "--workers=3", "--policy=even", "--steps=1000000", "--hidden=16"]);
     let victim = &children(launch.id())[1];
     assert!(Command::new("kill").args(["-KILL", victim]).status().unwrap().success());
     let words: Vec<String> = words.lines().map(Result::unwrap).collect();
     assert_eq!(launch.wait().unwrap().code(), Some(1));
-    let told = |what: &str| words.iter().any(|line| line.contains(what));
-    assert!(told(&format!("launch: rank 1 (pid {victim}) was killed by signal 9")), "{words:?}");
-    assert!(told("rank 0: error: iteration "), "{words:?}");
+    let output_has = |what: &str| words.iter().any(|line| line.contains(what));
+    assert!(output_has(&format!("launch: rank 1 (pid {victim}) was killed by signal 9")), "{words:?}");
+    assert!(output_has("rank 0: error: iteration "), "{words:?}");
     assert!(fs::read_to_string(format!("/proc/{victim}/status")).is_err());
 }
 
 #[test]
-fn told_to_stop_it_finishes_the_iteration_and_writes_a_checkpoint() {
+fn sigterm_finishes_the_iteration_and_writes_a_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoints = format!("--checkpoint-dir={}", folder.path().display());
-    let (mut launch, words) = under_way(&[
+    let (mut launch, words) = start_and_wait(&[
         "launch",
         "--workers=2",
         "--policy=even",

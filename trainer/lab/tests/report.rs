@@ -57,7 +57,7 @@ fn report(folder: &Path, lines: &[Value], extra: &[&str]) -> Output {
 }
 
 #[test]
-fn known_times_give_known_figures() {
+fn known_times_give_known_statistics() {
     let folder = tempfile::tempdir().unwrap();
     let output =
         report(folder.path(), &record(&["even", "evenstep"]), &["--json=figures.json", "--html=page.html"]);
@@ -95,7 +95,7 @@ fn known_times_give_known_figures() {
 }
 
 #[test]
-fn a_shared_tail_is_held_against_the_same_forecasts_alone() {
+fn a_shared_tail_is_compared_with_the_same_forecasts_alone() {
     let folder = tempfile::tempdir().unwrap();
     let lines = record(&["even", "base", "evenstep"]);
     let output = report(folder.path(), &lines, &["--json=figures.json", "--html=page.html"]);
@@ -130,9 +130,9 @@ fn a_shared_tail_is_held_against_the_same_forecasts_alone() {
 }
 
 #[test]
-fn a_broken_record_is_refused_with_its_line_and_nothing_is_written() {
-    type Break = fn(&mut Vec<Value>);
-    let broken: [(Break, &str); 10] = [
+fn a_broken_record_is_rejected_with_its_line_and_nothing_is_written() {
+    type Corruption = fn(&mut Vec<Value>);
+    let broken: [(Corruption, &str); 10] = [
         (|lines| lines.clear(), "kind run"),
         (|lines| drop(lines.remove(0)), "line 1: "),
         (|lines| lines.insert(3, lines[0].clone()), "line 4: "),
@@ -144,10 +144,10 @@ fn a_broken_record_is_refused_with_its_line_and_nothing_is_written() {
         (|lines| lines[2]["loss"] = json!("low"), "line 3"),
         (|lines| drop(lines.pop()), "no end line of policy evenstep"),
     ];
-    for (break_it, words) in broken {
+    for (corrupt, words) in broken {
         let folder = tempfile::tempdir().unwrap();
         let mut lines = record(&["even", "evenstep"]);
-        break_it(&mut lines);
+        corrupt(&mut lines);
         let output = report(folder.path(), &lines, &["--json=figures.json"]);
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && error.contains(words), "{words}: {error}");

@@ -26,25 +26,25 @@ pub enum Connection {
     /// Additions are made by the caller's thread.
     Need { store: Store, total: Option<Total> },
     /// Additions are made by a separate thread.
-    Ahead { asker: Asker },
+    Ahead { addition_thread: AdditionThread },
 }
 
 /// Capacity of the thread's queue: an addition and the request to make it now, of the current and of the
 /// previous claim.
-const WORDS_MAX: usize = 4;
+const MESSAGES_MAX: usize = 4;
 
 /// A thread that makes additions in parallel with computing.
 #[derive(Debug)]
-pub struct Asker {
+pub struct AdditionThread {
     /// `None` tells the thread to end.
-    wanted: Option<SyncSender<Wanted>>,
+    wanted: Option<SyncSender<ThreadMessage>>,
     totals: Receiver<Result<Total>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Messages to the thread.
 #[derive(Debug, PartialEq)]
-enum Wanted {
+enum ThreadMessage {
     /// Adds `amount` to a counter at `due`.
     Add { key: String, amount: i64, due: Instant },
     /// Makes the addition now: the worker has nothing else to do.
@@ -60,7 +60,7 @@ impl Connection {
         let store = Store::connect(&at.host, at.port, timeout)?;
         Ok(match mode {
             ClaimMode::Need => Self::Need { store, total: None },
-            ClaimMode::Ahead => Self::Ahead { asker: Asker::new(store) },
+            ClaimMode::Ahead => Self::Ahead { addition_thread: AdditionThread::new(store) },
         })
     }
 
@@ -77,7 +77,9 @@ impl Connection {
     pub fn add(&mut self, key: &str, amount: i64, due: Instant) -> Result<()> {
         match self {
             Self::Need { store, total } => *total = Some(timed(store, key, amount, Instant::now())?),
-            Self::Ahead { asker } => asker.tell(Wanted::Add { key: key.to_owned(), amount, due })?,
+            Self::Ahead { addition_thread } => {
+                addition_thread.tell(ThreadMessage::Add { key: key.to_owned(), amount, due })?;
+            }
         }
         Ok(())
     }
@@ -89,22 +91,22 @@ impl Connection {
     pub fn total(&mut self) -> Result<Total> {
         match self {
             Self::Need { total, .. } => total.take().ok_or_else(ended),
-            Self::Ahead { asker } => {
-                asker.tell(Wanted::Now)?;
-                asker.totals.recv().map_err(|_| ended())?
+            Self::Ahead { addition_thread } => {
+                addition_thread.tell(ThreadMessage::Now)?;
+                addition_thread.totals.recv().map_err(|_| ended())?
             }
         }
     }
 }
 
-impl Asker {
+impl AdditionThread {
     fn new(store: Store) -> Self {
-        let (wanted, requests) = mpsc::sync_channel(WORDS_MAX);
+        let (wanted, requests) = mpsc::sync_channel(MESSAGES_MAX);
         let (answer, totals) = mpsc::sync_channel(1);
         let thread = thread::spawn(move || {
             while let Ok(next) = requests.recv() {
                 // Belongs to an addition that was already made.
-                let Wanted::Add { key, amount, due } = next else { continue };
+                let ThreadMessage::Add { key, amount, due } = next else { continue };
                 let wait = due.saturating_duration_since(Instant::now());
                 if !wait.is_zero() && requests.recv_timeout(wait) == Err(RecvTimeoutError::Disconnected) {
                     break;
@@ -118,12 +120,12 @@ impl Asker {
         Self { wanted: Some(wanted), totals, thread: Some(thread) }
     }
 
-    fn tell(&self, wanted: Wanted) -> Result<()> {
+    fn tell(&self, wanted: ThreadMessage) -> Result<()> {
         self.wanted.as_ref().and_then(|to| to.send(wanted).ok()).ok_or_else(ended)
     }
 }
 
-impl Drop for Asker {
+impl Drop for AdditionThread {
     fn drop(&mut self) {
         self.wanted = None;
         // The thread must not use the store while the process ends. At most one addition is still to be made.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use evenstep_c10d::Result;
-use evenstep_core::hedge::{CLAIM, Counter, Judge, LEAVE};
+use evenstep_core::hedge::{CLAIM, ClaimPolicy, Counter, LEAVE};
 use evenstep_protocol::TailReport;
 
 use crate::collective::{Additions, HostPort, RankReport};
@@ -24,11 +24,11 @@ pub use mode::ClaimMode;
 const CLAIM_S: f64 = 5e-4;
 
 /// Weight of the latest claim in the expected duration of a claim.
-const LATEST: f64 = 0.2;
+const LATEST_WEIGHT: f64 = 0.2;
 
 /// A claim is made ahead of its need by this multiple of its expected duration. A larger multiple would hide
 /// more late claims, but the worker would hold a chunk that another worker could already compute.
-const AHEAD: f64 = 2.0;
+const AHEAD_FACTOR: f64 = 2.0;
 
 /// The pools' counters, and this worker's connection to them.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub struct Claims {
     connection: Option<Connection>,
     round: u64,
     /// Counters by policy and pool; absent counters are 0.
-    stand: BTreeMap<(Policy, usize), i64>,
+    counters: BTreeMap<(Policy, usize), i64>,
     /// Expected duration of a claim, in seconds.
     claim_s: f64,
     /// This worker's time per sample in the previous iteration.
@@ -56,7 +56,7 @@ impl Claims {
             timeout,
             connection: None,
             round: 0,
-            stand: BTreeMap::new(),
+            counters: BTreeMap::new(),
             claim_s: CLAIM_S,
             pace_s: None,
         }
@@ -66,7 +66,7 @@ impl Claims {
     /// unknown.
     pub fn begin_round(&mut self, round: u64) {
         self.round = round;
-        self.stand.clear();
+        self.counters.clear();
         // A response may still be in flight on the old connection.
         self.connection = None;
     }
@@ -82,24 +82,26 @@ impl Claims {
         pool: Option<&'a Pool<'a>>,
         begun: Instant,
     ) -> Result<Turn<'a>> {
-        let Some(pool) = pool else { return Ok(Turn { begun, at: None, base: None, did: Did::default() }) };
+        let Some(pool) = pool else {
+            return Ok(Turn { begun, at: None, base: None, did: ClaimSummary::default() });
+        };
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => none.insert(Connection::connect(&self.store, self.mode, self.timeout)?),
         };
-        let began_at = self.stand.get(&(policy, pool.number)).copied().unwrap_or(0);
+        let began_at = self.counters.get(&(policy, pool.number)).copied().unwrap_or(0);
         let table = Table {
             key: format!("claims/{}/{policy}/{}", self.round, pool.number),
             counter: Counter::new(began_at, pool.chunks.len(), pool.members),
-            judge: Judge::new(pool.chunks, &pool.peers),
+            judge: ClaimPolicy::new(pool.chunks, &pool.peers),
             pool,
             connection,
             claim_s: &mut self.claim_s,
             last_pace_s: self.pace_s,
-            on_its_way: None,
+            in_flight: None,
             bound: false,
         };
-        Ok(Turn { begun, at: Some(table), base: None, did: Did::default() })
+        Ok(Turn { begun, at: Some(table), base: None, did: ClaimSummary::default() })
     }
 
     /// After an iteration's all-reduce: advances the counters by the additions of all ranks. `computed` is
@@ -108,10 +110,10 @@ impl Claims {
         self.pace_s = computed.pace_s().or(self.pace_s);
         let Some(tail) = plan.tail() else { return };
         for pool in 0..tail.pools() {
-            let stand = self.stand.entry((policy, pool)).or_insert(0);
+            let counters = self.counters.entry((policy, pool)).or_insert(0);
             for (rank, _) in tail.members(pool) {
                 let Additions { claims, leaves } = reports[rank].additions;
-                *stand = Counter::settle(*stand, claims, leaves);
+                *counters = Counter::settle(*counters, claims, leaves);
             }
         }
     }
@@ -125,12 +127,12 @@ pub struct Turn<'a> {
     at: Option<Table<'a>>,
     /// Result before the first chunk.
     base: Option<Computed>,
-    did: Did,
+    did: ClaimSummary,
 }
 
 /// A worker's claims in one iteration.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Did {
+pub struct ClaimSummary {
     /// Claimed samples, and the wait for claims.
     pub tail: TailReport,
     /// Additions to the pool's counter.
@@ -143,12 +145,12 @@ struct Table<'a> {
     pool: &'a Pool<'a>,
     key: String,
     counter: Counter,
-    judge: Judge<'a>,
+    judge: ClaimPolicy<'a>,
     connection: &'a mut Connection,
     claim_s: &'a mut f64,
     last_pace_s: Option<f64>,
     /// An addition whose result has not arrived yet.
-    on_its_way: Option<i64>,
+    in_flight: Option<i64>,
     /// Whether the worker wanted to leave as the last member of its pool: it claims until no chunk is left.
     bound: bool,
 }
@@ -160,13 +162,13 @@ impl Turn<'_> {
     ///
     /// # Errors
     /// The store is unreachable.
-    pub fn ask_ahead(&mut self, computed: &Computed, samples: u64) -> Result<()> {
+    pub fn request_ahead(&mut self, computed: &Computed, samples: u64) -> Result<()> {
         let now_s = self.begun.elapsed().as_secs_f64();
         match &mut self.at {
             Some(table) if table.connection.is_ahead() => {
                 let pace_s = table.pace_s(computed);
                 let left_s = pace_s * samples as f64;
-                let due = Duration::from_secs_f64((left_s - AHEAD * *table.claim_s).max(0.0));
+                let due = Duration::from_secs_f64((left_s - AHEAD_FACTOR * *table.claim_s).max(0.0));
                 table.ask(now_s + left_s, pace_s, 0.0, Instant::now() + due)
             }
             _ => Ok(()),
@@ -205,10 +207,10 @@ impl Turn<'_> {
     }
 
     /// Returns the claims of the iteration; `computed` is this worker's result in it.
-    pub fn end(self, computed: &Computed) -> Did {
+    pub fn end(self, computed: &Computed) -> ClaimSummary {
         let base_s = self.base.map_or(computed.compute_time_s, |base| base.compute_time_s);
         let tail = TailReport { compute_time_s: computed.compute_time_s - base_s, ..self.did.tail };
-        Did { tail, ..self.did }
+        ClaimSummary { tail, ..self.did }
     }
 }
 
@@ -224,22 +226,22 @@ impl Table<'_> {
     /// Claims a chunk, or announces that the worker leaves, unless an addition is in flight or no chunk is
     /// left.
     fn ask(&mut self, at_s: f64, pace_s: f64, claim_s: f64, due: Instant) -> Result<()> {
-        if self.on_its_way.is_some() || self.judge.is_empty() {
+        if self.in_flight.is_some() || self.judge.is_empty() {
             return Ok(());
         }
         let leaves = !self.bound && self.judge.declines(at_s, pace_s, claim_s);
         let amount = if leaves { LEAVE } else { CLAIM };
         self.connection.add(&self.key, amount, due)?;
-        self.on_its_way = Some(amount);
+        self.in_flight = Some(amount);
         Ok(())
     }
 
     /// Returns the result of a claim: a chunk; nothing yet, because the last member must stay; or `None` if
     /// this worker is done.
     fn answer(&mut self, begun: Instant, additions: &mut Additions) -> Result<Option<Option<Share>>> {
-        let Some(amount) = self.on_its_way.take() else { return Ok(None) };
+        let Some(amount) = self.in_flight.take() else { return Ok(None) };
         let total = self.connection.total()?;
-        *self.claim_s += LATEST * (total.took.as_secs_f64() - *self.claim_s);
+        *self.claim_s += LATEST_WEIGHT * (total.took.as_secs_f64() - *self.claim_s);
         if amount == LEAVE {
             additions.leaves += 1;
             self.bound = true;

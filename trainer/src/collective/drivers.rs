@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_stays_missing_and_zero_stays_zero() {
+    fn missing_values_stay_missing_and_zeros_stay_zero() {
         let readings: Readings = [("other_cpu".to_owned(), 0.0), ("psi_cpu_some".to_owned(), 0.25)].into();
         let sum = encode(&readings).map(|slot| slot + 0.0);
         assert_eq!(decode(&sum), readings);

@@ -39,14 +39,14 @@ pub struct Contribution {
     /// Loss, summed over the rank's samples.
     pub loss_sum: f64,
     /// Requests of the rank at the end of the iteration.
-    pub wishes: Wishes,
+    pub rank_requests: RankRequests,
     /// A newer plan, from rank 0 only.
     pub plan: Option<Plan>,
 }
 
 /// Requests of a rank at the end of an iteration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub struct RankRequests {
     /// A signal tells the rank to stop the run.
     pub stop: bool,
     /// A signal tells the rank to leave the run.
@@ -57,7 +57,7 @@ pub struct Wishes {
 
 /// Number of ranks with each request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Wished {
+pub struct RequestCounts {
     /// Ranks that request a stop of the run.
     pub stop: usize,
     /// Ranks that leave the run.
@@ -111,7 +111,7 @@ pub struct Reduced {
     /// Mean loss over these samples.
     pub loss: f64,
     /// Requests of the ranks.
-    pub wished: Wished,
+    pub request_counts: RequestCounts,
     /// Reports by rank.
     pub reports: Vec<RankReport>,
     /// Squared norm of the mean gradient over all samples, if norms are required.
@@ -220,7 +220,7 @@ impl Bucket {
 
 fn encode(own: &Contribution, rank: usize, world_size: usize) -> Vec<f64> {
     let report = &own.report;
-    let Wishes { stop, leave, regroup } = own.wishes;
+    let RankRequests { stop, leave, regroup } = own.rank_requests;
     let mut slots = vec![report.local_batch as f64, own.loss_sum];
     slots.extend([stop, leave, regroup].map(|wish| f64::from(u8::from(wish))));
     slots.resize(TOTALS + world_size * REPORT_SLOTS, 0.0);
@@ -275,7 +275,11 @@ fn decode(sums: &[f64], world_size: usize, all_reduce_s: f64) -> Reduced {
     Reduced {
         samples: totals[0] as u64,
         loss: totals[1] / totals[0],
-        wished: Wished { stop: totals[2] as usize, leave: totals[3] as usize, regroup: totals[4] as usize },
+        request_counts: RequestCounts {
+            stop: totals[2] as usize,
+            leave: totals[3] as usize,
+            regroup: totals[4] as usize,
+        },
         reports,
         gradient_sqr: None,
         plan: Plan::decode(plan),
@@ -288,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sum_of_contributions_tells_everything_that_each_rank_said() {
+    fn a_sum_of_contributions_keeps_each_ranks_fields() {
         let plan = Plan::in_rank_order(&[5, 0, 11], 0.5);
         let own = |rank: usize| Contribution {
             report: RankReport {
@@ -310,7 +314,7 @@ mod tests {
                 drivers: [("other_cpu".to_owned(), rank as f64)].into(),
             },
             loss_sum: 10.0,
-            wishes: Wishes { stop: rank == 1, leave: rank > 0, regroup: false },
+            rank_requests: RankRequests { stop: rank == 1, leave: rank > 0, regroup: false },
             plan: (rank == 0).then(|| plan.clone()),
         };
         let mut sums = vec![0.0; encode(&own(0), 0, 3).len()];
@@ -320,7 +324,10 @@ mod tests {
             }
         }
         let reduced = decode(&sums, 3, 0.0);
-        assert_eq!((reduced.samples, reduced.wished), (91, Wished { stop: 1, leave: 2, regroup: 0 }));
+        assert_eq!(
+            (reduced.samples, reduced.request_counts),
+            (91, RequestCounts { stop: 1, leave: 2, regroup: 0 })
+        );
         assert_eq!(reduced.loss, 30.0 / 91.0);
         assert_eq!(reduced.reports, [own(0).report, own(1).report, own(2).report]);
         assert_eq!(reduced.plan, Some(plan));

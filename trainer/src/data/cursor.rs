@@ -102,7 +102,7 @@ mod tests {
         }
 
         #[test]
-        fn sizes_ahead_are_the_sizes_that_come(samples in 1_u64..50, global_batch in 1_u64..60, steps in 0_usize..20) {
+        fn announced_sizes_are_the_later_sizes(samples in 1_u64..50, global_batch in 1_u64..60, steps in 0_usize..20) {
             let mut cursor = Cursor::new(1, samples);
             for _ in 0..steps {
                 let (next, after) = (cursor.size(global_batch, 1), cursor.size(global_batch, 2));

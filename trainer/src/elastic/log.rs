@@ -44,7 +44,7 @@ impl Reader {
     ///
     /// # Errors
     /// The store is unreachable.
-    pub fn news(&mut self, store: &Store) -> Result<Vec<Vec<u8>>> {
+    pub fn new_entries(&mut self, store: &Store) -> Result<Vec<Vec<u8>>> {
         let count = count(store, &self.name)?;
         self.unwritten.extend(self.seen + 1..=count);
         self.seen = count;

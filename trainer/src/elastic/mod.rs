@@ -30,12 +30,12 @@ use crate::plan::{Plan, Planner, Policy};
 use crate::progress::statistics::quantile;
 use crate::progress::{Output, RegroupLine};
 use crate::step::{
-    Replica, StartPoint, Worker, connection, default_job_id, equip, life_token, registration, replica,
+    Replica, StartPoint, Worker, build_worker, connection, default_job_id, life_token, registration, replica,
     resume, start_log, worker_id,
 };
 use crate::training::{Hooks, Training, WorkerProcess};
-use rendezvous::{Met, Patience, Rendezvous};
-use round::{Arrival, Members, Position, Standing, Terms};
+use rendezvous::{Patience, Rendezvous, RendezvousOutcome};
+use round::{Arrival, Members, MembershipRules, Position, Standing};
 
 /// Time limit for reading a key that is already set.
 const READ_WITHIN: Duration = Duration::from_secs(5);
@@ -44,8 +44,8 @@ const READ_WITHIN: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// The store is unreachable.
-pub fn declare_gone(store: &Store, slot: usize, life: u32) -> Result<()> {
-    Ok(log::append(store, presence::GONE, format!("{slot}.{life}").as_bytes())?)
+pub fn announce_end_of_life(store: &Store, slot: usize, life: u32) -> Result<()> {
+    Ok(log::append(store, presence::ENDED_LIVES, format!("{slot}.{life}").as_bytes())?)
 }
 
 /// Trains as one worker of an elastic run, from its arrival to the end of the run. The loss of another worker
@@ -56,7 +56,7 @@ pub fn declare_gone(store: &Store, slot: usize, life: u32) -> Result<()> {
 pub fn run(training: &Training, process: &WorkerProcess, hooks: Hooks) -> Result<()> {
     let options = &training.options;
     options.check(process.world_size)?;
-    let mut worker = equip(training, process, hooks)?;
+    let mut worker = build_worker(training, process, hooks)?;
     ensure!(
         reduce_device(worker.device) == Device::Cpu,
         "--elastic requires Gloo: NCCL cannot recover from a lost peer; build without --features nccl"
@@ -67,17 +67,23 @@ pub fn run(training: &Training, process: &WorkerProcess, hooks: Hooks) -> Result
     let token = life_token(&own, process.rank, process.life);
     let device = device_name(worker.device);
     let arrival = Arrival { token, worker: own, slot: process.rank, device, standing: Standing::Blank };
-    let terms = Terms {
-        begin_with: process.world_size,
+    let membership_rules = MembershipRules {
+        initial_workers: process.world_size,
         min_workers: options.min_workers as usize,
         max_workers: options.max_workers(),
     };
-    let patience = Patience { missing: timeout, too_few: Duration::from_secs(options.pause_timeout_s) };
+    let wait_limits = Patience { missing: timeout, too_few: Duration::from_secs(options.pause_timeout_s) };
     let connection = || Store::connect(&process.store.host, process.store.port, timeout);
-    let rendezvous =
-        Rendezvous::begin(connection, arrival, terms, patience, worker.flags.clone(), output.clone())?;
+    let rendezvous = Rendezvous::begin(
+        connection,
+        arrival,
+        membership_rules,
+        wait_limits,
+        worker.flags.clone(),
+        output.clone(),
+    )?;
     let mut replica = replica(&mut worker, options.policy[0], process.world_size)?;
-    let (standing, job_id) = first_standing(&worker, &mut replica, rendezvous.has_begun()?)?;
+    let (standing, job_id) = initial_parameter_state(&worker, &mut replica, rendezvous.has_begun()?)?;
     // The first reading of a rate driver only starts its window.
     worker.drivers.read(Instant::now());
     let mut life = Life {
@@ -96,7 +102,7 @@ pub fn run(training: &Training, process: &WorkerProcess, hooks: Hooks) -> Result
 }
 
 /// Returns the contribution of a worker that has not trained yet.
-fn first_standing(
+fn initial_parameter_state(
     worker: &Worker<'_>,
     replica: &mut Replica,
     begun: bool,
@@ -172,11 +178,11 @@ impl Life<'_> {
                     .map(|group| group.with_timeout(timeout))
             };
             let (round, members, group) = match self.rendezvous.meet(self.standing, &connect)? {
-                Met::Group(meeting) => (meeting.round, meeting.members, meeting.group),
-                Met::Over(ending) => return self.over(&ending),
-                Met::Left => return self.left(),
+                RendezvousOutcome::Group(meeting) => (meeting.round, meeting.members, meeting.group),
+                RendezvousOutcome::Over(ending) => return self.over(&ending),
+                RendezvousOutcome::Left => return self.left(),
             };
-            match self.align(&group, &members) {
+            match self.copy_state_from(&group, &members) {
                 Ok(()) => {}
                 Err(error) if is_lost(&error) => continue,
                 Err(error) => return Err(error),
@@ -205,11 +211,11 @@ impl Life<'_> {
     }
 
     /// Copies the state of the member that is furthest ahead to all members; all or nothing.
-    fn align(&mut self, group: &Group, members: &Members) -> Result<()> {
+    fn copy_state_from(&mut self, group: &Group, members: &Members) -> Result<()> {
         let (options, on) = (&self.worker.training.options, reduce_device(self.worker.device));
         let position =
             members.position().context("reading the position of the source: it has no parameters")?;
-        self.replica.align(group, members.source, on)?;
+        self.replica.copy_state_from(group, members.source, on)?;
         let replica = &mut self.replica;
         replica.iteration = position.iteration;
         if (replica.cursor.epoch(), replica.cursor.position()) != (position.epoch, position.done) {
@@ -321,31 +327,31 @@ impl Life<'_> {
     /// Trains until the group is lost or left, or the run is done.
     fn train(&mut self, group: &Group, round: u64, members: &Members) -> Result<Next> {
         while !self.worker.is_done(&self.replica) {
-            self.worker.called = self.rendezvous.is_called();
+            self.worker.called = self.rendezvous.is_worker_waiting();
             let begun = self.replica.iteration;
-            let wished = match self.worker.step(group, &mut self.replica) {
-                Ok(wished) => wished,
+            let request_counts = match self.worker.step(group, &mut self.replica) {
+                Ok(request_counts) => request_counts,
                 Err(error) if is_lost(&error) => return Ok(Next::Regroup),
                 Err(error) => return Err(error),
             };
             if self.trained_with.as_ref() != Some(members) {
-                self.tell_of_regrouping(round, begun, members)?;
+                self.report_regrouping(round, begun, members)?;
                 self.trained_with = Some(members.clone());
             }
             // The next rank 0 continues the record from the file.
             self.worker.observer.flush()?;
             self.worker.checkpoint_since(begun, std::slice::from_ref(&self.replica))?;
-            if wished.stop > 0 || wished.leave == group.world_size() {
+            if request_counts.stop > 0 || request_counts.leave == group.world_size() {
                 return Ok(Next::End { stopped: true });
             }
-            if wished.leave > 0 || wished.regroup > 0 {
+            if request_counts.leave > 0 || request_counts.regroup > 0 {
                 return Ok(if self.worker.leaving { Next::Left } else { Next::Regroup });
             }
         }
         Ok(Next::End { stopped: false })
     }
 
-    fn tell_of_regrouping(&mut self, round: u64, iteration: u64, members: &Members) -> Result<()> {
+    fn report_regrouping(&mut self, round: u64, iteration: u64, members: &Members) -> Result<()> {
         let (Some(log), Some(before)) = (&mut self.worker.log, &self.trained_with) else {
             return Ok(());
         };
@@ -389,7 +395,7 @@ impl Life<'_> {
         if stopped {
             self.worker.checkpoint(std::slice::from_ref(&self.replica))?;
         }
-        self.tell_of_all_regroupings(round)?;
+        self.report_all_regroupings(round)?;
         self.worker.conclude(std::slice::from_ref(&self.replica), stopped)?;
         let ending = if stopped { Ending::Stopped } else { Ending::Finished };
         let ending = end(self.rendezvous.store(), &ending)?;
@@ -397,7 +403,7 @@ impl Life<'_> {
         Ok(Some(ending))
     }
 
-    fn tell_of_all_regroupings(&self, round: u64) -> Result<()> {
+    fn report_all_regroupings(&self, round: u64) -> Result<()> {
         let Some(log) = &self.worker.log else { return Ok(()) };
         let store = self.rendezvous.store();
         let mut took_s = Vec::new();

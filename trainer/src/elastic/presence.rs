@@ -14,12 +14,12 @@ use super::log::{self, arrivals_name};
 use super::round::Token;
 
 /// Interval of heartbeats.
-const BEAT: Duration = Duration::from_millis(100);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
 /// A life without a heartbeat for this long is considered over.
-const SILENCE: Duration = Duration::from_secs(3);
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// List of the tokens of lives that are over, written by the launcher or by a worker that leaves.
-pub const GONE: &str = "gone";
+pub const ENDED_LIVES: &str = "gone";
 
 /// This worker's heartbeats, and its watch of the next round.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Presence {
     pub fn begin(store: Store, token: &str) -> Self {
         let (next_round, called) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let (stop, stopped) = mpsc::channel();
-        let (watched, call, pulse) = (next_round.clone(), called.clone(), pulse_key(token));
+        let (watched, call, pulse) = (next_round.clone(), called.clone(), heartbeat_key(token));
         thread::spawn(move || {
             let beat = || -> Result<()> {
                 store.add(&pulse, 1)?;
@@ -47,7 +47,9 @@ impl Presence {
             };
             // If the store is unreachable, heartbeats have no receiver; the next user of the store reports
             // the error.
-            while beat().is_ok() && stopped.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {}
+            while beat().is_ok() && stopped.recv_timeout(HEARTBEAT_INTERVAL) == Err(RecvTimeoutError::Timeout)
+            {
+            }
         });
         Self { next_round, called, _stop: stop }
     }
@@ -58,30 +60,30 @@ impl Presence {
     }
 
     /// Returns whether a worker waits in the watched round.
-    pub fn is_called(&self) -> bool {
+    pub fn is_worker_waiting(&self) -> bool {
         self.called.load(Ordering::Relaxed) == self.next_round.load(Ordering::Relaxed) + 1
     }
 }
 
 /// Heartbeats of other workers.
 #[derive(Debug, Default)]
-pub struct Pulses(BTreeMap<Token, (i64, Instant)>);
+pub struct Heartbeats(BTreeMap<Token, (i64, Instant)>);
 
-impl Pulses {
+impl Heartbeats {
     /// Reads the heartbeat of a life. Returns true if it has been absent for too long.
     ///
     /// # Errors
     /// The store is unreachable.
-    pub fn is_silent(&mut self, store: &Store, token: &str, now: Instant) -> Result<bool> {
-        let count = store.add(&pulse_key(token), 0)?;
+    pub fn has_timed_out(&mut self, store: &Store, token: &str, now: Instant) -> Result<bool> {
+        let count = store.add(&heartbeat_key(token), 0)?;
         let last = self.0.entry(token.to_owned()).or_insert((count, now));
         if last.0 != count {
             *last = (count, now);
         }
-        Ok(now.duration_since(last.1) >= SILENCE)
+        Ok(now.duration_since(last.1) >= HEARTBEAT_TIMEOUT)
     }
 }
 
-fn pulse_key(token: &str) -> String {
+fn heartbeat_key(token: &str) -> String {
     format!("pulse/{token}")
 }

@@ -26,8 +26,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::log::{self, Reader, arrivals_name};
-use super::presence::{GONE, Presence, Pulses};
-use super::round::{Arrival, Members, Open, Standing, Terms, Token, Verdict};
+use super::presence::{ENDED_LIVES, Heartbeats, Presence};
+use super::round::{Arrival, Members, MembershipRules, Open, RoundDecision, Standing, Token};
 use crate::progress::Output;
 use crate::step::StopFlags;
 
@@ -38,7 +38,7 @@ const ROUNDS_MAX: u64 = 100_000;
 /// Interval between reads of the store.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Interval between reads of the heartbeats.
-const PULSE_EVERY: Duration = Duration::from_millis(250);
+const HEARTBEAT_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Base time limit for members to connect; each member adds [`CONNECT_WITHIN_EACH`].
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const CONNECT_WITHIN_EACH: Duration = Duration::from_millis(20);
@@ -88,9 +88,9 @@ const BEGUN: &str = "begun";
 
 /// Outcome of a rendezvous.
 #[derive(Debug)]
-pub enum Met {
+pub enum RendezvousOutcome {
     /// A group was formed.
-    Group(Meeting),
+    Group(FormedGroup),
     /// The run is over.
     Over(Ending),
     /// A signal told this worker to leave.
@@ -99,7 +99,7 @@ pub enum Met {
 
 /// A group that was formed.
 #[derive(Debug)]
-pub struct Meeting {
+pub struct FormedGroup {
     /// The round.
     pub round: u64,
     /// Its members.
@@ -117,14 +117,14 @@ pub struct Rendezvous {
     store: Store,
     presence: Presence,
     own: Arrival,
-    terms: Terms,
+    membership_rules: MembershipRules,
     flags: StopFlags,
-    patience: Patience,
+    wait_limits: Patience,
     next_round: u64,
     before: Option<Members>,
     gone: BTreeSet<Token>,
-    gone_reader: Reader,
-    pulses: Pulses,
+    ended_lives_reader: Reader,
+    heartbeats: Heartbeats,
     output: Output,
 }
 
@@ -146,8 +146,8 @@ impl Rendezvous {
     pub fn begin(
         connection: impl Fn() -> evenstep_c10d::Result<Store>,
         own: Arrival,
-        terms: Terms,
-        patience: Patience,
+        membership_rules: MembershipRules,
+        wait_limits: Patience,
         flags: StopFlags,
         output: Output,
     ) -> Result<Self> {
@@ -157,14 +157,14 @@ impl Rendezvous {
             store,
             presence,
             own,
-            terms,
+            membership_rules,
             flags,
-            patience,
+            wait_limits,
             next_round: 0,
             before: None,
             gone: BTreeSet::new(),
-            gone_reader: Reader::new(GONE.to_owned()),
-            pulses: Pulses::default(),
+            ended_lives_reader: Reader::new(ENDED_LIVES.to_owned()),
+            heartbeats: Heartbeats::default(),
             output,
         })
     }
@@ -175,8 +175,8 @@ impl Rendezvous {
     }
 
     /// Returns whether a worker waits in the next round.
-    pub fn is_called(&self) -> bool {
-        self.presence.is_called()
+    pub fn is_worker_waiting(&self) -> bool {
+        self.presence.is_worker_waiting()
     }
 
     /// Announces that training begins. From now on the parameters come from a worker that has trained.
@@ -200,7 +200,7 @@ impl Rendezvous {
     /// # Errors
     /// The store is unreachable.
     pub fn leave(&self) -> Result<()> {
-        Ok(log::append(&self.store, GONE, self.own.token.as_bytes())?)
+        Ok(log::append(&self.store, ENDED_LIVES, self.own.token.as_bytes())?)
     }
 
     /// Waits for the end of the run, which `rank0` announces. Returns `None` if rank 0 died before, or if a
@@ -209,19 +209,19 @@ impl Rendezvous {
     /// # Errors
     /// The store is unreachable.
     pub fn await_end(&mut self, rank0: &Token) -> Result<Option<Ending>> {
-        let mut pulse_due = Instant::now();
+        let mut heartbeat_check_due = Instant::now();
         loop {
             if let Some(ending) = ending(&self.store)? {
                 return Ok(Some(ending));
             }
-            self.hear_of_the_gone()?;
+            self.read_ended_lives()?;
             let now = Instant::now();
             let mut silent = false;
-            if now >= pulse_due {
-                pulse_due = now + PULSE_EVERY;
-                silent = self.pulses.is_silent(&self.store, rank0, now)?;
+            if now >= heartbeat_check_due {
+                heartbeat_check_due = now + HEARTBEAT_CHECK_INTERVAL;
+                silent = self.heartbeats.has_timed_out(&self.store, rank0, now)?;
             }
-            if silent || self.gone.contains(rank0) || self.is_called() {
+            if silent || self.gone.contains(rank0) || self.is_worker_waiting() {
                 return Ok(None);
             }
             pause();
@@ -233,15 +233,15 @@ impl Rendezvous {
     /// # Errors
     /// This worker is rejected, the store is unreachable, too few workers arrive, or no live worker has the
     /// parameters.
-    pub fn meet(&mut self, standing: Standing, connect: Connect<'_>) -> Result<Met> {
+    pub fn meet(&mut self, standing: Standing, connect: Connect<'_>) -> Result<RendezvousOutcome> {
         self.own.standing = standing;
         let started = Instant::now();
         while self.next_round < ROUNDS_MAX {
             let round = self.next_round;
             let members = match self.close(round, started)? {
                 Closing::Closed(members) => members,
-                Closing::Over(ending) => return Ok(Met::Over(ending)),
-                Closing::Left => return Ok(Met::Left),
+                Closing::Over(ending) => return Ok(RendezvousOutcome::Over(ending)),
+                Closing::Left => return Ok(RendezvousOutcome::Left),
             };
             self.next_round += 1;
             self.presence.watch(self.next_round);
@@ -256,7 +256,7 @@ impl Rendezvous {
             let world_size = members.members.len();
             let within = CONNECT_WITHIN + CONNECT_WITHIN_EACH * u32::try_from(world_size).unwrap_or(u32::MAX);
             match connect(&self.store.prefix(&format!("group/{round}"))?, rank, world_size, within) {
-                Ok(group) => return Ok(Met::Group(Meeting { round, members, group })),
+                Ok(group) => return Ok(RendezvousOutcome::Group(FormedGroup { round, members, group })),
                 Err(error) => {
                     self.output.say(&format!("round {round}: {error}; starting the next round"));
                 }
@@ -282,10 +282,10 @@ impl Rendezvous {
             if !std::mem::replace(&mut waiting.arrived, true) {
                 log::append(&self.store, &arrivals_name(round), &serde_json::to_vec(&self.own)?)?;
             }
-            for entry in waiting.reader.news(&self.store)? {
+            for entry in waiting.reader.new_entries(&self.store)? {
                 waiting.arrivals.push(serde_json::from_slice(&entry)?);
             }
-            self.hear_of_the_gone()?;
+            self.read_ended_lives()?;
             if let Some(closing) = self.decide(&mut waiting, started)? {
                 return Ok(closing);
             }
@@ -301,50 +301,50 @@ impl Rendezvous {
             before: self.before.as_ref(),
             gone: &gone,
             begun: self.has_begun()?,
-            overdue: waiting.opened.elapsed() >= self.patience.missing,
+            overdue: waiting.opened.elapsed() >= self.wait_limits.missing,
         };
         let live = open.live().count();
         if open.closer() == Some(&self.own.token) {
-            match open.verdict(self.terms) {
-                Verdict::Close(members) => {
+            match open.verdict(self.membership_rules) {
+                RoundDecision::Close(members) => {
                     let own = serde_json::to_vec(&members)?;
                     let held = self.store.set_once(&members_key(waiting.round), &own)?;
                     return Ok(Some(Closing::Closed(serde_json::from_slice(&held)?)));
                 }
-                Verdict::Lost => {
+                RoundDecision::Lost => {
                     let why =
                         "no worker with the parameters is left: continue from a checkpoint with --resume";
                     return self.give_up(why.to_owned());
                 }
-                Verdict::Paused { live } if waiting.told_of_pause != Some(live) => {
-                    waiting.told_of_pause = Some(live);
+                RoundDecision::Paused { live } if waiting.reported_pause != Some(live) => {
+                    waiting.reported_pause = Some(live);
                     self.output.say(&format!(
                         "paused: live workers {live}, --min-workers {}; waiting up to {} s",
-                        self.terms.min_workers,
-                        self.patience.too_few.as_secs()
+                        self.membership_rules.min_workers,
+                        self.wait_limits.too_few.as_secs()
                     ));
                 }
-                Verdict::Paused { .. } | Verdict::Wait => {}
+                RoundDecision::Paused { .. } | RoundDecision::Wait => {}
             }
         }
-        if started.elapsed() >= self.patience.too_few {
+        if started.elapsed() >= self.wait_limits.too_few {
             return self.give_up(format!(
                 "regrouping took longer than {} s (--pause-timeout-s): live workers {live}, --min-workers {}",
-                self.patience.too_few.as_secs(),
-                self.terms.min_workers
+                self.wait_limits.too_few.as_secs(),
+                self.membership_rules.min_workers
             ));
         }
         if self.flags.stop() && started.elapsed() >= STOP_WITHIN {
             return Ok(Some(Closing::Over(end(&self.store, &Ending::Stopped)?)));
         }
         let now = Instant::now();
-        if now >= waiting.pulse_due {
-            waiting.pulse_due = now + PULSE_EVERY;
+        if now >= waiting.heartbeat_check_due {
+            waiting.heartbeat_check_due = now + HEARTBEAT_CHECK_INTERVAL;
             let arrived = waiting.arrivals.iter().map(|arrival| &arrival.token);
             let watched: Vec<Token> = arrived.chain(open.missing()).cloned().collect();
             waiting.silent.clear();
             for token in watched.into_iter().filter(|token| *token != self.own.token) {
-                if self.pulses.is_silent(&self.store, &token, now)? {
+                if self.heartbeats.has_timed_out(&self.store, &token, now)? {
                     waiting.silent.insert(token);
                 }
             }
@@ -357,19 +357,19 @@ impl Rendezvous {
         let key = format!("round/{round}/ready");
         let all = members.members.len() as i64;
         let mut ready = self.store.add(&key, 1)?;
-        let (opened, mut pulse_due) = (Instant::now(), Instant::now() + PULSE_EVERY);
+        let (opened, mut heartbeat_check_due) = (Instant::now(), Instant::now() + HEARTBEAT_CHECK_INTERVAL);
         while ready < all {
-            self.hear_of_the_gone()?;
+            self.read_ended_lives()?;
             let now = Instant::now();
             let mut lost = members.members.iter().any(|member| self.gone.contains(&member.token));
-            if now >= pulse_due {
-                pulse_due = now + PULSE_EVERY;
+            if now >= heartbeat_check_due {
+                heartbeat_check_due = now + HEARTBEAT_CHECK_INTERVAL;
                 for member in members.members.iter().filter(|member| member.token != self.own.token) {
-                    lost |= self.pulses.is_silent(&self.store, &member.token, now)?;
+                    lost |= self.heartbeats.has_timed_out(&self.store, &member.token, now)?;
                 }
             }
             ready = self.store.add(&key, 0)?;
-            if ready < all && (lost || opened.elapsed() >= self.patience.missing) {
+            if ready < all && (lost || opened.elapsed() >= self.wait_limits.missing) {
                 return Ok(false);
             }
             pause();
@@ -377,8 +377,8 @@ impl Rendezvous {
         Ok(true)
     }
 
-    fn hear_of_the_gone(&mut self) -> Result<()> {
-        for token in self.gone_reader.news(&self.store)? {
+    fn read_ended_lives(&mut self) -> Result<()> {
+        for token in self.ended_lives_reader.new_entries(&self.store)? {
             self.gone.insert(String::from_utf8(token).context("reading a token from the store")?);
         }
         Ok(())
@@ -398,9 +398,9 @@ struct Waiting {
     reader: Reader,
     /// Lives whose heartbeats were missing at the last read.
     silent: BTreeSet<Token>,
-    pulse_due: Instant,
+    heartbeat_check_due: Instant,
     opened: Instant,
-    told_of_pause: Option<usize>,
+    reported_pause: Option<usize>,
 }
 
 impl Waiting {
@@ -411,9 +411,9 @@ impl Waiting {
             arrivals: Vec::new(),
             reader: Reader::new(arrivals_name(round)),
             silent: BTreeSet::new(),
-            pulse_due: Instant::now(),
+            heartbeat_check_due: Instant::now(),
             opened: Instant::now(),
-            told_of_pause: None,
+            reported_pause: None,
         }
     }
 }

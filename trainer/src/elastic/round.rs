@@ -73,9 +73,9 @@ pub struct Members {
 
 /// Rules of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
+pub struct MembershipRules {
     /// Number of members of the first round.
-    pub begin_with: usize,
+    pub initial_workers: usize,
     /// Minimum length of a list.
     pub min_workers: usize,
     /// Maximum length of a list.
@@ -99,7 +99,7 @@ pub struct Open<'a> {
 
 /// Decision about a round.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Verdict {
+pub enum RoundDecision {
     /// Some members have not arrived yet.
     Wait,
     /// All live workers have arrived, but they are too few.
@@ -130,14 +130,14 @@ impl Open<'_> {
     }
 
     /// Returns the current decision.
-    pub fn verdict(&self, terms: Terms) -> Verdict {
-        let (members, refused) = self.admitted(terms.max_workers);
+    pub fn verdict(&self, membership_rules: MembershipRules) -> RoundDecision {
+        let (members, refused) = self.admitted(membership_rules.max_workers);
         let waited_for = match self.before {
             Some(_) => self.missing().next().is_some(),
-            None => members.len() < terms.begin_with,
+            None => members.len() < membership_rules.initial_workers,
         };
         if waited_for && !self.overdue {
-            return Verdict::Wait;
+            return RoundDecision::Wait;
         }
         let standing = |member: &Arrival| match member.standing {
             Standing::Trained(position) => Some((position.iteration, 1)),
@@ -147,13 +147,15 @@ impl Open<'_> {
         let furthest = members.iter().filter_map(standing).max();
         let source = members.iter().position(|member| furthest.is_some() && standing(member) == furthest);
         match source {
-            None if !waited_for && self.before.is_some() && !members.is_empty() => Verdict::Lost,
-            None => Verdict::Wait,
-            Some(_) if members.len() < terms.min_workers => Verdict::Paused { live: members.len() },
+            None if !waited_for && self.before.is_some() && !members.is_empty() => RoundDecision::Lost,
+            None => RoundDecision::Wait,
+            Some(_) if members.len() < membership_rules.min_workers => {
+                RoundDecision::Paused { live: members.len() }
+            }
             Some(source) => {
                 let mut ever = self.before.map(|before| before.ever.clone()).unwrap_or_default();
                 ever.extend(members.iter().map(|member| member.worker.clone()));
-                Verdict::Close(Members { members, source, refused, ever })
+                RoundDecision::Close(Members { members, source, refused, ever })
             }
         }
     }
@@ -228,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    const TERMS: Terms = Terms { begin_with: 3, min_workers: 2, max_workers: 4 };
+    const TERMS: MembershipRules = MembershipRules { initial_workers: 3, min_workers: 2, max_workers: 4 };
 
     fn position(iteration: u64) -> Position {
         Position {
@@ -257,7 +259,7 @@ mod tests {
 
     fn closed(open: &Open<'_>) -> Members {
         match open.verdict(TERMS) {
-            Verdict::Close(members) => members,
+            RoundDecision::Close(members) => members,
             other => panic!("{other:?}"),
         }
     }
@@ -266,7 +268,7 @@ mod tests {
         let fresh: Vec<Arrival> =
             [2, 0, 1].map(|slot| arrival(slot, 0, Standing::Fresh(position(0)))).to_vec();
         let nobody = BTreeSet::new();
-        assert_eq!(open(&fresh[..2], None, &nobody).verdict(TERMS), Verdict::Wait);
+        assert_eq!(open(&fresh[..2], None, &nobody).verdict(TERMS), RoundDecision::Wait);
         closed(&open(&fresh, None, &nobody))
     }
 
@@ -275,14 +277,18 @@ mod tests {
     }
 
     #[test]
-    fn a_run_loses_a_worker_and_gets_it_back() {
+    fn a_worker_leaves_and_rejoins_a_run() {
         let first = first();
         assert_eq!(slots(&first), [0, 1, 2], "slots decide in the first round");
 
         // 0 dies; 2 finished an iteration that 1 did not.
         let mut arrivals = vec![trained(2, 8), trained(1, 7)];
         let nobody = BTreeSet::new();
-        assert_eq!(open(&arrivals, Some(&first), &nobody).verdict(TERMS), Verdict::Wait, "0 may still come");
+        assert_eq!(
+            open(&arrivals, Some(&first), &nobody).verdict(TERMS),
+            RoundDecision::Wait,
+            "0 may still come"
+        );
         let gone = BTreeSet::from(["0.0".to_owned()]);
         let second = closed(&open(&arrivals, Some(&first), &gone));
         assert_eq!((slots(&second), second.source), (vec![1, 2], 1));
@@ -294,7 +300,7 @@ mod tests {
 
         // 0 returns and is the first to arrive; the others are awaited and precede it.
         arrivals = vec![arrival(0, 1, Standing::Blank)];
-        assert_eq!(open(&arrivals, Some(&second), &gone).verdict(TERMS), Verdict::Wait);
+        assert_eq!(open(&arrivals, Some(&second), &gone).verdict(TERMS), RoundDecision::Wait);
         arrivals.extend([trained(1, 20), trained(2, 20)]);
         let third = closed(&open(&arrivals, Some(&second), &gone));
         assert_eq!((slots(&third), third.source), (vec![1, 2, 0], 0));
@@ -303,16 +309,16 @@ mod tests {
     }
 
     #[test]
-    fn too_few_pause_and_parameters_that_nobody_holds_are_lost() {
+    fn too_few_workers_pause_the_run_and_unheld_parameters_are_lost() {
         let first = first();
         let gone = BTreeSet::from(["0.0".to_owned(), "1.0".to_owned()]);
         let alone = [trained(2, 7)];
-        assert_eq!(open(&alone, Some(&first), &gone).verdict(TERMS), Verdict::Paused { live: 1 });
+        assert_eq!(open(&alone, Some(&first), &gone).verdict(TERMS), RoundDecision::Paused { live: 1 });
         let all = BTreeSet::from(["0.0".to_owned(), "1.0".to_owned(), "2.0".to_owned()]);
         let back = [0, 1, 2].map(|slot| arrival(slot, 1, Standing::Fresh(position(0))));
         assert_eq!(
             open(&back, Some(&first), &all).verdict(TERMS),
-            Verdict::Lost,
+            RoundDecision::Lost,
             "initial parameters are obsolete"
         );
         let not_begun = Open { begun: false, ..open(&back, Some(&first), &all) };
@@ -320,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_bearer_of_a_name_and_one_too_many_are_refused() {
+    fn a_duplicate_name_and_a_job_beyond_the_limit_are_rejected() {
         let first = first();
         let nobody = BTreeSet::new();
         let mut arrivals = vec![arrival(1, 9, Standing::Blank)];
@@ -347,8 +353,8 @@ mod tests {
                 0..3 => trained(who, iterations[who]),
                 _ => arrival(who - 3, 1, Standing::Blank),
             }).collect();
-            let terms = Terms { begin_with: 3, min_workers: 1, max_workers: 6 };
-            let Verdict::Close(list) = open(&arrivals, Some(&first), &gone).verdict(terms) else {
+            let membership_rules = MembershipRules { initial_workers: 3, min_workers: 1, max_workers: 6 };
+            let RoundDecision::Close(list) = open(&arrivals, Some(&first), &gone).verdict(membership_rules) else {
                 return Err(TestCaseError::fail("all workers have arrived"));
             };
             let survivors = 3 - dead.len();

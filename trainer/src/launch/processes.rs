@@ -17,9 +17,9 @@ use crate::progress::Output;
 /// Environment variable of processes that must end with their parent.
 pub const TIED: &str = "EVENSTEP_TIED_TO_PARENT";
 /// Interval between checks of the workers.
-const WATCH_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time for the other workers to print their errors after one has failed.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+const ERROR_OUTPUT_GRACE: Duration = Duration::from_secs(3);
 /// Time for the workers to finish their iteration after a stop signal.
 pub const STOP_GRACE: Duration = Duration::from_secs(20);
 
@@ -73,7 +73,7 @@ impl WorkerProcesses {
         let mut deadline: Option<Instant> = None;
         let mut stopped: Option<i32> = None;
         loop {
-            match signals.recv_timeout(WATCH_EVERY) {
+            match signals.recv_timeout(POLL_INTERVAL) {
                 Ok(signal) if stopped.is_none() => {
                     stopped = Some(signal);
                     deadline = Some(Instant::now() + STOP_GRACE);
@@ -92,7 +92,7 @@ impl WorkerProcesses {
                     && failed.is_none()
                 {
                     failed = Some((rank, status));
-                    deadline = Some(Instant::now() + LAST_WORDS);
+                    deadline = Some(Instant::now() + ERROR_OUTPUT_GRACE);
                     let pid = member.child.id();
                     output.say(&format!("rank {rank} (pid {pid}) {}; ending the others", describe(status)));
                 }

@@ -146,7 +146,7 @@ impl<'a> Supervisor<'a> {
             }
         };
         self.slots[slot].state = State::Over;
-        elastic::declare_gone(&self.store, slot, self.slots[slot].life)?;
+        elastic::announce_end_of_life(&self.store, slot, self.slots[slot].life)?;
         if !status.success() && !stopping && elastic::ending(&self.store)?.is_none() {
             self.lose(slot, status, pid, lived)?;
         }

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_imposed_pace_holds_over_all_parts_and_swallows_no_time_between_them() {
+    fn an_imposed_pace_holds_over_all_parts_and_counts_no_time_between_them() {
         tch::set_num_threads(1);
         let model = Line(Tensor::from(0.5_f32).set_requires_grad(true));
         let samples = || Tensor::arange(60, (Kind::Float, Device::Cpu));

@@ -1,7 +1,7 @@
 //! Plans from the predictor's responses.
 
 use evenstep_client::{Mismatch, Requested, Share};
-use evenstep_protocol::{AllocateAnswer, Allocation};
+use evenstep_protocol::{AllocateResponse, Allocation};
 
 use super::learning_rate::Rate;
 use super::split::Plan;
@@ -43,7 +43,7 @@ impl Plan {
     /// - [`PlanError::Cover`]: its shares and chunks do not cover the global batch exactly once.
     /// - [`PlanError::Tail`]: its tail breaks a rule.
     /// - [`PlanError::LearningRate`]: its multiplier is negative or not finite.
-    pub fn from_answer(answer: &AllocateAnswer, requested: &Requested<'_>) -> Result<Self, PlanError> {
+    pub fn from_answer(answer: &AllocateResponse, requested: &Requested<'_>) -> Result<Self, PlanError> {
         let told = requested.by_rank(answer)?;
         let share = |told: &Option<&Allocation>| match told {
             Some(told) => Share { local_batch: told.local_batch, offset: told.offset },
@@ -69,7 +69,7 @@ impl Plan {
 }
 
 /// Returns the tail of an allocation, with the instructions for each rank.
-fn tail(answer: &AllocateAnswer, told: &[Option<&Allocation>]) -> Result<Option<Tail>, PlanError> {
+fn tail(answer: &AllocateResponse, told: &[Option<&Allocation>]) -> Result<Option<Tail>, PlanError> {
     let Some(tail) = &answer.tail else { return Ok(None) };
     let (count, most) = (tail.chunks.len(), chunks_max(told.len()));
     if count == 0 || count > most {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     /// Returns an allocation of these (batch, offset) pairs to `node/<slot>`, in the order given.
-    fn answer(shares: &[(usize, u64, u64)]) -> AllocateAnswer {
+    fn answer(shares: &[(usize, u64, u64)]) -> AllocateResponse {
         let global_batch = shares.iter().map(|share| share.1).sum();
         let allocations = shares
             .iter()
@@ -148,7 +148,7 @@ mod tests {
                 background: None,
             })
             .collect();
-        AllocateAnswer {
+        AllocateResponse {
             job_id: JobId::new("job").unwrap(),
             generation: 1,
             iteration: 0,
@@ -172,13 +172,17 @@ mod tests {
     }
 
     /// Returns the plan of two workers from a response to a request for 40 samples.
-    fn followed(answer: &AllocateAnswer, generation: u64, follows_workers: bool) -> Result<Plan, PlanError> {
+    fn followed(
+        answer: &AllocateResponse,
+        generation: u64,
+        follows_workers: bool,
+    ) -> Result<Plan, PlanError> {
         let requested = Requested { workers: &workers(2), global_batch: 40, generation, follows_workers };
         Plan::from_answer(answer, &requested)
     }
 
     #[test]
-    fn an_answer_is_put_in_our_rank_order() {
+    fn an_allocation_is_sorted_by_rank() {
         let plan = followed(&answer(&[(1, 30, 0), (0, 10, 30)]), 1, false).unwrap();
         assert_eq!(
             plan.shares(),
@@ -188,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_cannot_be_followed_are_refused() {
+    fn invalid_redirects_are_rejected() {
         let foreign = followed(&answer(&[(0, 10, 0), (7, 30, 10)]), 1, false);
         assert!(
             matches!(foreign, Err(PlanError::Workers(Mismatch::Workers { foreign, .. })) if foreign == "node/7")
@@ -231,7 +235,7 @@ mod tests {
         bases: &[(usize, u64, u64)],
         claims: &[Option<u64>],
         tail: (u64, &[u64], &[u64]),
-    ) -> AllocateAnswer {
+    ) -> AllocateResponse {
         let mut answer = answer(bases);
         for (allocation, pool) in answer.allocations.iter_mut().zip(claims) {
             allocation.pool = *pool;
@@ -262,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn tails_that_cannot_be_claimed_are_refused() {
+    fn invalid_tails_are_rejected() {
         let wrong = |bases: &[(usize, u64, u64)], claims: &[Option<u64>], tail: (u64, &[u64], &[u64])| {
             followed(&hedged(bases, claims, tail), 1, false).unwrap_err()
         };

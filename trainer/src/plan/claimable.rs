@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_each_is_expected_to_claim_goes_by_speed_and_else_by_shares() {
+    fn expected_claims_follow_speeds_or_else_shares() {
         let speeds = [(Some(0), Some(10.0)), (Some(0), Some(30.0)), (None, None)];
         assert_eq!(with_tail(&[10, 20, 5], &[20, 20], &speeds).expected_batches(), [20, 50, 5]);
         let unknown = [(Some(0), Some(10.0)), (Some(0), None), (None, Some(1.0))];
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sits_where_one_speed_is_unknown_judges_by_nobody() {
+    fn no_worker_is_judged_without_a_comparison_speed() {
         let known =
             with_tail(&[10, 20, 5], &[9], &[(Some(0), Some(10.0)), (Some(0), Some(40.0)), (None, None)]);
         let pool = known.pool(0).unwrap();

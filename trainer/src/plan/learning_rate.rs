@@ -127,7 +127,7 @@ mod tests {
 
     /// Dynamic Mini-batch SGD growing fourfold over 32 iterations: c(t) = 1 + 3 t / 32.
     #[test]
-    fn a_ramp_goes_on_without_answers() {
+    fn a_ramp_continues_without_responses() {
         let start = 40_000_000;
         let ramp = Told { from: 1.0, to: 4.0, start_iteration: start, iterations: 32 };
         let rate = Rate::from_instruction(&told(1.75, Some(ramp))).unwrap();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_ramps_to_the_same_end_the_first_goes_on() {
+    fn the_first_of_two_ramps_to_the_same_target_continues() {
         let ramp = |to, start_iteration| {
             let ramp = Told { from: 1.0, to, start_iteration, iterations: 32 };
             Rate::from_instruction(&told(1.0, Some(ramp))).unwrap()

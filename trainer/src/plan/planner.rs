@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use evenstep_c10d::Group;
 use evenstep_client::{Allocated, Connection, Mismatch, Prefetcher, Requested};
-use evenstep_protocol::AllocateAnswer;
+use evenstep_protocol::AllocateResponse;
 use tch::{Device, Tensor};
 
 use super::answer::PlanError;
@@ -34,7 +34,7 @@ enum Source {
 struct Ahead {
     prefetcher: Prefetcher<Plan>,
     /// The allocation that the last all-reduce carried.
-    rode: Option<Allocated<Plan>>,
+    carried: Option<Allocated<Plan>>,
 }
 
 /// The plan of an iteration and its cost.
@@ -100,11 +100,11 @@ impl Planner {
             Source::Boundary { rank0 } => {
                 let answered = rank0.as_mut().and_then(|rank0| rank0.request(iteration, size, check));
                 let own = answered.as_ref().map(|answered| &answered.plan);
-                (hand_out(group, own, self.device)?, answered)
+                (broadcast_plan(group, own, self.device)?, answered)
             }
             Source::Ahead { rank0, next } => {
-                let rode = rank0.as_mut().and_then(|ahead| ahead.rode.take());
-                let exact = rode.filter(|answered| answered.timed.response.iteration == iteration);
+                let carried = rank0.as_mut().and_then(|ahead| ahead.carried.take());
+                let exact = carried.filter(|answered| answered.timed.response.iteration == iteration);
                 (next.take(), exact)
             }
         };
@@ -129,8 +129,8 @@ impl Planner {
     /// carries.
     pub fn newest(&mut self) -> Option<Plan> {
         let Source::Ahead { rank0: Some(ahead), .. } = &mut self.source else { return None };
-        ahead.rode = ahead.prefetcher.newest();
-        ahead.rode.as_ref().map(|answered| answered.plan.clone())
+        ahead.carried = ahead.prefetcher.newest();
+        ahead.carried.as_ref().map(|answered| answered.plan.clone())
     }
 
     /// After the all-reduce of an iteration: records the plan that it carried, and requests the plan of the
@@ -150,7 +150,7 @@ impl Planner {
             Source::Even { .. } => {}
             Source::Boundary { rank0 } => *rank0 = Some(connection),
             Source::Ahead { rank0, .. } => {
-                *rank0 = Some(Ahead { prefetcher: Prefetcher::start(connection, check), rode: None });
+                *rank0 = Some(Ahead { prefetcher: Prefetcher::start(connection, check), carried: None });
             }
         }
     }
@@ -170,7 +170,7 @@ impl Planner {
 }
 
 /// Converts an allocation into a plan. Skips an allocation for fewer workers: a later one fits.
-fn check(response: &AllocateAnswer, requested: &Requested<'_>) -> Result<Option<Plan>, String> {
+fn check(response: &AllocateResponse, requested: &Requested<'_>) -> Result<Option<Plan>, String> {
     match Plan::from_answer(response, requested) {
         Ok(plan) => Ok(Some(plan)),
         Err(PlanError::Workers(Mismatch::Outgrown)) => Ok(None),
@@ -179,7 +179,7 @@ fn check(response: &AllocateAnswer, requested: &Requested<'_>) -> Result<Option<
 }
 
 /// Broadcasts rank 0's plan, if it has one.
-fn hand_out(group: &Group, own: Option<&Plan>, device: Device) -> evenstep_c10d::Result<Option<Plan>> {
+fn broadcast_plan(group: &Group, own: Option<&Plan>, device: Device) -> evenstep_c10d::Result<Option<Plan>> {
     let mut slots = Plan::encode(own, group.world_size());
     let mut tensor = Tensor::from_slice(&slots).to_device(device);
     group.broadcast(&mut tensor, 0)?;
@@ -192,14 +192,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ramp_in_a_ragged_answer_goes_on_through_silence() {
+    fn a_ramp_in_a_ragged_allocation_continues_during_an_outage() {
         let mut planner = Planner::asking(AskMode::Ahead, None, Plan::even(60, 3, 1), Device::Cpu);
         planner.follow(Some(Plan::in_rank_order(&[1, 1, 1], 2.0)), 3);
         assert_eq!(planner.follow(None, 60), Plan::in_rank_order(&[20, 20, 20], 2.0));
     }
 
     #[test]
-    fn the_last_full_allocation_stays_in_force_through_a_ragged_end_and_silence() {
+    fn the_last_full_allocation_stays_in_force_through_a_ragged_end_and_an_outage() {
         let mut planner = Planner::asking(AskMode::Boundary, None, Plan::even(60, 3, 1), Device::Cpu);
         assert_eq!(planner.follow(None, 60), Plan::in_rank_order(&[20, 20, 20], 1.0));
         let full = Plan::in_rank_order(&[10, 20, 30], 0.5);

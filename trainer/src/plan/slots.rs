@@ -13,8 +13,8 @@ const HEAD: usize = 1 + learning_rate::SLOTS;
 const TAIL_HEAD: usize = 3;
 /// Slots of one rank: batch and offset; pool, from 1, and speed; chunks of one pool; budget of background
 /// work. The number of pools never exceeds the number of ranks.
-const OF_RANK: usize = 6;
-const PER_RANK: usize = OF_RANK + CHUNKS_PER_WORKER_MAX;
+const RANK_SLOTS: usize = 6;
+const PER_RANK: usize = RANK_SLOTS + CHUNKS_PER_WORKER_MAX;
 
 impl Plan {
     /// Returns the number of slots of an encoded plan.
@@ -28,27 +28,27 @@ impl Plan {
         let Some(plan) = plan else { return slots };
         let (head, rest) = slots.split_at_mut(HEAD);
         let (tail_head, rest) = rest.split_at_mut(TAIL_HEAD);
-        let (of_ranks, chunks) = rest.split_at_mut(OF_RANK * world_size);
+        let (of_ranks, chunks) = rest.split_at_mut(RANK_SLOTS * world_size);
         head[0] = 1.0;
         head[1..].copy_from_slice(&plan.rate.encode());
-        for (own, share) in of_ranks.chunks_exact_mut(OF_RANK).zip(&plan.shares) {
+        for (own, share) in of_ranks.chunks_exact_mut(RANK_SLOTS).zip(&plan.shares) {
             own[..2].copy_from_slice(&[share.local_batch as f64, share.offset as f64]);
         }
         if let Some(tail) = &plan.tail {
             let counts = [tail.chunks.len() as f64, tail.pools.len() as f64];
             tail_head.copy_from_slice(&[tail.offset as f64, counts[0], counts[1]]);
-            for (own, claimant) in of_ranks.chunks_exact_mut(OF_RANK).zip(&tail.claimants) {
+            for (own, claimant) in of_ranks.chunks_exact_mut(RANK_SLOTS).zip(&tail.claimants) {
                 own[2] = claimant.pool.map_or(0.0, |pool| pool as f64 + 1.0);
                 own[3] = claimant.speed.unwrap_or(0.0);
             }
-            for (own, pool) in of_ranks.chunks_exact_mut(OF_RANK).zip(&tail.pools) {
+            for (own, pool) in of_ranks.chunks_exact_mut(RANK_SLOTS).zip(&tail.pools) {
                 own[4] = *pool as f64;
             }
             for (slot, chunk) in chunks.iter_mut().zip(&tail.chunks) {
                 *slot = *chunk as f64;
             }
         }
-        for (own, budget_s) in of_ranks.chunks_exact_mut(OF_RANK).zip(&plan.budgets_s) {
+        for (own, budget_s) in of_ranks.chunks_exact_mut(RANK_SLOTS).zip(&plan.budgets_s) {
             own[5] = *budget_s;
         }
         slots
@@ -61,8 +61,8 @@ impl Plan {
         }
         let (head, rest) = slots.split_at(HEAD);
         let (tail_head, rest) = rest.split_at(TAIL_HEAD);
-        let (of_ranks, chunks) = rest.split_at(rest.len() / PER_RANK * OF_RANK);
-        let of_rank = || of_ranks.chunks_exact(OF_RANK);
+        let (of_ranks, chunks) = rest.split_at(rest.len() / PER_RANK * RANK_SLOTS);
+        let of_rank = || of_ranks.chunks_exact(RANK_SLOTS);
         let share = |own: &[f64]| Share { local_batch: own[0] as u64, offset: own[1] as u64 };
         let claimant = |own: &[f64]| Claimant {
             pool: (own[2] > 0.0).then(|| own[2] as usize - 1),
@@ -96,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_plan_survives_its_slots_also_as_32_bit_floats(
+        fn a_plan_round_trips_through_its_slots_also_as_32_bit_floats(
             batches in prop::collection::vec(0_u64..(GLOBAL_BATCH_MAX / 16), 1..8),
             chunks in prop::collection::vec(1_u64..(GLOBAL_BATCH_MAX / 32), 0..17),
             seats in prop::collection::vec((any::<bool>(), 0.0_f32..1e6), 8), cut in 0_usize..17,

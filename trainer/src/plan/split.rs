@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_regrouped_run_begins_with_the_shares_that_its_members_had() {
+    fn a_regrouped_run_starts_with_the_previous_shares_of_its_members() {
         let batches = |shares: &[Option<u64>], quantum, cap| -> Vec<u64> {
             let plan = Plan::regrouped(shares, 96, quantum, cap, 0.5.into());
             assert_eq!((plan.global_batch(), plan.rate()), (96, Rate::from(0.5)));

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_counted_and_no_line_is_torn() {
+    fn overflow_is_counted_and_no_line_is_split() {
         let mut stream =
             MetricsStream { to: Narrow { took: Vec::new(), room: 70 }, rest: Vec::new(), lost: 0 };
         let send = |stream: &mut MetricsStream<Narrow>| stream.send(Policy::Even, None, Event::Regrouped);

@@ -9,8 +9,8 @@ use tch::{Device, Kind};
 
 use super::replica::Replica;
 use super::worker::Worker;
-use crate::claims::Did;
-use crate::collective::{Contribution, RankReport, Wished, Wishes};
+use crate::claims::ClaimSummary;
+use crate::collective::{Contribution, RankReport, RankRequests, RequestCounts};
 use crate::model::{Computed, kind_of};
 use crate::plan::Share;
 use crate::progress::Step;
@@ -21,12 +21,12 @@ impl Worker<'_> {
     ///
     /// # Errors
     /// A rank has left, a gradient is wrong, or a write failed.
-    pub fn step(&mut self, group: &Group, replica: &mut Replica) -> Result<Wished> {
+    pub fn step(&mut self, group: &Group, replica: &mut Replica) -> Result<RequestCounts> {
         let iteration = replica.iteration;
         self.iterate(group, replica).with_context(|| format!("iteration {iteration} ({})", replica.policy))
     }
 
-    fn iterate(&mut self, group: &Group, replica: &mut Replica) -> Result<Wished> {
+    fn iterate(&mut self, group: &Group, replica: &mut Replica) -> Result<RequestCounts> {
         let (policy, iteration, epoch) = (replica.policy, replica.iteration, replica.cursor.epoch());
         let (at, size) = (At { policy, iteration, epoch }, replica.cursor.size(replica.global_batch, 0));
 
@@ -47,7 +47,7 @@ impl Worker<'_> {
             if !indices.is_empty() {
                 let batch = self.training.data.batch(indices, self.device);
                 loader_wait_s += loading.elapsed().as_secs_f64();
-                let ask = |before: &Computed, last: u64| turn.ask_ahead(before, last);
+                let ask = |before: &Computed, last: u64| turn.request_ahead(before, last);
                 self.compute.add(&*replica.model, &batch, &mut computed, ask)?;
             }
             self.observer.share_computed(share, indices);
@@ -60,8 +60,8 @@ impl Worker<'_> {
 
         // Reduce: one all-reduce carries the gradients, the reports and the next plan.
         let report = self.report(begun, &computed, did, loader_wait_s);
-        let (wishes, next) = (self.wishes(), replica.planner.newest());
-        let own = Contribution { report, loss_sum: computed.loss_sum, wishes, plan: next };
+        let (rank_requests, next) = (self.rank_requests(), replica.planner.newest());
+        let own = Contribution { report, loss_sum: computed.loss_sum, rank_requests, plan: next };
         self.observer.all_reduce_started(at)?;
         let reduced = replica.bucket.all_reduce(group, &replica.parameters, own)?;
         self.observer.all_reduce_finished(at)?;
@@ -102,11 +102,17 @@ impl Worker<'_> {
         replica.planner.learn(iteration, reduced.plan, next_size);
         replica.cursor.advance(size);
         replica.iteration += 1;
-        Ok(reduced.wished)
+        Ok(reduced.request_counts)
     }
 
     /// Returns this rank's report of the iteration; `begun` is the start of its compute.
-    fn report(&mut self, begun: Instant, computed: &Computed, did: Did, loader_wait_s: f64) -> RankReport {
+    fn report(
+        &mut self,
+        begun: Instant,
+        computed: &Computed,
+        did: ClaimSummary,
+        loader_wait_s: f64,
+    ) -> RankReport {
         RankReport {
             local_batch: computed.samples,
             micro_batches: computed.micro_batches,
@@ -124,9 +130,9 @@ impl Worker<'_> {
     }
 
     /// Returns this rank's requests at the end of the iteration.
-    fn wishes(&mut self) -> Wishes {
+    fn rank_requests(&mut self) -> RankRequests {
         self.leaving = self.flags.leave();
-        Wishes { stop: self.flags.stop(), leave: self.leaving, regroup: self.called }
+        RankRequests { stop: self.flags.stop(), leave: self.leaving, regroup: self.called }
     }
 
     /// On rank 0, in the selected iterations: compares the gradient of uneven shares with the one-process

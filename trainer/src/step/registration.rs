@@ -48,7 +48,7 @@ pub fn start_log(
             workers.len(),
             run.model,
             run.data,
-            batch_words(options, process.world_size),
+            describe_batch(options, process.world_size),
             match (options.per_worker_batch, options.steps, options.epochs.unwrap_or(1)) {
                 // The number of iterations depends on the number of workers.
                 (Some(_), None, 1) => "1 epoch".to_owned(),
@@ -86,8 +86,8 @@ pub fn start_log(
 }
 
 /// Describes the batch of an iteration and the learning-rate rule.
-fn batch_words(options: &Options, begins_with: usize) -> String {
-    let (base, rule) = (options.base_batch(begins_with), options.rule.to_string());
+fn describe_batch(options: &Options, initial_workers: usize) -> String {
+    let (base, rule) = (options.base_batch(initial_workers), options.rule.to_string());
     match options.per_worker_batch {
         Some(each) => format!("{each} samples per worker (--lr is for {base} in total, rule {rule})"),
         None if options.rule.rule == RuleChoice::Legw => format!("global batch {base}, {rule}"),

@@ -35,7 +35,7 @@ impl Replica {
     ///
     /// # Errors
     /// A rank has left the group.
-    pub fn align(&mut self, group: &Group, source: usize, on: Device) -> evenstep_c10d::Result<()> {
+    pub fn copy_state_from(&mut self, group: &Group, source: usize, on: Device) -> evenstep_c10d::Result<()> {
         let parts: Vec<Tensor> = self.parts().map(|part| part.detach().view(-1)).collect();
         let mut flat = Tensor::cat(&parts, 0).to_device(on);
         group.broadcast(&mut flat, source)?;

@@ -36,13 +36,13 @@ pub fn prepare<'a>(
     ensure!(rank < world_size, "--rank {rank} must be below --world-size {world_size}");
     options.check(world_size)?;
     let started = Instant::now();
-    let mut worker = equip(training, process, hooks)?;
+    let mut worker = build_worker(training, process, hooks)?;
     let timeout = Duration::from_secs(options.timeout_s);
     let store = Store::connect(&process.store.host, process.store.port, timeout)?;
     let group =
         connect(&process.interface, worker.device, &store.prefix("group")?, rank, world_size, timeout)
             .with_context(|| format!("waiting for the other {} workers to join", world_size - 1))?;
-    let (workers, devices) = introduce(&worker, &store, timeout)?;
+    let (workers, devices) = exchange_ids(&worker, &store, timeout)?;
 
     let (start, mut replicas) = begin(&mut worker, &group)?;
     if rank == 0 {
@@ -76,7 +76,11 @@ pub fn prepare<'a>(
 ///
 /// # Errors
 /// The device is unusable.
-pub fn equip<'a>(training: &'a Training, process: &'a WorkerProcess, hooks: Hooks) -> Result<Worker<'a>> {
+pub fn build_worker<'a>(
+    training: &'a Training,
+    process: &'a WorkerProcess,
+    hooks: Hooks,
+) -> Result<Worker<'a>> {
     let options = &training.options;
     let device = choose(options.step.device, process.rank)?;
     let gpu = if let Device::Cuda(index) = device { Some(index as u32) } else { None };
@@ -145,7 +149,11 @@ pub fn resume(worker: &Worker<'_>, replicas: &mut [Replica]) -> Result<Option<St
 }
 
 /// Writes this worker's id and device to the store. Returns the ids and devices of all workers.
-fn introduce(worker: &Worker<'_>, store: &Store, timeout: Duration) -> Result<(Vec<WorkerId>, Vec<String>)> {
+fn exchange_ids(
+    worker: &Worker<'_>,
+    store: &Store,
+    timeout: Duration,
+) -> Result<(Vec<WorkerId>, Vec<String>)> {
     let rank = worker.process.rank;
     let own = worker_id(worker.training.options.worker_id.as_deref(), rank)?;
     store.set(&format!("worker/{rank}"), own.as_str().as_bytes())?;
@@ -203,7 +211,7 @@ fn begin(worker: &mut Worker<'_>, group: &Group) -> Result<(StartPoint, Vec<Repl
         ..start
     };
     for replica in &mut replicas {
-        replica.align(group, 0, reduce_device(worker.device))?;
+        replica.copy_state_from(group, 0, reduce_device(worker.device))?;
         replica.iteration = start.iteration;
         replica.optimizer.set_last_rate(start.learning_rate);
         replica.cursor =

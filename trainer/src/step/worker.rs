@@ -12,7 +12,7 @@ use crate::claims::Claims;
 use crate::model::{Compute, evaluate};
 use crate::plan::Rate;
 use crate::progress::ProgressLog;
-use crate::training::{Beginning, Observer, Training, WorkerProcess};
+use crate::training::{GroupStart, Observer, Training, WorkerProcess};
 
 /// Maximum number of samples for the final loss.
 const EVALUATED_MAX: u64 = 1024;
@@ -83,7 +83,7 @@ impl Worker<'_> {
     /// force.
     pub fn rate(&self, replica: &Replica, before: Option<Rate>) -> Rate {
         let dataset_samples = self.training.data.len();
-        let begin = Beginning {
+        let begin = GroupStart {
             iteration: replica.iteration,
             global_batch: replica.global_batch,
             base_global_batch: self.training.options.base_batch(self.process.world_size),

@@ -13,10 +13,10 @@ impl Options {
         of_workers.or(self.global_batch).unwrap_or(GLOBAL_BATCH_DEFAULT)
     }
 
-    /// Returns the batch that the learning rate was chosen for, in a run that starts with `begins_with`
+    /// Returns the batch that the learning rate was chosen for, in a run that starts with `initial_workers`
     /// workers.
-    pub fn base_batch(&self, begins_with: usize) -> u64 {
-        self.global_batch.unwrap_or_else(|| self.whole_batch(begins_with))
+    pub fn base_batch(&self, initial_workers: usize) -> u64 {
+        self.global_batch.unwrap_or_else(|| self.whole_batch(initial_workers))
     }
 
     /// Returns the tail settings of even splits, if `--tail` is set.

@@ -20,11 +20,12 @@ impl Options {
         policies.dedup();
         let wrong = if policies.len() != self.policy.len() {
             format!("--policy {:?}: each policy may appear only once; remove the repetition", self.policy)
-        } else if let Some(wrong) = self.out_of_range().or_else(|| self.wrong_batch(world_size as u64)) {
+        } else if let Some(wrong) = self.out_of_range().or_else(|| self.broken_batch_rule(world_size as u64))
+        {
             wrong
         } else if let Some(wrong) = self.rule.wrong() {
             wrong
-        } else if let Some(wrong) = self.wrong_tail() {
+        } else if let Some(wrong) = self.broken_tail_rule() {
             wrong
         } else if let Some(wrong) = self.step.wrong() {
             wrong
@@ -84,7 +85,7 @@ impl Options {
     }
 
     /// Returns the broken rule for batches, with the values.
-    fn wrong_batch(&self, workers: u64) -> Option<String> {
+    fn broken_batch_rule(&self, workers: u64) -> Option<String> {
         let (base, quantum) = (self.base_batch(workers as usize), self.quantum);
         let room = self.max_local_batch.map(|cap| (cap, cap / quantum * quantum));
         if !base.is_multiple_of(quantum) {
@@ -120,7 +121,7 @@ impl Options {
     }
 
     /// Returns the broken rule for tails, with the values.
-    fn wrong_tail(&self) -> Option<String> {
+    fn broken_tail_rule(&self) -> Option<String> {
         let HedgeOptions { min_chunk, tail, .. } = self.hedge;
         let broken = min_chunk.filter(|chunk| !chunk.is_multiple_of(self.quantum));
         if let Some(chunk) = broken {
@@ -160,7 +161,8 @@ mod tests {
 
     #[test]
     fn values_that_only_the_builder_can_set_are_checked() {
-        let changes: [(&str, fn(&mut Options)); 8] = [
+        type Change = fn(&mut Options);
+        let changes: [(&str, Change); 8] = [
             ("--block 0", |options| options.block = 0),
             ("--micro-batch 0", |options| options.micro_batch = 0),
             ("--quantum 0", |options| options.quantum = 0),

@@ -128,8 +128,8 @@ impl LearningRateOptions {
 
     /// Returns the rate from an iteration on whose global batch may differ from the previous one. `before` is
     /// the rate in force, absent at the start of a run.
-    pub fn rate(&self, before: Option<Rate>, begin: Beginning) -> Rate {
-        let Beginning { iteration, global_batch, base_global_batch, samples, dataset_samples } = begin;
+    pub fn rate(&self, before: Option<Rate>, begin: GroupStart) -> Rate {
+        let GroupStart { iteration, global_batch, base_global_batch, samples, dataset_samples } = begin;
         let law = self.law(dataset_samples);
         if let (Rule::AdaScale, Some(before)) = (law, before) {
             // The gain that the gradients allow at this batch is unknown here; it lies between 1 and the
@@ -147,7 +147,7 @@ impl LearningRateOptions {
 
 /// First iteration that a set of workers trains together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Beginning {
+pub struct GroupStart {
     /// The iteration.
     pub iteration: u64,
     /// Samples of a full iteration from then on.
@@ -172,8 +172,8 @@ mod tests {
         }
     }
 
-    fn begin(iteration: u64, global_batch: u64) -> Beginning {
-        Beginning { iteration, global_batch, base_global_batch: 100, samples: 0, dataset_samples: 1000 }
+    fn begin(iteration: u64, global_batch: u64) -> GroupStart {
+        GroupStart { iteration, global_batch, base_global_batch: 100, samples: 0, dataset_samples: 1000 }
     }
 
     /// Reference values of Dynamic SGD, growing fourfold over 32 iterations: a ramp up, a restart inside it,
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_other_rules_are_refused() {
+    fn settings_of_other_rules_are_rejected() {
         let wrong = |rule, ramp_iterations, warmup_epochs| {
             LearningRateOptions { rule, ramp_iterations, warmup_epochs }.wrong().unwrap_or_default()
         };

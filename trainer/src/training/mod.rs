@@ -18,7 +18,7 @@ mod process;
 pub use builder::{Builder, Training};
 pub use check::InvalidArgs;
 pub use hedge::{HedgeChoice, HedgeOptions};
-pub use learning_rate::{Beginning, LearningRateOptions, RuleChoice};
+pub use learning_rate::{GroupStart, LearningRateOptions, RuleChoice};
 pub use observer::{At, Hooks, Observer, RunInfo};
 pub use options::{LaunchOptions, Options, StepOptions};
 pub use process::{LOOPBACK, WORKER, WorkerProcess};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use evenstep_protocol::{BurstAllReduce, BurstNetwork, BurstProfile};
-use evenstep_report::output::check_apart;
+use evenstep_report::output::check_distinct;
 use evenstep_report::values::{between, not_negative, positive};
 
 use super::help::{EXAMPLES, LONG_ABOUT};
@@ -92,7 +92,7 @@ impl Args {
         {
             return Err(format!("--speeds: {} for --gpus {gpus}; give one speed per GPU", speeds.len()));
         }
-        check_apart(&[&self.json, &self.report], std::slice::from_ref(&self.profile))
+        check_distinct(&[&self.json, &self.report], std::slice::from_ref(&self.profile))
     }
 
     /// Returns the request with this profile and these flags.

@@ -26,7 +26,7 @@ use evenstep_protocol::BurstProfile;
 
 pub use args::Args;
 
-use evenstep_report::output::{self, STANDARD, put_figures, put_page};
+use evenstep_report::output::{self, STANDARD, write_page, write_results};
 
 use crate::plan::plan;
 
@@ -42,8 +42,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     output::check(&[&args.json, &args.report])?;
     let request = args.request(read(&args.profile)?);
     let plan = plan(&request)?;
-    put_figures(&text::table(&plan), &plan, &args.json, &[&args.report])?;
-    put_page(&args.report, |asked| page::report(&plan, asked))
+    write_results(&text::table(&plan), &plan, &args.json, &[&args.report])?;
+    write_page(&args.report, |asked| page::report(&plan, asked))
 }
 
 fn read(path: &Path) -> anyhow::Result<BurstProfile> {

@@ -4,7 +4,7 @@ use evenstep_report::text::{number, seconds};
 use evenstep_report::{Cell, Figure, Report, Section, Table};
 
 use super::charts;
-use super::text::{headline, samples, verdict};
+use super::text::{headline, samples, summary};
 use crate::planner::{Alternative, FrontPoint};
 use crate::response::{BurstPlan, BurstPlanLayer};
 
@@ -17,7 +17,7 @@ pub fn report(plan: &BurstPlan, asked: &str) -> Report {
     let mut sections = vec![
         Section::Text {
             heading: "Request".into(),
-            paragraphs: vec![asked.into(), verdict(plan), DEFINITIONS.into()],
+            paragraphs: vec![asked.into(), summary(plan), DEFINITIONS.into()],
         },
         Section::Figures(figures(plan)),
     ];

@@ -10,7 +10,7 @@ pub fn table(plan: &BurstPlan) -> String {
     let mut text = String::new();
     line(&mut text, format_args!("{}", headline(plan)));
     aligned(&mut text, &layers(plan));
-    line(&mut text, format_args!("{}", verdict(plan)));
+    line(&mut text, format_args!("{}", summary(plan)));
     aligned(&mut text, &ways(plan));
     if !plan.front.is_empty() {
         let more = if plan.front_complete { "" } else { "; other limits may give further plans" };
@@ -49,7 +49,7 @@ pub fn headline(plan: &BurstPlan) -> String {
 }
 
 /// Returns the result in one line: iteration time, idle share and the comparison with the alternatives.
-pub fn verdict(plan: &BurstPlan) -> String {
+pub fn summary(plan: &BurstPlan) -> String {
     let idle_us: f64 = plan.idle_us.iter().sum();
     let all_us = plan.iteration_us * plan.gpus as f64;
     let idle = if all_us > 0.0 { 100.0 * idle_us / all_us } else { 0.0 };

@@ -3,7 +3,7 @@
 use super::label::Label;
 
 /// Costs of the candidates for a part of the graph at a memory price, in femtoseconds.
-pub(super) struct Made {
+pub(super) struct PartCosts {
     pub part: Part,
     pub columns: usize,
     /// Lowest cost by row and column; infinite if there is no candidate.
@@ -16,7 +16,7 @@ pub(super) struct Made {
 pub(super) enum Part {
     Edge,
     Through { into: usize, layer: usize, out: usize },
-    Beside(usize, usize),
+    Parallel(usize, usize),
 }
 
 /// Bounds that candidates must satisfy.
@@ -44,7 +44,7 @@ pub(super) fn at_price(label: &Label, price: f64) -> f64 {
 }
 
 /// Returns the lowest cost outside each part, by part and cell.
-pub(super) fn outside(made: &[Made]) -> Vec<Vec<f64>> {
+pub(super) fn outside(made: &[PartCosts]) -> Vec<Vec<f64>> {
     let mut outside: Vec<Vec<f64>> = made.iter().map(|made| vec![f64::INFINITY; made.costs.len()]).collect();
     if let Some(whole) = outside.last_mut() {
         whole.fill(0.0);
@@ -53,7 +53,7 @@ pub(super) fn outside(made: &[Made]) -> Vec<Vec<f64>> {
         let around = std::mem::take(&mut outside[number]);
         match this.part {
             Part::Edge => {}
-            Part::Beside(one, other) => {
+            Part::Parallel(one, other) => {
                 for (cell, around) in around.iter().enumerate() {
                     outside[one][cell] = around + made[other].costs[cell];
                     outside[other][cell] = around + made[one].costs[cell];

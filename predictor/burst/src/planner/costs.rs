@@ -178,7 +178,7 @@ impl<'a> Costs<'a> {
 
     /// Returns the maximum time of the transfers into a layer at this count under the limit. `u128::MAX`
     /// means that the limit does not apply; `None` means that the limit forbids this count.
-    pub fn room_fs(&self, layer: usize, count: usize, limit: Option<Limit>) -> Option<u128> {
+    pub fn transfer_max_fs(&self, layer: usize, count: usize, limit: Option<Limit>) -> Option<u128> {
         let time_fs = self.choices[layer][count]?.time_fs();
         let gpus = self.counts[count];
         match (limit, self.one_gpu_fs[layer]) {

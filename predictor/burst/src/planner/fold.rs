@@ -12,11 +12,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::bounds::{Bounds, Made};
+use super::bounds::{Bounds, PartCosts};
 use super::costs::Costs;
 use super::label::Label;
 use super::problem::Limit;
-use super::ways::{Aim, Combiner, Place, Ways};
+use super::ways::{Candidates, Combiner, GraphNode, Objective};
 
 /// Reasons for folding to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,28 +28,32 @@ pub(super) enum Failure {
 }
 
 /// Result of the dynamic program.
-pub(super) struct Decided {
+pub(super) struct Solution {
     /// Count of each layer, as an index into the allowed counts.
     pub counts: Vec<usize>,
     /// Iteration time.
     pub time_fs: u128,
     /// Whether undominated candidates were dropped, so that a better plan may exist.
-    pub thinned: bool,
+    pub dropped_candidates: bool,
 }
 
 /// Returns the best plan under this limit.
 ///
 /// # Errors
 /// No candidate satisfies the limit, or the graph is not series-parallel.
-pub(super) fn decide(costs: &Costs, limit: Option<Limit>) -> Result<Decided, Failure> {
-    let mut folding = Folding::new(costs, limit, Aim::Best);
+pub(super) fn solve_uncapped(costs: &Costs, limit: Option<Limit>) -> Result<Solution, Failure> {
+    let mut folding = Folding::new(costs, limit, Objective::Best);
     let label = folding.fold()?;
     Ok(folding.decided(label))
 }
 
 /// Returns the cheapest plan at a memory price, and the costs of its parts.
-pub(super) fn priced(costs: &Costs, limit: Option<Limit>, price: f64) -> Result<(Label, Vec<Made>), Failure> {
-    let mut folding = Folding::new(costs, limit, Aim::Priced(price));
+pub(super) fn priced(
+    costs: &Costs,
+    limit: Option<Limit>,
+    price: f64,
+) -> Result<(Label, Vec<PartCosts>), Failure> {
+    let mut folding = Folding::new(costs, limit, Objective::Priced(price));
     let label = folding.fold()?;
     Ok((label, folding.combiner.made))
 }
@@ -58,9 +62,9 @@ pub(super) fn priced(costs: &Costs, limit: Option<Limit>, price: f64) -> Result<
 ///
 /// # Errors
 /// No plan was found; true if candidates were dropped, so that one may exist.
-pub(super) fn within(costs: &Costs, limit: Option<Limit>, bounds: &Bounds) -> Result<Decided, bool> {
-    let mut folding = Folding::new(costs, limit, Aim::Within(bounds));
-    let label = folding.fold().map_err(|_| folding.combiner.thinned)?;
+pub(super) fn within(costs: &Costs, limit: Option<Limit>, bounds: &Bounds) -> Result<Solution, bool> {
+    let mut folding = Folding::new(costs, limit, Objective::Within(bounds));
+    let label = folding.fold().map_err(|_| folding.combiner.dropped_candidates)?;
     Ok(folding.decided(label))
 }
 
@@ -70,21 +74,21 @@ enum Edge {
     Free,
     /// An input of a layer: (layer, index of the input).
     Input(usize, usize),
-    Ways(Ways),
+    Candidates(Candidates),
 }
 
 struct Folding<'a> {
     costs: &'a Costs<'a>,
     combiner: Combiner<'a>,
-    edges: BTreeMap<(Place, Place), Edge>,
-    before: BTreeMap<Place, BTreeSet<Place>>,
-    after: BTreeMap<Place, BTreeSet<Place>>,
+    edges: BTreeMap<(GraphNode, GraphNode), Edge>,
+    before: BTreeMap<GraphNode, BTreeSet<GraphNode>>,
+    after: BTreeMap<GraphNode, BTreeSet<GraphNode>>,
     /// Layers that may be ready to be folded; the first one is next.
     ready: BTreeSet<usize>,
 }
 
 impl<'a> Folding<'a> {
-    fn new(costs: &'a Costs, limit: Option<Limit>, aim: Aim<'a>) -> Self {
+    fn new(costs: &'a Costs, limit: Option<Limit>, aim: Objective<'a>) -> Self {
         Self {
             costs,
             combiner: Combiner::new(costs, limit, aim),
@@ -98,25 +102,26 @@ impl<'a> Folding<'a> {
     fn fold(&mut self) -> Result<Label, Failure> {
         self.lay_out();
         while let Some(layer) = self.ready.pop_first() {
-            let place = Place::Layer(layer);
+            let place = GraphNode::Layer(layer);
             let (Some(from), Some(to)) = (only(&self.before, place), only(&self.after, place)) else {
                 continue;
             };
             let (ways, reached) = self.through(from, layer, to);
             if ways.labels.is_empty() {
-                let beyond = if let (Place::Layer(beyond), true) = (to, reached) { beyond } else { layer };
+                let beyond =
+                    if let (GraphNode::Layer(beyond), true) = (to, reached) { beyond } else { layer };
                 return Err(Failure::At(beyond));
             }
             self.before.remove(&place);
             self.after.remove(&place);
-            self.join(from, to, Edge::Ways(ways));
+            self.join(from, to, Edge::Candidates(ways));
         }
-        match self.edges.get(&(Place::Source, Place::Sink)) {
+        match self.edges.get(&(GraphNode::Source, GraphNode::Sink)) {
             // Unconnected parts meet only at the ends, where their sum may exceed a bound.
-            Some(Edge::Ways(ways)) if self.edges.len() == 1 => {
+            Some(Edge::Candidates(ways)) if self.edges.len() == 1 => {
                 ways.labels.first().copied().ok_or(Failure::At(0))
             }
-            _ => Err(Failure::Crossing(self.first_left())),
+            _ => Err(Failure::Crossing(self.first_unfolded())),
         }
     }
 
@@ -125,24 +130,24 @@ impl<'a> Folding<'a> {
         let mut is_read = vec![false; layers.len()];
         for (at, layer) in layers.iter().enumerate() {
             if layer.inputs.is_empty() {
-                self.join(Place::Source, Place::Layer(at), Edge::Free);
+                self.join(GraphNode::Source, GraphNode::Layer(at), Edge::Free);
             }
             for (number, input) in layer.inputs.iter().enumerate() {
                 is_read[input.layer] = true;
-                self.join(Place::Layer(input.layer), Place::Layer(at), Edge::Input(at, number));
+                self.join(GraphNode::Layer(input.layer), GraphNode::Layer(at), Edge::Input(at, number));
             }
         }
         for (at, _) in is_read.iter().enumerate().filter(|(_, is_read)| !**is_read) {
-            self.join(Place::Layer(at), Place::Sink, Edge::Free);
+            self.join(GraphNode::Layer(at), GraphNode::Sink, Edge::Free);
         }
     }
 
     /// Adds an edge. If the nodes already have an edge, merges both into one.
-    fn join(&mut self, from: Place, to: Place, edge: Edge) {
+    fn join(&mut self, from: GraphNode, to: GraphNode, edge: Edge) {
         let edge = match self.edges.remove(&(from, to)) {
             Some(other) => {
                 let (one, other) = (self.ways(from, to, other), self.ways(from, to, edge));
-                Edge::Ways(self.combiner.beside(from, to, &one, &other))
+                Edge::Candidates(self.combiner.parallel(from, to, &one, &other))
             }
             None => edge,
         };
@@ -150,16 +155,16 @@ impl<'a> Folding<'a> {
         self.after.entry(from).or_default().insert(to);
         self.before.entry(to).or_default().insert(from);
         let layers = [from, to].into_iter().filter_map(|place| match place {
-            Place::Layer(layer) => Some(layer),
-            Place::Source | Place::Sink => None,
+            GraphNode::Layer(layer) => Some(layer),
+            GraphNode::Source | GraphNode::Sink => None,
         });
         self.ready.extend(layers);
     }
 
     /// Replaces both edges of a layer by one through it. Also returns whether any candidate reaches the
     /// layer.
-    fn through(&mut self, from: Place, layer: usize, to: Place) -> (Ways, bool) {
-        let here = Place::Layer(layer);
+    fn through(&mut self, from: GraphNode, layer: usize, to: GraphNode) -> (Candidates, bool) {
+        let here = GraphNode::Layer(layer);
         let [into, out] = [(from, here), (here, to)].map(|(from, to)| {
             self.after.entry(from).or_default().remove(&to);
             self.before.entry(to).or_default().remove(&from);
@@ -170,30 +175,30 @@ impl<'a> Folding<'a> {
     }
 
     /// Returns the candidates of an edge.
-    fn ways(&mut self, from: Place, to: Place, edge: Edge) -> Ways {
+    fn ways(&mut self, from: GraphNode, to: GraphNode, edge: Edge) -> Candidates {
         match edge {
-            Edge::Ways(ways) => ways,
+            Edge::Candidates(ways) => ways,
             Edge::Free => self.combiner.edge(from, to, None),
             Edge::Input(layer, number) => self.combiner.edge(from, to, Some((layer, number))),
         }
     }
 
     /// Returns the first layer that could not be folded.
-    fn first_left(&self) -> usize {
+    fn first_unfolded(&self) -> usize {
         let layers = self.edges.keys().flat_map(|(from, to)| [*from, *to]);
         let first =
-            layers.filter_map(|place| if let Place::Layer(layer) = place { Some(layer) } else { None });
+            layers.filter_map(|place| if let GraphNode::Layer(layer) = place { Some(layer) } else { None });
         first.min().unwrap_or(0)
     }
 
-    fn decided(&self, label: Label) -> Decided {
-        let thinned = self.combiner.thinned;
-        Decided { counts: self.combiner.counts(label), time_fs: label.value.time_fs, thinned }
+    fn decided(&self, label: Label) -> Solution {
+        let dropped_candidates = self.combiner.dropped_candidates;
+        Solution { counts: self.combiner.counts(label), time_fs: label.value.time_fs, dropped_candidates }
     }
 }
 
 /// Returns the only neighbor of a node; `None` if there are several or the node is already folded.
-fn only(neighbours: &BTreeMap<Place, BTreeSet<Place>>, place: Place) -> Option<Place> {
+fn only(neighbours: &BTreeMap<GraphNode, BTreeSet<GraphNode>>, place: GraphNode) -> Option<GraphNode> {
     let neighbours = neighbours.get(&place)?;
     neighbours.first().copied().filter(|_| neighbours.len() == 1)
 }

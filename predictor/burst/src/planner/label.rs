@@ -53,7 +53,7 @@ pub(super) enum Step {
 
 /// Criteria for comparing candidates, besides their value.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Matters {
+pub(super) struct Criteria {
     /// Compare transfers: the layer at the end is a join under a limit, so further transfers may exceed it.
     pub transfer: bool,
     /// Compare memory: there is a cap.
@@ -62,7 +62,7 @@ pub(super) struct Matters {
 
 /// Keeps up to `most` undominated candidates; `most` must be at least [`LABELS_MIN`]. Returns whether
 /// undominated candidates were dropped.
-pub(super) fn keep_best(labels: &mut Vec<Label>, matters: Matters, most: usize) -> bool {
+pub(super) fn keep_undominated(labels: &mut Vec<Label>, matters: Criteria, most: usize) -> bool {
     let transfer = |label: &Label| if matters.transfer { label.transfer_fs } else { 0 };
     let memory = |label: &Label| if matters.memory { label.memory_bytes } else { 0 };
     let order = |label: &Label| (label.value, memory(label), transfer(label));
@@ -76,13 +76,14 @@ pub(super) fn keep_best(labels: &mut Vec<Label>, matters: Matters, most: usize) 
     let mut kept: Vec<Label> = Vec::new();
     for label in labels.drain(..) {
         // Labels are sorted by value, so every earlier one has a value at least as good.
-        let beats = |other: &Label| memory(other) <= memory(&label) && transfer(other) <= transfer(&label);
-        if !kept.iter().rev().any(beats) {
+        let dominates =
+            |other: &Label| memory(other) <= memory(&label) && transfer(other) <= transfer(&label);
+        if !kept.iter().rev().any(dominates) {
             kept.push(label);
         }
     }
-    let thinned = kept.len() > most;
-    if thinned {
+    let dropped_candidates = kept.len() > most;
+    if dropped_candidates {
         // Without the candidate of least memory, a plan that fits could be lost. Sample the rest evenly, from
         // the best on.
         let lightest = kept.iter().copied().min_by_key(|label| (memory(label), transfer(label)));
@@ -91,14 +92,14 @@ pub(super) fn keep_best(labels: &mut Vec<Label>, matters: Matters, most: usize) 
     } else {
         *labels = kept;
     }
-    thinned
+    dropped_candidates
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const BOTH: Matters = Matters { transfer: true, memory: true };
+    const BOTH: Criteria = Criteria { transfer: true, memory: true };
 
     fn labels(all: &[(u128, u128, u128)]) -> Vec<Label> {
         let label = |&(time_fs, memory_bytes, transfer_fs): &(u128, u128, u128)| {
@@ -108,23 +109,23 @@ mod tests {
         all.iter().map(label).collect()
     }
 
-    fn kept(all: &[(u128, u128, u128)], matters: Matters, most: usize) -> (Vec<u128>, bool) {
+    fn kept(all: &[(u128, u128, u128)], matters: Criteria, most: usize) -> (Vec<u128>, bool) {
         let mut labels = labels(all);
-        let thinned = keep_best(&mut labels, matters, most);
-        (labels.iter().map(|label| label.value.time_fs).collect(), thinned)
+        let dropped_candidates = keep_undominated(&mut labels, matters, most);
+        (labels.iter().map(|label| label.value.time_fs).collect(), dropped_candidates)
     }
 
     #[test]
-    fn what_nothing_beats_is_kept() {
+    fn undominated_points_are_kept() {
         let all = [(3, 1, 9), (1, 9, 5), (2, 9, 5), (4, 9, 1), (5, 1, 1), (6, 2, 2)];
         assert_eq!(kept(&all, BOTH, 9), (vec![1, 3, 4, 5], false));
-        assert_eq!(kept(&all, Matters { transfer: false, ..BOTH }, 9), (vec![1, 3], false));
-        assert_eq!(kept(&all, Matters { memory: false, ..BOTH }, 9), (vec![1, 4], false));
-        assert_eq!(kept(&all, Matters { transfer: false, memory: false }, 9), (vec![1], false));
+        assert_eq!(kept(&all, Criteria { transfer: false, ..BOTH }, 9), (vec![1, 3], false));
+        assert_eq!(kept(&all, Criteria { memory: false, ..BOTH }, 9), (vec![1, 4], false));
+        assert_eq!(kept(&all, Criteria { transfer: false, memory: false }, 9), (vec![1], false));
     }
 
     #[test]
-    fn of_too_many_the_best_and_the_lightest_stay() {
+    fn a_pruned_front_keeps_the_fastest_and_the_lightest() {
         let all: Vec<(u128, u128, u128)> = (0..10).map(|at| (at, 10 - at, 0)).collect();
         assert_eq!(kept(&all, BOTH, 4), (vec![0, 3, 6, 9], true));
         assert_eq!(kept(&all, BOTH, LABELS_MIN), (vec![0, 9], true));

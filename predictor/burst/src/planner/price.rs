@@ -10,9 +10,9 @@
 //! rises until a plan is found within it, or until it reaches a plan that an earlier round found above its
 //! target.
 
-use super::bounds::{Bounds, Made, at_price, outside};
+use super::bounds::{Bounds, PartCosts, at_price, outside};
 use super::costs::Costs;
-use super::fold::{Decided, priced, within};
+use super::fold::{Solution, priced, within};
 use super::label::Label;
 use super::problem::Limit;
 
@@ -32,25 +32,25 @@ const SLACK: f64 = 1e-9;
 ///
 /// # Errors
 /// No plan was found; true if one may still exist.
-pub(super) fn decide_capped(
+pub(super) fn solve_capped(
     costs: &Costs,
     limit: Option<Limit>,
     spare_bytes: u128,
     heavy: (u128, u128),
-) -> Result<Decided, bool> {
+) -> Result<Solution, bool> {
     let point = |plan: &Label| (plan.value.time_fs as f64, plan.memory_bytes as f64);
     let spare = spare_bytes as f64;
     let mut heavy = (heavy.0 as f64, heavy.1 as f64);
     // At a price above all other costs, the cheapest plan is the one with the least memory.
-    let dear = f64::from(u32::MAX) * (1.0 + heavy.0);
-    let (lightest, _) = priced(costs, limit, dear).map_err(|_| false)?;
+    let price_max = f64::from(u32::MAX) * (1.0 + heavy.0);
+    let (lightest, _) = priced(costs, limit, price_max).map_err(|_| false)?;
     if lightest.memory_bytes > spare_bytes {
         return Err(false);
     }
     let mut light = point(&lightest);
-    let mut best: Option<(f64, f64, Vec<Made>)> = None;
+    let mut best: Option<(f64, f64, Vec<PartCosts>)> = None;
     for _ in 0..PRICES_MAX {
-        let price = ((light.0 - heavy.0) / (heavy.1 - light.1)).clamp(0.0, dear);
+        let price = ((light.0 - heavy.0) / (heavy.1 - light.1)).clamp(0.0, price_max);
         let (plan, made) = priced(costs, limit, price).map_err(|_| false)?;
         let below = at_price(&plan, price) - price * spare;
         let gain = best.as_ref().map_or(f64::INFINITY, |(known, ..)| below - known);
@@ -68,9 +68,9 @@ pub(super) fn decide_capped(
 }
 
 /// Searches for a plan with a growing gap above the bound.
-fn search(costs: &Costs, limit: Option<Limit>, below: f64, mut bounds: Bounds) -> Result<Decided, bool> {
+fn search(costs: &Costs, limit: Option<Limit>, below: f64, mut bounds: Bounds) -> Result<Solution, bool> {
     let mut lost = false;
-    let mut known: Option<Decided> = None;
+    let mut known: Option<Solution> = None;
     for round in 0..=ROUNDS {
         let gap = if round < ROUNDS { FIRST_GAP * 4f64.powi(round) } else { f64::INFINITY };
         let known_fs = known.as_ref().map_or(f64::INFINITY, |known| known.time_fs as f64);
@@ -79,7 +79,7 @@ fn search(costs: &Costs, limit: Option<Limit>, below: f64, mut bounds: Bounds) -
         bounds.most += SLACK * bounds.most.abs();
         match within(costs, limit, &bounds) {
             Ok(found) => {
-                lost |= found.thinned;
+                lost |= found.dropped_candidates;
                 let proven = found.time_fs as f64 <= most_fs || round == ROUNDS;
                 if known.as_ref().is_none_or(|known| found.time_fs <= known.time_fs) {
                     known = Some(found);
@@ -88,8 +88,8 @@ fn search(costs: &Costs, limit: Option<Limit>, below: f64, mut bounds: Bounds) -
                     break;
                 }
             }
-            Err(thinned) => lost |= thinned,
+            Err(dropped_candidates) => lost |= dropped_candidates,
         }
     }
-    known.map(|known| Decided { thinned: lost, ..known }).ok_or(lost)
+    known.map(|known| Solution { dropped_candidates: lost, ..known }).ok_or(lost)
 }

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_is_not_moved() {
+    fn samples_that_stay_are_not_moved() {
         let shares = Shares::new(&[1.0; 8], 32);
         let moved = |from, to| shares.moved(from, to);
         assert_eq!([moved(1, 8), moved(8, 1), moved(4, 8), moved(2, 4), moved(4, 4)], [28, 28, 4, 8, 0]);

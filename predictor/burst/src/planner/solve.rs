@@ -4,8 +4,8 @@ use super::answer::{Plan, answer, memory_bytes};
 use super::check::check;
 use super::costs::{Costs, in_us};
 use super::error::{BurstError, Infeasible};
-use super::fold::{Decided, Failure, decide};
-use super::price::decide_capped;
+use super::fold::{Failure, Solution, solve_uncapped};
+use super::price::solve_capped;
 use super::problem::{Limit, Problem};
 
 /// Returns the best plan.
@@ -26,20 +26,22 @@ pub(super) struct Planner<'a> {
 impl<'a> Planner<'a> {
     pub fn plan(&self, limit: Option<Limit>) -> Result<Plan, BurstError> {
         let costs = &self.costs;
-        let light = decide(costs, limit).map_err(|failure| self.failed(failure, limit))?;
+        let light = solve_uncapped(costs, limit).map_err(|failure| self.failed(failure, limit))?;
         let Some(cap) = costs.problem.memory.map(|memory| memory.bytes_per_gpu) else {
-            return Ok(answer(costs, &light.counts, limit, !light.thinned));
+            return Ok(answer(costs, &light.counts, limit, !light.dropped_candidates));
         };
         // In most cases the cap does not bind.
         if memory_bytes(costs, &light.counts) <= cap.into() {
-            return Ok(answer(costs, &light.counts, limit, !light.thinned));
+            return Ok(answer(costs, &light.counts, limit, !light.dropped_candidates));
         }
         let Some(spare) = u128::from(cap).checked_sub(self.least_bytes()) else {
             return Err(self.over_cap(cap).into());
         };
         let above_least = memory_bytes(costs, &light.counts) - self.least_bytes();
-        match decide_capped(costs, limit, spare, (light.time_fs, above_least)) {
-            Ok(Decided { counts, thinned, .. }) => Ok(answer(costs, &counts, limit, !thinned)),
+        match solve_capped(costs, limit, spare, (light.time_fs, above_least)) {
+            Ok(Solution { counts, dropped_candidates, .. }) => {
+                Ok(answer(costs, &counts, limit, !dropped_candidates))
+            }
             Err(true) => Err(Infeasible::Undecided { cap_bytes: cap }.into()),
             Err(false) => {
                 let limit = limit.map_or(f64::INFINITY, |limit| limit.amplification);

@@ -1,20 +1,22 @@
 //! Candidates for parts of the graph by the counts at their ends, and the combination of parts.
 
-use super::bounds::{Bounds, Made, Part, at_price};
+use super::bounds::{Bounds, Part, PartCosts, at_price};
 use super::costs::{Choice, Costs};
-use super::label::{CAPPED_LABELS_MAX, LABELS_MAX, LABELS_MIN, Label, Matters, Step, Value, keep_best};
+use super::label::{
+    CAPPED_LABELS_MAX, Criteria, LABELS_MAX, LABELS_MIN, Label, Step, Value, keep_undominated,
+};
 use super::problem::Limit;
 
 /// Number of candidates examined under a cap after which only [`LABELS_MIN`] per cell are kept, so the result
 /// may not be optimal.
-const LOOKED_MAX: usize = 4_000_000;
+const EXAMINED_MAX: usize = 4_000_000;
 
 /// Index of the kept step that all edges share.
 const EDGE: u32 = 0;
 
 /// Objective of the search.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Aim<'a> {
+pub(super) enum Objective<'a> {
     /// The best plan, regardless of memory.
     Best,
     /// The least cost if each byte above the layers' minimum costs this many femtoseconds. The limit is
@@ -27,7 +29,7 @@ pub(super) enum Aim<'a> {
 /// A node of the graph: a layer, the source before the first layers, or the sink after the last. Source and
 /// sink have one state and no cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum GraphNode {
     Source,
     Layer(usize),
     Sink,
@@ -35,7 +37,7 @@ pub(super) enum Place {
 
 /// Candidates by row and column. The candidates of a cell are contiguous.
 #[derive(Default)]
-pub(super) struct Ways {
+pub(super) struct Candidates {
     /// Index of the part, which does not depend on the objective.
     number: usize,
     columns: usize,
@@ -43,7 +45,7 @@ pub(super) struct Ways {
     pub labels: Vec<Label>,
 }
 
-impl Ways {
+impl Candidates {
     fn cell(&self, row: usize, column: usize) -> &[Label] {
         let at = row * self.columns + column;
         let start = if at == 0 { 0 } else { self.ends[at - 1] };
@@ -55,40 +57,41 @@ impl Ways {
 pub(super) struct Combiner<'a> {
     costs: &'a Costs<'a>,
     /// Maximum time of the transfers into a layer, by layer and count; `None` if the limit forbids the count.
-    room_fs: Vec<Vec<Option<u128>>>,
+    transfer_max_fs: Vec<Vec<Option<u128>>>,
     /// Minimum memory by layer.
     least_bytes: Vec<u128>,
-    aim: Aim<'a>,
-    /// Costs of all parts; filled only for [`Aim::Priced`].
-    pub made: Vec<Made>,
+    aim: Objective<'a>,
+    /// Costs of all parts; filled only for [`Objective::Priced`].
+    pub made: Vec<PartCosts>,
     count_made: usize,
     looked: usize,
     kept: Vec<Step>,
     /// Whether undominated candidates were dropped.
-    pub thinned: bool,
+    pub dropped_candidates: bool,
 }
 
 impl<'a> Combiner<'a> {
-    pub fn new(costs: &'a Costs, limit: Option<Limit>, aim: Aim<'a>) -> Self {
+    pub fn new(costs: &'a Costs, limit: Option<Limit>, aim: Objective<'a>) -> Self {
         let layers = 0..costs.choices.len();
-        let rooms = |layer| (0..costs.counts.len()).map(|count| costs.room_fs(layer, count, limit)).collect();
+        let rooms =
+            |layer| (0..costs.counts.len()).map(|count| costs.transfer_max_fs(layer, count, limit)).collect();
         let bytes = |layer| costs.possible(layer).map(|(_, choice)| choice.memory_bytes).min().unwrap_or(0);
         Self {
             costs,
-            room_fs: layers.clone().map(rooms).collect(),
+            transfer_max_fs: layers.clone().map(rooms).collect(),
             least_bytes: layers.map(bytes).collect(),
             aim,
             made: Vec::new(),
             count_made: 0,
             looked: 0,
             kept: vec![Step::Edge],
-            thinned: false,
+            dropped_candidates: false,
         }
     }
 
     /// Returns the candidates of one edge. `input` is the layer and the index of its input; without it, the
     /// edge has no transfer.
-    pub fn edge(&mut self, from: Place, to: Place, input: Option<(usize, usize)>) -> Ways {
+    pub fn edge(&mut self, from: GraphNode, to: GraphNode, input: Option<(usize, usize)>) -> Candidates {
         let mut ways = self.begin(to);
         let mut labels = Vec::new();
         for row in 0..self.states(from) {
@@ -101,7 +104,7 @@ impl<'a> Combiner<'a> {
                 }
                 let value = Value { time_fs, gpu_fs, gpus: 0 };
                 let label = Label { value, transfer_fs: time_fs, memory_bytes: 0, step: Step::Edge };
-                self.look(&ways, (row, column), label, &mut labels);
+                self.add_candidate(&ways, (row, column), label, &mut labels);
                 self.close_cell(&mut ways, &mut labels, to, column);
             }
         }
@@ -110,17 +113,26 @@ impl<'a> Combiner<'a> {
     }
 
     /// Returns the candidates through a layer, from those `into` it and those `out` of it (series).
-    pub fn through(&mut self, (from, into): (Place, &Ways), layer: usize, (to, out): (Place, &Ways)) -> Ways {
+    pub fn through(
+        &mut self,
+        (from, into): (GraphNode, &Candidates),
+        layer: usize,
+        (to, out): (GraphNode, &Candidates),
+    ) -> Candidates {
         let choices: Vec<(usize, Choice, u128)> = (0..self.costs.counts.len())
-            .filter_map(|count| Some((count, self.costs.choices[layer][count]?, self.room_fs[layer][count]?)))
+            .filter_map(|count| {
+                Some((count, self.costs.choices[layer][count]?, self.transfer_max_fs[layer][count]?))
+            })
             .collect();
         let mut ways = self.begin(to);
         let mut labels = Vec::new();
         for row in 0..self.states(from) {
             for column in 0..ways.columns {
-                for &(count, choice, room_fs) in &choices {
+                for &(count, choice, transfer_max_fs) in &choices {
                     let node = self.node(layer, count, choice);
-                    for before in into.cell(row, count).iter().filter(|label| label.transfer_fs <= room_fs) {
+                    for before in
+                        into.cell(row, count).iter().filter(|label| label.transfer_fs <= transfer_max_fs)
+                    {
                         for after in out.cell(count, column) {
                             let (Step::Kept(a), Step::Kept(b)) = (before.step, after.step) else { continue };
                             let step = Step::Through {
@@ -135,7 +147,7 @@ impl<'a> Combiner<'a> {
                                 memory_bytes: before.memory_bytes + node.memory_bytes + after.memory_bytes,
                                 step,
                             };
-                            self.look(&ways, (row, column), label, &mut labels);
+                            self.add_candidate(&ways, (row, column), label, &mut labels);
                         }
                     }
                 }
@@ -147,7 +159,13 @@ impl<'a> Combiner<'a> {
     }
 
     /// Returns the candidates of two edges between the same nodes (parallel).
-    pub fn beside(&mut self, from: Place, to: Place, one: &Ways, other: &Ways) -> Ways {
+    pub fn parallel(
+        &mut self,
+        from: GraphNode,
+        to: GraphNode,
+        one: &Candidates,
+        other: &Candidates,
+    ) -> Candidates {
         let mut ways = self.begin(to);
         let mut labels = Vec::new();
         for row in 0..self.states(from) {
@@ -161,13 +179,13 @@ impl<'a> Combiner<'a> {
                             memory_bytes: a.memory_bytes + b.memory_bytes,
                             step: Step::Both(first, second),
                         };
-                        self.look(&ways, (row, column), label, &mut labels);
+                        self.add_candidate(&ways, (row, column), label, &mut labels);
                     }
                 }
                 self.close_cell(&mut ways, &mut labels, to, column);
             }
         }
-        self.end(&ways, self.states(from), Part::Beside(one.number, other.number));
+        self.end(&ways, self.states(from), Part::Parallel(one.number, other.number));
         ways
     }
 
@@ -190,26 +208,32 @@ impl<'a> Combiner<'a> {
     }
 
     /// Starts a part that ends at a node.
-    fn begin(&mut self, to: Place) -> Ways {
+    fn begin(&mut self, to: GraphNode) -> Candidates {
         self.count_made += 1;
-        Ways { number: self.count_made - 1, columns: self.states(to), ..Ways::default() }
+        Candidates { number: self.count_made - 1, columns: self.states(to), ..Candidates::default() }
     }
 
     /// Adds a candidate to a cell, unless no plan with it can satisfy the bounds.
-    fn look(&mut self, ways: &Ways, (row, column): (usize, usize), label: Label, labels: &mut Vec<Label>) {
+    fn add_candidate(
+        &mut self,
+        ways: &Candidates,
+        (row, column): (usize, usize),
+        label: Label,
+        labels: &mut Vec<Label>,
+    ) {
         self.looked += 1;
         let fits = match self.aim {
-            Aim::Best | Aim::Priced(_) => true,
-            Aim::Within(bounds) => bounds.hold(ways.number, row * ways.columns + column, &label),
+            Objective::Best | Objective::Priced(_) => true,
+            Objective::Within(bounds) => bounds.hold(ways.number, row * ways.columns + column, &label),
         };
         if fits {
             labels.push(label);
         }
     }
 
-    /// Stores the costs of a part for [`Aim::Priced`].
-    fn end(&mut self, ways: &Ways, rows: usize, part: Part) {
-        let Aim::Priced(price) = self.aim else { return };
+    /// Stores the costs of a part for [`Objective::Priced`].
+    fn end(&mut self, ways: &Candidates, rows: usize, part: Part) {
+        let Objective::Priced(price) = self.aim else { return };
         let cells = (0..rows).flat_map(|row| (0..ways.columns).map(move |column| (row, column)));
         let best = |(row, column)| {
             ways.cell(row, column).first().map_or(f64::INFINITY, |label| at_price(label, price))
@@ -218,33 +242,39 @@ impl<'a> Combiner<'a> {
         let nodes = match part {
             Part::Through { layer, .. } => (0..self.costs.counts.len())
                 .map(|count| {
-                    let choice =
-                        self.costs.choices[layer][count].filter(|_| self.room_fs[layer][count].is_some());
+                    let choice = self.costs.choices[layer][count]
+                        .filter(|_| self.transfer_max_fs[layer][count].is_some());
                     choice.map_or(f64::INFINITY, |choice| at_price(&self.node(layer, count, choice), price))
                 })
                 .collect(),
             _ => Vec::new(),
         };
-        self.made.push(Made { part, columns: ways.columns, costs, nodes });
+        self.made.push(PartCosts { part, columns: ways.columns, costs, nodes });
     }
 
     /// Completes a cell with the best of these candidates and assigns each an index.
-    fn close_cell(&mut self, ways: &mut Ways, labels: &mut Vec<Label>, to: Place, column: usize) {
-        let (room_fs, joins) = match to {
-            Place::Layer(layer) => {
-                (self.room_fs[layer][column], self.costs.problem.layers[layer].inputs.len() > 1)
+    fn close_cell(&mut self, ways: &mut Candidates, labels: &mut Vec<Label>, to: GraphNode, column: usize) {
+        let (transfer_max_fs, joins) = match to {
+            GraphNode::Layer(layer) => {
+                (self.transfer_max_fs[layer][column], self.costs.problem.layers[layer].inputs.len() > 1)
             }
-            Place::Source | Place::Sink => (Some(u128::MAX), false),
+            GraphNode::Source | GraphNode::Sink => (Some(u128::MAX), false),
         };
-        labels.retain(|label| room_fs.is_some_and(|room_fs| label.transfer_fs <= room_fs));
-        let transfer = joins && room_fs != Some(u128::MAX);
+        labels.retain(|label| {
+            transfer_max_fs.is_some_and(|transfer_max_fs| label.transfer_fs <= transfer_max_fs)
+        });
+        let transfer = joins && transfer_max_fs != Some(u128::MAX);
         match self.aim {
-            Aim::Best => self.thinned |= keep_best(labels, Matters { transfer, memory: false }, LABELS_MAX),
-            Aim::Within(_) => {
-                let most = if self.looked < LOOKED_MAX { CAPPED_LABELS_MAX } else { LABELS_MIN };
-                self.thinned |= keep_best(labels, Matters { transfer, memory: true }, most);
+            Objective::Best => {
+                self.dropped_candidates |=
+                    keep_undominated(labels, Criteria { transfer, memory: false }, LABELS_MAX);
             }
-            Aim::Priced(price) => {
+            Objective::Within(_) => {
+                let most = if self.looked < EXAMINED_MAX { CAPPED_LABELS_MAX } else { LABELS_MIN };
+                self.dropped_candidates |=
+                    keep_undominated(labels, Criteria { transfer, memory: true }, most);
+            }
+            Objective::Priced(price) => {
                 let cheapest =
                     labels.iter().copied().min_by(|a, b| at_price(a, price).total_cmp(&at_price(b, price)));
                 labels.clear();
@@ -275,10 +305,10 @@ impl<'a> Combiner<'a> {
         Label { value, transfer_fs: 0, memory_bytes, step: Step::Edge }
     }
 
-    fn states(&self, place: Place) -> usize {
+    fn states(&self, place: GraphNode) -> usize {
         match place {
-            Place::Layer(_) => self.costs.counts.len(),
-            Place::Source | Place::Sink => 1,
+            GraphNode::Layer(_) => self.costs.counts.len(),
+            GraphNode::Source | GraphNode::Sink => 1,
         }
     }
 }

@@ -8,12 +8,12 @@ const MAX_STEPS: u64 = 1 << 26;
 
 /// The total cannot be split into allowed sizes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NoSplit {
+pub enum SizesError {
     /// No combination of allowed sizes within the bounds adds up to the total.
     #[error(
         "cannot split {total} samples over {workers} workers in sizes {sizes:?} within their bounds; allow more sizes"
     )]
-    NoSum {
+    NoCombination {
         /// Number of samples to split.
         total: u64,
         /// Number of workers.
@@ -45,10 +45,10 @@ pub enum NoSplit {
 /// (a subset-sum computation by shift and OR on words).
 ///
 /// # Errors
-/// - [`NoSplit::NoSum`] if no combination of allowed sizes within the bounds adds up to `total`.
-/// - [`NoSplit::TooLarge`] if the search would take too long.
-pub fn allocate_sizes(shares: &[Share], total: u64, sizes: &[u64]) -> Result<Vec<u64>, NoSplit> {
-    let none = || NoSplit::NoSum { total, workers: shares.len(), sizes: sizes.to_vec() };
+/// - [`SizesError::NoCombination`] if no combination of allowed sizes within the bounds adds up to `total`.
+/// - [`SizesError::TooLarge`] if the search would take too long.
+pub fn allocate_sizes(shares: &[Share], total: u64, sizes: &[u64]) -> Result<Vec<u64>, SizesError> {
+    let none = || SizesError::NoCombination { total, workers: shares.len(), sizes: sizes.to_vec() };
     let mut usable: Vec<u64> = sizes.iter().copied().filter(|size| *size <= total).collect();
     usable.sort_unstable();
     usable.dedup();
@@ -69,7 +69,7 @@ pub fn allocate_sizes(shares: &[Share], total: u64, sizes: &[u64]) -> Result<Vec
     let tries = u64::from(times.len().max(1).ilog2()) + 2;
     let steps = (units / 64 + 1).saturating_mul((shares.len() * usable.len()) as u64).saturating_mul(tries);
     if steps > MAX_STEPS {
-        return Err(NoSplit::TooLarge { total, workers: shares.len(), sizes: usable.len() });
+        return Err(SizesError::TooLarge { total, workers: shares.len(), sizes: usable.len() });
     }
     let made = |time_s: f64| sums(&options, time_s, units);
     let first = times.partition_point(|time_s| made(*time_s).is_none());

@@ -32,9 +32,9 @@ pub fn partition(shares: &[Share], costs: &[f64]) -> Result<Vec<u64>, Infeasible
     }
     let stretch = |(i, share)| {
         let (floor, cap) = (problem.floors[i] as usize, problem.caps[i] as usize);
-        Stretch { share, sums: &sums, floor, cap, dearest_floor: dearest[&floor] }
+        WorkerRange { share, sums: &sums, floor, cap, max_floor_cost: dearest[&floor] }
     };
-    let stretches: Vec<Stretch<'_>> = shares.iter().enumerate().map(stretch).collect();
+    let stretches: Vec<WorkerRange<'_>> = shares.iter().enumerate().map(stretch).collect();
     // The bits of positive floats have the same order as their values. `high` always reaches the end: any
     // single range is finished by then.
     let longest = stretches.iter().map(|stretch| stretch.finish_s(0, end)).fold(0.0, f64::max);
@@ -53,20 +53,20 @@ pub fn partition(shares: &[Share], costs: &[f64]) -> Result<Vec<u64>, Infeasible
 }
 
 /// A worker, with the data needed to extend its range of samples.
-struct Stretch<'a> {
+struct WorkerRange<'a> {
     share: &'a Share,
     /// Prefix sums of the costs: entry n is the cost of the first n samples.
     sums: &'a [f64],
     floor: usize,
     cap: usize,
     /// Maximum cost of `floor` consecutive samples.
-    dearest_floor: f64,
+    max_floor_cost: f64,
 }
 
 /// Reachable positions: disjoint ranges in ascending order, both ends included.
 type Reached = Vec<(usize, usize)>;
 
-impl Stretch<'_> {
+impl WorkerRange<'_> {
     /// Returns the time at which the worker finishes the samples from `begin` to `end`.
     fn finish_s(&self, begin: usize, end: usize) -> f64 {
         self.finish_cost_s(self.sums[end] - self.sums[begin])
@@ -92,7 +92,7 @@ impl Stretch<'_> {
             return ends;
         }
         let last_begin = (self.sums.len() - 1).checked_sub(self.floor);
-        let every_floor_fits = self.floor == 0 || self.finish_cost_s(self.dearest_floor) <= time_s;
+        let every_floor_fits = self.floor == 0 || self.finish_cost_s(self.max_floor_cost) <= time_s;
         for (first, last) in from {
             let Some(last) = last_begin.map(|limit| limit.min(*last)).filter(|last| first <= last) else {
                 continue;
@@ -121,7 +121,7 @@ fn push(ranges: &mut Reached, range: (usize, usize)) {
 
 /// Returns the positions that the first 0, 1, 2, ... workers can reach by `time_s`; `None` if all together do
 /// not reach the end.
-fn reach(stretches: &[Stretch<'_>], end: usize, time_s: f64) -> Option<Vec<Reached>> {
+fn reach(stretches: &[WorkerRange<'_>], end: usize, time_s: f64) -> Option<Vec<Reached>> {
     let mut reached = vec![vec![(0, 0)]];
     for stretch in stretches {
         let next = stretch.reach(reached.last()?, time_s);
@@ -133,7 +133,7 @@ fn reach(stretches: &[Stretch<'_>], end: usize, time_s: f64) -> Option<Vec<Reach
 
 /// Cuts the sequence, starting at the end. Each worker gets the smallest range that the workers before it
 /// allow.
-fn cut(stretches: &[Stretch<'_>], reached: &[Reached], end: usize, time_s: f64) -> Vec<u64> {
+fn cut(stretches: &[WorkerRange<'_>], reached: &[Reached], end: usize, time_s: f64) -> Vec<u64> {
     let mut end = end;
     let mut batches: Vec<u64> = Vec::with_capacity(stretches.len());
     for (stretch, reached) in stretches.iter().zip(reached).rev() {

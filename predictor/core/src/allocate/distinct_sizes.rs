@@ -19,7 +19,7 @@ use super::worker::Share;
 ///
 /// # Errors
 /// [`Infeasible`] if the floors add up to more, or the caps to less, than the total.
-pub fn few_sizes(
+pub fn allocate_distinct_sizes(
     shares: &[Share],
     total: u64,
     quantum: u64,
@@ -52,19 +52,19 @@ mod tests {
     #[test]
     fn coarser_until_few() {
         let shares = [1.0, 1.1, 2.0, 2.1].map(|speed| Share::new(Curve::at_speed(speed)));
-        assert_eq!(few_sizes(&shares, 96, 1, 4).unwrap(), [15, 17, 31, 33]);
-        assert_eq!(few_sizes(&shares, 96, 1, 2).unwrap(), [16, 16, 32, 32]);
-        assert_eq!(few_sizes(&shares, 96, 1, 1).unwrap(), [24; 4]);
+        assert_eq!(allocate_distinct_sizes(&shares, 96, 1, 4).unwrap(), [15, 17, 31, 33]);
+        assert_eq!(allocate_distinct_sizes(&shares, 96, 1, 2).unwrap(), [16, 16, 32, 32]);
+        assert_eq!(allocate_distinct_sizes(&shares, 96, 1, 1).unwrap(), [24; 4]);
     }
 
     proptest! {
         #[test]
-        fn few_where_it_can_be(
+        fn few_sizes_if_possible(
             speeds in prop::collection::vec(1.0f64..10.0, 1..9), each in 1u64..200, distinct in 1usize..5
         ) {
             let shares: Vec<Share> = speeds.iter().map(|speed| Share::new(Curve::at_speed(*speed))).collect();
             let total = each * shares.len() as u64;
-            let batches = few_sizes(&shares, total, 1, distinct).unwrap();
+            let batches = allocate_distinct_sizes(&shares, total, 1, distinct).unwrap();
             prop_assert_eq!(batches.iter().sum::<u64>(), total);
             prop_assert!(batches.iter().collect::<BTreeSet<_>>().len() <= distinct, "{:?}", batches);
             let even_s = finish_s(&shares, &vec![each; shares.len()]);

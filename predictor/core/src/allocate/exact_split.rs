@@ -69,10 +69,10 @@ pub(super) fn split(problem: &Problem<'_>) -> Vec<u64> {
     let mut batches = vec![0; workers];
     let mut halve = false;
     while low < high {
-        let sum = problem.most_of_all(time_s, &mut batches);
+        let sum = problem.max_batches(time_s, &mut batches);
         if sum.abs_diff(problem.whole) <= few {
-            top_up(problem, &mut batches, problem.whole.saturating_sub(sum));
-            take_back(problem, &mut batches, sum.saturating_sub(problem.whole));
+            add_missing(problem, &mut batches, problem.whole.saturating_sub(sum));
+            remove_surplus(problem, &mut batches, sum.saturating_sub(problem.whole));
             return batches;
         }
         // If many workers end at the same time, the optimum is that time. So every other attempt is exactly
@@ -91,8 +91,8 @@ pub(super) fn split(problem: &Problem<'_>) -> Vec<u64> {
         halve = !halve;
     }
     let mut least = vec![0; workers];
-    problem.most_of_all(high.next_down(), &mut least);
-    problem.most_of_all(high, &mut batches);
+    problem.max_batches(high.next_down(), &mut least);
+    problem.max_batches(high, &mut batches);
     level(&least, &batches, problem.whole, problem.quantum)
 }
 
@@ -115,7 +115,7 @@ fn near(problem: &Problem<'_>) -> f64 {
     let (mut low, mut high) = (0.0f64, f64::INFINITY);
     let mut before: Option<(f64, f64)> = None;
     for _ in 0..SECANT_STEPS {
-        let missing = target - problem.nearly_all(time_s);
+        let missing = target - problem.total_amount(time_s);
         if missing > 0.0 {
             low = time_s;
         } else {
@@ -143,7 +143,7 @@ fn near(problem: &Problem<'_>) -> f64 {
 impl Problem<'_> {
     /// Stores the largest multiple of the quantum that each worker finishes by `time_s`, and returns their
     /// sum.
-    fn most_of_all(&self, time_s: f64, batches: &mut [u64]) -> u64 {
+    fn max_batches(&self, time_s: f64, batches: &mut [u64]) -> u64 {
         let mut sum = 0u64;
         for (i, batch) in batches.iter_mut().enumerate() {
             *batch = self.most(i, time_s);
@@ -167,7 +167,7 @@ impl Problem<'_> {
     /// Returns the samples that all workers finish by `time_s`, for real-valued batches and up to rounding.
     /// Half a quantum is subtracted for each worker that is not at a bound: rounding down loses that much on
     /// average.
-    fn nearly_all(&self, time_s: f64) -> f64 {
+    fn total_amount(&self, time_s: f64) -> f64 {
         let half = 0.5 * self.quantum as f64;
         let bounds = self.floors.iter().zip(&self.caps);
         let one = |(share, (floor, cap)): (&Share, (&u64, &u64))| {
@@ -179,7 +179,7 @@ impl Problem<'_> {
 }
 
 /// Adds `missing` samples, in the order of the time at which each quantum is done.
-fn top_up(problem: &Problem<'_>, batches: &mut [u64], mut missing: u64) {
+fn add_missing(problem: &Problem<'_>, batches: &mut [u64], mut missing: u64) {
     if missing == 0 {
         return;
     }
@@ -197,7 +197,7 @@ fn top_up(problem: &Problem<'_>, batches: &mut [u64], mut missing: u64) {
 }
 
 /// Removes `surplus` samples, the latest quanta first.
-fn take_back(problem: &Problem<'_>, batches: &mut [u64], mut surplus: u64) {
+fn remove_surplus(problem: &Problem<'_>, batches: &mut [u64], mut surplus: u64) {
     if surplus == 0 {
         return;
     }

@@ -70,8 +70,8 @@ impl<'a> Exchange<'a> {
     /// Moves `samples` samples from one worker to another, the best of a few pairs. Returns whether that
     /// reduced the time.
     fn improve(&mut self, samples: u64) -> bool {
-        let givers = first_few(self.relief(samples));
-        let takers = first_few(self.burden(samples));
+        let givers = first_few(self.giving_changes(samples));
+        let takers = first_few(self.receiving_changes(samples));
         let givers: Vec<Change> =
             givers.into_iter().map(|i| self.change(i, self.batches[i] - samples)).collect();
         let takers: Vec<Change> =
@@ -112,37 +112,37 @@ impl<'a> Exchange<'a> {
     }
 
     /// Returns the change of the sum of step times for each worker that can give samples.
-    fn relief(&self, samples: u64) -> Vec<(f64, usize)> {
+    fn giving_changes(&self, samples: u64) -> Vec<(f64, usize)> {
         let shares = self.problem.shares;
-        let mut relief = vec![0.0; shares.len()];
+        let mut giving_changes = vec![0.0; shares.len()];
         let less_s: Vec<f64> = (shares.iter().zip(&self.batches))
             .map(|(share, batch)| share.curve.time(batch.saturating_sub(samples)))
             .collect();
         for (last, factors) in self.last.iter().zip(self.scenarios.rows()) {
             let (latest_s, i) = last[0];
             let finish_s = shares[i].communication.finish_s(factors[i] * less_s[i]);
-            relief[i] += finish_s.max(last[1].0) - latest_s;
+            giving_changes[i] += finish_s.max(last[1].0) - latest_s;
         }
         let gives = |i: &usize| self.batches[*i] >= self.problem.floors[*i].saturating_add(samples);
-        (0..shares.len()).filter(gives).map(|i| (relief[i], i)).collect()
+        (0..shares.len()).filter(gives).map(|i| (giving_changes[i], i)).collect()
     }
 
     /// Returns the change of the sum of step times for each worker that can receive samples.
-    fn burden(&self, samples: u64) -> Vec<(f64, usize)> {
+    fn receiving_changes(&self, samples: u64) -> Vec<(f64, usize)> {
         let shares = self.problem.shares;
-        let mut burden = vec![0.0; shares.len()];
+        let mut receiving_changes = vec![0.0; shares.len()];
         let more_s: Vec<f64> = (shares.iter().zip(&self.batches))
             .map(|(share, batch)| share.curve.time(batch + samples))
             .collect();
         for (last, factors) in self.last.iter().zip(self.scenarios.rows()) {
             let latest_s = last[0].0;
-            let each = shares.iter().zip(factors).zip(&more_s).zip(burden.iter_mut());
-            for (((share, factor), more_s), burden) in each {
-                *burden += (share.communication.finish_s(factor * more_s) - latest_s).max(0.0);
+            let each = shares.iter().zip(factors).zip(&more_s).zip(receiving_changes.iter_mut());
+            for (((share, factor), more_s), receiving_changes) in each {
+                *receiving_changes += (share.communication.finish_s(factor * more_s) - latest_s).max(0.0);
             }
         }
         let takes = |i: &usize| self.batches[*i] + samples <= self.problem.caps[*i];
-        (0..shares.len()).filter(takes).map(|i| (burden[i], i)).collect()
+        (0..shares.len()).filter(takes).map(|i| (receiving_changes[i], i)).collect()
     }
 
     fn change(&self, worker: usize, batch: u64) -> Change {

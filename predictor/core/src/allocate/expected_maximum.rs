@@ -11,21 +11,21 @@
 //! only by the part of the gain that exceeds its standard error, and not at all if the gain could be chance.
 //! On this way the expected time decreases because it is convex.
 
-use super::blame::blame;
 use super::exact_split::split;
 use super::exchange::exchange;
 use super::quantum::{Infeasible, Problem};
 use super::scenarios::Scenarios;
+use super::smoothed_maximum::blame;
 use super::worker::Share;
 
 /// Maximum number of workers; more get the plain split.
 pub const MAX_WORKERS: usize = 256;
 
 /// Average number of quanta per worker from which rounding to quanta has no notable cost.
-const FINE: u64 = 16;
+const FINE_QUANTA: u64 = 16;
 
 /// Rounding losses that differ by less than this part of a quantum count as equal.
-const ALIKE: f64 = 1e-6;
+const LOSS_TOLERANCE: f64 = 1e-6;
 
 /// Splits `total` samples so that the expected step time over the scenarios is small. It is never larger than
 /// with [`allocate`](super::allocate).
@@ -51,7 +51,7 @@ pub fn allocate_expected(
         return Ok(with_remainder(plain));
     }
     let fitted = fit(&problem, scenarios, &plain);
-    let part = beyond_chance(scenarios, shares, &plain, &fitted);
+    let part = significant_part(scenarios, shares, &plain, &fitted);
     let between = plain.iter().zip(&fitted).map(|(plain, fitted)| {
         let (plain, fitted) = (*plain as f64, *fitted as f64);
         plain + part * (fitted - plain)
@@ -65,7 +65,7 @@ pub fn allocate_expected(
 /// Returns a split with nearly the smallest expected time over these scenarios, in whole quanta.
 fn fit(problem: &Problem<'_>, scenarios: &Scenarios, plain: &[u64]) -> Vec<u64> {
     let blamed = to_quanta(problem, &blame(problem, scenarios, plain));
-    if problem.whole / problem.quantum >= FINE.saturating_mul(plain.len() as u64) {
+    if problem.whole / problem.quantum >= FINE_QUANTA.saturating_mul(plain.len() as u64) {
         return blamed;
     }
     // Curves with steps are not convex, so the result can depend on the starting point.
@@ -76,7 +76,7 @@ fn fit(problem: &Problem<'_>, scenarios: &Scenarios, plain: &[u64]) -> Vec<u64> 
 }
 
 /// Returns the part of the mean gain of `fitted` over `plain` that exceeds its standard error; 0 to 1.
-fn beyond_chance(scenarios: &Scenarios, shares: &[Share], plain: &[u64], fitted: &[u64]) -> f64 {
+fn significant_part(scenarios: &Scenarios, shares: &[Share], plain: &[u64], fitted: &[u64]) -> f64 {
     let each = || scenarios.finishes(shares, plain).zip(scenarios.finishes(shares, fitted));
     let gains = || each().map(|(plain_s, fitted_s)| plain_s - fitted_s);
     let count = scenarios.len() as f64;
@@ -102,7 +102,7 @@ fn to_quanta(problem: &Problem<'_>, amounts: &[f64]) -> Vec<u64> {
     let mut batches: Vec<u64> = amounts.iter().zip(bounds).map(down).collect();
     // Amounts between two splits in whole quanta often have equal losses, except for rounding errors of the
     // sums.
-    let lost = |i: usize| ((amounts[i] - batches[i] as f64) / quantum as f64 / ALIKE).round() as i64;
+    let lost = |i: usize| ((amounts[i] - batches[i] as f64) / quantum as f64 / LOSS_TOLERANCE).round() as i64;
     let next_s = |i: usize| problem.shares[i].finish_s(batches[i] + quantum);
     let mut order: Vec<(i64, f64, usize)> = (0..amounts.len()).map(|i| (lost(i), next_s(i), i)).collect();
     order.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));

@@ -10,7 +10,6 @@
 //! - `cost_ranges`: contiguous ranges of samples of different cost
 
 mod allowed_sizes;
-mod blame;
 mod cost_ranges;
 mod distinct_sizes;
 mod exact_split;
@@ -18,11 +17,12 @@ mod exchange;
 mod expected_maximum;
 mod quantum;
 mod scenarios;
+mod smoothed_maximum;
 mod worker;
 
-pub use allowed_sizes::{NoSplit, allocate_sizes};
+pub use allowed_sizes::{SizesError, allocate_sizes};
 pub use cost_ranges::partition;
-pub use distinct_sizes::few_sizes;
+pub use distinct_sizes::allocate_distinct_sizes;
 pub use exact_split::{allocate, even, finish_s};
 pub use expected_maximum::{MAX_WORKERS, allocate_expected};
 pub use quantum::Infeasible;

@@ -40,23 +40,23 @@ impl Contention {
         Self { last: level, averages: [level; 2], coefficients: FIRST, covariance }
     }
 
-    fn pulls(&self, change: f64) -> [f64; 3] {
+    fn regressors(&self, change: f64) -> [f64; 3] {
         let [fast, slow] = self.averages.map(|average| average - self.last);
         [fast, slow, change]
     }
 
     /// Returns the forecast of the next level, given the change that the caller expects.
     pub fn forecast(&self, change: f64) -> f64 {
-        self.last + dot(&self.coefficients, &self.pulls(change))
+        self.last + dot(&self.coefficients, &self.regressors(change))
     }
 
     /// Updates the forecaster with an observed level. `scale` is the usual size of a forecast error.
     pub fn observe(&mut self, level: f64, change: f64, scale: f64) {
         let error = level - self.forecast(change);
-        let pulls = self.pulls(change);
-        let gain = self.covariance.map(|row| dot(&row, &pulls));
+        let regressors = self.regressors(change);
+        let gain = self.covariance.map(|row| dot(&row, &regressors));
         let weight = (HUBER * scale / error.abs().max(f64::MIN_POSITIVE)).min(1.0);
-        let divisor = FORGETTING / weight + dot(&gain, &pulls);
+        let divisor = FORGETTING / weight + dot(&gain, &regressors);
         for (coefficient, gain) in self.coefficients.iter_mut().zip(gain) {
             *coefficient += gain / divisor * error;
         }
@@ -90,7 +90,7 @@ mod tests {
     /// Computed by hand: after level 0 comes 1. The averages are then 0.3 and 0.03, and the regressors -0.7
     /// and -0.97.
     #[test]
-    fn the_last_value_at_first() {
+    fn the_first_forecast_is_the_last_value() {
         let mut contention = Contention::new(0.0);
         assert_eq!(contention.forecast(0.0), 0.0);
         contention.observe(1.0, 0.0, 1.0);

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The learned form of a worker's curve.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub enum Knowledge {
+pub enum LearnedForm {
     /// No form is proven, so time is assumed to be proportional to the batch.
     ///
     /// This is the case while the worker ran at one size only, or at similar sizes: a fixed cost and a cost

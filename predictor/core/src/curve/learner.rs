@@ -19,9 +19,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::knowledge::Knowledge;
+use super::knowledge::LearnedForm;
 use super::posterior::Posterior;
-use super::shape::{BadPoints, Curve};
+use super::shape::{Curve, PointsError};
 
 /// Learner of the form of a worker's curve.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -75,9 +75,9 @@ impl CurveLearner {
     /// an earlier profile. Batches of more than one micro-batch are ignored.
     ///
     /// # Errors
-    /// - [`BadPoints::Count`] if no point remains, or more than [`MAX_POINTS`](super::MAX_POINTS).
-    /// - [`BadPoints::Value`] if a point has size 0, or a time that is not positive and finite.
-    pub fn profile(&mut self, points: &[(u64, f64)]) -> Result<(), BadPoints> {
+    /// - [`PointsError::Count`] if no point remains, or more than [`MAX_POINTS`](super::MAX_POINTS).
+    /// - [`PointsError::Value`] if a point has size 0, or a time that is not positive and finite.
+    pub fn profile(&mut self, points: &[(u64, f64)]) -> Result<(), PointsError> {
         let is_one = |batch: u64| self.micro_batch.is_none_or(|size| batch <= size);
         let points: Vec<(u64, f64)> = points.iter().copied().filter(|(batch, _)| is_one(*batch)).collect();
         let profile = Curve::through(&points)?;
@@ -146,11 +146,11 @@ impl CurveLearner {
     }
 
     /// Returns the learned form.
-    pub fn knowledge(&self) -> Knowledge {
-        self.belief().map_or(Knowledge::Unproven, |(knowledge, _)| *knowledge)
+    pub fn knowledge(&self) -> LearnedForm {
+        self.belief().map_or(LearnedForm::Unproven, |(knowledge, _)| *knowledge)
     }
 
-    fn belief(&self) -> Option<&(Knowledge, Curve)> {
+    fn belief(&self) -> Option<&(LearnedForm, Curve)> {
         self.learned.as_ref()?.belief()
     }
 }

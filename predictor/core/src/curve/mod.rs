@@ -21,6 +21,6 @@ mod shape;
 mod tests;
 
 pub use inverse::largest;
-pub use knowledge::{Kind, Knowledge};
+pub use knowledge::{Kind, LearnedForm};
 pub use learner::CurveLearner;
-pub use shape::{BadPoints, Curve, MAX_POINTS};
+pub use shape::{Curve, MAX_POINTS, PointsError};

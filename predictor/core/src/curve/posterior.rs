@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::contention::Contention;
 use super::form::Form;
-use super::knowledge::{Kind, Knowledge};
+use super::knowledge::{Kind, LearnedForm};
 use super::shape::Curve;
 
 /// Degrees of freedom of the Student t distribution of errors.
-const FREEDOM: f64 = 4.0;
+const DEGREES_OF_FREEDOM: f64 = 4.0;
 
 /// Scale of log errors: initial value, minimum, and step of its average.
 const SCALE_FIRST: f64 = 0.1;
@@ -39,12 +39,12 @@ const FORGETTING: f64 = 0.998;
 const MAX_LOSS: f64 = 30.0;
 
 /// Initial lead of a profile in log likelihood: it is preferred to forms without evidence.
-const LEAD_OF_PROFILE: f64 = 1.0;
+const PROFILE_LEAD: f64 = 1.0;
 
 /// Lead over the proportional form, in log likelihood, that a form needs to be used. With a curve that is
 /// wrongly estimated as flat, all splits look alike. Batches then stay the same, sizes no longer vary, and
 /// the error is never corrected.
-const PROOF: f64 = 10.0;
+const PROOF_LEAD: f64 = 10.0;
 
 /// Minimum number of changes between classes of sizes before a form is used.
 const MIN_CHANGES: u32 = 4;
@@ -73,7 +73,7 @@ pub(super) struct Posterior {
     jumped: bool,
     candidates: Vec<Candidate>,
     /// The estimate: form, and work over batch; `None` is proportional.
-    belief: Option<(Knowledge, Curve)>,
+    belief: Option<(LearnedForm, Curve)>,
 }
 
 /// A form and its likelihood.
@@ -119,10 +119,10 @@ impl Posterior {
     pub fn add_profile(&mut self, profile: &Curve) {
         self.candidates.retain(|candidate| candidate.form.is_some());
         let best = self.candidates.iter().min_by(|a, b| a.loss.total_cmp(&b.loss));
-        let loss = best.map_or(0.0, |best| best.loss) - LEAD_OF_PROFILE;
+        let loss = best.map_or(0.0, |best| best.loss) - PROFILE_LEAD;
         let curve = work_curve(profile.clone(), self.reference);
         self.candidates.push(Candidate { form: None, curve, contention: None, loss });
-        self.believe();
+        self.update_estimate();
     }
 
     /// Changes the size of micro-batches, if no batch observed exceeds the old or the new one. Forms and
@@ -151,7 +151,7 @@ impl Posterior {
     }
 
     /// Returns the estimate: form, and work over batch; `None` is proportional.
-    pub fn belief(&self) -> Option<&(Knowledge, Curve)> {
+    pub fn belief(&self) -> Option<&(LearnedForm, Curve)> {
         self.belief.as_ref()
     }
 
@@ -199,10 +199,10 @@ impl Posterior {
         for candidate in &mut self.candidates {
             candidate.loss = (candidate.loss - least).min(MAX_LOSS);
         }
-        self.believe();
+        self.update_estimate();
     }
 
-    fn loss_of_proportional(&self) -> f64 {
+    fn proportional_loss(&self) -> f64 {
         let is_proportional = |form: Form| form.fixed_share == 0.0 && !form.saturates();
         let mut proportional =
             self.candidates.iter().filter(|candidate| candidate.form.is_some_and(is_proportional));
@@ -210,7 +210,7 @@ impl Posterior {
     }
 
     /// Updates the estimate: the posterior mean within the family of the most likely form.
-    fn believe(&mut self) {
+    fn update_estimate(&mut self) {
         let (smallest, largest) = self.range;
         // A saturation point outside the observed range cannot be distinguished from a line.
         let open = |candidate: &&Candidate| {
@@ -223,13 +223,13 @@ impl Posterior {
         if best.form.is_some() && self.changes < MIN_CHANGES {
             return;
         }
-        if best.form.is_some() && best.loss + PROOF > self.loss_of_proportional() {
+        if best.form.is_some() && best.loss + PROOF_LEAD > self.proportional_loss() {
             self.belief = None;
             return;
         }
         let Some(form) = best.form else {
             let fixed_share = best.curve.time(1) / best.curve.time(self.reference);
-            let knowledge = Knowledge::Identified { kind: Kind::Measured, fixed_share, saturation: None };
+            let knowledge = LearnedForm::Identified { kind: Kind::Measured, fixed_share, saturation: None };
             self.belief = Some((knowledge, best.curve.clone()));
             return;
         };
@@ -250,7 +250,7 @@ impl Posterior {
             None if mean.fixed_share < FIXED_SHARE_MIN => Kind::Proportional,
             None => Kind::Linear,
         };
-        let knowledge = Knowledge::Identified { kind, fixed_share: mean.fixed_share, saturation };
+        let knowledge = LearnedForm::Identified { kind, fixed_share: mean.fixed_share, saturation };
         self.belief = Some((knowledge, self.work_of(mean)));
     }
 }
@@ -273,7 +273,7 @@ impl Candidate {
             let prior = self.form.map_or(0.0, |form| form.prior());
             self.loss = prior + FORGETTING * (self.loss - prior);
         }
-        self.loss += 0.5 * (FREEDOM + 1.0) * (error * error / FREEDOM).ln_1p();
+        self.loss += 0.5 * (DEGREES_OF_FREEDOM + 1.0) * (error * error / DEGREES_OF_FREEDOM).ln_1p();
     }
 }
 

@@ -27,7 +27,7 @@ enum Shape {
 
 /// No curve can be drawn through the points.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
-pub enum BadPoints {
+pub enum PointsError {
     /// No points, or more than [`MAX_POINTS`].
     #[error("a curve of {0} points is not possible; give 1 to {MAX_POINTS}")]
     Count(usize),
@@ -68,14 +68,14 @@ impl Curve {
     /// never below 0. A single point gives a proportional curve.
     ///
     /// # Errors
-    /// - [`BadPoints::Count`] without points, or with more than [`MAX_POINTS`].
-    /// - [`BadPoints::Value`] if a point has size 0, or a time that is not positive and finite.
-    pub fn through(points: &[(u64, f64)]) -> Result<Self, BadPoints> {
+    /// - [`PointsError::Count`] without points, or with more than [`MAX_POINTS`].
+    /// - [`PointsError::Value`] if a point has size 0, or a time that is not positive and finite.
+    pub fn through(points: &[(u64, f64)]) -> Result<Self, PointsError> {
         if points.is_empty() || points.len() > MAX_POINTS {
-            return Err(BadPoints::Count(points.len()));
+            return Err(PointsError::Count(points.len()));
         }
         if let Some((batch, time_s)) = points.iter().find(|(x, t)| *x == 0 || !t.is_finite() || *t <= 0.0) {
-            return Err(BadPoints::Value(*batch, *time_s));
+            return Err(PointsError::Value(*batch, *time_s));
         }
         Ok(Self { shape: Shape::Points(isotonic(points)), micro_batch: None })
     }

@@ -71,8 +71,8 @@ fn golden_times() {
 
 #[test]
 fn points_that_make_no_curve_are_named() {
-    assert_eq!(Curve::through(&[]), Err(BadPoints::Count(0)));
-    assert_eq!(Curve::through(&[(1, 1.0); 65]), Err(BadPoints::Count(65)));
+    assert_eq!(Curve::through(&[]), Err(PointsError::Count(0)));
+    assert_eq!(Curve::through(&[(1, 1.0); 65]), Err(PointsError::Count(65)));
     let error = Curve::through(&[(1, 1.0), (0, 2.0)]).unwrap_err();
     assert_eq!(
         error.to_string(),

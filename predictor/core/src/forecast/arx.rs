@@ -57,7 +57,7 @@ impl Arx {
     pub fn predict(&self, history: &History, batch: f64) -> f64 {
         let base = self.base.level().ln();
         let inputs = self.scaler.scaled(&self.layout, &self.layout.raw(history, base, batch));
-        history.guard(base + self.rls.predict(&inputs), base)
+        history.clamp_to_recent_range(base + self.rls.predict(&inputs), base)
     }
 
     /// Updates the model: an iteration of `batch` samples, after this history, had this log speed.
@@ -127,7 +127,7 @@ impl PooledArx {
     pub fn predict(&self, share: &Share, history: &History, batch: f64) -> f64 {
         let base = share.base.level().ln();
         let inputs = share.scaler.scaled(&self.layout, &self.layout.raw(history, base, batch));
-        history.guard(base + share.deviation() * self.rls.predict(&inputs), base)
+        history.clamp_to_recent_range(base + share.deviation() * self.rls.predict(&inputs), base)
     }
 
     /// Updates the model: the worker's iteration of `batch` samples, after this history, had this log speed.
@@ -201,7 +201,7 @@ mod tests {
 
     /// The pooled model applies observations of one worker to another worker.
     #[test]
-    fn a_pool_knows_what_any_of_its_workers_knows() {
+    fn a_pool_learns_from_each_of_its_workers() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(6);
         let drivers = DriverSet::new(["load"]);
         let mut pooled = PooledArx::new(ArxSettings::of(InputGroups::All), &drivers);

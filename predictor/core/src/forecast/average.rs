@@ -60,9 +60,9 @@ impl MovingAverage {
 const RUNS: usize = 6;
 /// Initial number of tries in each record, none of them a repeat. A repeat is predicted only after repeats
 /// were observed.
-const DOUBT: f64 = 2.0;
+const PRIOR_TRIES: f64 = 2.0;
 /// Decay of a record per step.
-const RECORD_FADING: f64 = 0.99;
+const RECORD_DECAY: f64 = 0.99;
 
 /// Forecasts a series that is sampled faster than it is measured: each value is repeated until the next
 /// measurement.
@@ -81,7 +81,7 @@ pub struct Hold {
 impl Hold {
     /// Starts with the first value; `alpha` is the factor of the EMA over distinct values.
     pub fn new(alpha: f64, first: f64) -> Self {
-        Self { fresh: Ema::new(alpha, first), last: first, run: 0, record: [(0.0, DOUBT); RUNS] }
+        Self { fresh: Ema::new(alpha, first), last: first, run: 0, record: [(0.0, PRIOR_TRIES); RUNS] }
     }
 
     /// Adds the next value.
@@ -89,8 +89,8 @@ impl Hold {
     pub fn update(&mut self, value: f64) {
         let repeated = value == self.last;
         let (repeats, tries) = &mut self.record[self.run];
-        *repeats = *repeats * RECORD_FADING + f64::from(u8::from(repeated));
-        *tries = *tries * RECORD_FADING + 1.0;
+        *repeats = *repeats * RECORD_DECAY + f64::from(u8::from(repeated));
+        *tries = *tries * RECORD_DECAY + 1.0;
         if repeated {
             self.run = (self.run + 1).min(RUNS - 1);
         } else {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moving_average_forgets_what_left_its_window() {
+    fn a_moving_average_drops_values_outside_its_window() {
         let mut average = MovingAverage::new(2, 9.0);
         assert_eq!(average.level(), 9.0);
         average.update(1.0);

@@ -47,7 +47,7 @@ const PRIOR_POOLED: f64 = 8.0;
 const PRIOR_ARX: f64 = 4.0;
 
 /// Names of the experts without a parameter.
-const PLAIN: [(&str, ExpertKind); 10] = [
+const NAMES_WITHOUT_PARAMETER: [(&str, ExpertKind); 10] = [
     ("last", ExpertKind::Last),
     ("ar", ExpertKind::Ar),
     ("ar_level", ExpertKind::ArLevel),
@@ -119,7 +119,10 @@ impl fmt::Display for ExpertKind {
             Self::Ema(alpha) => write!(f, "ema_{alpha}"),
             Self::Hold(alpha) => write!(f, "hold_{alpha}"),
             plain => {
-                let name = PLAIN.iter().find(|(_, kind)| kind == plain).map_or("", |(name, _)| *name);
+                let name = NAMES_WITHOUT_PARAMETER
+                    .iter()
+                    .find(|(_, kind)| kind == plain)
+                    .map_or("", |(name, _)| *name);
                 f.write_str(name)
             }
         }
@@ -139,7 +142,7 @@ impl FromStr for ExpertKind {
 
     fn from_str(name: &str) -> Result<Self, UnknownExpert> {
         let unknown = || UnknownExpert(name.into());
-        if let Some((_, kind)) = PLAIN.iter().find(|(known, _)| *known == name) {
+        if let Some((_, kind)) = NAMES_WITHOUT_PARAMETER.iter().find(|(known, _)| *known == name) {
             return Ok(*kind);
         }
         let (kind, parameter) = name.split_once('_').ok_or_else(unknown)?;
@@ -225,7 +228,7 @@ mod tests {
         }
         // All experts that can be selected by name are in the list for users.
         let listed: Vec<&str> = EXPERT_NAMES.split(", ").collect();
-        for (name, kind) in PLAIN {
+        for (name, kind) in NAMES_WITHOUT_PARAMETER {
             assert_eq!(listed.contains(&name), kind != ExpertKind::Narx, "{name}");
         }
         for unknown in ["", "ema", "ema_0", "ema_1.5", "ema_NaN", "ma_0", "ma_x", "oracle"] {

@@ -130,7 +130,7 @@ impl History {
     }
 
     /// Clamps a forecast of log speed to the recent range. Returns `fallback` if the forecast is not finite.
-    pub fn guard(&self, forecast: f64, fallback: f64) -> f64 {
+    pub fn clamp_to_recent_range(&self, forecast: f64, fallback: f64) -> f64 {
         let (low, high) =
             self.recent.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
                 (low.min(*value), high.max(*value))

@@ -57,10 +57,15 @@ mod tests {
         history.boundary(&[Some(0.5)]);
         scaler.learn(&layout.raw(&history, 0.0, 8.0));
         history.boundary(&[Some(0.7)]);
-        let told = scaler.scaled(&layout, &layout.raw(&history, 0.0, 8.0));
+        let with_reading = scaler.scaled(&layout, &layout.raw(&history, 0.0, 8.0));
         history.boundary(&[None]);
-        let silent = scaler.scaled(&layout, &layout.raw(&history, 0.0, 8.0));
-        assert!(told.iter().zip(&silent).any(|(told, silent)| told != silent));
-        assert!(silent.iter().all(|input| input.is_finite()));
+        let without_reading = scaler.scaled(&layout, &layout.raw(&history, 0.0, 8.0));
+        assert!(
+            with_reading
+                .iter()
+                .zip(&without_reading)
+                .any(|(with_reading, without_reading)| with_reading != without_reading)
+        );
+        assert!(without_reading.iter().all(|input| input.is_finite()));
     }
 }

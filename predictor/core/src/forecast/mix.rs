@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 /// Share of the weight that is distributed evenly at each step.
 const FIXED_SHARE: f64 = 0.005;
 /// Weight of an expert that is added later, until it has a record.
-const ADMISSION_SHARE: f64 = 0.02;
+const NEW_EXPERT_WEIGHT: f64 = 0.02;
 /// Decay of regrets and losses per step: regimes older than some hundred iterations fade.
-const FADING: f64 = 0.99;
+const DECAY: f64 = 0.99;
 
 /// Weights of experts, learned from their records.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -50,8 +50,8 @@ impl Mix {
 
     /// Appends an expert. It starts without a record and with a small weight, which is taken from all others
     /// proportionally.
-    pub fn admit(&mut self) {
-        let share = ADMISSION_SHARE;
+    pub fn add_expert(&mut self) {
+        let share = NEW_EXPERT_WEIGHT;
         for weights in [&mut self.weights, &mut self.prior] {
             weights.iter_mut().for_each(|weight| *weight *= 1.0 - share);
             weights.push(share);
@@ -99,11 +99,11 @@ impl Mix {
         let choice = (self.records.len() as f64).ln();
         for (record, forecast) in self.records.iter_mut().zip(forecasts) {
             let regret = slope * (mixed - forecast);
-            record.squared_error = FADING * record.squared_error + (forecast - actual).powi(2);
-            record.scored = FADING * record.scored + 1.0;
-            record.squared_regret = FADING * record.squared_regret + regret * regret;
-            record.regret_max = (FADING * record.regret_max).max(regret.abs());
-            record.regret = FADING * record.regret + regret - record.learning_rate(choice) * regret * regret;
+            record.squared_error = DECAY * record.squared_error + (forecast - actual).powi(2);
+            record.scored = DECAY * record.scored + 1.0;
+            record.squared_regret = DECAY * record.squared_regret + regret * regret;
+            record.regret_max = (DECAY * record.regret_max).max(regret.abs());
+            record.regret = DECAY * record.regret + regret - record.learning_rate(choice) * regret * regret;
         }
         self.reweigh(choice);
     }
@@ -162,7 +162,7 @@ mod tests {
 
     /// An expert that was the worst for a long time leads soon after it becomes the best.
     #[test]
-    fn a_fallen_expert_comes_back() {
+    fn an_expert_regains_its_weight() {
         let mut mix = Mix::new(&[1.0; 2]);
         for _ in 0..500 {
             mix.score(&[1.0, 0.0], 0.0);
@@ -182,9 +182,9 @@ mod tests {
         for _ in 0..100 {
             mix.score(&[0.1, 1.0], 0.0);
         }
-        mix.admit();
+        mix.add_expert();
         assert!((mix.weights().iter().sum::<f64>() - 1.0).abs() < 1e-12);
-        assert_eq!((mix.weights()[2], mix.log_rmse(2)), (ADMISSION_SHARE, None));
+        assert_eq!((mix.weights()[2], mix.log_rmse(2)), (NEW_EXPERT_WEIGHT, None));
         for _ in 0..100 {
             mix.score(&[0.1, 1.0, 0.5], 0.0);
         }

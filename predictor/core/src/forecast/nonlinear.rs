@@ -111,6 +111,6 @@ impl FittedExpert {
         let raw = self.layout.raw(history, base, batch);
         let filled: Vec<f64> = self.scaler.filled(&raw).collect();
         let inputs: Vec<f64> = self.columns.iter().map(|at| filled[*at]).collect();
-        history.guard(base + self.network.predict_row(&inputs), base)
+        history.clamp_to_recent_range(base + self.network.predict_row(&inputs), base)
     }
 }

@@ -54,13 +54,13 @@ impl RecursiveLeastSquares {
                 *gain = (*gain - weighted[i] * weighted_j * step) * keep;
             }
         }
-        self.rein_in();
+        self.reset_large_gains();
     }
 
     /// Resets inputs whose gain has grown too large. The gain of a constant input grows without limit
     /// (wind-up) until one change ruins the model. Only these inputs are reset: an input that is always
     /// absent must not remove the evidence of the others.
-    fn rein_in(&mut self) {
+    fn reset_large_gains(&mut self) {
         let n = self.width();
         let sound = 0.0..=GAIN_GROWTH_MAX * self.prior_gain;
         for i in 0..n {
@@ -172,7 +172,7 @@ mod tests {
 
     /// With full trust, the new model behaves exactly like the earlier one.
     #[test]
-    fn a_warm_start_goes_on_where_the_other_stood() {
+    fn a_warm_start_continues_from_the_former_worker() {
         let mut earlier = RecursiveLeastSquares::new(2, 1.0, 0.99);
         for k in 0..50 {
             let x = [f64::from(k % 7) - 3.0, f64::from(k % 5) - 2.0];
@@ -188,7 +188,7 @@ mod tests {
 
     /// Inputs that are constant for a long time and then change do not ruin the coefficients.
     #[test]
-    fn standing_still_does_not_wind_the_gain_up() {
+    fn a_constant_input_does_not_increase_the_gain() {
         let mut rls = RecursiveLeastSquares::new(2, 10.0, 0.95);
         for _ in 0..10_000 {
             rls.update(&[1.0, 0.0], 0.1);
@@ -199,7 +199,7 @@ mod tests {
 
     /// An input that is always absent does not change the gain of the others.
     #[test]
-    fn an_input_that_never_comes_takes_no_evidence_away() {
+    fn a_missing_input_removes_no_evidence() {
         let mut with = RecursiveLeastSquares::new(2, 10.0, 0.99);
         let mut without = RecursiveLeastSquares::new(1, 10.0, 0.99);
         for k in 0..2000 {

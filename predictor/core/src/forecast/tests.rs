@@ -61,7 +61,7 @@ fn a_constant_speed_is_forecast_exactly() {
 
 /// If a driver announces each slow iteration, the mix is far better than forecasts from past speeds.
 #[test]
-fn a_driver_that_announces_a_slowdown_is_believed() {
+fn a_driver_that_announces_a_slowdown_is_used() {
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
     let (mut mix, mut last, mut count) = (0.0, 0.0, 0);
     let mut forecaster = forecaster(&["psi_cpu_some"]);
@@ -84,7 +84,7 @@ fn a_driver_that_announces_a_slowdown_is_believed() {
 
 /// After a change of regime, the mix follows within a few iterations.
 #[test]
-fn a_new_regime_takes_a_few_iterations() {
+fn a_new_regime_is_learned_within_a_few_iterations() {
     let mut forecaster = forecaster(&[]);
     for _ in 0..300 {
         forecaster.observe(&[(0, observation(100.0))]);
@@ -180,7 +180,7 @@ fn state_survives_storage() {
 /// The speed follows a curve that linear models cannot learn (the logistic map). Once a network is fitted and
 /// installed, the mix gives it most of the weight.
 #[test]
-fn a_network_joins_and_is_believed_where_it_is_better() {
+fn a_network_joins_the_mix_and_gains_weight_when_it_is_better() {
     let mut state = 0.37f64;
     let mut next = || {
         state = 3.9 * state * (1.0 - state);
@@ -213,7 +213,7 @@ fn a_network_joins_and_is_believed_where_it_is_better() {
 /// The forecast of a worker that was away does not change until it is measured again; then its level and its
 /// interval start again.
 #[test]
-fn who_was_away_starts_anew_with_what_it_knew() {
+fn a_returning_worker_restarts_with_its_models() {
     let mut job = JobForecaster::new(DriverSet::default());
     let seen = |speed: f64| [("w", Observation::new(speed, 1.0).unwrap())];
     for k in 0..60 {

@@ -13,7 +13,7 @@ use crate::series::{DriverSet, Observation};
 
 /// Share of an earlier worker's evidence that a new worker starts with. It is enough to skip the first
 /// hundred iterations, and small enough that differences are learned quickly.
-const WARM_TRUST: f64 = 0.1;
+const WARM_START_TRUST: f64 = 0.1;
 
 /// State of one measured worker. It is created with the first observation, so a forecast always exists.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ impl WorkerForecaster {
             Some((_, expert)) => *expert = network,
             None => {
                 self.experts.push((ExpertKind::Narx, network));
-                self.mix.admit();
+                self.mix.add_expert();
             }
         }
     }
@@ -125,7 +125,7 @@ impl WorkerForecaster {
         self.mix.warm_start(&earlier.mix);
         for (kind, expert) in &mut self.experts {
             if let Some((_, earlier)) = earlier.experts.iter().find(|(other, _)| other == kind) {
-                expert.warm_start(earlier, WARM_TRUST);
+                expert.warm_start(earlier, WARM_START_TRUST);
             }
         }
     }

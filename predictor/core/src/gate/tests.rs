@@ -43,7 +43,7 @@ fn golden() {
 }
 
 #[test]
-fn rules_in_their_order() {
+fn rules_apply_in_order() {
     let tasklets = [
         (Kind::Compute, 100.0),
         (Kind::Receive, 500.0),
@@ -86,7 +86,7 @@ fn between_tasklets_the_slow_down_decides() {
 }
 
 #[test]
-fn alone_more_is_in_flight() {
+fn a_single_client_keeps_more_in_flight() {
     let mut gate = gate(1.1, &[(Kind::Compute, 100.0)]);
     assert_eq!(gate.verdict(), Verdict { open: true, rule: Rule::NoForeground, in_flight: 4 });
     gate.begins(0);
@@ -96,7 +96,7 @@ fn alone_more_is_in_flight() {
 }
 
 #[test]
-fn a_benchmark_is_the_median_of_what_can_be_kept() {
+fn a_benchmark_is_the_median_of_the_usable_times() {
     let mut benchmark = Benchmark::default();
     for us in [90.0, f64::NAN, 5000.0, -1.0, 110.0, 100.0] {
         benchmark.observe(0, Kind::Compute, us);
@@ -112,7 +112,7 @@ fn a_benchmark_is_the_median_of_what_can_be_kept() {
 }
 
 #[test]
-fn limits_that_are_none() {
+fn absent_limits() {
     for ratio in [0.99, 10.1, f64::NAN, f64::INFINITY] {
         assert!(Limit::new(ratio).is_err(), "{ratio}");
     }

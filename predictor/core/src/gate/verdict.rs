@@ -10,7 +10,7 @@ pub const PIECE_US: f64 = 500.0;
 pub const GAP_US: f64 = 500.0;
 
 /// Weight of the newest time in the moving average of recent times.
-const FOLLOWS: f64 = 0.1;
+const RECENT_WEIGHT: f64 = 0.1;
 
 /// Maximum number of pieces on the device at once with a foreground, and without one.
 const IN_FLIGHT: usize = 1;
@@ -108,7 +108,7 @@ impl Gate {
         tasklet.recent_us = if took_us > limit * tasklet.benchmark_us {
             took_us
         } else {
-            tasklet.recent_us + FOLLOWS * (took_us - tasklet.recent_us)
+            tasklet.recent_us + RECENT_WEIGHT * (took_us - tasklet.recent_us)
         };
     }
 

@@ -10,7 +10,7 @@ use crate::allocate::{Scenarios, Share};
 
 /// Returns for each worker, by rank, the minimum of `x_wi` over the scenarios, in samples. Each worker's
 /// speed is its speed at its batch in `batches`.
-pub fn least_parts(shares: &[Share], batches: &[u64], scenarios: &Scenarios) -> Vec<f64> {
+pub fn min_completed(shares: &[Share], batches: &[u64], scenarios: &Scenarios) -> Vec<f64> {
     let total: u64 = batches.iter().sum();
     let speed = |(share, batch): (&Share, &u64)| {
         let batch = (*batch).max(1);
@@ -40,7 +40,7 @@ mod tests {
         let swings: Vec<f64> = (0..8).map(|k| if k % 2 == 0 { -(2f64.ln()) } else { 0.0 }).collect();
         let scenarios = Scenarios::from_residuals(&[swings, vec![0.0; 8]]);
         let shares = vec![Share::new(Curve::at_speed(10.0)); 2];
-        let parts = least_parts(&shares, &[30, 30], &scenarios);
+        let parts = min_completed(&shares, &[30, 30], &scenarios);
         assert!((parts[0] - 20.0).abs() < 1e-9 && (parts[1] - 30.0).abs() < 1e-9, "{parts:?}");
     }
 }

@@ -71,7 +71,7 @@ pub struct Peer {
 /// The others will finish the remaining samples after `left / speed`, and the last of them up to one chunk
 /// later.
 #[derive(Debug, Clone)]
-pub struct Judge<'a> {
+pub struct ClaimPolicy<'a> {
     chunks: &'a [u64],
     members: &'a [Peer],
     /// Index of this member, if `members` includes it.
@@ -88,7 +88,7 @@ pub struct Judge<'a> {
     left: u64,
 }
 
-impl<'a> Judge<'a> {
+impl<'a> ClaimPolicy<'a> {
     /// Returns the judge of a member of a pool with these chunks and these other members.
     pub fn new(chunks: &'a [u64], others: &'a [Peer]) -> Self {
         Self::of(chunks, others, None)
@@ -181,7 +181,7 @@ mod tests {
         /// With any order of actions, and with members that leave at any time, each chunk is claimed exactly
         /// once. This holds over several iterations of a counter that is never reset.
         #[test]
-        fn every_chunk_is_taken_exactly_once(
+        fn every_chunk_is_claimed_exactly_once(
             chunks in 0usize..20, members in 1usize..6, began_at in any::<i64>(),
             acts in prop::collection::vec((0usize..6, any::<bool>()), 300),
         ) {
@@ -218,12 +218,12 @@ mod tests {
     fn the_slow_decline_at_the_end_and_the_fast_do_not() {
         let members = [Peer { base_end_s: 1.0, speed: 10.0 }; 4];
         let chunks = [20, 10, 10, 4, 4];
-        let mut judge = Judge::of_member(&chunks, &members, 2);
+        let mut judge = ClaimPolicy::of_member(&chunks, &members, 2);
         // A chunk of 20 takes 3 s or 4 s. The others would need 1.6 s for all 48 samples, and the last of
         // them 2 s more.
         assert!(!judge.declines(1.0, 0.15, 0.0));
         assert!(judge.declines(1.0, 0.2, 0.0));
-        assert!(Judge::new(&chunks, &members[..3]).declines(1.0, 0.2, 0.0));
+        assert!(ClaimPolicy::new(&chunks, &members[..3]).declines(1.0, 0.2, 0.0));
         judge.saw(0, 1.0);
         judge.saw(3, 2.0);
         // In 2 s the others did 30 samples and 20 more, of which 12 may not be done yet. The last four
@@ -234,6 +234,6 @@ mod tests {
         assert!(!judge.is_empty());
         judge.saw(4, 3.0);
         assert!(judge.is_empty());
-        assert!(!Judge::new(&chunks, &[]).declines(0.0, 1e9, 1.0), "the pool has no other member");
+        assert!(!ClaimPolicy::new(&chunks, &[]).declines(0.0, 1e9, 1.0), "the pool has no other member");
     }
 }

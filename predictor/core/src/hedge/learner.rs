@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::play::Took;
+use super::play::TailWork;
 use crate::curve::CurveLearner;
 use crate::series::Observation;
 
@@ -45,7 +45,7 @@ pub struct Parts {
     /// Compute time of the base in seconds.
     pub base_s: f64,
     /// The claimed part.
-    pub tail: Took,
+    pub tail: TailWork,
 }
 
 impl Parts {
@@ -72,7 +72,7 @@ impl Parts {
     /// Returns the average samples of a chunk, rounded and at least 1, and the number of such chunks in the
     /// tail, as a real number so that rounding loses no samples.
     fn chunks(&self) -> Option<(u64, f64)> {
-        let Took { samples, chunks, .. } = self.tail;
+        let TailWork { samples, chunks, .. } = self.tail;
         let chunk = ((samples as f64 / chunks.max(1) as f64).round() as u64).max(1);
         (samples > 0).then(|| (chunk, samples as f64 / chunk as f64))
     }
@@ -112,7 +112,7 @@ impl ChunkCost {
 
     /// Returns the smallest chunk to try on a worker with such a batch: half of the smallest chunk computed
     /// so far, so that an unknown cost is approached step by step.
-    pub fn trusted(&self, batch: u64) -> u64 {
+    pub fn min_trial_chunk(&self, batch: u64) -> u64 {
         let known = self.smallest.map(|smallest| (smallest / 2.0) as u64);
         known.unwrap_or(batch / FIRST_PART).max(1)
     }
@@ -124,7 +124,7 @@ mod tests {
 
     /// 40 samples in 0.7 s, then 20 in four chunks in 0.2 s.
     fn parts() -> Parts {
-        let tail = Took { samples: 20, chunks: 4, compute_s: 0.2, claim_s: 0.01 };
+        let tail = TailWork { samples: 20, chunks: 4, compute_s: 0.2, claim_s: 0.01 };
         Parts { base: 40, base_s: 0.7, tail }
     }
 
@@ -137,9 +137,9 @@ mod tests {
         assert_eq!(curve, same);
         let seen = parts().observation(&curve).unwrap();
         assert_eq!((seen.batch, seen.compute_time_s), (60.0, 0.7 + 0.2));
-        let uneven = Parts { tail: Took { chunks: 3, ..parts().tail }, ..parts() };
+        let uneven = Parts { tail: TailWork { chunks: 3, ..parts().tail }, ..parts() };
         assert!((uneven.observation(&curve).unwrap().batch - 60.0).abs() < 1e-12, "chunks of 6 2/3");
-        let nothing = Parts { base: 0, base_s: 0.0, tail: Took::default() };
+        let nothing = Parts { base: 0, base_s: 0.0, tail: TailWork::default() };
         nothing.measure(&mut curve, None);
         assert_eq!((curve, nothing.observation(&CurveLearner::new())), (same, None));
     }
@@ -147,18 +147,18 @@ mod tests {
     /// Computed by hand: 17.5 ms for a sample of the base, 20 ms for a sample of the tail. Four chunks cost
     /// 400 / 17.5 - 20 samples more; the prior counts another four chunks without extra cost.
     #[test]
-    fn what_chunks_cost_is_told_within_an_iteration_and_fades() {
+    fn the_cost_of_chunks_is_learned_per_iteration_and_decays() {
         let mut cost = ChunkCost::default();
         let close =
             |value: f64, expected: f64| assert!((value - expected).abs() < 1e-12, "{value}, {expected}");
-        assert_eq!((cost.overhead(), cost.claim_s(), cost.trusted(100)), (0.0, CLAIM_FIRST_S, 6));
-        let slow = Took { compute_s: 0.4, ..parts().tail };
+        assert_eq!((cost.overhead(), cost.claim_s(), cost.min_trial_chunk(100)), (0.0, CLAIM_FIRST_S, 6));
+        let slow = TailWork { compute_s: 0.4, ..parts().tail };
         cost.observe(&Parts { tail: slow, ..parts() });
         let overhead = (0.4 / 0.0175 - 20.0) / 8.0;
         close(cost.overhead(), overhead);
         close(cost.claim_s(), (0.01 + 4.0 * CLAIM_FIRST_S) / 9.0);
-        assert_eq!(cost.trusted(100), 2);
-        let whole = Parts { tail: Took::default(), ..parts() };
+        assert_eq!(cost.min_trial_chunk(100), 2);
+        let whole = Parts { tail: TailWork::default(), ..parts() };
         (0..200).for_each(|_| cost.observe(&whole));
         assert!(cost.overhead() < overhead / 100.0, "it is tried again");
     }

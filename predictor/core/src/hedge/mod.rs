@@ -22,11 +22,11 @@ pub mod claim;
 pub mod learner;
 pub mod play;
 
-use bases::least_parts;
+use bases::min_completed;
 pub use chunks::chunks;
-pub use claim::{CLAIM, Counter, Judge, LEAVE, Peer};
+pub use claim::{CLAIM, ClaimPolicy, Counter, LEAVE, Peer};
 pub use learner::ChunkCost;
-pub use play::{ClaimCost, Hand, Took, play};
+pub use play::{ClaimCost, PoolMember, TailWork, play};
 
 use crate::allocate::{Scenarios, Share};
 
@@ -60,9 +60,9 @@ struct Shape {
 
 /// Number of workers above which bases are smaller: in every step about n / 129 of n workers have a larger
 /// error than in their last 128 iterations.
-const FEW_WORKERS: f64 = 64.0;
+const FULL_BASE_WORKERS: f64 = 64.0;
 /// Exponent with which bases decrease in the number of workers.
-const MANY_WORKERS: f64 = 0.2;
+const BASE_EXPONENT: f64 = 0.2;
 
 /// Options and costs of hedging.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -114,10 +114,11 @@ pub fn hedge(
     if scenarios.is_empty() || costs.iter().flatten().count() < 2 {
         return None;
     }
-    let parts = least_parts(shares, batches, scenarios);
+    let parts = min_completed(shares, batches, scenarios);
     let draft = Draft { batches, shares, costs, scenarios, terms, parts: &parts };
     let most = batches.iter().max().map_or(0, |batch| batch / 2);
-    let known = batches.iter().zip(costs).filter_map(|(batch, cost)| Some(cost.as_ref()?.trusted(*batch)));
+    let known =
+        batches.iter().zip(costs).filter_map(|(batch, cost)| Some(cost.as_ref()?.min_trial_chunk(*batch)));
     let smallest = known.fold(terms.min_chunk, u64::max).next_multiple_of(terms.quantum);
     let sizes = std::iter::successors(Some(smallest), |size| size.checked_mul(2));
     let by_size = sizes.take_while(|size| *size <= most).map(|size| (SHAPES[0], size));
@@ -132,7 +133,7 @@ struct Draft<'a> {
     costs: &'a [Option<ChunkCost>],
     scenarios: &'a Scenarios,
     terms: &'a Terms,
-    /// Minimum samples of each worker over the scenarios (`least_parts`).
+    /// Minimum samples of each worker over the scenarios (`min_completed`).
     parts: &'a [f64],
 }
 
@@ -182,10 +183,11 @@ impl Draft<'_> {
         let quantum = self.terms.quantum;
         // If the global batch is not a multiple of the quantum, one worker's batch includes the remainder.
         let odd = self.batches[rank] % quantum;
-        let rare = (FEW_WORKERS / self.batches.len() as f64).min(1.0).powf(MANY_WORKERS);
-        let surely = (part * rare * self.parts[rank]) as u64;
+        let worker_count_factor =
+            (FULL_BASE_WORKERS / self.batches.len() as f64).min(1.0).powf(BASE_EXPONENT);
+        let certain_samples = (part * worker_count_factor * self.parts[rank]) as u64;
         let floor = self.shares[rank].floor.next_multiple_of(quantum);
-        (surely / quantum * quantum).max(floor).min(self.batches[rank] - odd) + odd
+        (certain_samples / quantum * quantum).max(floor).min(self.batches[rank] - odd) + odd
     }
 
     /// Returns these workers' part of the tail: their batches without a tail minus their bases.
@@ -211,7 +213,7 @@ impl Draft<'_> {
 
     /// Returns the mean step time over the scenarios, in seconds.
     fn step_s(&self, hedged: &Hedged) -> f64 {
-        mean(self.rows().map(|factors| self.played_s(hedged, factors)))
+        mean(self.rows().map(|factors| self.simulated_s(hedged, factors)))
     }
 
     /// Returns the mean step time over the same scenarios without a tail, in seconds.
@@ -225,13 +227,13 @@ impl Draft<'_> {
         mean(self.rows().map(step_s))
     }
 
-    fn played_s(&self, hedged: &Hedged, factors: &[f64]) -> f64 {
+    fn simulated_s(&self, hedged: &Hedged, factors: &[f64]) -> f64 {
         let compute_s = |rank: usize, samples: u64| factors[rank] * self.shares[rank].curve.time(samples);
         let mut busy_s: Vec<f64> =
             (0..factors.len()).map(|rank| compute_s(rank, hedged.bases[rank])).collect();
         for pool in &hedged.pools {
-            let hand = |rank: &usize| Hand { base: hedged.bases[*rank], base_s: busy_s[*rank] };
-            let hands: Vec<Hand> = pool.members.iter().map(hand).collect();
+            let hand = |rank: &usize| PoolMember { base: hedged.bases[*rank], base_s: busy_s[*rank] };
+            let hands: Vec<PoolMember> = pool.members.iter().map(hand).collect();
             let time_s = |member: usize, samples: u64| {
                 let overhead = self.costs[pool.members[member]].map_or(0.0, |cost| cost.overhead());
                 factors[pool.members[member]] * (samples as f64 + overhead) / pool.expected[member].speed

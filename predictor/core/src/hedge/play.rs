@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::claim::{CLAIM, Counter, Judge, LEAVE, Peer};
+use super::claim::{CLAIM, ClaimPolicy, Counter, LEAVE, Peer};
 
 /// Cost of claims.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -16,7 +16,7 @@ pub struct ClaimCost {
 
 /// A member of a pool in an iteration.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Hand {
+pub struct PoolMember {
     /// Samples of the base.
     pub base: u64,
     /// Compute time of the base in seconds.
@@ -25,7 +25,7 @@ pub struct Hand {
 
 /// Part of a tail that a worker computed.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Took {
+pub struct TailWork {
     /// Number of samples.
     pub samples: u64,
     /// Number of chunks.
@@ -73,15 +73,15 @@ impl PartialOrd for Free {
 /// its last claim.
 pub fn play(
     chunks: &[u64],
-    hands: &[Hand],
+    hands: &[PoolMember],
     expected: &[Peer],
     time_s: impl Fn(usize, u64) -> f64,
     cost: ClaimCost,
-) -> Vec<Took> {
+) -> Vec<TailWork> {
     let counter = Counter::new(0, chunks.len(), hands.len());
-    let mut judges: Vec<Judge<'_>> =
-        (0..hands.len()).map(|member| Judge::of_member(chunks, expected, member)).collect();
-    let mut took = vec![Took::default(); hands.len()];
+    let mut judges: Vec<ClaimPolicy<'_>> =
+        (0..hands.len()).map(|member| ClaimPolicy::of_member(chunks, expected, member)).collect();
+    let mut took = vec![TailWork::default(); hands.len()];
     let mut must_stay = vec![false; hands.len()];
     let mut free: BinaryHeap<Free> =
         hands.iter().enumerate().map(|(member, hand)| Free::new(hand.base_s, member)).collect();
@@ -116,7 +116,7 @@ pub fn play(
 }
 
 /// Returns the seconds per sample that a member has measured in this iteration.
-fn pace_s(hand: &Hand, took: &Took, expected: &Peer) -> f64 {
+fn pace_s(hand: &PoolMember, took: &TailWork, expected: &Peer) -> f64 {
     let samples = hand.base + took.samples;
     if samples == 0 { 1.0 / expected.speed } else { (hand.base_s + took.compute_s) / samples as f64 }
 }

@@ -13,7 +13,7 @@ fn terms(min_chunk: u64, quantum: u64) -> Terms {
 /// Returns the cost of a worker that has computed chunks of this size without extra cost.
 fn tried(chunk: u64) -> Option<ChunkCost> {
     let mut cost = ChunkCost::default();
-    let tail = Took { samples: chunk, chunks: 1, compute_s: chunk as f64, claim_s: 1e-3 };
+    let tail = TailWork { samples: chunk, chunks: 1, compute_s: chunk as f64, claim_s: 1e-3 };
     cost.observe(&Parts { base: 100, base_s: 100.0, tail });
     Some(cost)
 }
@@ -44,7 +44,7 @@ fn good_forecasts_and_dear_chunks_need_no_tail() {
         None,
         "claims cost more than a tail gains"
     );
-    let tail = Took { samples: 2, chunks: 1, compute_s: 60.0, claim_s: 1e-3 };
+    let tail = TailWork { samples: 2, chunks: 1, compute_s: 60.0, claim_s: 1e-3 };
     let mut dear = ChunkCost::default();
     (0..100).for_each(|_| dear.observe(&Parts { base: 100, base_s: 100.0, tail }));
     assert!(dear.overhead() > 50.0);
@@ -143,12 +143,12 @@ proptest! {
         let base = each * 6 / 10;
         let tail = (each - base) * paces.len() as u64;
         let chunks = chunks(tail, 2 * paces.len(), smallest, 1);
-        let hands: Vec<Hand> = paces.iter().map(|pace| Hand { base, base_s: base as f64 * pace }).collect();
+        let hands: Vec<PoolMember> = paces.iter().map(|pace| PoolMember { base, base_s: base as f64 * pace }).collect();
         let expected = vec![Peer { base_end_s: base as f64, speed: 1.0 }; paces.len()];
         let cost = ClaimCost { latency_s: latency, busy_s: 0.0 };
         let took = play(&chunks, &hands, &expected, |member, samples| paces[member] * samples as f64, cost);
         prop_assert_eq!(took.iter().map(|took| took.samples).sum::<u64>(), tail);
-        let end_s = |(hand, took): (&Hand, &Took)| hand.base_s + took.compute_s + took.claim_s;
+        let end_s = |(hand, took): (&PoolMember, &TailWork)| hand.base_s + took.compute_s + took.claim_s;
         let step_s = hands.iter().zip(&took).map(end_s).fold(0.0, f64::max);
         let speed: f64 = paces.iter().map(|pace| 1.0 / pace).sum();
         let ideal_s = (each * paces.len() as u64) as f64 / speed;

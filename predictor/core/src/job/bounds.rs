@@ -12,7 +12,7 @@ pub struct Bounds {
     /// Maximum number of samples in the local batch.
     pub cap: Option<u64>,
     /// Maximum number of samples, including those that it claims from a tail.
-    pub in_all: Option<u64>,
+    pub max_total_batch: Option<u64>,
     /// Maximum number of samples that fit into memory at once, if it does not accumulate. No chunk may be
     /// larger.
     pub at_once: Option<u64>,
@@ -28,11 +28,18 @@ impl JobState {
         let spec = &self.spec;
         let Some(worker) = self.workers.get(id) else {
             let cap = spec.max_local_batch;
-            return Bounds { floor: 0, cap, in_all: cap, at_once: None, micro_batch: None, tightest: None };
+            return Bounds {
+                floor: 0,
+                cap,
+                max_total_batch: cap,
+                at_once: None,
+                micro_batch: None,
+                tightest: None,
+            };
         };
         let none = WorkerOverride::default();
         let operator = worker.operator_override.as_ref().unwrap_or(&none);
-        let said = [
+        let configured = [
             (spec.max_local_batch, CapReason::Job),
             (worker.request.max_local_batch, CapReason::Worker),
             (operator.max_local_batch, CapReason::Operator),
@@ -48,27 +55,27 @@ impl JobState {
         let mut bounds = Bounds {
             floor: self.floor().max(worker.request.min_local_batch.unwrap_or(0)),
             cap: None,
-            in_all: None,
+            max_total_batch: None,
             at_once: None,
             micro_batch: None,
-            tightest: [tightest(&said), fits].into_iter().flatten().min_by_key(|(cap, _)| *cap),
+            tightest: [tightest(&configured), fits].into_iter().flatten().min_by_key(|(cap, _)| *cap),
         };
         bounds.floor = operator.min_local_batch.unwrap_or(bounds.floor);
         if spec.accumulation {
             bounds.micro_batch = bounds.tightest.map(|(cap, _)| cap);
-            bounds.in_all = operator.max_local_batch;
+            bounds.max_total_batch = operator.max_local_batch;
         } else {
-            bounds.in_all = tightest(&said).map(|(cap, _)| cap);
+            bounds.max_total_batch = tightest(&configured).map(|(cap, _)| cap);
             bounds.at_once = fits.map(|(cap, _)| cap);
         }
         if let Some(pinned) = operator.pinned_local_batch {
             bounds.floor = pinned;
-            bounds.in_all = Some(pinned);
+            bounds.max_total_batch = Some(pinned);
         }
         if operator.paused {
-            (bounds.floor, bounds.in_all) = (0, Some(0));
+            (bounds.floor, bounds.max_total_batch) = (0, Some(0));
         }
-        bounds.cap = bounds.in_all;
+        bounds.cap = bounds.max_total_batch;
         if let Some(most) = bounds.at_once {
             // A batch that does not fit into memory cannot run, so a learned cap takes precedence over every
             // floor.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evenstep_protocol::{AllocateAnswer, AllocateRequest, Allocation, Decision, WorkerId};
+use evenstep_protocol::{AllocateRequest, AllocateResponse, Allocation, Decision, WorkerId};
 
 use super::background;
 use super::bounds::Bounds;
@@ -10,14 +10,14 @@ use super::learning_rate;
 use super::reason;
 use super::state::JobState;
 use super::tail::{self, Hedging};
-use crate::learning_rate::{LearningRateError, Upcoming};
+use crate::learning_rate::{LearningRateError, PendingInstruction};
 use crate::plan::{
     InForce, Measured, Objective, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, plan, plan_by_cost,
 };
 
 /// The reason why an iteration has no allocation.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum Undecided {
+pub enum DecideError {
     /// The bounds or the sizes do not allow an allocation.
     #[error(transparent)]
     Unplannable(#[from] Unplannable),
@@ -28,15 +28,15 @@ pub enum Undecided {
 
 /// A planned iteration that is not yet part of the state; see [`JobState::apply`].
 #[derive(Debug, Clone)]
-pub struct Decided {
+pub struct PlannedIteration {
     /// The allocation.
-    pub answer: Arc<AllocateAnswer>,
+    pub answer: Arc<AllocateResponse>,
     /// The new plan; `None` if the current plan remains.
     in_force: Option<(Vec<WorkerId>, InForce)>,
-    instruction: Upcoming,
+    instruction: PendingInstruction,
 }
 
-impl Decided {
+impl PlannedIteration {
     /// Whether the learning-rate state changes in a way that later instructions depend on: it must then be stored with the
     /// allocation.
     pub fn changes_learning_rate(&self) -> bool {
@@ -52,9 +52,9 @@ impl JobState {
     /// or any later one. The learning-rate instructions from it on are discarded.
     ///
     /// # Errors
-    /// [`Undecided`] if the bounds, the sizes or the learning-rate rule do not allow an allocation. The state
+    /// [`DecideError`] if the bounds, the sizes or the learning-rate rule do not allow an allocation. The state
     /// never changes before [`Self::apply`].
-    pub fn decide(&self, request: &AllocateRequest) -> Result<Decided, Undecided> {
+    pub fn decide(&self, request: &AllocateRequest) -> Result<PlannedIteration, DecideError> {
         let iteration = request.iteration;
         let live = self.live();
         let whole_batch = self.global_batch();
@@ -97,32 +97,32 @@ impl JobState {
         if let Some(wanted) = self.spec.background.filter(|_| !measures) {
             background::set_budgets(&mut allocations, &outlooks, hedging.as_ref(), wanted);
         }
-        let mut answer = AllocateAnswer {
+        let mut answer = AllocateResponse {
             job_id: request.job_id.clone(),
             generation: self.members.generation(),
             iteration,
             global_batch,
             allocations,
             tail: hedging.map(|hedging| hedging.tail),
-            optimizer: learning_rate::on_the_wire(self.spec.rule, instruction.instruction()),
+            optimizer: learning_rate::to_wire(self.spec.rule, instruction.instruction()),
             decision,
         };
         tail::append_reason(&mut answer);
         let in_force = ragged.is_none().then(|| plan.in_force());
         let in_force = in_force.map(|in_force| (live, in_force));
-        Ok(Decided { answer: Arc::new(answer), in_force, instruction })
+        Ok(PlannedIteration { answer: Arc::new(answer), in_force, instruction })
     }
 
     /// Applies a planned iteration to the state: its plan becomes the current plan, and its iteration counts
     /// as requested.
-    pub fn apply(&mut self, decided: Decided) {
-        let Decided { answer, in_force, instruction } = decided;
+    pub fn apply(&mut self, decided: PlannedIteration) {
+        let PlannedIteration { answer, in_force, instruction } = decided;
         self.learning_rate.accept(instruction);
         if in_force.is_some() {
             self.in_force = in_force;
         }
         self.next_iteration = self.next_iteration.max(answer.iteration + 1);
-        self.last_answer = Some(answer);
+        self.last_allocation = Some(answer);
     }
 }
 
@@ -159,7 +159,7 @@ fn outlooks(
         .iter()
         .map(|bounds| bounds.floor.div_ceil(quantum).saturating_mul(quantum))
         .fold(0u64, u64::saturating_add);
-    let floors_give_way = ragged.is_some_and(|samples| least > samples);
+    let ignore_floors = ragged.is_some_and(|samples| least > samples);
     let outlook = |(id, bounds): (&WorkerId, &Bounds)| {
         let known = state.models.worker(id);
         let measured = state.models.expected(id).map(|(forecast, curve)| Measured {
@@ -172,7 +172,7 @@ fn outlooks(
             communication: known
                 .map(|known| known.communication(state.spec.overlap_begins))
                 .unwrap_or_default(),
-            floor: if floors_give_way { 0 } else { bounds.floor },
+            floor: if ignore_floors { 0 } else { bounds.floor },
             cap: bounds.cap,
         }
     };

@@ -31,7 +31,7 @@ pub fn controller(spec: &JobSpec) -> Result<Controller, LearningRateError> {
 }
 
 /// Converts an instruction to its wire type.
-pub fn on_the_wire(rule: LearningRateRule, instruction: &Instruction) -> OptimizerInstruction {
+pub fn to_wire(rule: LearningRateRule, instruction: &Instruction) -> OptimizerInstruction {
     OptimizerInstruction {
         rule,
         lr_multiplier: instruction.lr_multiplier,

@@ -2,7 +2,7 @@
 //! [`JobState::decide`] plans an iteration.
 //!
 //! The service restores a [`JobState`] from its store, keeps it between requests and stores its results.
-//! `decide` does not change the state. [`JobState::apply`] applies its [`Decided`], so an iteration that
+//! `decide` does not change the state. [`JobState::apply`] applies its [`PlannedIteration`], so an iteration that
 //! cannot be planned has no effect.
 //!
 //! Files in reading order:
@@ -56,12 +56,14 @@ mod worker;
 mod tests;
 
 pub use bounds::Bounds;
-pub use decide::{Decided, Undecided};
+pub use decide::{DecideError, PlannedIteration};
 pub use learning_rate::{controller, rule};
 pub use models::Models;
 pub use observe::Skipped;
 pub use report::inputs;
 pub use state::{JobState, Restored, WorkerState};
-pub use stored::{BadModels, FORMAT, read_device_model, read_models, write_device_model, write_models};
+pub use stored::{
+    FORMAT, ModelFormatError, read_device_model, read_models, write_device_model, write_models,
+};
 pub use training::trainings;
 pub use worker::WorkerModel;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::report::{by_iteration, drivers, parts, readings, signs};
 use super::worker::{ProfilePart, WorkerModel};
 use crate::allocate::Scenarios;
-use crate::curve::{BadPoints, Curve, CurveLearner};
+use crate::curve::{Curve, CurveLearner, PointsError};
 use crate::forecast::nonlinear::FittedExpert;
 use crate::forecast::{Earlier, Forecast, JobForecaster};
 use crate::hedge::learner::CLAIM_FIRST_S;
@@ -28,7 +28,7 @@ pub struct Models {
 
 /// Context of a report, in addition to its contents.
 #[derive(Debug, Clone, Copy)]
-pub struct Circumstances {
+pub struct ReportContext {
     /// Maximum number of samples per forward and backward pass, if the worker accumulates gradients.
     pub micro_batch: Option<u64>,
     /// Position of its iteration in the profile at the start.
@@ -103,18 +103,18 @@ impl Models {
     pub fn learn<'a>(
         &mut self,
         reports: impl IntoIterator<Item = &'a WorkerReport>,
-        circumstances: impl Fn(&WorkerReport) -> Circumstances,
-    ) -> Vec<(WorkerId, BadPoints)> {
+        context: impl Fn(&WorkerReport) -> ReportContext,
+    ) -> Vec<(WorkerId, PointsError)> {
         let mut failed = Vec::new();
         for mut reports in by_iteration(reports) {
-            reports.retain(|report| self.is_usable(report, circumstances(report)));
+            reports.retain(|report| self.is_usable(report, context(report)));
             let measured =
-                reports.iter().filter_map(|report| self.measure(report, circumstances(report), &mut failed));
+                reports.iter().filter_map(|report| self.measure(report, context(report), &mut failed));
             let outcomes: Vec<(WorkerId, Observation)> = measured.collect();
             self.forecaster.observe(&outcomes);
             for report in &reports {
                 // Earlier speeds were measured without this curve, so the forecaster starts again.
-                if circumstances(report).profile == ProfilePart::Last {
+                if context(report).profile == ProfilePart::Last {
                     self.forecaster.age(&report.worker);
                 }
             }
@@ -127,13 +127,13 @@ impl Models {
     }
 
     /// Updates all models except the speed. Returns whether the report may be used to learn the speed.
-    fn is_usable(&mut self, report: &WorkerReport, circumstances: Circumstances) -> bool {
+    fn is_usable(&mut self, report: &WorkerReport, context: ReportContext) -> bool {
         let first = !self.workers.contains_key(&report.worker);
         let known = self.workers.entry(report.worker.clone()).or_default();
         if known.newest.is_some_and(|newest| report.iteration <= newest) {
             return false;
         }
-        if known.take(report, circumstances.micro_batch) {
+        if known.take(report, context.micro_batch) {
             // Earlier speeds were measured with a curve that is no longer valid, so the forecaster starts
             // again.
             self.forecaster.age(&report.worker);
@@ -145,15 +145,15 @@ impl Models {
     fn measure(
         &mut self,
         report: &WorkerReport,
-        circumstances: Circumstances,
-        failed: &mut Vec<(WorkerId, BadPoints)>,
+        context: ReportContext,
+        failed: &mut Vec<(WorkerId, PointsError)>,
     ) -> Option<(WorkerId, Observation)> {
         let known = self.workers.get_mut(&report.worker)?;
         let parts = parts(report);
         parts.observation(&known.curve)?;
         known.counts_cost = report.cost.is_some();
         let forecast = self.forecaster.forecast(&report.worker, None).map(|forecast| forecast.speed);
-        if let Err(error) = known.measure(&parts, forecast, circumstances.profile) {
+        if let Err(error) = known.measure(&parts, forecast, context.profile) {
             failed.push((report.worker.clone(), error));
         }
         let observation = parts.observation(&known.curve)?;
@@ -183,7 +183,7 @@ impl Models {
 
     /// Returns the workers with `every` or more new observations since the last fit of their network, with
     /// their curves. They count as fitted from now on.
-    pub fn take_due(&mut self, every: u64) -> Vec<(WorkerId, CurveLearner)> {
+    pub fn take_due_refits(&mut self, every: u64) -> Vec<(WorkerId, CurveLearner)> {
         let mut due = Vec::new();
         for (worker, known) in &mut self.workers {
             let observations = self.forecaster.observations(worker);
@@ -214,20 +214,20 @@ mod tests {
     /// The observation count of a worker that was away starts again, so its next network is due after as many
     /// observations.
     #[test]
-    fn a_network_is_due_after_so_many_observations_also_for_who_was_away() {
+    fn a_network_fit_is_due_after_n_observations_also_for_returning_workers() {
         let worker = WorkerId::new("node/0").unwrap();
         let mut models = Models::new();
         let mut newest = 0;
         let mut learn = |models: &mut Models, count: u64| {
             for iteration in newest..newest + count {
-                models.learn([&WorkerReport::new(worker.clone(), iteration, 8, 0.1)], |_| Circumstances {
+                models.learn([&WorkerReport::new(worker.clone(), iteration, 8, 0.1)], |_| ReportContext {
                     micro_batch: None,
                     profile: ProfilePart::Outside,
                 });
             }
             newest += count;
         };
-        let due = |models: &mut Models| !models.take_due(20).is_empty();
+        let due = |models: &mut Models| !models.take_due_refits(20).is_empty();
         learn(&mut models, 20);
         assert!(!due(&mut models), "the first report is not used");
         learn(&mut models, 1);

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use evenstep_protocol::{LearningRateRule, WorkerId, WorkerReport};
 
-use super::models::Circumstances;
+use super::models::ReportContext;
 use super::report::{by_iteration, gradient_norms};
 use super::state::JobState;
 use super::worker::ProfilePart;
-use crate::curve::BadPoints;
+use crate::curve::PointsError;
 use crate::learning_rate::LearningRateError;
 
 /// A part of the reports that could not be used.
@@ -20,7 +20,7 @@ pub enum Skipped {
         /// The worker.
         worker: WorkerId,
         /// The reason.
-        source: BadPoints,
+        source: PointsError,
     },
     /// The gradients of an iteration.
     #[error("cannot use the gradients of iteration {iteration}: {source}")]
@@ -50,7 +50,7 @@ impl JobState {
         let micro_batches = self.micro_batches();
         let earliest = reports.iter().map(|report| report.iteration).min().unwrap_or(u64::MAX);
         let profile_steps = self.profile(earliest).len() as u64;
-        let failed = self.models.learn(reports, |report| Circumstances {
+        let failed = self.models.learn(reports, |report| ReportContext {
             micro_batch: micro_batches.get(&report.worker).copied(),
             profile: match profile_steps.checked_sub(report.iteration) {
                 None | Some(0) => ProfilePart::Outside,

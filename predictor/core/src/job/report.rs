@@ -3,20 +3,20 @@
 
 use evenstep_protocol::{WorkerReport, driver};
 
-use crate::hedge::Took;
+use crate::hedge::TailWork;
 use crate::hedge::learner::Parts;
 use crate::learning_rate::{GradientNorms, LocalNorm};
 use crate::series::DriverSet;
-use crate::straggler::Signs;
+use crate::straggler::StragglerReadings;
 
 /// Returns the parts of a report.
 pub fn parts(report: &WorkerReport) -> Parts {
     let base_s = report.compute_time_s;
     if let Some(cost) = report.cost {
         let base = if cost > 0.0 { cost.round().max(1.0) as u64 } else { 0 };
-        return Parts { base, base_s, tail: Took::default() };
+        return Parts { base, base_s, tail: TailWork::default() };
     }
-    let tail = report.tail.map_or_else(Took::default, |tail| Took {
+    let tail = report.tail.map_or_else(TailWork::default, |tail| TailWork {
         samples: tail.samples,
         chunks: tail.chunks,
         compute_s: tail.compute_time_s,
@@ -72,9 +72,9 @@ pub fn readings(drivers: &DriverSet, report: &WorkerReport) -> Vec<Option<f64>> 
 }
 
 /// Returns the readings that can explain why a worker is slow.
-pub fn signs(report: &WorkerReport) -> Signs {
+pub fn signs(report: &WorkerReport) -> StragglerReadings {
     let reading = |name: &str| report.drivers.get(name).copied();
-    Signs {
+    StragglerReadings {
         sm_clock_mhz: reading(driver::SM_CLOCK_MHZ),
         gpu_temperature_celsius: reading(driver::GPU_TEMPERATURE_CELSIUS),
         cpu_stall: reading(driver::PSI_CPU_SOME),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_base_and_what_was_claimed() {
+    fn base_and_claimed_samples() {
         let seen = parts(&report());
         assert_eq!((seen.base, seen.tail.samples, seen.tail.compute_s), (40, 20, 0.2));
         assert!((seen.base_s - 0.7).abs() < 1e-12, "{seen:?}");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_are_taken_whole() {
+    fn costs_are_integers() {
         let cost = WorkerReport { cost: Some(99.6), tail: None, ..report() };
         assert_eq!(parts(&cost).base, 100);
         let nothing = WorkerReport { local_batch: 0, tail: None, ..report() };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use evenstep_protocol::{AllocateAnswer, JobSpec, JoinRequest, WorkerId, WorkerOverride};
+use evenstep_protocol::{AllocateResponse, JobSpec, JoinRequest, WorkerId, WorkerOverride};
 
 use super::models::Models;
 use crate::forecast::Earlier;
@@ -27,7 +27,7 @@ pub struct JobState {
     /// The first iteration that was not requested yet.
     pub next_iteration: u64,
     /// The latest allocation.
-    pub last_answer: Option<Arc<AllocateAnswer>>,
+    pub last_allocation: Option<Arc<AllocateResponse>>,
     /// The learning-rate rule and its instructions.
     pub learning_rate: Controller,
     /// The current plan, and its workers in rank order.
@@ -74,7 +74,7 @@ pub struct Restored {
     /// The last iteration that has an allocation.
     pub last_iteration: Option<u64>,
     /// Its allocation.
-    pub last_answer: Option<AllocateAnswer>,
+    pub last_allocation: Option<AllocateResponse>,
 }
 
 impl JobState {
@@ -91,12 +91,12 @@ impl JobState {
             // An interrupted deletion may leave no allocation, but deleted iterations must not be planned
             // again.
             next_iteration: last_iteration.map_or(0, |last| last + 1).max(kept_from),
-            last_answer: restored.last_answer.map(Arc::new),
+            last_allocation: restored.last_allocation.map(Arc::new),
             learning_rate: restored.learning_rate,
             in_force: None,
         };
         let global_batch = state.global_batch();
-        state.in_force = state.last_answer.as_ref().and_then(|last| in_force(last, global_batch));
+        state.in_force = state.last_allocation.as_ref().and_then(|last| in_force(last, global_batch));
         state
     }
 
@@ -120,7 +120,7 @@ impl JobState {
     }
 
     /// Returns the device of a worker without models; `None` for all others.
-    pub fn device_of_cold(&self, worker: &WorkerId) -> Option<&str> {
+    pub fn device_if_unmeasured(&self, worker: &WorkerId) -> Option<&str> {
         let device = self.workers.get(worker)?.request.device.as_deref();
         device.filter(|_| !self.models.knows(worker))
     }
@@ -144,7 +144,7 @@ impl JobState {
 
 /// Returns the plan of the latest allocation, without its tail. The speeds that the plan was made for are not
 /// stored; the forecasts in that allocation replace them.
-fn in_force(answer: &AllocateAnswer, global_batch: u64) -> Option<(Vec<WorkerId>, InForce)> {
+fn in_force(answer: &AllocateResponse, global_batch: u64) -> Option<(Vec<WorkerId>, InForce)> {
     if answer.global_batch != global_batch {
         return None;
     }

@@ -10,36 +10,36 @@ pub const FORMAT: u32 = 3;
 /// An error in the encoding of stored models.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
-pub struct BadModels(#[from] postcard::Error);
+pub struct ModelFormatError(#[from] postcard::Error);
 
 /// Decodes the models of a job. Their version must be [`FORMAT`].
 ///
 /// # Errors
-/// [`BadModels`] if the bytes are not models.
-pub fn read_models(state: &[u8]) -> Result<Models, BadModels> {
+/// [`ModelFormatError`] if the bytes are not models.
+pub fn read_models(state: &[u8]) -> Result<Models, ModelFormatError> {
     Ok(postcard::from_bytes(state)?)
 }
 
 /// Encodes the models of a job.
 ///
 /// # Errors
-/// [`BadModels`] if the encoding fails.
-pub fn write_models(models: &Models) -> Result<Vec<u8>, BadModels> {
+/// [`ModelFormatError`] if the encoding fails.
+pub fn write_models(models: &Models) -> Result<Vec<u8>, ModelFormatError> {
     Ok(postcard::to_allocvec(models)?)
 }
 
 /// Decodes the models of one kind of device. Their version must be [`FORMAT`].
 ///
 /// # Errors
-/// [`BadModels`] if the bytes are not models of a device.
-pub fn read_device_model(state: &[u8]) -> Result<Earlier, BadModels> {
+/// [`ModelFormatError`] if the bytes are not models of a device.
+pub fn read_device_model(state: &[u8]) -> Result<Earlier, ModelFormatError> {
     Ok(postcard::from_bytes(state)?)
 }
 
 /// Encodes the models of one kind of device.
 ///
 /// # Errors
-/// [`BadModels`] if the encoding fails.
-pub fn write_device_model(learned: &Earlier) -> Result<Vec<u8>, BadModels> {
+/// [`ModelFormatError`] if the encoding fails.
+pub fn write_device_model(learned: &Earlier) -> Result<Vec<u8>, ModelFormatError> {
     Ok(postcard::to_allocvec(learned)?)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use evenstep_protocol::{AllocateAnswer, Hedge, HedgeView, Tail, WorkerId};
+use evenstep_protocol::{AllocateResponse, Hedge, HedgeView, Tail, WorkerId};
 
 use super::bounds::Bounds;
 use super::state::JobState;
@@ -52,7 +52,7 @@ impl JobState {
         let mut costs: Vec<Option<ChunkCost>> = live.iter().map(cost).collect();
         let share = |(outlook, bounds): (&WorkerOutlook, &Bounds)| {
             // A cap on the samples at once does not limit the sum of several chunks.
-            Some(Share { cap: bounds.in_all, ..outlook.share()? })
+            Some(Share { cap: bounds.max_total_batch, ..outlook.share()? })
         };
         let shares: Vec<Share> = outlooks.iter().zip(bounds).map(share).collect::<Option<_>>()?;
         let quantum = self.spec.quantum;
@@ -83,18 +83,18 @@ impl JobState {
         let can = self.members.live().filter(|id| self.claims(id)).count() >= 2;
         (can && self.spec.hedge == Hedge::Auto).then(|| HedgeView {
             tail_share: self
-                .last_answer
+                .last_allocation
                 .as_deref()
                 .filter(|last| last.tail.is_some())
                 .map_or(0.0, tail_share),
-            chunks: self.last_answer.as_deref().map_or(0, chunks),
+            chunks: self.last_allocation.as_deref().map_or(0, chunks),
             claim_time_s: self.models.claim_cost().latency_s,
         })
     }
 
     /// Returns the pool that each worker claims from in the latest allocation.
     pub fn pools(&self) -> BTreeMap<&WorkerId, u64> {
-        let shares = self.last_answer.iter().filter(|last| last.tail.is_some());
+        let shares = self.last_allocation.iter().filter(|last| last.tail.is_some());
         let shares = shares.flat_map(|last| &last.allocations);
         shares.filter_map(|share| Some((&share.worker, share.pool?))).collect()
     }
@@ -131,17 +131,17 @@ impl Hedging {
 }
 
 /// Returns the share of an allocation's samples in its tail.
-fn tail_share(answer: &AllocateAnswer) -> f64 {
+fn tail_share(answer: &AllocateResponse) -> f64 {
     let samples = answer.tail.iter().flat_map(|tail| &tail.chunks).sum::<u64>();
     samples as f64 / answer.global_batch as f64
 }
 
-fn chunks(answer: &AllocateAnswer) -> u64 {
+fn chunks(answer: &AllocateResponse) -> u64 {
     answer.tail.as_ref().map_or(0, |tail| tail.chunks.len() as u64)
 }
 
 /// Appends the tail to the reason of an allocation that has one.
-pub fn append_reason(answer: &mut AllocateAnswer) {
+pub fn append_reason(answer: &mut AllocateResponse) {
     let percent = tail_share(answer) * 100.0;
     let chunks = chunks(answer);
     let reason = &mut answer.decision.reason;

@@ -27,7 +27,7 @@ fn job(spec: JobSpec) -> JobState {
         models: Models::new(),
         learning_rate: controller(&spec).unwrap(),
         last_iteration: None,
-        last_answer: None,
+        last_allocation: None,
         spec,
     })
 }
@@ -50,14 +50,14 @@ fn a_decision_is_part_of_the_state_only_once_it_is_applied() {
     let mut state = job(JobSpec::new(64));
     let decided = state.decide(&request(0)).unwrap();
     assert_eq!(*state.decide(&request(0)).unwrap().answer, *decided.answer);
-    assert_eq!((state.next_iteration, state.last_answer.is_none()), (0, true));
+    assert_eq!((state.next_iteration, state.last_allocation.is_none()), (0, true));
     let answer = decided.answer.clone();
     state.apply(decided);
-    assert_eq!((state.next_iteration, state.last_answer.clone()), (1, Some(answer)));
+    assert_eq!((state.next_iteration, state.last_allocation.clone()), (1, Some(answer)));
 }
 
 #[test]
-fn what_cannot_be_planned_is_an_error_that_leaves_no_trace() {
+fn an_infeasible_plan_is_an_error_that_changes_nothing() {
     let mut state = job(JobSpec::new(64));
     state.apply(state.decide(&request(0)).unwrap());
     for iteration in 0..3 {
@@ -65,7 +65,7 @@ fn what_cannot_be_planned_is_an_error_that_leaves_no_trace() {
     }
     let before = state.decide(&request(1)).unwrap();
     state.spec.max_local_batch = Some(20);
-    assert!(matches!(state.decide(&request(1)), Err(Undecided::Unplannable(_))));
+    assert!(matches!(state.decide(&request(1)), Err(DecideError::Unplannable(_))));
     state.spec.max_local_batch = None;
     assert_eq!(*state.decide(&request(1)).unwrap().answer, *before.answer);
 }
@@ -94,7 +94,7 @@ fn the_plan_in_force_comes_back_with_the_newest_allocation() {
     let mut state = job(JobSpec::new(64));
     (0..40).for_each(|iteration| drop(state.observe(&reports(iteration))));
     state.apply(state.decide(&request(40)).unwrap());
-    let last = state.last_answer.as_deref().cloned();
+    let last = state.last_allocation.as_deref().cloned();
     let restored = JobState::restore(Restored {
         spec: state.spec.clone(),
         kept_from: 0,
@@ -105,7 +105,7 @@ fn the_plan_in_force_comes_back_with_the_newest_allocation() {
         models: Models::new(),
         learning_rate: state.learning_rate.clone(),
         last_iteration: Some(40),
-        last_answer: last,
+        last_allocation: last,
     });
     let (workers, in_force) = state.in_force.clone().unwrap();
     let (restored_workers, restored_plan) = restored.in_force.clone().unwrap();

@@ -6,11 +6,11 @@ use evenstep_protocol::{WorkerReport, driver};
 use serde::{Deserialize, Serialize};
 
 use crate::allocate::Communication;
-use crate::curve::{BadPoints, CurveLearner, MAX_POINTS};
+use crate::curve::{CurveLearner, MAX_POINTS, PointsError};
 use crate::hedge::ChunkCost;
 use crate::hedge::learner::Parts;
 use crate::memory::MemoryModel;
-use crate::straggler::Watch;
+use crate::straggler::StragglerDetector;
 
 /// Weight of the newest report in the averages of communication.
 const COMMUNICATION_WEIGHT: f64 = 0.2;
@@ -44,7 +44,7 @@ pub struct WorkerModel {
     /// Memory model: the largest batch that fits.
     pub memory: MemoryModel,
     /// Detector of slow phases.
-    pub watch: Watch,
+    pub watch: StragglerDetector,
     /// Whether its reports count costs instead of samples.
     pub counts_cost: bool,
     /// Batches and times of the profile in progress.
@@ -67,13 +67,13 @@ impl WorkerModel {
     /// profile is complete; the first time at each size is ignored.
     ///
     /// # Errors
-    /// [`BadPoints`] if the batches of a profile give no curve. Everything else was learned.
+    /// [`PointsError`] if the batches of a profile give no curve. Everything else was learned.
     pub fn measure(
         &mut self,
         parts: &Parts,
         forecast: Option<f64>,
         profile: ProfilePart,
-    ) -> Result<(), BadPoints> {
+    ) -> Result<(), PointsError> {
         parts.measure(&mut self.curve, forecast);
         self.chunks.observe(parts);
         if profile != ProfilePart::Outside && self.profiled.len() < MAX_POINTS {

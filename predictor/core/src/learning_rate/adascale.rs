@@ -203,15 +203,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_norm_is_refused() {
+    fn invalid_norms_are_rejected() {
         let two = norms(&[(4, &[1.0]), (4, &[2.0])]);
-        let said = |norms: GradientNorms| norms.estimate().unwrap_err().to_string();
+        let message = |norms: GradientNorms| norms.estimate().unwrap_err().to_string();
         let nan = GradientNorms { global_squared: f64::NAN, ..two.clone() };
-        assert_eq!(said(nan), "squared gradient norm NaN is invalid; it must be finite and not negative");
+        assert_eq!(message(nan), "squared gradient norm NaN is invalid; it must be finite and not negative");
         let mut none = two.clone();
         none.locals[1].local_batch = 0;
-        assert_eq!(said(none), "local batch is 0; it must be at least 1");
+        assert_eq!(message(none), "local batch is 0; it must be at least 1");
         let one = GradientNorms { locals: two.locals[..1].to_vec(), ..two };
-        assert_eq!(said(one), "gradients of 1 local batches: at least 2 are required to estimate the noise");
+        assert_eq!(
+            message(one),
+            "gradients of 1 local batches: at least 2 are required to estimate the noise"
+        );
     }
 }

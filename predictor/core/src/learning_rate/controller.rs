@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::adascale::{Averages, GradientNorms};
-use super::error::{LearningRateError, REMEMBERED_MAX};
+use super::error::{KEPT_INSTRUCTIONS_MAX, LearningRateError};
 use super::ramp::Ramp;
 use super::rule::{Change, Rule};
 
@@ -76,14 +76,14 @@ struct Given {
 /// An instruction that is not in force yet. [`Controller::preview`] creates it, [`Controller::accept`]
 /// applies it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Upcoming {
+pub struct PendingInstruction {
     /// The number of remembered instructions before it.
     kept: usize,
     next: Given,
     changes_state: bool,
 }
 
-impl Upcoming {
+impl PendingInstruction {
     /// Returns the instruction.
     pub fn instruction(&self) -> &Instruction {
         &self.next.instruction
@@ -119,7 +119,11 @@ impl Controller {
     ///
     /// # Errors
     /// [`LearningRateError::NoSamples`] if the global batch is 0.
-    pub fn preview(&self, iteration: u64, global_batch: u64) -> Result<Upcoming, LearningRateError> {
+    pub fn preview(
+        &self,
+        iteration: u64,
+        global_batch: u64,
+    ) -> Result<PendingInstruction, LearningRateError> {
         if global_batch == 0 {
             return Err(LearningRateError::NoSamples { which: "global batch" });
         }
@@ -127,11 +131,11 @@ impl Controller {
         let newest = kept.checked_sub(1).and_then(|newest| self.given.get(newest));
         let next = self.next(newest, iteration, global_batch);
         let continues = newest.is_some_and(|newest| self.implies(newest, &next));
-        Ok(Upcoming { kept, next, changes_state: kept < self.given.len() || !continues })
+        Ok(PendingInstruction { kept, next, changes_state: kept < self.given.len() || !continues })
     }
 
     /// Appends an instruction. Earlier instructions for its iteration and for later ones are discarded.
-    pub fn accept(&mut self, upcoming: Upcoming) {
+    pub fn accept(&mut self, upcoming: PendingInstruction) {
         self.given.truncate(upcoming.kept);
         self.give(upcoming.next);
     }
@@ -153,7 +157,7 @@ impl Controller {
         if let Some(newest) = newest.filter(|newest| iteration <= newest.iteration) {
             let newest = newest.iteration;
             let again = self.given.iter().find(|given| given.iteration == iteration);
-            let again = again.ok_or(LearningRateError::Backwards { iteration, newest })?;
+            let again = again.ok_or(LearningRateError::OutOfOrder { iteration, newest })?;
             let before = again.global_batch;
             return if before == global_batch {
                 Ok(again.instruction)
@@ -166,10 +170,10 @@ impl Controller {
         Ok(next.instruction)
     }
 
-    /// Appends an instruction. If [`REMEMBERED_MAX`] are remembered, the one that is least needed is removed. The first always
+    /// Appends an instruction. If [`KEPT_INSTRUCTIONS_MAX`] are remembered, the one that is least needed is removed. The first always
     /// stays, so a job can return to any iteration.
     fn give(&mut self, next: Given) {
-        if self.given.len() == REMEMBERED_MAX {
+        if self.given.len() == KEPT_INSTRUCTIONS_MAX {
             let implied =
                 (1..self.given.len()).find(|&index| self.implies(&self.given[index - 1], &self.given[index]));
             self.given.remove(implied.unwrap_or_else(|| self.most_crowded()));
@@ -204,10 +208,10 @@ impl Controller {
     /// - the gradients allow no estimate
     pub fn gradients(&mut self, iteration: u64, norms: &GradientNorms) -> Result<(), LearningRateError> {
         if self.rule != Rule::AdaScale {
-            return Err(LearningRateError::NoGradientsTaken);
+            return Err(LearningRateError::GradientsNotUsed);
         }
         if let Some(newest) = self.averages.newest.filter(|newest| iteration <= *newest) {
-            return Err(LearningRateError::GradientsBackwards { iteration, newest });
+            return Err(LearningRateError::GradientsOutOfOrder { iteration, newest });
         }
         let estimate = norms.estimate()?;
         let samples = norms.locals.iter().fold(0u64, |sum, local| sum.saturating_add(local.local_batch));
@@ -256,7 +260,7 @@ impl Controller {
                 momentum_buffer_scale: before
                     .map_or(1.0, |before| lr_multiplier / before.course.multiplier(iteration - 1)),
                 schedule_iteration: if self.rule == Rule::AdaScale { progress as u64 } else { iteration },
-                ramp: course.is_under_way(iteration).then_some(course),
+                ramp: course.is_active(iteration).then_some(course),
             },
         }
     }

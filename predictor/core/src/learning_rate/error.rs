@@ -1,7 +1,7 @@
 //! Errors of the learning-rate controller.
 
 /// Maximum number of remembered instructions. At least the number of iterations that can be requested ahead.
-pub const REMEMBERED_MAX: usize = 128;
+pub const KEPT_INSTRUCTIONS_MAX: usize = 128;
 
 /// The reason why there is no instruction.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -24,7 +24,7 @@ pub enum LearningRateError {
     },
     /// An iteration that was not requested before, although a later one was.
     #[error("iteration {iteration} was skipped: {newest} was requested already, and iterations must rise")]
-    Backwards {
+    OutOfOrder {
         /// The iteration.
         iteration: u64,
         /// The latest requested iteration.
@@ -44,10 +44,10 @@ pub enum LearningRateError {
     },
     /// Gradients for a rule that takes none.
     #[error("gradients: the rule is not adascale, and no other takes them")]
-    NoGradientsTaken,
+    GradientsNotUsed,
     /// Gradients of an iteration that is not newer than the latest processed one.
     #[error("gradients of iteration {iteration} are late: iteration {newest} was processed already")]
-    GradientsBackwards {
+    GradientsOutOfOrder {
         /// The iteration.
         iteration: u64,
         /// The latest processed iteration.

@@ -32,7 +32,7 @@ mod error;
 mod rule;
 
 pub use adascale::{GradientNorms, LocalNorm};
-pub use controller::{Controller, Instruction, MomentumForm, Upcoming};
-pub use error::{LearningRateError, REMEMBERED_MAX};
+pub use controller::{Controller, Instruction, MomentumForm, PendingInstruction};
+pub use error::{KEPT_INSTRUCTIONS_MAX, LearningRateError};
 pub use ramp::Ramp;
 pub use rule::{Change, RampLength, Rule, legw_multiplier};

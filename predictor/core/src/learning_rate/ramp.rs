@@ -32,7 +32,7 @@ impl Ramp {
     }
 
     /// Whether iterations from this one on still change the multiplier.
-    pub fn is_under_way(&self, iteration: u64) -> bool {
+    pub fn is_active(&self, iteration: u64) -> bool {
         iteration.saturating_sub(self.start_iteration) < self.iterations
     }
 }

@@ -9,16 +9,16 @@ use super::rules::Objective;
 use crate::allocate::{Scenarios, Share};
 
 /// Minimum gain, as a share of the step, while the forecast errors are not known yet.
-const UNSURE_GAIN: f64 = 0.2;
+const MIN_GAIN_WITHOUT_SCENARIOS: f64 = 0.2;
 /// Number of scenarios with which a gain counts half. The best plan was chosen with the same scenarios that
 /// evaluate it, which overestimates its gain; fewer scenarios overestimate it more.
-const FLATTERED_SCENARIOS: f64 = 16.0;
+const OVERFIT_SCENARIOS: f64 = 16.0;
 
 /// Gain of a better plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Gain {
     /// Share of the step time that the best plan saves, corrected for overestimation.
-    pub believed: f64,
+    pub corrected: f64,
     /// Whether the best plan saves any time.
     is_shorter: bool,
 }
@@ -36,19 +36,17 @@ impl Gain {
         let best_s = scenarios.expected_finish(shares, best);
         let gain = 1.0 - best_s / held_s;
         let count = scenarios.len() as f64;
-        let believed = match objective {
+        let corrected = match objective {
             Objective::Maximum => gain,
-            Objective::ExpectedMaximum if !scenarios.is_empty() => {
-                gain * count / (count + FLATTERED_SCENARIOS)
-            }
-            Objective::ExpectedMaximum if gain < UNSURE_GAIN => 0.0,
+            Objective::ExpectedMaximum if !scenarios.is_empty() => gain * count / (count + OVERFIT_SCENARIOS),
+            Objective::ExpectedMaximum if gain < MIN_GAIN_WITHOUT_SCENARIOS => 0.0,
             Objective::ExpectedMaximum => gain,
         };
-        Self { believed, is_shorter: best_s < held_s }
+        Self { corrected, is_shorter: best_s < held_s }
     }
 
     /// Returns whether the gain reaches the minimum, which is a share of the step time.
-    pub fn is_worth_a_change(&self, min_gain: f64) -> bool {
-        self.is_shorter && self.believed >= min_gain
+    pub fn justifies_change(&self, min_gain: f64) -> bool {
+        self.is_shorter && self.corrected >= min_gain
     }
 }

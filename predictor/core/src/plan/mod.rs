@@ -15,7 +15,8 @@ pub mod profile;
 mod tests;
 
 use crate::allocate::{
-    Infeasible, NoSplit, Scenarios, Share, allocate_expected, allocate_sizes, even, few_sizes, partition,
+    Infeasible, Scenarios, Share, SizesError, allocate_distinct_sizes, allocate_expected, allocate_sizes,
+    even, partition,
 };
 use crate::curve::Curve;
 
@@ -63,7 +64,7 @@ pub enum Unplannable {
     Infeasible(#[from] Infeasible),
     /// The global batch cannot be split into allowed sizes.
     #[error(transparent)]
-    Sizes(#[from] NoSplit),
+    Sizes(#[from] SizesError),
 }
 
 /// The reason for a plan.
@@ -123,7 +124,7 @@ pub fn plan(
     let Some(shares) = shares(workers, &even_batches, rules.max_batch_growth) else {
         let batches = match &rules.sizes {
             Sizes::Any => even_batches,
-            _ => split(&alike(workers), &Scenarios::default(), rules)?,
+            _ => split(&equal_workers(workers), &Scenarios::default(), rules)?,
         };
         let reason = Reason::Unmeasured { workers: unmeasured };
         return Ok(Plan { batches, speeds: None, reason, step_time_s: None, even_step_time_s: None });
@@ -131,7 +132,7 @@ pub fn plan(
     let finish = |batches: &[u64]| scenarios.expected_finish(&shares, batches);
     // If the limits on batch growth leave no split, only the bounds apply, so that the job can continue.
     let best = split(&shares, scenarios, rules)
-        .or_else(|_| split(&untrusted(&shares, workers), scenarios, rules))?;
+        .or_else(|_| split(&without_growth_limit(&shares, workers), scenarios, rules))?;
     let even_step_time_s = Some(finish(&even_batches));
     if unmeasured > 0 {
         let reason = Reason::Unmeasured { workers: unmeasured };
@@ -147,10 +148,10 @@ pub fn plan(
         Some(InForce { speeds: None, .. }) => Change::To(best, Reason::FirstMeasured),
         Some(held @ InForce { speeds: Some(before), batches }) => {
             let gain = Gain::of(&shares, scenarios, rules.objective, batches, &best);
-            if gain.is_worth_a_change(rules.min_gain) {
+            if gain.justifies_change(rules.min_gain) {
                 Change::To(best, most_changed(before, &speeds))
             } else {
-                Change::Hold { held, gain: gain.believed.max(0.0) }
+                Change::Hold { held, gain: gain.corrected.max(0.0) }
             }
         }
     };
@@ -180,7 +181,7 @@ pub fn plan_by_cost(workers: &[WorkerOutlook], costs: &[f64], rules: &Rules) -> 
     let even_batches = even(&bounds(workers), rules.global_batch, rules.quantum)?;
     let measured = shares(workers, &even_batches, f64::INFINITY);
     let is_measured = measured.is_some();
-    let shares = measured.unwrap_or_else(|| alike(workers));
+    let shares = measured.unwrap_or_else(|| equal_workers(workers));
     let batches = partition(&shares, costs)?;
     let step_time_s = is_measured.then(|| {
         let mut from = 0;
@@ -204,12 +205,12 @@ fn split(shares: &[Share], scenarios: &Scenarios, rules: &Rules) -> Result<Vec<u
     match sizes {
         Sizes::Any => Ok(allocate_expected(shares, scenarios, *global_batch, *quantum)?),
         Sizes::Allowed(sizes) => Ok(allocate_sizes(shares, *global_batch, sizes)?),
-        Sizes::Distinct(distinct) => Ok(few_sizes(shares, *global_batch, *quantum, *distinct)?),
+        Sizes::Distinct(distinct) => Ok(allocate_distinct_sizes(shares, *global_batch, *quantum, *distinct)?),
     }
 }
 
 /// Returns all workers with the same speed and their own bounds.
-fn alike(workers: &[WorkerOutlook]) -> Vec<Share> {
+fn equal_workers(workers: &[WorkerOutlook]) -> Vec<Share> {
     let share = |worker: &WorkerOutlook| Share {
         floor: worker.floor,
         cap: worker.cap,
@@ -249,7 +250,7 @@ fn shares(workers: &[WorkerOutlook], even: &[u64], max_batch_growth: f64) -> Opt
 }
 
 /// Returns the same shares without the limits on batch growth.
-fn untrusted(shares: &[Share], workers: &[WorkerOutlook]) -> Vec<Share> {
+fn without_growth_limit(shares: &[Share], workers: &[WorkerOutlook]) -> Vec<Share> {
     let share = |(share, worker): (&Share, &WorkerOutlook)| Share { cap: worker.cap, ..share.clone() };
     shares.iter().zip(workers).map(share).collect()
 }

@@ -36,7 +36,7 @@ fn in_force(plan: &Plan) -> InForce {
 }
 
 #[test]
-fn even_until_somebody_is_measured() {
+fn shares_are_even_until_a_worker_is_measured() {
     let plan = planned(&[unmeasured(), unmeasured(), unmeasured()], None, &rules());
     assert_eq!(plan.batches, [40, 40, 40]);
     assert_eq!(plan.reason, Reason::Unmeasured { workers: 3 });
@@ -45,7 +45,7 @@ fn even_until_somebody_is_measured() {
 
 /// A new worker counts as the slowest measured worker. The ratio between the others does not change.
 #[test]
-fn who_joins_gets_a_careful_share() {
+fn a_joining_worker_gets_a_cautious_share() {
     let plan = planned(&[at(30.0), at(10.0), unmeasured()], None, &rules());
     assert_eq!(plan.batches, [72, 24, 24]);
     assert_eq!(plan.reason, Reason::Unmeasured { workers: 1 });
@@ -54,7 +54,7 @@ fn who_joins_gets_a_careful_share() {
 }
 
 #[test]
-fn follows_the_speeds_and_names_who_moved() {
+fn follows_the_speeds_and_names_the_changed_worker() {
     let first = planned(&[at(10.0), at(10.0)], None, &rules());
     assert_eq!((first.batches.as_slice(), first.reason), ([60, 60].as_slice(), Reason::FirstMeasured));
     let next = planned(&[at(10.0), at(5.0)], Some(&in_force(&first)), &rules());
@@ -90,7 +90,7 @@ fn few_scenarios_flatter() {
 }
 
 #[test]
-fn nobody_goes_far_beyond_what_was_measured() {
+fn batches_stay_near_measured_sizes() {
     let measured_at = |speed: f64, largest: u64| {
         let mut worker = at(speed);
         worker.measured.as_mut().unwrap().largest = largest;

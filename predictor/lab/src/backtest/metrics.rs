@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_said_is_not_said() {
+    fn undefined_values_are_omitted() {
         assert_eq!(Accuracy::of(&[]), None);
         assert_eq!(Accuracy::of(&[(1.0, f64::NAN)]), None);
         assert_eq!(Accuracy::of(&[(1e300, 1.0), (1.0, 1.0)]), None);

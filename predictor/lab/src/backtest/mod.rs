@@ -1,6 +1,6 @@
 //! Backtests: accuracy of forecasts on recorded data.
 //!
-//! Rolling origin ([`roll`]): a model walks through a job row by row. It forecasts each row from earlier
+//! Rolling origin ([`walk_job`]): a model walks through a job row by row. It forecasts each row from earlier
 //! rows, and then sees the actual row. Rows after the warm-up are scored by:
 //!
 //! - error ([`Accuracy`])
@@ -48,6 +48,6 @@ pub use metrics::{Accuracy, Calibration};
 pub use models::ModelName;
 pub use recipes::Tuning;
 pub use refit::{Refits, Setup};
-pub use rolling::{JobModel, Plan, Point, Prediction, Track, roll};
+pub use rolling::{JobModel, Plan, Point, Prediction, Track, walk_job};
 pub use step_time::{Regret, Step};
 pub use system::{Identification, Identified};

@@ -10,7 +10,7 @@ use evenstep_core::forecast::{EXPERT_NAMES, ExpertKind, JobForecaster, Loss};
 use evenstep_core::series::{DriverSet, Observation};
 
 use super::recipes::RecipeName;
-use super::refit::{Refitted, Setup};
+use super::refit::{RefittedModel, Setup};
 use super::rolling::{JobModel, Prediction};
 
 /// Names of the mixes. The other models are single experts ([`EXPERT_NAMES`]) and batch models
@@ -104,7 +104,7 @@ impl ModelName {
                 let roster = ExpertKind::roster(&drivers);
                 Box::new(Streaming::new(JobForecaster::with(drivers, roster, loss), Some(setup)))
             }
-            Kind::Batch(recipe) => Box::new(Refitted::new(recipe, setup)?),
+            Kind::Batch(recipe) => Box::new(RefittedModel::new(recipe, setup)?),
         })
     }
 }

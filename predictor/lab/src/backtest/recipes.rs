@@ -45,7 +45,7 @@ impl RecipeName {
 
     /// Whether the model grows so fast with its inputs that it uses only drivers of a known role,
     /// if the job has such drivers.
-    pub fn is_choosy(self) -> bool {
+    pub fn limits_drivers(self) -> bool {
         matches!(self, Self::Polynomial | Self::Narx)
     }
 

@@ -51,7 +51,7 @@ pub struct Setup<'a> {
 }
 
 /// Batch models, one per worker.
-pub struct Refitted {
+pub struct RefittedModel {
     recipe: Box<dyn Recipe>,
     refits: Refits,
     lags: Lags,
@@ -84,7 +84,7 @@ struct Column {
     mean: f64,
 }
 
-impl Refitted {
+impl RefittedModel {
     /// Creates models without history.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Refitted {
             horizon: refits.horizon,
         };
         let roles = DriverSet::new(setup.drivers.iter().cloned()).roles();
-        let choosy = recipe.is_choosy() && roles.iter().any(Option::is_some);
+        let choosy = recipe.limits_drivers() && roles.iter().any(Option::is_some);
         let taken = roles.iter().map(|role| !choosy || role.is_some()).collect();
         let history = |warmup_rows: &usize| History { warmup_rows: *warmup_rows, ..History::default() };
         let workers = setup.warmup_rows.iter().map(history).collect();
@@ -108,7 +108,7 @@ impl Refitted {
     }
 }
 
-impl JobModel for Refitted {
+impl JobModel for RefittedModel {
     fn boundary(&mut self, worker: usize, drivers: &[Option<f64>]) {
         let history = &mut self.workers[worker];
         if !history.y.is_empty() {
@@ -200,9 +200,9 @@ mod tests {
     const TUNING: Tuning =
         Tuning { degree: 3, terms: crate::batch::Terms::Automatic, seed: 1, thorough: false };
 
-    fn model(refits: &Refits, warmup_rows: usize) -> Refitted {
+    fn model(refits: &Refits, warmup_rows: usize) -> RefittedModel {
         let setup = Setup { drivers: &["load".into()], warmup_rows: &[warmup_rows], refits };
-        Refitted::new(RecipeName::Ols, &setup).unwrap()
+        RefittedModel::new(RecipeName::Ols, &setup).unwrap()
     }
 
     fn refits(horizon: usize) -> Refits {
@@ -255,7 +255,7 @@ mod tests {
     /// Two rows ahead, a speed with period 2 equals the latest value. The first forecast is for row 10,
     /// made at the boundary of row 9.
     #[test]
-    fn a_forecast_two_rows_ahead_knows_two_rows_less() {
+    fn a_forecast_two_rows_ahead_uses_two_rows_less() {
         let mut model = model(&refits(2), 10);
         for k in 0..20u32 {
             model.boundary(0, &[Some(1.0)]);
@@ -308,7 +308,7 @@ mod tests {
 
     /// An early fit gives forecasts during the warm-up and is replaced after it.
     #[test]
-    fn an_early_fit_changes_nothing_later() {
+    fn an_early_fit_does_not_change_later_results() {
         let walk = |early: Option<usize>| -> Vec<Option<Prediction>> {
             let mut model = model(&Refits { early, ..refits(1) }, 40);
             let one = |(load, batch, speed): (Option<f64>, u64, f64)| {

@@ -123,7 +123,7 @@ impl Track {
 }
 
 /// State of one series during the walk.
-struct Walker {
+struct SeriesWalk {
     start: usize,
     /// Forecasts by row, including the warm-up.
     points: Vec<Option<Point>>,
@@ -131,7 +131,7 @@ struct Walker {
     forecasts: usize,
     fit_s: f64,
     predict_s: f64,
-    refused: Option<String>,
+    invalid_forecast: Option<String>,
 }
 
 /// Walks a model through a job. If the model has no interval, or one for a single step only, an
@@ -139,29 +139,29 @@ struct Walker {
 ///
 /// # Errors
 /// [`BacktestError::TooFewRows`] if a series is too short.
-pub fn roll(
+pub fn walk_job(
     job: &Job,
     model: &mut dyn JobModel,
     plan: &Plan,
     clock: Clock<'_>,
 ) -> Result<Vec<Track>, BacktestError> {
     let walker = |series: &Series| {
-        Ok(Walker {
+        Ok(SeriesWalk {
             start: plan.warmup_rows(series)?,
             points: vec![None; series.rows.len()],
             interval: AdaptiveInterval::new(COVERAGE),
             forecasts: 0,
             fit_s: 0.0,
             predict_s: 0.0,
-            refused: None,
+            invalid_forecast: None,
         })
     };
-    let mut walkers = job.series.iter().map(walker).collect::<Result<Vec<Walker>, BacktestError>>()?;
+    let mut walkers = job.series.iter().map(walker).collect::<Result<Vec<SeriesWalk>, BacktestError>>()?;
     for tick in job.ticks() {
         // All workers reach the boundary before any of them computes.
         for &(worker, at) in &tick {
             let rows = &job.series[worker].rows;
-            walkers[worker].look_ahead(worker, rows, at, plan.horizon, model, clock);
+            walkers[worker].forecast_ahead(worker, rows, at, plan.horizon, model, clock);
         }
         for &(worker, at) in &tick {
             walkers[worker].compare_and_learn(worker, &job.series[worker].rows[at], at, model, clock);
@@ -176,8 +176,8 @@ pub fn roll(
     Ok(walkers.into_iter().enumerate().map(|(worker, walker)| walker.end(model.failure(worker))).collect())
 }
 
-impl Walker {
-    fn look_ahead(
+impl SeriesWalk {
+    fn forecast_ahead(
         &mut self,
         worker: usize,
         rows: &[Row],
@@ -195,7 +195,7 @@ impl Walker {
         self.forecasts += 1;
         let Some(forecast) = forecast else { return };
         if !(forecast.speed.is_finite() && forecast.speed > 0.0) {
-            self.refused = Some(format!("row {target} has the invalid forecast {}", forecast.speed));
+            self.invalid_forecast = Some(format!("row {target} has the invalid forecast {}", forecast.speed));
             return;
         }
         let own = forecast.interval.filter(|_| horizon == 1);
@@ -225,7 +225,7 @@ impl Walker {
     fn end(self, failure: Option<String>) -> Track {
         let counted = &self.points[self.start..];
         let missing = counted.iter().filter(|point| point.is_none()).count();
-        let why = failure.or(self.refused).unwrap_or_else(|| "the model had too little data".into());
+        let why = failure.or(self.invalid_forecast).unwrap_or_else(|| "the model had too little data".into());
         Track {
             start: self.start,
             failure: (missing > 0)
@@ -282,7 +282,7 @@ mod tests {
         };
         let setup = Setup { drivers: &job.drivers, warmup_rows: &rows, refits: &refits };
         let mut model = model.parse::<ModelName>().unwrap().build(&setup).unwrap();
-        roll(job, model.as_mut(), plan, &|| 0.0).unwrap()
+        walk_job(job, model.as_mut(), plan, &|| 0.0).unwrap()
     }
 
     fn speeds(track: &Track) -> Vec<Option<f64>> {
@@ -317,9 +317,9 @@ mod tests {
     }
 
     /// A model with a fixed forecast.
-    struct Scripted(f64, Option<(f64, f64)>);
+    struct FixedForecast(f64, Option<(f64, f64)>);
 
-    impl JobModel for Scripted {
+    impl JobModel for FixedForecast {
         fn boundary(&mut self, _worker: usize, _drivers: &[Option<f64>]) {}
 
         fn forecast(&mut self, _worker: usize, _batch: u64) -> Option<Prediction> {
@@ -333,11 +333,11 @@ mod tests {
         let halves = AtomicU32::new(0);
         let clock = || 0.5 * f64::from(halves.fetch_add(1, Ordering::Relaxed));
         let plan = Plan { warmup: 0.5, horizon };
-        roll(&job(&[&[1.0; 10]]), &mut Scripted(speed, interval), &plan, &clock).unwrap().remove(0)
+        walk_job(&job(&[&[1.0; 10]]), &mut FixedForecast(speed, interval), &plan, &clock).unwrap().remove(0)
     }
 
     #[test]
-    fn what_is_no_speed_is_no_forecast() {
+    fn invalid_speeds_give_no_forecast() {
         for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             let track = scripted(speed, None, 1);
             assert_eq!(track.points, [None; 10]);
@@ -371,7 +371,7 @@ mod tests {
     fn an_interval_learns_from_residuals() {
         let job = job(&[&[1.0; 24]]);
         let plan = Plan { warmup: 0.5, horizon: 1 };
-        let tracks = roll(&job, &mut Scripted(2.0, None), &plan, &|| 0.0).unwrap();
+        let tracks = walk_job(&job, &mut FixedForecast(2.0, None), &plan, &|| 0.0).unwrap();
         let point = tracks[0].points[23].unwrap();
         assert!((point.lower - 1.0).abs() < 1e-9 && (point.upper - 4.0).abs() < 1e-9, "{point:?}");
     }
@@ -396,7 +396,7 @@ mod tests {
         /// `changed + horizon - 2` stay the same. So does the forecast of row `changed + horizon - 1` if the drivers
         /// stay the same.
         #[test]
-        fn the_future_does_not_reach_back(
+        fn later_values_do_not_change_earlier_forecasts(
             speeds in prop::collection::vec(50.0f64..150.0, 60..70), changed in 24usize..50, horizon in 1usize..4,
             drivers_too: bool
         ) {

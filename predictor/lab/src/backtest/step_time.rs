@@ -14,7 +14,7 @@ const HIGH_QUANTILE: f64 = 0.95;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
     /// Seconds with shares by the forecasts.
-    pub took_s: f64,
+    pub step_time_s: f64,
     /// Seconds with shares by the actual speeds.
     pub oracle_s: f64,
 }
@@ -26,13 +26,13 @@ impl Step {
     /// # Errors
     /// [`Infeasible`] if there are no workers.
     pub fn of(actual: &[f64], believed: &[f64], global_batch: u64) -> Result<Self, Infeasible> {
-        let took_s = step_s(actual, believed, global_batch)?;
-        Ok(Self { took_s, oracle_s: step_s(actual, actual, global_batch)? })
+        let step_time_s = step_s(actual, believed, global_batch)?;
+        Ok(Self { step_time_s, oracle_s: step_s(actual, actual, global_batch)? })
     }
 
     /// Ratio of the step time to the oracle's; 1 is optimal.
     pub fn over_oracle(&self) -> f64 {
-        self.took_s / self.oracle_s
+        self.step_time_s / self.oracle_s
     }
 }
 
@@ -55,7 +55,8 @@ impl Regret {
     /// Summarizes the steps of jobs. `None` if there is no job, or a job without steps.
     pub fn of(jobs: &[&[Step]]) -> Option<Self> {
         let total = |steps: &[Step], time: fn(&Step) -> f64| steps.iter().map(time).sum::<f64>();
-        let of_job = |steps: &&[Step]| total(steps, |step| step.took_s) / total(steps, |step| step.oracle_s);
+        let of_job =
+            |steps: &&[Step]| total(steps, |step| step.step_time_s) / total(steps, |step| step.oracle_s);
         let mut sorted: Vec<f64> =
             jobs.iter().flat_map(|steps| steps.iter().map(Step::over_oracle)).collect();
         sorted.sort_by(f64::total_cmp);
@@ -80,9 +81,9 @@ mod tests {
     #[test]
     fn the_slowest_rules_the_step() {
         let step = |believed: [f64; 2]| Step::of(&[10.0, 20.0], &believed, 90).unwrap();
-        assert_eq!(step([1.0, 2.0]), Step { took_s: 3.0, oracle_s: 3.0 });
-        assert_eq!(step([7.0, 7.0]), Step { took_s: 4.5, oracle_s: 3.0 });
-        assert_eq!(step([2.0, 1.0]), Step { took_s: 6.0, oracle_s: 3.0 });
+        assert_eq!(step([1.0, 2.0]), Step { step_time_s: 3.0, oracle_s: 3.0 });
+        assert_eq!(step([7.0, 7.0]), Step { step_time_s: 4.5, oracle_s: 3.0 });
+        assert_eq!(step([2.0, 1.0]), Step { step_time_s: 6.0, oracle_s: 3.0 });
         assert!(Step::of(&[], &[], 90).is_err());
     }
 
@@ -90,7 +91,10 @@ mod tests {
     /// jobs equally.
     #[test]
     fn means_and_quantiles() {
-        let step = |took_s: u32, oracle_s: u32| Step { took_s: took_s.into(), oracle_s: oracle_s.into() };
+        let step = |step_time_s: u32, oracle_s: u32| Step {
+            step_time_s: step_time_s.into(),
+            oracle_s: oracle_s.into(),
+        };
         let steps = [step(3, 1), step(9, 9)];
         assert_eq!(Regret::of(&[&steps]), Some(Regret { mean_over_oracle: 1.2, p95_over_oracle: 3.0 }));
         let many: Vec<Step> = (1..=20).rev().map(|took| step(took, 1)).collect();

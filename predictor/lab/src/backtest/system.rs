@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_linear_system_runs_free_without_error() {
+    fn free_run_prediction_of_a_linear_system_is_exact() {
         let (y, u) = system(300);
         let recipe = RecipeName::Ols.recipe(TUNING).unwrap();
         let ours = task(0..100, 150..300, true);

@@ -62,7 +62,7 @@ impl Fit<Array2<f64>, Array1<f64>, FitError> for Arx {
             row.clear();
             row.extend(scaling.row(values));
             row.push(scaling.target.scaled(*target));
-            triangle.absorb(&mut row);
+            triangle.add_row(&mut row);
         }
         Ok(FittedArx { coefficients: triangle.solve(), scaling })
     }

@@ -106,7 +106,7 @@ mod tests {
     fn axes() -> Triangle {
         let mut triangle = Triangle::new(4, 0.0);
         for mut row in [[1.0, 0.0, 0.0, 1.0, 3.0], [0.0, 2.0, 0.0, 0.0, 2.0], [0.0, 0.0, 3.0, 0.0, 1.0]] {
-            triangle.absorb(&mut row);
+            triangle.add_row(&mut row);
         }
         triangle
     }
@@ -123,7 +123,7 @@ mod tests {
     fn stops_where_a_term_costs_more_than_it_explains() {
         assert_eq!(select(&axes(), 3, 9, Some(Criterion::Bic)), [0, 1, 2]);
         let mut noisy = axes();
-        noisy.absorb(&mut [0.0, 0.0, 0.0, 0.0, 6.0]);
+        noisy.add_row(&mut [0.0, 0.0, 0.0, 0.0, 6.0]);
         // SSE is 41, 37, 36 with 4 rows: a gain of 4 ln(37/41) = -0.41 is less than the penalty of 2.
         assert_eq!(select(&noisy, 4, 9, Some(Criterion::Aic)), [0]);
     }

@@ -155,7 +155,7 @@ impl Fit<Array2<f64>, Array1<f64>, FitError> for Polynomial {
             values.clear();
             monomials.values(&scaled, &mut values);
             values.push(scaling.target.scaled(*target));
-            triangle.absorb(&mut values);
+            triangle.add_row(&mut values);
         }
         let picked = match terms {
             Terms::Picked { criterion, most } => select(&triangle, rows, most, Some(criterion)),

@@ -27,7 +27,7 @@ impl Triangle {
     }
 
     /// Adds a row: its `width` values and then its target. The contents of `row` are undefined afterwards.
-    pub fn absorb(&mut self, row: &mut [f64]) {
+    pub fn add_row(&mut self, row: &mut [f64]) {
         let stride = self.width + 1;
         for k in 0..self.width {
             if row[k] == 0.0 {
@@ -50,7 +50,7 @@ impl Triangle {
         for k in 0..self.width {
             row.clear();
             row.extend(columns.iter().chain([&self.width]).map(|j| self.row(k)[*j]));
-            chosen.absorb(&mut row);
+            chosen.add_row(&mut row);
         }
         chosen.residual += self.residual;
         chosen
@@ -105,7 +105,7 @@ mod tests {
         fn residuals_are_orthogonal(table in prop::collection::vec(prop::array::uniform4(-1.0..1.0f64), 3..30)) {
             let mut triangle = Triangle::new(3, 0.0);
             for row in &table {
-                triangle.absorb(&mut row.clone());
+                triangle.add_row(&mut row.clone());
             }
             let beta = triangle.solve();
             let errors: Vec<f64> =
@@ -126,7 +126,7 @@ mod tests {
         let mut triangle = Triangle::new(3, 0.0);
         for k in 1..9 {
             let a = f64::from(k) / 7.0;
-            triangle.absorb(&mut [a, 3.0 * a, 0.0, 2.0 * a]);
+            triangle.add_row(&mut [a, 3.0 * a, 0.0, 2.0 * a]);
         }
         let beta = triangle.solve();
         assert!((beta[0] - 2.0).abs() < 1e-12 && beta[1..] == [0.0, 0.0], "{beta:?}");
@@ -136,8 +136,8 @@ mod tests {
     #[test]
     fn ridge_shrinks() {
         let mut triangle = Triangle::new(1, 5.0);
-        triangle.absorb(&mut [1.0, 2.0]);
-        triangle.absorb(&mut [2.0, 4.0]);
+        triangle.add_row(&mut [1.0, 2.0]);
+        triangle.add_row(&mut [2.0, 4.0]);
         assert!((triangle.solve()[0] - 1.0).abs() < 1e-12);
     }
 }

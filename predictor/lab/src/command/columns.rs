@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::trace::columns::{Choice, Driver, Drivers, Truth};
+use crate::trace::columns::{ColumnRoles, Driver, Drivers, TruthColumn};
 
 /// Column flags.
 #[derive(Debug, Args)]
@@ -36,8 +36,8 @@ impl ColumnFlags {
     /// are drivers by default.
     ///
     /// # Errors
-    /// [`Truth`] if a `truth_*` column would be an input.
-    pub fn choice(&self, speeds: bool) -> Result<Choice, Truth> {
+    /// [`TruthColumn`] if a `truth_*` column would be an input.
+    pub fn choice(&self, speeds: bool) -> Result<ColumnRoles, TruthColumn> {
         let named = |names: &[String]| {
             let names = names.iter().filter(|name| !name.is_empty());
             names.map(|name| Driver::new(name)).collect::<Result<_, _>>()
@@ -50,7 +50,7 @@ impl ColumnFlags {
         if let Some(batch) = &self.batch {
             Driver::new(batch)?;
         }
-        Ok(Choice {
+        Ok(ColumnRoles {
             target: self.target.clone(),
             target_time: self.target_time.clone(),
             batch: self.batch.clone(),

@@ -9,7 +9,7 @@ use super::walk::Run;
 
 /// Smallest share of the step that a recommendation must save. Smaller savings are within what a simulation
 /// leaves out.
-const WORTH_IT: f64 = 0.01;
+const MIN_SAVING: f64 = 0.01;
 
 /// The recommendation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,10 +51,10 @@ impl Verdict {
     /// Selects the simplest option that no other beats by 1 %. An even split is simpler than evenstep, and
     /// evenstep is simpler than removing a worker.
     pub fn of(evenstep: &Run, even: &Run, without: Option<(String, &Run)>) -> Self {
-        let (evenstep_s, even_s) = (mean(&evenstep.took_s), mean(&even.took_s));
-        let without_slowest = without.map(|(worker, run)| (worker, mean(&run.took_s)));
+        let (evenstep_s, even_s) = (mean(&evenstep.step_time_s), mean(&even.step_time_s));
+        let without_slowest = without.map(|(worker, run)| (worker, mean(&run.step_time_s)));
         let without_s = without_slowest.as_ref().map_or(f64::INFINITY, |(_, mean_s)| *mean_s);
-        let enough = evenstep_s.min(even_s).min(without_s) / (1.0 - WORTH_IT);
+        let enough = evenstep_s.min(even_s).min(without_s) / (1.0 - MIN_SAVING);
         let advice = if even_s <= enough {
             Advice::LeaveAlone
         } else if evenstep_s <= enough {

@@ -11,7 +11,7 @@ use super::settings::Settings;
 use super::world::{Worker, World};
 
 /// Speeds that a policy uses as estimates.
-pub(super) trait Believed {
+pub(super) trait EstimatedSpeeds {
     /// Estimated speed of a worker, or `None` without an estimate.
     fn speed(&self, iteration: usize, worker: usize) -> Option<f64>;
 
@@ -25,7 +25,7 @@ pub(super) struct Split<B> {
     pub believed: B,
 }
 
-impl<B: Believed> Policy for Split<B> {
+impl<B: EstimatedSpeeds> Policy for Split<B> {
     fn shares(&mut self, iteration: usize, present: &[usize]) -> Result<Shares, SimulateError> {
         let speeds: Option<Vec<f64>> =
             present.iter().map(|worker| self.believed.speed(iteration, *worker)).collect();
@@ -57,7 +57,7 @@ fn evenly(workers: usize, settings: &Settings) -> Result<Vec<u64>, SimulateError
 
 pub(super) struct Nothing;
 
-impl Believed for Nothing {
+impl EstimatedSpeeds for Nothing {
     fn speed(&self, _iteration: usize, _worker: usize) -> Option<f64> {
         None
     }
@@ -81,7 +81,7 @@ impl Warmup {
     }
 }
 
-impl Believed for Warmup {
+impl EstimatedSpeeds for Warmup {
     fn speed(&self, iteration: usize, worker: usize) -> Option<f64> {
         let (samples, seconds) = self.totals[worker];
         (iteration >= self.warmup && seconds > 0.0).then(|| samples / seconds)
@@ -108,7 +108,7 @@ impl Averages {
     }
 }
 
-impl Believed for Averages {
+impl EstimatedSpeeds for Averages {
     fn speed(&self, _iteration: usize, worker: usize) -> Option<f64> {
         self.averages[worker].map(|average| average.level())
     }

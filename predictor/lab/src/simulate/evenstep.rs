@@ -30,14 +30,14 @@ pub(super) struct Evenstep<'a> {
     hedges: bool,
     drivers: DriverSet,
     forecaster: JobForecaster<usize>,
-    workers: Vec<Known>,
+    workers: Vec<WorkerState>,
     in_force: Option<(Vec<usize>, InForce)>,
     fitter: Fitter<'a>,
 }
 
 /// State of a worker, without its forecasts.
 #[derive(Clone, Default)]
-struct Known {
+struct WorkerState {
     reported: bool,
     curve: CurveLearner,
     /// Largest batch of an iteration in samples.
@@ -46,12 +46,12 @@ struct Known {
     chunks: ChunkCost,
     fitted_at: u64,
     /// Most recent reports, for the next fit of a network.
-    reports: VecDeque<Kept>,
+    reports: VecDeque<StoredReport>,
 }
 
 /// A report stored for the next fit of a network.
 #[derive(Clone)]
-struct Kept {
+struct StoredReport {
     parts: Parts,
     readings: Vec<Option<f64>>,
 }
@@ -65,7 +65,7 @@ impl<'a> Evenstep<'a> {
             hedges,
             forecaster: JobForecaster::with(drivers.clone(), roster, settings.loss),
             drivers,
-            workers: vec![Known::default(); world.workers.len()],
+            workers: vec![WorkerState::default(); world.workers.len()],
             in_force: None,
             fitter,
         }
@@ -127,7 +127,7 @@ impl<'a> Evenstep<'a> {
             if known.reports.len() == TRAINING_ROWS_MAX {
                 known.reports.pop_front();
             }
-            known.reports.push_back(Kept { parts: report.parts(), readings });
+            known.reports.push_back(StoredReport { parts: report.parts(), readings });
         }
         let mut due = Vec::new();
         for (worker, known) in self.workers.iter_mut().enumerate() {
@@ -150,7 +150,7 @@ impl<'a> Evenstep<'a> {
     }
 }
 
-impl Known {
+impl WorkerState {
     /// Builds the training data of a network with the current curve.
     fn training(&self, drivers: &DriverSet) -> Training {
         let mut training = Training::new(drivers);

@@ -1,7 +1,7 @@
 //! The interface of a policy: it splits the global batch and learns from reports.
 
 use evenstep_core::hedge::learner::Parts;
-use evenstep_core::hedge::{Hedged, Took};
+use evenstep_core::hedge::{Hedged, TailWork};
 
 use super::error::SimulateError;
 
@@ -15,7 +15,7 @@ pub struct Report<'a> {
     /// Compute time in seconds.
     pub compute_time_s: f64,
     /// Part of the shared tail that the worker claimed.
-    pub tail: Took,
+    pub tail: TailWork,
     /// Seconds of barrier wait for the slowest worker.
     pub barrier_wait_s: f64,
     /// Drivers read at the end of the iteration; may be empty.

@@ -34,16 +34,16 @@ pub struct Summary {
 impl Summary {
     /// Summarizes `run`. The even split and the oracle must cover the same iterations.
     pub fn of(run: &Run, even: &Run, oracle: &Run) -> Self {
-        let mut sorted = run.took_s.clone();
+        let mut sorted = run.step_time_s.clone();
         sorted.sort_by(f64::total_cmp);
         let rank = (HIGH_QUANTILE * sorted.len() as f64).ceil() as usize;
-        let mean_step_time_s = mean(&run.took_s);
+        let mean_step_time_s = mean(&run.step_time_s);
         Self {
             policy: run.policy,
             mean_step_time_s,
             p95_step_time_s: sorted.get(rank.max(1) - 1).copied().unwrap_or(f64::NAN),
-            speedup: mean(&even.took_s) / mean_step_time_s,
-            regret: mean_step_time_s / mean(&oracle.took_s) - 1.0,
+            speedup: mean(&even.step_time_s) / mean_step_time_s,
+            regret: mean_step_time_s / mean(&oracle.step_time_s) - 1.0,
             changes: run.changes,
             barrier_wait_s: mean(&run.wait_s),
             claim_s: mean(&run.claim_s),

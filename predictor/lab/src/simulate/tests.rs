@@ -71,9 +71,12 @@ fn golden_two_workers() {
         (PolicyName::Oracle, [1.0, 1.0], [0.0, 0.0], 2),
     ];
     let runs = golden.map(|(policy, ..)| run(&world, policy, &settings));
-    for ((policy, took_s, wait_s, changes), run) in golden.into_iter().zip(&runs) {
+    for ((policy, step_time_s, wait_s, changes), run) in golden.into_iter().zip(&runs) {
         for at in 0..2 {
-            assert!(near(run.took_s[at], took_s[at]) && near(run.wait_s[at], wait_s[at]), "{run:?}");
+            assert!(
+                near(run.step_time_s[at], step_time_s[at]) && near(run.wait_s[at], wait_s[at]),
+                "{run:?}"
+            );
         }
         assert_eq!((run.changes, run.policy), (changes, policy));
     }
@@ -87,7 +90,7 @@ fn golden_two_workers() {
 /// One iteration ahead, the outcome of the previous iteration is unknown. At the third iteration, the latest
 /// known speeds come from the first.
 #[test]
-fn asked_ahead_the_last_value_is_one_older() {
+fn when_requested_ahead_the_last_value_is_one_iteration_older() {
     let world = recorded(&[&[10.0, 20.0, 10.0, 10.0], &[10.0, 10.0, 20.0, 10.0]]);
     let boundary = run(&world, PolicyName::LastValue, &settings(30, 2));
     let ahead = run(&world, PolicyName::LastValue, &Settings { ahead: true, ..settings(30, 2) });
@@ -160,7 +163,7 @@ fn cluster(text: &str) -> ClusterSpec {
 
 /// A worker that is not a member gets no samples. A worker that joins late gets samples from then on.
 #[test]
-fn who_is_away_gets_nothing() {
+fn absent_workers_get_nothing() {
     let spec = cluster(
         r#"{"group":[{"name":"stays","count":1,"speed":10.0},{"name":"comes","count":2,"speed":10.0,"joins":20,"leaves":40}]}"#,
     );
@@ -200,7 +203,7 @@ fn slow_downs_are_as_described() {
 }
 
 #[test]
-fn what_cannot_be_is_named() {
+fn impossible_plans_are_named() {
     let said = |text: &str| cluster(text).world(10, 1).unwrap_err().to_string();
     let group = |rest: &str| format!(r#"{{"group":[{{"name":"g","count":2,"speed":10.0{rest}}}]}}"#);
     assert_eq!(said(&group(r#","noise":3.0"#)), "g: noise 3: must be 0 to 2");
@@ -275,7 +278,7 @@ proptest! {
     /// No step is shorter than the oracle's, whatever the curve. No sample is lost, and the slowest worker
     /// does not wait.
     #[test]
-    fn nobody_beats_the_oracle(
+    fn no_policy_beats_the_oracle(
         speeds in speeds(), more in 0u64..100, fixed_s in 0.0f64..2.0, saturation in 0u64..20, quantum in 1u64..4
     ) {
         let mut world = world_of(&speeds);
@@ -286,8 +289,8 @@ proptest! {
         let oracle = run(&world, PolicyName::Oracle, &settings);
         for policy in PolicyName::ALL {
             let run = run(&world, policy, &settings);
-            for (at, took_s) in run.took_s.iter().enumerate() {
-                prop_assert!(*took_s >= oracle.took_s[at] * (1.0 - 1e-12), "{}", policy);
+            for (at, step_time_s) in run.step_time_s.iter().enumerate() {
+                prop_assert!(*step_time_s >= oracle.step_time_s[at] * (1.0 - 1e-12), "{}", policy);
                 prop_assert_eq!(run.shares[at].iter().sum::<u64>(), settings.global_batch);
                 prop_assert!(run.shares[at].iter().all(|share| share % quantum == 0 && *share > 0));
                 // A shared tail costs claims, and one pass per chunk.
@@ -298,9 +301,9 @@ proptest! {
                     worker.form.curve(worker.slowdown[at + 5]).time(*share)
                 };
                 let times_s: Vec<f64> = world.workers.iter().zip(&run.shares[at]).map(time_s).collect();
-                prop_assert!(near(*took_s, times_s.iter().copied().fold(0.0, f64::max)));
-                let waited_s = took_s - times_s.iter().sum::<f64>() / times_s.len() as f64;
-                prop_assert!((run.wait_s[at] - waited_s).abs() < 1e-9 * took_s.max(1.0));
+                prop_assert!(near(*step_time_s, times_s.iter().copied().fold(0.0, f64::max)));
+                let waited_s = step_time_s - times_s.iter().sum::<f64>() / times_s.len() as f64;
+                prop_assert!((run.wait_s[at] - waited_s).abs() < 1e-9 * step_time_s.max(1.0));
             }
         }
     }
@@ -313,7 +316,7 @@ proptest! {
         let even = run(&world, PolicyName::Even, &settings);
         for policy in PolicyName::ALL {
             let run = run(&world, policy, &settings);
-            prop_assert_eq!((&run.took_s, run.changes), (&even.took_s, 0), "{}", policy);
+            prop_assert_eq!((&run.step_time_s, run.changes), (&even.step_time_s, 0), "{}", policy);
         }
     }
 
@@ -339,7 +342,7 @@ proptest! {
 
     /// No policy except the oracle depends on the future.
     #[test]
-    fn the_future_does_not_reach_back(speeds in speeds(), changed in 7usize..12, ahead: bool) {
+    fn later_values_do_not_change_earlier_forecasts(speeds in speeds(), changed in 7usize..12, ahead: bool) {
         let settings = Settings { ahead, ..settings(60, 6) };
         let world = world_of(&speeds);
         let mut other = world.clone();

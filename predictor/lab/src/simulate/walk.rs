@@ -1,7 +1,7 @@
 //! The loop over iterations: a policy splits the batch, the workers compute, and the policy gets their
 //! reports.
 
-use evenstep_core::hedge::{ClaimCost, Hand, Took, play};
+use evenstep_core::hedge::{ClaimCost, PoolMember, TailWork, play};
 
 use super::baselines::{Averages, Nothing, Oracle, Split, Warmup, WithoutSlowest, slowest};
 use super::error::{CELLS_MAX, SimulateError};
@@ -16,7 +16,7 @@ pub struct Run {
     /// The policy.
     pub policy: PolicyName,
     /// Seconds per step, equal to the time of the slowest worker.
-    pub took_s: Vec<f64>,
+    pub step_time_s: Vec<f64>,
     /// Mean seconds per step that members waited for the slowest.
     pub wait_s: Vec<f64>,
     /// Mean seconds per step that members spent on claims.
@@ -44,7 +44,7 @@ pub fn walk(
     check(world, settings)?;
     let mut run = Run {
         policy,
-        took_s: Vec::new(),
+        step_time_s: Vec::new(),
         wait_s: Vec::new(),
         claim_s: Vec::new(),
         chunks: Vec::new(),
@@ -72,7 +72,7 @@ pub fn walk(
                 reports.iter().map(seconds).sum::<f64>() / present.len() as f64
             };
             run.changes += usize::from(given != before);
-            run.took_s.push(reports.iter().map(Report::busy_s).fold(0.0, f64::max));
+            run.step_time_s.push(reports.iter().map(Report::busy_s).fold(0.0, f64::max));
             run.wait_s.push(mean(|report| report.barrier_wait_s));
             run.claim_s.push(mean(|report| report.tail.claim_s));
             run.chunks.push(reports.iter().map(|report| report.tail.chunks).sum());
@@ -140,7 +140,7 @@ fn step<'a>(
             worker: *worker,
             batch: *batch,
             compute_time_s: time_s(rank, *batch),
-            tail: Took::default(),
+            tail: TailWork::default(),
             barrier_wait_s: 0.0,
             // Drivers read at the end of this iteration are known just before the next.
             drivers: world.workers[*worker].drivers.get(iteration + 1).map_or(&[], Vec::as_slice),
@@ -148,9 +148,11 @@ fn step<'a>(
         .collect();
     if let Shares::Hedged(hedged) = plan {
         for pool in &hedged.pools {
-            let hand =
-                |rank: &usize| Hand { base: reports[*rank].batch, base_s: reports[*rank].compute_time_s };
-            let hands: Vec<Hand> = pool.members.iter().map(hand).collect();
+            let hand = |rank: &usize| PoolMember {
+                base: reports[*rank].batch,
+                base_s: reports[*rank].compute_time_s,
+            };
+            let hands: Vec<PoolMember> = pool.members.iter().map(hand).collect();
             let time_s = |member: usize, samples| time_s(pool.members[member], samples);
             let took = play(&pool.chunks, &hands, &pool.expected, time_s, cost);
             for (rank, took) in pool.members.iter().zip(took) {
@@ -161,9 +163,9 @@ fn step<'a>(
             }
         }
     }
-    let took_s = reports.iter().map(Report::busy_s).fold(0.0, f64::max);
+    let step_time_s = reports.iter().map(Report::busy_s).fold(0.0, f64::max);
     for report in &mut reports {
-        report.barrier_wait_s = took_s - report.busy_s();
+        report.barrier_wait_s = step_time_s - report.busy_s();
     }
     reports
 }

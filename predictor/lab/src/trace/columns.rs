@@ -6,15 +6,15 @@ use super::table::{Table, TableError};
 use crate::backtest::{Job, Row, Series};
 
 /// Prefix of columns that hold information not available at forecast time. They are never inputs.
-const TRUTH: &str = "truth_";
+const TRUTH_PREFIX: &str = "truth_";
 /// Columns that count iterations or hold their outcome. They are drivers only if named explicitly.
-const NO_DRIVERS: [&str; 3] = ["iter", "iter_ms", "speed"];
+const EXCLUDED_COLUMNS: [&str; 3] = ["iter", "iter_ms", "speed"];
 /// Maximum number of series in a table.
 pub const SERIES_MAX: usize = 10_000;
 
 /// Requested roles of the columns. `None` means the default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Choice {
+pub struct ColumnRoles {
     /// Column to forecast.
     pub target: String,
     /// Column with times. If set, the forecast quantity is the batch divided by the time.
@@ -62,21 +62,21 @@ pub struct Driver {
 /// The name of a column that cannot be an input.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "column {0:?} cannot be an input: columns named {TRUTH}* hold information not available at \
+    "column {0:?} cannot be an input: columns named {TRUTH_PREFIX}* hold information not available at \
     forecast time"
 )]
-pub struct Truth(String);
+pub struct TruthColumn(String);
 
 impl Driver {
     /// Parses `COLUMN` or `sign(COLUMN)`.
     ///
     /// # Errors
-    /// [`Truth`] for a `truth_*` column.
-    pub fn new(written: &str) -> Result<Self, Truth> {
+    /// [`TruthColumn`] for a `truth_*` column.
+    pub fn new(written: &str) -> Result<Self, TruthColumn> {
         let inner = written.strip_prefix("sign(").and_then(|rest| rest.strip_suffix(')'));
         let column = inner.unwrap_or(written).trim().to_owned();
-        if column.starts_with(TRUTH) {
-            return Err(Truth(column));
+        if column.starts_with(TRUTH_PREFIX) {
+            return Err(TruthColumn(column));
         }
         Ok(Self { written: written.to_owned(), column, sign: inner.is_some() })
     }
@@ -134,19 +134,19 @@ impl Trace {
     }
 }
 
-impl Choice {
+impl ColumnRoles {
     /// Splits a table into series.
     ///
     /// # Errors
     /// [`TableError`] if a column does not exist or a cell has an invalid value.
     pub fn apply(&self, table: &Table) -> Result<Trace, TableError> {
-        let parts = Parts::find(self, table)?;
+        let parts = ColumnIndices::find(self, table)?;
         let mut places: BTreeMap<&str, usize> = BTreeMap::new();
         let mut series: Vec<Readings> = Vec::new();
         for row in 0..table.len() {
             let id = parts.id.map_or("", |column| table.text(row, column));
             if let (Some(column), true) = (parts.id, id.is_empty()) {
-                return Err(table.breaks(row, column, "is missing; each row needs an id"));
+                return Err(table.cell_error(row, column, "is missing; each row needs an id"));
             }
             let place = *places.entry(id).or_insert(series.len());
             if place == series.len() {
@@ -164,7 +164,7 @@ impl Choice {
 }
 
 /// Indices of the columns by role.
-struct Parts {
+struct ColumnIndices {
     target: usize,
     target_is_time: bool,
     batch: Option<usize>,
@@ -174,8 +174,8 @@ struct Parts {
     drivers_named: bool,
 }
 
-impl Parts {
-    fn find(choice: &Choice, table: &Table) -> Result<Self, TableError> {
+impl ColumnIndices {
+    fn find(choice: &ColumnRoles, table: &Table) -> Result<Self, TableError> {
         let named = |name: &Option<String>, default: &str| match name {
             Some(name) => table.column(name).map(Some),
             None => Ok(table.find(default)),
@@ -198,7 +198,9 @@ impl Parts {
                 .columns
                 .iter()
                 .enumerate()
-                .filter(|(at, name)| !taken(*at) && !name.is_empty() && !NO_DRIVERS.contains(&name.as_str()))
+                .filter(|(at, name)| {
+                    !taken(*at) && !name.is_empty() && !EXCLUDED_COLUMNS.contains(&name.as_str())
+                })
                 .filter_map(|(at, name)| Some((Driver::new(name).ok()?, at)))
                 .collect(),
         };
@@ -221,11 +223,15 @@ impl Parts {
         let batch = self.batch.map_or(Ok(1), |column| whole(table, row, column))?;
         let measured = table.measured(row, self.target)?;
         if speeds && measured <= 0.0 {
-            return Err(table.breaks(row, self.target, "is not positive"));
+            return Err(table.cell_error(row, self.target, "is not positive"));
         }
         let target = if self.target_is_time { batch as f64 / measured } else { measured };
         if !target.is_finite() || (speeds && target <= 0.0) {
-            return Err(table.breaks(row, self.target, "gives a speed that is not a positive finite number"));
+            return Err(table.cell_error(
+                row,
+                self.target,
+                "gives a speed that is not a positive finite number",
+            ));
         }
         if let Some(column) = self.time {
             let seconds = |text: &str| text.parse::<f64>().ok();
@@ -233,7 +239,7 @@ impl Parts {
                 (seconds(table.text(row, column)), series.at.last().and_then(|at| seconds(at)));
             if now.zip(before).is_some_and(|(now, before)| now < before) {
                 let rule = "is earlier than the row above; rows must be in order of time";
-                return Err(table.breaks(row, column, rule));
+                return Err(table.cell_error(row, column, rule));
             }
         }
         let at = self
@@ -267,6 +273,10 @@ fn whole(table: &Table, row: usize, column: usize) -> Result<u64, TableError> {
     if batch.fract() == 0.0 && (1.0..=BATCH_MAX).contains(&batch) {
         Ok(batch as u64)
     } else {
-        Err(table.breaks(row, column, "is not a number of samples; it must be a whole number of at least 1"))
+        Err(table.cell_error(
+            row,
+            column,
+            "is not a number of samples; it must be a whole number of at least 1",
+        ))
     }
 }

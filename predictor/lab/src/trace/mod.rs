@@ -12,14 +12,14 @@ pub mod stored;
 
 use std::path::{Path, PathBuf};
 
-use columns::{Choice, Trace};
+use columns::{ColumnRoles, Trace};
 use table::Table;
 
 /// Reads tables and splits them into series.
 ///
 /// # Errors
 /// If a table cannot be read, is invalid or has no rows.
-pub fn read_all(paths: &[PathBuf], choice: &Choice) -> anyhow::Result<Vec<Trace>> {
+pub fn read_all(paths: &[PathBuf], choice: &ColumnRoles) -> anyhow::Result<Vec<Trace>> {
     let read = |path: &PathBuf| Ok(choice.apply(&Table::read(path)?)?);
     let traces: Vec<Trace> = paths.iter().map(read).collect::<anyhow::Result<_>>()?;
     for trace in &traces {

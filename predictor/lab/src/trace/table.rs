@@ -193,8 +193,8 @@ impl Table {
         match text.parse::<f64>() {
             Ok(number) if number.is_nan() => Ok(None),
             Ok(number) if number.is_finite() => Ok(Some(number)),
-            Ok(_) => Err(self.breaks(row, column, "is not finite")),
-            Err(_) => Err(self.breaks(row, column, "is not a number")),
+            Ok(_) => Err(self.cell_error(row, column, "is not finite")),
+            Err(_) => Err(self.cell_error(row, column, "is not a number")),
         }
     }
 
@@ -203,11 +203,12 @@ impl Table {
     /// # Errors
     /// [`TableError::Cell`] if the cell does not hold a finite number.
     pub fn measured(&self, row: usize, column: usize) -> Result<f64, TableError> {
-        self.number(row, column)?.ok_or_else(|| self.breaks(row, column, "is missing; a number is required"))
+        self.number(row, column)?
+            .ok_or_else(|| self.cell_error(row, column, "is missing; a number is required"))
     }
 
     /// Returns the error of a cell that breaks `rule`.
-    pub fn breaks(&self, row: usize, column: usize, rule: &str) -> TableError {
+    pub fn cell_error(&self, row: usize, column: usize, rule: &str) -> TableError {
         TableError::Cell {
             trace: self.trace.clone(),
             line: self.rows[row].0,
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_value() {
         let table = parse("a,b\n1,2\n\n\nx,inf\n").unwrap();
         assert_eq!(table.number(1, 0).unwrap_err().to_string(), "t:5: column \"a\": \"x\" is not a number");
         assert_eq!(table.number(1, 1).unwrap_err().to_string(), "t:5: column \"b\": \"inf\" is not finite");

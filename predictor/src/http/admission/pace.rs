@@ -6,33 +6,33 @@ use std::time::{Duration, Instant};
 
 /// Shortest interval over which throughput is measured. An overload is over after this time without a
 /// rejection.
-const STRETCH: Duration = Duration::from_secs(1);
+const MEASURING_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest wait, in seconds.
-const LONGEST_S: f64 = 60.0;
+const MAX_WAIT_S: f64 = 60.0;
 
 /// Throughput during an overload, and the bytes rejected.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct RetryEstimator {
     /// Start of the current interval. `done` is the number of bytes processed in it.
     since: Instant,
     done: f64,
     /// Throughput in the latest interval with a rejection; `None` before the first.
     bytes_per_s: Option<f64>,
     /// Bytes rejected and not yet expected back, at the time of the latest rejection.
-    away: f64,
+    rejected_bytes: f64,
     refused_at: Option<Instant>,
 }
 
-impl Pace {
+impl RetryEstimator {
     pub fn new(now: Instant) -> Self {
-        Self { since: now, done: 0.0, bytes_per_s: None, away: 0.0, refused_at: None }
+        Self { since: now, done: 0.0, bytes_per_s: None, rejected_bytes: 0.0, refused_at: None }
     }
 
     /// Counts a request of `bytes` bytes as processed.
     pub fn done(&mut self, bytes: usize, now: Instant) {
         self.done += bytes as f64;
         let lasted = now.saturating_duration_since(self.since);
-        if lasted < STRETCH {
+        if lasted < MEASURING_INTERVAL {
             return;
         }
         // Without rejections, the throughput is the rate of arrivals and not the capacity.
@@ -42,21 +42,21 @@ impl Pace {
         (self.since, self.done) = (now, 0.0);
     }
 
-    /// Rejects a request of `bytes` bytes while `bytes_taken` bytes are in flight. Returns the time after
+    /// Rejects a request of `bytes` bytes while `bytes_in_flight` bytes are in flight. Returns the time after
     /// which the client should retry, 1 to 60 seconds.
-    pub fn refuse(&mut self, bytes: usize, bytes_taken: usize, now: Instant) -> u64 {
+    pub fn refuse(&mut self, bytes: usize, bytes_in_flight: usize, now: Instant) -> u64 {
         let quiet = self.refused_at.map(|refused| now.saturating_duration_since(refused));
-        match quiet.filter(|quiet| *quiet <= STRETCH) {
-            Some(quiet) => self.away -= self.bytes_per_s.unwrap_or(0.0) * quiet.as_secs_f64(),
+        match quiet.filter(|quiet| *quiet <= MEASURING_INTERVAL) {
+            Some(quiet) => self.rejected_bytes -= self.bytes_per_s.unwrap_or(0.0) * quiet.as_secs_f64(),
             // An overload begins: start a new interval.
-            None => (self.since, self.done, self.away) = (now, 0.0, 0.0),
+            None => (self.since, self.done, self.rejected_bytes) = (now, 0.0, 0.0),
         }
         self.refused_at = Some(now);
-        self.away = self.away.max(0.0) + bytes as f64;
+        self.rejected_bytes = self.rejected_bytes.max(0.0) + bytes as f64;
         let Some(bytes_per_s) = self.bytes_per_s.filter(|rate| *rate > 0.0) else { return 1 };
         // Bounded, because clients that retry too early are counted again each time.
-        self.away = self.away.min(LONGEST_S * bytes_per_s);
-        ((bytes_taken as f64 + self.away) / bytes_per_s).ceil().clamp(1.0, LONGEST_S) as u64
+        self.rejected_bytes = self.rejected_bytes.min(MAX_WAIT_S * bytes_per_s);
+        ((bytes_in_flight as f64 + self.rejected_bytes) / bytes_per_s).ceil().clamp(1.0, MAX_WAIT_S) as u64
     }
 }
 
@@ -67,10 +67,10 @@ mod tests {
     const MB: usize = 1 << 20;
 
     #[test]
-    fn waits_grow_with_what_was_sent_away_and_shrink_as_it_is_done() {
+    fn retry_waits_grow_with_rejections_and_shrink_with_completions() {
         let begin = Instant::now();
         let at = |ms: u64| begin + Duration::from_millis(ms);
-        let mut pace = Pace::new(begin);
+        let mut pace = RetryEstimator::new(begin);
         assert_eq!(pace.refuse(MB, 64 * MB, at(0)), 1, "the throughput is unknown");
         // The throughput is 20 MB/s; arrivals are twice that.
         for tick in 1..=25 {
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn quiet_times_say_nothing_of_the_rate() {
         let begin = Instant::now();
-        let mut pace = Pace::new(begin);
+        let mut pace = RetryEstimator::new(begin);
         for hour in 1..5 {
             pace.done(1000, begin + Duration::from_secs(3600 * hour));
         }

@@ -12,11 +12,11 @@ use futures_util::{Stream, stream};
 use tokio::sync::{Mutex, OwnedSemaphorePermit};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
-use super::{ALIVE_EVERY, Api, RETRY_AFTER, Refusal, Streams, event, events};
+use super::{ALIVE_EVERY, Api, ErrorResponse, RETRY_AFTER, Streams, event, events};
 use crate::jobs::{JobError, Jobs};
 
 /// Interval at which the summary is read.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Follow the summary of all jobs.
 ///
@@ -30,12 +30,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 )]
 pub async fn follow(
     State(api): State<Api>,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refusal> {
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ErrorResponse> {
     let place = api.streams.enter()?;
-    let mut looks = interval(LOOK_EVERY);
+    let mut looks = interval(CHECK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let follower =
-        Follower { jobs: api.jobs, streams: api.streams, looks, said: None, begins: true, _place: place };
+        EventSource { jobs: api.jobs, streams: api.streams, looks, said: None, begins: true, _place: place };
     Ok(events(stream::unfold(follower, |mut follower| async {
         let event = follower.next().await?;
         Some((Ok(event), follower))
@@ -52,7 +52,7 @@ impl Feed {
     async fn look(&self, jobs: &Jobs) -> Result<(u64, Arc<LiveView>), JobError> {
         let mut latest = self.0.lock().await;
         if let Some((at, number, view)) = &*latest
-            && at.elapsed() < LOOK_EVERY
+            && at.elapsed() < CHECK_INTERVAL
         {
             return Ok((*number, view.clone()));
         }
@@ -69,7 +69,7 @@ impl Feed {
     }
 }
 
-struct Follower {
+struct EventSource {
     jobs: Arc<Jobs>,
     streams: Streams,
     looks: Interval,
@@ -79,7 +79,7 @@ struct Follower {
     _place: OwnedSemaphorePermit,
 }
 
-impl Follower {
+impl EventSource {
     /// The next event; `None` at the end.
     async fn next(&mut self) -> Option<Event> {
         if std::mem::take(&mut self.begins) {

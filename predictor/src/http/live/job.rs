@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{ALIVE_EVERY, Api, InPath, RETRY_AFTER, Refusal, Streams, event, events};
+use super::{ALIVE_EVERY, Api, ErrorResponse, InPath, RETRY_AFTER, Streams, event, events};
 use crate::jobs::{Cursor, Job, Jobs};
 
 /// Shortest interval between two `step` events. People cannot follow more, and the newest iteration is the
@@ -39,14 +39,14 @@ const STEP_EVERY: Duration = Duration::from_millis(100);
 pub async fn follow(
     State(api): State<Api>,
     InPath(job_id): InPath<JobId>,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refusal> {
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ErrorResponse> {
     let job = api.jobs.job(&job_id).await?;
     // Loads the job into memory, where its events are.
     job.view().await?;
     let place = api.streams.enter()?;
     let mut changes = job.live().watch();
     changes.mark_changed();
-    let follower = Follower {
+    let follower = EventSource {
         jobs: api.jobs,
         cursor: job.live().cursor(),
         job,
@@ -63,7 +63,7 @@ pub async fn follow(
     })))
 }
 
-struct Follower {
+struct EventSource {
     jobs: Arc<Jobs>,
     job: Arc<Job>,
     changes: watch::Receiver<()>,
@@ -76,7 +76,7 @@ struct Follower {
     _place: OwnedSemaphorePermit,
 }
 
-impl Follower {
+impl EventSource {
     /// The next event; `None` at the end.
     async fn next(&mut self) -> Option<Event> {
         loop {

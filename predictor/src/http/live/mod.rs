@@ -21,7 +21,7 @@ use utoipa_axum::routes;
 
 use super::Api;
 use super::body::{InPath, InQuery, within};
-use super::problem::Refusal;
+use super::problem::ErrorResponse;
 
 /// Limit of open streams.
 const STREAMS_MAX: usize = 256;
@@ -56,11 +56,11 @@ impl Streams {
         Self { places: Arc::new(Semaphore::new(STREAMS_MAX)), ending, feed: Arc::default() }
     }
 
-    fn enter(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    fn enter(&self) -> Result<OwnedSemaphorePermit, ErrorResponse> {
         self.places.clone().try_acquire_owned().map_err(|_| {
             let detail = format!("{STREAMS_MAX} streams are open, the limit; close one or retry later");
             let status = StatusCode::SERVICE_UNAVAILABLE;
-            Refusal::new(status, "busy", "Too many streams", detail).retry_after(ALIVE_EVERY.as_secs())
+            ErrorResponse::new(status, "busy", "Too many streams", detail).retry_after(ALIVE_EVERY.as_secs())
         })
     }
 
@@ -89,7 +89,7 @@ fn event(name: &str, value: &impl Serialize) -> Event {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Stretch {
+struct HistoryQuery {
     /// Period in seconds before now, 1 to a year; default 3600.
     since_s: Option<u64>,
     /// Limit of iterations, 1 to 2,000; default 600. Jobs with many workers get fewer.
@@ -99,7 +99,7 @@ struct Stretch {
 /// Get a period of a job's history for a chart: evenly sampled iterations, in columns.
 #[utoipa::path(
     get, path = "/v1/jobs/{job_id}/history", tag = "jobs",
-    params(("job_id" = String, Path, description = "The job"), Stretch),
+    params(("job_id" = String, Path, description = "The job"), HistoryQuery),
     responses(
         (status = 200, description = "The history", body = HistoryView),
         (status = 404, description = "Unknown job", body = Problem),
@@ -109,8 +109,8 @@ struct Stretch {
 async fn history(
     State(api): State<Api>,
     InPath(job_id): InPath<JobId>,
-    InQuery(stretch): InQuery<Stretch>,
-) -> Result<axum::Json<HistoryView>, Refusal> {
+    InQuery(stretch): InQuery<HistoryQuery>,
+) -> Result<axum::Json<HistoryView>, ErrorResponse> {
     let (since_s, points) = (stretch.since_s.unwrap_or(3600), stretch.points.unwrap_or(600));
     within("since_s", since_s, 1..=SINCE_S_MAX)?;
     within("points", points, 1..=POINTS_MAX)?;
@@ -124,7 +124,10 @@ async fn history(
     get, path = "/v1/jobs/{job_id}/log", tag = "jobs", params(("job_id" = String, Path, description = "The job")),
     responses((status = 200, description = "The log", body = LogView), (status = 404, description = "Unknown job", body = Problem))
 )]
-async fn log(State(api): State<Api>, InPath(job_id): InPath<JobId>) -> Result<axum::Json<LogView>, Refusal> {
+async fn log(
+    State(api): State<Api>,
+    InPath(job_id): InPath<JobId>,
+) -> Result<axum::Json<LogView>, ErrorResponse> {
     let entries = api.jobs.job(&job_id).await?.live().log();
     Ok(axum::Json(LogView { job_id, entries }))
 }

@@ -65,7 +65,7 @@ families! {
     barrier_wait: counter "evenstep_worker_barrier_wait_seconds_total"
         "Barrier wait of the worker for the slowest worker.",
     loader_wait: counter "evenstep_worker_loader_wait_seconds_total" "Time that the worker waited for its data.",
-    comings: counter "evenstep_worker_membership_changes_total" "Workers that joined, left, or whose lease expired.",
+    membership_changes: counter "evenstep_worker_membership_changes_total" "Workers that joined, left, or whose lease expired.",
     workers: gauge "evenstep_job_workers" "Workers by state.",
     iteration: gauge "evenstep_job_iteration" "First iteration that was not requested yet.",
     global_batch: gauge "evenstep_job_global_batch_samples" "Global batch.",
@@ -113,8 +113,8 @@ impl JobFamilies {
 
     fn job(&mut self, job: &str, seen: &Seen) {
         let of_job = [("job_id", job)];
-        for (event, count) in seen.log.comings() {
-            self.comings.say([("job_id", job), ("event", event)], *count as f64);
+        for (event, count) in seen.log.membership_changes() {
+            self.membership_changes.say([("job_id", job), ("event", event)], *count as f64);
         }
         for (reason, count) in seen.log.reallocations() {
             self.reallocations.say([("job_id", job), ("reason", reason)], *count as f64);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use evenstep_protocol::{AllocateAnswer, Allocation, DecisionKind, LogEntry, LogKind, WorkerId};
+use evenstep_protocol::{AllocateResponse, Allocation, DecisionKind, LogEntry, LogKind, WorkerId};
 use evenstep_store::{MemberEvent, MemberEventKind};
 
 /// Limit of entries in memory.
@@ -15,7 +15,7 @@ pub struct Log {
     /// Number of entries ever written.
     written: u64,
     reallocations: BTreeMap<&'static str, u64>,
-    comings: BTreeMap<&'static str, u64>,
+    membership_changes: BTreeMap<&'static str, u64>,
 }
 
 impl Log {
@@ -32,8 +32,8 @@ impl Log {
     }
 
     /// Membership changes by event.
-    pub fn comings(&self) -> &BTreeMap<&'static str, u64> {
-        &self.comings
+    pub fn membership_changes(&self) -> &BTreeMap<&'static str, u64> {
+        &self.membership_changes
     }
 
     /// Writes an entry.
@@ -56,7 +56,12 @@ impl Log {
     }
 
     /// Logs a new allocation if its shares differ from the previous one.
-    pub fn answered(&mut self, at_unix_ms: i64, before: Option<&AllocateAnswer>, answer: &AllocateAnswer) {
+    pub fn answered(
+        &mut self,
+        at_unix_ms: i64,
+        before: Option<&AllocateResponse>,
+        answer: &AllocateResponse,
+    ) {
         let Some(reason) = changed(before, answer) else { return };
         *self.reallocations.entry(reason).or_default() += 1;
         self.push(LogEntry {
@@ -103,7 +108,7 @@ impl Log {
             _ => None,
         };
         if let Some(counted) = counted {
-            *self.comings.entry(counted).or_default() += 1;
+            *self.membership_changes.entry(counted).or_default() += 1;
         }
         self.write(at_unix_ms, kind, Some(&event.worker), format!("{} {text}", event.worker));
     }
@@ -112,7 +117,7 @@ impl Log {
 /// The reason why the shares of an allocation differ from the previous one; `None` if they are equal. Samples
 /// that a tail takes from a share do not count as a change of the plan, and neither does the smaller last
 /// batch of an epoch.
-fn changed(before: Option<&AllocateAnswer>, answer: &AllocateAnswer) -> Option<&'static str> {
+fn changed(before: Option<&AllocateResponse>, answer: &AllocateResponse) -> Option<&'static str> {
     let planned = |share: &Allocation| share.planned_batch.unwrap_or(share.local_batch);
     let same = |(a, b): (&Allocation, &Allocation)| planned(a) == planned(b);
     let by_kind = match answer.decision.kind {

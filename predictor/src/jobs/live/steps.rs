@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use evenstep_protocol::{AllocateAnswer, Allocation, StepView, StepWorker, WorkerReport};
+use evenstep_protocol::{AllocateResponse, Allocation, StepView, StepWorker, WorkerReport};
 
 /// Limit of iterations in memory. It is larger than the number of iterations that can be requested ahead.
 const STEPS_MAX: usize = 160;
@@ -16,7 +16,7 @@ const MEAN_OVER: usize = 64;
 
 /// A worker's report of an iteration.
 #[derive(Debug, Clone, Copy)]
-pub struct Done {
+pub struct Reported {
     /// Samples computed.
     pub samples: u64,
     /// Forward and backward time, in seconds.
@@ -27,7 +27,7 @@ pub struct Done {
     pub barrier_wait_s: Option<f64>,
 }
 
-impl Done {
+impl Reported {
     /// Reads the values from a report.
     pub fn of(report: &WorkerReport) -> Self {
         Self {
@@ -52,9 +52,9 @@ impl Done {
 /// An iteration.
 #[derive(Debug)]
 pub struct Step {
-    answer: Arc<AllocateAnswer>,
+    answer: Arc<AllocateResponse>,
     /// Reports by rank; empty until the first report.
-    done: Vec<Option<Done>>,
+    done: Vec<Option<Reported>>,
     reported: usize,
     at_unix_ms: i64,
     /// True once every worker has reported, or any worker has reported a later iteration.
@@ -64,7 +64,7 @@ pub struct Step {
 impl Step {
     /// Longest step time of any worker, in seconds; `None` before the first report.
     pub fn step_time_s(&self) -> Option<f64> {
-        self.done.iter().flatten().map(Done::step_time_s).reduce(f64::max)
+        self.done.iter().flatten().map(Reported::step_time_s).reduce(f64::max)
     }
 
     fn samples(&self) -> u64 {
@@ -126,7 +126,7 @@ pub struct Steps(VecDeque<Step>);
 
 impl Steps {
     /// Adds an allocation, or replaces the one of the same iteration.
-    pub fn answered(&mut self, answer: Arc<AllocateAnswer>) {
+    pub fn answered(&mut self, answer: Arc<AllocateResponse>) {
         let most = (SHARES_MAX / answer.allocations.len().max(1)).clamp(STEPS_MIN, STEPS_MAX);
         let at = self.0.partition_point(|step| step.answer.iteration < answer.iteration);
         let step = Step { answer, done: Vec::new(), reported: 0, at_unix_ms: 0, is_over: false };
@@ -151,7 +151,7 @@ impl Steps {
         };
         step.done.resize(shares.len(), None);
         step.reported += usize::from(step.done.get(rank)?.is_none());
-        step.done[rank] = Some(Done::of(report));
+        step.done[rank] = Some(Reported::of(report));
         step.at_unix_ms = now_unix_ms;
         self.0.get(at)?.answer.allocations.get(rank)
     }
@@ -177,7 +177,7 @@ impl Steps {
     }
 
     /// The latest allocation.
-    pub fn latest_answer(&self) -> Option<&AllocateAnswer> {
+    pub fn latest_answer(&self) -> Option<&AllocateResponse> {
         self.0.back().map(|step| &*step.answer)
     }
 
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     /// An allocation for `workers` workers, each with ten samples at 100 samples/s.
-    fn answer(iteration: u64, workers: usize) -> Arc<AllocateAnswer> {
+    fn answer(iteration: u64, workers: usize) -> Arc<AllocateResponse> {
         let share = |rank: usize| {
             serde_json::json!({"worker": format!("w/{rank}"), "rank": rank, "local_batch": 10, "offset": 10 * rank,
                 "gradient_weight": 1.0 / workers as f64, "predicted_speed_samples_per_s": 100.0})
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_given_anew_takes_the_place_of_the_one_before() {
+    fn a_new_allocation_replaces_the_voided_one() {
         let mut steps = Steps::default();
         steps.answered(answer(0, 3));
         steps.answered(answer(1, 3));
@@ -303,7 +303,7 @@ mod tests {
             let mut steps = Steps::default();
             let one = answer(0, workers);
             for iteration in 0..2 * kept as u64 {
-                steps.answered(Arc::new(AllocateAnswer { iteration, ..(*one).clone() }));
+                steps.answered(Arc::new(AllocateResponse { iteration, ..(*one).clone() }));
             }
             assert_eq!(steps.0.len(), kept, "{workers} workers");
         }

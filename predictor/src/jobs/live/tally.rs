@@ -2,7 +2,7 @@
 
 use evenstep_protocol::{Allocation, WorkerReport};
 
-use super::steps::Done;
+use super::steps::Reported;
 
 /// Totals of one worker.
 #[derive(Debug, Clone, Default)]
@@ -31,7 +31,7 @@ pub struct Latest {
     /// The iteration.
     pub iteration: u64,
     /// The reported values.
-    pub done: Done,
+    pub done: Reported,
     /// The prediction, as far as known.
     pub predicted: Predicted,
 }
@@ -63,7 +63,7 @@ impl Predicted {
 impl Tally {
     /// Adds a report, with the worker's share of the iteration if it is still in memory.
     pub fn add(&mut self, report: &WorkerReport, share: Option<&Allocation>, at_unix_ms: i64) {
-        let done = Done::of(report);
+        let done = Reported::of(report);
         self.samples += done.samples;
         self.compute_s += done.compute_time_s;
         self.barrier_wait_s += done.barrier_wait_s.unwrap_or(0.0);

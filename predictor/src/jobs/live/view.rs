@@ -7,7 +7,7 @@ use evenstep_core::job::JobState;
 use evenstep_core::membership::State;
 use evenstep_observability::metrics::{histogram, prometheus::Histogram};
 use evenstep_protocol::{
-    AllocateAnswer, JobId, JobLine, JobState as JobStateView, LogEntry, LogKind, StepView, WorkerId,
+    AllocateResponse, JobId, JobState as JobStateView, JobSummary, LogEntry, LogKind, StepView, WorkerId,
     WorkerReport,
 };
 use evenstep_store::MemberEvent;
@@ -23,7 +23,7 @@ const STEP_TIMES_S: &[f64] =
     &[0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0];
 /// Shortest interval between two log messages about plan changes, in milliseconds. A job may change its plan
 /// at every iteration.
-const SAY_EVERY_MS: i64 = 10_000;
+const LOG_INTERVAL_MS: i64 = 10_000;
 
 /// Live statistics and log of a job.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub struct Live {
 
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    pub members: Option<MembersLine>,
+    pub members: Option<MembersSummary>,
     pub steps: Steps,
     pub workers: BTreeMap<WorkerId, Tally>,
     pub log: Log,
@@ -44,12 +44,12 @@ pub(super) struct Seen {
     pub refitted_unix_ms: Option<i64>,
     /// Number of plan changes at the time of the latest log message about them.
     said: u64,
-    said_unix_ms: i64,
+    logged_unix_ms: i64,
 }
 
 /// The summary of a job's workers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct MembersLine {
+pub(super) struct MembersSummary {
     state: JobStateView,
     pub live: u64,
     pub departed: u64,
@@ -116,10 +116,10 @@ impl Live {
     }
 
     /// The summary of the job.
-    pub fn line(&self, job_id: &JobId) -> JobLine {
+    pub fn line(&self, job_id: &JobId) -> JobSummary {
         let seen = self.lock();
         let (latest, means) = (seen.steps.latest(), seen.steps.means());
-        JobLine {
+        JobSummary {
             job_id: job_id.clone(),
             state: seen.members.map(|line| line.state),
             url: None,
@@ -138,7 +138,7 @@ impl Live {
     pub fn allocated(
         &self,
         job_id: &JobId,
-        answer: Option<Arc<AllocateAnswer>>,
+        answer: Option<Arc<AllocateResponse>>,
         reports: &[WorkerReport],
         now_unix_ms: i64,
     ) {
@@ -157,9 +157,9 @@ impl Live {
         if let Some(answer) = answer {
             seen.log.answered(now_unix_ms, seen.steps.latest_answer(), &answer);
             let changes = seen.log.reallocations().values().sum::<u64>();
-            if changes > seen.said && now_unix_ms - seen.said_unix_ms >= SAY_EVERY_MS {
+            if changes > seen.said && now_unix_ms - seen.logged_unix_ms >= LOG_INTERVAL_MS {
                 said = Some((answer.clone(), changes - seen.said));
-                (seen.said, seen.said_unix_ms) = (changes, now_unix_ms);
+                (seen.said, seen.logged_unix_ms) = (changes, now_unix_ms);
             }
             seen.steps.answered(answer);
         }
@@ -216,7 +216,7 @@ impl Live {
             seen.workers.retain(|worker, _| live.contains(worker));
         }
         let departed = state.members.all().iter().filter(|member| member.state != State::Live).count();
-        seen.members = Some(MembersLine {
+        seen.members = Some(MembersSummary {
             state: describe::activity(state),
             live: live as u64,
             departed: departed as u64,

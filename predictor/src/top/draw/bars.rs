@@ -3,7 +3,7 @@
 use evenstep_protocol::{StepView, StepWorker};
 use ratatui::text::{Line, Span};
 
-use super::{Theme, words};
+use super::{Theme, number_format};
 
 /// Fractions of a character cell, from one eighth to the whole.
 const EIGHTHS: [&str; 8] = ["▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"];
@@ -36,7 +36,7 @@ impl Scale {
     /// The legend, and the length of the longest bar.
     pub(super) fn head(&self) -> String {
         let width = usize::from(self.width);
-        let longest = words::time((self.longest_s > 0.0).then_some(self.longest_s));
+        let longest = number_format::time((self.longest_s > 0.0).then_some(self.longest_s));
         let words = format!("computes, waits {WAIT}, expected {EXPECTED}");
         let words = if words.chars().count() + longest.len() < width { words } else { "finish".to_owned() };
         let gap = width.saturating_sub(words.chars().count() + longest.len());
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_tail_nobody_expects_a_part_of_their_own() {
+    fn without_speeds_no_worker_expects_a_share_of_the_tail() {
         let step = step(1, 2);
         let scale = Scale::of(&step, 42);
         let ends: Vec<_> =
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_reported_is_no_bar() {
+    fn missing_reports_have_no_bar() {
         let mut step = step(1, 1);
         let worker = &mut step.workers[0];
         (worker.compute_time_s, worker.barrier_wait_s, worker.predicted_compute_time_s) = (None, None, None);

@@ -8,10 +8,10 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Block, Chart, Dataset, GraphType, Widget};
 
 use super::super::state::OpenJob;
-use super::{Picture, words};
+use super::{DrawContext, number_format};
 
-pub(super) fn draw(picture: &Picture<'_>, open: &OpenJob, area: Rect, buffer: &mut Buffer) {
-    let theme = picture.theme;
+pub(super) fn draw(context: &DrawContext<'_>, open: &OpenJob, area: Rect, buffer: &mut Buffer) {
+    let theme = context.theme;
     let Some(worker) = open.chosen_worker() else { return };
     let (mut actual, mut predicted) = before(open, worker);
     for step in &open.past {
@@ -54,8 +54,8 @@ pub(super) fn draw(picture: &Picture<'_>, open: &OpenJob, area: Rect, buffer: &m
     ];
     Chart::new(datasets)
         .block(block)
-        .x_axis(axis([from, to], [from, to].map(|at| words::whole(at as u64))))
-        .y_axis(axis([low, high], [low, high].map(|speed| words::speed(Some(speed)))))
+        .x_axis(axis([from, to], [from, to].map(|at| number_format::whole(at as u64))))
+        .y_axis(axis([low, high], [low, high].map(|speed| number_format::speed(Some(speed)))))
         .legend_position(None)
         .render(area, buffer);
 }

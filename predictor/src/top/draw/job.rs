@@ -8,7 +8,7 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, StatefulWidget, Table, TableState, Widget, Wrap};
 
 use super::super::state::OpenJob;
-use super::{Picture, bars, chart, log, words};
+use super::{DrawContext, bars, chart, log, number_format};
 
 /// Rows of the chart and the log. They are omitted if fewer rows are free.
 const LOWER_HEIGHT: u16 = 12;
@@ -31,26 +31,26 @@ const COLUMNS: [(&str, u16, u16); 7] = [
     ("wait", 8, 66),
 ];
 
-pub(super) fn draw(picture: &Picture<'_>, open: &OpenJob, area: Rect, buffer: &mut Buffer) {
-    let theme = picture.theme;
+pub(super) fn draw(context: &DrawContext<'_>, open: &OpenJob, area: Rect, buffer: &mut Buffer) {
+    let theme = context.theme;
     if open.gone {
-        say(picture, format!("Unknown job {}.", open.job_id), area, buffer);
+        say(context, format!("Unknown job {}.", open.job_id), area, buffer);
         return;
     }
     let Some(step) = &open.step else {
         let [words, rest] = Layout::vertical([Constraint::Length(3), Constraint::Min(0)]).areas(area);
         say(
-            picture,
+            context,
             "No worker has reported an iteration since this job was opened.".to_owned(),
             words,
             buffer,
         );
-        log::draw(picture, open, rest, buffer);
+        log::draw(context, open, rest, buffer);
         return;
     };
     let [summary, rest] = Layout::vertical([Constraint::Length(3), Constraint::Min(0)]).areas(area);
     let lines = vec![
-        figures(picture, open, step, summary.width),
+        summary_line(context, open, step, summary.width),
         Line::from(vec![Span::styled(" decision ", theme.faint()), Span::raw(step.reason.clone())]),
     ];
     Paragraph::new(Text::from(lines)).render(summary, buffer);
@@ -61,71 +61,71 @@ pub(super) fn draw(picture: &Picture<'_>, open: &OpenJob, area: Rect, buffer: &m
         .saturating_sub(workers.min(rest.height.saturating_sub(LOWER_HEIGHT)).max(WORKERS_MIN + 1));
     let lower = if lower < LOWER_HEIGHT_MIN { 0 } else { lower };
     let [table, lower] = Layout::vertical([Constraint::Min(0), Constraint::Length(lower)]).areas(rest);
-    draw_workers(picture, open, step, table, buffer);
+    draw_workers(context, open, step, table, buffer);
     if lower.height == 0 {
         return;
     }
     if lower.width >= SIDE_BY_SIDE {
         let [left, right] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(lower);
-        chart::draw(picture, open, left, buffer);
-        log::draw(picture, open, right, buffer);
+        chart::draw(context, open, left, buffer);
+        log::draw(context, open, right, buffer);
     } else if lower.height >= 2 * LOWER_HEIGHT_MIN {
         let [top, bottom] = Layout::vertical([Constraint::Fill(1), Constraint::Fill(1)]).areas(lower);
-        chart::draw(picture, open, top, buffer);
-        log::draw(picture, open, bottom, buffer);
+        chart::draw(context, open, top, buffer);
+        log::draw(context, open, bottom, buffer);
     } else {
-        log::draw(picture, open, lower, buffer);
+        log::draw(context, open, lower, buffer);
     }
 }
 
-fn say(picture: &Picture<'_>, words: String, area: Rect, buffer: &mut Buffer) {
-    let lines = vec![Line::default(), Line::styled(words, picture.theme.faint())];
+fn say(context: &DrawContext<'_>, words: String, area: Rect, buffer: &mut Buffer) {
+    let lines = vec![Line::default(), Line::styled(words, context.theme.faint())];
     Paragraph::new(Text::from(lines)).centered().wrap(Wrap { trim: true }).render(area, buffer);
 }
 
 /// The latest iteration, and means of the latest iterations, in a line. The most important values come first,
 /// because the end is omitted if the line is too long.
-fn figures(picture: &Picture<'_>, open: &OpenJob, step: &StepView, width: u16) -> Line<'static> {
-    let (theme, plain) = (picture.theme, Style::new());
-    let line = picture.state.jobs().iter().find(|job| job.job_id == open.job_id);
+fn summary_line(context: &DrawContext<'_>, open: &OpenJob, step: &StepView, width: u16) -> Line<'static> {
+    let (theme, plain) = (context.theme, Style::new());
+    let line = context.state.jobs().iter().find(|job| job.job_id == open.job_id);
     let mut said = vec![
-        ("iteration", words::whole(step.iteration), theme.strong()),
-        ("step", words::time(step.step_time_s), theme.strong()),
-        ("expected", words::time(step.predicted_step_time_s), plain),
-        ("even shares", words::time(step.even_step_time_s), plain),
+        ("iteration", number_format::whole(step.iteration), theme.strong()),
+        ("step", number_format::time(step.step_time_s), theme.strong()),
+        ("expected", number_format::time(step.predicted_step_time_s), plain),
+        ("even shares", number_format::time(step.even_step_time_s), plain),
     ];
     if let Some(line) = line {
         let error = theme.error(line.error_ratio.unwrap_or(0.0));
-        said.push(("samples/s", words::speed(line.samples_per_s), theme.strong()));
-        said.push(("waiting", words::share(line.waiting_share), plain));
-        said.push(("error", words::share(line.error_ratio), error));
+        said.push(("samples/s", number_format::speed(line.samples_per_s), theme.strong()));
+        said.push(("waiting", number_format::share(line.waiting_share), plain));
+        said.push(("error", number_format::share(line.error_ratio), error));
     }
-    said.push(("batch", words::whole(step.global_batch), plain));
+    said.push(("batch", number_format::whole(step.global_batch), plain));
     if step.tail_samples > 0 {
-        said.push(("tail", words::whole(step.tail_samples), plain));
+        said.push(("tail", number_format::whole(step.tail_samples), plain));
     }
     if step.lr_multiplier != 1.0 {
         said.push(("learning rate", format!("x{:.3}", step.lr_multiplier), plain));
     }
-    if let Some(age_s) = picture.age_s(step.at_unix_ms) {
-        said.push(("reported", format!("{} ago", words::age(age_s)), plain));
+    if let Some(age_s) = context.age_s(step.at_unix_ms) {
+        said.push(("reported", format!("{} ago", number_format::age(age_s)), plain));
     }
     said.push(("generation", step.generation.to_string(), plain));
-    let mut figures = Line::default();
+    let mut summary_line = Line::default();
     for (name, value, style) in said {
         let more =
             [Span::styled(format!(" {name} "), theme.faint()), Span::styled(value, style), Span::raw(" ")];
         // A value is omitted rather than cut off, because a number with missing digits is wrong.
-        if figures.width() + more.iter().map(Span::width).sum::<usize>() > usize::from(width) {
+        if summary_line.width() + more.iter().map(Span::width).sum::<usize>() > usize::from(width) {
             break;
         }
-        figures.spans.extend(more);
+        summary_line.spans.extend(more);
     }
-    figures
+    summary_line
 }
 
-fn draw_workers(picture: &Picture<'_>, open: &OpenJob, step: &StepView, area: Rect, buffer: &mut Buffer) {
-    let theme = picture.theme;
+fn draw_workers(context: &DrawContext<'_>, open: &OpenJob, step: &StepView, area: Rect, buffer: &mut Buffer) {
+    let theme = context.theme;
     let longest = step.workers.iter().map(|worker| worker.worker.as_str().len()).max().unwrap_or(0);
     // One column more, for a mark.
     let name_width = u16::try_from(longest + 1).unwrap_or(u16::MAX).clamp(6, 6.max(area.width / 4));
@@ -144,8 +144,8 @@ fn draw_workers(picture: &Picture<'_>, open: &OpenJob, step: &StepView, area: Re
         head.push(Cell::from(scale.head()));
     }
     let rows = step.workers.iter().map(|worker| {
-        let mut cells = vec![name(picture, open, worker)];
-        let mut numbers = numbers(picture, step, worker);
+        let mut cells = vec![name(context, open, worker)];
+        let mut numbers = numbers(context, step, worker);
         cells.extend(shown.iter().map(|column| std::mem::take(&mut numbers[*column])));
         if with_bars {
             cells.push(Cell::from(scale.bar(theme, worker)));
@@ -162,32 +162,32 @@ fn draw_workers(picture: &Picture<'_>, open: &OpenJob, step: &StepView, area: Re
 }
 
 /// The worker's ID, marked if it is a straggler or has left.
-fn name(picture: &Picture<'_>, open: &OpenJob, worker: &StepWorker) -> Cell<'static> {
+fn name(context: &DrawContext<'_>, open: &OpenJob, worker: &StepWorker) -> Cell<'static> {
     let id = worker.worker.to_string();
     match open.worker(worker) {
-        Some(known) if known.state != WorkerState::Live => Cell::from(id).style(picture.theme.faint()),
+        Some(known) if known.state != WorkerState::Live => Cell::from(id).style(context.theme.faint()),
         Some(known) if known.straggler.is_some() => {
-            Cell::from(format!("!{id}")).style(picture.theme.warning())
+            Cell::from(format!("!{id}")).style(context.theme.warning())
         }
         _ => Cell::from(id),
     }
 }
 
-fn numbers(picture: &Picture<'_>, step: &StepView, worker: &StepWorker) -> [Cell<'static>; 7] {
+fn numbers(context: &DrawContext<'_>, step: &StepView, worker: &StepWorker) -> [Cell<'static>; 7] {
     let number = |text: String| Cell::from(Line::from(text).right_aligned());
     let samples = worker.samples.unwrap_or(worker.local_batch);
     let claimed = samples.saturating_sub(worker.local_batch);
-    let batch = words::whole(worker.local_batch);
-    let batch = if claimed > 0 { format!("{batch}+{}", words::whole(claimed)) } else { batch };
+    let batch = number_format::whole(worker.local_batch);
+    let batch = if claimed > 0 { format!("{batch}+{}", number_format::whole(claimed)) } else { batch };
     let share = (step.global_batch > 0).then(|| samples as f64 / step.global_batch as f64);
-    let error = words::error(worker.actual_samples_per_s, worker.predicted_samples_per_s);
+    let error = number_format::error(worker.actual_samples_per_s, worker.predicted_samples_per_s);
     [
         number(batch),
-        number(words::share(share)),
-        number(words::speed(worker.predicted_samples_per_s)),
-        number(words::speed(worker.actual_samples_per_s)),
-        number(words::signed(error)).style(picture.theme.error(error.unwrap_or(0.0))),
-        number(words::time(worker.compute_time_s)),
-        number(words::time(worker.barrier_wait_s)),
+        number(number_format::share(share)),
+        number(number_format::speed(worker.predicted_samples_per_s)),
+        number(number_format::speed(worker.actual_samples_per_s)),
+        number(number_format::signed(error)).style(context.theme.error(error.unwrap_or(0.0))),
+        number(number_format::time(worker.compute_time_s)),
+        number(number_format::time(worker.barrier_wait_s)),
     ]
 }

@@ -1,12 +1,12 @@
 //! The list of jobs, and the nodes.
 
-use evenstep_protocol::{JobLine, JobState};
+use evenstep_protocol::{JobState, JobSummary};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, StatefulWidget, Table, TableState, Widget, Wrap};
 
-use super::{Picture, nodes, words};
+use super::{DrawContext, nodes, number_format};
 
 /// Seconds without a report after which a running job is marked as silent.
 const SILENT_S: f64 = 30.0;
@@ -32,10 +32,10 @@ const NO_JOBS: [&str; 5] = [
     "",
 ];
 
-pub(super) fn draw(picture: &Picture<'_>, area: Rect, buffer: &mut Buffer) {
-    let state = picture.state;
+pub(super) fn draw(context: &DrawContext<'_>, area: Rect, buffer: &mut Buffer) {
+    let state = context.state;
     let Some((live, _)) = &state.live else {
-        say(&["", "Waiting for the predictor to respond."], picture, area, buffer);
+        say(&["", "Waiting for the predictor to respond."], context, area, buffer);
         return;
     };
     let wanted = if live.jobs.is_empty() { NO_JOBS.len() } else { live.jobs.len() + 1 };
@@ -53,21 +53,21 @@ pub(super) fn draw(picture: &Picture<'_>, area: Rect, buffer: &mut Buffer) {
         (area, None)
     };
     if live.jobs.is_empty() {
-        say(&NO_JOBS, picture, table, buffer);
+        say(&NO_JOBS, context, table, buffer);
     } else {
-        draw_jobs(picture, &live.jobs, table, buffer);
+        draw_jobs(context, &live.jobs, table, buffer);
     }
     if let Some(rest) = rest.filter(|rest| rest.height > 0) {
-        nodes::draw(picture, &live.nodes, rest, buffer);
+        nodes::draw(context, &live.nodes, rest, buffer);
     }
 }
 
-fn say(words: &[&str], picture: &Picture<'_>, area: Rect, buffer: &mut Buffer) {
-    let lines: Vec<Line<'_>> = words.iter().map(|line| Line::styled(*line, picture.theme.faint())).collect();
+fn say(words: &[&str], context: &DrawContext<'_>, area: Rect, buffer: &mut Buffer) {
+    let lines: Vec<Line<'_>> = words.iter().map(|line| Line::styled(*line, context.theme.faint())).collect();
     Paragraph::new(Text::from(lines)).centered().wrap(Wrap { trim: true }).render(area, buffer);
 }
 
-fn draw_jobs(picture: &Picture<'_>, jobs: &[JobLine], area: Rect, buffer: &mut Buffer) {
+fn draw_jobs(context: &DrawContext<'_>, jobs: &[JobSummary], area: Rect, buffer: &mut Buffer) {
     let longest = jobs.iter().map(|job| job.job_id.as_str().len()).max().unwrap_or(0).clamp(8, 40);
     let shown: Vec<usize> = (0..COLUMNS.len()).filter(|column| area.width >= COLUMNS[*column].2).collect();
     let widths = shown.iter().map(|&column| match COLUMNS[column] {
@@ -77,15 +77,15 @@ fn draw_jobs(picture: &Picture<'_>, jobs: &[JobLine], area: Rect, buffer: &mut B
     });
     let head = Row::new(shown.iter().map(|&column| right(column, COLUMNS[column].0.to_owned())));
     let rows = jobs.iter().map(|job| {
-        let mut cells = cells(picture, job);
+        let mut cells = cells(context, job);
         Row::new(shown.iter().map(|&column| std::mem::take(&mut cells[column])))
     });
     let table = Table::new(rows.collect::<Vec<_>>(), widths.collect::<Vec<_>>())
-        .header(head.style(picture.theme.faint()))
+        .header(head.style(context.theme.faint()))
         .column_spacing(1)
-        .row_highlight_style(picture.theme.chosen())
+        .row_highlight_style(context.theme.chosen())
         .highlight_symbol("> ");
-    let mut chosen = TableState::default().with_selected(picture.state.chosen_at());
+    let mut chosen = TableState::default().with_selected(context.state.chosen_at());
     StatefulWidget::render(table, area, buffer, &mut chosen);
 }
 
@@ -95,28 +95,28 @@ fn right(column: usize, text: String) -> Cell<'static> {
     if is_number { Cell::from(Line::from(text).right_aligned()) } else { Cell::from(text) }
 }
 
-fn cells(picture: &Picture<'_>, job: &JobLine) -> [Cell<'static>; 9] {
-    let theme = picture.theme;
-    let silent = job.at_unix_ms.and_then(|at| picture.age_s(at)).filter(|age_s| *age_s > SILENT_S);
+fn cells(context: &DrawContext<'_>, job: &JobSummary) -> [Cell<'static>; 9] {
+    let theme = context.theme;
+    let silent = job.at_unix_ms.and_then(|at| context.age_s(at)).filter(|age_s| *age_s > SILENT_S);
     let state = match (job.state, silent) {
         (None, _) => Cell::from("stored").style(theme.faint()),
         (Some(JobState::Paused), _) => Cell::from("! paused").style(theme.warning()),
         (Some(JobState::Running), _) if job.live_workers == 0 => Cell::from("idle").style(theme.faint()),
         (Some(JobState::Running), Some(age_s)) => {
-            Cell::from(format!("! {}", words::age(age_s))).style(theme.warning())
+            Cell::from(format!("! {}", number_format::age(age_s))).style(theme.warning())
         }
         (Some(JobState::Running), None) => Cell::from("running").style(theme.good()),
     };
-    let iteration = job.iteration.map_or_else(|| words::UNKNOWN.to_owned(), words::whole);
+    let iteration = job.iteration.map_or_else(|| number_format::UNKNOWN.to_owned(), number_format::whole);
     [
         Cell::from(job.job_id.to_string()),
         state,
         right(2, job.live_workers.to_string()),
         right(3, iteration),
-        right(4, words::time(job.step_time_s)),
-        right(5, words::speed(job.samples_per_s)),
-        right(6, words::share(job.waiting_share)),
-        right(7, words::share(job.error_ratio)).style(theme.error(job.error_ratio.unwrap_or(0.0))),
+        right(4, number_format::time(job.step_time_s)),
+        right(5, number_format::speed(job.samples_per_s)),
+        right(6, number_format::share(job.waiting_share)),
+        right(7, number_format::share(job.error_ratio)).style(theme.error(job.error_ratio.unwrap_or(0.0))),
         Cell::from(job.reason.clone().unwrap_or_default()).style(theme.faint()),
     ]
 }

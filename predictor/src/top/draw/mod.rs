@@ -16,7 +16,7 @@ mod nodes;
 
 mod theme;
 
-mod words;
+mod number_format;
 
 use std::time::Duration;
 
@@ -25,9 +25,9 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
-use super::state::{Link, State};
+use super::state::{ConnectionState, State};
+use number_format::age;
 pub use theme::Theme;
-use words::age;
 
 /// Smallest width at which anything is readable.
 const WIDTH_MIN: u16 = 30;
@@ -43,10 +43,10 @@ pub fn draw(state: &State, now: Duration, theme: Theme, area: Rect, buffer: &mut
     let [head, rest, foot] =
         Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)]).areas(area);
     draw_head(state, now, theme, head, buffer);
-    let picture = Picture { state, now, theme };
+    let context = DrawContext { state, now, theme };
     match &state.open {
-        Some(open) => job::draw(&picture, open, rest, buffer),
-        None => jobs::draw(&picture, rest, buffer),
+        Some(open) => job::draw(&context, open, rest, buffer),
+        None => jobs::draw(&context, rest, buffer),
     }
     draw_foot(state, theme, foot, buffer);
     if state.help {
@@ -55,13 +55,13 @@ pub fn draw(state: &State, now: Duration, theme: Theme, area: Rect, buffer: &mut
 }
 
 /// The inputs of every part of the frame.
-struct Picture<'a> {
+struct DrawContext<'a> {
     state: &'a State,
     now: Duration,
     theme: Theme,
 }
 
-impl Picture<'_> {
+impl DrawContext<'_> {
     /// Age of a time, in seconds by the service's clock.
     fn age_s(&self, at_unix_ms: i64) -> Option<f64> {
         let service = self.state.service_unix_ms(self.now)?;
@@ -75,17 +75,21 @@ fn draw_head(state: &State, now: Duration, theme: Theme, area: Rect, buffer: &mu
     match &state.open {
         Some(open) => left.push(Span::styled(format!("job {}", open.job_id), theme.strong())),
         None if state.live.is_some() => {
-            left.push(Span::raw(format!("{}, {}", words::count(jobs, "job"), words::count(nodes, "node"))));
+            left.push(Span::raw(format!(
+                "{}, {}",
+                number_format::count(jobs, "job"),
+                number_format::count(nodes, "node")
+            )));
         }
         None => {}
     }
     let link = match &state.open {
-        Some(open) if state.link.silent_for(now).is_none() => &open.link,
+        Some(open) if state.link.without_events_for(now).is_none() => &open.link,
         _ => &state.link,
     };
-    let right = match (link, link.silent_for(now)) {
-        (Link::Connecting, _) => Span::styled("connecting ", theme.faint()),
-        (Link::Lost(..), Some(silent)) => {
+    let right = match (link, link.without_events_for(now)) {
+        (ConnectionState::Connecting, _) => Span::styled("connecting ", theme.faint()),
+        (ConnectionState::Lost(..), Some(silent)) => {
             Span::styled(format!("! lost {} ago ", age(silent.as_secs_f64())), theme.bad())
         }
         (_, Some(silent)) => {
@@ -105,9 +109,9 @@ fn draw_head(state: &State, now: Duration, theme: Theme, area: Rect, buffer: &mu
 
 fn draw_foot(state: &State, theme: Theme, area: Rect, buffer: &mut Buffer) {
     let lost = match (&state.link, &state.open) {
-        (Link::Lost(_, why), _) => Some(why),
+        (ConnectionState::Lost(_, why), _) => Some(why),
         (_, Some(open)) => match &open.link {
-            Link::Lost(_, why) => Some(why),
+            ConnectionState::Lost(_, why) => Some(why),
             _ => None,
         },
         _ => None,

@@ -1,12 +1,12 @@
 //! The nodes: the time and the values of their latest samples.
 
-use evenstep_protocol::{NodeLine, NodeSample, driver};
+use evenstep_protocol::{NodeSample, NodeSummary, driver};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row, Table, Widget};
 
-use super::{Picture, words};
+use super::{DrawContext, number_format};
 
 /// Limit of nodes that are shown.
 const SHOWN_MAX: usize = 12;
@@ -18,20 +18,23 @@ pub(super) fn height(nodes: usize) -> u16 {
     if nodes == 0 { 0 } else { u16::try_from(nodes.min(SHOWN_MAX)).unwrap_or(0) + 1 }
 }
 
-pub(super) fn draw(picture: &Picture<'_>, nodes: &[NodeLine], area: Rect, buffer: &mut Buffer) {
-    let theme = picture.theme;
+pub(super) fn draw(context: &DrawContext<'_>, nodes: &[NodeSummary], area: Rect, buffer: &mut Buffer) {
+    let theme = context.theme;
     let rows = nodes.iter().take(SHOWN_MAX).map(|node| {
-        let age_s = picture.age_s(node.at_unix_ms);
-        let heard =
-            age_s.map_or_else(|| words::UNKNOWN.to_owned(), |age_s| format!("{} ago", words::age(age_s)));
+        let age_s = context.age_s(node.at_unix_ms);
+        let heard = age_s.map_or_else(
+            || number_format::UNKNOWN.to_owned(),
+            |age_s| format!("{} ago", number_format::age(age_s)),
+        );
         let heard = match age_s {
             Some(age_s) if age_s > SILENT_S => Cell::from(format!("! {heard}")).style(theme.warning()),
             _ => Cell::from(heard),
         };
-        let known = picture.state.nodes.as_ref();
+        let known = context.state.nodes.as_ref();
         let sample = known.and_then(|known| known.nodes.iter().find(|view| view.node == node.node));
         let sample = sample.map(|view| &view.latest);
-        let reading = |name: &str| words::share(sample.and_then(|sample| sample.readings.get(name).copied()));
+        let reading =
+            |name: &str| number_format::share(sample.and_then(|sample| sample.readings.get(name).copied()));
         let number = |text: String| Cell::from(Line::from(text).right_aligned());
         Row::new([
             Cell::from(node.node.to_string()),
@@ -77,5 +80,5 @@ pub(super) fn draw(picture: &Picture<'_>, nodes: &[NodeLine], area: Rect, buffer
 fn gpus(sample: Option<&NodeSample>) -> String {
     let busy =
         sample.iter().flat_map(|sample| &sample.gpus).filter_map(|gpu| gpu.readings.get(driver::GPU_BUSY));
-    words::share(busy.copied().reduce(f64::max))
+    number_format::share(busy.copied().reduce(f64::max))
 }

@@ -1,10 +1,10 @@
 use std::time::Duration;
 
-use evenstep_protocol::{LogEntry, LogKind, LogView, NodeId, NodeLine};
+use evenstep_protocol::{LogEntry, LogKind, LogView, NodeId, NodeSummary};
 use ratatui::style::Color;
 
 use super::super::state::tests::{job_id, live, step};
-use super::super::state::{Heard, Key, News};
+use super::super::state::{FeedEvent, Key, StreamEvent};
 use super::*;
 
 const NOW: Duration = Duration::from_secs(1);
@@ -25,11 +25,11 @@ fn text(state: &State, now: Duration, width: u16, height: u16) -> String {
 fn state(open: bool) -> State {
     let mut state = State::new("http://a:1".into(), open.then(|| job_id("night-run")));
     let mut all = live(&["night-run", "other"]);
-    all.nodes.push(NodeLine { node: NodeId::new("node-a").unwrap(), at_unix_ms: 9_000 });
-    state.hear(News::All(Heard::Jobs(all), "http://a:1".into()), NOW);
+    all.nodes.push(NodeSummary { node: NodeId::new("node-a").unwrap(), at_unix_ms: 9_000 });
+    state.apply(FeedEvent::All(StreamEvent::Jobs(all), "http://a:1".into()), NOW);
     if open {
-        let mut hear = |heard| state.hear(News::Job(job_id("night-run"), heard), NOW);
-        (0..40).for_each(|iteration| hear(Heard::Step(Box::new(step(iteration, 4)))));
+        let mut apply = |heard| state.apply(FeedEvent::Job(job_id("night-run"), heard), NOW);
+        (0..40).for_each(|iteration| apply(StreamEvent::Step(Box::new(step(iteration, 4)))));
         let entry = LogEntry {
             at_unix_ms: 8_000,
             kind: LogKind::Reallocated,
@@ -37,13 +37,13 @@ fn state(open: bool) -> State {
             worker: None,
             text: "node-a/0 gets 100 instead of 128 samples".into(),
         };
-        hear(Heard::Logs(LogView { job_id: job_id("night-run"), entries: vec![entry] }));
+        apply(StreamEvent::Logs(LogView { job_id: job_id("night-run"), entries: vec![entry] }));
     }
     state
 }
 
 #[test]
-fn jobs_and_nodes_are_at_a_glance() {
+fn jobs_and_nodes_are_listed() {
     let text = text(&state(false), NOW, 160, 20);
     for said in [
         "2 jobs, 1 node",
@@ -94,51 +94,54 @@ fn a_job_shows_its_workers_their_finish_and_why() {
 }
 
 #[test]
-fn a_share_of_a_tail_is_told_apart_and_no_number_is_cut() {
+fn tail_shares_are_encoded_and_no_number_is_truncated() {
     let mut state = state(true);
     let mut with_tail = step(40, 2);
     with_tail.workers[1].samples = Some(136);
-    state.hear(News::Job(job_id("night-run"), Heard::Step(Box::new(with_tail))), NOW);
+    state.apply(FeedEvent::Job(job_id("night-run"), StreamEvent::Step(Box::new(with_tail))), NOW);
     let whole = text(&state, NOW, 140, 30);
     assert!(whole.contains("120+16") && whole.contains("26.6 %"), "{whole}");
     for width in 30..140 {
         let text = text(&state, NOW, width, 30);
-        let figures = text.lines().nth(1).unwrap().trim();
+        let summary_line = text.lines().nth(1).unwrap().trim();
         let all = " iteration 40  step 210 ms  expected 205 ms  even shares 340 ms  samples/s 2,413  waiting 3.1 %  error 2.0 %  batch 512 ";
         assert!(
-            all.contains(&format!(" {figures} ")) || figures.contains(all.trim()),
-            "{width}: {figures:?}"
+            all.contains(&format!(" {summary_line} ")) || summary_line.contains(all.trim()),
+            "{width}: {summary_line:?}"
         );
     }
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn missing_data_is_reported() {
     let nothing = State::new("http://a:1".into(), None);
     assert!(text(&nothing, NOW, 80, 20).contains("connecting"));
     let mut none = State::new("http://a:1".into(), None);
-    none.hear(News::All(Heard::Jobs(live(&[])), "http://a:1".into()), NOW);
+    none.apply(FeedEvent::All(StreamEvent::Jobs(live(&[])), "http://a:1".into()), NOW);
     assert!(text(&none, NOW, 100, 20).contains("There are no jobs yet"));
     let mut gone = state(true);
-    gone.hear(News::Job(job_id("night-run"), Heard::Gone), NOW);
+    gone.apply(FeedEvent::Job(job_id("night-run"), StreamEvent::Gone), NOW);
     assert!(text(&gone, NOW, 80, 20).contains("Unknown job night-run"));
     let text_of_none = text(&none, NOW, 100, 20);
     assert!(!text_of_none.contains("last sample"), "{text_of_none}");
     let mut waiting = live(&[]);
-    waiting.nodes.push(NodeLine { node: NodeId::new("node-a").unwrap(), at_unix_ms: 9_000 });
-    none.hear(News::All(Heard::Jobs(waiting), "http://a:1".into()), NOW);
+    waiting.nodes.push(NodeSummary { node: NodeId::new("node-a").unwrap(), at_unix_ms: 9_000 });
+    none.apply(FeedEvent::All(StreamEvent::Jobs(waiting), "http://a:1".into()), NOW);
     assert!(text(&none, NOW, 100, 20).contains("node-a"), "nodes are shown without jobs");
     let mut idle = State::new("http://a:1".into(), Some(job_id("idle")));
-    idle.hear(News::Job(job_id("idle"), Heard::Linked), NOW);
+    idle.apply(FeedEvent::Job(job_id("idle"), StreamEvent::Opened), NOW);
     assert!(text(&idle, NOW, 80, 20).contains("No worker has reported an iteration"));
 }
 
 #[test]
-fn a_lost_connection_is_said_and_what_was_known_stays() {
+fn a_lost_connection_is_shown_and_known_data_stays() {
     let mut state = state(true);
     let now = Duration::from_secs(60);
     assert!(text(&state, now, 140, 30).contains("! silent for 59 s"));
-    state.hear(News::All(Heard::Lost("http://a:1: connection refused".into()), "http://a:1".into()), NOW);
+    state.apply(
+        FeedEvent::All(StreamEvent::Lost("http://a:1: connection refused".into()), "http://a:1".into()),
+        NOW,
+    );
     let text = text(&state, now, 140, 30);
     for said in ["! lost 59 s ago", "connection refused", "node-a/3"] {
         assert!(text.contains(said), "{said:?} in\n{text}");
@@ -154,9 +157,9 @@ fn help_is_over_the_rest() {
 }
 
 #[test]
-fn there_is_a_picture_in_any_room() {
+fn charts_render_at_any_size() {
     let mut many = state(true);
-    many.hear(News::Job(job_id("night-run"), Heard::Step(Box::new(step(99, 300)))), NOW);
+    many.apply(FeedEvent::Job(job_id("night-run"), StreamEvent::Step(Box::new(step(99, 300)))), NOW);
     many.key(Key::Last);
     let mut helped = state(false);
     helped.key(Key::Help);
@@ -174,7 +177,7 @@ fn there_is_a_picture_in_any_room() {
 #[test]
 fn without_colours_there_are_none() {
     let mut state = state(true);
-    state.hear(News::All(Heard::Lost("refused".into()), "http://a:1".into()), NOW);
+    state.apply(FeedEvent::All(StreamEvent::Lost("refused".into()), "http://a:1".into()), NOW);
     let plain = drawn(&state, NOW, 140, 30, Theme::new(false));
     assert!(plain.content().iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
     let coloured = drawn(&state, NOW, 140, 30, Theme::new(true));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use evenstep_protocol::{HistoryView, JobId, LogEntry, StepView, StepWorker, WorkerView, WorkersView};
 
-use super::{Heard, Link};
+use super::{ConnectionState, StreamEvent};
 
 /// Limit of iterations kept for the chart.
 const PAST_MAX: usize = 512;
@@ -20,7 +20,7 @@ pub struct OpenJob {
     /// ID of the job.
     pub job_id: JobId,
     /// Connection of its stream.
-    pub link: Link,
+    pub link: ConnectionState,
     /// Whether the job does not exist.
     pub gone: bool,
     /// The latest iteration.
@@ -42,7 +42,7 @@ impl OpenJob {
     pub fn new(job_id: JobId) -> Self {
         Self {
             job_id,
-            link: Link::default(),
+            link: ConnectionState::default(),
             gone: false,
             step: None,
             past: VecDeque::new(),
@@ -54,10 +54,10 @@ impl OpenJob {
     }
 
     /// Applies an event of the job.
-    pub fn hear(&mut self, heard: Heard, now: Duration) {
-        self.link.hear(&heard, now);
+    pub fn apply(&mut self, heard: StreamEvent, now: Duration) {
+        self.link.apply(&heard, now);
         match heard {
-            Heard::Step(step) => {
+            StreamEvent::Step(step) => {
                 self.gone = false;
                 // A stream that is opened again begins with the latest iteration.
                 if self.past.back().is_some_and(|last| last.iteration == step.iteration) {
@@ -73,22 +73,22 @@ impl OpenJob {
                 self.choose(0);
             }
             // Entries that arrived while the log was read are in both.
-            Heard::Log(entry) if self.log.contains(&entry) => {}
-            Heard::Log(entry) => {
+            StreamEvent::Log(entry) if self.log.contains(&entry) => {}
+            StreamEvent::Log(entry) => {
                 if self.log.len() == LOG_MAX {
                     self.log.pop_front();
                 }
                 self.log.push_back(entry);
             }
-            Heard::Logs(view) => {
+            StreamEvent::Logs(view) => {
                 let surplus = view.entries.len().saturating_sub(LOG_MAX);
                 self.log = view.entries.into_iter().skip(surplus).collect();
             }
-            Heard::Workers(workers) => self.workers = Some(workers),
-            Heard::History(history) => self.history = Some(history),
-            Heard::Gone => self.gone = true,
-            Heard::Linked => self.gone = false,
-            Heard::Alive | Heard::Lost(_) | Heard::Jobs(_) | Heard::Nodes(_) => {}
+            StreamEvent::Workers(workers) => self.workers = Some(workers),
+            StreamEvent::History(history) => self.history = Some(history),
+            StreamEvent::Gone => self.gone = true,
+            StreamEvent::Opened => self.gone = false,
+            StreamEvent::Alive | StreamEvent::Lost(_) | StreamEvent::Jobs(_) | StreamEvent::Nodes(_) => {}
         }
     }
 
@@ -124,14 +124,14 @@ mod tests {
     fn the_past_and_the_log_are_bounded() {
         let mut job = OpenJob::new(job_id("a"));
         for iteration in 0..=PAST_MAX as u64 {
-            job.hear(Heard::Step(Box::new(step(iteration, 1))), Duration::ZERO);
+            job.apply(StreamEvent::Step(Box::new(step(iteration, 1))), Duration::ZERO);
         }
         assert_eq!((job.past.len(), job.past[0].iteration), (PAST_MAX, 1));
-        job.hear(Heard::Step(Box::new(step(1000, PAST_WORKERS_MAX as u64 - 10))), Duration::ZERO);
+        job.apply(StreamEvent::Step(Box::new(step(1000, PAST_WORKERS_MAX as u64 - 10))), Duration::ZERO);
         assert_eq!(job.past.len(), 11);
         let entries = (0..=LOG_MAX).map(|at| entry(&at.to_string())).collect();
-        job.hear(Heard::Logs(LogView { job_id: job_id("a"), entries }), Duration::ZERO);
-        job.hear(Heard::Log(entry("newest")), Duration::ZERO);
+        job.apply(StreamEvent::Logs(LogView { job_id: job_id("a"), entries }), Duration::ZERO);
+        job.apply(StreamEvent::Log(entry("newest")), Duration::ZERO);
         assert_eq!(
             (job.log.len(), job.log[0].text.as_str(), job.log[LOG_MAX - 1].text.as_str()),
             (LOG_MAX, "2", "newest")
@@ -139,20 +139,20 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_stays_among_the_workers_that_are_there() {
+    fn the_selection_stays_among_existing_workers() {
         let mut job = OpenJob::new(job_id("a"));
-        job.hear(Heard::Step(Box::new(step(1, 4))), Duration::ZERO);
+        job.apply(StreamEvent::Step(Box::new(step(1, 4))), Duration::ZERO);
         job.choose(3);
-        job.hear(Heard::Step(Box::new(step(2, 2))), Duration::ZERO);
+        job.apply(StreamEvent::Step(Box::new(step(2, 2))), Duration::ZERO);
         assert_eq!(job.chosen_worker().unwrap().rank, 1);
     }
 
     #[test]
-    fn a_job_that_comes_back_is_not_gone() {
+    fn a_job_that_reappears_is_not_marked_deleted() {
         let mut job = OpenJob::new(job_id("a"));
-        job.hear(Heard::Gone, Duration::ZERO);
+        job.apply(StreamEvent::Gone, Duration::ZERO);
         assert!(job.gone);
-        job.hear(Heard::Step(Box::new(step(1, 1))), Duration::ZERO);
+        job.apply(StreamEvent::Step(Box::new(step(1, 1))), Duration::ZERO);
         assert!(!job.gone);
     }
 }

@@ -31,7 +31,7 @@ pub enum Key {
 
 /// The action that follows a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Do {
+pub enum Action {
     /// Only draw.
     Nothing,
     /// Follow this job.
@@ -45,23 +45,23 @@ pub enum Do {
 /// Rows of a page.
 const PAGE: isize = 10;
 /// More rows than any list has.
-const FAR: isize = 1 << 40;
+const ROWS_BEYOND: isize = 1 << 40;
 
 impl State {
     /// Handles a key.
-    pub fn key(&mut self, key: Key) -> Do {
+    pub fn key(&mut self, key: Key) -> Action {
         self.notice = None;
         if key == Key::Quit {
-            return Do::Quit;
+            return Action::Quit;
         }
         if self.help || key == Key::Help {
             // Any key closes the help.
             self.help = !self.help;
-            return Do::Nothing;
+            return Action::Nothing;
         }
         match key {
             Key::Back => {
-                return if self.open.take().is_some() { Do::Leave } else { Do::Nothing };
+                return if self.open.take().is_some() { Action::Leave } else { Action::Nothing };
             }
             Key::Open => return self.open_chosen(),
             _ => {}
@@ -71,26 +71,26 @@ impl State {
             Key::Down => 1,
             Key::PageUp => -PAGE,
             Key::PageDown => PAGE,
-            Key::First => -FAR,
-            _ => FAR,
+            Key::First => -ROWS_BEYOND,
+            _ => ROWS_BEYOND,
         };
         match &mut self.open {
             Some(open) => open.choose(below),
             None => self.choose(below),
         }
-        Do::Nothing
+        Action::Nothing
     }
 
-    fn open_chosen(&mut self) -> Do {
+    fn open_chosen(&mut self) -> Action {
         if self.open.is_some() {
-            return Do::Nothing;
+            return Action::Nothing;
         }
         match self.chosen.clone().filter(|_| self.chosen_at().is_some()) {
             Some(job) => {
                 self.open = Some(OpenJob::new(job.clone()));
-                Do::Follow(job)
+                Action::Follow(job)
             }
-            None => Do::Nothing,
+            None => Action::Nothing,
         }
     }
 }
@@ -100,34 +100,35 @@ mod tests {
     use std::time::Duration;
 
     use super::super::tests::{job_id, live, step};
-    use super::super::{Heard, News};
+    use super::super::{FeedEvent, StreamEvent};
     use super::*;
 
     #[test]
     fn enter_opens_and_escape_goes_back() {
         let mut state = State::new("http://a:1".into(), None);
-        state.hear(News::All(Heard::Jobs(live(&["a", "b"])), "http://a:1".into()), Duration::ZERO);
-        assert_eq!(state.key(Key::Last), Do::Nothing);
-        assert_eq!(state.key(Key::Open), Do::Follow(job_id("b")));
-        assert_eq!(state.key(Key::Open), Do::Nothing);
-        assert_eq!(state.key(Key::Back), Do::Leave);
-        assert_eq!(state.key(Key::Back), Do::Nothing);
-        assert_eq!(state.key(Key::Quit), Do::Quit);
+        state
+            .apply(FeedEvent::All(StreamEvent::Jobs(live(&["a", "b"])), "http://a:1".into()), Duration::ZERO);
+        assert_eq!(state.key(Key::Last), Action::Nothing);
+        assert_eq!(state.key(Key::Open), Action::Follow(job_id("b")));
+        assert_eq!(state.key(Key::Open), Action::Nothing);
+        assert_eq!(state.key(Key::Back), Action::Leave);
+        assert_eq!(state.key(Key::Back), Action::Nothing);
+        assert_eq!(state.key(Key::Quit), Action::Quit);
     }
 
     #[test]
     fn any_key_closes_the_help_and_does_nothing_else() {
         let mut state = State::new("http://a:1".into(), None);
-        state.hear(News::All(Heard::Jobs(live(&["a"])), "http://a:1".into()), Duration::ZERO);
+        state.apply(FeedEvent::All(StreamEvent::Jobs(live(&["a"])), "http://a:1".into()), Duration::ZERO);
         state.key(Key::Help);
         assert!(state.help);
-        assert_eq!((state.key(Key::Open), state.help, state.open.is_none()), (Do::Nothing, false, true));
+        assert_eq!((state.key(Key::Open), state.help, state.open.is_none()), (Action::Nothing, false, true));
     }
 
     #[test]
     fn in_a_job_the_keys_choose_a_worker() {
         let mut state = State::new("http://a:1".into(), Some(job_id("a")));
-        state.hear(News::Job(job_id("a"), Heard::Step(Box::new(step(1, 3)))), Duration::ZERO);
+        state.apply(FeedEvent::Job(job_id("a"), StreamEvent::Step(Box::new(step(1, 3)))), Duration::ZERO);
         let chosen = |state: &State| state.open.as_ref().unwrap().chosen;
         state.key(Key::Down);
         assert_eq!(chosen(&state), 1);

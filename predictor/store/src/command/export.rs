@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use jiff::Timestamp;
 
-use evenstep_report::output::put_text;
+use evenstep_report::output::write_text;
 
 use super::args::ExportArgs;
 use super::progress;
-use super::text::{address, counted, of_store};
+use super::text::{address, counted, with_store_context};
 use crate::tables::{Cell, Snapshot, Table};
 
 /// Suffix of columns that hold milliseconds since 1970.
@@ -27,7 +27,7 @@ struct Output {
 /// Exports a store and prints the number of rows per file.
 pub(super) async fn run(args: &ExportArgs) -> anyhow::Result<()> {
     let address = address(&args.store.store)?;
-    let mut snapshot = of_store(&address, Snapshot::open(&address).await)?;
+    let mut snapshot = with_store_context(&address, Snapshot::open(&address).await)?;
     let job_id = args.job.as_ref().map(evenstep_protocol::JobId::as_str);
     let is_wanted = |table: &&Table| job_id.is_none() || table.place("job_id").is_some();
     let outputs: Vec<Output> =
@@ -48,11 +48,11 @@ pub(super) async fn run(args: &ExportArgs) -> anyhow::Result<()> {
             .with_context(|| format!("store {address}, {}", output.path.display()))?;
         said.push_str(&format!("{}: {}\n", output.path.display(), counted(rows, "row")));
     }
-    of_store(&address, snapshot.close().await)?;
+    with_store_context(&address, snapshot.close().await)?;
     for output in &outputs {
         fs::rename(&output.partial, &output.path).with_context(|| output.path.display().to_string())?;
     }
-    put_text(&said)
+    write_text(&said)
 }
 
 impl Output {
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_in_both_ways() {
+    fn times_are_reported_in_both_forms() {
         assert_eq!(rfc_3339(&Cell::Integer(1_763_758_403_007)), "2025-11-21T20:53:23.007Z");
         assert_eq!(rfc_3339(&Cell::Integer(0)), "1970-01-01T00:00:00.000Z");
         assert_eq!(rfc_3339(&Cell::Integer(-1)), "1969-12-31T23:59:59.999Z");

@@ -6,37 +6,37 @@ use std::hash::{Hash, Hasher};
 use anyhow::Context;
 use serde_json::Value;
 
-use evenstep_report::output::put_text;
+use evenstep_report::output::write_text;
 
 use super::args::ImportArgs;
 use super::progress;
-use super::text::{address, counted, of_store};
+use super::text::{address, counted, with_store_context};
 use crate::error::StoreError;
 use crate::tables::{Cell, Kind, Row, Rows, Snapshot, Table, Target};
 
 /// Copies a store and prints the number of rows per table.
 pub(super) async fn run(args: &ImportArgs) -> anyhow::Result<()> {
     let (from, to) = (address(&args.from)?, address(&args.store)?);
-    let mut source = of_store(&from, Snapshot::open_unserved(&from).await)?;
+    let mut source = with_store_context(&from, Snapshot::open_unserved(&from).await)?;
     let (found, known) = source.schema();
     anyhow::ensure!(
         found == known,
         "store {from}: schema {found} is not {known}, the one that import requires; serve the store once to upgrade it"
     );
-    let mut target = of_store(&to, Target::open(&to).await)?;
+    let mut target = with_store_context(&to, Target::open(&to).await)?;
     let tables = source.tables().to_vec();
     let mut moved = Vec::with_capacity(tables.len());
     for table in &tables {
-        let bar = progress::bar(of_store(&from, source.count(table).await)?, &table.name);
+        let bar = progress::bar(with_store_context(&from, source.count(table).await)?, &table.name);
         let mut sum = Sum::default();
         let mut rows = source.rows(table, None);
         loop {
-            let page = of_store(&from, rows.page().await)?;
+            let page = with_store_context(&from, rows.page().await)?;
             if page.is_empty() {
                 break;
             }
             sum.add(table, &page);
-            let inserted = of_store(&to, target.insert(table, &page).await);
+            let inserted = with_store_context(&to, target.insert(table, &page).await);
             inserted.with_context(|| table.name.clone())?;
             bar.inc(page.len() as u64);
         }
@@ -45,7 +45,7 @@ pub(super) async fn run(args: &ImportArgs) -> anyhow::Result<()> {
     }
     // Verifies the copy before committing it: reads all rows back.
     for (table, sum) in tables.iter().zip(&moved) {
-        let arrived = of_store(&to, sum_of(table, target.rows(table)).await)?;
+        let arrived = with_store_context(&to, sum_of(table, target.rows(table)).await)?;
         anyhow::ensure!(
             arrived == *sum,
             "store {to}: {} read back from {} differ from those sent ({}); nothing was moved",
@@ -54,14 +54,14 @@ pub(super) async fn run(args: &ImportArgs) -> anyhow::Result<()> {
             counted(sum.rows, "row")
         );
     }
-    of_store(&to, target.commit().await)?;
-    of_store(&from, source.close().await)?;
+    with_store_context(&to, target.commit().await)?;
+    with_store_context(&from, source.close().await)?;
     let said: String = tables
         .iter()
         .zip(&moved)
         .map(|(table, sum)| format!("{}: {}\n", table.name, counted(sum.rows, "row")))
         .collect();
-    put_text(&format!("{said}copied {from} to {to} and verified every row\n"))
+    write_text(&format!("{said}copied {from} to {to} and verified every row\n"))
 }
 
 /// Number of rows and an order-independent digest of their content.

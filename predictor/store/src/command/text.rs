@@ -11,7 +11,7 @@ pub(super) fn address(given: &str) -> anyhow::Result<Address> {
 }
 
 /// Adds the store's address to an error.
-pub(super) fn of_store<T>(address: &Address, outcome: Result<T, StoreError>) -> anyhow::Result<T> {
+pub(super) fn with_store_context<T>(address: &Address, outcome: Result<T, StoreError>) -> anyhow::Result<T> {
     outcome.with_context(|| format!("store {address}"))
 }
 
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_said_in_the_unit_that_fits() {
+    fn sizes_are_printed_in_a_fitting_unit() {
         let said = [0, 1023, 1024, 1_048_575, 1_048_576, 5 << 30, u64::MAX].map(size);
         assert_eq!(
             said,

@@ -1,9 +1,9 @@
 //! `vacuum`: releases space, or makes a backup.
 
-use evenstep_report::output::put_text;
+use evenstep_report::output::write_text;
 
 use super::args::VacuumArgs;
-use super::text::{address, of_store, size};
+use super::text::{address, size, with_store_context};
 use crate::vacuum::{back_up, vacuum};
 
 /// Runs the command and prints the sizes before and after.
@@ -11,12 +11,12 @@ pub(super) async fn run(args: &VacuumArgs) -> anyhow::Result<()> {
     let address = address(&args.store.store)?;
     match &args.into {
         None => {
-            let (before, after) = of_store(&address, vacuum(&address).await)?;
-            put_text(&format!("{address}: {} before, {} after\n", size(before), size(after)))
+            let (before, after) = with_store_context(&address, vacuum(&address).await)?;
+            write_text(&format!("{address}: {} before, {} after\n", size(before), size(after)))
         }
         Some(file) => {
-            let (before, after) = of_store(&address, back_up(&address, file).await)?;
-            put_text(&format!("{address}: {}; {}: {}\n", size(before), file.display(), size(after)))
+            let (before, after) = with_store_context(&address, back_up(&address, file).await)?;
+            write_text(&format!("{address}: {}; {}: {}\n", size(before), file.display(), size(after)))
         }
     }
 }

@@ -12,7 +12,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`Store::old_samples`].
-    pub async fn job_keeps(&self) -> Result<Vec<(JobId, Option<u64>)>, StoreError> {
+    pub async fn job_retentions(&self) -> Result<Vec<(JobId, Option<u64>)>, StoreError> {
         let jobs = rows!(&self.readers, (String, String), "SELECT job_id, spec FROM job ORDER BY job_id")?;
         let keep = |(job_id, spec): (String, String)| {
             let spec: JobSpec = from_json(&spec, "job")?;
@@ -40,7 +40,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`Store::old_samples`].
-    pub async fn answers_span_unix_ms(&self) -> Result<Option<[i64; 2]>, StoreError> {
+    pub async fn allocations_span_unix_ms(&self) -> Result<Option<[i64; 2]>, StoreError> {
         self.span(
             "SELECT min(first), max(last) FROM (
                  SELECT (SELECT at_unix_ms FROM allocation WHERE allocation.job_id = job.job_id

@@ -1,7 +1,7 @@
 //! Reading allocations.
 
 use bytes::Bytes;
-use evenstep_protocol::{AllocateAnswer, JobId};
+use evenstep_protocol::{AllocateResponse, JobId};
 
 use crate::database::rows;
 use crate::encode::integer;
@@ -10,7 +10,7 @@ use crate::store::Store;
 
 /// A stored allocation.
 #[derive(Debug)]
-pub struct StoredAnswer {
+pub struct StoredAllocation {
     /// The iteration.
     pub iteration: u64,
     /// The generation in which it was planned.
@@ -19,12 +19,12 @@ pub struct StoredAnswer {
     pub answer: Bytes,
 }
 
-impl StoredAnswer {
+impl StoredAllocation {
     /// Parses the response.
     ///
     /// # Errors
     /// If the stored JSON is invalid.
-    pub fn parse(&self) -> Result<AllocateAnswer, StoreError> {
+    pub fn parse(&self) -> Result<AllocateResponse, StoreError> {
         serde_json::from_slice(&self.answer).map_err(|source| StoreError::Corrupt { what: "answer", source })
     }
 }
@@ -34,7 +34,11 @@ impl Store {
     ///
     /// # Errors
     /// See [`Store::job`].
-    pub async fn answer(&self, job_id: &JobId, iteration: u64) -> Result<Option<StoredAnswer>, StoreError> {
+    pub async fn answer(
+        &self,
+        job_id: &JobId,
+        iteration: u64,
+    ) -> Result<Option<StoredAllocation>, StoreError> {
         let answers = self.answers(job_id, iteration, 1).await?;
         Ok(answers.into_iter().next())
     }
@@ -49,7 +53,7 @@ impl Store {
         job_id: &JobId,
         from: u64,
         limit: u64,
-    ) -> Result<Vec<StoredAnswer>, StoreError> {
+    ) -> Result<Vec<StoredAllocation>, StoreError> {
         let answers = rows!(
             &self.readers,
             (i64, i64, String),
@@ -62,7 +66,7 @@ impl Store {
             integer(from),
             integer(from.saturating_add(limit)),
         )?;
-        let answer = |(iteration, generation, answer): (i64, i64, String)| StoredAnswer {
+        let answer = |(iteration, generation, answer): (i64, i64, String)| StoredAllocation {
             iteration: iteration.cast_unsigned(),
             generation: generation.cast_unsigned(),
             answer: answer.into(),

@@ -10,7 +10,7 @@ use crate::store::Store;
 use crate::summary::{HOUR_S, MINUTE_S};
 
 /// Approximate overhead of a PostgreSQL row and its index entries, in bytes.
-const POSTGRES_ROW_BYTES: f64 = 120.0;
+const POSTGRES_ROW_OVERHEAD_BYTES: f64 = 120.0;
 
 /// Disk usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,7 +160,7 @@ async fn postgres_disk_use(pool: &PgPool) -> Result<DiskUse, StoreError> {
     ] {
         let rows = postgres_rows(pool, table).await?;
         let size: Option<f64> = sqlx::query_scalar(sizes).fetch_one(pool).await?;
-        used += rows as f64 * (size.unwrap_or(0.0) + POSTGRES_ROW_BYTES);
+        used += rows as f64 * (size.unwrap_or(0.0) + POSTGRES_ROW_OVERHEAD_BYTES);
     }
     Ok(DiskUse { disk_bytes: disk.cast_unsigned(), used_bytes: used as u64 })
 }

@@ -10,9 +10,7 @@ use crate::error::StoreError;
 use crate::from_row::from_row;
 use crate::roll_up::{RollUp, SampleKey};
 use crate::store::Store;
-use crate::summary::{
-    HOUR_S, MINUTE_S, NodeStep, NodeSums, WorkerStep, WorkerSums, begin_of_step, node_sums,
-};
+use crate::summary::{HOUR_S, MINUTE_S, NodeStep, NodeSums, WorkerStep, WorkerSums, node_sums, step_start};
 
 /// Maximum number of rows per roll-up, so that it blocks the writer only for some milliseconds.
 pub(super) const SLICE_ROWS: usize = 1000;
@@ -59,7 +57,7 @@ impl Store {
                 let step = NodeStep {
                     node: node.clone(),
                     step_s: MINUTE_S,
-                    at_unix_ms: begin_of_step(at_unix_ms, MINUTE_S),
+                    at_unix_ms: step_start(at_unix_ms, MINUTE_S),
                 };
                 minutes.entry(step).or_default().add(&sample);
                 samples.push(SampleKey { node: node.clone(), boot_id, sequence, at_unix_ms });
@@ -90,7 +88,7 @@ impl Store {
         let (mut steps, mut hours) = (Vec::new(), BTreeMap::<NodeStep, NodeSums>::new());
         for (node, at_unix_ms, samples, readings) in old {
             if step_s == MINUTE_S {
-                let at_unix_ms = begin_of_step(at_unix_ms, HOUR_S);
+                let at_unix_ms = step_start(at_unix_ms, HOUR_S);
                 let hour = NodeStep { node: node.clone(), step_s: HOUR_S, at_unix_ms };
                 hours.entry(hour).or_default().merge(&node_sums(samples, &readings)?);
             }
@@ -125,7 +123,7 @@ impl Store {
         let (mut steps, mut hours) = (Vec::new(), BTreeMap::<WorkerStep, WorkerSums>::new());
         for StepRow { worker, at_unix_ms, sums } in old {
             if step_s == MINUTE_S {
-                let at_unix_ms = begin_of_step(at_unix_ms, HOUR_S);
+                let at_unix_ms = step_start(at_unix_ms, HOUR_S);
                 let hour = WorkerStep { worker: worker.clone(), step_s: HOUR_S, at_unix_ms };
                 hours.entry(hour).or_default().merge(&sums);
             }

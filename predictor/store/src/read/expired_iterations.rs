@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_protocol::{AllocateAnswer, JobId, WorkerReport};
+use evenstep_protocol::{AllocateResponse, JobId, WorkerReport};
 
 use super::expired::SLICE_ROWS;
 use super::report_row::ReportRow;
@@ -12,7 +12,7 @@ use crate::error::StoreError;
 use crate::from_row::from_row;
 use crate::roll_up::RollUp;
 use crate::store::Store;
-use crate::summary::{MINUTE_S, WorkerStep, WorkerSums, begin_of_step, predicted_time_s};
+use crate::summary::{MINUTE_S, WorkerStep, WorkerSums, predicted_time_s, step_start};
 
 impl Store {
     /// Returns a roll-up of some of a job's oldest iterations, whose reports and allocations were all stored
@@ -120,7 +120,7 @@ from_row!(TimedReport { at_unix_ms; whole: report });
 /// Roll-up of iterations under construction.
 #[derive(Default)]
 struct Iterations {
-    in_force: BTreeMap<i64, AllocateAnswer>,
+    latest_allocations: BTreeMap<i64, AllocateResponse>,
     answers: u64,
     reports: u64,
     minutes: BTreeMap<WorkerStep, WorkerSums>,
@@ -130,7 +130,7 @@ impl Iterations {
     /// Adds an allocation. If an iteration has several, the latest generation must come last.
     fn answer(&mut self, (iteration, _, answer): &(i64, i64, String)) -> Result<(), StoreError> {
         self.answers += 1;
-        self.in_force.insert(*iteration, from_json(answer, "answer")?);
+        self.latest_allocations.insert(*iteration, from_json(answer, "answer")?);
         Ok(())
     }
 
@@ -138,12 +138,12 @@ impl Iterations {
     fn report(&mut self, row: TimedReport) -> Result<(), StoreError> {
         self.reports += 1;
         let report = WorkerReport::try_from(row.report)?;
-        let answer = self.in_force.get(&integer(report.iteration));
+        let answer = self.latest_allocations.get(&integer(report.iteration));
         let predicted = answer.and_then(|answer| predicted_time_s(answer, &report.worker));
         let step = WorkerStep {
             worker: report.worker.to_string(),
             step_s: MINUTE_S,
-            at_unix_ms: begin_of_step(row.at_unix_ms, MINUTE_S),
+            at_unix_ms: step_start(row.at_unix_ms, MINUTE_S),
         };
         self.minutes.entry(step).or_default().add(&report, predicted);
         Ok(())

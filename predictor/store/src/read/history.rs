@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use evenstep_protocol::{JobId, WorkerId};
 
-use super::allocations::StoredAnswer;
+use super::allocations::StoredAllocation;
 use crate::database::{rows, scalar};
 use crate::encode::{id, integer};
 use crate::error::StoreError;
@@ -80,11 +80,11 @@ impl Store {
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn every_nth_answer(
+    pub async fn every_nth_allocation(
         &self,
         job_id: &JobId,
         wanted: &EveryNth,
-    ) -> Result<Vec<(i64, StoredAnswer)>, StoreError> {
+    ) -> Result<Vec<(i64, StoredAllocation)>, StoreError> {
         let answers = rows!(
             &self.readers,
             (i64, i64, i64, String),
@@ -103,7 +103,7 @@ impl Store {
         )?;
         let answer = |(iteration, generation, at_unix_ms, answer): (i64, i64, i64, String)| {
             let (iteration, generation) = (iteration.cast_unsigned(), generation.cast_unsigned());
-            (at_unix_ms, StoredAnswer { iteration, generation, answer: answer.into() })
+            (at_unix_ms, StoredAllocation { iteration, generation, answer: answer.into() })
         };
         Ok(answers.into_iter().map(answer).collect())
     }

@@ -22,7 +22,7 @@ mod expired;
 
 mod expired_iterations;
 
-pub use allocations::StoredAnswer;
+pub use allocations::StoredAllocation;
 pub use disk::DiskUse;
 pub use history::{EveryNth, Measured};
 pub use job::{StoredJob, StoredWorker};

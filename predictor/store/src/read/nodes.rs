@@ -49,7 +49,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn nodes_heard(&self) -> Result<Vec<(NodeId, i64)>, StoreError> {
+    pub async fn latest_sample_times(&self) -> Result<Vec<(NodeId, i64)>, StoreError> {
         let heard = rows!(
             &self.readers,
             (String, Option<i64>),

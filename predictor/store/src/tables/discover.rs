@@ -2,7 +2,7 @@
 
 use sqlx::{PgConnection, SqliteConnection};
 
-use super::table::{Column, Kind, OF_THE_MOMENT, TABLES, Table};
+use super::table::{Column, Kind, TABLES, TRANSIENT_COLUMNS, Table};
 use crate::database::{Connection, Either};
 use crate::error::StoreError;
 
@@ -32,7 +32,7 @@ fn table(name: &str, described: Vec<Described>) -> Result<Table, StoreError> {
     let mut key: Vec<(i64, usize)> = Vec::new();
     let mut columns = Vec::with_capacity(described.len());
     for (column, kind, part) in described {
-        if OF_THE_MOMENT.contains(&(name, &column)) {
+        if TRANSIENT_COLUMNS.contains(&(name, &column)) {
             continue;
         }
         if part > 0 {
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_of_the_moment_stays_and_keys_keep_their_order() {
+    fn volatile_values_stay_and_keys_keep_their_order() {
         let described = |name: &str, part| (name.to_owned(), "text".to_owned(), part);
         let columns = vec![described("owner", 0), described("b", 2), described("a", 1)];
         let job = table("job", columns).unwrap();

@@ -69,7 +69,7 @@ impl Snapshot {
             match keys {
                 Ok(keys) => faults.extend(keys.into_iter().map(|(key,)| fault(key))),
                 // Unreadable rows are reported when the table itself is read.
-                Err(sqlx::Error::Database(_)) => self.begin_again().await?,
+                Err(sqlx::Error::Database(_)) => self.restart_snapshot().await?,
                 Err(error) => return Err(error.into()),
             }
         }

@@ -56,13 +56,14 @@ pub(super) fn rows<'a>(connection: &'a mut Connection, table: &'a Table, job_id:
             let query = sqlx::query(sql);
             let query = if let Some(job_id) = job_id { query.bind(job_id) } else { query };
             let rows = query.fetch(connection).map_err(StoreError::from);
-            Box::pin(rows.and_then(|row| std::future::ready(of_sqlite(table, &row)))) as BoxStream<'a, _>
+            Box::pin(rows.and_then(|row| std::future::ready(row_from_sqlite(table, &row))))
+                as BoxStream<'a, _>
         }
         Either::Postgres(connection) => {
             let query = sqlx::query(sql);
             let query = if let Some(job_id) = job_id { query.bind(job_id) } else { query };
             let rows = query.fetch(connection).map_err(StoreError::from);
-            Box::pin(rows.and_then(|row| std::future::ready(of_postgres(table, &row))))
+            Box::pin(rows.and_then(|row| std::future::ready(row_from_postgres(table, &row))))
         }
     };
     Rows { stream }
@@ -78,7 +79,7 @@ fn selected(kind: Kind, name: &str) -> String {
     }
 }
 
-macro_rules! of_row {
+macro_rules! row_reader {
     ($name:ident, $row:ty) => {
         fn $name(table: &Table, row: &$row) -> Result<Row, StoreError> {
             let cell = |(place, column): (usize, &Column)| {
@@ -96,5 +97,5 @@ macro_rules! of_row {
     };
 }
 
-of_row!(of_sqlite, SqliteRow);
-of_row!(of_postgres, PgRow);
+row_reader!(row_from_sqlite, SqliteRow);
+row_reader!(row_from_postgres, PgRow);

@@ -23,7 +23,7 @@ pub(super) fn backend(connection: &Connection) -> Backend {
 }
 
 /// Lifts the time limits, as maintenance commands take longer than requests to the service.
-pub(crate) async fn unhurried(connection: &mut Connection) -> Result<(), StoreError> {
+pub(crate) async fn lift_time_limits(connection: &mut Connection) -> Result<(), StoreError> {
     if let Either::Postgres(connection) = connection {
         let sql = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0";
         sqlx::raw_sql(sql).execute(connection).await?;
@@ -47,7 +47,7 @@ pub(crate) async fn bytes(connection: &mut Connection, file: Option<&Path>) -> R
 ///
 /// # Errors
 /// [`StoreError::Served`], [`StoreError::Held`], or if the database fails.
-pub(super) async fn nobody_serves(connection: &mut Connection) -> Result<(), StoreError> {
+pub(super) async fn require_unserved(connection: &mut Connection) -> Result<(), StoreError> {
     // Without a timeout this would wait forever if the source is also the target, or another command holds
     // the store.
     run!(connection, "SET LOCAL lock_timeout = '5s'")?;

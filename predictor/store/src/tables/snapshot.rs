@@ -34,7 +34,7 @@ impl Snapshot {
     /// supports.
     pub async fn open(address: &Address) -> Result<Self, StoreError> {
         let mut connection = connect_to_read(address).await?;
-        session::unhurried(&mut connection).await?;
+        session::lift_time_limits(&mut connection).await?;
         schema::check(&mut connection).await?;
         let found = schema::found(&mut connection).await?.ok_or(StoreError::Foreign)?;
         let schema = (found, schema::known(&connection));
@@ -52,9 +52,9 @@ impl Snapshot {
         let mut snapshot = Self::open(address).await?;
         snapshot.lock = address.file().map(lock).transpose()?;
         // Includes writes that were made before the lock.
-        snapshot.begin_again().await?;
+        snapshot.restart_snapshot().await?;
         if snapshot.lock.is_none() {
-            session::nobody_serves(&mut snapshot.connection).await?;
+            session::require_unserved(&mut snapshot.connection).await?;
         }
         Ok(snapshot)
     }
@@ -99,7 +99,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// If the database cannot be read at all.
-    pub async fn begin_again(&mut self) -> Result<(), StoreError> {
+    pub async fn restart_snapshot(&mut self) -> Result<(), StoreError> {
         // Fails if the error has ended the transaction already.
         let _ = run!(&mut self.connection, "ROLLBACK");
         begin(&mut self.connection).await

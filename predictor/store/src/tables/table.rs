@@ -18,7 +18,7 @@ pub(super) const TABLES: [&str; 12] = [
 ];
 
 /// Columns about the present state of the service, which are never exported or imported.
-pub(super) const OF_THE_MOMENT: [(&str, &str); 1] = [("job", "owner")];
+pub(super) const TRANSIENT_COLUMNS: [(&str, &str); 1] = [("job", "owner")];
 
 /// A table.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -34,7 +34,7 @@ impl Target {
     pub async fn open(address: &Address) -> Result<Self, StoreError> {
         let lock = address.file().map(lock).transpose()?;
         let mut connection = database::connect(address).await?;
-        session::unhurried(&mut connection).await?;
+        session::lift_time_limits(&mut connection).await?;
         schema::update(&mut connection).await?;
         begin(&mut connection).await?;
         let tables = discover::tables(&mut connection).await?;
@@ -89,7 +89,7 @@ impl Target {
     pub async fn commit(mut self) -> Result<(), StoreError> {
         if let Either::Postgres(connection) = &mut self.connection {
             for table in &self.tables {
-                go_on_counting(connection, table).await?;
+                advance_sequences(connection, table).await?;
             }
         }
         run!(&mut self.connection, "COMMIT")?;
@@ -105,7 +105,7 @@ async fn begin(connection: &mut Connection) -> Result<(), StoreError> {
         }
         Either::Postgres(_) => {
             run!(connection, "BEGIN")?;
-            session::nobody_serves(connection).await?;
+            session::require_unserved(connection).await?;
         }
     }
     Ok(())
@@ -181,7 +181,7 @@ fn push_copied(message: &mut String, cell: &Cell) {
 }
 
 /// Advances the sequences of generated numbers past the imported values.
-async fn go_on_counting(connection: &mut PgConnection, table: &Table) -> Result<(), StoreError> {
+async fn advance_sequences(connection: &mut PgConnection, table: &Table) -> Result<(), StoreError> {
     for column in table.columns.iter().filter(|column| column.kind == Kind::Integer) {
         let sequence = "SELECT pg_get_serial_sequence(quote_ident($1), $2)";
         let query = sqlx::query_scalar(sequence).bind(&table.name).bind(&column.name);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::database::Connection;
 use crate::encode::integer;
 use crate::error::StoreError;
-use crate::values::{Column, Place, fetch};
+use crate::values::{Column, RowPosition, fetch};
 
 /// A row of `allocation`.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +38,7 @@ pub(super) async fn insert(
     ];
     let sql = "INSERT INTO allocation (job_id, iteration, generation, at_unix_ms, answer) {}
                ON CONFLICT DO NOTHING RETURNING job_id, iteration, generation";
-    let inserted: Vec<(String, i64, i64)> = fetch(connection, sql, Place::Insert, columns).await?;
+    let inserted: Vec<(String, i64, i64)> = fetch(connection, sql, RowPosition::Insert, columns).await?;
     let mut inserted: BTreeSet<(&str, i64, i64)> = inserted
         .iter()
         .map(|(job_id, iteration, generation)| (job_id.as_str(), *iteration, *generation))

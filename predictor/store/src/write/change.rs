@@ -16,7 +16,7 @@ const TRIM_ROWS: i64 = 10_000;
 /// Applies a change. Returns the number of affected rows.
 ///
 /// # Errors
-/// [`StoreError::Taken`] if another change came first, or a database error.
+/// [`StoreError::Superseded`] if another change came first, or a database error.
 pub(super) async fn apply(
     connection: &mut Connection,
     change: &Change,
@@ -53,7 +53,7 @@ pub(super) async fn apply(
                 integer(*departed_generation),
                 integer(*replaces),
             )?;
-            if updated == 0 { Err(StoreError::Taken) } else { Ok(updated) }
+            if updated == 0 { Err(StoreError::Superseded) } else { Ok(updated) }
         }
         // The group applies these together with those of other writes.
         Change::Reports { .. } | Change::Allocation { .. } | Change::Telemetry(_) => Ok(0),

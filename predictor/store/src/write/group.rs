@@ -25,7 +25,7 @@ pub(super) struct Changes<'a> {
 /// write.
 ///
 /// # Errors
-/// The transaction must be rolled back. If the error [lies in a write](StoreError::is_of_the_write), other
+/// The transaction must be rolled back. If the error [lies in a write](StoreError::belongs_to_the_write), other
 /// writes may succeed: apply each alone.
 pub(super) async fn apply(
     connection: &mut Connection,
@@ -36,14 +36,14 @@ pub(super) async fn apply(
     let mut others = vec![false; writes.len()];
     // In order, and before rows that refer to the rows made here.
     for (place, write) in writes.iter().enumerate() {
-        for change in write.changes.iter().filter(|change| !is_numerous(change)) {
+        for change in write.changes.iter().filter(|change| !is_batched(change)) {
             rows[place] += change::apply(connection, change, write.at_unix_ms).await?;
             others[place] = true;
         }
     }
     let taken = insert_allocations(connection, writes).await?;
     if taken.iter().zip(&others).any(|(taken, others)| *taken && *others) {
-        return Err(StoreError::Taken);
+        return Err(StoreError::Superseded);
     }
     let made = || writes.iter().zip(&taken).filter(|(_, taken)| !**taken).map(|(write, _)| write);
     let mut reports = Vec::new();
@@ -72,12 +72,12 @@ pub(super) async fn apply(
     for (place, new) in places.into_iter().zip(new) {
         rows[place] += new;
     }
-    let outcome = |(rows, taken)| if taken { Err(StoreError::Taken) } else { Ok(rows) };
+    let outcome = |(rows, taken)| if taken { Err(StoreError::Superseded) } else { Ok(rows) };
     Ok(rows.into_iter().zip(taken).map(outcome).collect())
 }
 
 /// Whether changes of this kind are applied together.
-fn is_numerous(change: &Change) -> bool {
+fn is_batched(change: &Change) -> bool {
     matches!(
         change,
         Change::Allocation { .. }
@@ -114,5 +114,5 @@ async fn insert_allocations(
     }
     // If one of a write's allocations was taken, its other allocations must be rolled back.
     let has_several = places.windows(2).any(|pair| pair[0] == pair[1] && taken[pair[0]]);
-    if has_several { Err(StoreError::Taken) } else { Ok(taken) }
+    if has_several { Err(StoreError::Superseded) } else { Ok(taken) }
 }

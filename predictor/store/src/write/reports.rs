@@ -7,7 +7,7 @@ use evenstep_protocol::{TailReport, WorkerReport};
 use crate::database::Connection;
 use crate::encode::{integer, to_json};
 use crate::error::StoreError;
-use crate::values::{Column, Place, execute};
+use crate::values::{Column, RowPosition, execute};
 
 /// A row of `report`.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +54,7 @@ pub(super) async fn insert(connection: &mut Connection, rows: &[ReportRow<'_>]) 
         reals(rows, |report| tail(report, |tail| tail.compute_time_s)),
         reals(rows, |report| tail(report, |tail| tail.claim_time_s)),
     ];
-    execute(connection, INSERT, Place::Insert, columns).await?;
+    execute(connection, INSERT, RowPosition::Insert, columns).await?;
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use crate::encode::{integer, to_json};
 use crate::error::StoreError;
 use crate::roll_up::{RollUp, SampleKey};
 use crate::summary::{NodeStep, NodeSums, WorkerStep, WorkerSums, node_sums, ranges};
-use crate::values::{Column, Place, execute, fetch};
+use crate::values::{Column, RowPosition, execute, fetch};
 
 /// Key of the PostgreSQL advisory lock that is held while node summaries are merged; the value is arbitrary
 /// but unique.
@@ -16,21 +16,21 @@ const NODES_LOCK: i64 = 0x65_76_65_6e_73_74_65_70;
 /// Deletes rows and adds their sums to summaries. Returns the number of deleted rows.
 ///
 /// # Errors
-/// [`StoreError::Taken`] if a row was deleted earlier, or another predictor is merging summaries. The
+/// [`StoreError::Superseded`] if a row was deleted earlier, or another predictor is merging summaries. The
 /// transaction must then be rolled back.
 pub(super) async fn apply(connection: &mut Connection, roll_up: &RollUp) -> Result<u64, StoreError> {
     let deleted = match roll_up {
         RollUp::Samples { samples, minutes } => {
-            one_at_a_time(connection).await?;
+            lock_node_summaries(connection).await?;
             let deleted = delete_samples(connection, samples).await?;
-            remember(connection, samples).await?;
+            record_deleted(connection, samples).await?;
             merge_nodes(connection, minutes).await?;
             deleted
         }
         RollUp::NodeSteps { steps, hours } => {
-            one_at_a_time(connection).await?;
+            lock_node_summaries(connection).await?;
             let sql = "DELETE FROM node_summary WHERE (node, step_s, at_unix_ms) IN ({})";
-            let deleted = execute(connection, sql, Place::Table, node_steps(steps.iter())).await?;
+            let deleted = execute(connection, sql, RowPosition::Table, node_steps(steps.iter())).await?;
             merge_nodes(connection, hours).await?;
             deleted
         }
@@ -38,7 +38,7 @@ pub(super) async fn apply(connection: &mut Connection, roll_up: &RollUp) -> Resu
             let (job, end) = (job_id.as_str(), integer(*keep_from));
             let sql = "UPDATE job SET kept_from = $3 WHERE job_id = $1 AND kept_from = $2";
             if run!(connection, sql, job, integer(*kept_from), end)? == 0 {
-                return Err(StoreError::Taken);
+                return Err(StoreError::Superseded);
             }
             let reports =
                 run!(connection, "DELETE FROM report WHERE job_id = $1 AND iteration < $2", job, end)?;
@@ -50,20 +50,20 @@ pub(super) async fn apply(connection: &mut Connection, roll_up: &RollUp) -> Resu
         RollUp::WorkerSteps { job_id, steps, hours } => {
             let sql = "DELETE FROM worker_summary WHERE (job_id, worker, step_s, at_unix_ms) IN ({})";
             let keys = worker_steps(job_id.as_str(), steps.iter());
-            let deleted = execute(connection, sql, Place::Table, keys).await?;
+            let deleted = execute(connection, sql, RowPosition::Table, keys).await?;
             merge_workers(connection, job_id.as_str(), hours).await?;
             deleted
         }
     };
-    if deleted == roll_up.rows() { Ok(deleted) } else { Err(StoreError::Taken) }
+    if deleted == roll_up.rows() { Ok(deleted) } else { Err(StoreError::Superseded) }
 }
 
 /// Locks node summaries on PostgreSQL until this transaction ends, as they are read, merged and written back.
-async fn one_at_a_time(connection: &mut Connection) -> Result<(), StoreError> {
+async fn lock_node_summaries(connection: &mut Connection) -> Result<(), StoreError> {
     if let Either::Postgres(connection) = connection {
         let lock = sqlx::query_scalar::<_, bool>("SELECT pg_try_advisory_xact_lock($1)").bind(NODES_LOCK);
         if !lock.fetch_one(connection).await? {
-            return Err(StoreError::Taken);
+            return Err(StoreError::Superseded);
         }
     }
     Ok(())
@@ -76,12 +76,12 @@ async fn delete_samples(connection: &mut Connection, samples: &[SampleKey]) -> R
         Column::integer(samples.iter().map(|sample| sample.sequence)),
     ];
     let sql = "DELETE FROM node_sample WHERE (node, boot_id, sequence) IN ({})";
-    execute(connection, sql, Place::Table, keys).await
+    execute(connection, sql, RowPosition::Table, keys).await
 }
 
 /// Records the deleted sequence numbers, so that samples that are sent again are recognized. Each boot id of
 /// a node needs one range, unless some samples never arrived.
-async fn remember(connection: &mut Connection, samples: &[SampleKey]) -> Result<(), StoreError> {
+async fn record_deleted(connection: &mut Connection, samples: &[SampleKey]) -> Result<(), StoreError> {
     let mut lives: BTreeMap<(&str, &str), Vec<&SampleKey>> = BTreeMap::new();
     for sample in samples {
         lives.entry((&sample.node, &sample.boot_id)).or_default().push(sample);
@@ -115,7 +115,7 @@ async fn remember(connection: &mut Connection, samples: &[SampleKey]) -> Result<
             Column::integer(ranges.iter().map(|_| until_unix_ms)),
         ];
         let sql = "INSERT INTO node_sample_gone (node, boot_id, first, last, until_unix_ms) {}";
-        execute(connection, sql, Place::Insert, columns).await?;
+        execute(connection, sql, RowPosition::Insert, columns).await?;
     }
     Ok(())
 }
@@ -131,7 +131,7 @@ async fn merge_nodes(
     let sql = "SELECT node, step_s, at_unix_ms, samples, readings FROM node_summary
                WHERE (node, step_s, at_unix_ms) IN ({})";
     let there: Vec<(String, i64, i64, i64, String)> =
-        fetch(connection, sql, Place::Table, node_steps(sums.keys())).await?;
+        fetch(connection, sql, RowPosition::Table, node_steps(sums.keys())).await?;
     let mut merged = sums.clone();
     for (node, step_s, at_unix_ms, samples, readings) in there {
         let step = NodeStep { node, step_s, at_unix_ms };
@@ -144,7 +144,7 @@ async fn merge_nodes(
     let sql = "INSERT INTO node_summary (node, step_s, at_unix_ms, samples, readings) {}
                ON CONFLICT (node, step_s, at_unix_ms)
                DO UPDATE SET samples = excluded.samples, readings = excluded.readings";
-    execute(connection, sql, Place::Insert, columns).await?;
+    execute(connection, sql, RowPosition::Insert, columns).await?;
     Ok(())
 }
 
@@ -180,7 +180,7 @@ async fn merge_workers(
                    loader_wait_s = worker_summary.loader_wait_s + excluded.loader_wait_s,
                    predicted = worker_summary.predicted + excluded.predicted,
                    predicted_time_s = worker_summary.predicted_time_s + excluded.predicted_time_s";
-    execute(connection, sql, Place::Insert, columns).await?;
+    execute(connection, sql, RowPosition::Insert, columns).await?;
     Ok(())
 }
 

@@ -9,13 +9,13 @@ use crate::database::{Connection, Either, run};
 use crate::encode::integer;
 use crate::error::StoreError;
 use crate::telemetry::TelemetryRows;
-use crate::values::{Column, Place, execute, fetch};
+use crate::values::{Column, RowPosition, execute, fetch};
 
 /// Inserts samples that neither exist nor were deleted earlier. Returns their number for each batch. With
 /// `expect_new`, PostgreSQL uses COPY, which is fastest but cannot skip existing rows.
 ///
 /// # Errors
-/// A database error; [`StoreError::Taken`] if new samples were expected and one already exists.
+/// A database error; [`StoreError::Superseded`] if new samples were expected and one already exists.
 pub(super) async fn insert(
     connection: &mut Connection,
     batches: &[&TelemetryRows],
@@ -29,9 +29,9 @@ pub(super) async fn insert(
         _ => insert_each(connection, batches).await?,
     };
     // Queried after the insertion, which waits for concurrent transactions that delete the same samples.
-    for place in deleted_before(connection, batches).await? {
+    for place in batches_with_deleted(connection, batches).await? {
         if let (Some(batch), Some(new)) = (batches.get(place), new.get_mut(place)) {
-            *new = new.saturating_sub(delete_again(connection, batch).await?);
+            *new = new.saturating_sub(delete_resent(connection, batch).await?);
         }
     }
     count(connection, batches, &new).await?;
@@ -59,7 +59,7 @@ async fn insert_each(
 ) -> Result<Vec<u64>, StoreError> {
     let mut new = Vec::with_capacity(batches.len());
     for batch in batches {
-        new.push(execute(connection, INTO, Place::Insert, columns(&[batch])).await?);
+        new.push(execute(connection, INTO, RowPosition::Insert, columns(&[batch])).await?);
     }
     Ok(new)
 }
@@ -90,7 +90,7 @@ async fn copy(connection: &mut PgConnection, batches: &[&TelemetryRows]) -> Resu
     }
     copy.send(lines.as_bytes()).await?;
     match copy.finish().await {
-        Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Err(StoreError::Taken),
+        Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Err(StoreError::Superseded),
         finished => {
             finished.map(|_| batches.iter().map(|batch| batch.len() as u64).collect()).map_err(Into::into)
         }
@@ -99,7 +99,7 @@ async fn copy(connection: &mut PgConnection, batches: &[&TelemetryRows]) -> Resu
 
 /// Returns the indexes of batches with samples that were rolled up and deleted earlier. These must not be
 /// counted again.
-async fn deleted_before(
+async fn batches_with_deleted(
     connection: &mut Connection,
     batches: &[&TelemetryRows],
 ) -> Result<Vec<usize>, StoreError> {
@@ -114,12 +114,12 @@ async fn deleted_before(
                SELECT batch FROM new WHERE EXISTS (
                    SELECT 1 FROM node_sample_gone AS gone WHERE gone.node = new.node AND gone.boot_id = new.boot_id
                        AND gone.last >= new.first AND gone.first < new.next)";
-    let found: Vec<(i64,)> = fetch(connection, sql, Place::Table, columns).await?;
+    let found: Vec<(i64,)> = fetch(connection, sql, RowPosition::Table, columns).await?;
     Ok(found.into_iter().filter_map(|(place,)| usize::try_from(place).ok()).collect())
 }
 
 /// Deletes samples of a batch that were deleted earlier, and returns their number.
-async fn delete_again(connection: &mut Connection, batch: &TelemetryRows) -> Result<u64, StoreError> {
+async fn delete_resent(connection: &mut Connection, batch: &TelemetryRows) -> Result<u64, StoreError> {
     Ok(run!(
         connection,
         "DELETE FROM node_sample WHERE node = $1 AND boot_id = $2 AND sequence >= $3 AND sequence < $4
@@ -151,6 +151,6 @@ async fn count(
         vec![Column::text(nodes.keys().copied()), Column::integer(nodes.values().map(|new| integer(*new)))];
     let sql = "INSERT INTO node (node, samples) {}
                ON CONFLICT (node) DO UPDATE SET samples = node.samples + excluded.samples";
-    execute(connection, sql, Place::Insert, columns).await?;
+    execute(connection, sql, RowPosition::Insert, columns).await?;
     Ok(())
 }

@@ -173,7 +173,7 @@ impl Writer {
         let of = |write: &'a Write| Changes { changes: &write.changes, at_unix_ms: write.at_unix_ms };
         let writes: Vec<Changes<'a>> = group.iter().map(of).collect();
         match group::apply(connection, &writes, true).await {
-            Err(error) if error.is_of_the_write() => {}
+            Err(error) if error.belongs_to_the_write() => {}
             applied => {
                 let outcomes = applied?;
                 command(connection, "COMMIT").await?;

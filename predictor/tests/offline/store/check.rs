@@ -20,9 +20,9 @@ fn table<'a>(checked: &'a Value, table: &str) -> &'a Value {
 }
 
 #[test]
-fn a_store_is_checked_beside_the_predictor_that_serves_it() {
-    let folder = Folder::of_stores();
-    for store in stores("store::check::a_store_is_checked_beside_the_predictor_that_serves_it") {
+fn a_store_is_checked_while_the_predictor_serves_it() {
+    let folder = Folder::for_store();
+    for store in stores("store::check::a_store_is_checked_while_the_predictor_serves_it") {
         let predictor = serve(&store);
         fill(&predictor.client());
         let found = checked(&folder, &store);
@@ -45,9 +45,9 @@ fn a_store_is_checked_beside_the_predictor_that_serves_it() {
 /// Breaks rows of a healthy store one after the other. Each fault is found under its name, and no other fault
 /// is reported.
 #[test]
-fn what_is_wrong_is_named_by_table_key_and_rule() {
-    let folder = Folder::of_stores();
-    for store in stores("store::check::what_is_wrong_is_named_by_table_key_and_rule") {
+fn faults_are_named_by_table_key_and_rule() {
+    let folder = Folder::for_store();
+    for store in stores("store::check::faults_are_named_by_table_key_and_rule") {
         filled(&store);
         let answer = store.rows("SELECT answer FROM allocation WHERE job_id = 'job-a' AND iteration = 3");
         let answer: Value = serde_json::from_str(answer[0][0].as_deref().unwrap()).unwrap();
@@ -71,7 +71,7 @@ fn what_is_wrong_is_named_by_table_key_and_rule() {
             (put(last), "allocation", third, "its shares and tail sum to"),
             (put(first), "allocation", third, "begins at 1, but the shares before it end at"),
             (put(quoted(|answer| answer["iteration"] = 4.into())), "allocation", third, "iteration 4 in generation 3"),
-            (put("'{}'".into()), "allocation", third, "its answer cannot be read: missing field `job_id`"),
+            (put("'{}'".into()), "allocation", third, "cannot be read: missing field `job_id`"),
             ("UPDATE job SET spec = '{\"global_batch\": \"x\"}' WHERE job_id = 'job-b'".into(), "job", "job_id=job-b", "its spec cannot be read"),
             ("UPDATE job SET learning_rate = '{' WHERE job_id = 'job-b'".into(), "job", "job_id=job-b", "its learning_rate"),
             ("UPDATE job SET departed_generation = 999 WHERE job_id = 'job-b'".into(), "job", "job_id=job-b", "generation 999"),
@@ -192,8 +192,8 @@ fn key_of(table: &str) -> &'static str {
 }
 
 #[test]
-fn a_damaged_file_is_found_and_read_as_far_as_it_can_be() {
-    let folder = Folder::of_stores();
+fn a_damaged_file_is_detected_and_its_valid_part_is_read() {
+    let folder = Folder::for_store();
     let store = Store::sqlite();
     filled(&store);
     let mut file = std::fs::File::options().write(true).open(store.file().unwrap()).unwrap();
@@ -214,8 +214,8 @@ fn a_damaged_file_is_found_and_read_as_far_as_it_can_be() {
 }
 
 #[test]
-fn what_is_no_store_is_named_and_not_made() {
-    let folder = Folder::of_stores();
+fn a_missing_store_is_named_and_not_created() {
+    let folder = Folder::for_store();
     folder.write("text.db", &"this is no database ".repeat(100));
     folder.write("empty.db", "");
     for command in
@@ -238,7 +238,7 @@ fn what_is_no_store_is_named_and_not_made() {
 
 #[test]
 fn a_later_schema_is_refused_by_every_command() {
-    let folder = Folder::of_stores();
+    let folder = Folder::for_store();
     for store in stores("store::check::a_later_schema_is_refused_by_every_command") {
         filled(&store);
         let found = checked(&folder, &store)["schema"]["found"].clone();
@@ -279,9 +279,9 @@ fn a_later_schema_is_refused_by_every_command() {
 /// A table that a migration adds must be checked, exported and moved as well. Other tables in the database
 /// must not.
 #[test]
-fn every_table_of_ours_is_looked_at_and_no_other() {
-    let folder = Folder::of_stores();
-    for store in stores("store::check::every_table_of_ours_is_looked_at_and_no_other") {
+fn exactly_our_tables_are_checked() {
+    let folder = Folder::for_store();
+    for store in stores("store::check::exactly_our_tables_are_checked") {
         drop(serve(&store));
         let names = if store.file().is_some() {
             "SELECT name FROM sqlite_schema WHERE type = 'table'"

@@ -17,10 +17,9 @@ fn table(folder: &Path, name: &str) -> (Vec<String>, Vec<csv::StringRecord>) {
 }
 
 #[test]
-fn every_table_is_a_file_that_others_read() {
-    let folder = Folder::of_stores();
-    for (number, store) in
-        stores("store::export::every_table_is_a_file_that_others_read").into_iter().enumerate()
+fn every_table_is_a_readable_csv_file() {
+    let folder = Folder::for_store();
+    for (number, store) in stores("store::export::every_table_is_a_readable_csv_file").into_iter().enumerate()
     {
         let predictor = serve(&store);
         fill(&predictor.client());
@@ -52,7 +51,7 @@ fn every_table_is_a_file_that_others_read() {
 
 #[test]
 fn one_job_is_exported_and_its_reports_are_a_trace_for_backtests() {
-    let folder = Folder::of_stores();
+    let folder = Folder::for_store();
     let store = Store::sqlite();
     filled(&store);
     let said = prints(&folder, &["export", "--store", &store.address(), "--to", "out", "--job", "job-a"]);
@@ -71,8 +70,8 @@ fn one_job_is_exported_and_its_reports_are_a_trace_for_backtests() {
 }
 
 #[test]
-fn what_is_there_is_replaced_only_where_that_is_wanted() {
-    let folder = Folder::of_stores();
+fn existing_files_are_replaced_only_with_force() {
+    let folder = Folder::for_store();
     let store = Store::sqlite();
     filled(&store);
     let words = ["export", "--store", &store.address(), "--to", "out"];

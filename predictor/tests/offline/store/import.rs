@@ -43,8 +43,8 @@ fn moved(folder: &Folder, from: &Store, to: &Store) {
 }
 
 #[test]
-fn there_and_back_is_the_same_row_by_row() {
-    let folder = Folder::of_stores();
+fn export_and_import_round_trip_every_row() {
+    let folder = Folder::for_store();
     let source = Store::sqlite();
     filled(&source);
     let before = all(&source);
@@ -53,7 +53,7 @@ fn there_and_back_is_the_same_row_by_row() {
     moved(&folder, &source, &copy);
     assert!(all(&copy) == before);
 
-    let name = "store::import::there_and_back_is_the_same_row_by_row";
+    let name = "store::import::export_and_import_round_trip_every_row";
     let Some(database) = Database::shared(name) else { return };
     let postgres = Store::Postgres(database);
     moved(&folder, &source, &postgres);
@@ -83,9 +83,9 @@ fn there_and_back_is_the_same_row_by_row() {
 }
 
 #[test]
-fn only_an_empty_store_is_filled_and_only_from_one_that_nobody_serves() {
-    let folder = Folder::of_stores();
-    let name = "store::import::only_an_empty_store_is_filled_and_only_from_one_that_nobody_serves";
+fn import_requires_an_empty_target_and_an_unserved_source() {
+    let folder = Folder::for_store();
+    let name = "store::import::import_requires_an_empty_target_and_an_unserved_source";
     for (store, empty) in stores(name).into_iter().zip(stores(name)) {
         let (from, to) = (store.address(), empty.address());
         let predictor = serve(&store);
@@ -128,10 +128,10 @@ fn only_an_empty_store_is_filled_and_only_from_one_that_nobody_serves() {
 
 /// A row that the target database rejects undoes the whole move. The error names its table.
 #[test]
-fn what_cannot_be_moved_moves_nothing() {
-    let name = "store::import::what_cannot_be_moved_moves_nothing";
+fn a_failed_move_moves_nothing() {
+    let name = "store::import::a_failed_move_moves_nothing";
     let Some(database) = Database::shared(name) else { return };
-    let folder = Folder::of_stores();
+    let folder = Folder::for_store();
     let (source, target) = (Store::sqlite(), Store::Postgres(database));
     filled(&source);
     // PostgreSQL text cannot contain NUL.
@@ -151,8 +151,8 @@ fn what_cannot_be_moved_moves_nothing() {
 /// succeeds.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a fixed delay: each kill is at another moment")]
-fn killed_in_the_middle_nothing_is_moved() {
-    let folder = Folder::of_stores();
+fn a_killed_import_moves_nothing() {
+    let folder = Folder::for_store();
     let source = Store::sqlite();
     filled(&source);
     // Enough rows that moving them takes a while.
@@ -161,7 +161,7 @@ fn killed_in_the_middle_nothing_is_moved() {
          INSERT INTO node_sample SELECT node, 'other', i, at_unix_ms, sample FROM n, node_sample WHERE sequence = 0 AND boot_id = 'boot'",
     );
     source.rows("UPDATE node SET samples = 99999");
-    for target in stores("store::import::killed_in_the_middle_nothing_is_moved") {
+    for target in stores("store::import::a_killed_import_moves_nothing") {
         let all_of_it = rows(&source, "SELECT 1 FROM node_sample");
         let mut wait = Duration::from_millis(50);
         let mut killed = 0;

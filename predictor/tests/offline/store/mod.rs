@@ -50,7 +50,7 @@ fn fill(client: &Client) {
             let request =
                 JoinRequest { claims: true, device: Some("cpu".into()), ..JoinRequest::new(worker) };
             let joined = client.post(&format!("/v1/jobs/{job}/workers"), &request);
-            generation = joined.json::<evenstep_protocol::JoinAnswer>().generation;
+            generation = joined.json::<evenstep_protocol::JoinResponse>().generation;
         }
         for iteration in 0..ITERATIONS {
             if iteration == ITERATIONS / 2 {
@@ -111,7 +111,7 @@ fn filled(store: &Store) {
             .then_some(())
     });
     predictor.process.terminate();
-    assert!(predictor.process.wait().success(), "{}", predictor.process.said());
+    assert!(predictor.process.wait().success(), "{}", predictor.process.output());
 }
 
 /// Number of rows of a query.

@@ -6,8 +6,8 @@ use super::{SAMPLES, fill, filled, prints, refuses, rows, serve, stores};
 use crate::support::Folder;
 
 #[test]
-fn a_backup_is_taken_beside_the_predictor_that_serves() {
-    let folder = Folder::of_stores();
+fn a_backup_runs_while_the_predictor_serves() {
+    let folder = Folder::for_store();
     let store = Store::sqlite();
     let predictor = serve(&store);
     fill(&predictor.client());
@@ -42,9 +42,9 @@ fn a_backup_is_taken_beside_the_predictor_that_serves() {
 }
 
 #[test]
-fn room_is_given_back() {
-    let folder = Folder::of_stores();
-    for store in stores("store::vacuum::room_is_given_back") {
+fn space_is_released() {
+    let folder = Folder::for_store();
+    for store in stores("store::vacuum::space_is_released") {
         filled(&store);
         store.rows("DELETE FROM node_sample");
         let size = |store: &Store| store.file().map(|file| std::fs::metadata(file).unwrap().len());

@@ -5,7 +5,7 @@ from typing import Any
 
 from evenstep.doctor.check import Check
 from evenstep.drivers.agent import FromAgent
-from evenstep.drivers.reader import is_ours
+from evenstep.drivers.reader import is_own_process
 from evenstep.errors import SettingError
 from evenstep.wire.http import Connection, ExchangeError
 
@@ -58,7 +58,7 @@ def _check_reading(name: str, readings: dict[str, float] | None) -> Check:
     if readings is None:
         advice = "/proc is read instead; is the machine overloaded, or the agent outside this container?"
         return Check(name, "warning", "no fresh reading of this process within 20 ms", advice)
-    if not is_ours(readings):
+    if not is_own_process(readings):
         advice = "share the host's process ids with this container (--pid=host); until then /proc is read"
         return Check(name, "warning", "the agent reads another process with this process id", advice)
     return Check(name, "ok", f"{len(readings)} readings of this process")

@@ -32,6 +32,6 @@ class Check:
         return asdict(self)
 
 
-def is_well(checks: Sequence[Check]) -> bool:
+def all_passed(checks: Sequence[Check]) -> bool:
     """Returns whether no check failed."""
     return all(check.status != "failed" for check in checks)

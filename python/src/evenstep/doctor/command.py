@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from evenstep.doctor.agent import check_agent
-from evenstep.doctor.check import Check, is_well
-from evenstep.doctor.ranks import compare, meet, read_place
+from evenstep.doctor.check import Check, all_passed
+from evenstep.doctor.ranks import compare, gather_facts, read_place
 from evenstep.doctor.service import check_job, check_servers
 from evenstep.doctor.versions import check_devices, check_versions, installed
 from evenstep.drivers.agent import DEFAULT_AGENT
@@ -58,20 +58,20 @@ def run(arguments: argparse.Namespace) -> int:
         settings = {"EVENSTEP_SERVER": server, "EVENSTEP_JOB": job}
         told = {name: value for name, value in settings.items() if value}
         try:
-            checks += compare(meet(place, os.environ, versions, told, checks))
+            checks += compare(gather_facts(place, os.environ, versions, told, checks))
         except (RuntimeError, ImportError) as error:
             advice = "is MASTER_ADDR reachable from every node, and did every rank start?"
             checks.append(Check("ranks", "failed", f"no process group: {str(error).splitlines()[0]}", advice))
     if place is None or place.rank == 0:
         sys.stdout.write(render(checks, as_json=arguments.json))
         sys.stdout.flush()
-    return 0 if is_well(checks) else 1
+    return 0 if all_passed(checks) else 1
 
 
 def render(checks: Sequence[Check], *, as_json: bool) -> str:
     """Returns all checks as lines, or as one JSON object."""
     if as_json:
-        return json.dumps({"ok": is_well(checks), "checks": [check.to_json() for check in checks]}) + "\n"
+        return json.dumps({"ok": all_passed(checks), "checks": [check.to_json() for check in checks]}) + "\n"
     return "".join(f"{check.line()}\n" for check in checks)
 
 

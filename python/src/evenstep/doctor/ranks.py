@@ -91,7 +91,7 @@ def read_place(environ: Mapping[str, str]) -> tuple[Place | None, Check]:
     return place, Check("torchrun", "ok", f"rank {place.rank} of {place.world_size}, rendezvous at {where}")
 
 
-def meet(
+def gather_facts(
     place: Place,
     environ: Mapping[str, str],
     versions: Mapping[str, str],

@@ -20,7 +20,7 @@ NAMES: tuple[str, ...] = (
 )
 """All readings that enter a forecast: `evenstep_protocol::driver::ALL`."""
 
-OF_THE_MOMENT = frozenset(
+WINDOWLESS = frozenset(
     {
         "procs_running",
         "procs_blocked",

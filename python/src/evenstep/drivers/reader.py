@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from evenstep.drivers.agent import AGENT_TIMEOUT_S, DEFAULT_AGENT, FromAgent
-from evenstep.drivers.names import NAMES, OF_THE_MOMENT
+from evenstep.drivers.names import NAMES, WINDOWLESS
 from evenstep.drivers.proc import FromProc
 
 AGENT_PAUSE_S = 5.0
@@ -58,7 +58,7 @@ class Drivers:
         asked = self._ask(now)
         if asked is not None and (self._agent_has_window or self._proc is None):
             # At this reader's first request, the window started at the previous request for this process by any client.
-            known = NAMES if self._agent_has_window else OF_THE_MOMENT
+            known = NAMES if self._agent_has_window else WINDOWLESS
             self._agent_has_window = True
             self._proc = None
             self.source = "agent"
@@ -76,13 +76,13 @@ class Drivers:
         if self._agent is None or now < self._ask_at:
             return None
         asked = self._agent.read()
-        if asked is None or not (self._agent_has_window or is_ours(asked)):
+        if asked is None or not (self._agent_has_window or is_own_process(asked)):
             self._ask_at = now + AGENT_PAUSE_S
             return None
         return asked
 
 
-def is_ours(asked: dict[str, float]) -> bool:
+def is_own_process(asked: dict[str, float]) -> bool:
     """Returns whether the agent's reading is of this process.
 
     An agent outside this container has other process ids, and reads another process with this id.

@@ -62,7 +62,7 @@ class Peer:
     speed: float
 
 
-class Judge:
+class LeaveRule:
     """Decides whether the others would finish sooner without this member.
 
     A member knows its own measured seconds per sample. It also knows the work of the others: their base batches and the
@@ -81,7 +81,7 @@ class Judge:
         self._taken = 0
         self._at_s = 0.0
         #: Number of samples in chunks that others claimed.
-        self._by_others = 0
+        self._claimed_by_others = 0
         #: Number of samples in chunks not known to be claimed.
         self._left = sum(chunks)
 
@@ -90,17 +90,17 @@ class Judge:
         """Whether every chunk is known to be claimed."""
         return self._taken == len(self._chunks)
 
-    def saw(self, chunk: int, at_s: float) -> None:
+    def record_claim(self, chunk: int, at_s: float) -> None:
         """Records that this member claimed ``chunk``, so all earlier ones are claimed.
 
         ``at_s`` is the time in seconds after the start of the iteration.
         """
         samples = sum(self._chunks[self._taken : chunk + 1])
         self._left -= samples
-        self._by_others += samples - self._chunks[chunk]
+        self._claimed_by_others += samples - self._chunks[chunk]
         self._taken, self._at_s = chunk + 1, at_s
 
-    def declines(self, now_s: float, pace_s: float, claim_s: float) -> bool:
+    def should_leave(self, now_s: float, pace_s: float, claim_s: float) -> bool:
         """Returns whether to leave the remaining chunks to the others.
 
         Args:
@@ -111,9 +111,9 @@ class Judge:
         others = len(self._others)
         if not others:
             return False
-        if self._by_others:
+        if self._claimed_by_others:
             in_flight = others * self._chunks[self._taken - 1]
-            speed = max(self._bases + self._by_others - in_flight, 1.0) / max(self._at_s, 1e-9)
+            speed = max(self._bases + self._claimed_by_others - in_flight, 1.0) / max(self._at_s, 1e-9)
             done = speed * (now_s - self._at_s)
         else:
             speed = self._speed

@@ -64,21 +64,21 @@ def connect(environ: Mapping[str, str] | None = None) -> Store:
     return store
 
 
-class Line:
+class ClaimThread:
     """Makes additions while the training computes; at most one at a time."""
 
     def __init__(self, store: Store) -> None:
         """Starts the thread, which uses the store alone. It ends with :meth:`close` or with the process."""
         self._store = store
         #: An addition, then True: it is due now (an earlier True may still be queued). False ends the thread.
-        self._words: queue.SimpleQueue[_Wanted | bool] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[_Wanted | bool] = queue.SimpleQueue()
         self._totals: queue.SimpleQueue[Total | Exception] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="evenstep-claims", daemon=True)
         self._thread.start()
 
     def add(self, key: str, amount: int, due: float) -> None:
         """Schedules an addition at the time ``due`` of ``time.perf_counter``; :meth:`total` returns its result."""
-        self._words.put(_Wanted(key, amount, due))
+        self._commands.put(_Wanted(key, amount, due))
 
     def total(self) -> Total:
         """Returns the result of the last addition, which becomes due at once because the caller waits for it.
@@ -86,7 +86,7 @@ class Line:
         Raises:
             EvenstepError: the store is unreachable.
         """
-        self._words.put(True)
+        self._commands.put(True)
         try:
             told = self._totals.get(timeout=2 * PATIENCE_S)
         except queue.Empty:
@@ -97,11 +97,11 @@ class Line:
 
     def close(self, timeout_s: float) -> None:
         """Stops the thread, or stops waiting for it after ``timeout_s`` seconds."""
-        self._words.put(False)
+        self._commands.put(False)
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while (wanted := self._words.get()) is not False:
+        while (wanted := self._commands.get()) is not False:
             # A leftover True belongs to an addition that was made before its total was requested.
             if isinstance(wanted, _Wanted):
                 if not self._is_due(wanted):
@@ -112,7 +112,7 @@ class Line:
         """Waits until an addition is due or requested; returns False if it is no longer needed."""
         try:
             wait_s = wanted.due - time.perf_counter()
-            return wait_s <= 0 or self._words.get(timeout=wait_s) is not False
+            return wait_s <= 0 or self._commands.get(timeout=wait_s) is not False
         except queue.Empty:
             return True
 

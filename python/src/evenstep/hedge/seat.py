@@ -7,7 +7,7 @@ from evenstep.plan import Plan, Tail
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class PoolMembership:
     """A rank's membership in a pool of a tail."""
 
     pool: int
@@ -23,7 +23,7 @@ class Seat:
     speed: float | None
 
     @classmethod
-    def of(cls, plan: Plan, rank: int) -> "Seat | None":
+    def of(cls, plan: Plan, rank: int) -> "PoolMembership | None":
         """Returns a rank's seat in a plan; None if it claims nothing."""
         tail = plan.tail
         pool = tail.pool[rank] if tail else None

@@ -13,8 +13,8 @@ from evenstep.errors import DivergedError, SettingError
 from evenstep.hedge.chunks import SharedTail
 from evenstep.hedge.claims import Additions, Claims, Turn
 from evenstep.hedge.reduce import Reducer
-from evenstep.hedge.trainee import Trainee
-from evenstep.hedge.watch import Watch
+from evenstep.hedge.trainee import TrainedModel
+from evenstep.hedge.watch import PassTimer
 from evenstep.plan import Plan, Share
 from evenstep.report import Report, TailWork
 from evenstep.run import Run, Step
@@ -29,7 +29,7 @@ class _Rank:
     """The objects that a rank uses in all iterations of an epoch."""
 
     run: Run
-    trainee: Trainee
+    trainee: TrainedModel
     reducer: Reducer
     claims: Claims
     #: Maximum number of samples per pass.
@@ -47,8 +47,8 @@ class Steps:
         self,
         run: Run,
         dataset: Any,
-        trainee: Callable[[], Trainee],
-        claims: Callable[[Trainee], Claims],
+        trainee: Callable[[], TrainedModel],
+        claims: Callable[[TrainedModel], Claims],
         *,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         micro_batch: int | None = None,
@@ -67,7 +67,7 @@ class Steps:
         """
         self._run = run
         self._dataset = run.observer.dataset(dataset)
-        self._trainee = trainee
+        self._trained_model = trainee
         self._claims = claims
         self._collate = collate_fn or default_collate
         self._micro_batch = micro_batch
@@ -83,7 +83,7 @@ class Steps:
         Raises:
             DivergedError: the loop left an iteration before its end.
         """
-        run, trainee = self._run, self._trainee()
+        run, trainee = self._run, self._trained_model()
         run.observer.hedged()
         trainee.check(run.world_size)
         claims = self._claims(trainee)
@@ -91,7 +91,7 @@ class Steps:
         reducer = Reducer(trainee.parameters(), trainee.buffers(), trainee.group, _NUMBERS)
         own = _Rank(run, trainee, reducer, claims, self._micro_batch)
         permutation = run.order.permutation(run.progress.epoch)
-        for step, plan in run.hedged_steps_of_epoch(self._planned):
+        for step, plan in run.hedged_epoch_steps(self._planned):
             begin = step.position * run.order.global_batch
             indices = permutation[begin : begin + step.global_batch].tolist()
             iteration = Iteration(own, step, plan, partial(self._load, step, indices))
@@ -133,7 +133,7 @@ class Iteration:
         self.is_done = False
         self._own = own
         self._load = load
-        self._watch = Watch(own.reducer.device)
+        self._watch = PassTimer(own.reducer.device)
         self._loader_wait_s = 0.0
         self._is_begun = False
 
@@ -155,7 +155,7 @@ class Iteration:
         turn = self._own.claims.turn(self.plan, rank)
         has_tail, base_s = not turn.is_over, 0.0
         part: Share | None = self.plan.shares[rank]
-        with self._own.trainee.quiet(), self._own.run.hedging():
+        with self._own.trainee.without_ddp_sync(), self._own.run.hedging():
             while part:
                 yield from self._passes(part, turn)
                 if has_tail and not turn.chunks:
@@ -174,7 +174,7 @@ class Iteration:
             batch = self._load(Share(offset, samples))
             self._loader_wait_s += time.perf_counter() - loading
             if offset + samples == end:
-                turn.ask_ahead(samples, self._pace_s(turn))
+                turn.request_ahead(samples, self._pace_s(turn))
             self._watch.begin()
             yield batch
             own, iteration_size = self._own, self.step.global_batch

@@ -13,7 +13,7 @@ from evenstep.errors import UnsupportedError
 
 
 @dataclass(frozen=True, slots=True)
-class Trainee:
+class TrainedModel:
     """A model and the reduction of its loss."""
 
     model: torch.nn.Module
@@ -72,7 +72,7 @@ class Trainee:
         ]  # fmt: skip
 
     @contextmanager
-    def quiet(self) -> Iterator[None]:
+    def without_ddp_sync(self) -> Iterator[None]:
         """Context manager that switches off DDP's communication in passes, whose number differs between ranks.
 
         Like DDP's ``no_sync``, but it also covers the first forward pass, which would broadcast buffers.

@@ -9,7 +9,7 @@ import torch
 from evenstep.moment import Moment, between, now, peak_memory_bytes
 
 
-class Watch:
+class PassTimer:
     """Times each pass from the moment the training gets its batch until it requests the next one.
 
     On CPUs it uses the monotonic clock. On GPUs it uses two events per pass on the current stream, and waits for them

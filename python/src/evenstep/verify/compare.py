@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from evenstep.verify.items import noted
+from evenstep.verify.items import recorded_checksums
 from evenstep.verify.record import difference
 from evenstep.verify.task import Recorded, summary_file, update_file
 
@@ -51,7 +51,7 @@ class Samples:
     #: Samples whose content differed between ranks, or between ranks and the one process.
     unlike: list[int] = field(default_factory=list)
     #: Whether each rank reads the same content every time, but differs from another rank.
-    is_split_apart: bool = False
+    differs_by_rank: bool = False
 
 
 def load(folder: Path, world_size: int) -> list[Recorded]:
@@ -82,14 +82,14 @@ def compare_samples(ranks: Sequence[Recorded], one: Recorded, folder: Path, fold
                 f"iteration {iteration}: {len(twice)} samples are repeated (such as {twice[:3]}), {len(never)} "
                 f"are missing ({never[:3]})"
             )
-    by_ranks, by_one = noted(folder), noted(folder_of_one)
+    by_ranks, by_one = recorded_checksums(folder), recorded_checksums(folder_of_one)
     wanted = {sample for iteration in one.iterations() for sample in one.samples.get(iteration, ())}
     both = by_ranks.keys() & by_one.keys() & wanted
     found.compared = len(both)
     found.unlike = sorted(index for index in both if by_ranks[index] != by_one[index])
     probes = [rank.seen.probes for rank in ranks]
     is_repeatable = all(once == again for probe in probes for once, again in probe)
-    found.is_split_apart = is_repeatable and any(probe != probes[0] for probe in probes)
+    found.differs_by_rank = is_repeatable and any(probe != probes[0] for probe in probes)
     return found
 
 

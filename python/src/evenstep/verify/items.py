@@ -16,7 +16,7 @@ import torch
 _ROW = struct.Struct("<qI")
 
 
-class Watched:
+class RecordingDataset:
     """A data set that records the checksum of each sample, also in the worker processes of a DataLoader."""
 
     def __init__(self, dataset: Any, folder: Path, rank: int) -> None:
@@ -32,7 +32,7 @@ class Watched:
     def __getitem__(self, index: int) -> Any:
         """Returns a sample."""
         item = self._dataset[index]
-        self._note(index, item)
+        self._record(index, item)
         return item
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
@@ -40,7 +40,7 @@ class Watched:
         if getattr(self._dataset, "__getitems__", None):
             items: list[Any] = self._dataset.__getitems__(indices)
             for index, item in zip(indices, items, strict=False):
-                self._note(index, item)
+                self._record(index, item)
             return items
         return [self[index] for index in indices]
 
@@ -51,13 +51,13 @@ class Watched:
             raise AttributeError(name)
         return getattr(self._dataset, name)
 
-    def _note(self, index: int, item: Any) -> None:
+    def _record(self, index: int, item: Any) -> None:
         row = _ROW.pack(index, checksum(item))
         with (self._folder / f"items-{self._rank}-{os.getpid()}").open("ab") as file:
             file.write(row)
 
 
-def noted(folder: Path) -> dict[int, set[int]]:
+def recorded_checksums(folder: Path) -> dict[int, set[int]]:
     """Returns the checksums by sample, from all ranks of a folder."""
     found: dict[int, set[int]] = defaultdict(set)
     for path in folder.glob("items-*"):

@@ -31,7 +31,7 @@ from evenstep.verify.task import Task
 TAIL_LINES = 30
 
 #: Maximum time that a process has to print the stacks of its threads after a timeout, in seconds.
-_LAST_WORDS_S = 5.0
+_STACK_DUMP_S = 5.0
 
 #: Variables that are set or removed for each process; all others are inherited, as with torchrun.
 _OURS = ("EVENSTEP_SERVER", "EVENSTEP_JOB", "EVENSTEP_WORKER", "EVENSTEP_AGENT", "TORCHELASTIC_RUN_ID")
@@ -100,10 +100,10 @@ class _Rank:
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
         return RunFailedError(f"{_name(task)} {ended}", tail(_log(task)))
 
-    def last_words(self) -> str:
+    def dump_stacks(self) -> str:
         """Ends the process so that it prints the stacks of its threads, and returns its output."""
         os.kill(self.process.pid, signal.SIGABRT)
-        self.process.join(_LAST_WORDS_S)
+        self.process.join(_STACK_DUMP_S)
         return f"{_name(self.task)}:\n{tail(_log(self.task))}"
 
     def end(self) -> None:
@@ -132,7 +132,7 @@ def _await(ranks: Sequence[_Rank], timeout_s: float) -> None:
         ready = wait(waiting, max(0.0, deadline - time.monotonic()))
         if not ready:
             why = f"{', '.join(_name(rank.task) for rank in missing)}: not finished within {timeout_s:g} s"
-            raise RunFailedError(why, "\n".join([rank.last_words() for rank in missing]))
+            raise RunFailedError(why, "\n".join([rank.dump_stacks() for rank in missing]))
         for rank in [rank for rank in missing if rank.pipe in ready or rank.process.sentinel in ready]:
             if not rank.is_done():
                 raise rank.failure()

@@ -17,10 +17,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from evenstep.errors import SettingError
 from evenstep.hook import Loss
 from evenstep.observer import Observer
-from evenstep.opening import Fixed, Wishes
+from evenstep.opening import Fixed, RunOptions
 from evenstep.order import Order
 from evenstep.run import Step
-from evenstep.verify.items import Watched, checksum, tensor_bytes
+from evenstep.verify.items import RecordingDataset, checksum, tensor_bytes
 from evenstep.verify.models import Models
 from evenstep.verify.plans import batches
 from evenstep.verify.task import INITIAL, Recorded, Task, Update, summary_file, update_file
@@ -57,7 +57,7 @@ class Recorder(Observer):
         self._is_reseeded = False
         #: The parameters before the next step, in one process.
         self._before: Tensors = {}
-        register_optimizer_step_post_hook(self._stepped)
+        register_optimizer_step_post_hook(self._on_step)
 
     def finish(self) -> None:
         """Writes the records and ends the process."""
@@ -67,11 +67,11 @@ class Recorder(Observer):
 
     # Events of the run
 
-    def job_made(self, wishes: Wishes) -> Wishes:
+    def job_made(self, job_options: RunOptions) -> RunOptions:
         """Removes the predictor and sets the plans of the verification."""
         self._recorded.seen.has_init = True
-        self._own_plan = wishes.fixed
-        return replace(wishes, settings=replace(wishes.settings, server=None), fixed=self._plan)
+        self._own_plan = job_options.fixed
+        return replace(job_options, settings=replace(job_options.settings, server=None), fixed=self._plan)
 
     def global_batch(self, asked: int) -> int:
         """Returns the global batch of the uneven ranks: some scripts multiply it by the number of processes."""
@@ -91,7 +91,7 @@ class Recorder(Observer):
         length = len(dataset)
         probed = range(0, length, max(1, length // _PROBES))
         self._recorded.seen.probes = [(checksum(dataset[index]), checksum(dataset[index])) for index in probed]
-        return Watched(dataset, self._task.folder, self._task.rank)
+        return RecordingDataset(dataset, self._task.folder, self._task.rank)
 
     def wrapped(self, loss: Loss, *, has_inner: bool) -> None:
         """Records the call."""
@@ -151,12 +151,12 @@ class Recorder(Observer):
         for root in models.roots:
             root.register_forward_pre_hook(self._notes_batch)
         if self._task.reference is None:
-            seen.is_begun_alike = bool(models.tensors)
+            seen.has_same_start = bool(models.tensors)
             if self._task.rank == 0:
                 torch.save({name: whole(tensor) for name, tensor in models.tensors.items()}, path)
             return
         initial = torch.load(self._task.reference.folder / INITIAL, weights_only=True)
-        seen.is_begun_alike = bool(initial) and initial.keys() == models.tensors.keys()
+        seen.has_same_start = bool(initial) and initial.keys() == models.tensors.keys()
         _take_over(models.tensors, initial)
         self._before = initial
 
@@ -169,9 +169,9 @@ class Recorder(Observer):
         """Records a model whose input tensors do not have the number of samples of the last batch read."""
         shapes = [value.shape for value in args if isinstance(value, torch.Tensor) and value.ndim]
         if root.training and self._batch_size and shapes and not any(self._batch_size in shape for shape in shapes):
-            self._recorded.seen.strange_batch = (self._iteration, self._batch_size, shapes[0][0])
+            self._recorded.seen.mismatched_batch = (self._iteration, self._batch_size, shapes[0][0])
 
-    def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
+    def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
         updates = self._recorded.updates
         iterations = self._recorded.iterations()
         if self._iteration not in iterations and len(iterations) >= self._task.steps:

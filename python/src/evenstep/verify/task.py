@@ -54,7 +54,7 @@ class Update:
 
 
 @dataclass(slots=True)
-class Seen:
+class Observations:
     """The facts about the script that one rank can observe."""
 
     has_init: bool = False
@@ -71,11 +71,11 @@ class Seen:
     #: The computing type of autocast.
     autocast: str | None = None
     #: An iteration, the number of samples read, and the different number that the model got.
-    strange_batch: tuple[int, int, int] | None = None
+    mismatched_batch: tuple[int, int, int] | None = None
     #: Checksums of samples that were read twice.
     probes: list[tuple[int, int]] = field(default_factory=list)
     #: Whether the initial parameters were recorded or restored.
-    is_begun_alike: bool = False
+    has_same_start: bool = False
 
     @property
     def is_weighted(self) -> bool:
@@ -87,7 +87,7 @@ class Seen:
 class Recorded:
     """The summary that one rank writes at its end."""
 
-    seen: Seen = field(default_factory=Seen)
+    seen: Observations = field(default_factory=Observations)
     #: Local batch of this rank by iteration.
     batches: dict[int, int] = field(default_factory=dict)
     #: Samples that this rank read, by iteration, without those of weight 0; None for data streams.

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from evenstep.doctor.check import Check
 from evenstep.verify.compare import Difference, Samples
-from evenstep.verify.task import Recorded, Seen
+from evenstep.verify.task import Observations, Recorded
 
 #: `unknown`: the script draws random numbers, so that its gradients cannot be compared.
 Result = Literal["agree", "differ", "unknown", "failed"]
@@ -82,7 +82,7 @@ def could_not_run(what: str, why: str, output: str = "") -> Verdict:
     return Verdict("failed", (Check(what, "failed", why, "see its output above" if output else ""),), output=output)
 
 
-def missing_line(seen: Seen, updates: int) -> Verdict | None:
+def missing_line(seen: Observations, updates: int) -> Verdict | None:
     """Returns the verdict on a script without the calls that make its batches uneven."""
     if not seen.has_init:
         return _missing("evenstep.init was never called: the script does not use evenstep", "add job = evenstep.init()")
@@ -133,7 +133,7 @@ def judge(
         checks[4] = Check("gradients", "warning", f"{checks[4].found}; as expected, see repeatable")
     if not differs:
         checks += _updates(one)
-    if not one.seen.is_begun_alike:
+    if not one.seen.has_same_start:
         found = "the models of the ranks and of the one process have different parameters"
         checks.append(Check("beginning", "warning", found, "does the script create another model in one process?"))
     result: Result = "agree"
@@ -161,7 +161,7 @@ def _samples(samples: Samples) -> Check:
 
 
 def _contents(samples: Samples, *, is_random: bool) -> Check:
-    if samples.is_split_apart:
+    if samples.differs_by_rank:
         advice = "a data set that is split or shuffled at random needs a seed: random_split(.., generator=)"
         return Check(
             "contents",
@@ -202,14 +202,14 @@ def _gradients(gradients: Sequence[Difference], allowed: tuple[str, float], reas
     return Check("gradients", "ok", f"differ from one process's by {shown} {rule}")
 
 
-def _reason(seen: Seen, worst: Difference, samples: Samples) -> str:
+def _reason(seen: Observations, worst: Difference, samples: Samples) -> str:
     """Returns the most likely reason."""
     times = "" if worst.factor is None else f" ({worst.name} is {worst.factor:.3g} times the gradient of one process)"
     batch_norm = (
         f"batch norm ({_some(seen.batch_norms)}) uses the statistics of each rank's own batch, in any "
         f"data-parallel training; {PLAIN}"
     )
-    iteration, read, given = seen.strange_batch or (0, 0, 0)
+    iteration, read, given = seen.mismatched_batch or (0, 0, 0)
     strange = (
         f"the model got {given} samples in iteration {iteration}, but {read} were read: loops that read ahead "
         "must mark iterations with job.step()"
@@ -218,7 +218,7 @@ def _reason(seen: Seen, worst: Difference, samples: Samples) -> str:
         (not seen.is_weighted, WITHOUT_WRAP),
         (seen.loss is not None and seen.has_scale, "job.wrap and job.scale both weight gradients: use one of them"),
         (bool(samples.unlike), "samples differ, see contents"),
-        (seen.strange_batch is not None, strange),
+        (seen.mismatched_batch is not None, strange),
         (bool(seen.batch_norms), batch_norm),
         (bool(seen.dropouts), f"dropout ({_some(seen.dropouts)}) drops different values; {PLAIN}"),
         (seen.has_inner, "the inner hook of job.wrap may lose precision: set the allowed difference with --tolerance"),
@@ -241,7 +241,7 @@ def _reason(seen: Seen, worst: Difference, samples: Samples) -> str:
     return next((reason for is_so, reason in reasons if is_so), mean)
 
 
-def _repeatable(seen: Seen, repeated: Sequence[Difference], samples: Samples) -> Check:
+def _repeatable(seen: Observations, repeated: Sequence[Difference], samples: Samples) -> Check:
     worst = repeated[0]
     found = f"in one process, other random numbers change the gradient: {worst.relative:.1e} in {worst.name}"
     if seen.dropouts:

@@ -202,7 +202,7 @@ class Decision(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class AllocateAnswer(Message):
+class AllocateResponse(Message):
     """Response of `/allocate`. It never changes for a given (job, iteration).
 
     Attributes:

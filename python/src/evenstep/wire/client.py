@@ -5,33 +5,33 @@ import math
 import time
 from collections.abc import Callable
 
-from evenstep.errors import RefusedError, SettingError
-from evenstep.wire.errors import AskError, SilentError, StaleError, UnknownError, UnusableError
+from evenstep.errors import RejectedError, SettingError
+from evenstep.wire.errors import RequestError, StaleError, UnknownError, UnreachableError, UnusableError
 from evenstep.wire.http import Answer, Connection, ExchangeError
 from evenstep.wire.ids import check_job_id, check_worker_id
 from evenstep.wire.messages import (
-    AllocateAnswer,
     AllocateRequest,
+    AllocateResponse,
     JobSpec,
-    JoinAnswer,
     JoinRequest,
-    OomAnswer,
+    JoinResponse,
     OomReport,
+    OomResponse,
     Problem,
 )
 from evenstep.wire.servers import (
     HOPS_MAX,
     SERVERS_MAX,
-    Answered,
-    Elsewhere,
+    NoResponse,
+    NoServerRespondedError,
+    Redirected,
+    Responded,
     Route,
-    Silent,
     Turn,
-    UnansweredError,
     parse_servers,
 )
 
-HANDOVER_LOOKS_MAX = 10
+HANDOVER_RETRIES_MAX = 10
 """Maximum number of retries while a job changes its owner."""
 
 HANDOVER_PAUSE_S = 0.02
@@ -94,47 +94,47 @@ class Client:
 
         Raises:
             AskError: No usable response.
-            RefusedError: A value breaks its rule.
+            RejectedError: A value breaks its rule.
         """
         self._ask("PUT", f"/v1/jobs/{self._job_id}", spec.to_json())
 
-    def join(self, request: JoinRequest) -> JoinAnswer:
+    def join(self, request: JoinRequest) -> JoinResponse:
         """Joins a worker to the job. Joining again renews its lease.
 
         Raises:
             AskError: No usable response.
-            RefusedError: A value breaks its rule.
+            RejectedError: A value breaks its rule.
         """
-        return JoinAnswer.from_json(self._ask("POST", f"/v1/jobs/{self._job_id}/workers", request.to_json()))
+        return JoinResponse.from_json(self._ask("POST", f"/v1/jobs/{self._job_id}/workers", request.to_json()))
 
-    def leave(self, worker: str) -> JoinAnswer:
+    def leave(self, worker: str) -> JoinResponse:
         """Removes a worker from the job.
 
         Raises:
             AskError: No usable response.
-            RefusedError: The predictor rejects the request.
+            RejectedError: The predictor rejects the request.
         """
-        return JoinAnswer.from_json(self._ask("DELETE", self._worker_path(worker), None))
+        return JoinResponse.from_json(self._ask("DELETE", self._worker_path(worker), None))
 
-    def allocate(self, request: AllocateRequest) -> AllocateAnswer:
+    def allocate(self, request: AllocateRequest) -> AllocateResponse:
         """Requests the allocation of an iteration and reports earlier ones.
 
         Raises:
             StaleError: The request has an old generation.
             AskError: No usable response.
-            RefusedError: Floors and caps cannot hold the batch, or a value breaks its rule.
+            RejectedError: Floors and caps cannot hold the batch, or a value breaks its rule.
         """
-        return AllocateAnswer.from_json(self._ask("POST", "/allocate", request.to_json()))
+        return AllocateResponse.from_json(self._ask("POST", "/allocate", request.to_json()))
 
-    def report_oom(self, worker: str, iteration: int, local_batch: int) -> OomAnswer:
+    def report_oom(self, worker: str, iteration: int, local_batch: int) -> OomResponse:
         """Reports that a worker ran out of memory with a number of samples. Repeating it has no effect.
 
         Raises:
             AskError: No usable response.
-            RefusedError: The predictor rejects the request.
+            RejectedError: The predictor rejects the request.
         """
         report = OomReport(iteration, local_batch)
-        return OomAnswer.from_json(self._ask("POST", self._worker_path(worker) + "/oom", report.to_json()))
+        return OomResponse.from_json(self._ask("POST", self._worker_path(worker) + "/oom", report.to_json()))
 
     def close(self) -> None:
         """Closes all connections. The client stays usable."""
@@ -153,36 +153,36 @@ class Client:
         looks = 0
         is_pointed = False
 
-        def send(turn: Turn) -> Answered[Answer] | Silent | Elsewhere:
+        def send(turn: Turn) -> Responded[Answer] | NoResponse | Redirected:
             nonlocal is_pointed
             outcome = self._turn(turn, started, method, path, body)
-            is_pointed |= isinstance(outcome, Elsewhere)
+            is_pointed |= isinstance(outcome, Redirected)
             return outcome
 
         while True:
             is_pointed = False
             try:
                 return _read(self._route.ask(path, send))
-            except UnansweredError as unanswered:
+            except NoServerRespondedError as unanswered:
                 # The owner that a server pointed to is shutting down: the job is free after a few milliseconds.
-                if not is_pointed or looks == HANDOVER_LOOKS_MAX:
-                    raise SilentError(f"the predictor is unreachable: {unanswered}") from None
+                if not is_pointed or looks == HANDOVER_RETRIES_MAX:
+                    raise UnreachableError(f"the predictor is unreachable: {unanswered}") from None
             looks += 1
             self._pause(HANDOVER_PAUSE_S)
 
     def _turn(
         self, turn: Turn, started: float, method: str, path: str, body: bytes | None
-    ) -> Answered[Answer] | Silent | Elsewhere:
+    ) -> Responded[Answer] | NoResponse | Redirected:
         left_s = self._timeout_s - (self._clock() - started)
         # The last server gets all the remaining time, each server before it half: it responded last, so it is the
         # likeliest.
         limit_s = left_s if turn.others == 0 else left_s / 2
         if limit_s <= 0:
-            return Silent("no time was left for a request")
+            return NoResponse("no time was left for a request")
         try:
             answer = self._connection(turn.server).exchange(method, path, body, limit_s)
         except ExchangeError as error:
-            return Silent(str(error))
+            return NoResponse(str(error))
         return _heard(answer)
 
     def _connection(self, server: str) -> Connection:
@@ -194,16 +194,16 @@ class Client:
         return connection
 
 
-def _heard(answer: Answer) -> Answered[Answer] | Silent | Elsewhere:
+def _heard(answer: Answer) -> Responded[Answer] | NoResponse | Redirected:
     """Classifies the response of one server."""
     if answer.status == 307:
-        return Elsewhere(answer.headers.get("location", ""))
+        return Redirected(answer.headers.get("location", ""))
     if answer.status in (502, 503, 504):
         problem = _problem(answer.body)
         # These problems concern the job, so every other server would redirect to the same owner.
         if problem is None or problem.slug not in ("paused", "cooling-down"):
-            return Silent(_in_words(answer.status, problem))
-    return Answered(answer)
+            return NoResponse(_problem_text(answer.status, problem))
+    return Responded(answer)
 
 
 def _read(answer: Answer) -> object:
@@ -221,9 +221,9 @@ def _read(answer: Answer) -> object:
         raise UnusableError(f"unusable response: {error}") from error
 
 
-def _refusal(answer: Answer) -> AskError | RefusedError:
+def _refusal(answer: Answer) -> RequestError | RejectedError:
     problem = _problem(answer.body)
-    detail = _in_words(answer.status, problem)
+    detail = _problem_text(answer.status, problem)
     slug = problem.slug if problem else ""
     if problem and (answer.status, slug) == (409, "stale-generation"):
         return StaleError(f"the generation is stale: {detail}", problem.current_generation)
@@ -231,8 +231,8 @@ def _refusal(answer: Answer) -> AskError | RefusedError:
         return UnknownError(f"unknown job or worker: {detail}")
     # Busy and paused are temporary: leases expire and workers return.
     if answer.status == 429 or answer.status >= 500:
-        return SilentError(f"the predictor is unavailable: {detail}")
-    return RefusedError(f"the predictor rejected the request: {detail}")
+        return UnreachableError(f"the predictor is unavailable: {detail}")
+    return RejectedError(f"the predictor rejected the request: {detail}")
 
 
 def _problem(body: bytes) -> Problem | None:
@@ -243,5 +243,5 @@ def _problem(body: bytes) -> Problem | None:
         return None
 
 
-def _in_words(status: int, problem: Problem | None) -> str:
+def _problem_text(status: int, problem: Problem | None) -> str:
     return f"{status} {problem.title}: {problem.detail}" if problem else f"status {status}"

@@ -3,18 +3,18 @@
 from evenstep.errors import EvenstepError
 
 
-class AskError(EvenstepError):
+class RequestError(EvenstepError):
     """A request got no usable response.
 
-    Permanent rejections raise `evenstep.errors.RefusedError` instead.
+    Permanent rejections raise `evenstep.errors.RejectedError` instead.
     """
 
 
-class SilentError(AskError):
+class UnreachableError(RequestError):
     """All servers are unreachable, too slow, or failing. A later retry may succeed."""
 
 
-class StaleError(AskError):
+class StaleError(RequestError):
     """The job has a newer generation than the request.
 
     Attributes:
@@ -27,9 +27,9 @@ class StaleError(AskError):
         self.current_generation = current_generation
 
 
-class UnknownError(AskError):
+class UnknownError(RequestError):
     """The predictor does not know the job, or one of its workers."""
 
 
-class UnusableError(AskError):
+class UnusableError(RequestError):
     """A response that breaks the interface. The message names the field, the value and the rule."""

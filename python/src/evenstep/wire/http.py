@@ -12,10 +12,10 @@ from evenstep.wire.servers import Base, parse_base
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-ANSWER_BYTES_MAX = 8 << 20
+RESPONSE_BYTES_MAX = 8 << 20
 """Maximum size of a response in bytes."""
 
-_TOO_LATE = "timed out"
+_TIMED_OUT = "timed out"
 
 
 class ExchangeError(Exception):
@@ -62,13 +62,13 @@ class Connection:
             try:
                 return self._on(self._kept, method, path, body, deadline)
             except TimeoutError:
-                raise ExchangeError(_TOO_LATE) from None
+                raise ExchangeError(_TIMED_OUT) from None
             except (OSError, http.client.HTTPException):
                 pass
         try:
             return self._on(self._open(deadline), method, path, body, deadline)
         except TimeoutError:
-            raise ExchangeError(_TOO_LATE) from None
+            raise ExchangeError(_TIMED_OUT) from None
         except http.client.HTTPException as error:
             raise ExchangeError(f"not an HTTP response: {error or type(error).__name__}") from error
         except OSError as error:
@@ -113,9 +113,9 @@ class Connection:
 
 
 def _read(response: http.client.HTTPResponse) -> Answer:
-    body = response.read(ANSWER_BYTES_MAX + 1)
-    if len(body) > ANSWER_BYTES_MAX:
-        raise http.client.HTTPException(f"the response is longer than {ANSWER_BYTES_MAX} bytes")
+    body = response.read(RESPONSE_BYTES_MAX + 1)
+    if len(body) > RESPONSE_BYTES_MAX:
+        raise http.client.HTTPException(f"the response is longer than {RESPONSE_BYTES_MAX} bytes")
     if response.length:
         raise http.client.IncompleteRead(body, response.length)
     headers = {name.lower(): value for name, value in response.getheaders()}
@@ -137,7 +137,7 @@ class _Timed(socket.socket):
     def left_s(self) -> float:
         left_s = self.deadline - self._clock()
         if left_s <= 0:
-            raise TimeoutError(_TOO_LATE)
+            raise TimeoutError(_TIMED_OUT)
         return left_s
 
     def sendall(self, data: "Buffer", _flags: int = 0, /) -> None:

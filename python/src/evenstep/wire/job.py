@@ -117,7 +117,7 @@ class JoinRequest(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class JoinAnswer(Message):
+class JoinResponse(Message):
     """Response to a join or leave: the membership from the next unallocated iteration on.
 
     Attributes:
@@ -149,7 +149,7 @@ class OomReport(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class OomAnswer(Message):
+class OomResponse(Message):
     """Response to an out-of-memory report.
 
     Attributes:

@@ -1,8 +1,8 @@
 """All messages between the package and a predictor, with the names used in JSON."""
 
 from evenstep.wire.allocation import (
-    AllocateAnswer,
     AllocateRequest,
+    AllocateResponse,
     Allocation,
     BackgroundBudget,
     Decision,
@@ -17,31 +17,31 @@ from evenstep.wire.job import (
     BackgroundSettings,
     Hedge,
     JobSpec,
-    JoinAnswer,
     JoinRequest,
+    JoinResponse,
     LearningRateRule,
     LearningRateSettings,
-    OomAnswer,
     OomReport,
+    OomResponse,
 )
 from evenstep.wire.problem import Problem
 
 __all__ = [
-    "AllocateAnswer",
     "AllocateRequest",
+    "AllocateResponse",
     "Allocation",
     "BackgroundBudget",
     "BackgroundSettings",
     "Decision",
     "Hedge",
     "JobSpec",
-    "JoinAnswer",
     "JoinRequest",
+    "JoinResponse",
     "LearningRateRule",
     "LearningRateSettings",
     "Message",
-    "OomAnswer",
     "OomReport",
+    "OomResponse",
     "OptimizerInstruction",
     "Problem",
     "Ramp",

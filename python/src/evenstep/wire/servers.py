@@ -89,27 +89,27 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered(Generic[T]):
+class Responded(Generic[T]):
     """The server responded, possibly with an error: no other server is tried."""
 
     answer: T
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class NoResponse:
     """The server did not respond, or cannot at the moment: the next server is tried."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class Redirected:
     """The server redirected to another one with the `Location` of its response."""
 
     location: str
 
 
-class UnansweredError(EvenstepError):
+class NoServerRespondedError(EvenstepError):
     """No server responded; lists the servers tried, in order, with the reasons."""
 
 
@@ -130,7 +130,7 @@ class Route:
         """The server that gets the next request first."""
         return self._latest or self._servers[0]
 
-    def ask(self, path: str, send: Callable[[Turn], Answered[T] | Silent | Elsewhere]) -> T:
+    def ask(self, path: str, send: Callable[[Turn], Responded[T] | NoResponse | Redirected]) -> T:
         """Sends a request for `path` (with its query, if any): calls `send` with one server after the other.
 
         It ends with the first response. It tries the server that responded last, the servers of the list, and up to
@@ -146,10 +146,10 @@ class Route:
         while waiting:
             server = waiting.popleft()
             outcome = send(Turn(server, len(waiting)))
-            if isinstance(outcome, Answered):
+            if isinstance(outcome, Responded):
                 self._latest = server
                 return outcome.answer
-            if isinstance(outcome, Silent):
+            if isinstance(outcome, NoResponse):
                 reason = outcome.reason
             else:
                 several = True
@@ -160,7 +160,7 @@ class Route:
                     continue
             self._forget(server)
             tried.append((server, reason))
-        raise UnansweredError("; ".join(f"{server}: {why}" if several else why for server, why in tried))
+        raise NoServerRespondedError("; ".join(f"{server}: {why}" if several else why for server, why in tried))
 
     def _order(self) -> deque[str]:
         """Returns the server that responded last, then the list in its order, starting after that server."""

@@ -10,20 +10,20 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp1};
 
 use crate::Result;
-use crate::measure::{KEY, PREFIX, Situation, WITHIN};
+use crate::measure::{CONNECT_TIMEOUT, KEY, PREFIX, Situation};
 
 /// Mean time between two claims of a worker (exponential), except in the situation `AtOnce`.
 const THINK_MEAN: Duration = Duration::from_millis(20);
 /// Number of claims before the measurement.
 const WARM_UP: usize = 20;
 /// Maximum number of measured claims per worker; the worker then stops.
-const KEPT_MAX: usize = 1 << 20;
+const CLAIMS_MAX: usize = 1 << 20;
 
 /// Connects, prints `ready`, waits for a line on standard input, and claims. Then prints the total time and
 /// the duration of each claim, one per line, in nanoseconds.
 #[expect(clippy::disallowed_methods, reason = "simulates workers that compute between claims")]
-pub fn run(situation: Situation, port: u16, rank: u32, lasting: Duration) -> Result<()> {
-    let store = Store::connect("127.0.0.1", port, WITHIN)?.prefix(PREFIX)?;
+pub fn run(situation: Situation, port: u16, rank: u32, run_time: Duration) -> Result<()> {
+    let store = Store::connect("127.0.0.1", port, CONNECT_TIMEOUT)?.prefix(PREFIX)?;
     for _ in 0..WARM_UP {
         store.add(KEY, CLAIM)?;
     }
@@ -34,7 +34,7 @@ pub fn run(situation: Situation, port: u16, rank: u32, lasting: Duration) -> Res
     let mut random = ChaCha8Rng::seed_from_u64(u64::from(rank));
     let mut took: Vec<Duration> = Vec::new();
     let begun = Instant::now();
-    while begun.elapsed() < lasting && took.len() < KEPT_MAX {
+    while begun.elapsed() < run_time && took.len() < CLAIMS_MAX {
         if situation != Situation::AtOnce {
             let exponential: f64 = Exp1.sample(&mut random);
             std::thread::sleep(THINK_MEAN.mul_f64(exponential));

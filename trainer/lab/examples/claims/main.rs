@@ -56,15 +56,15 @@ fn seconds(text: &str) -> std::result::Result<f64, String> {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    let lasting = Duration::from_secs_f64(options.seconds);
+    let run_time = Duration::from_secs_f64(options.seconds);
     if let (Some(situation), Some(port), Some(rank)) = (options.situation, options.store, options.rank) {
-        return client::run(situation, port, rank, lasting);
+        return client::run(situation, port, rank, run_time);
     }
     let mut out = io::stdout().lock();
     writeln!(out, "{}", table::head())?;
     let mut figures = Vec::new();
     for workers in options.workers {
-        let row = Situation::ALL.map(|situation| measure::measure(situation, workers, lasting));
+        let row = Situation::ALL.map(|situation| measure::measure(situation, workers, run_time));
         let row = row.into_iter().collect::<Result<Vec<_>>>()?;
         writeln!(out, "{}", table::row(workers, &row))?;
         figures.extend(row);

@@ -22,7 +22,7 @@ pub const PREFIX: &str = "claims";
 /// Name of the counter.
 pub const KEY: &str = "pool";
 /// Timeout for workers to connect.
-pub const WITHIN: Duration = Duration::from_secs(60);
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The behavior of workers between claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
@@ -62,27 +62,30 @@ pub struct Figures {
 }
 
 /// Measures a situation.
-pub fn measure(situation: Situation, workers: u32, lasting: Duration) -> Result<Figures> {
-    let store = Store::host("127.0.0.1", 0, WITHIN)?;
-    let crew: Vec<Worker> = (0..workers)
-        .map(|rank| Worker::start(situation, store.port(), rank, lasting))
+pub fn measure(situation: Situation, workers: u32, run_time: Duration) -> Result<Figures> {
+    let store = Store::host("127.0.0.1", 0, CONNECT_TIMEOUT)?;
+    let processes: Vec<Worker> = (0..workers)
+        .map(|rank| Worker::start(situation, store.port(), rank, run_time))
         .collect::<Result<_>>()?;
-    let mut crew = crew.into_iter().map(Worker::ready).collect::<Result<Vec<_>>>()?;
+    let mut processes = processes.into_iter().map(Worker::ready).collect::<Result<Vec<_>>>()?;
     let busy = Busy::begin(if situation == Situation::Busy { cores::allowed()? } else { Vec::new() })?;
     let counter = store.prefix(PREFIX)?;
     let (before_s, before) = (cpu_s(), counter.add(KEY, 0)?);
-    crew.iter_mut().try_for_each(Worker::go)?;
-    let lasted_s = crew.iter_mut().map(Worker::lasted_s).collect::<Result<Vec<_>>>()?;
+    processes.iter_mut().try_for_each(Worker::go)?;
+    let claiming_s = processes.iter_mut().map(Worker::claiming_s).collect::<Result<Vec<_>>>()?;
     let store_s = cpu_s() - before_s;
     drop(busy);
-    let times_ms = crew.into_iter().map(Worker::times_ms).collect::<Result<Vec<_>>>()?;
+    let times_ms = processes.into_iter().map(Worker::times_ms).collect::<Result<Vec<_>>>()?;
     let claims: usize = times_ms.iter().map(Vec::len).sum();
     let counted = counter.add(KEY, 0)? - before;
     if usize::try_from(counted) != Ok(claims) {
         return Err(format!("the counter has {counted} claims, but the workers measured {claims}").into());
     }
-    let claims_per_s =
-        times_ms.iter().zip(lasted_s).map(|(times_ms, lasted_s)| times_ms.len() as f64 / lasted_s).sum();
+    let claims_per_s = times_ms
+        .iter()
+        .zip(claiming_s)
+        .map(|(times_ms, claiming_s)| times_ms.len() as f64 / claiming_s)
+        .sum();
     let times_ms: Vec<f64> = times_ms.into_iter().flatten().collect();
     let (Some(claim_ms_p50), Some(claim_ms_p99)) = (quantile(&times_ms, 0.5), quantile(&times_ms, 0.99))
     else {
@@ -104,12 +107,12 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(situation: Situation, port: u16, rank: u32, lasting: Duration) -> Result<Self> {
+    fn start(situation: Situation, port: u16, rank: u32, run_time: Duration) -> Result<Self> {
         let name = situation.to_possible_value().ok_or("the situation has no name")?;
         let mut child = Command::new(std::env::current_exe()?)
             .arg(format!("--situation={}", name.get_name()))
             .args([format!("--store={port}"), format!("--rank={rank}")])
-            .arg(format!("--seconds={}", lasting.as_secs_f64()))
+            .arg(format!("--seconds={}", run_time.as_secs_f64()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -130,7 +133,7 @@ impl Worker {
     }
 
     /// Waits until the worker stops claiming. Returns the duration of its claiming, in seconds.
-    fn lasted_s(&mut self) -> Result<f64> {
+    fn claiming_s(&mut self) -> Result<f64> {
         let mut line = String::new();
         self.said.read_line(&mut line)?;
         Ok(line.trim_end().parse::<f64>().map_err(|_| "a worker failed")? * 1e-9)

@@ -85,7 +85,7 @@ impl Rate {
     }
 
     /// Returns the mean losses of the last samples before the change, by seed.
-    pub fn just_before(&self) -> Vec<f64> {
+    pub fn before_change(&self) -> Vec<f64> {
         self.before.iter().map(|losses| mean(&losses[losses.len() - WINDOW_POINTS..])).collect()
     }
 }

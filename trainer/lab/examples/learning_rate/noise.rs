@@ -12,7 +12,7 @@ use crate::training::{LARGE, MOMENTUM, Policy, SMALL, Training};
 const REPLICAS: u64 = 24;
 /// Number of iterations before the change in which replicas train separately. Their shared momentum decays in
 /// this time.
-const APART: u64 = 60;
+const SEPARATE_ITERATIONS: u64 = 60;
 /// Number of iterations before the change in the chart. Their mean noise is the unit.
 const SHOWN_BEFORE: u64 = 10;
 const SHOWN_AFTER: u64 = 60;
@@ -28,7 +28,7 @@ pub fn measure(
     policy: Policy,
 ) -> Result<(Noise, Noise), Box<dyn Error>> {
     let mut origin = Training::new(data, 0);
-    for _ in 0..length.before - APART {
+    for _ in 0..length.before - SEPARATE_ITERATIONS {
         origin.step(SMALL, learning_rate);
     }
     let mut moments: Vec<Moments> = (0..SHOWN_BEFORE + SHOWN_AFTER).map(|_| Moments::default()).collect();
@@ -37,17 +37,17 @@ pub fn measure(
         // Seeds that no run uses, for separate orders of the samples.
         let mut run = origin.fork().reordered(u64::MAX - replica);
         let mut controller = policy.controller(length.before)?;
-        for t in 0..APART + SHOWN_AFTER {
-            let batch = if t < APART { SMALL } else { LARGE };
+        for t in 0..SEPARATE_ITERATIONS + SHOWN_AFTER {
+            let batch = if t < SEPARATE_ITERATIONS { SMALL } else { LARGE };
             let mut multiplier = 1.0;
-            if let Some(since) = t.checked_sub(APART) {
+            if let Some(since) = t.checked_sub(SEPARATE_ITERATIONS) {
                 let instruction = controller.instruct(length.before + since, batch)?;
                 multiplier = instruction.lr_multiplier;
                 let at_once = Ramp { from: 1.0, ..Ramp::at_once(multiplier, length.before) };
                 course.get_or_insert(instruction.ramp.unwrap_or(at_once));
             }
             run.step(batch, learning_rate * multiplier);
-            if let Some(at) = (t + SHOWN_BEFORE).checked_sub(APART) {
+            if let Some(at) = (t + SHOWN_BEFORE).checked_sub(SEPARATE_ITERATIONS) {
                 moments[at as usize].add(&(run.velocity() * multiplier));
             }
         }

@@ -31,7 +31,7 @@ pub fn row(rate: &Rate) -> [String; COLUMNS.len()] {
     };
     [
         rate.learning_rate.to_string(),
-        cell(Estimate::of(&rate.just_before())),
+        cell(Estimate::of(&rate.before_change())),
         first(Policy::Jump),
         first(Policy::Ramp),
         first(Policy::Unchanged),

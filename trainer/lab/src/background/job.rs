@@ -17,11 +17,11 @@ use evenstep_trainer::model::{MomentumForm, Sgd};
 /// Number of training samples of the generated task.
 const SAMPLES: u64 = 4096;
 /// Number of samples on which the loss is measured.
-const SHOWN: i64 = 512;
+const LOSS_SAMPLES: i64 = 512;
 const LEARNING_RATE: f64 = 0.02;
 const MOMENTUM: f64 = 0.9;
 /// Number of measurements per piece size.
-const TRIES: usize = 5;
+const MEASUREMENTS_PER_SIZE: usize = 5;
 
 /// Settings of a background job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Job {
         let mut size = 1;
         while size < 2 * self.batch {
             self.piece = size.min(self.batch);
-            let us = (0..TRIES).map(|_| self.timed_us()).fold(f64::INFINITY, f64::min);
+            let us = (0..MEASUREMENTS_PER_SIZE).map(|_| self.timed_us()).fold(f64::INFINITY, f64::min);
             if us > PIECE_US && size > 1 {
                 break;
             }
@@ -127,7 +127,7 @@ impl Job {
     /// Returns the mean loss on the first samples of the task. These are training samples, and the job
     /// soon overfits: its purpose is to use time.
     pub fn loss(&self) -> f64 {
-        evaluate(&self.model, &self.data.train.head(SHOWN, self.model.kind(), self.model.device()))
+        evaluate(&self.model, &self.data.train.head(LOSS_SAMPLES, self.model.kind(), self.model.device()))
     }
 }
 
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn how_it_is_cut_decides_nothing() {
+    fn chunk_boundaries_do_not_change_the_events() {
         let (whole, cut) = (trained(32, 40), trained(5, 40));
         assert!((whole - cut).abs() < 1e-4, "{whole} {cut}");
         assert!(whole < trained(32, 0), "the loss decreases");

@@ -6,15 +6,15 @@
 //! threads there have priority. On CUDA its stream has low priority, and the foreground's stream has high
 //! priority ([`foreground_stream`]).
 //!
-//! - [`Door`]: the state shared by the two threads: open or closed, and the budget
+//! - [`WorkGate`]: the state shared by the two threads: open or closed, and the budget
 //! - [`Job`]: the training, divided into pieces
-//! - [`Attendant`]: opens and closes the door by the gate, for a foreground with many tasklets
+//! - [`GateController`]: opens and closes the door by the gate, for a foreground with many tasklets
 //! - [`BackgroundArgs`]: the arguments
 
 mod args;
-mod attendant;
-mod door;
+mod gate_controller;
 mod job;
+mod work_gate;
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
@@ -22,20 +22,20 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
-use evenstep_c10d::beside::{self, Priority};
+use evenstep_c10d::thread_priority::{self, Priority};
 use serde::{Deserialize, Serialize};
 use tch::Device;
 
 pub use args::BackgroundArgs;
-pub use attendant::{Attendant, BENCHMARK_ITERATIONS, Observer};
-pub use door::{Door, Spent};
+pub use gate_controller::{BENCHMARK_ITERATIONS, GateController, Observer};
 pub use job::{Job, Settings};
+pub use work_gate::{WorkDone, WorkGate};
 
 /// The thread that trains in the background. Dropping this value ends it.
 #[derive(Debug)]
 pub struct Background {
-    door: Arc<Door>,
-    thread: Option<JoinHandle<Result<Ran>>>,
+    door: Arc<WorkGate>,
+    thread: Option<JoinHandle<Result<BackgroundResult>>>,
     pieces: Pieces,
 }
 
@@ -50,18 +50,18 @@ pub struct Pieces {
 
 /// The result of a background job.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Ran {
+pub struct BackgroundResult {
     /// Number of samples and pieces, and their time.
-    pub spent: Spent,
+    pub spent: WorkDone,
     /// Number of optimizer steps.
     pub steps: u64,
     /// Mean loss on the first samples of the task, before and after.
     pub loss: (f64, f64),
 }
 
-impl Ran {
+impl BackgroundResult {
     /// Returns a summary for people.
-    pub fn in_words(&self) -> String {
+    pub fn to_summary(&self) -> String {
         let Self { spent, steps, loss: (before, after) } = self;
         format!(
             "background job: {} samples in {} pieces, {steps} steps, loss {before:.4} before and {after:.4} after",
@@ -79,14 +79,14 @@ impl Background {
     /// # Errors
     /// Fails if the system or the device does not allow a lower priority.
     pub fn start(settings: Settings, device: Device) -> Result<Self> {
-        let door = Arc::new(Door::default());
+        let door = Arc::new(WorkGate::default());
         let (ready, pieces) = mpsc::channel();
         let own = door.clone();
         let thread = thread::Builder::new()
             .name("background".to_owned())
             .spawn(move || train(settings, device, &own, &ready))
             .context("starting the background job's thread")?;
-        door.attend(thread.thread().clone());
+        door.set_waiting_thread(thread.thread().clone());
         let mut background =
             Self { door, thread: Some(thread), pieces: Pieces { samples: 0, alone_us: 0.0 } };
         match pieces.recv() {
@@ -103,7 +103,7 @@ impl Background {
     }
 
     /// Returns the door that controls the job.
-    pub fn door(&self) -> &Arc<Door> {
+    pub fn door(&self) -> &Arc<WorkGate> {
         &self.door
     }
 
@@ -116,11 +116,11 @@ impl Background {
     ///
     /// # Errors
     /// Returns the error that ended the job earlier, if any.
-    pub fn end(mut self) -> Result<Ran> {
+    pub fn end(mut self) -> Result<BackgroundResult> {
         self.join()
     }
 
-    fn join(&mut self) -> Result<Ran> {
+    fn join(&mut self) -> Result<BackgroundResult> {
         self.door.end();
         let Some(thread) = self.thread.take() else { return Err(anyhow!("the background job has ended")) };
         thread.join().map_err(|_| anyhow!("the background job panicked"))?.context("the background job")
@@ -143,21 +143,26 @@ impl Drop for Background {
 /// Fails if the device does not exist.
 pub fn foreground_stream(device: Device) -> Result<()> {
     if let Device::Cuda(index) = device {
-        beside::own_stream(index, Priority::High)?;
+        thread_priority::own_stream(index, Priority::High)?;
     }
     Ok(())
 }
 
-fn train(settings: Settings, device: Device, door: &Door, ready: &Sender<Pieces>) -> Result<Ran> {
+fn train(
+    settings: Settings,
+    device: Device,
+    door: &WorkGate,
+    ready: &Sender<Pieces>,
+) -> Result<BackgroundResult> {
     if let Device::Cuda(index) = device {
-        beside::own_stream(index, Priority::Low)?;
+        thread_priority::own_stream(index, Priority::Low)?;
     }
     let mut job = Job::new(settings, device);
     let before = job.loss();
     let pieces = job.fit();
     door.cut(pieces.alone_us);
     if device == Device::Cpu {
-        beside::idle_class()?;
+        thread_priority::idle_class()?;
     }
     // If the worker has ended in the meantime, sending fails and the door is already ended.
     let _ = ready.send(pieces);
@@ -169,12 +174,12 @@ fn train(settings: Settings, device: Device, door: &Door, ready: &Sender<Pieces>
         if let Device::Cuda(index) = device
             && in_flight >= door.in_flight()
         {
-            beside::wait_for_stream(index)?;
+            thread_priority::wait_for_stream(index)?;
             in_flight = 0;
         }
-        door.spend(samples, begun.elapsed());
+        door.record_piece(samples, begun.elapsed());
     }
-    Ok(Ran { spent: door.spent(), steps: job.steps(), loss: (before, job.loss()) })
+    Ok(BackgroundResult { spent: door.spent(), steps: job.steps(), loss: (before, job.loss()) })
 }
 
 #[cfg(test)]
@@ -196,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn it_trains_while_the_door_is_open_and_ends_when_told() {
+    fn it_trains_while_the_gate_is_open_and_ends_on_request() {
         tch::set_num_threads(1);
         let background = Background::start(settings(), Device::Cpu).unwrap();
         assert!(background.pieces().samples > 0 && background.pieces().alone_us > 0.0);
@@ -227,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn who_drops_it_is_rid_of_it() {
+    fn dropping_the_handle_ends_the_load() {
         tch::set_num_threads(1);
         let background = Background::start(settings(), Device::Cpu).unwrap();
         let door = Arc::downgrade(background.door());

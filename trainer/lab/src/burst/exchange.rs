@@ -3,7 +3,7 @@
 use evenstep_c10d::{Group, Result};
 use tch::Tensor;
 
-use super::crossing::Crossing;
+use super::redistribution::Redistribution;
 use evenstep_trainer::model::reduce_device;
 
 /// Moves the rows `held` of this rank, and returns its rows after the moves: the kept rows, then the received
@@ -11,9 +11,9 @@ use evenstep_trainer::model::reduce_device;
 ///
 /// # Errors
 /// Fails if a rank is lost or stalls for longer than the timeout.
-pub fn cross(group: &Group, crossing: &Crossing, held: &Tensor) -> Result<Tensor> {
+pub fn cross(group: &Group, crossing: &Redistribution, held: &Tensor) -> Result<Tensor> {
     let rank = group.rank();
-    if !crossing.concerns(rank) {
+    if !crossing.involves(rank) {
         return Ok(held.shallow_clone());
     }
     let wire = reduce_device(held.device());

@@ -7,11 +7,11 @@ use evenstep_c10d::Group;
 use evenstep_core::gate::Kind;
 use tch::{Device, Tensor};
 
-use super::crossing::{Crossing, Layout};
 use super::exchange::{cross, sum};
 use super::plan::Plan;
+use super::redistribution::{Layout, Redistribution};
 use super::stage::{Stage, loss};
-use super::watch::{Moment, Phase, Watch};
+use super::watch::{Phase, PhaseInterval, Watch};
 use crate::background::Observer;
 use crate::dataset::Split;
 use crate::network::Network;
@@ -19,7 +19,7 @@ use crate::network::Network;
 /// The layers of a network that this rank runs, and its groups.
 #[derive(Debug)]
 pub struct Executor {
-    seats: Vec<Seat>,
+    layer_states: Vec<LayerState>,
     /// Positions in the batch of this rank's samples at the first layer, and at the last.
     ends: [Vec<i64>; 2],
     global_batch: u64,
@@ -28,19 +28,19 @@ pub struct Executor {
     /// The group of all ranks, which moves activations.
     world: Group,
     /// Groups of the first n ranks, by n, if this rank is in them; they sum gradients.
-    firsts: BTreeMap<usize, Group>,
+    prefix_groups: BTreeMap<usize, Group>,
 }
 
 /// A layer and the moves of its activations, as seen by this rank.
 #[derive(Debug)]
-struct Seat {
+struct LayerState {
     name: String,
     /// Number of ranks, counted from 0, that run the layer.
     gpus: usize,
     /// Moves of the activations from the layer before; empty at the first layer.
-    into: Crossing,
+    into: Redistribution,
     /// Moves of the gradients of these activations, in reverse.
-    back: Crossing,
+    back: Redistribution,
     /// Shape of one output sample.
     shape: Vec<i64>,
     /// The layer, if this rank runs it.
@@ -53,7 +53,7 @@ pub struct Iteration {
     /// This rank's part of the mean loss over the global batch. The sum over all ranks is the loss.
     pub loss: f64,
     /// Times of all phases.
-    pub moments: Vec<Moment>,
+    pub moments: Vec<PhaseInterval>,
 }
 
 impl Executor {
@@ -74,27 +74,28 @@ impl Executor {
     ) -> Result<Self> {
         let (rank, world_size) = (world.rank(), world.world_size());
         let (kind, device) = (model.kind(), model.device());
-        let (mut seats, mut firsts, mut layouts) = (Vec::new(), BTreeMap::new(), Vec::<Layout>::new());
+        let (mut layer_states, mut prefix_groups, mut layouts) =
+            (Vec::new(), BTreeMap::new(), Vec::<Layout>::new());
         let mut shape = sample_shape.to_vec();
         for (planned, layer) in plan.layers.iter().zip(model.into_layers()) {
             let (layout, into) = match layouts.last() {
                 Some(before) => before.next(&planned.samples),
-                None => (Layout::first(&planned.samples, world_size), Crossing::default()),
+                None => (Layout::first(&planned.samples, world_size), Redistribution::default()),
             };
             layouts.push(layout);
             let gpus = planned.gpus;
-            if rank < gpus && gpus > 1 && !firsts.contains_key(&gpus) {
+            if rank < gpus && gpus > 1 && !prefix_groups.contains_key(&gpus) {
                 let group = join(gpus).with_context(|| format!("joining the first {gpus} ranks"))?;
-                firsts.insert(gpus, group);
+                prefix_groups.insert(gpus, group);
             }
             shape = layer.output_shape(&shape);
             let (name, back) = (planned.name.clone(), into.back());
             let stage = (rank < gpus).then(|| Stage::new(layer, momentum));
-            seats.push(Seat { name, gpus, into, back, shape: shape.clone(), stage });
+            layer_states.push(LayerState { name, gpus, into, back, shape: shape.clone(), stage });
         }
         let of_rank = |layout: Option<&Layout>| layout.map_or(Vec::new(), |layout| layout.of(rank).to_vec());
         let ends = [of_rank(layouts.first()), of_rank(layouts.last())];
-        Ok(Self { seats, ends, global_batch: plan.global_batch, kind, device, world, firsts })
+        Ok(Self { layer_states, ends, global_batch: plan.global_batch, kind, device, world, prefix_groups })
     }
 
     /// Runs one iteration over the samples with these indices. Their number is the plan's global batch,
@@ -103,7 +104,7 @@ impl Executor {
     /// # Errors
     /// Fails if a rank is lost or stalls for longer than the timeout.
     pub fn iterate(&mut self, data: &Split, batch: &[i64], learning_rate: f64) -> Result<Iteration> {
-        self.iterate_before(data, batch, learning_rate, &mut ())
+        self.iterate_observed(data, batch, learning_rate, &mut ())
     }
 
     /// Runs one iteration like [`iterate`](Self::iterate) and reports its tasklets to `observer`. Each
@@ -111,7 +112,7 @@ impl Executor {
     ///
     /// # Errors
     /// Fails if a rank is lost or stalls for longer than the timeout.
-    pub fn iterate_before(
+    pub fn iterate_observed(
         &mut self,
         data: &Split,
         batch: &[i64],
@@ -128,14 +129,15 @@ impl Executor {
 
         // Inputs and outputs of each layer are kept for the backward pass.
         let mut held = first.inputs;
-        let mut passed = Vec::with_capacity(self.seats.len());
-        for (number, seat) in self.seats.iter().enumerate() {
-            watch.begins(seat.into.kind(self.world.rank()));
-            held = cross(&self.world, &seat.into, &held).with_context(|| seat.doing("activations"))?;
+        let mut passed = Vec::with_capacity(self.layer_states.len());
+        for (number, layer_state) in self.layer_states.iter().enumerate() {
+            watch.begins(layer_state.into.kind(self.world.rank()));
+            held = cross(&self.world, &layer_state.into, &held)
+                .with_context(|| layer_state.error_context("activations"))?;
             watch.did(number, Phase::Arrive);
             watch.begins(Kind::Compute);
             let inputs = held.detach().set_requires_grad(number > 0);
-            let outputs = seat.forward(&inputs);
+            let outputs = layer_state.forward(&inputs);
             held = outputs.detach();
             passed.push((inputs, outputs));
             watch.did(number, Phase::Forward);
@@ -144,26 +146,27 @@ impl Executor {
         // The loss counts as part of the last layer.
         watch.begins(Kind::Compute);
         let (loss, mut gradient) = loss(&held, &last.targets, self.global_batch);
-        watch.did(self.seats.len().saturating_sub(1), Phase::Backward);
+        watch.did(self.layer_states.len().saturating_sub(1), Phase::Backward);
 
         for (number, (inputs, outputs)) in passed.into_iter().enumerate().rev() {
-            let seat = &mut self.seats[number];
+            let layer_state = &mut self.layer_states[number];
             watch.begins(Kind::Compute);
-            let (flat, of_inputs) = seat.backward(&inputs, &outputs, &gradient);
+            let (flat, of_inputs) = layer_state.backward(&inputs, &outputs, &gradient);
             watch.did(number, Phase::Backward);
             if let Some(mut flat) = flat {
-                if let Some(group) = self.firsts.get(&seat.gpus) {
+                if let Some(group) = self.prefix_groups.get(&layer_state.gpus) {
                     watch.begins(Kind::AllReduce);
-                    flat = sum(group, &flat).with_context(|| seat.doing("the sum of gradients"))?;
+                    flat = sum(group, &flat)
+                        .with_context(|| layer_state.error_context("the sum of gradients"))?;
                     watch.did(number, Phase::Sum);
                 }
                 watch.begins(Kind::Compute);
-                seat.step(&flat, learning_rate);
+                layer_state.step(&flat, learning_rate);
                 watch.did(number, Phase::Step);
             }
-            watch.begins(seat.back.kind(self.world.rank()));
-            let back = cross(&self.world, &seat.back, &of_inputs);
-            gradient = back.with_context(|| seat.doing("gradients of activations"))?;
+            watch.begins(layer_state.back.kind(self.world.rank()));
+            let back = cross(&self.world, &layer_state.back, &of_inputs);
+            gradient = back.with_context(|| layer_state.error_context("gradients of activations"))?;
             watch.did(number, Phase::Return);
         }
         Ok(Iteration { loss: loss.double_value(&[]), moments: watch.end() })
@@ -172,7 +175,11 @@ impl Executor {
     /// Returns the parameters of the layers that run on this rank, layer by layer. Rank 0 has all layers
     /// of the network.
     pub fn parameters(&self) -> Vec<&Tensor> {
-        self.seats.iter().filter_map(|seat| seat.stage.as_ref()).flat_map(Stage::parameters).collect()
+        self.layer_states
+            .iter()
+            .filter_map(|layer_state| layer_state.stage.as_ref())
+            .flat_map(Stage::parameters)
+            .collect()
     }
 
     /// Returns the number of samples per iteration.
@@ -186,7 +193,7 @@ impl Executor {
     }
 }
 
-impl Seat {
+impl LayerState {
     /// Returns the outputs for the samples of this rank, which may have none.
     fn forward(&self, inputs: &Tensor) -> Tensor {
         match &self.stage {
@@ -213,7 +220,7 @@ impl Seat {
         }
     }
 
-    fn doing(&self, what: &str) -> String {
+    fn error_context(&self, what: &str) -> String {
         format!("layer {:?}, {what}", self.name)
     }
 }

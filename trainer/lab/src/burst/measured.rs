@@ -1,6 +1,6 @@
 //! Layer times over many iterations.
 
-use super::watch::{Moment, Phase};
+use super::watch::{Phase, PhaseInterval};
 use evenstep_trainer::progress::statistics::quantile;
 
 /// The times of a layer on one rank, in microseconds.
@@ -29,7 +29,7 @@ impl LayerTimes {
 }
 
 /// Returns the times of each layer in one iteration.
-pub fn by_layer(moments: &[Moment], layers: usize) -> Vec<LayerTimes> {
+pub fn by_layer(moments: &[PhaseInterval], layers: usize) -> Vec<LayerTimes> {
     let mut times = vec![LayerTimes::default(); layers];
     for moment in moments {
         let Some(layer) = times.get_mut(moment.layer) else { continue };
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn times_of_layers_are_summed_by_what_was_done_and_those_of_the_middle_are_taken() {
-        let moment = |layer, phase, from_ms: f64, to_ms: f64| Moment {
+        let moment = |layer, phase, from_ms: f64, to_ms: f64| PhaseInterval {
             layer,
             phase,
             from_s: 5.0 + from_ms / 1e3,

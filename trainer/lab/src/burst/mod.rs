@@ -16,23 +16,23 @@
 //! - `watch`: the times of the phases; `measured`: durations by layer; `timeline`: the times of all ranks
 //! - `course`: the training loop; `run`: the command; `result` and `page`: the results
 
-pub(crate) mod course;
-mod crossing;
 mod exchange;
 mod executor;
 pub(crate) mod measured;
 mod page;
 mod plan;
+mod redistribution;
 mod result;
 mod run;
 mod stage;
 mod timeline;
+pub(crate) mod training_loop;
 mod watch;
 
-pub use crossing::{Crossing, Layout, Move};
 pub(crate) use exchange::{cross, sum};
 pub use executor::{Executor, Iteration};
 pub use measured::LayerTimes;
 pub use plan::{GPUS_MAX, Plan, PlannedLayer};
+pub use redistribution::{Layout, Move, Redistribution};
 pub use run::{BurstArgs, run};
-pub use watch::{Moment, Phase};
+pub use watch::{Phase, PhaseInterval};

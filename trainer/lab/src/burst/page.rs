@@ -7,7 +7,7 @@ use super::measured::LayerTimes;
 use super::plan::Plan;
 use super::result::Measured;
 use super::timeline::Timeline;
-use super::watch::{Moment, Phase};
+use super::watch::{Phase, PhaseInterval};
 
 /// Returns the page.
 pub fn report(measured: &Measured, plan: &Plan, timeline: &Timeline) -> Report {
@@ -29,15 +29,15 @@ pub fn report(measured: &Measured, plan: &Plan, timeline: &Timeline) -> Report {
                 Figure::new("iteration, measured", seconds(measured.iteration_us / 1e6), median),
                 Figure::new("deviation from the plan", percent, "measured over planned"),
             ]),
-            Section::Charts(vec![folded(measured, plan)]),
-            Section::Charts(vec![as_it_ran(plan, timeline)]),
+            Section::Charts(vec![planned_and_measured(measured, plan)]),
+            Section::Charts(vec![iteration_timeline(plan, timeline)]),
             Section::Table(table(measured)),
         ],
     }
 }
 
 /// Returns a chart with one block per layer and rank, planned above measured.
-fn folded(measured: &Measured, plan: &Plan) -> Chart {
+fn planned_and_measured(measured: &Measured, plan: &Plan) -> Chart {
     let (mut planned_us, mut measured_us) = (0.0, 0.0);
     let mut marks = Vec::new();
     let mut idle = Vec::new();
@@ -76,7 +76,7 @@ fn folded(measured: &Measured, plan: &Plan) -> Chart {
 }
 
 /// Returns a chart of the phases of the median iteration.
-fn as_it_ran(plan: &Plan, Timeline(ranks): &Timeline) -> Chart {
+fn iteration_timeline(plan: &Plan, Timeline(ranks): &Timeline) -> Chart {
     let name = |layer: usize| plan.layers.get(layer).map_or("", |layer| layer.name.as_str());
     let kinds = [
         ("forward", &[Phase::Load, Phase::Forward][..]),
@@ -84,7 +84,7 @@ fn as_it_ran(plan: &Plan, Timeline(ranks): &Timeline) -> Chart {
         ("gradient sum", &[Phase::Sum]),
         ("transfer", &[Phase::Arrive, Phase::Return]),
     ];
-    let span = |rank: usize, moment: &Moment, from_s: f64, to_s: f64| Span {
+    let span = |rank: usize, moment: &PhaseInterval, from_s: f64, to_s: f64| Span {
         lane: format!("rank {rank}"),
         from: from_s * 1e3,
         to: to_s * 1e3,
@@ -98,7 +98,7 @@ fn as_it_ran(plan: &Plan, Timeline(ranks): &Timeline) -> Chart {
             let mut spans = Vec::new();
             for (rank, moments) in ranks.iter().enumerate() {
                 for moment in moments.iter().filter(|moment| phases.contains(&moment.phase)) {
-                    let begin_s = met_s(ranks, rank, moment);
+                    let begin_s = started_s(ranks, rank, moment);
                     if begin_s > moment.from_s {
                         let wait = span(rank, moment, moment.from_s, begin_s);
                         idle.push(Span { inside: String::new(), ..wait });
@@ -123,12 +123,12 @@ fn as_it_ran(plan: &Plan, Timeline(ranks): &Timeline) -> Chart {
 
 /// Returns the time at which a collective operation began, which is when its last rank arrived. Before that
 /// time, this rank waited.
-fn met_s(ranks: &[Vec<Moment>], rank: usize, moment: &Moment) -> f64 {
+fn started_s(ranks: &[Vec<PhaseInterval>], rank: usize, moment: &PhaseInterval) -> f64 {
     if !matches!(moment.phase, Phase::Arrive | Phase::Return | Phase::Sum) {
         return moment.from_s;
     }
     let others = ranks.iter().enumerate().filter(|(other, _)| *other != rank);
-    let same = |other: &&Moment| (other.layer, other.phase) == (moment.layer, moment.phase);
+    let same = |other: &&PhaseInterval| (other.layer, other.phase) == (moment.layer, moment.phase);
     let came_s = others.filter_map(|(_, moments)| moments.iter().find(same)).map(|other| other.from_s);
     came_s.fold(moment.from_s, f64::max).min(moment.to_s)
 }
@@ -156,8 +156,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_rank_waits_for_is_drawn_as_idle_and_what_it_moves_is_not() {
-        let moment = |layer, phase, from_s, to_s| Moment { layer, phase, from_s, to_s };
+    fn waiting_is_drawn_as_idle_and_transfers_are_not() {
+        let moment = |layer, phase, from_s, to_s| PhaseInterval { layer, phase, from_s, to_s };
         let first = vec![
             moment(0, Phase::Forward, 0.0, 0.004),
             moment(1, Phase::Arrive, 0.004, 0.005),
@@ -165,7 +165,7 @@ mod tests {
         ];
         let second = vec![moment(1, Phase::Arrive, 0.001, 0.005), moment(1, Phase::Sum, 0.007, 0.009)];
         let plan = Plan { gpus: 2, global_batch: 8, iteration_us: 9.0, layers: Vec::new() };
-        let chart = as_it_ran(&plan, &Timeline(vec![first, second]));
+        let chart = iteration_timeline(&plan, &Timeline(vec![first, second]));
         let spans = |wanted: &str| -> Vec<(String, f64, f64)> {
             let found = chart.marks.iter().find_map(|mark| match mark {
                 Mark::Spans { name, spans, .. } if name == wanted => Some(spans),

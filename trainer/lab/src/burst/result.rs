@@ -100,7 +100,7 @@ impl Measured {
     ///
     /// # Errors
     /// Fails if a file cannot be written.
-    pub fn tell(
+    pub fn print_and_write(
         &self,
         plan: &Plan,
         timeline: &Timeline,

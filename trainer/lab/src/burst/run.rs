@@ -7,14 +7,14 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use tch::{Device, Tensor};
 
-use super::course::{self, WARM_UP};
 use super::exchange;
 use super::executor::Executor;
 use super::measured::{by_layer, median};
 use super::plan::Plan;
 use super::result::Measured;
 use super::timeline::Timeline;
-use super::watch::Moment;
+use super::training_loop::{self, WARM_UP};
+use super::watch::PhaseInterval;
 use crate::dataset::DataSet;
 use crate::network::Network;
 use crate::processes::ProcessArgs;
@@ -98,7 +98,7 @@ fn work(args: &BurstArgs, plan: &Plan, process: &Process) -> Result<()> {
     let mut executor = Executor::new(plan, model, &shape, momentum, world, join)?;
     let total = WARM_UP + args.iterations;
     let mut progress = (rank == 0).then(|| Progress::new("burst", total as u64).0);
-    let trained = course::train(&mut executor, &data, &args.task, total, || {
+    let trained = training_loop::train(&mut executor, &data, &args.task, total, || {
         if let Some(progress) = &mut progress {
             progress.advance(Instant::now(), || "iterations".to_owned());
         }
@@ -107,7 +107,7 @@ fn work(args: &BurstArgs, plan: &Plan, process: &Process) -> Result<()> {
         progress.finish();
     }
     let losses: Vec<f64> = trained.iter().map(|iteration| iteration.loss).collect();
-    let measured: Vec<&[Moment]> = trained.iter().map(|iteration| &*iteration.moments).collect();
+    let measured: Vec<&[PhaseInterval]> = trained.iter().map(|iteration| &*iteration.moments).collect();
     let on = reduce_device(process.device);
     let loss = sum(&executor, &losses, on)?;
     // All ranks show the same iteration: the median one on rank 0.
@@ -125,12 +125,12 @@ fn work(args: &BurstArgs, plan: &Plan, process: &Process) -> Result<()> {
     let times = measured.iter().skip(WARM_UP).map(|moments| by_layer(moments, plan.layers.len()));
     let times: Vec<_> = times.collect();
     let measured = Measured::new(plan, workers, &lengths, &times, &loss, args.task.model_name());
-    measured.tell(plan, &timeline, args.json.as_deref(), args.report.as_deref())
+    measured.print_and_write(plan, &timeline, args.json.as_deref(), args.report.as_deref())
 }
 
 /// Returns the durations of the measured iterations in seconds, each from the end of the previous iteration,
 /// so that no time is left out.
-fn lengths_s(iterations: &[&[Moment]]) -> Vec<f64> {
+fn lengths_s(iterations: &[&[PhaseInterval]]) -> Vec<f64> {
     let ends: Vec<f64> = iterations.iter().filter_map(|moments| Some(moments.last()?.to_s)).collect();
     let lengths = ends.iter().zip(ends.iter().skip(1)).map(|(before, end)| end - before);
     lengths.skip(WARM_UP - 1).collect()

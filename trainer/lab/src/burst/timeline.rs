@@ -3,19 +3,19 @@
 //! In the exchanged vector, each rank fills its own slots and the other ranks have zeros there. An all-reduce
 //! sum therefore distributes all times exactly.
 
-use super::watch::{Moment, Phase};
+use super::watch::{Phase, PhaseInterval};
 
 /// Values per phase: start and end.
 const ENDS: usize = 2;
 
 /// The phases of each rank, in seconds since the iteration began.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Timeline(pub Vec<Vec<Moment>>);
+pub struct Timeline(pub Vec<Vec<PhaseInterval>>);
 
 impl Timeline {
     /// Encodes one rank's times as a vector `[rank, layer, phase, end]` with slots for all ranks. Phases
     /// that did not run stay zero.
-    pub fn encode(moments: &[Moment], rank: usize, ranks: usize, layers: usize) -> Vec<f64> {
+    pub fn encode(moments: &[PhaseInterval], rank: usize, ranks: usize, layers: usize) -> Vec<f64> {
         let own = layers * Phase::ALL.len() * ENDS;
         let mut slots = vec![0.0; ranks * own];
         for moment in moments {
@@ -39,11 +39,11 @@ impl Timeline {
             let moments =
                 places.zip(slots.chunks_exact(ENDS)).filter_map(|((layer, phase), ends)| match ends {
                     &[from_s, to_s] if to_s > from_s => {
-                        Some(Moment { layer, phase, from_s: from_s - began_s, to_s: to_s - began_s })
+                        Some(PhaseInterval { layer, phase, from_s: from_s - began_s, to_s: to_s - began_s })
                     }
                     _ => None,
                 });
-            let mut moments: Vec<Moment> = moments.collect();
+            let mut moments: Vec<PhaseInterval> = moments.collect();
             moments.sort_by(|a, b| a.from_s.total_cmp(&b.from_s));
             moments
         };
@@ -56,8 +56,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sum_tells_what_each_rank_did() {
-        let moment = |layer, phase, from_s, to_s| Moment { layer, phase, from_s, to_s };
+    fn a_sum_keeps_each_ranks_result() {
+        let moment = |layer, phase, from_s, to_s| PhaseInterval { layer, phase, from_s, to_s };
         let first = [moment(0, Phase::Forward, 8.0, 8.5), moment(1, Phase::Forward, 8.5, 9.0)];
         let last = [moment(1, Phase::Backward, 9.0, 9.25), moment(1, Phase::Backward, 9.25, 9.5)];
         let parts = [(0, &[&first[..], &last[..]].concat()), (2, &first[..1].to_vec())];

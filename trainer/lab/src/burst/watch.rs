@@ -33,7 +33,7 @@ impl Phase {
 
 /// The time of one phase, in seconds on the monotonic clock, which all processes of the machine share.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Moment {
+pub struct PhaseInterval {
     /// The layer, from 0.
     pub layer: usize,
     /// The phase.
@@ -49,13 +49,13 @@ pub struct Watch<'a> {
     device: Device,
     observer: &'a mut dyn Observer,
     last_s: f64,
-    moments: Vec<Moment>,
+    moments: Vec<PhaseInterval>,
 }
 
 impl<'a> Watch<'a> {
     /// Starts the recording at the start of an iteration.
     pub fn begin(device: Device, observer: &'a mut dyn Observer) -> Self {
-        settle(device);
+        synchronize_device(device);
         observer.iteration_begins();
         Self { device, observer, last_s: clock_s(), moments: Vec::new() }
     }
@@ -68,20 +68,20 @@ impl<'a> Watch<'a> {
     /// Records the phase that ran since the previous call, and ends the tasklet. Waits for a GPU to
     /// finish its queued work.
     pub fn did(&mut self, layer: usize, phase: Phase) {
-        settle(self.device);
+        synchronize_device(self.device);
         let from_s = std::mem::replace(&mut self.last_s, clock_s());
         self.observer.ends();
-        self.moments.push(Moment { layer, phase, from_s, to_s: self.last_s });
+        self.moments.push(PhaseInterval { layer, phase, from_s, to_s: self.last_s });
     }
 
     /// Returns the phases in order. Each begins when the previous one ended.
-    pub fn end(self) -> Vec<Moment> {
+    pub fn end(self) -> Vec<PhaseInterval> {
         self.moments
     }
 }
 
 /// Waits until a GPU has finished its queued work.
-fn settle(device: Device) {
+fn synchronize_device(device: Device) {
     if let Device::Cuda(index) = device {
         Cuda::synchronize(index as i64);
     }

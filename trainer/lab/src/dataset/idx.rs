@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_data_says_what_was_looked_for() {
+    fn an_empty_data_folder_is_an_error_that_names_the_expected_files() {
         let folder = tempfile::tempdir().unwrap();
         assert!(matches!(DataSet::open(folder.path()), Err(DataError::Unknown(_))));
     }

@@ -15,17 +15,17 @@
 //! - `figures`, `page`: the results
 
 mod args;
-mod figures;
 mod page;
 mod plans;
 mod rank;
+mod results;
 
 use anyhow::{Context, Result, ensure};
 use tch::Device;
 
 pub use args::GapsArgs;
-pub use figures::Figures;
-pub use rank::{Arm, Beside, Told, Turn};
+pub use rank::{Configuration, RankBackground, RankMeasurements, Turn};
+pub use results::Figures;
 
 use crate::burst::Plan;
 use crate::dataset::DataSet;
@@ -53,16 +53,16 @@ fn work(args: &GapsArgs, plan: &Plan, process: &Process, data: &DataSet) -> Resu
     if process.rank > 0 {
         return Ok(());
     }
-    let told = |rank| -> Result<Told> {
+    let told = |rank| -> Result<RankMeasurements> {
         serde_json::from_slice(&process.published("told", rank)?)
             .with_context(|| format!("reading the measurements of rank {rank}"))
     };
-    conclude(args, &(0..plan.gpus).map(told).collect::<Result<Vec<_>>>()?)
+    write_results(args, &(0..plan.gpus).map(told).collect::<Result<Vec<_>>>()?)
 }
 
-fn conclude(args: &GapsArgs, told: &[Told]) -> Result<()> {
+fn write_results(args: &GapsArgs, told: &[RankMeasurements]) -> Result<()> {
     let figures = Figures::of(told, args.background.slow_down_limit);
-    Output::new("gaps").say(&figures.in_words());
+    Output::new("gaps").say(&figures.to_summary());
     if let Some(path) = &args.json {
         let all = serde_json::json!({"figures": figures, "ranks": told});
         put(path, serde_json::to_string_pretty(&all)?.as_bytes())?;

@@ -3,11 +3,11 @@
 use evenstep_report::{Axis, Bar, Cell, Chart, Figure, Mark, Report, RuleAt, Section, Table};
 
 use super::args::GapsArgs;
-use super::figures::{Figures, median};
-use super::rank::{ARMS, Arm, Told};
+use super::rank::{CONFIGURATIONS, Configuration, RankMeasurements};
+use super::results::{Figures, median};
 
 /// Returns the page with results, conditions and charts.
-pub fn page(args: &GapsArgs, ranks: &[Told], figures: &Figures) -> Report {
+pub fn page(args: &GapsArgs, ranks: &[RankMeasurements], figures: &Figures) -> Report {
     let plan = args.plan.as_ref().map_or_else(
         || {
             let samples = args.global_batch;
@@ -64,13 +64,13 @@ fn headline(figures: &Figures) -> Vec<Figure> {
     ]
 }
 
-fn named(arm: Arm) -> &'static str {
+fn named(arm: Configuration) -> &'static str {
     match arm {
-        Arm::Burst => "burst plan",
-        Arm::Filled => "burst plan + background",
-        Arm::DataParallel => "data parallel",
-        Arm::OneRank => "one rank",
-        Arm::Background => "background alone",
+        Configuration::Burst => "burst plan",
+        Configuration::Filled => "burst plan + background",
+        Configuration::DataParallel => "data parallel",
+        Configuration::OneRank => "one rank",
+        Configuration::Background => "background alone",
     }
 }
 
@@ -104,20 +104,20 @@ fn throughput(figures: &Figures) -> Chart {
 }
 
 /// Returns a chart of the median iteration time of each round.
-fn iterations(ranks: &[Told], figures: &Figures) -> Chart {
+fn iterations(ranks: &[RankMeasurements], figures: &Figures) -> Chart {
     let turns = ranks.first().map_or(&[][..], |rank| &rank.turns);
-    let line = |arm: Arm| {
+    let line = |arm: Configuration| {
         let turns = turns.iter().filter(|turn| turn.arm == arm).enumerate();
         Mark::Line {
             name: named(arm).into(),
             points: turns
                 .map(|(round, turn)| (round as f64, 1e3 * median(turn.iterations_s.iter().copied())))
                 .collect(),
-            dashed: matches!(arm, Arm::DataParallel | Arm::OneRank),
+            dashed: matches!(arm, Configuration::DataParallel | Configuration::OneRank),
         }
     };
-    let mut marks: Vec<Mark> = ARMS.map(line).into();
-    let alone_ms = figures.iteration_ms.get(&Arm::Burst).copied().unwrap_or(f64::NAN);
+    let mut marks: Vec<Mark> = CONFIGURATIONS.map(line).into();
+    let alone_ms = figures.iteration_ms.get(&Configuration::Burst).copied().unwrap_or(f64::NAN);
     let limit_ms = figures.slow_down_limit * alone_ms;
     marks.push(Mark::Rule { name: format!("limit {limit_ms:.1} ms"), at: RuleAt::Y(limit_ms) });
     Chart {
@@ -130,9 +130,9 @@ fn iterations(ranks: &[Told], figures: &Figures) -> Chart {
     }
 }
 
-fn jobs(ranks: &[Told], figures: &Figures) -> Table {
+fn jobs(ranks: &[RankMeasurements], figures: &Figures) -> Table {
     let rates = figures.background_samples_per_s.iter().zip(&figures.background_alone_samples_per_s);
-    let row = |(rank, (told, (rate, alone))): (usize, (&Told, (&f64, &f64)))| {
+    let row = |(rank, (told, (rate, alone))): (usize, (&RankMeasurements, (&f64, &f64)))| {
         let beside = told.background;
         vec![
             Cell::Text(format!("rank {rank}")),

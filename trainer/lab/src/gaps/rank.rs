@@ -11,7 +11,7 @@ use tch::{Device, Kind};
 use super::args::GapsArgs;
 use super::plans;
 use crate::background::{
-    Attendant, BENCHMARK_ITERATIONS, Background, Door, Observer, Ran, foreground_stream,
+    BENCHMARK_ITERATIONS, Background, BackgroundResult, GateController, Observer, WorkGate, foreground_stream,
 };
 use crate::burst::{Executor, Plan};
 use crate::dataset::DataSet;
@@ -19,12 +19,12 @@ use crate::processes::Process;
 use evenstep_trainer::data::Cursor;
 
 /// Minimum duration of a turn of background jobs without the foreground.
-const ALONE_LEAST_S: f64 = 0.1;
+const BACKGROUND_TURN_MIN_S: f64 = 0.1;
 
 /// The configurations that take turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Arm {
+pub enum Configuration {
     /// The plan, without background work.
     Burst,
     /// The plan, with background work in its gaps.
@@ -38,13 +38,14 @@ pub enum Arm {
 }
 
 /// The configurations with a foreground, in the order of their turns.
-pub const ARMS: [Arm; 4] = [Arm::Burst, Arm::Filled, Arm::DataParallel, Arm::OneRank];
+pub const CONFIGURATIONS: [Configuration; 4] =
+    [Configuration::Burst, Configuration::Filled, Configuration::DataParallel, Configuration::OneRank];
 
 /// One turn of a configuration.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Turn {
     /// The configuration.
-    pub arm: Arm,
+    pub arm: Configuration,
     /// Durations of the foreground's iterations on this rank, in seconds.
     pub iterations_s: Vec<f64>,
     /// Wall-clock time of the turn, in seconds.
@@ -55,35 +56,35 @@ pub struct Turn {
 
 /// The measurements of a rank.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Told {
+pub struct RankMeasurements {
     /// Turns in the order in which they ran.
     pub turns: Vec<Turn>,
     /// Result of the rank's background job.
-    pub background: Beside,
+    pub background: RankBackground,
     /// Checksums of the final parameters under the plan, without and with background work.
     pub parameters: [u64; 2],
 }
 
 /// The result of a background job on a rank.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Beside {
+pub struct RankBackground {
     /// Samples per piece.
     pub piece_samples: u64,
     /// Time of a piece without contention, in microseconds.
     pub piece_us: f64,
     /// Total work, steps and losses of the job.
-    pub ran: Ran,
+    pub ran: BackgroundResult,
 }
 
 /// Runs all turns of a rank.
 ///
 /// # Errors
 /// Fails if another rank is lost or a background job fails.
-pub fn run(args: &GapsArgs, plan: &Plan, process: &Process, data: &DataSet) -> Result<Told> {
+pub fn run(args: &GapsArgs, plan: &Plan, process: &Process, data: &DataSet) -> Result<RankMeasurements> {
     foreground_stream(process.device)?;
     let background =
         Background::start(args.background.job(process.rank, args.task.step.seed), process.device)?;
-    Table { args, process, data }.sit(plan, background)
+    Table { args, process, data }.run_turns(plan, background)
 }
 
 /// The arguments, process and data of a rank.
@@ -94,14 +95,14 @@ struct Table<'a> {
 }
 
 /// A training under one plan.
-struct Course {
+struct PlanTraining {
     executor: Executor,
     cursor: Cursor,
     learning_rate: f64,
 }
 
 impl Table<'_> {
-    fn sit(&self, burst: &Plan, background: Background) -> Result<Told> {
+    fn run_turns(&self, burst: &Plan, background: Background) -> Result<RankMeasurements> {
         let mut courses = [
             self.course("burst", burst)?,
             self.course("filled", burst)?,
@@ -110,26 +111,26 @@ impl Table<'_> {
         ];
         let meet = self.process.group("meet", self.process.world_size)?;
         let door = background.door().clone();
-        let mut attendant = Attendant::new(door.clone(), self.args.background.slow_down_limit);
+        let mut attendant = GateController::new(door.clone(), self.args.background.slow_down_limit);
         // The gate takes its benchmark from the training that is filled later. The other trainings
         // run as many iterations.
-        for (arm, course) in ARMS.into_iter().zip(&mut courses) {
-            let watching = (arm == Arm::Filled).then_some(&mut attendant);
+        for (arm, course) in CONFIGURATIONS.into_iter().zip(&mut courses) {
+            let watching = (arm == Configuration::Filled).then_some(&mut attendant);
             self.turn(&meet, course, BENCHMARK_ITERATIONS as u64, watching)?;
         }
         let mut turns = Vec::new();
         for _ in 0..self.args.rounds {
-            let mut filled_s = ALONE_LEAST_S;
-            for (arm, course) in ARMS.into_iter().zip(&mut courses) {
-                let watching = (arm == Arm::Filled).then_some(&mut attendant);
+            let mut filled_s = BACKGROUND_TURN_MIN_S;
+            for (arm, course) in CONFIGURATIONS.into_iter().zip(&mut courses) {
+                let watching = (arm == Configuration::Filled).then_some(&mut attendant);
                 let before = door.spent();
                 let begun = Instant::now();
                 let iterations_s = self.turn(&meet, course, self.args.block, watching)?;
                 let wall_s = begun.elapsed().as_secs_f64();
                 door.set(false, 1);
                 let background_samples = door.spent().since(before).samples;
-                if arm == Arm::Filled {
-                    filled_s = wall_s.max(ALONE_LEAST_S);
+                if arm == Configuration::Filled {
+                    filled_s = wall_s.max(BACKGROUND_TURN_MIN_S);
                 }
                 turns.push(Turn { arm, iterations_s, wall_s, background_samples });
             }
@@ -139,9 +140,12 @@ impl Table<'_> {
         let parameters = [&courses[0], &courses[1]].map(|course| checksum(&course.executor));
         meet.barrier().context("waiting for the other workers to finish")?;
         let pieces = background.pieces();
-        let beside =
-            Beside { piece_samples: pieces.samples, piece_us: pieces.alone_us, ran: background.end()? };
-        Ok(Told { turns, background: beside, parameters })
+        let beside = RankBackground {
+            piece_samples: pieces.samples,
+            piece_us: pieces.alone_us,
+            ran: background.end()?,
+        };
+        Ok(RankMeasurements { turns, background: beside, parameters })
     }
 
     /// Runs a number of iterations and returns their durations in seconds.
@@ -151,9 +155,9 @@ impl Table<'_> {
     fn turn(
         &self,
         meet: &Group,
-        course: &mut Course,
+        course: &mut PlanTraining,
         iterations: u64,
-        mut attendant: Option<&mut Attendant>,
+        mut attendant: Option<&mut GateController>,
     ) -> Result<Vec<f64>> {
         meet.barrier().context("waiting for the other workers to begin")?;
         let mut nobody = ();
@@ -170,13 +174,13 @@ impl Table<'_> {
         Ok(iterations_s)
     }
 
-    fn course(&self, name: &str, plan: &Plan) -> Result<Course> {
+    fn course(&self, name: &str, plan: &Plan) -> Result<PlanTraining> {
         let task = &self.args.task;
         let model = task.network(self.data, self.process.device);
         let group = |ranks| self.process.group(&format!("{name}-{ranks}"), ranks);
         let world = self.process.group(&format!("{name}-world"), self.process.world_size)?;
         let executor = Executor::new(plan, model, &[self.data.features()], task.step.momentum, world, group)?;
-        Ok(Course {
+        Ok(PlanTraining {
             executor,
             cursor: Cursor::new(task.step.seed, self.data.train.len()),
             learning_rate: task.step.lr,
@@ -184,7 +188,7 @@ impl Table<'_> {
     }
 }
 
-impl Course {
+impl PlanTraining {
     fn iterate(&mut self, data: &DataSet, observer: &mut dyn Observer) -> Result<f64> {
         let begun = Instant::now();
         let global_batch = self.executor.global_batch();
@@ -194,14 +198,14 @@ impl Course {
             self.cursor.advance(left);
         }
         let batch = self.cursor.slice(0, global_batch);
-        self.executor.iterate_before(&data.train, batch, self.learning_rate, observer)?;
+        self.executor.iterate_observed(&data.train, batch, self.learning_rate, observer)?;
         self.cursor.advance(global_batch);
         Ok(begun.elapsed().as_secs_f64())
     }
 }
 
 /// Runs a background job without the foreground for this duration.
-fn alone(door: &Door, attendant: &mut Attendant, duration_s: f64) -> Turn {
+fn alone(door: &WorkGate, attendant: &mut GateController, duration_s: f64) -> Turn {
     let (begun, before) = (Instant::now(), door.spent());
     attendant.leaves();
     #[expect(clippy::disallowed_methods, reason = "the sleep is the measured time, not a wait for an event")]
@@ -209,7 +213,7 @@ fn alone(door: &Door, attendant: &mut Attendant, duration_s: f64) -> Turn {
     door.set(false, 1);
     let wall_s = begun.elapsed().as_secs_f64();
     let background_samples = door.spent().since(before).samples;
-    Turn { arm: Arm::Background, iterations_s: Vec::new(), wall_s, background_samples }
+    Turn { arm: Configuration::Background, iterations_s: Vec::new(), wall_s, background_samples }
 }
 
 /// Returns an FNV-1a hash of the bits of all parameters.

@@ -106,7 +106,7 @@ impl TrainArgs {
     }
 
     /// Returns a message with the first violated rule for imposed speeds and the offending values.
-    fn wrong_pace(&self, world_size: usize) -> Option<String> {
+    fn pace_error(&self, world_size: usize) -> Option<String> {
         let finite_positive = |value: f64| value.is_finite() && value > 0.0;
         if !finite_positive(self.pace_unit_ms) || self.pace_unit_ms > 60_000.0 {
             return Some(format!("--pace-unit-ms {}: must be above 0 and at most 60000", self.pace_unit_ms));
@@ -129,7 +129,7 @@ impl TrainArgs {
     pub fn check(&self, world_size: usize) -> Result<(), InvalidArgs> {
         let options = &self.options;
         options.check(world_size)?;
-        let wrong = if let Some(wrong) = self.wrong_pace(world_size) {
+        let wrong = if let Some(wrong) = self.pace_error(world_size) {
             wrong
         } else if self.background.background.is_some() && !options.policy.iter().any(|policy| policy.asks()) {
             format!(

@@ -42,8 +42,8 @@ pub fn hooks(conditions: Conditions) -> Result<Hooks> {
     let sample_log = train.sample_log.as_ref().map(|folder| SampleLog::open(folder, &options.policy, rank));
     let timeline = train.timeline.as_deref().map(|folder| {
         let worker = worker_id(options.worker_id.as_deref(), rank)?;
-        let goes_on = process.life.is_some_and(|life| life > 0);
-        TimelineLog::open(folder, rank, worker, train.timeline_every, goes_on)
+        let resumes = process.life.is_some_and(|life| life > 0);
+        TimelineLog::open(folder, rank, worker, train.timeline_every, resumes)
     });
     let pace = conditions.pace()?.map(|pace| Box::new(pace) as Box<dyn Pace>);
     let observer = LabObserver {
@@ -69,7 +69,7 @@ impl Observer for LabObserver {
     fn run_started(&mut self, run: &RunInfo<'_>, output: &Output) -> Result<()> {
         let path = self.conditions.train.record.as_deref();
         self.recorder = if run.taken_over {
-            path.map(Recorder::go_on).transpose()?
+            path.map(Recorder::reopen).transpose()?
         } else {
             let line = self.conditions.describe(run);
             line.notes.iter().for_each(|note| output.say(&format!("note: {note}")));
@@ -106,7 +106,7 @@ impl Observer for LabObserver {
         if let Some(log) = &mut self.sample_log {
             log.computed(at.policy, at.iteration, at.epoch, &self.indices)?;
         }
-        self.watch.iter_mut().for_each(Watch::arrives);
+        self.watch.iter_mut().for_each(Watch::enters_all_reduce);
         Ok(())
     }
 
@@ -141,7 +141,7 @@ impl Observer for LabObserver {
 
     fn run_finished(&mut self) -> Result<()> {
         let Some(background) = self.background.take() else { return Ok(()) };
-        Output::new(format!("rank {}", self.conditions.process.rank)).say(&background.end()?.in_words());
+        Output::new(format!("rank {}", self.conditions.process.rank)).say(&background.end()?.to_summary());
         Ok(())
     }
 }

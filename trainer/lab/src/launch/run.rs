@@ -44,7 +44,7 @@ pub fn run(args: &LaunchArgs) -> Result<Ended> {
         let cores = options.pin.as_deref().unwrap_or(&[]);
         for (rank, &core) in cores.iter().enumerate() {
             let load = Load::beside(rank, kind, args.train.options.step.seed);
-            loads.start(contender(core, load, since_s)?)?;
+            loads.start(contend_command(core, load, since_s)?)?;
         }
         Output::new("launch").say(&format!("competing load ({kind}) runs on cores {cores:?}"));
     }
@@ -127,7 +127,7 @@ fn placement(args: &LaunchArgs, allowed: &[usize]) -> Result<Option<Vec<usize>>>
     Ok(Some(allowed[..workers].to_vec()))
 }
 
-fn contender(core: usize, load: Load, since_s: f64) -> Result<Command> {
+fn contend_command(core: usize, load: Load, since_s: f64) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
     command.args(["contend", "--until-stdin-closes", &format!("--core={core}")]);
     command.args([format!("--load={}", load.kind), format!("--seed={}", load.seed)]);

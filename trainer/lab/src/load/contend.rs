@@ -16,9 +16,9 @@ use super::clock::{clock_s, clock_seconds};
 use super::law::{Load, LoadKind, THREADS_MAX};
 
 /// Interval at which a fully busy thread checks for a new regime.
-const SLICE: Duration = Duration::from_millis(2);
+const REGIME_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// Period of the duty cycle of a thread that is busy for a share of the time.
-const TURN: Duration = Duration::from_millis(10);
+const DUTY_CYCLE: Duration = Duration::from_millis(10);
 
 /// Arguments of `contend`.
 #[derive(Debug, Args)]
@@ -50,7 +50,9 @@ pub fn run(args: &ContendArgs) -> Result<()> {
     let wanted = Arc::new((Mutex::new(0.0), Condvar::new()));
     for number in 0..THREADS_MAX {
         let wanted = Arc::clone(&wanted);
-        thread::Builder::new().spawn(move || burn(number, &wanted)).context("starting a load thread")?;
+        thread::Builder::new()
+            .spawn(move || run_busy_thread(number, &wanted))
+            .context("starting a load thread")?;
     }
     let (closed, closing) = mpsc::channel::<()>();
     thread::spawn(move || {
@@ -79,13 +81,13 @@ pub fn run(args: &ContendArgs) -> Result<()> {
 
 /// Keeps a core busy while more than `number` busy threads are wanted, and sleeps otherwise. If less than one
 /// more thread is wanted, it is busy for that share of the time. Never returns.
-fn burn(number: usize, (wanted, changed): &(Mutex<f64>, Condvar)) {
+fn run_busy_thread(number: usize, (wanted, changed): &(Mutex<f64>, Condvar)) {
     let share = |threads: f64| (threads - number as f64).clamp(0.0, 1.0);
     let lock = || wanted.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let guard = changed.wait_while(lock(), |threads| share(*threads) == 0.0);
         let share = share(*guard.unwrap_or_else(PoisonError::into_inner));
-        let turn = if share < 1.0 { TURN } else { SLICE };
+        let turn = if share < 1.0 { DUTY_CYCLE } else { REGIME_CHECK_INTERVAL };
         let (begun, busy) = (Instant::now(), turn.mul_f64(share));
         while begun.elapsed() < busy {
             hint::spin_loop();

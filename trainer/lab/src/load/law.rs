@@ -31,10 +31,10 @@ const PERIOD_MAX_S: f64 = 10.0;
 const WALK_STEP_S: f64 = 0.25;
 const WALK_SPREAD: f64 = 0.5;
 /// Duration of the repeated regime of a steady load.
-const STEADY_S: f64 = 60.0;
+const STEADY_REGIME_S: f64 = 60.0;
 /// Maximum number of regimes considered for one piece of work. Work remaining after them counts as
 /// unloaded.
-const AHEAD_MAX: usize = 1 << 16;
+const REGIMES_AHEAD_MAX: usize = 1 << 16;
 
 /// The kinds of change of a load over time. All times are wall-clock times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -111,20 +111,20 @@ fn regime(seconds: f64, threads: f64) -> Regime {
     Regime { duration: Duration::from_secs_f64(seconds), threads }
 }
 
-fn some_threads(random: &mut impl Rng) -> f64 {
+fn random_threads(random: &mut impl Rng) -> f64 {
     random.random_range(1..=THREADS_MAX) as f64
 }
 
 fn regimes(mut random: ChaCha8Rng) -> impl Iterator<Item = Regime> {
     iter::repeat_with(move || {
-        let threads = if random.random_bool(0.5) { some_threads(&mut random) } else { 0.0 };
+        let threads = if random.random_bool(0.5) { random_threads(&mut random) } else { 0.0 };
         let exponential = -REGIME_MEAN_S * (1.0 - random.random::<f64>()).ln();
         regime(exponential.clamp(REGIME_MIN_S, REGIME_MAX_S), threads)
     })
 }
 
 fn steady(mut random: ChaCha8Rng) -> impl Iterator<Item = Regime> {
-    iter::repeat(regime(STEADY_S, some_threads(&mut random)))
+    iter::repeat(regime(STEADY_REGIME_S, random_threads(&mut random)))
 }
 
 /// Overlapping bursts as a birth-death chain.
@@ -145,7 +145,7 @@ fn bursts(mut random: ChaCha8Rng) -> impl Iterator<Item = Regime> {
 
 fn square_wave(mut random: ChaCha8Rng) -> impl Iterator<Item = Regime> {
     let half = random.random_range(PERIOD_MIN_S..PERIOD_MAX_S) / 2.0;
-    let threads = some_threads(&mut random);
+    let threads = random_threads(&mut random);
     let (cut, quiet_first) = (half * random.random::<f64>(), random.random_bool(0.5));
     let levels = if quiet_first { [0.0, threads] } else { [threads, 0.0] };
     let first = regime(half - cut, levels[0]);
@@ -177,7 +177,7 @@ pub struct Timeline {
 
 /// The load in a time window.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Seen {
+pub struct WindowLoad {
     /// Number of busy threads at the start of the window.
     pub start: f64,
     /// Mean number of busy threads in the window.
@@ -191,14 +191,14 @@ impl Timeline {
     }
 
     /// Returns the load from `from_s` to `to_s`. Later queries must not start before `from_s`.
-    pub fn over(&mut self, from_s: f64, to_s: f64) -> Seen {
-        self.forget_before(from_s);
+    pub fn over(&mut self, from_s: f64, to_s: f64) -> WindowLoad {
+        self.drop_before(from_s);
         while self.known_until_s <= to_s && self.draw(from_s) {}
         let start = self.held.front().map_or(0.0, |(_, _, threads)| *threads);
         let shares = self.held.iter().map(|(begin_s, end_s, threads)| {
             threads * (end_s.min(to_s) - begin_s.max(from_s)).max(0.0) / (to_s - from_s)
         });
-        Seen { start, mean: if to_s > from_s { shares.sum() } else { start } }
+        WindowLoad { start, mean: if to_s > from_s { shares.sum() } else { start } }
     }
 
     /// Returns the time at which a worker finishes work that it starts at `from_s` and that takes
@@ -207,9 +207,9 @@ impl Timeline {
     /// With n busy threads the worker gets a share of 1 / (1 + n) of the core. Later queries must not
     /// start before `from_s`.
     pub fn done_at(&mut self, from_s: f64, alone_s: f64) -> f64 {
-        self.forget_before(from_s);
+        self.drop_before(from_s);
         let (mut at_s, mut left_s) = (from_s, alone_s);
-        for next in 0..AHEAD_MAX {
+        for next in 0..REGIMES_AHEAD_MAX {
             while next >= self.held.len() {
                 if !self.draw(from_s) {
                     return at_s + left_s;
@@ -226,7 +226,7 @@ impl Timeline {
         at_s + left_s
     }
 
-    fn forget_before(&mut self, from_s: f64) {
+    fn drop_before(&mut self, from_s: f64) {
         while self.held.front().is_some_and(|(_, end_s, _)| *end_s <= from_s) {
             self.held.pop_front();
         }
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_takes_small_steps_and_fills_its_range_evenly() {
+    fn a_random_walk_takes_small_steps_and_covers_its_range_evenly() {
         let all = some(LoadKind::Walk, 5, 100_000);
         let steps: Vec<f64> = all.windows(2).map(|pair| pair[1].threads - pair[0].threads).collect();
         assert!(steps.iter().all(|step| step.abs() < 6.0 * WALK_SPREAD * WALK_STEP_S.sqrt()));
@@ -334,7 +334,10 @@ mod tests {
         let lead = 0.25 * lengths[0];
         let ends = [lengths[0] - lead, lengths[0] + lengths[1] - lead];
         let mut timeline = Timeline::new(load, lead);
-        assert_eq!(timeline.over(0.0, ends[0] / 2.0), Seen { start: all[0].threads, mean: all[0].threads });
+        assert_eq!(
+            timeline.over(0.0, ends[0] / 2.0),
+            WindowLoad { start: all[0].threads, mean: all[0].threads }
+        );
         // From the middle of the remaining first regime to the end of the second.
         let seen = timeline.over(ends[0] / 2.0, ends[1]);
         let (first, second) = (ends[0] / 2.0, lengths[1]);

@@ -10,5 +10,5 @@ mod law;
 mod pace;
 
 pub use clock::{clock_s, clock_seconds};
-pub use law::{Load, LoadKind, Regime, Seen, THREADS_MAX, Timeline};
+pub use law::{Load, LoadKind, Regime, THREADS_MAX, Timeline, WindowLoad};
 pub use pace::ImposedPace;

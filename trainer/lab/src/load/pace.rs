@@ -11,13 +11,13 @@ use super::law::Timeline;
 #[derive(Debug)]
 pub struct ImposedPace {
     seconds_per_sample: f64,
-    sway: Option<Sway>,
+    sway: Option<SimulatedLoad>,
     missed: u64,
 }
 
 /// A simulated load that slows this worker down.
 #[derive(Debug)]
-struct Sway {
+struct SimulatedLoad {
     load: Timeline,
     /// Time 0 of the load.
     origin: Instant,
@@ -32,7 +32,7 @@ impl ImposedPace {
     /// Divides the pace by 1 + n, for n busy threads of this load; `origin` is time 0 of the load.
     #[must_use]
     pub fn swayed(self, load: Timeline, origin: Instant) -> Self {
-        Self { sway: Some(Sway { load, origin }), ..self }
+        Self { sway: Some(SimulatedLoad { load, origin }), ..self }
     }
 
     /// Returns the earliest time at which `samples` begun at `started` may be done. Targets count from
@@ -41,7 +41,7 @@ impl ImposedPace {
         let alone_s = self.seconds_per_sample * samples as f64;
         let time_s = match &mut self.sway {
             None => alone_s,
-            Some(Sway { load, origin }) => {
+            Some(SimulatedLoad { load, origin }) => {
                 let from_s = started.saturating_duration_since(*origin).as_secs_f64();
                 load.done_at(from_s, alone_s) - from_s
             }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swaying_pace_is_divided_by_one_more_than_the_busy_threads() {
+    fn a_varying_pace_is_divided_by_busy_threads_plus_one() {
         let load = Load { kind: LoadKind::Steady, seed: 3 };
         let threads = load.regimes().next().unwrap().threads;
         let origin = Instant::now();
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pace_is_waited_for_and_a_missed_one_counted() {
+    fn an_imposed_pace_is_kept_and_missed_ones_are_counted() {
         let mut pace = ImposedPace::new(1.0, Duration::from_millis(3));
         let started = Instant::now();
         pace.hold(started, 2);

@@ -171,7 +171,7 @@ mod tests {
     use crate::dataset::TeacherTask;
 
     #[test]
-    fn both_architectures_give_a_loss_near_that_of_guessing_and_the_seed_decides() {
+    fn both_architectures_start_near_the_loss_of_guessing_and_depend_on_the_seed() {
         let data = TeacherTask { samples: 64, seed: 1 }.generate();
         let batch = data.train.head(64, Kind::Double, Device::Cpu);
         for architecture in [Architecture::Mlp { hidden: vec![16, 8] }, Architecture::Cnn] {

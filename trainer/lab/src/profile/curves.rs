@@ -18,7 +18,7 @@ const VALUE_BYTES: u64 = 4;
 /// Fails if a worker is lost.
 pub fn measure(bench: &Bench<'_>, batches: &[u64]) -> Result<Vec<BurstLayer>> {
     let layers = bench.layers();
-    let mut profiles = bench.described(&layers);
+    let mut profiles = bench.layer_profiles(&layers);
     let mut batches = batches.to_vec();
     batches.sort_unstable();
     batches.dedup();

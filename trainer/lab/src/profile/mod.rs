@@ -25,8 +25,8 @@ use clap::Args;
 use evenstep_c10d::Group;
 use evenstep_protocol::{BurstLayer, BurstProfile};
 
-use crate::burst::course::{self, WARM_UP};
 use crate::burst::measured::{by_layer, middle};
+use crate::burst::training_loop::{self, WARM_UP};
 use crate::burst::{Executor, LayerTimes, Plan};
 use crate::dataset::DataSet;
 use crate::network::Layer;
@@ -149,7 +149,7 @@ impl<'a> Bench<'a> {
         // All ranks start at the same time, also if each runs the plan separately.
         self.world.barrier().context("waiting for the other workers to be ready")?;
         let repeats = WARM_UP + self.args.repeats as usize;
-        let done = course::train(&mut executor, &self.data, task, repeats, || {})?;
+        let done = training_loop::train(&mut executor, &self.data, task, repeats, || {})?;
         let times =
             done.iter().skip(WARM_UP).map(|iteration| by_layer(&iteration.moments, plan.layers.len()));
         Ok(middle(&times.collect::<Vec<_>>()))
@@ -161,10 +161,10 @@ impl<'a> Bench<'a> {
     }
 
     /// Returns the names and sizes of these layers, without measurements.
-    fn described(&self, layers: &[Layer]) -> Vec<BurstLayer> {
+    fn layer_profiles(&self, layers: &[Layer]) -> Vec<BurstLayer> {
         let mut shape = vec![self.data.features()];
         let words = self.args.task.network.dtype.words();
-        let described = layers.iter().map(|layer| {
+        let layer_profiles = layers.iter().map(|layer| {
             shape = layer.output_shape(&shape);
             BurstLayer {
                 name: layer.name().to_owned(),
@@ -173,7 +173,7 @@ impl<'a> Bench<'a> {
                 ..BurstLayer::default()
             }
         });
-        described.collect()
+        layer_profiles.collect()
     }
 
     fn say(&self, words: &str) {

@@ -18,8 +18,8 @@ use evenstep_protocol::{BurstAllReduce, BurstLayer, BurstNetwork};
 use tch::{Device, Kind, Tensor};
 
 use super::Bench;
-use crate::burst::course::WARM_UP;
 use crate::burst::measured::median;
+use crate::burst::training_loop::WARM_UP;
 use crate::burst::{Layout, cross, sum};
 
 const VALUE_BYTES: u64 = 4;
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_formulas_say_is_found_again() {
+    fn known_coefficients_are_recovered() {
         let near = |one: f64, other: f64| (one - other).abs() < 1e-9 * other.max(1e-3);
         for (us_per_byte, latency_us) in [(4e-4, 40.0), (4e-4, 0.0), (1e-6, 7.0)] {
             let found = fit(&samples(us_per_byte, latency_us));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn no_figure_is_negative() {
+    fn no_statistic_is_negative() {
         // First, times that fall with more bytes; then times so steep that a fitted line has a
         // negative latency.
         let took = |bytes, took_us| Sample { bytes, messages: 2.0, took_us };

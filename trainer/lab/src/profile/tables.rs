@@ -16,7 +16,7 @@ use crate::burst::{LayerTimes, Plan};
 /// Fails if a worker is lost.
 pub fn measure(bench: &Bench<'_>, global_batch: u64) -> Result<Vec<BurstLayer>> {
     let layers = bench.layers();
-    let mut profiles = bench.described(&layers);
+    let mut profiles = bench.layer_profiles(&layers);
     let ranks = bench.process.world_size;
     let counts: Vec<usize> =
         std::iter::successors(Some(1), |count| Some(count * 2)).take_while(|&count| count <= ranks).collect();

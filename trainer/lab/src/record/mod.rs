@@ -146,11 +146,11 @@ pub enum RecordError {
 #[derive(Debug)]
 pub struct Recorder {
     path: PathBuf,
-    form: Form,
+    form: RecordFormat,
 }
 
 #[derive(Debug)]
-enum Form {
+enum RecordFormat {
     Lines(BufWriter<File>),
     Table(Box<Table<File>>),
 }
@@ -168,9 +168,9 @@ impl Recorder {
         let file = File::create(path).map_err(failed)?;
         if is_table(path) {
             let table = Box::new(Table::begin(file, &run, loads).map_err(failed)?);
-            return Ok(Self { path: path.to_owned(), form: Form::Table(table) });
+            return Ok(Self { path: path.to_owned(), form: RecordFormat::Table(table) });
         }
-        let mut recorder = Self { path: path.to_owned(), form: Form::Lines(BufWriter::new(file)) };
+        let mut recorder = Self { path: path.to_owned(), form: RecordFormat::Lines(BufWriter::new(file)) };
         recorder.write(&Line::Run(run))?;
         Ok(recorder)
     }
@@ -179,10 +179,10 @@ impl Recorder {
     ///
     /// # Errors
     /// Fails if the file cannot be opened or truncated.
-    pub fn go_on(path: &Path) -> Result<Self, RecordError> {
+    pub fn reopen(path: &Path) -> Result<Self, RecordError> {
         let file =
             append::open(path).map_err(|source| RecordError::File { path: path.to_owned(), source })?;
-        Ok(Self { path: path.to_owned(), form: Form::Lines(BufWriter::new(file)) })
+        Ok(Self { path: path.to_owned(), form: RecordFormat::Lines(BufWriter::new(file)) })
     }
 
     /// Appends a line, or its rows if the record is a table.
@@ -191,12 +191,12 @@ impl Recorder {
     /// Fails if the file cannot be written.
     pub fn write(&mut self, line: &Line) -> Result<(), RecordError> {
         let written = match (&mut self.form, line) {
-            (Form::Lines(file), line) => serde_json::to_writer(&mut *file, line)
+            (RecordFormat::Lines(file), line) => serde_json::to_writer(&mut *file, line)
                 .map_err(io::Error::from)
                 .and_then(|()| file.write_all(b"\n")),
-            (Form::Table(table), Line::Iteration(iteration)) => table.add(iteration),
+            (RecordFormat::Table(table), Line::Iteration(iteration)) => table.add(iteration),
             // These lines have no rows; the header comes from the run's line.
-            (Form::Table(_), Line::Run(_) | Line::Regroup(_) | Line::End(_)) => Ok(()),
+            (RecordFormat::Table(_), Line::Run(_) | Line::Regroup(_) | Line::End(_)) => Ok(()),
         };
         written.map_err(|source| self.failed(source))
     }
@@ -207,8 +207,8 @@ impl Recorder {
     /// Fails if the file cannot be written.
     pub fn flush(&mut self) -> Result<(), RecordError> {
         let flushed = match &mut self.form {
-            Form::Lines(file) => file.flush(),
-            Form::Table(table) => table.flush(),
+            RecordFormat::Lines(file) => file.flush(),
+            RecordFormat::Table(table) => table.flush(),
         };
         flushed.map_err(|source| self.failed(source))
     }

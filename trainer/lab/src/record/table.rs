@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_of_our_own_is_told_as_truth() {
+    fn an_imposed_load_is_recorded_as_the_true_load() {
         let load = Load { kind: LoadKind::Walk, seed: 4 };
         let timelines = || vec![Timeline::new(load, 10.0), Timeline::new(Load { seed: 5, ..load }, 10.0)];
         let lines = [iteration(Policy::Even, 1.0, [32, 32], [None, None])];

@@ -92,7 +92,7 @@ impl Watch {
     }
 
     /// Records the start of the all-reduce.
-    pub fn arrives(&mut self) {
+    pub fn enters_all_reduce(&mut self) {
         self.arrived = Some(Instant::now());
     }
 
@@ -112,14 +112,14 @@ pub struct TimelineLog {
 }
 
 impl TimelineLog {
-    /// Creates the file of a rank. With `goes_on`, appends to the file that the rank wrote before its
+    /// Creates the file of a rank. With `resumes`, appends to the file that the rank wrote before its
     /// restart. Every `every`-th iteration is written.
     ///
     /// # Errors
     /// Fails if the folder or the file cannot be created.
-    pub fn open(folder: &Path, rank: usize, worker: WorkerId, every: u64, goes_on: bool) -> Result<Self> {
+    pub fn open(folder: &Path, rank: usize, worker: WorkerId, every: u64, resumes: bool) -> Result<Self> {
         let path = folder.join(format!("{rank}.jsonl"));
-        let open = || if goes_on { append::open(&path) } else { File::create(&path) };
+        let open = || if resumes { append::open(&path) } else { File::create(&path) };
         let file = fs::create_dir_all(folder).and_then(|()| open());
         let file = file.with_context(|| format!("timeline {}", path.display()))?;
         Ok(Self { path, file, every, worker })
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_watched_is_read_back_in_order() {
+    fn watched_events_are_read_back_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let worker = WorkerId::new("node/0").unwrap();
         let mut log = TimelineLog::open(folder.path(), 0, worker.clone(), 2, false).unwrap();
@@ -197,7 +197,7 @@ mod tests {
             watch.claimed();
             watch.computed(100, 8);
             watch.claimed();
-            watch.arrives();
+            watch.enters_all_reduce();
             log.write(Policy::Evenstep, iteration, watch).unwrap();
         }
         let read = read(folder.path()).unwrap();

@@ -37,7 +37,7 @@ pub fn report(runs: &[Run], results: &Results, steps: Vec<(Policy, Chart)>, over
     }
     sections.extend(steps.into_iter().map(|(_, chart)| Section::Charts(vec![chart])));
     for run in runs.iter().filter(|_| !overview) {
-        chapter(run, &mut sections);
+        run_sections(run, &mut sections);
     }
     sections.push(Section::Table(definitions()));
     let mut data: Vec<&str> = runs.iter().map(|run| run.line.data.as_str()).collect();
@@ -161,17 +161,17 @@ fn row(result: &RunResult) -> Vec<Cell> {
         Cell::number(result.tail_share * 100.0, 1),
         Cell::number(result.passes, 1),
         Cell::number(result.throughput_samples_per_s, 0),
-        maybe(result.gain, 2),
+        optional_number(result.gain, 2),
         Cell::number(result.ideal_throughput_samples_per_s, 0),
         Cell::number(result.share_of_ideal * 100.0, 1),
-        maybe(result.gain_like_for_like, 2),
-        maybe(result.over_base.as_ref().map(|over| over.gain_like_for_like), 2),
+        optional_number(result.gain_like_for_like, 2),
+        optional_number(result.over_base.as_ref().map(|over| over.gain_like_for_like), 2),
         Cell::number(result.ask_share * 100.0, 2),
         Cell::number(result.final_loss, 4),
     ]
 }
 
-fn chapter(run: &Run, sections: &mut Vec<Section>) {
+fn run_sections(run: &Run, sections: &mut Vec<Section>) {
     let line = &run.line;
     let heading = format!("{}: {}", run.name, words(line.scenario));
     let setting = format!(
@@ -184,7 +184,7 @@ fn chapter(run: &Run, sections: &mut Vec<Section>) {
         line.job_id.as_ref().map_or_else(String::new, |job| format!("Job {job}."))
     );
     let mut paragraphs = vec![setting];
-    paragraphs.extend(agreement(run));
+    paragraphs.extend(loss_agreement(run));
     sections.push(Section::Text { heading, paragraphs });
     sections.push(Section::Charts(vec![charts::step_time(run)]));
     sections.push(Section::Charts(vec![charts::percentiles(run), charts::waiting(run)]));
@@ -213,7 +213,7 @@ fn loss_difference(run: &Run) -> Option<f64> {
 
 /// Describes how far the losses differ. All trainings use the same samples, so only rounding makes a
 /// difference.
-fn agreement(run: &Run) -> Option<String> {
+fn loss_agreement(run: &Run) -> Option<String> {
     let difference = loss_difference(run)?;
     let ends: Vec<String> = run
         .trainings
@@ -231,11 +231,11 @@ fn forecasts(run: &Run, training: &Training, charted: usize) -> Table {
     let row = |rank: usize| {
         let Forecasts { mean_batch, mean_speed_samples_per_s, error, last_value_error, coverage } =
             Forecasts::of(training, rank);
-        let share = |value: Option<f64>| maybe(value.map(|value| value * 100.0), 1);
+        let share = |value: Option<f64>| optional_number(value.map(|value| value * 100.0), 1);
         vec![
             run.line.workers[rank].to_string().into(),
             Cell::number(mean_batch, 1),
-            maybe(mean_speed_samples_per_s, 0),
+            optional_number(mean_speed_samples_per_s, 0),
             share(error),
             share(last_value_error),
             share(coverage),
@@ -284,7 +284,7 @@ pub fn words(scenario: Scenario) -> &'static str {
     }
 }
 
-fn maybe(value: Option<f64>, decimals: usize) -> Cell {
+fn optional_number(value: Option<f64>, decimals: usize) -> Cell {
     value.map_or(Cell::Missing, |value| Cell::number(value, decimals))
 }
 

@@ -209,7 +209,7 @@ fn take(run: &mut RunLine, partial: &mut [Partial], line: Line) -> Result<(), St
                 while training.iterations.last().is_some_and(|last| last.iteration >= line.iteration) {
                     training.iterations.pop();
                 }
-                line.workers = everybody(run, line.workers);
+                line.workers = with_absent_workers(run, line.workers);
             }
             let last = training.iterations.last().map(|last| last.iteration);
             if let Some(last) = last.filter(|last| !run.elastic && line.iteration != last + 1) {
@@ -226,7 +226,7 @@ fn take(run: &mut RunLine, partial: &mut [Partial], line: Line) -> Result<(), St
 
 /// Returns a line for each worker that the elastic run has had so far, the initial workers first. Absent
 /// workers have no samples.
-fn everybody(run: &mut RunLine, there: Vec<WorkerLine>) -> Vec<WorkerLine> {
+fn with_absent_workers(run: &mut RunLine, there: Vec<WorkerLine>) -> Vec<WorkerLine> {
     for line in &there {
         if !run.workers.contains(&line.worker) {
             run.workers.push(line.worker.clone());

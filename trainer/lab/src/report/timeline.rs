@@ -17,8 +17,8 @@ impl Steps {
     pub fn of(ranks: Vec<Vec<StepTimeline>>) -> Self {
         let workers = ranks.len();
         let mut steps: BTreeMap<(Policy, u64), Vec<StepTimeline>> = BTreeMap::new();
-        for moments in ranks.into_iter().flatten() {
-            steps.entry((moments.policy, moments.iteration)).or_default().push(moments);
+        for timeline in ranks.into_iter().flatten() {
+            steps.entry((timeline.policy, timeline.iteration)).or_default().push(timeline);
         }
         steps.retain(|_, step| step.len() == workers);
         Self(steps)
@@ -51,40 +51,40 @@ impl Steps {
 /// Returns the offsets of all chunks in order. The index of an offset is the chunk's number.
 fn chunks(step: &[StepTimeline]) -> Vec<u64> {
     let mut chunks: Vec<u64> =
-        step.iter().flat_map(|moments| moments.parts.iter().skip(1)).map(|part| part.offset).collect();
+        step.iter().flat_map(|timeline| timeline.parts.iter().skip(1)).map(|part| part.offset).collect();
     chunks.sort_unstable();
     chunks
 }
 
 fn chart(step: &[StepTimeline]) -> Chart {
-    let began_s = step.iter().map(|moments| moments.began_s).fold(f64::MAX, f64::min);
-    let last_s = step.iter().map(|moments| moments.arrived_s).fold(f64::MIN, f64::max);
+    let began_s = step.iter().map(|timeline| timeline.began_s).fold(f64::MAX, f64::min);
+    let last_s = step.iter().map(|timeline| timeline.arrived_s).fold(f64::MIN, f64::max);
     let chunks = chunks(step);
-    let span = |moments: &StepTimeline, at: Interval, label: String, inside: String| Span {
-        lane: moments.worker.to_string(),
+    let span = |timeline: &StepTimeline, at: Interval, label: String, inside: String| Span {
+        lane: timeline.worker.to_string(),
         from: at.from_s - began_s,
         to: at.to_s - began_s,
         label,
         inside,
     };
     let (mut bases, mut tail, mut claims, mut sums, mut waits) = (vec![], vec![], vec![], vec![], vec![]);
-    for moments in step {
-        for (number, part) in moments.parts.iter().enumerate() {
+    for timeline in step {
+        for (number, part) in timeline.parts.iter().enumerate() {
             let (which, what) = match chunks.binary_search(&part.offset) {
                 Ok(chunk) if number > 0 => (&mut tail, format!("{chunk}: ")),
                 _ => (&mut bases, String::new()),
             };
             let label = format!("{what}{} samples from {}", part.samples, part.offset);
-            which.push(span(moments, part.interval, label, part.samples.to_string()));
+            which.push(span(timeline, part.interval, label, part.samples.to_string()));
         }
         let plain =
-            |from_s: f64, to_s: f64| span(moments, Interval { from_s, to_s }, String::new(), String::new());
-        claims.extend(moments.claims.iter().map(|claim| plain(claim.from_s, claim.to_s)));
-        waits.push(plain(moments.arrived_s, last_s));
-        sums.push(plain(last_s, moments.reduced_s.max(last_s)));
+            |from_s: f64, to_s: f64| span(timeline, Interval { from_s, to_s }, String::new(), String::new());
+        claims.extend(timeline.claims.iter().map(|claim| plain(claim.from_s, claim.to_s)));
+        waits.push(plain(timeline.arrived_s, last_s));
+        sums.push(plain(last_s, timeline.reduced_s.max(last_s)));
     }
     let (policy, iteration) =
-        step.first().map_or((Policy::Even, 0), |moments| (moments.policy, moments.iteration));
+        step.first().map_or((Policy::Even, 0), |timeline| (timeline.policy, timeline.iteration));
     let kind = |name: &str, idle: bool, spans: Vec<Span>| Mark::Spans { name: name.into(), idle, spans };
     // The marks that every step has come first, so that their colours are the same in all charts.
     let mut marks = vec![kind("base", false, bases), kind("all-reduce", false, sums)];
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use crate::record::timeline::Part;
 
-    fn moments(rank: usize, iteration: u64, parts: &[(u64, u64, f64, f64)], arrived_s: f64) -> StepTimeline {
+    fn timeline(rank: usize, iteration: u64, parts: &[(u64, u64, f64, f64)], arrived_s: f64) -> StepTimeline {
         let part = |&(offset, samples, from_s, to_s): &(u64, u64, f64, f64)| Part {
             offset,
             samples,
@@ -129,10 +129,11 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_drawn_from_its_begin_with_chunks_in_their_order() {
-        let first = moments(0, 4, &[(0, 40, 10.0, 10.2), (108, 8, 10.2, 10.25)], 10.25);
-        let second = moments(1, 4, &[(40, 60, 10.0, 10.1), (100, 8, 10.1, 10.2), (116, 4, 10.2, 10.5)], 10.5);
-        let unfinished = moments(0, 8, &[(0, 40, 11.0, 11.2); 9], 11.2);
+    fn a_step_is_drawn_from_its_start_with_chunks_in_order() {
+        let first = timeline(0, 4, &[(0, 40, 10.0, 10.2), (108, 8, 10.2, 10.25)], 10.25);
+        let second =
+            timeline(1, 4, &[(40, 60, 10.0, 10.1), (100, 8, 10.1, 10.2), (116, 4, 10.2, 10.5)], 10.5);
+        let unfinished = timeline(0, 8, &[(0, 40, 11.0, 11.2); 9], 11.2);
         let steps = Steps::of(vec![vec![first, unfinished], vec![second]]);
         let charts = steps.charts(None).unwrap();
         let [(Policy::Evenstep, chart)] = charts.as_slice() else { panic!("{charts:?}") };

@@ -22,10 +22,10 @@ const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// Metrics of the run.
 #[derive(Debug, Default)]
-pub struct RunMetrics(Mutex<Known>);
+pub struct RunMetrics(Mutex<MetricsState>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct MetricsState {
     processes: Processes,
     restarts: u64,
     restarts_left: Option<u64>,
@@ -117,7 +117,7 @@ impl RunMetrics {
         families
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, MetricsState> {
         // The values are counters: a panic elsewhere leaves each of them valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rank_0_tells_is_counted() {
+    fn the_progress_of_rank_0_is_counted() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let job_id = Some(JobId::new("run").unwrap());
         for iteration in 0..3 {

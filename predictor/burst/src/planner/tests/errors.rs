@@ -9,7 +9,7 @@ fn error(change: impl FnOnce(&mut Problem)) -> BurstError {
 }
 
 #[test]
-fn what_is_asked_is_checked() {
+fn requests_are_validated() {
     assert_eq!(error(|p| p.layers.clear()), BurstError::Layers(0));
     assert_eq!(error(|p| p.speeds.clear()), BurstError::Gpus(0));
     assert_eq!(error(|p| p.speeds[1] = 0.0), BurstError::Speed { gpu: 1, speed: 0.0 });
@@ -50,7 +50,7 @@ fn layers_are_checked() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn missing_values_are_named() {
     let drop = |p: &mut Problem| {
         if let Some(edge_us) = &mut p.layers[2].inputs[0].edge_us {
             edge_us.remove(&(4, 2));
@@ -113,7 +113,7 @@ fn limit_and_cap_together() {
 
 /// Two unconnected layers. Each fits on one GPU or on four, but both together need 180 bytes.
 #[test]
-fn parts_that_nothing_joins() {
+fn unconnected_parts() {
     let part = |name: &str| Layer {
         activation_bytes: vec![(8, 80.0), (32, 90.0)],
         ..Layer::table(name, None, [(1, 3.0), (4, 1.0)].into())

@@ -28,7 +28,7 @@ fn few_plans() {
 
 /// Without a count of 1, tight limits have no plan, and the front ends at the last feasible limit.
 #[test]
-fn it_ends_where_plans_end() {
+fn training_ends_when_the_plans_end() {
     let problem = Problem { counts: Some(vec![2, 4]), ..toy(1.0) };
     let front = front(&problem, 20).unwrap();
     assert!(front.complete);

@@ -131,7 +131,7 @@ fn scenarios_are_the_iterations_that_all_share() {
 
 /// Of workers with the same expected speed, an uncertain one gets less. That makes unseen iterations shorter.
 #[test]
-fn the_uncertain_get_less() {
+fn workers_with_uncertain_forecasts_get_less() {
     let random = &mut ChaCha8Rng::seed_from_u64(3);
     let draw = |random: &mut ChaCha8Rng, i: usize| {
         let spread = if i == 0 { 0.5 } else { 0.1 };
@@ -150,7 +150,7 @@ fn the_uncertain_get_less() {
 /// With two equal workers and heavy tails, every gain over the even split is chance. Following it would cost
 /// time in unseen iterations.
 #[test]
-fn chance_is_not_followed() {
+fn random_noise_does_not_change_the_plan() {
     let random = &mut ChaCha8Rng::seed_from_u64(4);
     let mut residual = || {
         let usual = random.random_range(-0.1..0.1);

@@ -15,7 +15,7 @@ pub enum Decay {
     Fixed(f64),
     /// A geometric sequence over the restarts. The held-out rows then also select the stiffness of the
     /// network.
-    Ladder {
+    Geometric {
         /// Penalty of the first restart, at least 0.
         first: f64,
         /// Factor from one restart to the next; above 0.
@@ -30,7 +30,7 @@ impl Decay {
     /// Returns the penalty of one restart, counted from 0.
     pub(super) fn of(self, restart: usize) -> Self {
         match self {
-            Self::Ladder { first, factor } => Self::Fixed(first * factor.powf(restart as f64)),
+            Self::Geometric { first, factor } => Self::Fixed(first * factor.powf(restart as f64)),
             same => same,
         }
     }
@@ -38,7 +38,7 @@ impl Decay {
     /// Returns the penalty at the start of training.
     pub(super) fn start(self) -> f64 {
         match self {
-            Self::Fixed(penalty) | Self::Ladder { first: penalty, .. } => penalty,
+            Self::Fixed(penalty) | Self::Geometric { first: penalty, .. } => penalty,
             Self::Evidence => PENALTY_START,
         }
     }

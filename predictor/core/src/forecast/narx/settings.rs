@@ -49,7 +49,7 @@ impl Settings {
         restarts: 2,
         committee: 1,
         iterations: 12,
-        decay: Decay::Ladder { first: 1.0, factor: 10.0 },
+        decay: Decay::Geometric { first: 1.0, factor: 10.0 },
         holdout: 0.2,
         rows: 2000,
         seed: 1,
@@ -83,7 +83,7 @@ impl Settings {
         setting("holdout", self.holdout, "from 0 to 0.5", (0.0..=0.5).contains(&self.holdout))?;
         let penalty = self.decay.start();
         setting("decay", penalty, "0 or more, and finite", penalty >= 0.0 && penalty.is_finite())?;
-        if let Decay::Ladder { factor, .. } = self.decay {
+        if let Decay::Geometric { factor, .. } = self.decay {
             setting("decay factor", factor, "above 0, and finite", factor > 0.0 && factor.is_finite())?;
         }
         Ok(())

@@ -118,26 +118,26 @@ fn adascale_counts_what_steps_gained() {
         ours.gradients(0, &norms).unwrap_err().to_string(),
         "gradients of iteration 0 are late: iteration 0 was processed already"
     );
-    assert_eq!(controller(Rule::Linear).gradients(0, &norms), Err(LearningRateError::NoGradientsTaken));
+    assert_eq!(controller(Rule::Linear).gradients(0, &norms), Err(LearningRateError::GradientsNotUsed));
 }
 
 #[test]
-fn what_was_asked_stays_and_what_is_wrong_is_named() {
+fn entered_values_stay_and_invalid_ones_are_named() {
     let mut ours = controller(DYNAMIC);
     let early = ours.instruct(3, 100).unwrap();
     ours.instruct(5, 400).unwrap();
     ours.instruct(9, 800).unwrap();
     assert_eq!(ours.instruct(3, 100), Ok(early));
-    let said = |result: Result<Instruction, LearningRateError>| result.unwrap_err().to_string();
+    let message = |result: Result<Instruction, LearningRateError>| result.unwrap_err().to_string();
     assert_eq!(
-        said(ours.instruct(4, 100)),
+        message(ours.instruct(4, 100)),
         "iteration 4 was skipped: 9 was requested already, and iterations must rise"
     );
     assert_eq!(
-        said(ours.instruct(5, 100)),
+        message(ours.instruct(5, 100)),
         "iteration 5 was first requested with global batch 400, now with 100; it must not change"
     );
-    assert_eq!(said(ours.instruct(10, 0)), "global batch is 0; it must be at least 1");
+    assert_eq!(message(ours.instruct(10, 0)), "global batch is 0; it must be at least 1");
     assert!(Controller::new(DYNAMIC, 0).is_err());
     for bad in [f64::NAN, -1.0, f64::INFINITY] {
         assert!(Controller::new(Rule::DynamicSgd { ramp: RampLength::PerGrowth(bad) }, 1).is_err());
@@ -265,14 +265,14 @@ proptest! {
     #[test]
     fn restarts_repeats_and_gaps_change_nothing(rule in rules(), history in history(), restart in 0usize..60) {
         let mut ours = controller(rule);
-        let mut asked_each = controller(rule);
+        let mut each_requested = controller(rule);
         let mut iteration = 0;
         for (at, (run, batch)) in history.into_iter().enumerate() {
             let given = ours.instruct(iteration, batch).unwrap();
             if rule != Rule::AdaScale {
-                prop_assert_eq!(asked_each.instruct(iteration, batch).unwrap(), given);
+                prop_assert_eq!(each_requested.instruct(iteration, batch).unwrap(), given);
                 for between in 1..run {
-                    asked_each.instruct(iteration + between, batch).unwrap();
+                    each_requested.instruct(iteration + between, batch).unwrap();
                 }
             } else {
                 ours.gradients(iteration, &some_norms(iteration)).unwrap();
@@ -319,7 +319,7 @@ proptest! {
             let expected = direct.preview(returned_to, batch).unwrap();
             prop_assert_eq!(upcoming.instruction(), expected.instruction());
         }
-        prop_assert!(ours.given.len() <= REMEMBERED_MAX);
+        prop_assert!(ours.given.len() <= KEPT_INSTRUCTIONS_MAX);
     }
 
     /// More changes than can be remembered, and AdaScale, where each iteration is a change: every iteration can be returned to.
@@ -328,7 +328,7 @@ proptest! {
         let mut ours = controller(rule);
         let history: Vec<(u64, u64)> = (0..changes).map(|change| (2, 100 + 100 * (change % 3))).collect();
         let iterations = request_all(&mut ours, &history, rule == Rule::AdaScale);
-        prop_assert_eq!(ours.given.len(), REMEMBERED_MAX);
+        prop_assert_eq!(ours.given.len(), KEPT_INSTRUCTIONS_MAX);
         let returned_to = (iterations as f64 * at) as u64;
         let upcoming = ours.preview(returned_to, 200).unwrap();
         let gains = upcoming.instruction().lr_multiplier;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
 use evenstep_protocol::JobId;
-use evenstep_report::output::check_apart;
+use evenstep_report::output::check_distinct;
 use evenstep_report::values::{between, share};
 
 use super::help::{self, EXAMPLES, LONG_ABOUT};
@@ -17,7 +17,7 @@ use crate::backtest::{ModelName, Tuning};
 use crate::batch::{DEGREE_MAX, Lags, Terms};
 use crate::command::columns::{ColumnFlags, check_traces};
 use crate::command::{COUNT_MAX, GLOBAL_BATCH_MAX};
-use crate::trace::columns::{Choice, Truth};
+use crate::trace::columns::{ColumnRoles, TruthColumn};
 
 /// Flags of `backtest`.
 #[derive(Debug, ClapArgs)]
@@ -163,7 +163,7 @@ const DEFAULT_RECIPES: [&str; 2] = ["last", "arx"];
 
 impl Args {
     /// Returns whether the command runs system identification: one range is fitted, another predicted.
-    pub fn identifies(&self) -> bool {
+    pub fn is_identification(&self) -> bool {
         self.train.is_some() || self.test.is_some()
     }
 
@@ -179,7 +179,7 @@ impl Args {
             if models[..at].contains(model) {
                 return Err(format!("--models: {model} is given twice"));
             }
-            if self.identifies() && model.recipe().is_none() && !model.is_last() {
+            if self.is_identification() && model.recipe().is_none() && !model.is_last() {
                 let recipes = RecipeName::ALL.map(RecipeName::as_str).join(", ");
                 return Err(format!(
                     "--models: {model} is a streaming model; --train and --test accept last, arx, {recipes}"
@@ -189,7 +189,7 @@ impl Args {
         if self.free_run && self.horizon > 1 {
             return Err("--free-run: predictions are fed back, so --horizon must be 1".into());
         }
-        let no_inputs = !self.identifies()
+        let no_inputs = !self.is_identification()
             || matches!(self.choice(), Ok(choice) if choice.drivers.is_none())
             || (self.lags_u == 0 && self.current == Current::No);
         if self.lags_y == 0 && no_inputs {
@@ -197,12 +197,12 @@ impl Args {
                 and --lags-u"
                 .into());
         }
-        check_apart(&[&self.json, &self.csv, &self.report], &self.trace)
+        check_distinct(&[&self.json, &self.csv, &self.report], &self.trace)
     }
 
     /// The models to compare.
     pub fn models(&self) -> Vec<ModelName> {
-        let defaults: &[&str] = if self.identifies() { &DEFAULT_RECIPES } else { &DEFAULT_MODELS };
+        let defaults: &[&str] = if self.is_identification() { &DEFAULT_RECIPES } else { &DEFAULT_MODELS };
         match self.models.is_empty() {
             true => defaults.iter().filter_map(|name| name.parse().ok()).collect(),
             false => self.models.clone(),
@@ -238,16 +238,16 @@ impl Args {
             degree: self.degree as usize,
             terms: self.terms,
             seed: self.seed,
-            thorough: self.identifies(),
+            thorough: self.is_identification(),
         }
     }
 
     /// Returns the roles of the columns.
     ///
     /// # Errors
-    /// [`Truth`] if a `truth_*` column would be an input.
-    pub fn choice(&self) -> Result<Choice, Truth> {
-        self.columns.choice(!self.identifies())
+    /// [`TruthColumn`] if a `truth_*` column would be an input.
+    pub fn choice(&self) -> Result<ColumnRoles, TruthColumn> {
+        self.columns.choice(!self.is_identification())
     }
 }
 
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_said() {
+    fn conflicting_options_are_named() {
         said("--models last,mux", "mux");
         said("--models last,last", "twice");
         said("--train 0..9 --models mix", "accept last, arx, ols");
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn drivers_may_be_none() {
+    fn drivers_may_be_absent() {
         assert!(args("--drivers=").unwrap().choice().unwrap().drivers.is_none());
         assert!(args("--train 0..9 --target x").unwrap().choice().unwrap().drivers.is_none());
         assert!(!args("").unwrap().choice().unwrap().drivers.is_none());

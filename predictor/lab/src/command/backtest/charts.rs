@@ -6,13 +6,13 @@ use super::results::{Estimate, Ratio, Results, SeriesResult};
 use super::text::best;
 
 /// Model of the forecast chart, if it was run. Otherwise the chart shows the model with the smallest error.
-const DRAWN: &str = "mix";
+const CHARTED_MODEL: &str = "mix";
 /// Approximate number of sections of a series over which the error is averaged.
-const PARTS: usize = 40;
+const CHART_SECTIONS: usize = 40;
 
 /// Charts of actual and forecast values, and of the error over time.
 pub fn of_series(series: &SeriesResult) -> Vec<Chart> {
-    let drawn = series.models.iter().position(|model| model.model == DRAWN && model.rmse.is_some());
+    let drawn = series.models.iter().position(|model| model.model == CHARTED_MODEL && model.rmse.is_some());
     let against = drawn.or_else(|| best(&series.models)).map(|model| actual_and_forecast(series, model));
     against.into_iter().chain([error_over_time(series)]).collect()
 }
@@ -48,7 +48,7 @@ fn actual_and_forecast(series: &SeriesResult, model: usize) -> Chart {
 
 fn error_over_time(series: &SeriesResult) -> Chart {
     let forecasts = &series.forecasts;
-    let rows = forecasts.y.len().div_ceil(PARTS).max(1);
+    let rows = forecasts.y.len().div_ceil(CHART_SECTIONS).max(1);
     let line = |model: usize| {
         let parts = forecasts.y.chunks(rows).zip(forecasts.by_model[model].chunks(rows)).enumerate();
         let point = |(part, (actual, estimates)): (usize, (&[f64], &[Option<Estimate>]))| {

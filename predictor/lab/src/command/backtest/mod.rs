@@ -30,7 +30,7 @@ mod charts;
 
 use std::time::Instant;
 
-use evenstep_report::output::{self, put, put_figures, put_page};
+use evenstep_report::output::{self, put, write_page, write_results};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub use args::Args;
@@ -52,22 +52,23 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     name_series(&mut traces);
     let results = judge(&traces, args)?;
-    put_figures(&text::table(&results), &results, &args.json, &[&args.csv, &args.report])?;
+    write_results(&text::table(&results), &results, &args.json, &[&args.csv, &args.report])?;
     if let Some(path) = &args.csv {
         put(path, &forecasts::csv(&results)?)?;
     }
-    put_page(&args.report, |asked| page::report(&results, asked))
+    write_page(&args.report, |asked| page::report(&results, asked))
 }
 
 fn judge(traces: &[Trace], args: &Args) -> anyhow::Result<Results> {
     let began = Instant::now();
     let clock = || began.elapsed().as_secs_f64();
-    let units = if args.identifies() { identify::units(traces, args) } else { rolling::units(traces, args) };
+    let units =
+        if args.is_identification() { identify::units(traces, args) } else { rolling::units(traces, args) };
     // Drawn only if standard error is a terminal.
     let bar = ProgressBar::with_draw_target(Some(units as u64), ProgressDrawTarget::stderr());
     bar.set_style(ProgressStyle::with_template("{bar:40} {pos}/{len} models on traces, {eta} left")?);
     let done_one = || bar.inc(1);
-    let run = if args.identifies() { identify::run } else { rolling::run };
+    let run = if args.is_identification() { identify::run } else { rolling::run };
     let results = run(traces, args, &clock, &done_one);
     bar.finish_and_clear();
     results

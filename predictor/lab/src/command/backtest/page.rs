@@ -8,7 +8,7 @@ use super::results::{MeanResult, ModelResult, Ratio, Results, SeriesResult, Step
 use super::text::best;
 
 /// Maximum number of series with a section; further series appear only in the means.
-const CHAPTERS_MAX: usize = 24;
+const SECTIONS_MAX: usize = 24;
 
 /// Returns the whole page. `asked` is the command line.
 pub fn report(results: &Results, asked: &str) -> Report {
@@ -23,11 +23,11 @@ pub fn report(results: &Results, asked: &str) -> Report {
         sections.push(Section::Table(step_times(results)));
         sections.push(Section::Charts(vec![charts::step_times(results)]));
     }
-    for series in results.series.iter().take(CHAPTERS_MAX) {
-        chapter(series, &mut sections);
+    for series in results.series.iter().take(SECTIONS_MAX) {
+        series_section(series, &mut sections);
     }
-    if results.series.len() > CHAPTERS_MAX {
-        let left_out = results.series.len() - CHAPTERS_MAX;
+    if results.series.len() > SECTIONS_MAX {
+        let left_out = results.series.len() - SECTIONS_MAX;
         sections.push(Section::Notice(format!(
             "{left_out} more series have no section; the means include them."
         )));
@@ -113,7 +113,7 @@ fn step_times(results: &Results) -> Table {
     Table::new("Step time relative to the oracle", description, &["model", "mean", "95th percentile"], rows)
 }
 
-fn chapter(series: &SeriesResult, sections: &mut Vec<Section>) {
+fn series_section(series: &SeriesResult, sections: &mut Vec<Section>) {
     let failures = series
         .models
         .iter()

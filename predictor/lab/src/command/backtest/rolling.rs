@@ -7,7 +7,7 @@ use super::args::Args;
 use super::results::{Estimate, Forecasts, ModelResult, Results, SeriesResult, means};
 use super::steps;
 use crate::backtest::{
-    Accuracy, Calibration, Clock, Job, ModelName, Plan, Point, Refits, Series, Setup, Track, roll,
+    Accuracy, Calibration, Clock, Job, ModelName, Plan, Point, Refits, Series, Setup, Track, walk_job,
 };
 use crate::trace::columns::Trace;
 
@@ -35,9 +35,9 @@ pub fn run(
     let walks: Vec<Walk<'_>> = traces.iter().map(|trace| walk(trace, &plan)).collect::<Result<_, _>>()?;
     let models = with_last(args.models());
     let jobs: Vec<&Job> = walks.iter().map(|walk| &walk.job).collect();
-    let teams = steps::teams(&jobs);
+    let group_into_jobs = steps::group_into_jobs(&jobs);
     let refits = |job: usize| {
-        let team = teams.iter().find(|team| team.contains(&job));
+        let team = group_into_jobs.iter().find(|team| team.contains(&job));
         refits(args, team.map(|team| steps::first_row(&jobs, team, &plan)))
     };
     let units: Vec<(usize, &ModelName)> =
@@ -46,7 +46,7 @@ pub fn run(
         let (walk, refits) = (&walks[*at], refits(*at));
         let setup = Setup { drivers: &walk.job.drivers, warmup_rows: &walk.warmup_rows, refits: &refits };
         let mut model = model.build(&setup).with_context(|| model.to_string())?;
-        let tracks = roll(&walk.job, model.as_mut(), &plan, clock)?;
+        let tracks = walk_job(&walk.job, model.as_mut(), &plan, clock)?;
         done_one();
         Ok(tracks)
     };

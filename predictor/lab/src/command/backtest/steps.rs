@@ -34,7 +34,7 @@ struct JobSteps {
 
 /// Groups traces into jobs. Each trace with several series is a job. If no trace has several, all together
 /// are one job. A single series is not a job.
-pub fn teams(jobs: &[&Job]) -> Vec<Vec<usize>> {
+pub fn group_into_jobs(jobs: &[&Job]) -> Vec<Vec<usize>> {
     if jobs.iter().any(|job| job.series.len() > 1) {
         return (0..jobs.len()).filter(|job| jobs[*job].series.len() > 1).map(|job| vec![job]).collect();
     }
@@ -58,7 +58,7 @@ pub fn judge(
     plan: &Plan,
     global_batch: impl Fn(usize) -> u64,
 ) -> anyhow::Result<Steps> {
-    let steps = teams(jobs)
+    let steps = group_into_jobs(jobs)
         .iter()
         .map(|team| {
             let workers: Vec<Worker<'_>> =

@@ -7,7 +7,7 @@ use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
 use evenstep_core::forecast::Loss;
 use evenstep_core::hedge::{ClaimCost, POOL_MAX};
 use evenstep_core::plan::{MIN_GAIN, Objective};
-use evenstep_report::output::{STANDARD, check_apart};
+use evenstep_report::output::{STANDARD, check_distinct};
 use evenstep_report::values::{between, not_negative, positive, share};
 
 use super::help::{EXAMPLES, LONG_ABOUT};
@@ -102,7 +102,7 @@ pub struct Args {
     /// When shares are requested: at the boundary of the iteration, or one iteration ahead, without the
     /// outcome of the previous one
     #[arg(long, value_enum, value_name = "WHEN", default_value = "boundary", help_heading = "Policies")]
-    pub ask: Ask,
+    pub ask: RequestTime,
     /// Hysteresis of evenstep: keep the shares if a change would shorten the step by less than this share
     /// [default: the service's]
     #[arg(long, value_name = "SHARE", value_parser = part, help_heading = "Policies")]
@@ -142,7 +142,7 @@ pub struct Args {
 
 /// When shares are requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Ask {
+pub enum RequestTime {
     /// After the previous iteration has ended.
     Boundary,
     /// When the previous iteration begins.
@@ -206,7 +206,7 @@ impl Args {
             }
         }
         let inputs: Vec<PathBuf> = self.trace.iter().chain(&self.cluster).cloned().collect();
-        check_apart(&[&self.json, &self.report], &inputs)?;
+        check_distinct(&[&self.json, &self.report], &inputs)?;
         match &self.cluster {
             Some(path) if path == Path::new(STANDARD) => Err("--cluster: cannot be read from standard \
                 input; name a file"
@@ -221,7 +221,7 @@ impl Args {
     }
 
     /// Returns how the time of recorded workers depends on the batch.
-    pub fn recorded_form(&self) -> RecordedForm {
+    pub fn curve_assumption(&self) -> RecordedForm {
         RecordedForm { fixed_share: self.fixed_share, saturation: self.saturation }
     }
 
@@ -249,7 +249,7 @@ impl Args {
             },
             min_chunk: self.min_chunk.unwrap_or(self.quantum).next_multiple_of(self.quantum),
             pool_max: usize::try_from(self.pool).unwrap_or(usize::MAX),
-            ahead: self.ask == Ask::Ahead,
+            ahead: self.ask == RequestTime::Ahead,
             networks: match self.networks {
                 Networks::Auto => workers.saturating_mul(iterations) <= NETWORK_CELLS_MAX,
                 Networks::Yes => true,

@@ -40,15 +40,15 @@ fn bars(results: &Results, name: &str, of: fn(&Summary) -> f64) -> Mark {
 }
 
 /// Time lost to the oracle since the end of the warm-up, by policy.
-pub fn behind(results: &Results, runs: &[Run]) -> Option<Chart> {
+pub fn time_lost(results: &Results, runs: &[Run]) -> Option<Chart> {
     let oracle = runs.iter().find(|run| run.policy == PolicyName::Oracle)?;
     let line = |run: &Run| {
-        let mut behind = 0.0;
-        let point = |(at, (took_s, oracle_s)): (usize, (&f64, &f64))| {
-            behind += took_s - oracle_s;
-            ((results.warmup + at) as f64, behind)
+        let mut time_lost = 0.0;
+        let point = |(at, (step_time_s, oracle_s)): (usize, (&f64, &f64))| {
+            time_lost += step_time_s - oracle_s;
+            ((results.warmup + at) as f64, time_lost)
         };
-        let points = run.took_s.iter().zip(&oracle.took_s).enumerate().map(point).collect();
+        let points = run.step_time_s.iter().zip(&oracle.step_time_s).enumerate().map(point).collect();
         Mark::Line { name: run.policy.to_string(), points, dashed: false }
     };
     Some(Chart {
@@ -64,11 +64,11 @@ pub fn behind(results: &Results, runs: &[Run]) -> Option<Chart> {
 pub fn cumulative(results: &Results, runs: &[Run]) -> Chart {
     let line = |run: &Run| {
         let mut sum = 0.0;
-        let point = |(at, took_s): (usize, &f64)| {
-            sum += took_s;
+        let point = |(at, step_time_s): (usize, &f64)| {
+            sum += step_time_s;
             ((results.warmup + at) as f64, sum)
         };
-        let points = run.took_s.iter().enumerate().map(point).collect();
+        let points = run.step_time_s.iter().enumerate().map(point).collect();
         Mark::Line { name: run.policy.to_string(), points, dashed: false }
     };
     Chart {

@@ -27,7 +27,7 @@ use crate::simulate::{PolicyName, Run, Settings, World, fit_one, walk};
 
 pub use args::Args;
 
-use evenstep_report::output::{self, put_figures, put_page};
+use evenstep_report::output::{self, write_page, write_results};
 use results::Results;
 
 /// Runs a simulation and writes the requested outputs. The flags must pass [`Args::check`].
@@ -38,14 +38,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     output::check(&[&args.json, &args.report])?;
     let world = source::world(args)?;
     let settings = args.settings(world.workers.len(), world.iterations);
-    let runs = walk_all(&world, &args.policies(), &settings)?;
+    let runs = run_policies(&world, &args.policies(), &settings)?;
     let results = Results::new(&world, &settings, args, &runs)?;
-    put_figures(&text::table(&results), &results, &args.json, &[&args.report])?;
-    put_page(&args.report, |asked| page::report(&results, &runs, &world, asked))
+    write_results(&text::table(&results), &results, &args.json, &[&args.report])?;
+    write_page(&args.report, |asked| page::report(&results, &runs, &world, asked))
 }
 
 /// Runs every requested policy, and the policies that they are compared with.
-fn walk_all(world: &World, asked: &[PolicyName], settings: &Settings) -> anyhow::Result<Vec<Run>> {
+fn run_policies(world: &World, asked: &[PolicyName], settings: &Settings) -> anyhow::Result<Vec<Run>> {
     let mut policies = asked.to_vec();
     policies.extend([PolicyName::Even, PolicyName::Oracle]);
     if slowest(world, settings).is_some() {

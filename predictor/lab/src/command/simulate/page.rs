@@ -27,7 +27,7 @@ pub fn report(results: &Results, runs: &[Run], world: &World, asked: &str) -> Re
     ];
     // Each chart takes the whole width, because a run is long.
     let long = [
-        charts::behind(results, runs),
+        charts::time_lost(results, runs),
         Some(charts::cumulative(results, runs)),
         charts::shares(results, runs, world),
     ];

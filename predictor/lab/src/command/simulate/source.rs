@@ -25,7 +25,7 @@ pub fn world(args: &Args) -> anyhow::Result<World> {
     let mut traces = read_all(&args.trace, &args.columns.choice(true)?)?;
     name_series(&mut traces);
     let jobs: Vec<Job> = traces.iter().map(|trace| trace.job().without_constant_drivers()).collect();
-    let mut world = World::recorded(&together(&jobs), args.recorded_form());
+    let mut world = World::recorded(&merge_jobs(&jobs), args.curve_assumption());
     if let Some(iterations) = iterations {
         anyhow::ensure!(
             iterations <= world.iterations,
@@ -42,7 +42,7 @@ pub fn world(args: &Args) -> anyhow::Result<World> {
 }
 
 /// Combines all series into one job. Drivers that a trace does not have are missing in its rows.
-fn together(jobs: &[Job]) -> Job {
+fn merge_jobs(jobs: &[Job]) -> Job {
     let mut drivers: Vec<String> = Vec::new();
     for name in jobs.iter().flat_map(|job| &job.drivers) {
         if !drivers.contains(name) {

@@ -8,12 +8,12 @@ use crate::tables::Backend;
 
 /// Result of a check of a whole store.
 #[derive(Debug, Serialize)]
-pub struct Checked {
+pub struct CheckResult {
     pub store: String,
     pub backend: Backend,
     pub schema: Schema,
     pub size_bytes: u64,
-    pub tables: Vec<CheckedTable>,
+    pub tables: Vec<TableResult>,
     /// Total number of faults, including those not listed in `findings`.
     pub faults: u64,
     pub findings: Vec<Finding>,
@@ -27,7 +27,7 @@ pub struct Schema {
 }
 
 #[derive(Debug, Serialize)]
-pub struct CheckedTable {
+pub struct TableResult {
     pub table: String,
     pub rows: u64,
     pub faults: u64,

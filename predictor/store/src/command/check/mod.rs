@@ -11,16 +11,16 @@ mod rules;
 
 use std::collections::BTreeMap;
 
-use evenstep_report::output::{put_text, put_value};
+use evenstep_report::output::{write_json, write_text};
 use indicatif::ProgressBar;
 
 use super::args::CheckArgs;
 use super::progress;
-use super::text::{address, counted, of_store};
+use super::text::{address, counted, with_store_context};
 use crate::address::Address;
 use crate::error::StoreError;
 use crate::tables::{Snapshot, Table};
-use findings::{Checked, CheckedTable, Finding, Schema};
+use findings::{CheckResult, Finding, Schema, TableResult};
 use rules::{Remark, judge};
 
 pub use rules::ModelReaders;
@@ -33,39 +33,39 @@ pub(super) async fn run(args: &CheckArgs, models: &ModelReaders) -> anyhow::Resu
     let address = address(&args.store.store)?;
     let checked = check(&address, models).await?;
     if args.json {
-        put_value(&checked)?;
+        write_json(&checked)?;
     } else {
-        put_text(&text::of(&checked))?;
+        write_text(&text::of(&checked))?;
     }
     anyhow::ensure!(checked.faults == 0, "store {address}: {}", counted(checked.faults, "fault"));
     Ok(())
 }
 
-async fn check(address: &Address, models: &ModelReaders) -> anyhow::Result<Checked> {
-    let mut snapshot = of_store(address, Snapshot::open(address).await)?;
+async fn check(address: &Address, models: &ModelReaders) -> anyhow::Result<CheckResult> {
+    let mut snapshot = with_store_context(address, Snapshot::open(address).await)?;
     let (found, known) = snapshot.schema();
-    let mut checked = Checked {
+    let mut checked = CheckResult {
         store: address.to_string(),
         backend: snapshot.backend(),
         schema: Schema { found, known },
-        size_bytes: of_store(address, snapshot.bytes().await)?,
+        size_bytes: with_store_context(address, snapshot.bytes().await)?,
         tables: Vec::new(),
         faults: 0,
         findings: Vec::new(),
         notes: BTreeMap::new(),
     };
-    for fault in of_store(address, snapshot.faults(FINDINGS_MAX).await)? {
+    for fault in with_store_context(address, snapshot.faults(FINDINGS_MAX).await)? {
         checked.faults += 1;
         checked.findings.push(Finding { table: fault.table, key: fault.key, rule: fault.rule });
     }
     for table in snapshot.tables().to_vec() {
-        of_store(address, checked.read(&mut snapshot, &table, models).await)?;
+        with_store_context(address, checked.read(&mut snapshot, &table, models).await)?;
     }
-    of_store(address, snapshot.close().await)?;
+    with_store_context(address, snapshot.close().await)?;
     Ok(checked)
 }
 
-impl Checked {
+impl CheckResult {
     /// Reads a table to its end, or up to the first page that cannot be read.
     async fn read(
         &mut self,
@@ -77,13 +77,13 @@ impl Checked {
         let mut read = Read { rows: 0, faults: 0, last: None };
         if let Err(error) = self.judge(snapshot, table, models, &mut read, &bar).await {
             // Fails, and ends the check, if the connection is lost.
-            snapshot.begin_again().await?;
+            snapshot.restart_snapshot().await?;
             let key = read.last.take().map_or_else(|| "the first row".into(), |key| format!("after {key}"));
-            self.tell(&mut read, table, key, format!("cannot be read: {error}"));
+            self.add_finding(&mut read, table, key, format!("cannot be read: {error}"));
         }
         bar.finish_and_clear();
         self.faults += read.faults;
-        self.tables.push(CheckedTable { table: table.name.clone(), rows: read.rows, faults: read.faults });
+        self.tables.push(TableResult { table: table.name.clone(), rows: read.rows, faults: read.faults });
         Ok(())
     }
 
@@ -103,7 +103,7 @@ impl Checked {
                 match judge(table, row, models) {
                     Ok(()) => {}
                     Err(Remark::Note(note)) => *self.notes.entry(note).or_default() += 1,
-                    Err(Remark::Fault(rule)) => self.tell(read, table, table.key_of(row), rule),
+                    Err(Remark::Fault(rule)) => self.add_finding(read, table, table.key_of(row), rule),
                 }
             }
             read.rows += page.len() as u64;
@@ -112,7 +112,7 @@ impl Checked {
         }
     }
 
-    fn tell(&mut self, read: &mut Read, table: &Table, key: String, rule: String) {
+    fn add_finding(&mut self, read: &mut Read, table: &Table, key: String, rule: String) {
         read.faults += 1;
         if read.faults <= u64::from(FINDINGS_MAX) {
             self.findings.push(Finding { table: table.name.clone(), key, rule });

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::tables::{Cell, Table};
 use evenstep_protocol::{
-    AllocateAnswer, JobId, JobSpec, JoinRequest, NodeId, NodeSample, Readings, WorkerId, WorkerOverride,
+    AllocateResponse, JobId, JobSpec, JoinRequest, NodeId, NodeSample, Readings, WorkerId, WorkerOverride,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -102,7 +102,7 @@ fn report(values: &Values<'_>) -> Result<(), Remark> {
 
 fn allocation(values: &Values<'_>) -> Result<(), Remark> {
     values.ids()?;
-    let answer: AllocateAnswer = values.json("answer")?;
+    let answer: AllocateResponse = values.json("answer")?;
     let named = (answer.job_id.as_str(), answer.iteration, answer.generation);
     let key = (values.text("job_id")?, values.count("iteration")?, values.count("generation")?);
     rule(named == key, || {

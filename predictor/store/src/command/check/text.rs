@@ -1,11 +1,11 @@
 //! Text output of `check`.
 
-use super::findings::Checked;
+use super::findings::CheckResult;
 use crate::command::text::{counted, size};
 use crate::tables::Backend;
 use evenstep_report::text::{aligned, line};
 
-pub fn of(checked: &Checked) -> String {
+pub fn of(checked: &CheckResult) -> String {
     let mut text = String::new();
     let backend = match checked.backend {
         Backend::Sqlite => "SQLite",

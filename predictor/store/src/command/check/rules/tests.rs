@@ -56,7 +56,7 @@ proptest! {
     /// Summaries of actual samples have no fault; a sum that no samples within the bounds can have is a
     /// fault.
     #[test]
-    fn summaries_of_samples_are_well(samples in prop::collection::vec(-1e6..1e6_f64, 1..50), minute in -9_i64..9_000_000) {
+    fn summaries_of_samples_are_correct(samples in prop::collection::vec(-1e6..1e6_f64, 1..50), minute in -9_i64..9_000_000) {
         let (sum, least, most) = (
             samples.iter().sum::<f64>(),
             samples.iter().copied().fold(f64::INFINITY, f64::min),
@@ -100,7 +100,7 @@ fn a_summary_of_a_worker_counts_what_it_can() {
 }
 
 #[test]
-fn names_are_checked_wherever_they_stand() {
+fn names_are_checked_in_every_position() {
     assert!(fault(judged("event", &[("job_id", text("a b"))])).contains("job id \"a b\""));
     assert!(fault(judged("event", &[("worker", text(""))])).contains("worker id"));
     assert_eq!(judged("later", &[("job_id", text("a b"))]), Ok(()), "an unknown table has no rules");

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// The work of the background job so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Spent {
+pub struct WorkDone {
     /// Number of samples.
     pub samples: u64,
     /// Number of pieces of work.
@@ -22,7 +22,7 @@ pub struct Spent {
     pub busy_s: f64,
 }
 
-impl Spent {
+impl WorkDone {
     /// Returns the difference to an earlier state.
     pub fn since(self, before: Self) -> Self {
         Self {
@@ -35,7 +35,7 @@ impl Spent {
 
 /// Controls when the background job may run. Initially closed.
 #[derive(Debug)]
-pub struct Door {
+pub struct WorkGate {
     open: AtomicBool,
     ended: AtomicBool,
     in_flight: AtomicUsize,
@@ -53,7 +53,7 @@ pub struct Door {
 /// No budget (as a duration: about 292 years).
 const UNBOUNDED: i64 = i64::MAX;
 
-impl Default for Door {
+impl Default for WorkGate {
     fn default() -> Self {
         Self {
             open: AtomicBool::new(false),
@@ -69,7 +69,7 @@ impl Default for Door {
     }
 }
 
-impl Door {
+impl WorkGate {
     /// Opens or closes the door. `in_flight` is the maximum number of pieces queued on a device.
     pub fn set(&self, open: bool, in_flight: usize) {
         self.in_flight.store(in_flight, Ordering::Relaxed);
@@ -95,8 +95,8 @@ impl Door {
     }
 
     /// Returns the work of the background job so far.
-    pub fn spent(&self) -> Spent {
-        Spent {
+    pub fn spent(&self) -> WorkDone {
+        WorkDone {
             samples: self.samples.load(Ordering::Relaxed),
             pieces: self.pieces.load(Ordering::Relaxed),
             busy_s: Duration::from_nanos(self.busy_ns.load(Ordering::Relaxed)).as_secs_f64(),
@@ -109,7 +109,7 @@ impl Door {
     }
 
     /// Sets the thread to wake when the door opens.
-    pub(super) fn attend(&self, thread: Thread) {
+    pub(super) fn set_waiting_thread(&self, thread: Thread) {
         // Only the code that starts the thread calls this, once.
         let _ = self.behind.set(thread);
     }
@@ -125,7 +125,7 @@ impl Door {
         self.wake();
     }
 
-    /// Waits until a piece may start. Returns false after [`Door::end`].
+    /// Waits until a piece may start. Returns false after [`WorkGate::end`].
     pub(super) fn wait(&self) -> bool {
         loop {
             if self.ended.load(Ordering::SeqCst) {
@@ -140,7 +140,7 @@ impl Door {
     }
 
     /// Records a finished piece and subtracts its time from the budget.
-    pub(super) fn spend(&self, samples: u64, took: Duration) {
+    pub(super) fn record_piece(&self, samples: u64, took: Duration) {
         let took_ns = i64::try_from(took.as_nanos()).unwrap_or(i64::MAX / 2);
         if self.left_ns.load(Ordering::SeqCst) != UNBOUNDED {
             self.left_ns.fetch_sub(took_ns, Ordering::SeqCst);

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use evenstep_core::gate::{Benchmark, Gate, Kind, Limit, ROUNDS_MAX};
 
-use super::Door;
+use super::WorkGate;
 
 /// Number of iterations without background work that the benchmark of the gate uses.
 pub const BENCHMARK_ITERATIONS: usize = 20;
@@ -29,8 +29,8 @@ impl Observer for () {
 
 /// Runs the benchmark first, then opens and closes the door by the decisions of the gate.
 #[derive(Debug)]
-pub struct Attendant {
-    door: Arc<Door>,
+pub struct GateController {
+    door: Arc<WorkGate>,
     limit: Limit,
     watch: Watch,
     /// Position of the current tasklet in the iteration, followed by its kind and start time.
@@ -46,10 +46,10 @@ enum Watch {
     Gate(Gate),
 }
 
-impl Attendant {
+impl GateController {
     /// Creates an attendant for this door, which stays closed for the first [`BENCHMARK_ITERATIONS`]
     /// iterations.
-    pub fn new(door: Arc<Door>, limit: Limit) -> Self {
+    pub fn new(door: Arc<WorkGate>, limit: Limit) -> Self {
         const { assert!(BENCHMARK_ITERATIONS <= ROUNDS_MAX) };
         let watch = Watch::Benchmark(0, Benchmark::default());
         Self { door, limit, watch, place: 0, kind: Kind::Compute, begun: Instant::now() }
@@ -71,7 +71,7 @@ impl Attendant {
     }
 }
 
-impl Observer for Attendant {
+impl Observer for GateController {
     fn iteration_begins(&mut self) {
         self.place = 0;
         if let Watch::Benchmark(begun, benchmark) = &mut self.watch {

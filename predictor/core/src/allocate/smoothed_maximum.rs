@@ -39,15 +39,15 @@ pub(super) fn blame(problem: &Problem<'_>, scenarios: &Scenarios, start: &[u64])
     let mut rounds = Rounds::new(problem.shares);
     for sharpness in SHARPNESS {
         for _ in 0..ROUNDS {
-            let sum_s = rounds.lay(scenarios, &batches, sharpness);
+            let sum_s = rounds.compute_gradients(scenarios, &batches, sharpness);
             if sum_s < best.0 {
                 best = (sum_s, batches.clone());
             }
-            step(problem, &mut batches, &rounds.blames, sharpness);
+            step(problem, &mut batches, &rounds.gradients, sharpness);
             scale(problem, &mut batches);
         }
     }
-    let sum_s = rounds.lay(scenarios, &batches, *SHARPNESS.end());
+    let sum_s = rounds.compute_gradients(scenarios, &batches, *SHARPNESS.end());
     if sum_s < best.0 { batches } else { best.1 }
 }
 
@@ -58,27 +58,27 @@ struct Rounds<'a> {
     compute_s: Vec<f64>,
     powers: Vec<f64>,
     /// Sums over scenarios of a worker's blame times its factor.
-    blames: Vec<f64>,
+    gradients: Vec<f64>,
 }
 
 impl<'a> Rounds<'a> {
     fn new(shares: &'a [Share]) -> Self {
         let zeros = vec![0.0; shares.len()];
         let communication = shares.iter().map(|share| share.communication).collect();
-        Self { shares, communication, compute_s: zeros.clone(), powers: zeros.clone(), blames: zeros }
+        Self { shares, communication, compute_s: zeros.clone(), powers: zeros.clone(), gradients: zeros }
     }
 
     /// Computes the blame for these batches. Returns the sum over scenarios of the time of the slowest
     /// worker.
-    fn lay(&mut self, scenarios: &Scenarios, batches: &[f64], sharpness: u32) -> f64 {
+    fn compute_gradients(&mut self, scenarios: &Scenarios, batches: &[f64], sharpness: u32) -> f64 {
         for ((compute_s, share), batch) in self.compute_s.iter_mut().zip(self.shares).zip(batches) {
             *compute_s = share.curve.time_of(*batch);
         }
-        self.blames.fill(0.0);
-        scenarios.rows().map(|factors| self.lay_one(factors, sharpness)).sum()
+        self.gradients.fill(0.0);
+        scenarios.rows().map(|factors| self.add_gradients(factors, sharpness)).sum()
     }
 
-    fn lay_one(&mut self, factors: &[f64], sharpness: u32) -> f64 {
+    fn add_gradients(&mut self, factors: &[f64], sharpness: u32) -> f64 {
         let columns = factors.iter().zip(&self.compute_s).zip(&self.communication);
         for (power, ((factor, compute_s), communication)) in self.powers.iter_mut().zip(columns) {
             *power = communication.finish_s(factor * compute_s);
@@ -86,7 +86,7 @@ impl<'a> Rounds<'a> {
         let latest_s = largest(&self.powers).max(f64::MIN_POSITIVE);
         let sum = raise(&mut self.powers, 1.0 / latest_s, sharpness);
         let part = 1.0 / sum;
-        for (blame, (power, factor)) in self.blames.iter_mut().zip(self.powers.iter().zip(factors)) {
+        for (blame, (power, factor)) in self.gradients.iter_mut().zip(self.powers.iter().zip(factors)) {
             *blame += part * power * factor;
         }
         latest_s
@@ -130,14 +130,14 @@ fn raise(values: &mut [f64], scale: f64, sharpness: u32) -> f64 {
 }
 
 /// Divides each batch by the p-th root of the ratio of its slope to the mean slope.
-fn step(problem: &Problem<'_>, batches: &mut [f64], blames: &[f64], sharpness: u32) {
+fn step(problem: &Problem<'_>, batches: &mut [f64], gradients: &[f64], sharpness: u32) {
     let even = problem.whole as f64 / batches.len() as f64;
     let width = (SLOPE_SHARE * even).max(problem.quantum as f64);
     let slope = |((batch, blame), share): ((&f64, &f64), &Share)| {
         let finish_s = |amount: f64| share.communication.finish_s(share.curve.time_of(amount));
         blame * (finish_s(batch + width) - finish_s(*batch)) / width
     };
-    let slopes: Vec<f64> = batches.iter().zip(blames).zip(problem.shares).map(slope).collect();
+    let slopes: Vec<f64> = batches.iter().zip(gradients).zip(problem.shares).map(slope).collect();
     let weighted: f64 = slopes.iter().zip(batches.iter()).map(|(slope, batch)| slope * batch).sum();
     let mean = (weighted / problem.whole.max(1) as f64).max(f64::MIN_POSITIVE);
     let root = 0.5f64.powi(sharpness as i32);

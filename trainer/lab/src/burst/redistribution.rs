@@ -27,7 +27,7 @@ pub struct Move {
 /// Each rank only sends, only receives, or does neither. Executing the moves one after another in this order
 /// therefore cannot deadlock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Crossing {
+pub struct Redistribution {
     /// Number of samples that each rank keeps, by rank: the first of its samples.
     pub kept: Vec<i64>,
     /// Moves in order. They take a rank's samples after the kept ones, and append received samples there.
@@ -52,7 +52,7 @@ impl Layout {
     }
 
     /// Returns the layout with these shares that needs the fewest moved samples, and the moves.
-    pub fn next(&self, shares: &[u64]) -> (Self, Crossing) {
+    pub fn next(&self, shares: &[u64]) -> (Self, Redistribution) {
         let has = |rank: usize| shares.get(rank).map_or(0, |&share| share as usize);
         let mut ranks = self.0.clone();
         let mut spare = Vec::new();
@@ -73,7 +73,7 @@ impl Layout {
                 }
             }
         }
-        (Self(ranks), Crossing { kept, moves })
+        (Self(ranks), Redistribution { kept, moves })
     }
 
     /// Returns the samples of a rank.
@@ -82,7 +82,7 @@ impl Layout {
     }
 }
 
-impl Crossing {
+impl Redistribution {
     /// Returns the reverse moves: each sent sample is received.
     #[must_use]
     pub fn back(&self) -> Self {
@@ -96,7 +96,7 @@ impl Crossing {
     }
 
     /// Returns whether this rank sends or receives samples.
-    pub fn concerns(&self, rank: usize) -> bool {
+    pub fn involves(&self, rank: usize) -> bool {
         self.moves.iter().any(|step| step.from == rank || step.to == rank)
     }
 }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stays_in_place_is_not_moved() {
+    fn local_activations_are_not_moved() {
         let one = Layout::first(&[8], 4);
         let (two, first) = one.next(&[4, 4]);
         assert_eq!((two.of(0), two.of(1)), (&[0, 1, 2, 3][..], &[4, 5, 6, 7][..]));
