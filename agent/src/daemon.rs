@@ -100,7 +100,7 @@ pub async fn run(
     let spool = Arc::new(Mutex::new(Spool::open(&config.spool_dir, config.spool_bytes_max, life.clone())?));
     let uplink_state = Arc::new(Mutex::new(UplinkState::default()));
     let mut watch = WatchList::default();
-    config.watch_pids.iter().for_each(|pid| watch.ask(*pid));
+    config.watch_pids.iter().for_each(|pid| watch.watch(*pid));
     let shared = Arc::new(Shared {
         life,
         cores: Host::cores(),

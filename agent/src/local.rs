@@ -179,7 +179,7 @@ async fn sample(State(local): State<Local>, query: Result<Query<SampleQuery>, Qu
         }
         let mut watch = lock(&local.shared.watch);
         if !watch.contains(pid) {
-            watch.ask(pid);
+            watch.watch(pid);
         }
     }
     let Reading { window_s, readings, missing } = reading;

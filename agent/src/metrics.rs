@@ -203,7 +203,7 @@ mod tests {
     fn exactly_the_readings_are_exposed() {
         let mut sampler = Sampler::for_machine();
         let mut watch = WatchList::default();
-        watch.ask(std::process::id());
+        watch.watch(std::process::id());
         let start = Instant::now();
         sampler.sample(start, 1, &mut watch);
         let sample = sampler.sample(start + Duration::from_secs(1), 2, &mut watch);

@@ -169,7 +169,7 @@ mod tests {
     fn missing_readings_are_counted_and_never_zero() {
         let mut sampler = Sampler::for_machine();
         let mut watch = WatchList::default();
-        watch.ask(std::process::id());
+        watch.watch(std::process::id());
         let start = Instant::now();
         let first = sampler.sample(start, 1, &mut watch);
         assert!(
@@ -188,7 +188,7 @@ mod tests {
     fn a_missing_process_is_reported_once_and_then_no_longer_watched() {
         let mut sampler = Sampler::for_machine();
         let mut watch = WatchList::default();
-        watch.ask(u32::MAX - 1);
+        watch.watch(u32::MAX - 1);
         let sample = sampler.sample(Instant::now(), 1, &mut watch);
         assert!(sample.processes[0].readings.is_empty() && !sample.processes[0].missing.is_empty());
         assert!(sampler.sample(Instant::now(), 2, &mut watch).processes.is_empty());

@@ -12,7 +12,7 @@ pub struct WatchList {
 
 impl WatchList {
     /// Adds `pid`, or moves it to the end of the list.
-    pub fn ask(&mut self, pid: u32) {
+    pub fn watch(&mut self, pid: u32) {
         self.remove(pid);
         if self.pids.len() >= WATCHED_MAX {
             let dropped = self.pids.remove(0);
@@ -48,10 +48,10 @@ mod tests {
     fn the_least_recently_used_process_is_evicted() {
         let mut watch = WatchList::default();
         for pid in 0..WATCHED_MAX as u32 {
-            watch.ask(pid);
+            watch.watch(pid);
         }
-        watch.ask(0);
-        watch.ask(1000);
+        watch.watch(0);
+        watch.watch(1000);
         assert!(watch.contains(0) && !watch.contains(1) && watch.contains(1000));
         assert_eq!(watch.pids().count(), WATCHED_MAX);
     }

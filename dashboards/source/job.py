@@ -155,7 +155,7 @@ def loop():
         lines("Step time", "Median and 99th percentile of the time from the start of an iteration to the end of the optimizer step.",
               SECONDS, [query(f"histogram_quantile(0.5, {step})", "p50"), query(f"histogram_quantile(0.99, {step})", "p99")], lowest=0),
         lines("Allocation wait", "Share of the step time spent waiting for the allocation. Prefetching keeps it near 0.", RATIO,
-              [query(f"{rate('ask_seconds')} / sum(rate(evenstep_trainer_step_duration_seconds_sum{{{JOB_ONLY}}}[$__rate_interval]))",
+              [query(f"{rate('request_seconds')} / sum(rate(evenstep_trainer_step_duration_seconds_sum{{{JOB_ONLY}}}[$__rate_interval]))",
                      "asking")], thresholds=steps((0.02, ORANGE), (0.1, RED)), lowest=0),
         lines("Missed allocations", "Iterations per second that reused the previous allocation because the predictor was unreachable or late.", "cps",
               [query(rate("allocations_missed"), "missed")], thresholds=steps((0.01, ORANGE), (1, RED)), lowest=0),

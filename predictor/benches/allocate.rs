@@ -54,11 +54,11 @@ fn main() {
             asker.call("POST", &format!("/v1/jobs/{job}/workers"), &join);
         }
         for iteration in 0..WARM_UP {
-            asker.call("POST", "/allocate", &ask(job, iteration));
+            asker.call("POST", "/allocate", &allocate_request(job, iteration));
         }
     }
-    let answer = asker.call("POST", "/allocate", &ask("bench", WARM_UP));
-    let hedged = asker.call("POST", "/allocate", &ask("hedged", WARM_UP));
+    let answer = asker.call("POST", "/allocate", &allocate_request("bench", WARM_UP));
+    let hedged = asker.call("POST", "/allocate", &allocate_request("hedged", WARM_UP));
     assert!(hedged.contains("\"tail\""), "noise of 10 % should lead to a tail: {hedged}");
     let bare = runtime.block_on(bare_handler(answer.clone()));
     let mut bare_asker = KeptAliveConnection::to(bare);
@@ -67,12 +67,12 @@ fn main() {
     let (mut handler, mut commit, mut allocate, mut again, mut hedge) =
         (vec![], vec![], vec![], vec![], vec![]);
     for round in 0..rounds {
-        let body = ask("bench", WARM_UP + 1 + round);
+        let body = allocate_request("bench", WARM_UP + 1 + round);
         handler.push(timed(|| bare_asker.call("POST", "/", &body)));
         commit.push(timed(|| runtime.block_on(bare_commit(&mut database, round, &answer))));
         allocate.push(timed(|| asker.call("POST", "/allocate", &body)));
         again.push(timed(|| asker.call("POST", "/allocate", &body)));
-        let body = ask("hedged", WARM_UP + 1 + round);
+        let body = allocate_request("hedged", WARM_UP + 1 + round);
         hedge.push(timed(|| asker.call("POST", "/allocate", &body)));
     }
     let rows =
@@ -98,7 +98,7 @@ fn main() {
         again[1] / handler[1]
     );
 
-    let body = ask("bench", WARM_UP + rounds);
+    let body = allocate_request("bench", WARM_UP + rounds);
     let path = format!("/allocate?job_id=bench&iteration={}", WARM_UP + rounds);
     println!("\n{CLIENTS} connections, requests per second, client included, best of three, alternating");
     let mut best = [0.0f64; 3];
@@ -124,7 +124,7 @@ fn main() {
 
 /// A request for an iteration with the reports of the previous one: speeds that vary, and the drivers of a
 /// trainer.
-fn ask(job: &str, iteration: usize) -> String {
+fn allocate_request(job: &str, iteration: usize) -> String {
     let report = |worker: usize| {
         let noise = 1.0 + 0.1 * (((iteration * 7 + worker * 13) % 17) as f64 / 17.0 - 0.5);
         let (before, time, wave) = (iteration - 1, 0.1 * noise, (iteration % 10) as f64 / 10.0);

@@ -84,7 +84,7 @@ impl Browser {
         } } });
         let server = format!("http://127.0.0.1:{port}");
         let begun =
-            ask(&agent, &Method::POST, &format!("{server}/session"), Some(&wanted)).expect("a session");
+            send(&agent, &Method::POST, &format!("{server}/session"), Some(&wanted)).expect("a session");
         let session = format!("{server}/session/{}", begun["sessionId"].as_str().expect("a session's id"));
         let browser = Self { agent, session, _driver: driver, _profile: profile };
         browser.resize(DESKTOP);
@@ -224,7 +224,7 @@ impl Browser {
     }
 
     fn try_post(&self, path: &str, body: &Value) -> Result<Value, String> {
-        ask(&self.agent, &Method::POST, &format!("{}{path}", self.session), Some(body))
+        send(&self.agent, &Method::POST, &format!("{}{path}", self.session), Some(body))
     }
 }
 
@@ -232,11 +232,11 @@ impl Drop for Browser {
     /// Chromium is a child of the driver and ends with the session.
     fn drop(&mut self) {
         // Fails only if the driver has crashed.
-        let _ = ask(&self.agent, &Method::DELETE, &self.session, None);
+        let _ = send(&self.agent, &Method::DELETE, &self.session, None);
     }
 }
 
-fn ask(agent: &Agent, method: &Method, url: &str, body: Option<&Value>) -> Result<Value, String> {
+fn send(agent: &Agent, method: &Method, url: &str, body: Option<&Value>) -> Result<Value, String> {
     let answer = match (method, body) {
         (&Method::DELETE, _) => agent.delete(url).call(),
         (_, body) => agent.post(url).send_json(body),

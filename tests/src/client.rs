@@ -102,7 +102,7 @@ impl Client {
     }
 
     /// Sends a request, and follows redirects if the client follows them.
-    fn ask(
+    fn send(
         &self,
         path: &str,
         send: impl Fn(&str) -> Result<Response<Body>, ureq::Error>,
@@ -125,7 +125,7 @@ impl Client {
     /// # Errors
     /// The server does not respond.
     pub fn try_get(&self, path: &str) -> Result<Reply, ureq::Error> {
-        self.ask(path, |url| self.agent.get(url).header("authorization", self.authorization()).call())
+        self.send(path, |url| self.agent.get(url).header("authorization", self.authorization()).call())
     }
 
     /// Sends `DELETE`.
@@ -138,12 +138,12 @@ impl Client {
     /// # Errors
     /// The server does not respond.
     pub fn try_delete(&self, path: &str) -> Result<Reply, ureq::Error> {
-        self.ask(path, |url| self.agent.delete(url).header("authorization", self.authorization()).call())
+        self.send(path, |url| self.agent.delete(url).header("authorization", self.authorization()).call())
     }
 
     /// Sends `PUT` with JSON.
     pub fn put(&self, path: &str, body: &impl Serialize) -> Reply {
-        self.ask(path, |url| {
+        self.send(path, |url| {
             self.agent.put(url).header("authorization", self.authorization()).send_json(body)
         })
         .unwrap_or_else(|error| panic!("PUT {path}: {error}"))
@@ -159,13 +159,13 @@ impl Client {
     /// # Errors
     /// The server does not respond.
     pub fn try_post(&self, path: &str, body: &impl Serialize) -> Result<Reply, ureq::Error> {
-        self.ask(path, |url| self.agent.post(url).send_json(body))
+        self.send(path, |url| self.agent.post(url).send_json(body))
     }
 
     /// Sends `POST` with any text.
     pub fn post_text(&self, path: &str, body: &str) -> Reply {
         let send = |url: &str| self.agent.post(url).content_type("application/json").send(body);
-        self.ask(path, send).unwrap_or_else(|error| panic!("POST {path}: {error}"))
+        self.send(path, send).unwrap_or_else(|error| panic!("POST {path}: {error}"))
     }
 
     /// Creates or changes a job.

@@ -66,7 +66,7 @@ impl Prometheus {
     ///
     /// # Errors
     /// The query is invalid or cannot be executed; returns Prometheus' message.
-    pub fn ask(&self, path: &str, parameters: &[(&str, &str)]) -> Result<Value, String> {
+    pub fn send(&self, path: &str, parameters: &[(&str, &str)]) -> Result<Value, String> {
         let request = self.agent.get(format!("{}{path}", self.url)).query_pairs(parameters.iter().copied());
         let mut response = request.call().map_err(|error| error.to_string())?;
         let text = response.body_mut().with_config().limit(1 << 30).read_to_string();
@@ -86,7 +86,7 @@ impl Prometheus {
         let at = at_s.map(|at| at.to_string());
         let mut parameters = vec![("query", expr)];
         parameters.extend(at.as_deref().map(|at| ("time", at)));
-        self.ask("/api/v1/query", &parameters).map(|data| series(&data))
+        self.send("/api/v1/query", &parameters).map(|data| series(&data))
     }
 
     /// Evaluates an expression over a range of time, in steps.
@@ -96,7 +96,7 @@ impl Prometheus {
     pub fn range(&self, expr: &str, (from_s, to_s): (f64, f64), step_s: f64) -> Result<Vec<Series>, String> {
         let times = [from_s, to_s, step_s].map(|time| time.to_string());
         let parameters = [("query", expr), ("start", &times[0]), ("end", &times[1]), ("step", &times[2])];
-        self.ask("/api/v1/query_range", &parameters).map(|data| series(&data))
+        self.send("/api/v1/query_range", &parameters).map(|data| series(&data))
     }
 
     /// Returns the values of a label in the series of a selector.
@@ -104,7 +104,7 @@ impl Prometheus {
     /// # Errors
     /// The selector is invalid.
     pub fn label_values(&self, selector: &str, label: &str) -> Result<Vec<String>, String> {
-        let data = self.ask(&format!("/api/v1/label/{label}/values"), &[("match[]", selector)])?;
+        let data = self.send(&format!("/api/v1/label/{label}/values"), &[("match[]", selector)])?;
         Ok(serde_json::from_value(data).expect("strings"))
     }
 }

@@ -83,7 +83,7 @@ fn measure(jobs: usize, commits: usize, postgres: Option<&str>) -> [[f64; 2]; 2]
         predictor.url.trim_start_matches("http://").parse().expect("the address of the predictor");
     let mut ranks: Vec<RankZero> = (0..jobs).map(|job| RankZero::new(address, job)).collect();
     // Bytes stored per round: the response and the reports.
-    let kept = ranks[0].ask().len() + ask("job-0", WARM_UP).len();
+    let kept = ranks[0].request().len() + allocate_request("job-0", WARM_UP).len();
     let committer = |_| match &database {
         Some(database) => Committer::postgres(&database.url(), kept),
         None => Committer::sqlite(&folder.path().join("bare.db"), kept),
@@ -93,7 +93,7 @@ fn measure(jobs: usize, commits: usize, postgres: Option<&str>) -> [[f64; 2]; 2]
     let each = (commits / jobs / BLOCKS).max(1);
     for _ in 0..BLOCKS {
         bare.extend(at_once(&mut committers, each, Committer::commit));
-        allocate.extend(at_once(&mut ranks, each, |asker| drop(asker.ask())));
+        allocate.extend(at_once(&mut ranks, each, |rank| drop(rank.request())));
     }
     [percentiles(&mut bare), percentiles(&mut allocate)]
 }
@@ -137,16 +137,16 @@ impl RankZero {
             let join = format!(r#"{{"worker":"node/{worker}"}}"#);
             connected.call("POST", &format!("/v1/jobs/{job}/workers"), &join);
         }
-        let mut asker = Self { connected, job, iteration: 0 };
+        let mut rank = Self { connected, job, iteration: 0 };
         for _ in 0..WARM_UP {
-            asker.ask();
+            rank.request();
         }
-        asker
+        rank
     }
 
     /// Requests the next iteration.
-    fn ask(&mut self) -> String {
-        let request = request("POST", "/allocate", &ask(&self.job, self.iteration));
+    fn request(&mut self) -> String {
+        let request = request("POST", "/allocate", &allocate_request(&self.job, self.iteration));
         let answer = self.connected.send(&request);
         assert_eq!(answer.status, 200, "{}", answer.body);
         self.iteration += 1;
@@ -155,7 +155,7 @@ impl RankZero {
 }
 
 /// A request for an iteration with the reports of the previous one.
-fn ask(job: &str, iteration: usize) -> String {
+fn allocate_request(job: &str, iteration: usize) -> String {
     let report = |worker: usize| {
         let noise = 1.0 + 0.1 * (((iteration * 7 + worker * 13) % 17) as f64 / 17.0 - 0.5);
         let (before, time, wave) = (iteration - 1, 0.1 * noise, (iteration % 10) as f64 / 10.0);

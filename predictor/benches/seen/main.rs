@@ -64,8 +64,8 @@ fn main() {
     let address: SocketAddr =
         predictor.url.trim_start_matches("http://").parse().expect("the address of the predictor");
     for job in 0..args.workers / WORKERS {
-        let mut asker = RankZero::new(address, format!("seen-{job}"), WORKERS);
-        (0..WARM_UP).for_each(|_| asker.ask());
+        let mut rank = RankZero::new(address, format!("seen-{job}"), WORKERS);
+        (0..WARM_UP).for_each(|_| rank.request());
     }
     let mut scraper = KeptAliveConnection::to(address);
     let scrape = request("GET", "/metrics", "");
@@ -78,13 +78,13 @@ fn main() {
         bytes / 1000
     );
 
-    let mut asker = RankZero::new(address, "asking".into(), TRAINING_WORKERS);
-    (0..WARM_UP).for_each(|_| asker.ask());
+    let mut rank = RankZero::new(address, "asking".into(), TRAINING_WORKERS);
+    (0..WARM_UP).for_each(|_| rank.request());
     let (mut alone, mut seen) = (Vec::new(), Vec::new());
     for _ in 0..BLOCKS {
-        alone.extend((0..args.asks).map(|_| timed(|| asker.ask())));
+        alone.extend((0..args.asks).map(|_| timed(|| rank.request())));
         seen.extend(while_observed(address, &args, || {
-            (0..args.asks).map(|_| timed(|| asker.ask())).collect()
+            (0..args.asks).map(|_| timed(|| rank.request())).collect()
         }));
     }
     let (alone, seen) = (percentiles(&mut alone), percentiles(&mut seen));
@@ -176,7 +176,7 @@ impl RankZero {
     }
 
     /// Requests the next iteration, with the reports of the previous one.
-    fn ask(&mut self) {
+    fn request(&mut self) {
         let report = |worker: usize| {
             let noise = 1.0 + 0.1 * (((self.iteration * 7 + worker * 13) % 17) as f64 / 17.0 - 0.5);
             let (before, time) = (self.iteration - 1, 0.1 * noise);

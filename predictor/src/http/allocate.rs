@@ -22,7 +22,7 @@ use crate::jobs::{Allocated, ResponseBytes, WORKERS_MAX};
 const COSTS_MAX: u64 = 65_536;
 
 pub fn router() -> OpenApiRouter<Api> {
-    OpenApiRouter::new().routes(routes!(ask, answered))
+    OpenApiRouter::new().routes(routes!(post_allocation, get_allocation))
 }
 
 /// Request the allocation of an iteration, and report earlier iterations.
@@ -43,7 +43,7 @@ pub fn router() -> OpenApiRouter<Api> {
         (status = 503, description = "Paused, or the store failed; Retry-After is the time to wait, in seconds", body = Problem),
     )
 )]
-async fn ask(
+async fn post_allocation(
     State(api): State<Api>,
     Json(request): Json<AllocateRequest>,
 ) -> Result<Response, ErrorResponse> {
@@ -79,7 +79,7 @@ struct IterationQuery {
         (status = 410, description = "The iteration was deleted by retention", body = Problem),
     )
 )]
-async fn answered(
+async fn get_allocation(
     State(api): State<Api>,
     InQuery(which): InQuery<IterationQuery>,
 ) -> Result<Response, ErrorResponse> {

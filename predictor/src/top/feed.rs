@@ -163,7 +163,7 @@ impl StreamThread {
     }
 
     fn open(&self) -> Result<Stream<impl Read + use<>>, End> {
-        self.ask(&self.path()).map(|body| Stream::new(body.into_reader()))
+        self.send(&self.path()).map(|body| Stream::new(body.into_reader()))
     }
 
     /// Forwards the events of a stream until it ends.
@@ -217,14 +217,14 @@ impl StreamThread {
     /// Reads a path and forwards its value. After a failure the previous value stays, and the stream reports
     /// that the connection is lost.
     fn fetch<T: DeserializeOwned>(&self, path: &str, heard: impl FnOnce(T) -> StreamEvent) {
-        let Ok(mut body) = self.ask(path) else { return };
+        let Ok(mut body) = self.send(path) else { return };
         if let Ok(value) = body.with_config().limit(RESPONSE_BYTES_MAX).read_json() {
             self.say(heard(value));
         }
     }
 
     /// Requests a path from the first server that responds.
-    fn ask(&self, path: &str) -> Result<ureq::Body, End> {
+    fn send(&self, path: &str) -> Result<ureq::Body, End> {
         let answer = self.failover.request(path, |attempt| {
             let answer = match self.source.http.get(format!("{}{path}", attempt.server)).call() {
                 Ok(answer) => answer,

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use evenstep_protocol::JobSpec;
 use evenstep_tests::wait::until;
 
-use crate::support::{Service, ask, join_all};
+use crate::support::{Service, allocate_request, join_all};
 use crate::telemetry::batch;
 
 /// Size limit of a body.
@@ -52,7 +52,7 @@ fn telemetry_beyond_its_limit_is_rejected_and_other_requests_continue() {
     waits.read_to_string(&mut rest).unwrap();
     assert!(rest.to_ascii_lowercase().contains("connection: close"), "{rest}");
 
-    assert_eq!(client.allocate(&ask("job", generation, 0)).status, 200);
+    assert_eq!(client.allocate(&allocate_request("job", generation, 0)).status, 200);
     assert_eq!(client.get("/readyz").status, 200);
     assert_eq!(client.samples("node", 10).samples.len(), 0);
     drop(begun.pop());

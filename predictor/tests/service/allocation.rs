@@ -6,7 +6,7 @@ use evenstep_protocol::{
 };
 use evenstep_tests::Client;
 
-use crate::support::{Service, allocate_request_with_reports, ask, join_all, report, worker_id};
+use crate::support::{Service, allocate_request, allocate_request_with_reports, join_all, report, worker_id};
 
 fn batches(answer: &AllocateResponse) -> Vec<u64> {
     answer.allocations.iter().map(|share| share.local_batch).collect()
@@ -38,8 +38,8 @@ fn out_of_memory_is_remembered_and_planned_again_at_once() {
     service.client.put_job("job", &JobSpec::new(60));
     let client = &service.client;
     let generation = join_all(client, "job", 2);
-    assert_eq!(batches(&client.allocate(&ask("job", generation, 0)).json()), [30, 30]);
-    client.allocate(&ask("job", generation, 1));
+    assert_eq!(batches(&client.allocate(&allocate_request("job", generation, 0)).json()), [30, 30]);
+    client.allocate(&allocate_request("job", generation, 1));
 
     let oom = |client: &Client, iteration, local_batch| {
         client.post("/v1/jobs/job/workers/node%2F1/oom", &OomReport { iteration, local_batch })
@@ -47,13 +47,16 @@ fn out_of_memory_is_remembered_and_planned_again_at_once() {
     let capped: OomResponse = oom(client, 0, 30).json();
     assert_eq!((capped.max_local_batch, capped.generation), (27, generation + 1));
     assert_eq!(oom(client, 0, 30).json::<OomResponse>(), capped, "a repeated report has no effect");
-    client.allocate(&ask("job", generation, 0)).problem(409, "stale-generation");
-    let again: AllocateResponse = client.allocate(&ask("job", capped.generation, 0)).json();
+    client.allocate(&allocate_request("job", generation, 0)).problem(409, "stale-generation");
+    let again: AllocateResponse = client.allocate(&allocate_request("job", capped.generation, 0)).json();
     assert_eq!((batches(&again), again.generation), (vec![33, 27], capped.generation));
 
     service.kill_and_restart();
     let client = &service.client;
-    assert_eq!(client.allocate(&ask("job", capped.generation, 0)).json::<AllocateResponse>(), again);
+    assert_eq!(
+        client.allocate(&allocate_request("job", capped.generation, 0)).json::<AllocateResponse>(),
+        again
+    );
     let cap = workers(client)[1].cap.unwrap();
     assert_eq!((cap.max_local_batch, cap.because), (27, CapReason::OutOfMemory));
 
@@ -61,12 +64,12 @@ fn out_of_memory_is_remembered_and_planned_again_at_once() {
     let lower: OomResponse = oom(client, 0, 20).json();
     assert_eq!(lower.max_local_batch, 18);
     client.put_job("job", &JobSpec { max_local_batch: Some(40), ..JobSpec::new(60) });
-    let problem = client.allocate(&ask("job", lower.generation, 0)).problem(422, "infeasible");
+    let problem = client.allocate(&allocate_request("job", lower.generation, 0)).problem(422, "infeasible");
     assert_eq!((problem.global_batch, problem.sum_of_caps), (Some(60), Some(58)));
     // With accumulation, caps only bound a micro-batch.
     let accumulating = JobSpec { max_local_batch: Some(40), accumulation: true, ..JobSpec::new(60) };
     client.put_job("job", &accumulating);
-    let answer: AllocateResponse = client.allocate(&ask("job", lower.generation, 0)).json();
+    let answer: AllocateResponse = client.allocate(&allocate_request("job", lower.generation, 0)).json();
     assert_eq!(batches(&answer), [30, 30]);
     let micro: Vec<Option<u64>> = answer.allocations.iter().map(|share| share.micro_batch).collect();
     assert_eq!(micro, [None, Some(18)]);
@@ -90,14 +93,14 @@ fn caps_follow_from_reported_peaks() {
         client.post("/v1/jobs/job/workers", &request);
     }
     for (iteration, batch) in [(1, 20), (2, 50)] {
-        let mut request = ask("job", 2, iteration);
+        let mut request = allocate_request("job", 2, iteration);
         request.reports = vec![report(0, iteration - 1, batch, 100.0)];
         request.reports[0].peak_memory_bytes = Some(100 + 10 * batch);
         assert_eq!(client.allocate(&request).status, 200);
     }
     let cap = workers(client)[0].cap.unwrap();
     assert_eq!((cap.max_local_batch, cap.because), (80, CapReason::PeakMemory));
-    let answer: AllocateResponse = client.allocate(&ask("job", 2, 3)).json();
+    let answer: AllocateResponse = client.allocate(&allocate_request("job", 2, 3)).json();
     assert_eq!(batches(&answer), [80, 120]);
 }
 
@@ -109,7 +112,7 @@ fn an_operator_pins_pauses_and_lifts() {
     let generation = join_all(&service.client, "job", 3);
     let pinned = WorkerOverride { pinned_local_batch: Some(8), ..WorkerOverride::default() };
     assert_eq!(service.client.put(url, &pinned).status, 204);
-    service.client.allocate(&ask("job", generation, 0));
+    service.client.allocate(&allocate_request("job", generation, 0));
     service.kill_and_restart();
     let client = &service.client;
     assert_eq!(workers(client)[1].operator_override, Some(pinned.clone()));
@@ -118,9 +121,9 @@ fn an_operator_pins_pauses_and_lifts() {
 
     let paused = WorkerOverride { paused: true, ..WorkerOverride::default() };
     assert_eq!(client.put(url, &paused).status, 204);
-    assert_eq!(batches(&client.allocate(&ask("job", generation, 8)).json()), [60, 0, 60]);
+    assert_eq!(batches(&client.allocate(&allocate_request("job", generation, 8)).json()), [60, 0, 60]);
     assert_eq!(client.delete(url).status, 204);
-    assert_eq!(batches(&client.allocate(&ask("job", generation, 9)).json()), [40, 40, 40]);
+    assert_eq!(batches(&client.allocate(&allocate_request("job", generation, 9)).json()), [40, 40, 40]);
 
     for (bad, word) in [
         (WorkerOverride { pinned_local_batch: Some(7), ..WorkerOverride::default() }, "quantum"),
@@ -147,7 +150,7 @@ fn sizes_may_be_few_or_given() {
     let allowed = JobSpec { allowed_sizes: vec![0, 16, 32, 64], ..JobSpec::new(96) };
     client.put_job("job", &allowed);
     let generation = join_all(client, "job", 3);
-    let mut first = batches(&client.allocate(&ask("job", generation, 0)).json());
+    let mut first = batches(&client.allocate(&allocate_request("job", generation, 0)).json());
     first.sort_unstable();
     assert!(first == [0, 32, 64] || first == [16, 16, 64] || first == [32, 32, 32], "{first:?}");
     let answer = train(client, generation, 1..8, &[100.0, 100.0, 400.0]);
@@ -155,11 +158,11 @@ fn sizes_may_be_few_or_given() {
     let bad = JobSpec { allowed_sizes: vec![32, 16], ..JobSpec::new(96) };
     client.put("/v1/jobs/job", &bad).problem(422, "invalid");
     client.put_job("job", &JobSpec { allowed_sizes: vec![64], ..JobSpec::new(96) });
-    let problem = client.allocate(&ask("job", generation, 8)).problem(422, "invalid");
+    let problem = client.allocate(&allocate_request("job", generation, 8)).problem(422, "invalid");
     assert!(problem.detail.contains("96"), "{}", problem.detail);
 
     client.put_job("job", &JobSpec { distinct_sizes: Some(2), ..JobSpec::new(96) });
-    let answer: AllocateResponse = client.allocate(&ask("job", generation, 8)).json();
+    let answer: AllocateResponse = client.allocate(&allocate_request("job", generation, 8)).json();
     let sizes: std::collections::BTreeSet<u64> = batches(&answer).into_iter().collect();
     assert!(sizes.len() <= 2, "{answer:?}");
 }
@@ -170,7 +173,7 @@ fn ranges_are_cut_by_cost() {
     let client = &service.client;
     client.put_job("job", &JobSpec::new(8));
     let generation = join_all(client, "job", 3);
-    let mut request = ask("job", generation, 0);
+    let mut request = allocate_request("job", generation, 0);
     request.cost_per_sample = vec![8.0, 1.0, 1.0, 1.0, 1.0, 4.0, 4.0, 4.0];
     let answer: AllocateResponse = client.allocate(&request).json();
     assert_eq!(batches(&answer), [1, 5, 2]);
@@ -179,7 +182,7 @@ fn ranges_are_cut_by_cost() {
 
     // Worker 1 takes time in proportion to cost, twice as long as worker 0.
     for iteration in 1..4 {
-        let mut request = ask("job", generation, iteration);
+        let mut request = allocate_request("job", generation, iteration);
         request.cost_per_sample = vec![1.0; 8];
         request.reports = (0..3)
             .map(|worker| {
@@ -193,9 +196,9 @@ fn ranges_are_cut_by_cost() {
             assert_eq!(batches(&answer), [3, 2, 3]);
         }
     }
-    let problem = client.allocate(&ask("job", generation, 9)).problem(422, "invalid");
+    let problem = client.allocate(&allocate_request("job", generation, 9)).problem(422, "invalid");
     assert!(problem.detail.contains("cost_per_sample"), "{}", problem.detail);
-    let mut short = ask("job", generation, 9);
+    let mut short = allocate_request("job", generation, 9);
     short.cost_per_sample = vec![1.0; 7];
     client.allocate(&short).problem(422, "invalid");
     short.cost_per_sample = vec![-1.0; 8];
@@ -231,9 +234,9 @@ fn accumulation_repeats_the_curve_for_each_pass() {
     client.put_job("job", &spec);
     let generation = join_all(client, "job", 2);
     let time_s = |batch: u64| (0.05 * batch.div_ceil(20) as f64) + 0.005 * batch as f64;
-    let mut answer: AllocateResponse = client.allocate(&ask("job", generation, 0)).json();
+    let mut answer: AllocateResponse = client.allocate(&allocate_request("job", generation, 0)).json();
     for iteration in 1..80 {
-        let mut request = ask("job", generation, iteration);
+        let mut request = allocate_request("job", generation, iteration);
         let batch = [5, 45, 20, 64, 10, 30][iteration as usize % 6];
         let done = |worker, batch: u64| report(worker, iteration - 1, batch, batch as f64 / time_s(batch));
         request.reports = vec![done(0, batch), done(1, 100 - batch)];
@@ -278,12 +281,12 @@ fn a_profile_makes_curves_known() {
     let client = &service.client;
     client.put_job("job", &JobSpec { profile: true, ..JobSpec::new(64) });
     let generation = join_all(client, "job", 2);
-    let mut answer: AllocateResponse = client.allocate(&ask("job", generation, 0)).json();
+    let mut answer: AllocateResponse = client.allocate(&allocate_request("job", generation, 0)).json();
     assert_eq!(answer.decision.kind, DecisionKind::Profiling);
     let mut profiled = 0;
     for iteration in 1..30 {
         profiled += u64::from(answer.decision.kind == DecisionKind::Profiling);
-        let mut request = ask("job", generation, iteration);
+        let mut request = allocate_request("job", generation, iteration);
         // Worker 0: 10 ms and 1 ms per sample. Worker 1: 2 ms per sample.
         let time_s = |rank: usize, batch: u64| [0.010 + 0.001 * batch as f64, 0.002 * batch as f64][rank];
         request.reports = (0..2)

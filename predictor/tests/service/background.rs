@@ -3,7 +3,7 @@
 use evenstep_protocol::{AllocateResponse, BackgroundSettings, JobSpec};
 use serde_json::{Value, json};
 
-use crate::support::{Service, allocate_request_with_reports, ask, join_all};
+use crate::support::{Service, allocate_request, allocate_request_with_reports, join_all};
 
 const SPEEDS: [f64; 3] = [100.0, 200.0, 400.0];
 
@@ -52,7 +52,7 @@ fn budgets_are_the_slack_and_what_the_limit_adds() {
         assert_eq!(service.client.allocated(job, last.iteration).body, *before);
         let metrics = service.client.get("/metrics").body;
         assert!(!metrics.contains("evenstep_worker_slack_seconds"), "no iteration was allocated since");
-        service.client.allocate(&ask(job, last.generation, 6));
+        service.client.allocate(&allocate_request(job, last.generation, 6));
         let metrics = service.client.get("/metrics").body;
         assert!(metrics.contains(&format!("evenstep_worker_background_budget_seconds{{job_id=\"{job}\"")));
     }

@@ -2,7 +2,7 @@
 
 use evenstep_protocol::{AllocateResponse, DecisionKind, JobSpec};
 
-use crate::support::{Service, allocate_request_with_reports, ask, join_all, report};
+use crate::support::{Service, allocate_request, allocate_request_with_reports, join_all, report};
 
 #[test]
 fn the_same_bytes_again_from_any_rank_and_after_a_crash() {
@@ -17,7 +17,7 @@ fn the_same_bytes_again_from_any_rank_and_after_a_crash() {
         assert_eq!(answer.content_type.as_deref(), Some("application/json"));
         let parsed: AllocateResponse = answer.json();
         assert_eq!((parsed.iteration, parsed.generation), (iteration, generation));
-        let others = [request, ask("job", generation, iteration)];
+        let others = [request, allocate_request("job", generation, iteration)];
         for again in others.iter().map(|request| service.client.allocate(request)) {
             assert_eq!(again.body, answer.body, "POST of iteration {iteration} again");
         }
@@ -86,7 +86,7 @@ fn the_ragged_end_of_an_epoch_is_allocated_completely_and_separately() {
         );
     }
     assert_eq!(batches(11, None), full, "smaller last batches have no effect on later iterations");
-    let mut more = ask("job", generation, 12);
+    let mut more = allocate_request("job", generation, 12);
     more.global_batch = Some(65);
     let problem = service.client.allocate(&more).problem(422, "invalid");
     assert!(problem.detail.contains("65") && problem.detail.contains("64"), "{}", problem.detail);
@@ -97,17 +97,17 @@ fn requests_reach_at_most_64_iterations_ahead() {
     let service = Service::start();
     service.client.put_job("job", &JobSpec::new(64));
     let generation = join_all(&service.client, "job", 2);
-    let status = |iteration| service.client.allocate(&ask("job", generation, iteration)).status;
+    let status = |iteration| service.client.allocate(&allocate_request("job", generation, iteration)).status;
     // A run may begin at any iteration, for example at a checkpoint.
     assert_eq!(status(1000), 200);
-    let problem = service.client.allocate(&ask("job", generation, 1066)).problem(422, "invalid");
+    let problem = service.client.allocate(&allocate_request("job", generation, 1066)).problem(422, "invalid");
     assert!(problem.detail.contains("1066") && problem.detail.contains("64"), "{}", problem.detail);
     assert_eq!(service.client.job("job").next_iteration, 1001, "a rejected request has no effect");
     assert_eq!((status(1065), status(1129)), (200, 200));
     assert_eq!(status(1200), 422);
     service.client.allocated("job", 1064).problem(404, "not-answered");
     // After an outage, the reports show the progress of the training.
-    let mut late = ask("job", generation, 5000);
+    let mut late = allocate_request("job", generation, 5000);
     late.reports = vec![report(0, 4990, 32, 100.0)];
     assert_eq!(service.client.allocate(&late).status, 200);
 }
@@ -147,25 +147,28 @@ fn expired_iterations_are_never_planned_again() {
     let mut service = Service::start();
     service.client.put_job("job", &JobSpec::new(64));
     let generation = join_all(&service.client, "job", 2);
-    let answers: Vec<String> =
-        (0..4).map(|iteration| service.client.allocate(&ask("job", generation, iteration)).body).collect();
+    let answers: Vec<String> = (0..4)
+        .map(|iteration| service.client.allocate(&allocate_request("job", generation, iteration)).body)
+        .collect();
     service.predictor.process.kill();
     service.store.rows("UPDATE job SET kept_from = 2 RETURNING job_id");
     service.store.rows("DELETE FROM allocation WHERE iteration < 2 RETURNING job_id");
     service.predictor.restart();
     let client = service.predictor.client();
     for iteration in 0..2 {
-        for gone in [client.allocated("job", iteration), client.allocate(&ask("job", generation, iteration))]
-        {
+        for gone in [
+            client.allocated("job", iteration),
+            client.allocate(&allocate_request("job", generation, iteration)),
+        ] {
             let problem = gone.problem(410, "gone");
             assert!(problem.detail.contains("from iteration 2 on"), "{problem:?}");
         }
     }
     for iteration in 2..4 {
-        let again = client.allocate(&ask("job", generation, iteration));
+        let again = client.allocate(&allocate_request("job", generation, iteration));
         assert_eq!(again.body, answers[iteration as usize]);
     }
-    assert_eq!(client.allocate(&ask("job", generation, 4)).status, 200);
+    assert_eq!(client.allocate(&allocate_request("job", generation, 4)).status, 200);
 }
 
 /// A deletion removes all iterations before the job itself. If it is interrupted in between, the store does
@@ -175,20 +178,20 @@ fn a_job_whose_deletion_was_interrupted_plans_nothing() {
     let mut service = Service::start();
     service.client.put_job("job", &JobSpec::new(64));
     let generation = join_all(&service.client, "job", 2);
-    assert_eq!(service.client.allocate(&ask("job", generation, 0)).status, 200);
+    assert_eq!(service.client.allocate(&allocate_request("job", generation, 0)).status, 200);
     service.predictor.process.kill();
     service.store.rows("UPDATE job SET kept_from = 9223372036854775807 RETURNING job_id");
     service.store.rows("DELETE FROM allocation WHERE true RETURNING job_id");
     service.predictor.restart();
     let client = service.predictor.client();
     for iteration in 0..2 {
-        client.allocate(&ask("job", generation, iteration)).problem(410, "gone");
+        client.allocate(&allocate_request("job", generation, iteration)).problem(410, "gone");
     }
     assert_eq!(client.delete("/v1/jobs/job").status, 204);
     client.put_job("job", &JobSpec::new(64));
     let generation = join_all(&client, "job", 2);
     assert_eq!(
-        client.allocate(&ask("job", generation, 0)).status,
+        client.allocate(&allocate_request("job", generation, 0)).status,
         200,
         "a job with the same ID begins at iteration 0"
     );
@@ -202,7 +205,7 @@ fn a_deleted_job_leaves_nothing_however_long_it_ran() {
     client.put_job("job", &JobSpec::new(64));
     let generation = join_all(client, "job", 3);
     for round in 0..5 {
-        let mut request = ask("job", generation, 5_000 * (round + 1));
+        let mut request = allocate_request("job", generation, 5_000 * (round + 1));
         let iterations = 5_000 * round..5_000 * (round + 1);
         request.reports =
             iterations.map(|iteration| report((iteration % 3) as usize, iteration, 16, 100.0)).collect();
@@ -217,7 +220,7 @@ fn a_deleted_job_leaves_nothing_however_long_it_ran() {
     client.put_job("job", &JobSpec::new(64));
     let generation = join_all(client, "job", 3);
     assert_eq!(
-        client.allocate(&ask("job", generation, 0)).status,
+        client.allocate(&allocate_request("job", generation, 0)).status,
         200,
         "a job with the same ID begins at iteration 0"
     );

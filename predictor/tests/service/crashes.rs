@@ -8,7 +8,7 @@ use evenstep_protocol::JobSpec;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::support::{Service, ask, join_all, report};
+use crate::support::{Service, allocate_request, join_all, report};
 use crate::telemetry::{batch, stored};
 
 const ROUNDS: u64 = 30;
@@ -54,7 +54,7 @@ fn allocations_survive_any_crash() {
                 *body,
                 "GET {iteration}, round {round}"
             );
-            let again = service.client.allocate(&ask("job", generation, iteration));
+            let again = service.client.allocate(&allocate_request("job", generation, iteration));
             assert_eq!(again.body, *body, "POST {iteration}, round {round}");
         }
         assert!(service.client.job("job").next_iteration >= known.len() as u64);
@@ -89,7 +89,7 @@ fn load_until_crash(
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut seen = Vec::new();
         for iteration in begin.. {
-            let mut request = ask("job", generation, iteration);
+            let mut request = allocate_request("job", generation, iteration);
             let worker = random.random_range(0..WORKERS);
             request.reports.extend(
                 iteration

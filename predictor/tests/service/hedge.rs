@@ -8,7 +8,7 @@ use evenstep_tests::Client;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::support::{Service, ask, worker_id};
+use crate::support::{Service, allocate_request, worker_id};
 
 /// Duration of a claim, in seconds.
 const CLAIM_S: f64 = 4e-4;
@@ -47,7 +47,7 @@ impl<'a> Run<'a> {
     }
 
     fn request(&self) -> AllocateRequest {
-        let mut request = ask("job", self.generation, self.next);
+        let mut request = allocate_request("job", self.generation, self.next);
         request.reports.clone_from(&self.reports);
         request
     }
@@ -175,7 +175,7 @@ fn unpredictable_work_is_left_to_the_tail() {
     // The bytes are the same for every rank, and after a crash.
     let iteration = last.iteration;
     let before = run.client().allocated("job", iteration).body;
-    let request = ask("job", run.generation, iteration);
+    let request = allocate_request("job", run.generation, iteration);
     assert_eq!(run.client().allocate(&request).body, before);
     let seen = (run.job(), run.workers().iter().map(|worker| worker.pool).collect::<Vec<_>>());
     run.service.kill_and_restart();

@@ -7,7 +7,7 @@ use evenstep_tests::Client;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
-use crate::support::{Service, ask, report, worker_id};
+use crate::support::{Service, allocate_request, report, worker_id};
 
 /// A job, and floor, cap and speed of each worker.
 #[derive(Debug, Clone)]
@@ -64,7 +64,8 @@ fn every_allocation_sums_to_the_batch_within_all_bounds() {
         let possible = bounds.iter().all(|(floor, cap)| floor <= cap) && floors <= batch && batch <= caps;
         if !possible {
             infeasible.set(infeasible.get() + 1);
-            let problem = service.client.allocate(&ask(&job, generation, 0)).problem(422, "infeasible");
+            let problem =
+                service.client.allocate(&allocate_request(&job, generation, 0)).problem(422, "infeasible");
             prop_assert_eq!(problem.global_batch, Some(batch));
             prop_assert_eq!(problem.sum_of_floors, Some(floors));
             return Ok(());
@@ -72,7 +73,7 @@ fn every_allocation_sums_to_the_batch_within_all_bounds() {
         feasible.set(feasible.get() + 1);
         let mut shares: Vec<u64> = Vec::new();
         for iteration in 0..5 {
-            let mut request = ask(&job, generation, iteration);
+            let mut request = allocate_request(&job, generation, iteration);
             let each = shares.iter().zip(&case.workers).enumerate();
             request.reports = each
                 .filter(|(_, (share, _))| **share > 0)
@@ -86,7 +87,7 @@ fn every_allocation_sums_to_the_batch_within_all_bounds() {
                 prop_assert!(floor <= share && share <= cap, "{} to {}: {:?}", floor, cap, shares);
             }
         }
-        let mut ragged = ask(&job, generation, 5);
+        let mut ragged = allocate_request(&job, generation, 5);
         ragged.global_batch = Some(case.ragged);
         let answer = service.client.allocate(&ragged);
         if answer.status == 200 {

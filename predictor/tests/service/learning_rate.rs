@@ -2,10 +2,11 @@
 
 use evenstep_protocol::{AllocateResponse, JobSpec, LearningRateRule, LearningRateSettings, WorkerReport};
 
-use crate::support::{Service, ask, join_all, report};
+use crate::support::{Service, allocate_request, join_all, report};
 
 fn multiplier(service: &Service, generation: u64, iteration: u64) -> f64 {
-    let answer: AllocateResponse = service.client.allocate(&ask("job", generation, iteration)).json();
+    let answer: AllocateResponse =
+        service.client.allocate(&allocate_request("job", generation, iteration)).json();
     answer.optimizer.lr_multiplier
 }
 
@@ -18,7 +19,7 @@ fn the_ramp_of_a_job_that_grows() {
     assert_eq!(join_all(&service.client, "job", 1), 1);
     assert_eq!((multiplier(&service, 1, 0), multiplier(&service, 1, 9)), (1.0, 1.0));
     assert_eq!(join_all(&service.client, "job", 4), 4);
-    let answer: AllocateResponse = service.client.allocate(&ask("job", 4, 10)).json();
+    let answer: AllocateResponse = service.client.allocate(&allocate_request("job", 4, 10)).json();
     assert_eq!((answer.global_batch, answer.optimizer.lr_multiplier), (64, 1.0));
     let ramp = answer.optimizer.ramp.unwrap();
     assert_eq!((ramp.from, ramp.to, ramp.start_iteration, ramp.iterations), (1.0, 4.0, 10, 32));
@@ -27,18 +28,18 @@ fn the_ramp_of_a_job_that_grows() {
     service.kill_and_restart();
     assert_eq!(multiplier(&service, 4, 26), 2.5);
     assert_eq!(multiplier(&service, 4, 41), 3.90625);
-    let flat: AllocateResponse = service.client.allocate(&ask("job", 4, 42)).json();
+    let flat: AllocateResponse = service.client.allocate(&allocate_request("job", 4, 42)).json();
     assert_eq!((flat.optimizer.lr_multiplier, flat.optimizer.ramp), (4.0, None));
     // A smaller batch applies at once, and iterations allocated to departed workers are planned again.
     assert_eq!(multiplier(&service, 4, 43), 4.0);
     service.client.leave("job", "node/3");
-    let answer: AllocateResponse = service.client.allocate(&ask("job", 5, 43)).json();
+    let answer: AllocateResponse = service.client.allocate(&allocate_request("job", 5, 43)).json();
     assert_eq!((answer.global_batch, answer.optimizer.lr_multiplier), (48, 3.0));
     // The rest of the epoch is an upper bound.
-    let mut last = ask("job", 5, 44);
+    let mut last = allocate_request("job", 5, 44);
     last.global_batch = Some(1000);
     assert_eq!(service.client.allocate(&last).json::<AllocateResponse>().global_batch, 48);
-    let mut last = ask("job", 5, 45);
+    let mut last = allocate_request("job", 5, 45);
     last.global_batch = Some(20);
     let answer: AllocateResponse = service.client.allocate(&last).json();
     assert_eq!((answer.global_batch, answer.optimizer.lr_multiplier), (20, 3.0));
@@ -70,7 +71,7 @@ fn adascale_learns_from_the_norms_in_reports() {
     assert_eq!(join_all(&service.client, "job", 2), 2);
     assert_eq!(multiplier(&service, 2, 0), 1.0);
     for iteration in 1..3 {
-        let mut request = ask("job", 2, iteration);
+        let mut request = allocate_request("job", 2, iteration);
         request.reports = (0..2)
             .map(|worker| {
                 let mut report = report(worker, iteration - 1, 8, 100.0);
@@ -83,7 +84,7 @@ fn adascale_learns_from_the_norms_in_reports() {
         assert!((answer.optimizer.lr_multiplier - 2.0).abs() < 1e-9, "{answer:?}");
         service.kill_and_restart();
     }
-    let answer: AllocateResponse = service.client.allocate(&ask("job", 2, 3)).json();
+    let answer: AllocateResponse = service.client.allocate(&allocate_request("job", 2, 3)).json();
     assert!((answer.optimizer.lr_multiplier - 2.0).abs() < 1e-9, "{answer:?}");
     assert_eq!(answer.optimizer.schedule_iteration, Some(5.0), "1 + 2 + 2 steps of the schedule");
 }
@@ -96,7 +97,7 @@ fn gradients_of_an_allocated_iteration_are_not_lost() {
     service.client.put_job("job", &spec);
     join_all(&service.client, "job", 2);
     assert_eq!((multiplier(&service, 2, 0), multiplier(&service, 2, 1)), (1.0, 1.0));
-    let mut request = ask("job", 2, 1);
+    let mut request = allocate_request("job", 2, 1);
     request.reports = (0..2)
         .map(|worker| {
             let mut report = report(worker, 0, 8, 100.0);
@@ -119,7 +120,7 @@ fn the_rule_may_change_until_the_first_allocation_also_after_a_crash() {
     let adascale = JobSpec { rule: LearningRateRule::Adascale, max_local_batch: Some(8), ..JobSpec::new(64) };
     service.client.put_job("job", &adascale);
     join_all(&service.client, "job", 2);
-    let mut request = ask("job", 2, 1);
+    let mut request = allocate_request("job", 2, 1);
     request.reports = (0..2)
         .map(|worker| WorkerReport {
             gradient_sqr: Some(1.0),
@@ -131,7 +132,7 @@ fn the_rule_may_change_until_the_first_allocation_also_after_a_crash() {
     let linear = JobSpec { rule: LearningRateRule::Linear, max_local_batch: Some(8), ..JobSpec::new(16) };
     service.client.put_job("job", &linear);
     service.kill_and_restart();
-    let answer: AllocateResponse = service.client.allocate(&ask("job", 2, 1)).json();
+    let answer: AllocateResponse = service.client.allocate(&allocate_request("job", 2, 1)).json();
     assert_eq!((answer.optimizer.rule, answer.optimizer.lr_multiplier), (LearningRateRule::Linear, 1.0));
 }
 
@@ -144,10 +145,10 @@ fn a_job_returns_to_an_iteration_far_back() {
         service.client.put_job(&job, &JobSpec { rule, ..JobSpec::new(64) });
         join_all(&service.client, &job, 3);
         for iteration in 0..300 {
-            service.client.allocate(&ask(&job, 3, iteration)).json::<AllocateResponse>();
+            service.client.allocate(&allocate_request(&job, 3, iteration)).json::<AllocateResponse>();
         }
         assert_eq!(service.client.delete(&format!("/v1/jobs/{job}/workers/node%2F2")).status, 200);
-        let again: AllocateResponse = service.client.allocate(&ask(&job, 4, 20)).json();
+        let again: AllocateResponse = service.client.allocate(&allocate_request(&job, 4, 20)).json();
         assert_eq!((again.iteration, again.allocations.len()), (20, 2), "{rule:?}");
     }
 }

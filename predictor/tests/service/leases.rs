@@ -11,7 +11,7 @@ use evenstep_protocol::{AllocateResponse, JobSpec, JoinRequest, WorkerState, Wor
 use evenstep_tests::{Client, Store};
 use tokio::runtime::Runtime;
 
-use crate::support::{ask, join_all, report, worker_id};
+use crate::support::{allocate_request, join_all, report, worker_id};
 
 /// A service inside this process, with a manual clock. Its store outlives it.
 struct ManualClockService {
@@ -54,19 +54,19 @@ fn only_silence_beyond_the_lease_removes_a_worker() {
     let service = serve(&store, 1_000_000);
     service.client.put_job("job", &JobSpec { lease_s: 10.0, ..JobSpec::new(60) });
     assert_eq!(join_all(&service.client, "job", 3), 3);
-    let first = service.client.allocate(&ask("job", 3, 0)).body;
+    let first = service.client.allocate(&allocate_request("job", 3, 0)).body;
     service.pass(10_000);
     assert_eq!(service.states(), [WorkerState::Live; 3], "a lease is not expired at its exact end");
     // Worker 0 reports and worker 1 joins again; worker 2 sends nothing.
-    let mut request = ask("job", 3, 1);
+    let mut request = allocate_request("job", 3, 1);
     request.reports = vec![report(0, 0, 20, 100.0)];
     assert_eq!(service.client.allocate(&request).status, 200);
     assert_eq!(service.client.join("job", "node/1").generation, 3);
     service.pass(1);
-    let problem = service.client.allocate(&ask("job", 3, 2)).problem(409, "stale-generation");
+    let problem = service.client.allocate(&allocate_request("job", 3, 2)).problem(409, "stale-generation");
     assert_eq!(problem.current_generation, Some(4));
     assert_eq!(service.states(), [WorkerState::Live, WorkerState::Live, WorkerState::Expired]);
-    let again: AllocateResponse = service.client.allocate(&ask("job", 4, 0)).json();
+    let again: AllocateResponse = service.client.allocate(&allocate_request("job", 4, 0)).json();
     assert_eq!(again.allocations.len(), 2, "an allocation for a departed worker is void");
     assert_ne!(service.client.allocated("job", 0).body, first);
     // The worker returns with the last rank.
@@ -85,7 +85,7 @@ fn leases_do_not_expire_during_an_outage() {
     assert_eq!(service.states(), [WorkerState::Live; 2]);
     service.pass(10_001);
     assert_eq!(service.states(), [WorkerState::Expired; 2]);
-    service.client.allocate(&ask("job", 3, 0)).problem(503, "paused");
+    service.client.allocate(&allocate_request("job", 3, 0)).problem(503, "paused");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_clock_set_back_neither_ends_leases_nor_delays_requests() {
     let service = serve(&store, 10 * DAY_MS);
     service.client.put_job("job", &JobSpec { lease_s: 10.0, flap_cooldown_s: 30.0, ..JobSpec::new(60) });
     assert_eq!(join_all(&service.client, "job", 3), 3);
-    let answer = service.client.allocate(&ask("job", 3, 0)).body;
+    let answer = service.client.allocate(&allocate_request("job", 3, 0)).body;
     for _ in 0..10 {
         service.client.join("job", "node/3");
         service.client.leave("job", "node/3");

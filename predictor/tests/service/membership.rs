@@ -4,7 +4,7 @@ use evenstep_protocol::{
     AllocateResponse, JobSpec, JobState, JoinResponse, LearningRateRule, WorkerState, WorkersView,
 };
 
-use crate::support::{Service, ask, join_all, report};
+use crate::support::{Service, allocate_request, join_all, report};
 
 fn ranks(answer: &JoinResponse) -> Vec<&str> {
     answer.workers.iter().map(evenstep_protocol::WorkerId::as_str).collect()
@@ -17,29 +17,29 @@ fn a_join_keeps_allocations_and_a_departure_voids_those_that_name_the_worker() {
     client.put_job("job", &JobSpec::new(60));
     assert_eq!(join_all(client, "job", 2), 2);
     let answered: Vec<String> =
-        (0..4).map(|iteration| client.allocate(&ask("job", 2, iteration)).body).collect();
+        (0..4).map(|iteration| client.allocate(&allocate_request("job", 2, iteration)).body).collect();
 
     let joined = client.join("job", "node/2");
     assert_eq!((joined.generation, joined.next_iteration), (3, 4));
     assert_eq!(ranks(&joined), ["node/0", "node/1", "node/2"]);
     assert_eq!(client.join("job", "node/2"), joined, "joining again has no effect");
-    let problem = client.allocate(&ask("job", 2, 3)).problem(409, "stale-generation");
+    let problem = client.allocate(&allocate_request("job", 2, 3)).problem(409, "stale-generation");
     assert_eq!(problem.current_generation, Some(3));
     for (iteration, answer) in (0..).zip(&answered) {
         assert_eq!(
-            client.allocate(&ask("job", 3, iteration)).body,
+            client.allocate(&allocate_request("job", 3, iteration)).body,
             *answer,
             "all its workers are still live"
         );
     }
-    let with_three = client.allocate(&ask("job", 3, 4));
+    let with_three = client.allocate(&allocate_request("job", 3, 4));
     assert_eq!(with_three.json::<AllocateResponse>().allocations.len(), 3);
 
     let left = client.leave("job", "node/0");
     assert_eq!((left.generation, ranks(&left)), (4, vec!["node/1", "node/2"]));
     assert_eq!(client.leave("job", "node/0"), left, "leaving again has no effect");
-    client.allocate(&ask("job", 3, 4)).problem(409, "stale-generation");
-    let replanned = client.allocate(&ask("job", 4, 4));
+    client.allocate(&allocate_request("job", 3, 4)).problem(409, "stale-generation");
+    let replanned = client.allocate(&allocate_request("job", 4, 4));
     let parsed: AllocateResponse = replanned.json();
     assert_eq!((parsed.generation, parsed.allocations.len()), (4, 2));
     assert_eq!(parsed.allocations[0].worker.as_str(), "node/1", "ranks move up");
@@ -47,11 +47,11 @@ fn a_join_keeps_allocations_and_a_departure_voids_those_that_name_the_worker() {
 
     service.kill_and_restart();
     let client = &service.client;
-    assert_eq!(client.allocate(&ask("job", 4, 4)).body, replanned.body);
+    assert_eq!(client.allocate(&allocate_request("job", 4, 4)).body, replanned.body);
     assert_eq!(client.allocated("job", 4).body, replanned.body);
     let back = client.join("job", "node/0");
     assert_eq!((back.generation, ranks(&back)), (5, vec!["node/1", "node/2", "node/0"]));
-    assert_eq!(client.allocate(&ask("job", 5, 4)).body, replanned.body);
+    assert_eq!(client.allocate(&allocate_request("job", 5, 4)).body, replanned.body);
     let states: Vec<WorkerState> = client
         .get("/v1/jobs/job/workers")
         .json::<WorkersView>()
@@ -68,7 +68,7 @@ fn with_too_few_workers_the_job_is_paused() {
     let client = &service.client;
     client.put_job("job", &JobSpec { min_workers: 2, ..JobSpec::new(60) });
     let paused = |generation| {
-        let refusal = client.allocate(&ask("job", generation, 0));
+        let refusal = client.allocate(&allocate_request("job", generation, 0));
         assert_eq!(refusal.retry_after.as_deref(), Some("1"));
         assert_eq!(refusal.problem(503, "paused").retry_after_s, Some(1));
         assert_eq!(client.job("job").state, JobState::Paused);
@@ -77,7 +77,7 @@ fn with_too_few_workers_the_job_is_paused() {
     client.join("job", "node/0");
     paused(1);
     client.join("job", "node/1");
-    assert_eq!(client.allocate(&ask("job", 2, 0)).status, 200);
+    assert_eq!(client.allocate(&allocate_request("job", 2, 0)).status, 200);
     assert_eq!(client.job("job").state, JobState::Running);
     client.leave("job", "node/1");
     paused(3);
@@ -89,9 +89,9 @@ fn late_reports_of_departed_workers_are_accepted_and_those_of_unknown_workers_ar
     let client = &service.client;
     client.put_job("job", &JobSpec::new(60));
     join_all(client, "job", 2);
-    client.allocate(&ask("job", 2, 0));
+    client.allocate(&allocate_request("job", 2, 0));
     client.leave("job", "node/1");
-    let mut request = ask("job", 3, 1);
+    let mut request = allocate_request("job", 3, 1);
     request.reports = vec![report(1, 0, 30, 100.0)];
     assert_eq!(client.allocate(&request).status, 200);
     request.iteration = 2;
@@ -109,13 +109,13 @@ fn a_deleted_job_is_removed_and_its_id_can_be_reused() {
         assert_eq!(client.put("/v1/jobs/job", &JobSpec::new(60)).status, 201);
         assert_eq!(client.put("/v1/jobs/job", &JobSpec::new(61)).status, 200);
         assert_eq!(join_all(client, "job", 1), 1);
-        assert_eq!(client.allocate(&ask("job", 1, 0)).status, 200);
+        assert_eq!(client.allocate(&allocate_request("job", 1, 0)).status, 200);
         let other_rule = JobSpec { rule: LearningRateRule::Sqrt, ..JobSpec::new(61) };
         let problem = client.put("/v1/jobs/job", &other_rule).problem(409, "conflict");
         assert!(problem.detail.contains("rule"), "{}", problem.detail);
         assert_eq!(client.delete("/v1/jobs/job").status, 204);
         client.delete("/v1/jobs/job").problem(404, "unknown-job");
-        client.allocate(&ask("job", 1, 0)).problem(404, "unknown-job");
+        client.allocate(&allocate_request("job", 1, 0)).problem(404, "unknown-job");
         service.kill_and_restart();
         service.client.get("/v1/jobs/job").problem(404, "unknown-job");
     }

@@ -6,7 +6,7 @@ use evenstep_predictor::clock::Clock;
 use evenstep_protocol::{BackgroundSettings, JobSpec, JoinRequest, SpeedsView};
 use evenstep_tests::Client;
 
-use crate::support::{Service, allocate_request_with_reports, ask, join_all, worker_id};
+use crate::support::{Service, allocate_request, allocate_request_with_reports, join_all, worker_id};
 
 const NAMES: &str = include_str!("../../../docs/metrics.md");
 
@@ -146,7 +146,7 @@ fn telemetry_and_requests_are_counted() {
     assert_eq!(client.post_text("/v1/telemetry", "{}").status, 422);
     client.get("/no/such/path");
     client.get("/no/other/path");
-    client.allocate(&ask("none", 1, 0));
+    client.allocate(&allocate_request("none", 1, 0));
     let series = series(client);
     assert_eq!(series["evenstep_telemetry_samples_total"], 2.0);
     assert_eq!(series["evenstep_telemetry_rejected_total{reason=\"invalid\"}"], 1.0);

@@ -10,7 +10,7 @@ use evenstep_protocol::{AllocateResponse, JobSpec};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::support::{Service, ask, join_all, report};
+use crate::support::{Service, allocate_request, join_all, report};
 
 /// Requests the same iterations from many threads, synchronized, each with its own reports. The seed
 /// determines the actions of a thread. All threads must get the same bytes.
@@ -27,7 +27,7 @@ fn concurrent_requests_of_ranks_return_the_same_bytes() {
         let mut random = ChaCha8Rng::seed_from_u64(7 + rank as u64);
         let mut seen = Vec::new();
         for iteration in 0..ITERATIONS {
-            let mut request = ask("job", generation, iteration);
+            let mut request = allocate_request("job", generation, iteration);
             if iteration > 0 && random.random_bool(0.7) {
                 let worker = random.random_range(0..RANKS);
                 request.reports = vec![report(worker, iteration - 1, 32, random.random_range(50.0..500.0))];
@@ -70,7 +70,7 @@ fn a_client_that_disconnects_halfway_never_causes_two_allocations() {
     let mut random = ChaCha8Rng::seed_from_u64(11);
     let mut answers: Vec<String> = Vec::new();
     for iteration in 0..ITERATIONS {
-        let mut request = ask("job", generation, iteration);
+        let mut request = allocate_request("job", generation, iteration);
         if iteration > 0 {
             let reports =
                 (0..4).map(|worker| report(worker, iteration - 1, 64, random.random_range(50.0..500.0)));
@@ -90,7 +90,10 @@ fn a_client_that_disconnects_halfway_never_causes_two_allocations() {
     let check = |service: &Service| {
         for (iteration, answer) in (0..).zip(&answers) {
             assert_eq!(service.client.allocated("job", iteration).body, *answer);
-            assert_eq!(service.client.allocate(&ask("job", generation, iteration)).body, *answer);
+            assert_eq!(
+                service.client.allocate(&allocate_request("job", generation, iteration)).body,
+                *answer
+            );
         }
         let stored: Vec<AllocateResponse> =
             service.client.get("/v1/jobs/job/allocations?from=0&limit=1000").json();

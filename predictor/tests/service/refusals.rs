@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use evenstep_protocol::{AllocateRequest, AllocateResponse, JobSpec, JoinRequest, Problem, WorkersView};
 use serde_json::{Value, json};
 
-use crate::support::{Service, ask, join_all, report, worker_id};
+use crate::support::{Service, allocate_request, join_all, report, worker_id};
 
 #[test]
 fn unknown_jobs_and_workers_are_404_by_name() {
@@ -20,7 +20,7 @@ fn unknown_jobs_and_workers_are_404_by_name() {
         let problem = client.get(path).problem(404, "unknown-job");
         assert!(problem.detail.contains("nobody"), "{}", problem.detail);
     }
-    client.allocate(&ask("nobody", 0, 0)).problem(404, "unknown-job");
+    client.allocate(&allocate_request("nobody", 0, 0)).problem(404, "unknown-job");
     client.allocated("nobody", 0).problem(404, "unknown-job");
     client.allocated("job", 0).problem(404, "not-answered");
     client.delete("/v1/jobs/nobody").problem(404, "unknown-job");
@@ -48,7 +48,7 @@ fn caps_and_floors_that_cannot_hold_the_batch_are_422_with_the_numbers() {
     let client = &service.client;
     client.put_job("job", &JobSpec { max_local_batch: Some(20), ..JobSpec::new(64) });
     join_all(client, "job", 3);
-    let problem = client.allocate(&ask("job", 3, 0)).problem(422, "infeasible");
+    let problem = client.allocate(&allocate_request("job", 3, 0)).problem(422, "infeasible");
     assert_eq!(
         (problem.global_batch, problem.sum_of_caps, problem.sum_of_floors),
         (Some(64), Some(60), Some(3))
@@ -56,14 +56,14 @@ fn caps_and_floors_that_cannot_hold_the_batch_are_422_with_the_numbers() {
     assert!(problem.detail.contains("64") && problem.detail.contains("60"), "{}", problem.detail);
     // The solution: another worker.
     client.join("job", "node/3");
-    assert_eq!(client.allocate(&ask("job", 4, 0)).json::<AllocateResponse>().global_batch, 64);
+    assert_eq!(client.allocate(&allocate_request("job", 4, 0)).json::<AllocateResponse>().global_batch, 64);
 
     client.put_job("floors", &JobSpec::new(64));
     for worker in 0..2 {
         let request = JoinRequest { min_local_batch: Some(40), ..JoinRequest::new(worker_id(worker)) };
         client.post("/v1/jobs/floors/workers", &request);
     }
-    let problem = client.allocate(&ask("floors", 2, 0)).problem(422, "infeasible");
+    let problem = client.allocate(&allocate_request("floors", 2, 0)).problem(422, "infeasible");
     assert_eq!((problem.sum_of_floors, problem.sum_of_caps), (Some(80), None));
 }
 
@@ -77,15 +77,16 @@ fn an_iteration_that_cannot_be_planned_keeps_its_reports_and_changes_nothing_els
     let workers = || client.get("/v1/jobs/job/workers").json::<WorkersView>().workers;
     let with_reports = |iteration: u64| AllocateRequest {
         reports: vec![report(0, iteration - 1, 32, 100.0), report(1, iteration - 1, 32, 100.0)],
-        ..ask("job", generation, iteration)
+        ..allocate_request("job", generation, iteration)
     };
-    client.allocate(&ask("job", generation, 0)).json::<AllocateResponse>();
+    client.allocate(&allocate_request("job", generation, 0)).json::<AllocateResponse>();
     for iteration in 1..4 {
         client.allocate(&with_reports(iteration)).json::<AllocateResponse>();
     }
     client.put_job("job", &JobSpec { max_local_batch: Some(20), ..JobSpec::new(64) });
     let before = (client.job("job"), workers());
-    let of_one = AllocateRequest { reports: vec![report(0, 3, 32, 200.0)], ..ask("job", generation, 4) };
+    let of_one =
+        AllocateRequest { reports: vec![report(0, 3, 32, 200.0)], ..allocate_request("job", generation, 4) };
     client.allocate(&of_one).problem(422, "infeasible");
     let after = (client.job("job"), workers());
     assert_eq!(after.0, before.0);

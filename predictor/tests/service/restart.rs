@@ -8,7 +8,7 @@ use evenstep_tests::wait::until;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::support::{Service, allocate_request_with_reports, ask, join_all};
+use crate::support::{Service, allocate_request, allocate_request_with_reports, join_all};
 
 /// The workers without the times of their last requests: after a restart, each worker starts with a full
 /// lease.
@@ -93,7 +93,7 @@ fn sigterm_finishes_open_requests_and_leaves_one_file() {
     let (wal, shared_memory) = (beside("db-wal"), beside("db-shm"));
     assert!(wal.as_ref().is_none_or(|wal| wal.exists()), "the write-ahead log exists while the service runs");
     // A request that is half sent when the service receives SIGTERM.
-    let body = serde_json::to_string(&ask("job", generation, 0)).unwrap();
+    let body = serde_json::to_string(&allocate_request("job", generation, 0)).unwrap();
     let mut half = TcpStream::connect(service.predictor.url.strip_prefix("http://").unwrap()).unwrap();
     let length = body.len();
     let head = format!(

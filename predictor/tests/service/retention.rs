@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::support::{Service, allocate_request_with_reports, ask, join_all};
+use crate::support::{Service, allocate_request, allocate_request_with_reports, join_all};
 
 /// Time of the first sample.
 const BEGUN_UNIX_MS: i64 = 1_700_000_000_000;
@@ -265,7 +265,7 @@ fn old_iterations_are_deleted_and_the_last_ones_stay() {
     service.client = service.predictor.client();
     let client = &service.client;
     for iteration in [0, 100, kept_from - 1] {
-        let posted = client.allocate(&ask("job", generation, iteration)).problem(410, "gone");
+        let posted = client.allocate(&allocate_request("job", generation, iteration)).problem(410, "gone");
         assert!(posted.detail.contains("275"), "{}", posted.detail);
         client.allocated("job", iteration).problem(410, "gone");
     }

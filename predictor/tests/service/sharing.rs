@@ -15,7 +15,7 @@ use evenstep_tests::{Client, Predictor};
 
 use sqlx::{Connection, Executor, PgConnection};
 
-use crate::support::{BINARY, ask, job_id, join_all};
+use crate::support::{BINARY, allocate_request, job_id, join_all};
 
 const FLAGS: [&str; 2] = ["--refit-interval-s=86400", "--lease-s=1"];
 
@@ -35,7 +35,7 @@ impl Pair {
         let client = first.client();
         client.put_job("shared", &JobSpec::new(64));
         join_all(&client, "shared", 2);
-        let answer = client.allocate(&ask("shared", 2, 0)).body;
+        let answer = client.allocate(&allocate_request("shared", 2, 0)).body;
         Some(Self { database, first, second, answer })
     }
 }
@@ -44,7 +44,7 @@ impl Pair {
 fn requests_are_redirected_to_the_owner() {
     let Some(pair) = Pair::start("sharing::requests_are_redirected_to_the_owner") else { return };
     let second = pair.second.client();
-    let sent = second.allocate(&ask("shared", 2, 1));
+    let sent = second.allocate(&allocate_request("shared", 2, 1));
     sent.problem(307, "elsewhere");
     assert_eq!(sent.location, Some(format!("{}/allocate", pair.first.url)));
     let sent = second.get("/v1/jobs/shared/speeds?limit=5");
@@ -69,11 +69,11 @@ fn a_stopped_predictor_does_not_serve_jobs_it_lost() {
     until("the second takes over", || (second.get("/v1/jobs/shared").status == 200).then_some(()));
     assert_eq!(second.allocated("shared", 0).body, pair.answer);
     assert_eq!(second.leave("shared", "node/0").generation, 3);
-    let planned_again = second.allocate(&ask("shared", 3, 0)).body;
+    let planned_again = second.allocate(&allocate_request("shared", 3, 0)).body;
     assert_ne!(planned_again, pair.answer);
     pair.first.process.go_on();
     // The first predictor has the void allocation and its generation in memory.
-    let stale = first.allocate(&ask("shared", 2, 0));
+    let stale = first.allocate(&allocate_request("shared", 2, 0));
     assert!(matches!(stale.status, 307 | 503), "{stale:?}");
     until("it has registered again", || (first.allocated("shared", 0).status == 307).then_some(()));
     assert_eq!(second.allocated("shared", 0).body, planned_again);
@@ -100,7 +100,7 @@ fn a_predictor_with_an_expired_lease_serves_nothing_from_memory() {
     let client = predictor.client();
     client.put_job("shared", &JobSpec::new(64));
     join_all(&client, "shared", 2);
-    let answer = client.allocate(&ask("shared", 2, 0)).body;
+    let answer = client.allocate(&allocate_request("shared", 2, 0)).body;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let connection = runtime.block_on(async {
         let mut connection = PgConnection::connect(&database.url()).await.unwrap();
@@ -108,7 +108,7 @@ fn a_predictor_with_an_expired_lease_serves_nothing_from_memory() {
         connection
     });
     until("it stops responding", || (client.allocated("shared", 0).status == 503).then_some(()));
-    client.allocate(&ask("shared", 2, 0)).problem(503, "unavailable");
+    client.allocate(&allocate_request("shared", 2, 0)).problem(503, "unavailable");
     client.get("/readyz").problem(503, "unavailable");
     runtime.block_on(connection.close()).unwrap();
     until("it responds again", || (client.allocated("shared", 0).status == 200).then_some(()));

@@ -50,7 +50,7 @@ pub fn join_all(client: &Client, job: &str, workers: usize) -> u64 {
 }
 
 /// A request without reports.
-pub fn ask(job: &str, generation: u64, iteration: u64) -> AllocateRequest {
+pub fn allocate_request(job: &str, generation: u64, iteration: u64) -> AllocateRequest {
     AllocateRequest::new(job_id(job), generation, iteration)
 }
 
@@ -74,7 +74,7 @@ pub fn allocate_request_with_reports(
     iteration: u64,
     speeds: &[f64],
 ) -> AllocateRequest {
-    let mut request = ask(job, generation, iteration);
+    let mut request = allocate_request(job, generation, iteration);
     if let Some(before) = iteration.checked_sub(1) {
         let reports = speeds.iter().enumerate().map(|(worker, speed)| report(worker, before, 64, *speed));
         request.reports = reports.collect();

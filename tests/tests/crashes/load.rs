@@ -119,9 +119,9 @@ impl LoadClient<'_> {
 
     /// Sends a request until the response is not a temporary rejection. Returns `None` if every predictor is
     /// down or the load ends.
-    fn send_until_accepted(&self, ask: impl Fn(&Client) -> Result<Reply, ureq::Error>) -> Option<Reply> {
+    fn send_until_accepted(&self, send: impl Fn(&Client) -> Result<Reply, ureq::Error>) -> Option<Reply> {
         until("the predictor responds", || {
-            let Ok(reply) = ask(self.client()) else {
+            let Ok(reply) = send(self.client()) else {
                 self.next();
                 return (self.clients.len() == 1 || self.stopped()).then_some(None);
             };

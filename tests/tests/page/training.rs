@@ -21,7 +21,7 @@ fn a_real_training_run_is_followed() {
             "--workers=3",
             "--pace=1,2,3",
             "--pace-unit-ms=4",
-            "--ask=boundary",
+            "--request=boundary",
             "--job=real",
             "--global-batch=48",
             "--steps=1000000",

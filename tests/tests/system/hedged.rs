@@ -122,7 +122,7 @@ fn the_shared_tail_of_the_predictor_is_claimed() {
     let folder = tempfile::tempdir().unwrap();
     let predictor = Predictor::start(&predictor, folder.path());
     let common = ["--workers=4", "--job=job", "--global-batch=128", "--verify-gradient=5", "--dtype=float64"];
-    let swayed = ["--sway=regimes", "--pace-unit-ms=2", "--ask=boundary", "--min-chunk=4"];
+    let swayed = ["--vary-pace=regimes", "--pace-unit-ms=2", "--request=boundary", "--min-chunk=4"];
     let sized = [&*format!("--server={}", predictor.url), "--samples=2500", "--epochs=3"];
     let mut training = Training::start(&trainer, folder.path(), &[&common[..], &swayed, &sized].concat());
     training.succeed();

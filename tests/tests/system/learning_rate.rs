@@ -91,7 +91,7 @@ fn the_learning_rate_follows_a_run_that_grows_and_shrinks() {
         let store = Process::start(Command::new(&trainer).args(["store", "--bind=127.0.0.1:0"]));
         let address =
             store.line("the address of the store", |line| line.strip_prefix("store ").map(str::to_owned));
-        let (policy_word, ask_word) = (format!("--policy={policy}"), format!("--ask={ask}"));
+        let (policy_word, ask_word) = (format!("--policy={policy}"), format!("--request={ask}"));
         let more = [policy_word.as_str(), &ask_word, &server];
         let start = |rank: usize| join(&trainer, folder.path(), &address, rank, &more);
         let (mut first, mut second) = (start(0), start(1));
@@ -142,7 +142,7 @@ fn adascale_gains_what_the_noise_of_gradients_allows() {
     let common = common();
     let common: Vec<&str> = common.iter().map(String::as_str).collect();
     let (base, server) = (format!("--global-batch={EACH}"), format!("--server={}", predictor.url));
-    let adascale = ["--workers=3", "--ask=boundary", "--rule=adascale", "--epochs=4", &base, &server];
+    let adascale = ["--workers=3", "--request=boundary", "--rule=adascale", "--epochs=4", &base, &server];
     let mut training = Training::start(&trainer, folder.path(), &[&common, &adascale[..]].concat());
     training.succeed();
     training.assert_each_sample_once("evenstep", 4, SAMPLES);

@@ -56,7 +56,7 @@ fn the_launcher_counts_what_the_record_says() {
         (seen.get(&of("iterations_total", "evenstep")).is_some_and(|done| *done >= 30.0)).then_some(seen)
     });
     assert_eq!(seen["evenstep_launcher_workers{state=\"running\"}"], 2.0);
-    assert_eq!(seen["evenstep_launcher_news_lost_total"], 0.0);
+    assert_eq!(seen["evenstep_launcher_iterations_lost_total"], 0.0);
     training.process.terminate();
     training.process.wait();
 
@@ -74,7 +74,7 @@ fn the_launcher_counts_what_the_record_says() {
         };
         for (name, expected) in [
             ("samples_total", sum(&|line| line["global_batch"].as_f64().unwrap())),
-            ("ask_seconds_total", sum(&|line| line["ask_s"].as_f64().unwrap())),
+            ("request_seconds_total", sum(&|line| line["request_s"].as_f64().unwrap())),
             ("step_duration_seconds_sum", sum(&|line| line["step_time_s"].as_f64().unwrap())),
             ("step_duration_seconds_count", count as f64),
             ("compute_seconds_total", sum(&workers("compute_time_s"))),

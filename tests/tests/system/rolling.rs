@@ -30,7 +30,7 @@ fn a_rolling_restart_loses_no_allocation() {
             "--workers=2",
             "--pace=1,3",
             "--pace-unit-ms=4",
-            "--ask=boundary",
+            "--request=boundary",
             "--job=job",
             "--worker-id=w",
             "--global-batch=50",

@@ -27,7 +27,7 @@ fn uneven_shares_train_what_even_shares_train() {
                 "--pace=1,2,2,4",
                 "--policy=even,base,evenstep",
                 // Every iteration has its own allocation, so the shares can be compared with the allocations.
-                "--ask=boundary",
+                "--request=boundary",
                 "--block=4",
                 "--job=job",
                 "--verify-gradient=1",
@@ -104,7 +104,7 @@ fn requests_ahead_train_every_sample_once() {
         &[
             "--workers=2",
             "--pace=1,3",
-            "--ask=ahead",
+            "--request=ahead",
             "--job=job",
             "--verify-gradient=1",
             "--samples=500",

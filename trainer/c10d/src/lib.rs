@@ -5,7 +5,7 @@
 //!
 //! - join ranks, sum and broadcast tensors, send them between ranks, and wait at a barrier
 //! - report an error within the timeout if a rank is lost
-//! - set the priority of threads that share a core or a device ([`beside`])
+//! - set the priority of threads that share a core or a device ([`thread_priority`])
 //!
 //! This is the only crate of evenstep with `unsafe` code.
 

@@ -110,7 +110,7 @@ fn without_a_predictor_training_continues_with_an_even_split() {
             "--workers=2",
             "--policy=even,base,evenstep",
             "--block=5",
-            &format!("--ask={ask}"),
+            &format!("--request={ask}"),
             "--epochs=1",
             "--verify-gradient=8",
             &format!("--record={}", path.display()),
@@ -172,7 +172,7 @@ fn a_speed_that_sways_is_that_of_its_law() {
     let words = succeed(&launch(&[
         "--workers=1",
         "--policy=even",
-        "--sway=steady",
+        "--vary-pace=steady",
         "--pace-unit-ms=0.25",
         "--steps=3",
         &record,

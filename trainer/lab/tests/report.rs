@@ -31,7 +31,7 @@ fn iteration(policy: &str, iteration: u64) -> Value {
     };
     let server_s = (policy == "evenstep").then_some(0.001 * iteration as f64);
     json!({"kind": "iteration", "policy": policy, "iteration": iteration, "epoch": 0, "at_s": 0.0, "global_batch": 120,
-        "step_time_s": slowest, "ask_s": 0.0, "server_s": server_s, "all_reduce_s": 0.0, "loss": 1.0,
+        "step_time_s": slowest, "request_s": 0.0, "server_s": server_s, "all_reduce_s": 0.0, "loss": 1.0,
         "workers": [worker(0), worker(1)]})
 }
 

@@ -83,7 +83,7 @@ impl Claims {
         begun: Instant,
     ) -> Result<Turn<'a>> {
         let Some(pool) = pool else {
-            return Ok(Turn { begun, at: None, base: None, did: ClaimSummary::default() });
+            return Ok(Turn { begun, at: None, base: None, summary: ClaimSummary::default() });
         };
         let connection = match &mut self.connection {
             Some(connection) => connection,
@@ -93,7 +93,7 @@ impl Claims {
         let table = Table {
             key: format!("claims/{}/{policy}/{}", self.round, pool.number),
             counter: Counter::new(began_at, pool.chunks.len(), pool.members),
-            judge: ClaimPolicy::new(pool.chunks, &pool.peers),
+            policy: ClaimPolicy::new(pool.chunks, &pool.peers),
             pool,
             connection,
             claim_s: &mut self.claim_s,
@@ -101,7 +101,7 @@ impl Claims {
             in_flight: None,
             bound: false,
         };
-        Ok(Turn { begun, at: Some(table), base: None, did: ClaimSummary::default() })
+        Ok(Turn { begun, at: Some(table), base: None, summary: ClaimSummary::default() })
     }
 
     /// After an iteration's all-reduce: advances the counters by the additions of all ranks. `computed` is
@@ -127,7 +127,7 @@ pub struct Turn<'a> {
     at: Option<Table<'a>>,
     /// Result before the first chunk.
     base: Option<Computed>,
-    did: ClaimSummary,
+    summary: ClaimSummary,
 }
 
 /// A worker's claims in one iteration.
@@ -145,7 +145,7 @@ struct Table<'a> {
     pool: &'a Pool<'a>,
     key: String,
     counter: Counter,
-    judge: ClaimPolicy<'a>,
+    policy: ClaimPolicy<'a>,
     connection: &'a mut Connection,
     claim_s: &'a mut f64,
     last_pace_s: Option<f64>,
@@ -169,7 +169,7 @@ impl Turn<'_> {
                 let pace_s = table.pace_s(computed);
                 let left_s = pace_s * samples as f64;
                 let due = Duration::from_secs_f64((left_s - AHEAD_FACTOR * *table.claim_s).max(0.0));
-                table.ask(now_s + left_s, pace_s, 0.0, Instant::now() + due)
+                table.request(now_s + left_s, pace_s, 0.0, Instant::now() + due)
             }
             _ => Ok(()),
         }
@@ -191,26 +191,26 @@ impl Turn<'_> {
             && let Some(table) = &mut self.at
         {
             let (now_s, claim_s) = (self.begun.elapsed().as_secs_f64(), *table.claim_s);
-            table.ask(now_s, table.pace_s(computed), claim_s, Instant::now())?;
-            let Some(answer) = table.answer(self.begun, &mut self.did.additions)? else {
+            table.request(now_s, table.pace_s(computed), claim_s, Instant::now())?;
+            let Some(answer) = table.answer(self.begun, &mut self.summary.additions)? else {
                 self.at = None;
                 break;
             };
             claimed = answer;
         }
         if let Some(share) = claimed {
-            self.did.tail.chunks += 1;
-            self.did.tail.samples += share.local_batch;
+            self.summary.tail.chunks += 1;
+            self.summary.tail.samples += share.local_batch;
         }
-        self.did.tail.claim_time_s += began.elapsed().as_secs_f64();
+        self.summary.tail.claim_time_s += began.elapsed().as_secs_f64();
         Ok(claimed)
     }
 
     /// Returns the claims of the iteration; `computed` is this worker's result in it.
     pub fn end(self, computed: &Computed) -> ClaimSummary {
         let base_s = self.base.map_or(computed.compute_time_s, |base| base.compute_time_s);
-        let tail = TailReport { compute_time_s: computed.compute_time_s - base_s, ..self.did.tail };
-        ClaimSummary { tail, ..self.did }
+        let tail = TailReport { compute_time_s: computed.compute_time_s - base_s, ..self.summary.tail };
+        ClaimSummary { tail, ..self.summary }
     }
 }
 
@@ -225,11 +225,11 @@ impl Table<'_> {
 
     /// Claims a chunk, or announces that the worker leaves, unless an addition is in flight or no chunk is
     /// left.
-    fn ask(&mut self, at_s: f64, pace_s: f64, claim_s: f64, due: Instant) -> Result<()> {
-        if self.in_flight.is_some() || self.judge.is_empty() {
+    fn request(&mut self, at_s: f64, pace_s: f64, claim_s: f64, due: Instant) -> Result<()> {
+        if self.in_flight.is_some() || self.policy.is_empty() {
             return Ok(());
         }
-        let leaves = !self.bound && self.judge.declines(at_s, pace_s, claim_s);
+        let leaves = !self.bound && self.policy.should_leave(at_s, pace_s, claim_s);
         let amount = if leaves { LEAVE } else { CLAIM };
         self.connection.add(&self.key, amount, due)?;
         self.in_flight = Some(amount);
@@ -249,7 +249,7 @@ impl Table<'_> {
         }
         additions.claims += 1;
         let Some(chunk) = self.counter.claimed(total.total) else { return Ok(None) };
-        self.judge.saw(chunk, (total.at - begun).as_secs_f64());
+        self.policy.record_claim(chunk, (total.at - begun).as_secs_f64());
         let offset = self.pool.offset + self.pool.chunks[..chunk].iter().sum::<u64>();
         Ok(Some(Some(Share { local_batch: self.pool.chunks[chunk], offset })))
     }

@@ -247,7 +247,7 @@ impl Life<'_> {
                 let even = Plan::even(replica.global_batch, world_size, options.quantum);
                 Planner::even(even.at_rate(rate), options.quantum, options.even_tail())
             }
-            Policy::Base | Policy::Evenstep => Planner::asking(options.ask, None, plan, on),
+            Policy::Base | Policy::Evenstep => Planner::with_predictor(options.request, None, plan, on),
         };
         self.standing = Standing::Trained(self.position(group.rank()));
         Ok(())
@@ -280,7 +280,7 @@ impl Life<'_> {
             };
             self.worker.log = Some(start_log(&mut self.worker, &workers, &start, self.started, begun)?);
         }
-        self.ask(members, begun)?;
+        self.connect_predictor(members, begun)?;
         self.rendezvous.begin_training()
     }
 
@@ -293,7 +293,7 @@ impl Life<'_> {
 
     /// Opens the connection to the predictor. At the start of the run the predictor may reject the run. Later
     /// the current members are registered in the background.
-    fn ask(&mut self, members: &Members, begun: bool) -> Result<()> {
+    fn connect_predictor(&mut self, members: &Members, begun: bool) -> Result<()> {
         let options = &self.worker.training.options;
         let Some(log) = self.worker.log.as_ref().filter(|_| self.replica.policy.asks()) else {
             return Ok(());

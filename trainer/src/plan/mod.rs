@@ -19,7 +19,7 @@ pub use answer::PlanError;
 pub use evenstep_client::Share;
 pub use learning_rate::{Rate, SLOTS as RATE_SLOTS};
 pub use planner::{Planned, Planner};
-pub use policy::{AskMode, Policy};
+pub use policy::{Policy, RequestMode};
 pub use split::Plan;
 pub use tail::{Pool, SharedTail, Tail};
 

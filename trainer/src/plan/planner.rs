@@ -8,7 +8,7 @@ use evenstep_protocol::AllocateResponse;
 use tch::{Device, Tensor};
 
 use super::answer::PlanError;
-use super::policy::AskMode;
+use super::policy::RequestMode;
 use super::split::Plan;
 use super::tail::SharedTail;
 
@@ -43,7 +43,7 @@ pub struct Planned {
     /// The plan.
     pub plan: Plan,
     /// Time to request and broadcast the plan, on the critical path, in seconds.
-    pub ask_s: f64,
+    pub request_s: f64,
     /// On rank 0: the allocation, if it was made for this iteration.
     pub answered: Option<Allocated<Plan>>,
 }
@@ -57,10 +57,15 @@ impl Planner {
 
     /// Returns a planner that follows the predictor's allocations, and `in_force` until the first arrives.
     /// Only rank 0 has a `connection`; the group broadcasts on `device`.
-    pub fn asking(mode: AskMode, connection: Option<Connection>, in_force: Plan, device: Device) -> Self {
+    pub fn with_predictor(
+        mode: RequestMode,
+        connection: Option<Connection>,
+        in_force: Plan,
+        device: Device,
+    ) -> Self {
         let source = match mode {
-            AskMode::Boundary => Source::Boundary { rank0: None },
-            AskMode::Ahead => Source::Ahead { rank0: None, next: None },
+            RequestMode::Boundary => Source::Boundary { rank0: None },
+            RequestMode::Ahead => Source::Ahead { rank0: None, next: None },
         };
         let mut planner = Self { in_force, source, device };
         if let Some(connection) = connection {
@@ -95,7 +100,7 @@ impl Planner {
                     None => Plan::even(size, workers, quantum),
                 };
                 let plan = plan.at_rate(self.in_force.rate());
-                return Ok(Planned { plan, ask_s: 0.0, answered: None });
+                return Ok(Planned { plan, request_s: 0.0, answered: None });
             }
             Source::Boundary { rank0 } => {
                 let answered = rank0.as_mut().and_then(|rank0| rank0.request(iteration, size, check));
@@ -109,7 +114,7 @@ impl Planner {
             }
         };
         let plan = self.follow(newest, size);
-        Ok(Planned { plan, ask_s: started.elapsed().as_secs_f64(), answered })
+        Ok(Planned { plan, request_s: started.elapsed().as_secs_f64(), answered })
     }
 
     /// Records the newest plan. An allocation of a full batch stays in force until the next one.
@@ -193,14 +198,16 @@ mod tests {
 
     #[test]
     fn a_ramp_in_a_ragged_allocation_continues_during_an_outage() {
-        let mut planner = Planner::asking(AskMode::Ahead, None, Plan::even(60, 3, 1), Device::Cpu);
+        let mut planner =
+            Planner::with_predictor(RequestMode::Ahead, None, Plan::even(60, 3, 1), Device::Cpu);
         planner.follow(Some(Plan::in_rank_order(&[1, 1, 1], 2.0)), 3);
         assert_eq!(planner.follow(None, 60), Plan::in_rank_order(&[20, 20, 20], 2.0));
     }
 
     #[test]
     fn the_last_full_allocation_stays_in_force_through_a_ragged_end_and_an_outage() {
-        let mut planner = Planner::asking(AskMode::Boundary, None, Plan::even(60, 3, 1), Device::Cpu);
+        let mut planner =
+            Planner::with_predictor(RequestMode::Boundary, None, Plan::even(60, 3, 1), Device::Cpu);
         assert_eq!(planner.follow(None, 60), Plan::in_rank_order(&[20, 20, 20], 1.0));
         let full = Plan::in_rank_order(&[10, 20, 30], 0.5);
         assert_eq!(planner.follow(Some(full.clone()), 60), full);

@@ -43,7 +43,7 @@ impl fmt::Display for Policy {
 /// When rank 0 requests an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum AskMode {
+pub enum RequestMode {
     /// Between iterations, with current drivers
     Boundary,
     /// During the previous iteration

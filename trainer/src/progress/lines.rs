@@ -28,7 +28,7 @@ pub struct IterationLine {
     /// Time from the start of the iteration, request included, to the end of the optimizer step, on rank 0.
     pub step_time_s: f64,
     /// Time to request and broadcast the allocation, part of the step time.
-    pub ask_s: f64,
+    pub request_s: f64,
     /// Round trip of the request for this plan, on the critical path or not.
     pub round_trip_s: Option<f64>,
     /// Processing time of the request, as reported by the predictor.

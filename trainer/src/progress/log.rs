@@ -195,7 +195,7 @@ fn line(step: &Step<'_>, workers: &[WorkerId], at_s: f64) -> IterationLine {
         lr_multiplier: Some(step.lr_multiplier),
         schedule_iteration: timed.and_then(|timed| timed.response.optimizer.schedule_iteration),
         step_time_s: step.step_time_s,
-        ask_s: planned.ask_s,
+        request_s: planned.request_s,
         round_trip_s: timed.map(|timed| timed.round_trip_s),
         server_s: timed.and_then(|timed| timed.server_time_s),
         all_reduce_s: reduced.all_reduce_s,

@@ -20,14 +20,14 @@ pub struct Tally {
     seconds: f64,
     ideal_seconds: f64,
     waited_s: f64,
-    asked_s: f64,
+    requested_s: f64,
     claimed_s: f64,
     chunk_overhead_s: f64,
     chunks: u64,
     tail_samples: u64,
     passes: u64,
     step_times_s: Vec<f64>,
-    asks_s: Vec<f64>,
+    requests_s: Vec<f64>,
 }
 
 /// Statistics of the counted iterations.
@@ -46,7 +46,7 @@ pub struct Statistics {
     /// Share of all workers' time that they waited for the slowest one.
     pub barrier_wait_share: f64,
     /// Share of the step time to request and broadcast the allocation.
-    pub ask_share: f64,
+    pub request_share: f64,
     /// Share of all workers' time that they waited for responses to their claims.
     pub claim_share: f64,
     /// Share of all workers' time that chunks took beyond the time of the same number of samples at the
@@ -60,7 +60,7 @@ pub struct Statistics {
     /// Mean number of forward and backward passes per step over all workers; 0 in records of older versions.
     pub passes: f64,
     /// Median request time in seconds.
-    pub ask_p50_s: f64,
+    pub request_p50_s: f64,
     step_times_s: Vec<f64>,
 }
 
@@ -76,7 +76,7 @@ impl Tally {
         self.seconds += line.step_time_s;
         self.ideal_seconds += ideal_step_time_s(line);
         self.waited_s += waited_s / line.workers.len() as f64;
-        self.asked_s += line.ask_s;
+        self.requested_s += line.request_s;
         for (worker, tail) in line.workers.iter().filter_map(|worker| Some((worker, worker.tail?))) {
             self.claimed_s += tail.claim_time_s / line.workers.len() as f64;
             self.chunk_overhead_s += chunk_overhead_s(worker, &tail) / line.workers.len() as f64;
@@ -85,24 +85,26 @@ impl Tally {
         }
         self.passes += line.workers.iter().filter_map(|worker| worker.micro_batches).sum::<u64>();
         let slot = (self.iterations - WARM_UP - 1) % KEPT_MAX;
-        for (kept, value) in [(&mut self.step_times_s, line.step_time_s), (&mut self.asks_s, line.ask_s)] {
+        for (kept, value) in
+            [(&mut self.step_times_s, line.step_time_s), (&mut self.requests_s, line.request_s)]
+        {
             if slot < kept.len() { kept[slot] = value } else { kept.push(value) }
         }
     }
 
     /// Returns the statistics, or `None` if all iterations were warm-up.
     pub fn statistics(&self) -> Option<Statistics> {
-        let ask_p50_s = quantile(&self.asks_s, 0.5)?;
+        let request_p50_s = quantile(&self.requests_s, 0.5)?;
         let steps = (self.iterations - WARM_UP) as f64;
         Some(Statistics {
-            ask_p50_s,
+            request_p50_s,
             iterations: self.iterations - WARM_UP,
             step_mean_s: self.seconds / steps,
             barrier_wait_s: self.waited_s / steps,
             throughput_samples_per_s: self.samples as f64 / self.seconds,
             ideal_throughput_samples_per_s: self.samples as f64 / self.ideal_seconds,
             barrier_wait_share: self.waited_s / self.seconds,
-            ask_share: self.asked_s / self.seconds,
+            request_share: self.requested_s / self.seconds,
             claim_share: self.claimed_s / self.seconds,
             chunk_overhead_share: self.chunk_overhead_s / self.seconds,
             chunks: self.chunks as f64 / steps,
@@ -136,7 +138,7 @@ impl fmt::Display for Statistics {
             1e3 * self.step_time_s(0.5),
             1e3 * self.step_time_s(0.95),
             100.0 * self.barrier_wait_share,
-            1e3 * self.ask_p50_s,
+            1e3 * self.request_p50_s,
         )?;
         if self.claim_share > 0.0 {
             write!(f, ", {:.1} % of it claiming", 100.0 * self.claim_share)?;
@@ -203,7 +205,7 @@ mod tests {
             lr_multiplier: None,
             schedule_iteration: None,
             step_time_s,
-            ask_s: step_time_s / 100.0,
+            request_s: step_time_s / 100.0,
             round_trip_s: None,
             server_s: None,
             all_reduce_s: 0.0,
@@ -235,7 +237,7 @@ mod tests {
         close(statistics.barrier_wait_share, 0.4375);
         close(statistics.barrier_wait_s, 0.4375 * 0.36);
         close(statistics.step_mean_s, 0.36);
-        close(statistics.ask_share, 0.01);
+        close(statistics.request_share, 0.01);
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub struct Done {
     /// Time from the start to the end of the optimizer step.
     pub step_time_s: f64,
     /// Time of the request, part of the step time.
-    pub ask_s: f64,
+    pub request_s: f64,
     /// Round trip of the request for the plan.
     pub round_trip_s: Option<f64>,
     /// Generation of the plan; absent if the plan was made for an earlier iteration.
@@ -79,7 +79,7 @@ impl From<&IterationLine> for Done {
             samples: line.global_batch,
             workers: line.workers.len() as u64,
             step_time_s: line.step_time_s,
-            ask_s: line.ask_s,
+            request_s: line.request_s,
             round_trip_s: line.round_trip_s,
             generation: line.generation,
             compute_s: line.workers.iter().map(|worker| worker.compute_time_s).sum(),

@@ -104,7 +104,7 @@ pub fn registration(
     start: RunStart,
 ) -> Registration {
     let options = &worker.training.options;
-    let request_timeout = Duration::from_millis(options.ask_timeout_ms);
+    let request_timeout = Duration::from_millis(options.request_timeout_ms);
     let config = ClientConfig { request_timeout, ..ClientConfig::default() };
     let spec = JobSpec {
         quantum: options.quantum,

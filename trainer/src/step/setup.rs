@@ -62,8 +62,12 @@ pub fn prepare<'a>(
             let connected = connection(registration, job, &log.output).open();
             connected.with_context(|| format!("predictor {}", options.server))
         });
-        replica.planner =
-            Planner::asking(options.ask, connected.transpose()?, even, reduce_device(worker.device));
+        replica.planner = Planner::with_predictor(
+            options.request,
+            connected.transpose()?,
+            even,
+            reduce_device(worker.device),
+        );
         replica.planner.begin(start.iteration + 1, replica.cursor.size(replica.global_batch, 1));
     }
     // The first reading of a rate driver only starts its window. No worker starts before all are ready.

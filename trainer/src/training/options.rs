@@ -12,7 +12,7 @@ use evenstep_protocol::{BackgroundSettings, DEFAULT_SERVER, JobId};
 use super::hedge::HedgeOptions;
 use super::learning_rate::LearningRateOptions;
 use crate::model::{DeviceChoice, MomentumForm};
-use crate::plan::{AskMode, GLOBAL_BATCH_MAX, Policy};
+use crate::plan::{GLOBAL_BATCH_MAX, Policy, RequestMode};
 
 /// Options for starting the workers of one machine.
 #[derive(Debug, Clone, Args)]
@@ -72,11 +72,11 @@ pub struct Options {
     pub worker_id: Option<String>,
     /// When to request an allocation: at the boundary, with current drivers, or ahead, off the critical path,
     /// with drivers one iteration old
-    #[arg(long, value_enum, default_value_t = AskMode::Ahead, env = "EVENSTEP_ASK")]
-    pub ask: AskMode,
+    #[arg(long, value_enum, default_value_t = RequestMode::Ahead, env = "EVENSTEP_REQUEST")]
+    pub request: RequestMode,
     /// Maximum wait for an allocation at the boundary, in ms
     #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    pub ask_timeout_ms: u64,
+    pub request_timeout_ms: u64,
     /// The optimizer step.
     #[command(flatten)]
     pub step: StepOptions,

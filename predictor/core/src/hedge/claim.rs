@@ -114,7 +114,7 @@ impl<'a> ClaimPolicy<'a> {
 
     /// Records that this member claimed chunk `index`, so that all chunks before it were claimed. `at_s` is
     /// the time in seconds after the beginning of the iteration.
-    pub fn saw(&mut self, index: usize, at_s: f64) {
+    pub fn record_claim(&mut self, index: usize, at_s: f64) {
         let Some(news) = self.chunks.get(self.taken..=index) else { return };
         let samples: u64 = news.iter().sum();
         self.left -= samples;
@@ -130,7 +130,7 @@ impl<'a> ClaimPolicy<'a> {
 
     /// Returns whether to leave the remaining chunks to the others. `pace_s` is this member's time per sample
     /// in this iteration, and `claim_s` the time of a claim, both in seconds.
-    pub fn declines(&self, now_s: f64, pace_s: f64, claim_s: f64) -> bool {
+    pub fn should_leave(&self, now_s: f64, pace_s: f64, claim_s: f64) -> bool {
         let others = (self.members.len() - usize::from(self.own.is_some())) as f64;
         if others == 0.0 {
             return false;
@@ -221,19 +221,19 @@ mod tests {
         let mut judge = ClaimPolicy::of_member(&chunks, &members, 2);
         // A chunk of 20 takes 3 s or 4 s. The others would need 1.6 s for all 48 samples, and the last of
         // them 2 s more.
-        assert!(!judge.declines(1.0, 0.15, 0.0));
-        assert!(judge.declines(1.0, 0.2, 0.0));
-        assert!(ClaimPolicy::new(&chunks, &members[..3]).declines(1.0, 0.2, 0.0));
-        judge.saw(0, 1.0);
-        judge.saw(3, 2.0);
+        assert!(!judge.should_leave(1.0, 0.15, 0.0));
+        assert!(judge.should_leave(1.0, 0.2, 0.0));
+        assert!(ClaimPolicy::new(&chunks, &members[..3]).should_leave(1.0, 0.2, 0.0));
+        judge.record_claim(0, 1.0);
+        judge.record_claim(3, 2.0);
         // In 2 s the others did 30 samples and 20 more, of which 12 may not be done yet. The last four
         // samples take them 0.84 s.
-        assert!(judge.declines(2.0, 0.25, 0.0));
-        assert!(!judge.declines(2.0, 0.15, 0.0));
-        assert!(judge.declines(2.0, 0.15, 0.5), "a claim would take longer than the remaining samples");
+        assert!(judge.should_leave(2.0, 0.25, 0.0));
+        assert!(!judge.should_leave(2.0, 0.15, 0.0));
+        assert!(judge.should_leave(2.0, 0.15, 0.5), "a claim would take longer than the remaining samples");
         assert!(!judge.is_empty());
-        judge.saw(4, 3.0);
+        judge.record_claim(4, 3.0);
         assert!(judge.is_empty());
-        assert!(!ClaimPolicy::new(&chunks, &[]).declines(0.0, 1e9, 1.0), "the pool has no other member");
+        assert!(!ClaimPolicy::new(&chunks, &[]).should_leave(0.0, 1e9, 1.0), "the pool has no other member");
     }
 }

@@ -92,7 +92,7 @@ pub fn play(
         }
         let own = &mut took[member];
         let pace_s = pace_s(&hands[member], own, &expected[member]);
-        let leaves = !must_stay[member] && judges[member].declines(at_s, pace_s, cost.latency_s);
+        let leaves = !must_stay[member] && judges[member].should_leave(at_s, pace_s, cost.latency_s);
         total += if leaves { LEAVE } else { CLAIM };
         let begun_s = at_s.max(counter_free_s);
         counter_free_s = begun_s + cost.busy_s;
@@ -108,7 +108,7 @@ pub fn play(
             own.samples += chunks[chunk];
             own.chunks += 1;
             own.compute_s += chunk_s;
-            judges[member].saw(chunk, known_s);
+            judges[member].record_claim(chunk, known_s);
             free.push(Free::new(known_s + chunk_s, member));
         }
     }

@@ -35,7 +35,7 @@ pub async fn follow(
     let mut looks = interval(CHECK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let follower =
-        EventSource { jobs: api.jobs, streams: api.streams, looks, said: None, begins: true, _place: place };
+        EventSource { jobs: api.jobs, streams: api.streams, looks, sent: None, begins: true, _place: place };
     Ok(events(stream::unfold(follower, |mut follower| async {
         let event = follower.next().await?;
         Some((Ok(event), follower))
@@ -74,7 +74,7 @@ struct EventSource {
     streams: Streams,
     looks: Interval,
     /// Version and time of the last event.
-    said: Option<(u64, Instant)>,
+    sent: Option<(u64, Instant)>,
     begins: bool,
     _place: OwnedSemaphorePermit,
 }
@@ -93,9 +93,9 @@ impl EventSource {
             let looked = self.streams.feed.look(&self.jobs).await;
             // The store failed. The client can see the age of its summary, and the next read may succeed.
             let Ok((number, view)) = looked else { continue };
-            let is_known = self.said.is_some_and(|(said, at)| said == number && at.elapsed() < ALIVE_EVERY);
+            let is_known = self.sent.is_some_and(|(sent, at)| sent == number && at.elapsed() < ALIVE_EVERY);
             if !is_known {
-                self.said = Some((number, Instant::now()));
+                self.sent = Some((number, Instant::now()));
                 return Some(event("jobs", &*view));
             }
         }

@@ -43,7 +43,7 @@ pub(super) struct Seen {
     changed: u64,
     pub refitted_unix_ms: Option<i64>,
     /// Number of plan changes at the time of the latest log message about them.
-    said: u64,
+    logged: u64,
     logged_unix_ms: i64,
 }
 
@@ -153,18 +153,18 @@ impl Live {
         for step_time_s in seen.steps.close() {
             self.step_times.observe(step_time_s);
         }
-        let mut said = None;
+        let mut logged = None;
         if let Some(answer) = answer {
             seen.log.answered(now_unix_ms, seen.steps.latest_answer(), &answer);
             let changes = seen.log.reallocations().values().sum::<u64>();
-            if changes > seen.said && now_unix_ms - seen.logged_unix_ms >= LOG_INTERVAL_MS {
-                said = Some((answer.clone(), changes - seen.said));
-                (seen.said, seen.logged_unix_ms) = (changes, now_unix_ms);
+            if changes > seen.logged && now_unix_ms - seen.logged_unix_ms >= LOG_INTERVAL_MS {
+                logged = Some((answer.clone(), changes - seen.logged));
+                (seen.logged, seen.logged_unix_ms) = (changes, now_unix_ms);
             }
             seen.steps.answered(answer);
         }
         drop(guard);
-        if let Some((answer, changes)) = said {
+        if let Some((answer, changes)) = logged {
             let (iteration, reason) = (answer.iteration, &answer.decision.reason);
             tracing::info!(%job_id, iteration, changes, reason, "the plan changed");
         }

@@ -53,7 +53,7 @@ pub struct Iteration {
     /// This rank's part of the mean loss over the global batch. The sum over all ranks is the loss.
     pub loss: f64,
     /// Times of all phases.
-    pub moments: Vec<PhaseInterval>,
+    pub intervals: Vec<PhaseInterval>,
 }
 
 impl Executor {
@@ -169,7 +169,7 @@ impl Executor {
             gradient = back.with_context(|| layer_state.error_context("gradients of activations"))?;
             watch.did(number, Phase::Return);
         }
-        Ok(Iteration { loss: loss.double_value(&[]), moments: watch.end() })
+        Ok(Iteration { loss: loss.double_value(&[]), intervals: watch.end() })
     }
 
     /// Returns the parameters of the layers that run on this rank, layer by layer. Rank 0 has all layers

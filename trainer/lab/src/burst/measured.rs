@@ -29,9 +29,9 @@ impl LayerTimes {
 }
 
 /// Returns the times of each layer in one iteration.
-pub fn by_layer(moments: &[PhaseInterval], layers: usize) -> Vec<LayerTimes> {
+pub fn by_layer(intervals: &[PhaseInterval], layers: usize) -> Vec<LayerTimes> {
     let mut times = vec![LayerTimes::default(); layers];
-    for moment in moments {
+    for moment in intervals {
         let Some(layer) = times.get_mut(moment.layer) else { continue };
         let us = (moment.to_s - moment.from_s) * 1e6;
         match moment.phase {
@@ -88,7 +88,7 @@ mod tests {
             to_s: 5.0 + to_ms / 1e3,
         };
         let iteration = |slow: f64| {
-            let moments = [
+            let intervals = [
                 moment(0, Phase::Load, 0.0, 1.0),
                 moment(0, Phase::Forward, 1.0, 1.0 + slow),
                 moment(1, Phase::Arrive, 4.0, 5.0),
@@ -97,7 +97,7 @@ mod tests {
                 moment(0, Phase::Sum, 10.0, 15.0),
                 moment(0, Phase::Step, 15.0, 15.5),
             ];
-            by_layer(&moments, 2)
+            by_layer(&intervals, 2)
         };
         let rounded = |us: f64| (us * 10.0).round() / 10.0;
         // Of four iterations, the shortest and the longest are left out.

@@ -96,8 +96,8 @@ fn iteration_timeline(plan: &Plan, Timeline(ranks): &Timeline) -> Chart {
         .iter()
         .map(|(kind, phases)| {
             let mut spans = Vec::new();
-            for (rank, moments) in ranks.iter().enumerate() {
-                for moment in moments.iter().filter(|moment| phases.contains(&moment.phase)) {
+            for (rank, intervals) in ranks.iter().enumerate() {
+                for moment in intervals.iter().filter(|moment| phases.contains(&moment.phase)) {
                     let begin_s = started_s(ranks, rank, moment);
                     if begin_s > moment.from_s {
                         let wait = span(rank, moment, moment.from_s, begin_s);
@@ -129,7 +129,7 @@ fn started_s(ranks: &[Vec<PhaseInterval>], rank: usize, moment: &PhaseInterval) 
     }
     let others = ranks.iter().enumerate().filter(|(other, _)| *other != rank);
     let same = |other: &&PhaseInterval| (other.layer, other.phase) == (moment.layer, moment.phase);
-    let came_s = others.filter_map(|(_, moments)| moments.iter().find(same)).map(|other| other.from_s);
+    let came_s = others.filter_map(|(_, intervals)| intervals.iter().find(same)).map(|other| other.from_s);
     came_s.fold(moment.from_s, f64::max).min(moment.to_s)
 }
 

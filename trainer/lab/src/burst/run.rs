@@ -107,7 +107,7 @@ fn work(args: &BurstArgs, plan: &Plan, process: &Process) -> Result<()> {
         progress.finish();
     }
     let losses: Vec<f64> = trained.iter().map(|iteration| iteration.loss).collect();
-    let measured: Vec<&[PhaseInterval]> = trained.iter().map(|iteration| &*iteration.moments).collect();
+    let measured: Vec<&[PhaseInterval]> = trained.iter().map(|iteration| &*iteration.intervals).collect();
     let on = reduce_device(process.device);
     let loss = sum(&executor, &losses, on)?;
     // All ranks show the same iteration: the median one on rank 0.
@@ -122,7 +122,7 @@ fn work(args: &BurstArgs, plan: &Plan, process: &Process) -> Result<()> {
     if rank > 0 {
         return Ok(());
     }
-    let times = measured.iter().skip(WARM_UP).map(|moments| by_layer(moments, plan.layers.len()));
+    let times = measured.iter().skip(WARM_UP).map(|intervals| by_layer(intervals, plan.layers.len()));
     let times: Vec<_> = times.collect();
     let measured = Measured::new(plan, workers, &lengths, &times, &loss, args.task.model_name());
     measured.print_and_write(plan, &timeline, args.json.as_deref(), args.report.as_deref())
@@ -131,7 +131,7 @@ fn work(args: &BurstArgs, plan: &Plan, process: &Process) -> Result<()> {
 /// Returns the durations of the measured iterations in seconds, each from the end of the previous iteration,
 /// so that no time is left out.
 fn lengths_s(iterations: &[&[PhaseInterval]]) -> Vec<f64> {
-    let ends: Vec<f64> = iterations.iter().filter_map(|moments| Some(moments.last()?.to_s)).collect();
+    let ends: Vec<f64> = iterations.iter().filter_map(|intervals| Some(intervals.last()?.to_s)).collect();
     let lengths = ends.iter().zip(ends.iter().skip(1)).map(|(before, end)| end - before);
     lengths.skip(WARM_UP - 1).collect()
 }

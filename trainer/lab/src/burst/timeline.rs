@@ -15,10 +15,10 @@ pub struct Timeline(pub Vec<Vec<PhaseInterval>>);
 impl Timeline {
     /// Encodes one rank's times as a vector `[rank, layer, phase, end]` with slots for all ranks. Phases
     /// that did not run stay zero.
-    pub fn encode(moments: &[PhaseInterval], rank: usize, ranks: usize, layers: usize) -> Vec<f64> {
+    pub fn encode(intervals: &[PhaseInterval], rank: usize, ranks: usize, layers: usize) -> Vec<f64> {
         let own = layers * Phase::ALL.len() * ENDS;
         let mut slots = vec![0.0; ranks * own];
-        for moment in moments {
+        for moment in intervals {
             let phase = Phase::ALL.iter().position(|&phase| phase == moment.phase).unwrap_or(0);
             let at = rank * own + (moment.layer * Phase::ALL.len() + phase) * ENDS;
             let Some([from_s, to_s]) = slots.get_mut(at..at + ENDS) else { continue };
@@ -36,16 +36,16 @@ impl Timeline {
         let of_rank = |rank: usize| {
             let slots = slots.get(rank * own..(rank + 1) * own).unwrap_or(&[]);
             let places = (0..layers).flat_map(|layer| Phase::ALL.map(|phase| (layer, phase)));
-            let moments =
+            let intervals =
                 places.zip(slots.chunks_exact(ENDS)).filter_map(|((layer, phase), ends)| match ends {
                     &[from_s, to_s] if to_s > from_s => {
                         Some(PhaseInterval { layer, phase, from_s: from_s - began_s, to_s: to_s - began_s })
                     }
                     _ => None,
                 });
-            let mut moments: Vec<PhaseInterval> = moments.collect();
-            moments.sort_by(|a, b| a.from_s.total_cmp(&b.from_s));
-            moments
+            let mut intervals: Vec<PhaseInterval> = intervals.collect();
+            intervals.sort_by(|a, b| a.from_s.total_cmp(&b.from_s));
+            intervals
         };
         Self((0..ranks).map(of_rank).collect())
     }
@@ -61,7 +61,7 @@ mod tests {
         let first = [moment(0, Phase::Forward, 8.0, 8.5), moment(1, Phase::Forward, 8.5, 9.0)];
         let last = [moment(1, Phase::Backward, 9.0, 9.25), moment(1, Phase::Backward, 9.25, 9.5)];
         let parts = [(0, &[&first[..], &last[..]].concat()), (2, &first[..1].to_vec())];
-        let parts = parts.map(|(rank, moments)| Timeline::encode(moments, rank, 3, 2));
+        let parts = parts.map(|(rank, intervals)| Timeline::encode(intervals, rank, 3, 2));
         let sum: Vec<f64> = parts[0].iter().zip(&parts[1]).map(|(one, other)| one + other).collect();
         let Timeline(ranks) = Timeline::decode(&sum, 3, 2);
         let whole = [

@@ -49,7 +49,7 @@ pub struct Watch<'a> {
     device: Device,
     observer: &'a mut dyn Observer,
     last_s: f64,
-    moments: Vec<PhaseInterval>,
+    intervals: Vec<PhaseInterval>,
 }
 
 impl<'a> Watch<'a> {
@@ -57,7 +57,7 @@ impl<'a> Watch<'a> {
     pub fn begin(device: Device, observer: &'a mut dyn Observer) -> Self {
         synchronize_device(device);
         observer.iteration_begins();
-        Self { device, observer, last_s: clock_s(), moments: Vec::new() }
+        Self { device, observer, last_s: clock_s(), intervals: Vec::new() }
     }
 
     /// Reports that a tasklet of this kind begins.
@@ -71,12 +71,12 @@ impl<'a> Watch<'a> {
         synchronize_device(self.device);
         let from_s = std::mem::replace(&mut self.last_s, clock_s());
         self.observer.ends();
-        self.moments.push(PhaseInterval { layer, phase, from_s, to_s: self.last_s });
+        self.intervals.push(PhaseInterval { layer, phase, from_s, to_s: self.last_s });
     }
 
     /// Returns the phases in order. Each begins when the previous one ended.
     pub fn end(self) -> Vec<PhaseInterval> {
-        self.moments
+        self.intervals
     }
 }
 

@@ -19,7 +19,7 @@ pub struct LaunchArgs {
     pub launch: LaunchOptions,
     /// Run a competing load on each worker's core, drawn separately for each; pins one worker to each
     /// core
-    #[arg(long, value_name = "LOAD", num_args = 0..=1, default_missing_value = "regimes", conflicts_with = "sway")]
+    #[arg(long, value_name = "LOAD", num_args = 0..=1, default_missing_value = "regimes", conflicts_with = "vary_pace")]
     pub contend: Option<LoadKind>,
     /// The model and the training options.
     #[command(flatten)]
@@ -76,7 +76,7 @@ pub struct TrainArgs {
     /// Impose speeds that change over time: divide each worker's pace (1 without --pace) by 1 + n, for n
     /// simulated busy threads. LOAD is one of the loads of `contend`
     #[arg(long, value_name = "LOAD", num_args = 0..=1, default_missing_value = "regimes")]
-    pub sway: Option<LoadKind>,
+    pub vary_pace: Option<LoadKind>,
     /// File for the record of the run: JSON lines, one per iteration, for `report`. If its name ends in
     /// .csv: a table with one row per worker and iteration, for `evenstep-predictor backtest --id worker`
     #[arg(long)]
@@ -99,7 +99,7 @@ impl TrainArgs {
     /// # Errors
     /// Fails if `--pace` has no entry for this rank.
     pub fn pace_of(&self, rank: usize) -> Result<Option<f64>, InvalidArgs> {
-        let Some(paces) = &self.pace else { return Ok(self.sway.map(|_| 1.0)) };
+        let Some(paces) = &self.pace else { return Ok(self.vary_pace.map(|_| 1.0)) };
         let unnamed =
             || InvalidArgs(format!("--pace lists {} speeds: no entry for --rank {rank}", paces.len()));
         paces.get(rank).copied().map(Some).ok_or_else(unnamed)

@@ -31,7 +31,7 @@ impl Conditions {
         let unit = Duration::from_secs_f64(self.train.pace_unit_ms / 1e3);
         Ok(self.train.pace_of(self.process.rank)?.map(|pace| {
             let (pace, origin) = (ImposedPace::new(pace, unit), Instant::now());
-            match self.train.sway {
+            match self.train.vary_pace {
                 Some(kind) => pace.swayed(self.timeline(kind, self.process.rank, origin), origin),
                 None => pace,
             }
@@ -41,7 +41,7 @@ impl Conditions {
     /// Returns the real or imposed load of each worker, by rank, on the clock of the record. Empty
     /// without a load, or if its start is unknown.
     pub fn timelines(&self, started: Instant) -> Vec<Timeline> {
-        let kind = self.contended.or(self.train.sway).filter(|_| self.loaded_since.is_some());
+        let kind = self.contended.or(self.train.vary_pace).filter(|_| self.loaded_since.is_some());
         let ranks = 0..self.process.world_size;
         kind.map_or_else(Vec::new, |kind| ranks.map(|rank| self.timeline(kind, rank, started)).collect())
     }
@@ -62,7 +62,7 @@ impl Conditions {
         let paces: Option<Vec<f64>> =
             (0..world_size).map(|rank| train.pace_of(rank).ok().flatten()).collect();
         if let Some(paces) = &paces {
-            let sways = train.sway.map_or_else(String::new, |kind| {
+            let sways = train.vary_pace.map_or_else(String::new, |kind| {
                 format!(
                     "; each pace is divided by 1 + n for n simulated busy threads on the core, a load that {}",
                     changes(kind)
@@ -83,7 +83,7 @@ impl Conditions {
                 100.0 * (1.0 - share)
             ));
         }
-        let scenario = match (&paces, self.contended, train.sway) {
+        let scenario = match (&paces, self.contended, train.vary_pace) {
             (_, Some(_), _) => Scenario::Contended,
             (Some(_), None, Some(_)) => Scenario::Swayed,
             (Some(_), None, None) => Scenario::Paced,
@@ -93,7 +93,7 @@ impl Conditions {
             scenario,
             job_id: run.job_id.cloned(),
             paces,
-            load: self.contended.or(train.sway),
+            load: self.contended.or(train.vary_pace),
             workers: run.workers.to_vec(),
             global_batch: options.whole_batch(world_size),
             per_worker_batch: options.per_worker_batch,
@@ -102,7 +102,7 @@ impl Conditions {
             data: run.data.clone(),
             steps: run.steps,
             seed: options.step.seed,
-            ask: options.ask,
+            ask: options.request,
             policies: options.policy.clone(),
             elastic: options.elastic,
             block: if options.policy.len() > 1 { options.block } else { run.steps },

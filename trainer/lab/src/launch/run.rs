@@ -34,7 +34,7 @@ pub fn run(args: &LaunchArgs) -> Result<Ended> {
     }
     args.train.check(args.launch.workers as usize)?;
     let (since_s, mut variables) = (clock_s(), Vec::new());
-    if args.contend.is_some() || args.train.sway.is_some() {
+    if args.contend.is_some() || args.train.vary_pace.is_some() {
         variables.push((LOADED_SINCE, since_s.to_string()));
     }
     let mut options = args.launch.clone();

@@ -11,7 +11,7 @@ use super::law::Timeline;
 #[derive(Debug)]
 pub struct ImposedPace {
     seconds_per_sample: f64,
-    sway: Option<SimulatedLoad>,
+    simulated_load: Option<SimulatedLoad>,
     missed: u64,
 }
 
@@ -26,20 +26,20 @@ struct SimulatedLoad {
 impl ImposedPace {
     /// Creates a pace with a relative speed; `unit` is the time per sample at speed 1.
     pub fn new(speed: f64, unit: Duration) -> Self {
-        Self { seconds_per_sample: unit.as_secs_f64() / speed, sway: None, missed: 0 }
+        Self { seconds_per_sample: unit.as_secs_f64() / speed, simulated_load: None, missed: 0 }
     }
 
     /// Divides the pace by 1 + n, for n busy threads of this load; `origin` is time 0 of the load.
     #[must_use]
     pub fn swayed(self, load: Timeline, origin: Instant) -> Self {
-        Self { sway: Some(SimulatedLoad { load, origin }), ..self }
+        Self { simulated_load: Some(SimulatedLoad { load, origin }), ..self }
     }
 
     /// Returns the earliest time at which `samples` begun at `started` may be done. Targets count from
     /// the start of the step, so that a late wake-up after one micro-batch shortens the next wait.
     fn target(&mut self, started: Instant, samples: u64) -> Instant {
         let alone_s = self.seconds_per_sample * samples as f64;
-        let time_s = match &mut self.sway {
+        let time_s = match &mut self.simulated_load {
             None => alone_s,
             Some(SimulatedLoad { load, origin }) => {
                 let from_s = started.saturating_duration_since(*origin).as_secs_f64();

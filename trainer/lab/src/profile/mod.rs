@@ -151,7 +151,7 @@ impl<'a> Bench<'a> {
         let repeats = WARM_UP + self.args.repeats as usize;
         let done = training_loop::train(&mut executor, &self.data, task, repeats, || {})?;
         let times =
-            done.iter().skip(WARM_UP).map(|iteration| by_layer(&iteration.moments, plan.layers.len()));
+            done.iter().skip(WARM_UP).map(|iteration| by_layer(&iteration.intervals, plan.layers.len()));
         Ok(middle(&times.collect::<Vec<_>>()))
     }
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use evenstep_protocol::{JobId, LearningRateRule, WorkerId};
 use serde::{Deserialize, Serialize};
 
-use evenstep_trainer::plan::{AskMode, Policy};
+use evenstep_trainer::plan::{Policy, RequestMode};
 use evenstep_trainer::progress::{EndLine, IterationLine, RegroupLine};
 
 use crate::load::{LoadKind, Timeline};
@@ -64,7 +64,7 @@ pub struct RunLine {
     /// Seed of the model, the data and the order of the samples.
     pub seed: u64,
     /// When the run requested allocations.
-    pub ask: AskMode,
+    pub ask: RequestMode,
     /// Policies in the order of their turns.
     pub policies: Vec<Policy>,
     /// Whether workers may join and leave.
@@ -272,7 +272,7 @@ mod tests {
             data: "task".into(),
             steps: 1,
             seed: 1,
-            ask: AskMode::Ahead,
+            ask: RequestMode::Ahead,
             policies: vec![Policy::Even, Policy::Evenstep],
             elastic: false,
             block: 20,
@@ -287,7 +287,7 @@ mod tests {
             lr_multiplier: Some(1.5),
             schedule_iteration: Some(4.5),
             step_time_s: 0.1,
-            ask_s: 0.001,
+            request_s: 0.001,
             round_trip_s: Some(0.0008),
             server_s: None,
             all_reduce_s: 0.01,

@@ -84,7 +84,7 @@ impl<W: Write> Table<W> {
     pub fn add(&mut self, line: &IterationLine) -> io::Result<()> {
         // Assumes that all workers left the previous barrier together with rank 0. Machines share no
         // clock, so no better estimate exists.
-        let begun_s = line.at_s - line.step_time_s + line.ask_s;
+        let begun_s = line.at_s - line.step_time_s + line.request_s;
         let mut rows: Vec<(f64, Vec<String>)> = Vec::new();
         for (rank, worker) in line.workers.iter().enumerate() {
             if worker.local_batch > 0 && worker.compute_time_s > 0.0 {
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
     use crate::load::{Load, LoadKind};
     use crate::record::Scenario;
-    use evenstep_trainer::plan::AskMode;
+    use evenstep_trainer::plan::RequestMode;
 
     fn run(policies: &[Policy], paces: Option<Vec<f64>>) -> RunLine {
         RunLine {
@@ -166,7 +166,7 @@ mod tests {
             data: "task".into(),
             steps: 2,
             seed: 1,
-            ask: AskMode::Ahead,
+            ask: RequestMode::Ahead,
             policies: policies.to_vec(),
             elastic: false,
             block: 1,
@@ -200,7 +200,7 @@ mod tests {
             lr_multiplier: None,
             schedule_iteration: None,
             step_time_s: 0.5,
-            ask_s: 0.125,
+            request_s: 0.125,
             round_trip_s: None,
             server_s: None,
             all_reduce_s: 0.0,

@@ -102,7 +102,7 @@ fn losses(runs: &[Run]) -> Option<Figure> {
 
 fn asking(results: &Results) -> Option<Figure> {
     let service = results.allocate_ms.as_ref()?;
-    let share = results.runs.iter().map(|result| result.ask_share).fold(0.0, f64::max);
+    let share = results.runs.iter().map(|result| result.request_share).fold(0.0, f64::max);
     Some(Figure::new(
         "Allocation, time in the service",
         format!("{:.2} ms", service.p50),
@@ -166,7 +166,7 @@ fn row(result: &RunResult) -> Vec<Cell> {
         Cell::number(result.share_of_ideal * 100.0, 1),
         optional_number(result.gain_like_for_like, 2),
         optional_number(result.over_base.as_ref().map(|over| over.gain_like_for_like), 2),
-        Cell::number(result.ask_share * 100.0, 2),
+        Cell::number(result.request_share * 100.0, 2),
         Cell::number(result.final_loss, 4),
     ]
 }

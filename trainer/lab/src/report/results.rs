@@ -57,7 +57,7 @@ pub struct RunResult {
     /// forecasts.
     pub over_base: Option<OverBase>,
     /// Share of the step time spent on allocation requests.
-    pub ask_share: f64,
+    pub request_share: f64,
     /// Share of all workers' time spent waiting for responses to claims.
     pub claim_share: f64,
     /// Share of all workers' time that chunks took beyond the time of their samples at the speed on the
@@ -152,7 +152,7 @@ impl RunResult {
             gain: run.gain(training, Policy::Even),
             gain_like_for_like: run.gain_like_for_like(training, Policy::Even),
             over_base: OverBase::of(run, training),
-            ask_share: figures.ask_share,
+            request_share: figures.request_share,
             claim_share: figures.claim_share,
             chunk_overhead_share: figures.chunk_overhead_share,
             chunks: figures.chunks,

@@ -107,8 +107,10 @@ impl RunMetrics {
         restarts.say([], known.restarts as f64);
         let mut left = Family::gauge("evenstep_launcher_restarts_left", "Number of restarts left.");
         known.restarts_left.into_iter().for_each(|count| left.say([], count as f64));
-        let mut lost =
-            Family::counter("evenstep_launcher_news_lost_total", "Iterations that rank 0 could not report.");
+        let mut lost = Family::counter(
+            "evenstep_launcher_iterations_lost_total",
+            "Iterations that rank 0 could not report.",
+        );
         lost.say([], known.updates_lost as f64);
         let mut families: Vec<_> =
             [info, workers, restarts, left, lost].into_iter().filter_map(Family::done).collect();
@@ -143,7 +145,7 @@ mod tests {
             samples: 64,
             workers: 2,
             step_time_s: 0.25,
-            ask_s: 0.001,
+            request_s: 0.001,
             round_trip_s: Some(0.002),
             generation: (iteration > 0).then_some(3),
             compute_s: 0.4,
@@ -179,7 +181,7 @@ mod tests {
             "evenstep_launcher_workers{state=\"running\"} 2",
             "evenstep_launcher_restarts_total 1",
             "evenstep_launcher_restarts_left 9",
-            "evenstep_launcher_news_lost_total 4",
+            "evenstep_launcher_iterations_lost_total 4",
             "evenstep_trainer_iterations_total{policy=\"even\"} 1",
             "evenstep_trainer_iterations_total{policy=\"evenstep\",job_id=\"run\"} 3",
             "evenstep_trainer_samples_total{policy=\"evenstep\",job_id=\"run\"} 192",

@@ -23,7 +23,7 @@ pub(super) struct PolicyMetrics {
     samples: u64,
     missed: u64,
     regroups: u64,
-    ask_s: f64,
+    request_s: f64,
     compute_s: f64,
     barrier_wait_s: f64,
     loader_wait_s: f64,
@@ -44,7 +44,7 @@ impl Default for PolicyMetrics {
             samples: 0,
             missed: 0,
             regroups: 0,
-            ask_s: 0.0,
+            request_s: 0.0,
             compute_s: 0.0,
             barrier_wait_s: 0.0,
             loader_wait_s: 0.0,
@@ -71,7 +71,7 @@ impl PolicyMetrics {
         self.samples += done.samples;
         self.missed += u64::from(done.generation.is_none());
         self.generation = done.generation.or(self.generation);
-        self.ask_s += done.ask_s;
+        self.request_s += done.request_s;
         self.compute_s += done.compute_s;
         self.barrier_wait_s += done.barrier_wait_s;
         self.loader_wait_s += done.loader_wait_s;
@@ -100,8 +100,8 @@ const COUNTERS: [(&str, &str, Number); 9] = [
     ("evenstep_trainer_regroups_total", "Number of times that the set of workers changed.", |_, metrics| {
         Some(metrics.regroups as f64)
     }),
-    ("evenstep_trainer_ask_seconds_total", "Time of allocation requests in steps.", |_, metrics| {
-        Some(metrics.ask_s)
+    ("evenstep_trainer_request_seconds_total", "Time of allocation requests in steps.", |_, metrics| {
+        Some(metrics.request_s)
     }),
     ("evenstep_trainer_compute_seconds_total", "Compute time of all workers.", |_, metrics| {
         Some(metrics.compute_s)

@@ -102,7 +102,7 @@ pub struct Args {
     /// When shares are requested: at the boundary of the iteration, or one iteration ahead, without the
     /// outcome of the previous one
     #[arg(long, value_enum, value_name = "WHEN", default_value = "boundary", help_heading = "Policies")]
-    pub ask: RequestTime,
+    pub request: RequestTime,
     /// Hysteresis of evenstep: keep the shares if a change would shorten the step by less than this share
     /// [default: the service's]
     #[arg(long, value_name = "SHARE", value_parser = part, help_heading = "Policies")]
@@ -249,7 +249,7 @@ impl Args {
             },
             min_chunk: self.min_chunk.unwrap_or(self.quantum).next_multiple_of(self.quantum),
             pool_max: usize::try_from(self.pool).unwrap_or(usize::MAX),
-            ahead: self.ask == RequestTime::Ahead,
+            ahead: self.request == RequestTime::Ahead,
             networks: match self.networks {
                 Networks::Auto => workers.saturating_mul(iterations) <= NETWORK_CELLS_MAX,
                 Networks::Yes => true,

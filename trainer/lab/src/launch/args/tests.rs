@@ -50,7 +50,7 @@ fn rules_between_values_are_checked() {
         (&["--tail", "1", "--policy", "even", "--max-local-batch", "512"], "--max-local-batch"),
         (&["--pace", "1,2,3"], "--pace"),
         (&["--pace", "1,0"], "--pace"),
-        (&["--pace", "1,2", "--sway", "walk"], ""),
+        (&["--pace", "1,2", "--vary-pace", "walk"], ""),
         (&["--policy", "even,base,evenstep"], ""),
         (&["--momentum", "1"], "--momentum"),
         (&["--lr", "NaN"], "--lr"),
