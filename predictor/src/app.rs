@@ -51,7 +51,8 @@ pub struct App {
 impl App {
     /// Binds the address and opens the store.
     ///
-    /// # Errors An error that names the store or the address that cannot be used.
+    /// # Errors
+    /// An error that names the store or the address that cannot be used.
     pub fn open(config: &Config, clock: Clock) -> Pin<Box<dyn Future<Output = anyhow::Result<Self>> + '_>> {
         Box::pin(Self::open_store(config, clock))
     }
@@ -103,7 +104,8 @@ impl App {
 
     /// Serves until `stop` completes, then finishes the requests in flight and closes the store.
     ///
-    /// # Errors An error if the listener fails.
+    /// # Errors
+    /// An error if the listener fails.
     pub fn serve(self, stop: impl Future<Output = ()> + Send + 'static) -> Serving {
         self.serve_until(Box::pin(stop))
     }

@@ -267,7 +267,8 @@ const VARIABLES: [&str; 15] = [
 impl Config {
     /// Reads the configuration from all sources.
     ///
-    /// # Errors An error that names the source if a file cannot be read or a value breaks its rule.
+    /// # Errors
+    /// An error that names the source if a file cannot be read or a value breaks its rule.
     pub fn load(flags: &Flags) -> anyhow::Result<Self> {
         let mut figment = Figment::from(Serialized::defaults(Self::default()));
         if let Some(file) = &flags.config {

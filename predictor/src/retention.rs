@@ -58,7 +58,8 @@ impl RetentionStats {
 
     /// Returns the summary of the store.
     ///
-    /// # Errors An error if the store cannot be read.
+    /// # Errors
+    /// An error if the store cannot be read.
     pub async fn store_view(&self, jobs: &Jobs) -> Result<StoreView, JobError> {
         let (store, retention) = (jobs.store(), self.lock().clone());
         let room = store.disk_use().await?;

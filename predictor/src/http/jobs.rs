@@ -66,7 +66,7 @@ async fn get(
     responses((status = 204, description = "Deleted"), (status = 404, description = "Unknown job", body = Problem))
 )]
 async fn delete(State(api): State<Api>, InPath(job_id): InPath<JobId>) -> Result<StatusCode, ErrorResponse> {
-    api.jobs.delete_job(&job_id).await?;
+    api.jobs.delete_job(job_id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -32,7 +32,8 @@ impl Job {
     /// Returns the allocation of an iteration: the existing one, or a new one that is durable before this
     /// returns.
     ///
-    /// # Errors Any [`JobError`]. If an iteration cannot be planned, the reports of the request are stored
+    /// # Errors
+    /// Any [`JobError`]. If an iteration cannot be planned, the reports of the request are stored
     /// nevertheless, and nothing else changes.
     #[tracing::instrument(name = "jobs.allocate", level = "debug", skip_all, fields(job_id = %self.id(), iteration = request.iteration))]
     pub async fn allocate(&self, mut request: AllocateRequest) -> Result<Allocated, JobError> {
@@ -149,7 +150,8 @@ impl Job {
 
     /// Returns the existing response of an iteration, for the other ranks; never plans.
     ///
-    /// # Errors [`JobError::NotAllocated`], [`JobError::Gone`], or an error of the store.
+    /// # Errors
+    /// [`JobError::NotAllocated`], [`JobError::Gone`], or an error of the store.
     pub async fn allocated(&self, iteration: u64) -> Result<ResponseBytes, JobError> {
         if let Some(response) = self.published().latest(iteration) {
             return Ok(response.clone());

@@ -18,7 +18,8 @@ const DIGITS: usize = 4;
 impl Job {
     /// Returns up to `points` evenly sampled iterations of the last `since_s` seconds.
     ///
-    /// # Errors An error of the store.
+    /// # Errors
+    /// An error of the store.
     pub async fn history(&self, since_s: u64, points: u64) -> Result<HistoryView, JobError> {
         // Known once the job is in memory.
         let workers = self.view().await?.live_workers.max(1);

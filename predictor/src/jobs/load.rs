@@ -14,7 +14,8 @@ pub const HISTORY_ITERATIONS: u64 = 1024;
 /// Loads a job and replays its recent reports. Returns `None` if the job does not exist. Calls `on_report`
 /// with each of these reports.
 ///
-/// # Errors An error of the store.
+/// # Errors
+/// An error of the store.
 pub async fn load(
     store: &Store,
     job_id: &JobId,
@@ -52,7 +53,8 @@ pub async fn load(
 
 /// Initializes the models of a worker without observations from the models of a device of the same kind.
 ///
-/// # Errors An error of the store.
+/// # Errors
+/// An error of the store.
 pub async fn warm_start(store: &Store, state: &mut JobState, worker: &WorkerId) -> Result<(), StoreError> {
     let Some(device) = state.device_if_unmeasured(worker) else { return Ok(()) };
     let learned = store.device_model(device, FORMAT).await?;

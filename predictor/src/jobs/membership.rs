@@ -14,7 +14,8 @@ pub const WORKERS_MAX: usize = 65_536;
 impl Job {
     /// Adds a worker from the next iteration that was not requested yet. Joining again renews its lease.
     ///
-    /// # Errors An error if the job is full, if the worker must wait because it joined and left too often, or
+    /// # Errors
+    /// An error if the job is full, if the worker must wait because it joined and left too often, or
     /// if the store fails.
     pub async fn join(&self, request: JoinRequest) -> Result<JoinResponse, JobError> {
         match self.try_join(request.clone()).await {
@@ -63,7 +64,8 @@ impl Job {
 
     /// Removes a worker from the next iteration on.
     ///
-    /// # Errors [`JobError::UnknownWorker`], or an error of the store.
+    /// # Errors
+    /// [`JobError::UnknownWorker`], or an error of the store.
     pub async fn leave(&self, worker: &WorkerId) -> Result<JoinResponse, JobError> {
         match self.try_leave(worker).await {
             Err(JobError::Store(StoreError::Superseded)) => self.try_leave(worker).await,

@@ -8,7 +8,8 @@ use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_protocol::{
     JobId, JobSpec, JobSummary, JobView, LiveView, NodeId, NodeSample, NodeView, TelemetryResponse,
 };
-use evenstep_store::{Change, Owner, RollUp, Store, TelemetryRows};
+use evenstep_store::{Change, Owner, RollUp, Store, StoreError, TelemetryRows};
+use tokio::sync::Semaphore;
 
 use super::describe;
 use super::error::JobError;
@@ -21,6 +22,8 @@ use crate::clock::Clock;
 
 /// Limit of jobs in one predictor.
 pub const JOBS_MAX: usize = 10_000;
+/// Limit of deletions in progress. More wait.
+const DELETIONS_MAX: usize = 16;
 
 /// The jobs of this predictor.
 #[derive(Debug)]
@@ -31,6 +34,7 @@ pub struct Jobs {
     newest_samples: NewestSamples,
     /// Write-locked while the jobs are given up, so that requests fail only after the lease has ended.
     resigning: tokio::sync::RwLock<()>,
+    deletions: Arc<Semaphore>,
 }
 
 impl Jobs {
@@ -42,6 +46,7 @@ impl Jobs {
             jobs: RwLock::default(),
             newest_samples: NewestSamples::default(),
             resigning: tokio::sync::RwLock::default(),
+            deletions: Arc::new(Semaphore::new(DELETIONS_MAX)),
         }
     }
 
@@ -52,7 +57,8 @@ impl Jobs {
 
     /// Returns a job by ID. Claims it if no predictor owns it.
     ///
-    /// # Errors [`JobError::UnknownJob`], [`JobError::Elsewhere`] if another predictor owns it, or an error
+    /// # Errors
+    /// [`JobError::UnknownJob`], [`JobError::Elsewhere`] if another predictor owns it, or an error
     /// of the store.
     pub async fn job(&self, job_id: &JobId) -> Result<Arc<Job>, JobError> {
         let _not_now = self.resigning.read().await;
@@ -91,7 +97,8 @@ impl Jobs {
 
     /// Returns the summary of every job. For jobs of other predictors it is read from the store.
     ///
-    /// # Errors An error of the store.
+    /// # Errors
+    /// An error of the store.
     pub async fn views(&self) -> Result<Vec<JobView>, JobError> {
         let registration = self.store.registration()?;
         let mut views = Vec::new();
@@ -119,7 +126,8 @@ impl Jobs {
 
     /// Creates a job or changes its options. Returns true if it is new.
     ///
-    /// # Errors [`JobError::Conflict`] if the learning-rate rule of a job with allocations would change, or
+    /// # Errors
+    /// [`JobError::Conflict`] if the learning-rate rule of a job with allocations would change, or
     /// if the limit of jobs is reached.
     pub async fn put_job(&self, job_id: &JobId, spec: JobSpec) -> Result<(JobView, bool), JobError> {
         match self.job(job_id).await {
@@ -137,15 +145,29 @@ impl Jobs {
         Ok((if is_new { job.view().await? } else { job.put(spec).await? }, is_new))
     }
 
-    /// Deletes a job and all its history.
+    /// Deletes a job and all its history. Once started, the deletion continues to its end even if the caller stops waiting.
     ///
-    /// # Errors [`JobError::UnknownJob`], or an error of the store.
-    pub async fn delete_job(&self, job_id: &JobId) -> Result<(), JobError> {
-        let job = self.job(job_id).await?;
-        job.delete().await?;
-        self.write().remove(job_id);
-        job.live().gone();
-        Ok(())
+    /// # Errors
+    /// [`JobError::UnknownJob`], or an error of the store.
+    pub async fn delete_job(self: &Arc<Self>, job_id: JobId) -> Result<(), JobError> {
+        // The semaphore is never closed.
+        let permit = self.deletions.clone().acquire_owned().await.ok();
+        let jobs = self.clone();
+        let deletion = tokio::spawn(async move {
+            let _permit = permit;
+            let job = jobs.job(&job_id).await?;
+            job.delete().await?;
+            jobs.write().remove(&job_id);
+            job.live().gone();
+            Ok(())
+        });
+        match deletion.await {
+            Ok(outcome) => outcome,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(JobError::Store(StoreError::Closed)),
+            },
+        }
     }
 
     /// Renews this predictor's lease while it is polled.
@@ -180,7 +202,8 @@ impl Jobs {
 
     /// Deletes the oldest iterations of a job and keeps their statistics.
     ///
-    /// # Errors The errors of [`Jobs::job`], or an error of the store. Nothing is deleted then.
+    /// # Errors
+    /// The errors of [`Jobs::job`], or an error of the store. Nothing is deleted then.
     pub async fn roll_up(&self, job_id: &JobId, roll_up: &RollUp) -> Result<(), JobError> {
         self.job(job_id).await?.roll_up(roll_up).await
     }
@@ -196,7 +219,8 @@ impl Jobs {
 
     /// Stores samples of an agent, each once.
     ///
-    /// # Errors An error of the store. Nothing is stored then.
+    /// # Errors
+    /// An error of the store. Nothing is stored then.
     pub async fn telemetry(&self, rows: TelemetryRows) -> Result<TelemetryResponse, JobError> {
         let (node, boot_id) = (rows.node().clone(), rows.boot_id().to_owned());
         let (count, next_sequence) = (rows.len() as u64, rows.next_sequence());
@@ -211,7 +235,8 @@ impl Jobs {
     /// Loads the time of the newest sample of each node from the store, so that nodes that stopped sending
     /// while the service was down are shown as silent.
     ///
-    /// # Errors An error of the store.
+    /// # Errors
+    /// An error of the store.
     pub async fn load_nodes(&self) -> Result<(), JobError> {
         for (node, at_unix_ms) in self.store.latest_sample_times().await? {
             self.newest_samples.saw(&node, at_unix_ms);
@@ -221,7 +246,8 @@ impl Jobs {
 
     /// Returns the summary of all jobs: the state in memory, and the IDs of jobs that are not in memory.
     ///
-    /// # Errors An error of the store.
+    /// # Errors
+    /// An error of the store.
     pub async fn live(&self) -> Result<LiveView, JobError> {
         let registration = self.store.registration()?;
         let line = |(job_id, url): (JobId, Option<String>)| match self.known(&job_id, registration) {
@@ -260,21 +286,24 @@ impl Jobs {
 
     /// Returns every node with its latest sample.
     ///
-    /// # Errors An error of the store.
+    /// # Errors
+    /// An error of the store.
     pub async fn nodes(&self) -> Result<Vec<NodeView>, JobError> {
         Ok(self.store.nodes().await?)
     }
 
     /// Returns the latest samples of a node.
     ///
-    /// # Errors An error of the store.
+    /// # Errors
+    /// An error of the store.
     pub async fn node_samples(&self, node: &NodeId, limit: u64) -> Result<Vec<NodeSample>, JobError> {
         Ok(self.store.node_samples(node, limit).await?)
     }
 
     /// Checks that the store can be written and read.
     ///
-    /// # Errors An error of the store.
+    /// # Errors
+    /// An error of the store.
     pub async fn check(&self) -> Result<(), JobError> {
         Ok(self.store.check().await?)
     }

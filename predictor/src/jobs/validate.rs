@@ -10,7 +10,8 @@ pub const LOOK_AHEAD_MAX: u64 = 64;
 
 /// Checks a request against the state of its job.
 ///
-/// # Errors The [`JobError`] of the first rule that the request breaks.
+/// # Errors
+/// The [`JobError`] of the first rule that the request breaks.
 pub fn validate(state: &JobState, request: &AllocateRequest) -> Result<(), JobError> {
     let current = state.members.generation();
     if request.generation != current {

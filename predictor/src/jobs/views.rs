@@ -15,14 +15,16 @@ use super::job::Job;
 impl Job {
     /// Returns the summary of the job.
     ///
-    /// # Errors An error of the store.
+    /// # Errors
+    /// An error of the store.
     pub async fn view(&self) -> Result<JobView, JobError> {
         self.look(|state| describe::job(state, self.id())).await
     }
 
     /// Returns every worker that ever joined.
     ///
-    /// # Errors An error of the store.
+    /// # Errors
+    /// An error of the store.
     pub async fn workers(&self) -> Result<WorkersView, JobError> {
         let counts = self.store().report_counts(self.id()).await?;
         self.look(|state| describe::workers(state, self.id(), &counts)).await
@@ -30,14 +32,16 @@ impl Job {
 
     /// Returns the forecast of each live worker.
     ///
-    /// # Errors An error of the store.
+    /// # Errors
+    /// An error of the store.
     pub async fn forecast(&self) -> Result<ForecastView, JobError> {
         self.look(|state| describe::forecast(state, self.id(), self.fits().view())).await
     }
 
     /// Returns up to `limit` allocations, from iteration `from` on.
     ///
-    /// # Errors An error of the store.
+    /// # Errors
+    /// An error of the store.
     pub async fn allocations(&self, from: u64, limit: u64) -> Result<Vec<AllocateResponse>, JobError> {
         let stored = self.store().answers(self.id(), from, limit).await?;
         Ok(stored.iter().map(StoredAllocation::parse).collect::<Result<_, _>>()?)
@@ -46,7 +50,8 @@ impl Job {
     /// Returns predicted and actual speeds of up to `limit` iterations from iteration `from` on, of one
     /// worker or of all.
     ///
-    /// # Errors An error of the store.
+    /// # Errors
+    /// An error of the store.
     pub async fn speeds(
         &self,
         worker: Option<&WorkerId>,

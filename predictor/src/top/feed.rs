@@ -69,7 +69,8 @@ struct Source {
 impl Feed {
     /// Starts to follow all jobs.
     ///
-    /// # Errors An error if the system cannot start a thread.
+    /// # Errors
+    /// An error if the system cannot start a thread.
     pub fn start(servers: Servers) -> std::io::Result<(Self, Receiver<FeedEvent>)> {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
@@ -88,7 +89,8 @@ impl Feed {
 
     /// Follows this job instead of any other.
     ///
-    /// # Errors A message if too many streams are closing, or the system cannot start a thread.
+    /// # Errors
+    /// A message if too many streams are closing, or the system cannot start a thread.
     pub fn follow(&mut self, job: JobId) -> Result<(), String> {
         self.leave();
         self.threads.retain(|thread| !thread.is_finished());

@@ -29,7 +29,8 @@ use std::io::IsTerminal;
 
 /// Runs the command.
 ///
-/// # Errors An error if the terminal cannot be used, or if one frame is requested and no predictor responds.
+/// # Errors
+/// An error if the terminal cannot be used, or if one frame is requested and no predictor responds.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         return once::run(args);

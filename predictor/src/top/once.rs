@@ -30,7 +30,8 @@ const HEIGHT_OF_JOBS: usize = 6;
 
 /// Writes one frame to standard output.
 ///
-/// # Errors An error if no predictor responds, the job does not exist, or standard output is closed.
+/// # Errors
+/// An error if no predictor responds, the job does not exist, or standard output is closed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let (mut feed, news) = Feed::start(args.server.clone())?;
     let mut state = State::new(args.server.urls()[0].clone(), args.job.clone());

@@ -22,7 +22,8 @@ const DRAW_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs until the user quits.
 ///
-/// # Errors An error if the terminal cannot be used.
+/// # Errors
+/// An error if the terminal cannot be used.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let (mut feed, news) = Feed::start(args.server.clone())?;
     let mut state = State::new(args.server.urls()[0].clone(), args.job.clone());

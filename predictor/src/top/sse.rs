@@ -27,7 +27,8 @@ impl<R: Read> Stream<R> {
 
     /// Returns the next element; `None` at the end of the stream.
     ///
-    /// # Errors An error if the connection fails or an event is too long.
+    /// # Errors
+    /// An error if the connection fails or an event is too long.
     pub fn next(&mut self) -> io::Result<Option<Element>> {
         let (mut name, mut data) = (String::new(), String::new());
         loop {

@@ -10,6 +10,8 @@ use evenstep_protocol::{AllocateResponse, JobSpec};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use evenstep_tests::wait::until;
+
 use crate::support::{Service, allocate_request, join_all, report};
 
 /// Requests the same iterations from many threads, synchronized, each with its own reports. The seed
@@ -102,6 +104,39 @@ fn a_client_that_disconnects_halfway_never_causes_two_allocations() {
     check(&service);
     service.kill_and_restart();
     check(&service);
+}
+
+/// Clients that disconnect during a deletion do not stop it: the job is deleted, and its id can be used again.
+#[test]
+fn a_deletion_continues_when_its_client_disconnects() {
+    let service = Service::start();
+    let client = &service.client;
+    for round in 0..5 {
+        client.put_job("job", &JobSpec::new(64));
+        let generation = join_all(client, "job", 3);
+        for part in 0..3 {
+            let mut request = allocate_request("job", generation, 5_000 * (part + 1));
+            request.reports = (5_000 * part..5_000 * (part + 1))
+                .map(|iteration| report((iteration % 3) as usize, iteration, 16, 100.0))
+                .collect();
+            assert_eq!(client.allocate(&request).status, 200);
+        }
+        // A client that disconnects at once may do so before the service has read its request.
+        let mut linger = Duration::from_micros(300 * round);
+        until("the job is deleted", || {
+            let mut stream =
+                TcpStream::connect(service.predictor.url.strip_prefix("http://").unwrap()).unwrap();
+            stream.write_all(b"DELETE /v1/jobs/job HTTP/1.1\r\nhost: test\r\n\r\n").unwrap();
+            let sent = Instant::now();
+            while sent.elapsed() < linger {
+                std::hint::spin_loop();
+            }
+            stream.shutdown(Shutdown::Both).unwrap();
+            linger += Duration::from_millis(1);
+            (client.get("/v1/jobs/job").status == 404).then_some(())
+        });
+        client.allocated("job", 5_000).problem(404, "unknown-job");
+    }
 }
 
 /// Sends the first `part` bytes of a body, waits for a moment, and closes the connection without reading.
