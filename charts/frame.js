@@ -35,7 +35,7 @@ const observer = new IntersectionObserver(
  * @param {number} [everyMs] shortest interval between two drawings, in milliseconds
  * @returns {(atOnce?: boolean) => void}
  */
-export function whileSeen(element, draw, everyMs = 0) {
+export function whileVisible(element, draw, everyMs = 0) {
   let seen = false;
   let due = false;
   let waiting = false;

@@ -5,7 +5,7 @@
 
 import { h } from './dom.js';
 import { clock } from './format.js';
-import { nextFrame, whileSeen } from './frame.js';
+import { nextFrame, whileVisible } from './frame.js';
 import { colour, THEME_CHANGED } from './colours.js';
 
 /**
@@ -43,7 +43,7 @@ export class LineChart {
     this.#host = host;
     this.#options = options;
     for (const [name, value] of Object.entries({ tabindex: 0, role: 'group', 'aria-label': `${options.name}. Left and right arrows go from point to point.` })) host.setAttribute(name, String(value));
-    this.#draw = whileSeen(host, () => this.#now());
+    this.#draw = whileVisible(host, () => this.#now());
     const resized = new ResizeObserver(() => nextFrame(this.#resize));
     resized.observe(host);
     const repaint = () => {
@@ -129,7 +129,7 @@ export class LineChart {
           fill: line.fill ? colour(line.colour) : undefined,
           paths: line.stepped ? stepped : undefined,
           points: { show: false },
-          // The ends of an interval may be far away: the scale only follows expected and actual values.
+          // Interval bounds can be far from the values: the scale follows only expected and actual values.
           auto: !line.edge,
           spanGaps: false,
         })),

@@ -62,7 +62,7 @@ impl StoppableThread {
     fn finish(self) {
         drop(self.stop);
         if self.thread.join().is_err() {
-            tracing::error!("a thread of the agent panicked");
+            tracing::error!("an agent thread panicked");
         }
     }
 }
@@ -96,13 +96,14 @@ pub async fn run(
         local: listener.local_addr()?,
         metrics: scraped.as_ref().map(TcpListener::local_addr).transpose()?,
     };
-    let life = SampleIdentity { node: config.node.clone(), boot_id: boot.to_string() };
-    let spool = Arc::new(Mutex::new(Spool::open(&config.spool_dir, config.spool_bytes_max, life.clone())?));
+    let identity = SampleIdentity { node: config.node.clone(), boot_id: boot.to_string() };
+    let spool =
+        Arc::new(Mutex::new(Spool::open(&config.spool_dir, config.spool_bytes_max, identity.clone())?));
     let uplink_state = Arc::new(Mutex::new(UplinkState::default()));
     let mut watch = WatchList::default();
     config.watch_pids.iter().for_each(|pid| watch.watch(*pid));
     let shared = Arc::new(Shared {
-        life,
+        identity,
         cores: Host::cores(),
         synthetic: config.demo_seed.is_some(),
         interval: config.interval,
@@ -125,7 +126,7 @@ pub async fn run(
     }
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    on_ready(listening, &shared.life);
+    on_ready(listening, &shared.identity);
     let healthy: Healthy = Arc::new({
         let shared = shared.clone();
         move || shared.healthy()

@@ -31,7 +31,7 @@ const SAMPLE_DELAY_MAX: Duration = Duration::from_secs(10);
 /// State shared by the threads of an agent.
 pub struct Shared {
     /// Identity of this run's samples.
-    pub life: SampleIdentity,
+    pub identity: SampleIdentity,
     /// Number of cores of the machine, and the name of their model.
     pub cores: (Option<usize>, Option<String>),
     /// Whether readings are synthetic.
@@ -199,8 +199,8 @@ async fn status(State(local): State<Local>) -> Json<Status> {
     let sampling = lock(&shared.sampling).clone();
     let (cores, cpu_name) = shared.cores.clone();
     Json(Status {
-        node: shared.life.node.to_string(),
-        boot_id: shared.life.boot_id.clone(),
+        node: shared.identity.node.to_string(),
+        boot_id: shared.identity.boot_id.clone(),
         version: env!("CARGO_PKG_VERSION"),
         cores,
         cpu_name,

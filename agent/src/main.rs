@@ -50,9 +50,8 @@ fn start(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
 
 /// Prints one line of JSON for the program that started the agent. With port 0 it is the only place that
 /// names the port.
-fn announce(listening: Listening, life: &SampleIdentity) {
-    let mut line =
-        serde_json::json!({ "listening": listening.local, "node": life.node, "boot_id": life.boot_id });
+fn announce(listening: Listening, identity: &SampleIdentity) {
+    let mut line = serde_json::json!({ "listening": listening.local, "node": identity.node, "boot_id": identity.boot_id });
     if let Some(address) = listening.metrics {
         line["metrics"] = serde_json::json!(address);
     }

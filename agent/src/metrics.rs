@@ -22,7 +22,7 @@ pub fn gather(shared: Arc<Shared>) -> Gather {
 }
 
 fn families(shared: &Shared) -> Vec<MetricFamily> {
-    let mut families = Families { node: shared.life.node.as_str(), by_name: BTreeMap::new() };
+    let mut families = Families { node: shared.identity.node.as_str(), by_name: BTreeMap::new() };
     machine(&mut families, shared);
     agent_metrics(&mut families, shared);
     let latest = lock(&shared.sampling).latest.clone();
@@ -41,12 +41,12 @@ struct Families<'a> {
 impl Families<'_> {
     fn gauge(&mut self, name: &'static str, help: &'static str, labels: &[(&str, &str)], value: f64) {
         let family = self.by_name.entry(name).or_insert_with(|| Family::gauge(name, help));
-        family.say([("node", self.node)].into_iter().chain(labels.iter().copied()), value);
+        family.add([("node", self.node)].into_iter().chain(labels.iter().copied()), value);
     }
 
     fn counter(&mut self, name: &'static str, help: &'static str, labels: &[(&str, &str)], value: u64) {
         let family = self.by_name.entry(name).or_insert_with(|| Family::counter(name, help));
-        family.say([("node", self.node)].into_iter().chain(labels.iter().copied()), value as f64);
+        family.add([("node", self.node)].into_iter().chain(labels.iter().copied()), value as f64);
     }
 
     fn sample(&mut self, sample: &NodeSample) {
@@ -69,7 +69,7 @@ impl Families<'_> {
         self.gauge("evenstep_gpu_info", "GPU of the node.", &labels, 1.0);
         self.readings(&GPU, &[("gpu", &index)], &gpu.readings);
         for reason in &gpu.throttle_reasons {
-            let help = "1 while clocks are lowered for this reason.";
+            let help = "1 while the GPU lowers its clocks for this reason.";
             self.gauge("evenstep_gpu_throttled", help, &[("gpu", &index), ("reason", reason)], 1.0);
         }
         if !gpu.missing.contains_key("processes") {

@@ -51,7 +51,7 @@ pub struct SampleIdentity {
 pub struct Batch {
     /// Identity of the samples.
     #[serde(flatten)]
-    pub life: SampleIdentity,
+    pub identity: SampleIdentity,
     /// Sequence number of the first sample.
     pub sequence: u64,
     /// The samples, with consecutive sequence numbers.
@@ -119,7 +119,7 @@ pub struct Spool {
     directory: PathBuf,
     /// Locked for the lifetime of this value.
     _lock: File,
-    life: SampleIdentity,
+    identity: SampleIdentity,
     next_sequence: u64,
     /// Oldest first; if `open` is set, it is the file of the last one.
     segments: VecDeque<Segment>,
@@ -130,11 +130,11 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// Opens the spool in `directory`, including samples of earlier runs. `life` must be new.
+    /// Opens the spool in `directory`, including samples of earlier runs. `identity` must be new.
     ///
     /// # Errors
     /// [`SpoolError::InUse`] if another agent uses the spool, [`SpoolError::Io`] if a file operation fails.
-    pub fn open(directory: &Path, bytes_max: u64, life: SampleIdentity) -> Result<Self, SpoolError> {
+    pub fn open(directory: &Path, bytes_max: u64, identity: SampleIdentity) -> Result<Self, SpoolError> {
         let io_error = |source| SpoolError::Io { path: directory.to_owned(), source };
         fs::create_dir_all(directory).map_err(io_error)?;
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(directory.join("lock"));
@@ -148,7 +148,7 @@ impl Spool {
         let mut spool = Self {
             directory: directory.to_owned(),
             _lock: lock,
-            life,
+            identity,
             next_sequence: 0,
             segments: VecDeque::new(),
             next_segment: 0,
@@ -161,8 +161,8 @@ impl Spool {
     }
 
     /// Returns the identity of appended samples.
-    pub fn life(&self) -> &SampleIdentity {
-        &self.life
+    pub fn identity(&self) -> &SampleIdentity {
+        &self.identity
     }
 
     /// Returns the state of the spool.
@@ -202,11 +202,11 @@ impl Spool {
             let count = consecutive.count();
             let records = scan.records.into_iter().take(count);
             let (samples, ends) = records.map(|record| (record.sample, record.end)).unzip();
-            let Some(life) = segment.life.clone() else {
+            let Some(identity) = segment.identity.clone() else {
                 segment.waiting = 0;
                 continue;
             };
-            return Ok(Some(Batch { life, sequence, samples, segment: segment.number, ends }));
+            return Ok(Some(Batch { identity, sequence, samples, segment: segment.number, ends }));
         }
         Ok(None)
     }
@@ -260,7 +260,7 @@ impl Spool {
     fn try_append(&mut self, sample: &NodeSample) -> Result<u64, SpoolError> {
         let line = segment::record_line(self.next_sequence, sample)?;
         let bytes = line.len() as u64;
-        let header = segment::header_line(&self.life)?;
+        let header = segment::header_line(&self.identity)?;
         if bytes + header.len() as u64 > self.state.bytes_max {
             return Err(SpoolError::SampleTooLarge { bytes, bytes_max: self.state.bytes_max });
         }
@@ -283,7 +283,7 @@ impl Spool {
 
     fn write(&mut self, header: &[u8], line: &[u8]) -> io::Result<()> {
         if self.open.is_none() {
-            let segment = Segment::new(&self.directory, self.next_segment, self.life.clone());
+            let segment = Segment::new(&self.directory, self.next_segment, self.identity.clone());
             self.next_segment += 1;
             let mut file = OpenOptions::new().create_new(true).append(true).open(&segment.path)?;
             self.segments.push_back(segment);
@@ -375,10 +375,10 @@ fn remove(segment: &Segment) {
 #[cfg(test)]
 impl Batch {
     /// Creates a batch of `count` samples without readings.
-    pub(crate) fn for_test(life: SampleIdentity, sequence: u64, count: usize) -> Self {
+    pub(crate) fn for_test(identity: SampleIdentity, sequence: u64, count: usize) -> Self {
         let sample = || RawValue::from_string("{\"at_unix_ms\":0}".to_owned()).unwrap();
         let samples = (0..count).map(|_| sample()).collect();
-        Self { life, sequence, samples, segment: 0, ends: Vec::new() }
+        Self { identity, sequence, samples, segment: 0, ends: Vec::new() }
     }
 }
 

@@ -1,4 +1,4 @@
-"""An LSTM of torch on the CPU: the deviation of log speed from its EMA, from a window of rows."""
+"""An LSTM in PyTorch on the CPU. It forecasts the deviation of log speed from its EMA from a window of rows."""
 
 import numpy as np
 import torch

@@ -37,7 +37,7 @@ pub struct Iteration {
     pub seen: Observation,
 }
 
-/// A worker with intermittent contention.
+/// The generated trace of a worker with intermittent contention.
 #[derive(Debug, Clone)]
 pub struct Trace {
     /// Names of the drivers.

@@ -38,7 +38,7 @@ impl Family {
     }
 
     /// Adds a series. Labels are pairs of name and value.
-    pub fn say<'a>(&mut self, labels: impl IntoIterator<Item = (&'a str, &'a str)>, value: f64) {
+    pub fn add<'a>(&mut self, labels: impl IntoIterator<Item = (&'a str, &'a str)>, value: f64) {
         let mut metric = Metric::from_label(labels.into_iter().map(pair).collect());
         if self.kind == MetricType::COUNTER {
             let mut counter = Counter::default();
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn text_escapes_what_people_name_things() {
         let mut speed = Family::gauge("evenstep_speed", "How fast.");
-        speed.say([("worker", "a\"b\\c\nd")], 1.5);
+        speed.add([("worker", "a\"b\\c\nd")], 1.5);
         let text = text(&[speed.done().unwrap()]).unwrap();
         let expected = "# HELP evenstep_speed How fast.\n# TYPE evenstep_speed gauge\nevenstep_speed{worker=\"a\\\"b\\\\c\\nd\"} 1.5\n";
         assert_eq!(text, expected);

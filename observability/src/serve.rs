@@ -178,7 +178,7 @@ mod tests {
     fn a_scraper_gets_metrics_and_health_and_nothing_else() {
         let gather: Gather = Arc::new(|| {
             let mut workers = Family::gauge("evenstep_workers", "Workers.");
-            workers.say([], 4.0);
+            workers.add([], 4.0);
             workers.done().into_iter().collect()
         });
         let server =

@@ -92,7 +92,7 @@ fn web_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Stri
 fn token<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
     let token = Option::<String>::deserialize(deserializer)?;
     // The error does not repeat the value: it is a secret.
-    let rule = "must be 8 to 256 letters, digits or signs, without spaces";
+    let rule = "must be 8 to 256 printable ASCII characters without spaces";
     let is_one = |token: &String| {
         (8..=256).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic())
     };
@@ -107,7 +107,7 @@ fn lease<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     if (1.0..=300.0).contains(&seconds) {
         return Ok(seconds);
     }
-    Err(D::Error::custom(format!("{seconds} must be 1 to 300 seconds")))
+    Err(D::Error::custom(format!("{seconds} s is out of range; must be 1 to 300 s")))
 }
 
 /// Rejects 0. The error names the rule.
@@ -115,7 +115,7 @@ fn at_least_1<'de, D: Deserializer<'de>, T: Deserialize<'de> + PartialEq + Defau
     deserializer: D,
 ) -> Result<T, D::Error> {
     let value = T::deserialize(deserializer)?;
-    if value == T::default() { Err(D::Error::custom("0 must be at least 1")) } else { Ok(value) }
+    if value == T::default() { Err(D::Error::custom("must be at least 1, not 0")) } else { Ok(value) }
 }
 
 /// A secret that is never printed in a log or an error.
@@ -282,10 +282,10 @@ impl Config {
         let config: Self = figment.extract().map_err(|error| anyhow::anyhow!("configuration: {error}"))?;
         let [raw, minutes, hours] = [config.keep_raw, config.keep_minutes, config.keep_hours];
         if minutes < raw {
-            anyhow::bail!("configuration: keep_minutes: {minutes} must not be below keep_raw, {raw}");
+            anyhow::bail!("configuration: keep_minutes: {minutes} must be at least keep_raw ({raw})");
         }
         if hours < minutes {
-            anyhow::bail!("configuration: keep_hours: {hours} must not be below keep_minutes, {minutes}");
+            anyhow::bail!("configuration: keep_hours: {hours} must be at least keep_minutes ({minutes})");
         }
         Ok(config)
     }

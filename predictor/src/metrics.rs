@@ -21,7 +21,7 @@ pub fn gather(jobs: &Arc<Jobs>, pool: &Pool, meter: &Meter) -> Gather {
             families.extend(jobs.store().families());
         }
         let mut build = Family::gauge("evenstep_build_info", "Version of the running predictor.");
-        build.say([("version", env!("CARGO_PKG_VERSION"))], 1.0);
+        build.add([("version", env!("CARGO_PKG_VERSION"))], 1.0);
         families.extend(build.done());
         collect(&mut families, &process, []);
         families.sort_by(|a, b| a.name().cmp(b.name()));

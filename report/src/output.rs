@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::Report;
 
 /// Path that means standard input or output.
-pub const STANDARD: &str = "-";
+pub const STANDARD_STREAM: &str = "-";
 
 /// Checks that the folders of output files exist, before any work is done.
 ///
@@ -42,7 +42,7 @@ pub fn check_distinct(outputs: &[&Option<PathBuf>], inputs: &[PathBuf]) -> Resul
                 path.display()
             ));
         }
-        if *path != Path::new(STANDARD) && inputs.contains(path) {
+        if *path != Path::new(STANDARD_STREAM) && inputs.contains(path) {
             return Err(format!(
                 "{}: the output would overwrite an input; choose another path",
                 path.display()
@@ -71,8 +71,8 @@ pub fn write_results(
     others: &[&Option<PathBuf>],
 ) -> anyhow::Result<()> {
     let mut asked_for = others.iter().copied().flatten().chain(json);
-    if !asked_for.any(|path| path == Path::new(STANDARD)) {
-        put(Path::new(STANDARD), table.as_bytes())?;
+    if !asked_for.any(|path| path == Path::new(STANDARD_STREAM)) {
+        put(Path::new(STANDARD_STREAM), table.as_bytes())?;
     }
     if let Some(path) = json {
         let mut json = serde_json::to_vec(results)?;
@@ -95,7 +95,7 @@ pub fn write_page(path: &Option<PathBuf>, page: impl FnOnce(&str) -> Report) -> 
 /// # Errors
 /// If standard output cannot be written.
 pub fn write_text(text: &str) -> anyhow::Result<()> {
-    put(Path::new(STANDARD), text.as_bytes())
+    put(Path::new(STANDARD_STREAM), text.as_bytes())
 }
 
 /// Writes a value to standard output as one line of JSON.
@@ -111,7 +111,7 @@ pub fn write_json(value: &impl Serialize) -> anyhow::Result<()> {
 /// # Errors
 /// If the file or standard output cannot be written.
 pub fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    if path != Path::new(STANDARD) {
+    if path != Path::new(STANDARD_STREAM) {
         return std::fs::write(path, bytes).with_context(|| path.display().to_string());
     }
     let mut out = std::io::stdout().lock();

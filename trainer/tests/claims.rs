@@ -61,7 +61,7 @@ fn plan(iteration: u64) -> (Plan, u64) {
     let workers: Vec<WorkerId> = (0..WORKERS).map(worker).collect();
     let requested =
         Requested { workers: &workers, global_batch: samples, generation: 1, follows_workers: false };
-    (Plan::from_answer(&answer, &requested).unwrap(), samples)
+    (Plan::from_response(&answer, &requested).unwrap(), samples)
 }
 
 /// Computes a rank's part of an iteration. A `slow` rank is far slower than the others' forecasts.
@@ -117,7 +117,7 @@ fn play(rank: usize, port: u16, mode: ClaimMode, seen: &[Mutex<Seen>], ends: &Ba
         }
         ends.wait();
         claims.settle(policy, &plan, &seen[iteration as usize].lock().unwrap().reports, &computed);
-        // A fast rank starts the next iteration, and claims in it, before a slow rank has looked.
+        // A fast rank can start the next iteration and claim in it before a slow rank has settled this one.
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Segment {
     pub(super) number: u64,
     pub(super) path: PathBuf,
     /// `None` if the header is damaged, so the identity of the samples is unknown.
-    pub(super) life: Option<SampleIdentity>,
+    pub(super) identity: Option<SampleIdentity>,
     pub(super) bytes: u64,
     /// Number of unacknowledged samples.
     pub(super) waiting: u64,
@@ -33,23 +33,23 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    pub(super) fn new(directory: &Path, number: u64, life: SampleIdentity) -> Self {
+    pub(super) fn new(directory: &Path, number: u64, identity: SampleIdentity) -> Self {
         let path = directory.join(format!("{number:012}.segment"));
-        Self { number, path, life: Some(life), bytes: 0, waiting: 0, acknowledged: 0 }
+        Self { number, path, identity: Some(identity), bytes: 0, waiting: 0, acknowledged: 0 }
     }
 
     /// Opens a segment of an earlier run, whose samples are acknowledged up to the offset `from`. Also
     /// returns the number of damaged lines.
     pub(super) fn recover(number: u64, path: PathBuf, from: u64) -> io::Result<(Self, u64)> {
-        let (life, header_end) = read_header(&path)?;
+        let (identity, header_end) = read_header(&path)?;
         let acknowledged = from.max(header_end);
         let scan = Scan::records(&path, acknowledged, usize::MAX, usize::MAX)?;
         let bytes = fs::metadata(&path)?.len();
-        let (waiting, damaged) = match &life {
+        let (waiting, damaged) = match &identity {
             Some(_) => (scan.records.len() as u64, scan.damaged),
             None => (0, scan.damaged + scan.records.len() as u64 + u64::from(bytes > 0)),
         };
-        Ok((Self { number, path, life, bytes, waiting, acknowledged }, damaged))
+        Ok((Self { number, path, identity, bytes, waiting, acknowledged }, damaged))
     }
 }
 
@@ -99,8 +99,8 @@ impl Scan {
     }
 }
 
-pub(super) fn header_line(life: &SampleIdentity) -> serde_json::Result<Vec<u8>> {
-    Ok(with_checksum(&serde_json::to_string(life)?))
+pub(super) fn header_line(identity: &SampleIdentity) -> serde_json::Result<Vec<u8>> {
+    Ok(with_checksum(&serde_json::to_string(identity)?))
 }
 
 pub(super) fn record_line(sequence: u64, sample: &NodeSample) -> serde_json::Result<Vec<u8>> {
@@ -139,8 +139,8 @@ pub(super) fn read_cursor(directory: &Path) -> Option<(u64, u64)> {
 fn read_header(path: &Path) -> io::Result<(Option<SampleIdentity>, u64)> {
     let mut line = Vec::new();
     let length = BufReader::new(File::open(path)?).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
-    let life = verify_checksum(&line).and_then(|text| serde_json::from_str(text).ok());
-    Ok((life, length as u64))
+    let identity = verify_checksum(&line).and_then(|text| serde_json::from_str(text).ok());
+    Ok((identity, length as u64))
 }
 
 fn record(text: &str) -> Option<(u64, Box<RawValue>)> {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn life(boot_id: &str) -> SampleIdentity {
+fn identity(boot_id: &str) -> SampleIdentity {
     SampleIdentity { node: NodeId::new("node-a").unwrap(), boot_id: boot_id.to_owned() }
 }
 
@@ -18,7 +18,7 @@ fn json(at_unix_ms: i64) -> String {
 }
 
 fn open(directory: &Path, boot_id: &str) -> Spool {
-    Spool::open(directory, 1 << 20, life(boot_id)).unwrap()
+    Spool::open(directory, 1 << 20, identity(boot_id)).unwrap()
 }
 
 /// Returns all waiting samples as (boot id, sequence number, JSON), and acknowledges them.
@@ -26,7 +26,7 @@ fn drain(spool: &mut Spool, samples_max: usize) -> Vec<(String, u64, String)> {
     let mut all = Vec::new();
     while let Some(batch) = spool.next_batch(samples_max).unwrap() {
         for (sequence, sample) in (batch.sequence..).zip(&batch.samples) {
-            all.push((batch.life.boot_id.clone(), sequence, sample.get().to_owned()));
+            all.push((batch.identity.boot_id.clone(), sequence, sample.get().to_owned()));
         }
         spool.acknowledge(&batch, batch.sequence + batch.samples.len() as u64).unwrap();
     }
@@ -97,7 +97,7 @@ proptest! {
     #[test]
     fn a_full_spool_keeps_the_newest_and_counts_the_rest(count in 1_u64..1500) {
         let directory = tempfile::tempdir().unwrap();
-        let mut spool = Spool::open(directory.path(), SPOOL_BYTES_MIN, life("a")).unwrap();
+        let mut spool = Spool::open(directory.path(), SPOOL_BYTES_MIN, identity("a")).unwrap();
         for number in 0..count {
             spool.append(&sample(number as i64)).unwrap();
             let on_disk: u64 = segment_files(directory.path()).iter().map(|path| fs::metadata(path).unwrap().len()).sum();
@@ -153,7 +153,7 @@ fn an_old_cursor_never_hides_samples_of_a_new_segment() {
 #[test]
 fn rejected_batches_are_kept_within_a_limit_and_later_batches_are_sent() {
     let directory = tempfile::tempdir().unwrap();
-    let mut spool = Spool::open(directory.path(), SPOOL_BYTES_MIN, life("a")).unwrap();
+    let mut spool = Spool::open(directory.path(), SPOOL_BYTES_MIN, identity("a")).unwrap();
     for number in 0..300 {
         spool.append(&sample(number)).unwrap();
         let batch = spool.next_batch(1).unwrap().unwrap();
@@ -176,13 +176,13 @@ fn rejected_batches_are_kept_within_a_limit_and_later_batches_are_sent() {
 fn a_spool_has_one_agent() {
     let directory = tempfile::tempdir().unwrap();
     let _held = open(directory.path(), "a");
-    assert!(matches!(Spool::open(directory.path(), 1 << 20, life("b")), Err(SpoolError::InUse(_))));
+    assert!(matches!(Spool::open(directory.path(), 1 << 20, identity("b")), Err(SpoolError::InUse(_))));
 }
 
 #[test]
 fn a_sample_larger_than_the_spool_is_dropped_and_counted() {
     let directory = tempfile::tempdir().unwrap();
-    let mut spool = Spool::open(directory.path(), SPOOL_BYTES_MIN, life("a")).unwrap();
+    let mut spool = Spool::open(directory.path(), SPOOL_BYTES_MIN, identity("a")).unwrap();
     let mut large = sample(0);
     large.missing.insert("x".to_owned(), "y".repeat(SPOOL_BYTES_MIN as usize));
     assert!(matches!(spool.append(&large), Err(SpoolError::SampleTooLarge { .. })));

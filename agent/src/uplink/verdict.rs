@@ -73,8 +73,8 @@ pub(super) fn classify(response: &Response, batch: &Batch) -> Outcome<Verdict, R
 /// samples from the spool.
 fn acknowledges(answer: &TelemetryResponse, batch: &Batch) -> bool {
     let end = batch.sequence + batch.samples.len() as u64;
-    answer.node == batch.life.node
-        && answer.boot_id == batch.life.boot_id
+    answer.node == batch.identity.node
+        && answer.boot_id == batch.identity.boot_id
         && answer.next_sequence > batch.sequence
         && answer.next_sequence <= end
 }
@@ -97,8 +97,8 @@ mod tests {
     use crate::spool::SampleIdentity;
 
     fn batch() -> Batch {
-        let life = SampleIdentity { node: NodeId::new("node-a").unwrap(), boot_id: "b".to_owned() };
-        Batch::for_test(life, 10, 3)
+        let identity = SampleIdentity { node: NodeId::new("node-a").unwrap(), boot_id: "b".to_owned() };
+        Batch::for_test(identity, 10, 3)
     }
 
     fn answer(boot_id: &str, next_sequence: u64) -> Vec<u8> {

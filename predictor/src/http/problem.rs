@@ -132,7 +132,7 @@ impl From<StoreError> for ErrorResponse {
                     .retry()
             }
             error => {
-                tracing::error!(%error, "the store failed a request");
+                tracing::error!(%error, "a request failed because of a store error");
                 let detail = error.fault().unwrap_or(Fault::Other).words();
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "store-failed", "The store failed", detail).retry()
             }

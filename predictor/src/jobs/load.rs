@@ -79,7 +79,7 @@ async fn models(store: &Store, job_id: &JobId) -> Result<Models, StoreError> {
     let Some(state) = store.models(job_id, FORMAT).await? else { return Ok(Models::new()) };
     // Unreadable models learn again from the recent reports.
     Ok(read_models(&state).unwrap_or_else(|error| {
-        tracing::warn!(%job_id, %error, "cannot read stored models; they learn again from recent reports");
+        tracing::warn!(%job_id, %error, "cannot read stored models; new models learn from recent reports");
         Models::new()
     }))
 }

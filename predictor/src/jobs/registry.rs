@@ -179,7 +179,7 @@ impl Jobs {
     pub async fn resign(&self) {
         let _alone = self.resigning.write().await;
         if let Err(error) = self.store.resign().await {
-            tracing::warn!(%error, "cannot give up the jobs; other predictors take over when the lease expires");
+            tracing::warn!(%error, "cannot release the jobs; other predictors take over when the lease expires");
         }
     }
 
@@ -277,7 +277,7 @@ impl Jobs {
             "Time of the latest sample of a node, by its clock.",
         );
         for line in self.newest_samples.lines(self.clock.now_unix_ms()) {
-            last_sample.say([("node", line.node.as_str())], line.at_unix_ms as f64 / 1e3);
+            last_sample.add([("node", line.node.as_str())], line.at_unix_ms as f64 / 1e3);
         }
         let mut families = of_jobs.done();
         families.extend(last_sample.done());

@@ -72,7 +72,7 @@ pub enum StoreError {
     #[error("the store is closed")]
     Closed,
     /// Another request made this change first; its client may have disconnected before it got the response.
-    #[error("another change came first; retry the request")]
+    #[error("a concurrent request changed the same state; retry the request")]
     Superseded,
     /// This predictor could not renew its lease in time, so it may no longer serve its jobs.
     #[error(
@@ -80,7 +80,7 @@ pub enum StoreError {
     )]
     Fenced,
     /// The job is changing its owner.
-    #[error("the job is changing its owner; retry the request")]
+    #[error("the job is moving to another predictor; retry the request")]
     OwnerChanging,
     /// The database did not respond in time. The change may or may not have been made; the request can be
     /// repeated safely.

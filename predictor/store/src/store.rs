@@ -189,8 +189,8 @@ impl Store {
         let mut writes = Family::gauge("evenstep_store_queue_writes", "Writes waiting in the queue.");
         let mut bytes = Family::gauge("evenstep_store_queue_bytes", "Bytes waiting in the queue.");
         for (queue, line) in [("urgent", &self.urgent), ("bulk", &self.bulk)] {
-            writes.say([("queue", queue)], (QUEUE_MAX - line.writes.capacity()) as f64);
-            bytes.say([("queue", queue)], (QUEUE_BYTES_MAX - line.room.available_permits()) as f64);
+            writes.add([("queue", queue)], (QUEUE_MAX - line.writes.capacity()) as f64);
+            bytes.add([("queue", queue)], (QUEUE_BYTES_MAX - line.room.available_permits()) as f64);
         }
         let mut families: Vec<MetricFamily> = [writes.done(), bytes.done()].into_iter().flatten().collect();
         collect(&mut families, &self.meter.commits, []);

@@ -13,10 +13,10 @@ from evenstep.run import Run, Step, Turn
 #: DataLoader arguments that evenstep's loader sets itself.
 _OURS = ("batch_size", "batch_sampler", "sampler", "shuffle", "drop_last")
 
-#: Samples of the weight-0 batch of a rank without samples; batch norm needs at least two.
+#: Number of samples that a rank with an empty share computes with weight 0; batch norm needs at least two.
 _WEIGHTLESS_SAMPLES = 2
 
-#: Number of iterations that the predictor plans ahead, less those that the exchange takes.
+#: Maximum read-ahead in iterations: the predictor plans 64 ahead, and the exchange of plans between ranks takes 2.
 _AHEAD_MAX = 62
 
 

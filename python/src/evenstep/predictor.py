@@ -300,7 +300,7 @@ class Predictor:
             for worker in self._registration.workers:
                 client.leave(worker.worker)
         except (RequestError, RejectedError) as error:
-            log.warning("leaving the job: %s; the leases will expire instead", error)
+            log.warning("cannot leave the job: %s; the leases of its workers will expire", error)
 
     def _worker_report(self, reports: list[Report | None]) -> list[WorkerReport]:
         pairs = zip(self._registration.workers, reports, strict=True)

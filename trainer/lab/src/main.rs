@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 use evenstep_trainer::launch::cores;
-use evenstep_trainer::launch::processes::{Ended, TIED};
+use evenstep_trainer::launch::processes::{LaunchOutcome, TIED};
 use evenstep_trainer::training::{WORKER, WorkerProcess};
 use evenstep_trainer_lab::burst::{self, BurstArgs};
 use evenstep_trainer_lab::cli::{Cli, Command};
@@ -57,10 +57,10 @@ fn run(command: &Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn code(ended: Ended) -> ExitCode {
+fn code(ended: LaunchOutcome) -> ExitCode {
     match ended {
-        Ended::Finished => ExitCode::SUCCESS,
+        LaunchOutcome::Finished => ExitCode::SUCCESS,
         // The exit status that a shell reports for a process terminated by a signal.
-        Ended::Stopped(signal) => ExitCode::from(128 + u8::try_from(signal).unwrap_or(0)),
+        LaunchOutcome::Stopped(signal) => ExitCode::from(128 + u8::try_from(signal).unwrap_or(0)),
     }
 }

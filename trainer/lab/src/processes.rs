@@ -8,7 +8,7 @@ use clap::Args;
 use evenstep_c10d::{Group, Store};
 use evenstep_trainer::collective::{HostPort, connect};
 use evenstep_trainer::launch::metrics::RunMetrics;
-use evenstep_trainer::launch::processes::{Ended, WorkerProcesses, signals};
+use evenstep_trainer::launch::processes::{LaunchOutcome, WorkerProcesses, signals};
 use evenstep_trainer::launch::{command, cores, enter, from_environment};
 use evenstep_trainer::progress::Output;
 use evenstep_trainer::training::{LOOPBACK, WorkerProcess};
@@ -52,10 +52,10 @@ pub fn run(
     log_prefix: &str,
     check: impl FnOnce() -> Result<()>,
     work: impl FnOnce(Process) -> Result<()>,
-) -> Result<Ended> {
+) -> Result<LaunchOutcome> {
     if let Some(process) = from_environment()? {
         work(Process::join(args, &process, task)?)?;
-        return Ok(Ended::Finished);
+        return Ok(LaunchOutcome::Finished);
     }
     if let Some(rank) = args.rank {
         anyhow::ensure!(rank < workers, "--rank {rank}: must be below the number of workers, {workers}");
@@ -65,7 +65,7 @@ pub fn run(
         let process = WorkerProcess { store, interface, ..WorkerProcess::local(rank, workers, 0, args.core) };
         enter(process.core)?;
         work(Process::join(args, &process, task)?)?;
-        return Ok(Ended::Finished);
+        return Ok(LaunchOutcome::Finished);
     }
     check()?;
     let (output, allowed) = (Output::new(log_prefix), cores::allowed()?);

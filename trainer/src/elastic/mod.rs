@@ -263,7 +263,7 @@ impl Life<'_> {
         }
         let begun = self.rendezvous.has_begun()?;
         let workers = members.workers();
-        if self.replica.policy.asks() {
+        if self.replica.policy.requests_allocations() {
             self.job_id = Some(self.agree_on_job()?);
         }
         if let Some(log) = &mut self.worker.log {
@@ -295,7 +295,8 @@ impl Life<'_> {
     /// the current members are registered in the background.
     fn connect_predictor(&mut self, members: &Members, begun: bool) -> Result<()> {
         let options = &self.worker.training.options;
-        let Some(log) = self.worker.log.as_ref().filter(|_| self.replica.policy.asks()) else {
+        let Some(log) = self.worker.log.as_ref().filter(|_| self.replica.policy.requests_allocations())
+        else {
             return Ok(());
         };
         let job = log.job(self.replica.policy)?;

@@ -262,7 +262,7 @@ impl Rendezvous {
                 }
             }
         }
-        bail!("a run regroups at most {ROUNDS_MAX} times")
+        bail!("the run has regrouped {ROUNDS_MAX} times, the maximum; resume from a checkpoint")
     }
 
     /// Arrives in a round and waits until its list is closed. Closes the list if this worker is the closer.

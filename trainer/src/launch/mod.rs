@@ -23,7 +23,7 @@ use evenstep_c10d::Store;
 use crate::progress::Output;
 use crate::training::{Builder, LOOPBACK, LaunchOptions, Options, WorkerProcess};
 use metrics::Exposition;
-pub use processes::Ended;
+pub use processes::LaunchOutcome;
 use processes::{WorkerProcesses, signals};
 use supervise::{Bounds, Supervisor};
 pub use worker::{command, enter, from_environment, train};
@@ -37,13 +37,13 @@ impl Builder {
     ///
     /// # Errors
     /// Options contradict each other, or a worker failed.
-    pub fn run(self) -> Result<Ended> {
+    pub fn run(self) -> Result<LaunchOutcome> {
         let Some(process) = from_environment()? else {
             return launch(self.options(), &self.launch, &[]);
         };
         let hooks = (self.hooks)(&process)?;
         train(&self.training()?, &process, hooks)?;
-        Ok(Ended::Finished)
+        Ok(LaunchOutcome::Finished)
     }
 }
 
@@ -51,7 +51,11 @@ impl Builder {
 ///
 /// # Errors
 /// Options contradict each other, or a worker failed.
-pub fn launch(options: &Options, launch: &LaunchOptions, variables: &[(&str, String)]) -> Result<Ended> {
+pub fn launch(
+    options: &Options,
+    launch: &LaunchOptions,
+    variables: &[(&str, String)],
+) -> Result<LaunchOutcome> {
     let world_size = launch.workers as usize;
     options.check(world_size)?;
     let cores =

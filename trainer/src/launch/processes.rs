@@ -25,7 +25,7 @@ pub const STOP_GRACE: Duration = Duration::from_secs(20);
 
 /// How a launch ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum LaunchOutcome {
     /// Every worker finished.
     Finished,
     /// A signal stopped the run.
@@ -68,7 +68,12 @@ impl WorkerProcesses {
     ///
     /// # Errors
     /// A worker failed.
-    pub fn watch(&mut self, signals: &Receiver<i32>, output: &Output, metrics: &RunMetrics) -> Result<Ended> {
+    pub fn watch(
+        &mut self,
+        signals: &Receiver<i32>,
+        output: &Output,
+        metrics: &RunMetrics,
+    ) -> Result<LaunchOutcome> {
         let mut failed: Option<(usize, ExitStatus)> = None;
         let mut deadline: Option<Instant> = None;
         let mut stopped: Option<i32> = None;
@@ -106,8 +111,8 @@ impl WorkerProcesses {
         self.kill();
         match (failed, stopped) {
             (Some((rank, status)), None) => bail!("rank {rank} {}", describe(status)),
-            (_, Some(signal)) => Ok(Ended::Stopped(signal)),
-            (None, None) => Ok(Ended::Finished),
+            (_, Some(signal)) => Ok(LaunchOutcome::Stopped(signal)),
+            (None, None) => Ok(LaunchOutcome::Finished),
         }
     }
 

@@ -9,7 +9,7 @@ use evenstep_c10d::Store;
 use rustix::process::Signal;
 
 use super::metrics::{Processes, RunMetrics};
-use super::processes::{Ended, STOP_GRACE, describe, send};
+use super::processes::{LaunchOutcome, STOP_GRACE, describe, send};
 use crate::elastic::{self, Ending};
 use crate::progress::Output;
 
@@ -84,7 +84,7 @@ impl<'a> Supervisor<'a> {
     ///
     /// # Errors
     /// The run failed, or too few workers are left.
-    pub fn watch(&mut self, signals: &Receiver<i32>) -> Result<Ended> {
+    pub fn watch(&mut self, signals: &Receiver<i32>) -> Result<LaunchOutcome> {
         let mut deadline: Option<Instant> = None;
         let mut stopped = None;
         while self.slots.iter().any(|slot| !matches!(slot.state, State::Over)) {
@@ -113,9 +113,9 @@ impl<'a> Supervisor<'a> {
         self.kill();
         match (elastic::ending(&self.store)?, stopped) {
             (Some(Ending::Failed(why)), _) => bail!(why),
-            (_, Some(signal)) => Ok(Ended::Stopped(signal)),
-            (Some(Ending::Finished | Ending::Stopped), None) => Ok(Ended::Finished),
-            (None, None) => bail!("every worker ended before the training was done"),
+            (_, Some(signal)) => Ok(LaunchOutcome::Stopped(signal)),
+            (Some(Ending::Finished | Ending::Stopped), None) => Ok(LaunchOutcome::Finished),
+            (None, None) => bail!("all workers exited before the training was complete"),
         }
     }
 

@@ -43,7 +43,7 @@ impl Plan {
     /// - [`PlanError::Cover`]: its shares and chunks do not cover the global batch exactly once.
     /// - [`PlanError::Tail`]: its tail breaks a rule.
     /// - [`PlanError::LearningRate`]: its multiplier is negative or not finite.
-    pub fn from_answer(answer: &AllocateResponse, requested: &Requested<'_>) -> Result<Self, PlanError> {
+    pub fn from_response(answer: &AllocateResponse, requested: &Requested<'_>) -> Result<Self, PlanError> {
         let told = requested.by_rank(answer)?;
         let share = |told: &Option<&Allocation>| match told {
             Some(told) => Share { local_batch: told.local_batch, offset: told.offset },
@@ -178,7 +178,7 @@ mod tests {
         follows_workers: bool,
     ) -> Result<Plan, PlanError> {
         let requested = Requested { workers: &workers(2), global_batch: 40, generation, follows_workers };
-        Plan::from_answer(answer, &requested)
+        Plan::from_response(answer, &requested)
     }
 
     #[test]

@@ -176,7 +176,7 @@ impl Planner {
 
 /// Converts an allocation into a plan. Skips an allocation for fewer workers: a later one fits.
 fn check(response: &AllocateResponse, requested: &Requested<'_>) -> Result<Option<Plan>, String> {
-    match Plan::from_answer(response, requested) {
+    match Plan::from_response(response, requested) {
         Ok(plan) => Ok(Some(plan)),
         Err(PlanError::Workers(Mismatch::Outgrown)) => Ok(None),
         Err(error) => Err(error.to_string()),

@@ -20,7 +20,7 @@ pub enum Policy {
 
 impl Policy {
     /// Returns whether the policy queries the predictor.
-    pub fn asks(self) -> bool {
+    pub fn requests_allocations(self) -> bool {
         self != Self::Even
     }
 

@@ -28,7 +28,7 @@ pub fn start_log(
     let (options, steps) = (&training.options, worker.iterations());
     let left = steps.saturating_sub(start.iteration) * options.policy.len() as u64;
     let (progress, output) = Progress::new("rank 0", left);
-    let asks = options.policy.iter().any(|policy| policy.asks());
+    let asks = options.policy.iter().any(|policy| policy.requests_allocations());
     let job_id = asks.then(|| start.job_id.clone().map_or_else(default_job_id, Ok)).transpose()?;
     let model = format!("{}, {}", training.model_name, worker.dtype);
     let run = RunInfo {
@@ -63,7 +63,7 @@ pub fn start_log(
         output.say(&format!("resuming at iteration {}", start.iteration));
     }
     let job = |run: &JobId| -> Result<Vec<PolicyJob>> {
-        let asking = options.policy.iter().filter(|policy| policy.asks());
+        let asking = options.policy.iter().filter(|policy| policy.requests_allocations());
         let job =
             |&policy| Ok(PolicyJob { policy, job_id: job_of(policy, run)?, backlog: Backlog::default() });
         asking.map(job).collect()

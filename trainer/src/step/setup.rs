@@ -52,7 +52,7 @@ pub fn prepare<'a>(
     for replica in &mut replicas {
         let even = Plan::even(replica.global_batch, world_size, options.quantum);
         let even = even.at_rate(worker.rate(replica, start.rate));
-        if !replica.policy.asks() {
+        if !replica.policy.requests_allocations() {
             replica.planner = Planner::even(even, options.quantum, options.even_tail());
             continue;
         }

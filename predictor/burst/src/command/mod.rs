@@ -26,7 +26,7 @@ use evenstep_protocol::BurstProfile;
 
 pub use args::Args;
 
-use evenstep_report::output::{self, STANDARD, write_page, write_results};
+use evenstep_report::output::{self, STANDARD_STREAM, write_page, write_results};
 
 use crate::plan::plan;
 
@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 fn read(path: &Path) -> anyhow::Result<BurstProfile> {
     let name = path.display().to_string();
-    let text = if path == Path::new(STANDARD) {
+    let text = if path == Path::new(STANDARD_STREAM) {
         text_of(std::io::stdin().lock())
     } else {
         File::open(path).map_err(anyhow::Error::from).and_then(text_of)

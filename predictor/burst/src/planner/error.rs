@@ -33,7 +33,7 @@ pub enum BurstError {
         gpus: usize,
     },
     /// The global batch is 0.
-    #[error("global batch 0 must be at least 1")]
+    #[error("global batch is 0; it must be at least 1")]
     GlobalBatch,
     /// The amplification limit is below 1 or not finite.
     #[error("amplification limit {0} must be finite and at least 1")]
@@ -139,7 +139,7 @@ pub enum Infeasible {
     /// A layer has no possible GPU count.
     #[error(
         "layer {layer} can run on none of the allowed GPU counts {allowed:?}: its costs cover the counts {known:?}, and a \
-         profiled layer needs one of the {global_batch} samples per GPU"
+         profiled layer cannot use more GPUs than the global batch of {global_batch} samples"
     )]
     NoCount {
         /// The layer.

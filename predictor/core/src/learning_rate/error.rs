@@ -43,7 +43,7 @@ pub enum LearningRateError {
         now: u64,
     },
     /// Gradients for a rule that takes none.
-    #[error("gradients: the rule is not adascale, and no other takes them")]
+    #[error("gradients are accepted only with the learning-rate rule adascale; omit them")]
     GradientsNotUsed,
     /// Gradients of an iteration that is not newer than the latest processed one.
     #[error("gradients of iteration {iteration} are late: iteration {newest} was processed already")]

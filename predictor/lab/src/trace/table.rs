@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::Path;
 
 use csv::{ReaderBuilder, StringRecord, Trim};
-use evenstep_report::output::STANDARD;
+use evenstep_report::output::STANDARD_STREAM;
 
 /// Maximum size of a file in bytes.
 pub const FILE_BYTES_MAX: u64 = 512 * 1024 * 1024;
@@ -77,7 +77,7 @@ impl Table {
     pub fn read(path: &Path) -> Result<Self, TableError> {
         let trace = path.display().to_string();
         let unreadable = |source| TableError::Unreadable { trace: trace.clone(), source };
-        let source: Box<dyn Read> = if trace == STANDARD {
+        let source: Box<dyn Read> = if trace == STANDARD_STREAM {
             Box::new(std::io::stdin().lock())
         } else {
             Box::new(std::fs::File::open(path).map_err(unreadable)?)

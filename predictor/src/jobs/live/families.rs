@@ -99,10 +99,10 @@ impl JobFamilies {
                 // Workers that have left meanwhile are not shown.
                 if seen.workers.contains_key(&share.worker) {
                     let labels = [("job_id", job), ("worker", share.worker.as_str())];
-                    self.local_batch.say(labels, share.local_batch as f64);
+                    self.local_batch.add(labels, share.local_batch as f64);
                     if let Some(background) = share.background {
-                        self.slack.say(labels, background.slack_s);
-                        self.background_budget.say(labels, background.budget_s);
+                        self.slack.add(labels, background.slack_s);
+                        self.background_budget.add(labels, background.budget_s);
                     }
                 }
             }
@@ -114,45 +114,45 @@ impl JobFamilies {
     fn job(&mut self, job: &str, seen: &Seen) {
         let of_job = [("job_id", job)];
         for (event, count) in seen.log.membership_changes() {
-            self.membership_changes.say([("job_id", job), ("event", event)], *count as f64);
+            self.membership_changes.add([("job_id", job), ("event", event)], *count as f64);
         }
         for (reason, count) in seen.log.reallocations() {
-            self.reallocations.say([("job_id", job), ("reason", reason)], *count as f64);
+            self.reallocations.add([("job_id", job), ("reason", reason)], *count as f64);
         }
         if let Some(members) = seen.members {
-            self.workers.say([("job_id", job), ("state", "live")], members.live as f64);
-            self.workers.say([("job_id", job), ("state", "departed")], members.departed as f64);
-            self.global_batch.say(of_job, members.global_batch as f64);
+            self.workers.add([("job_id", job), ("state", "live")], members.live as f64);
+            self.workers.add([("job_id", job), ("state", "departed")], members.departed as f64);
+            self.global_batch.add(of_job, members.global_batch as f64);
         }
         if let Some(at_unix_ms) = seen.refitted_unix_ms {
-            self.refitted.say(of_job, seconds(at_unix_ms));
+            self.refitted.add(of_job, seconds(at_unix_ms));
         }
         let Some(answer) = seen.steps.latest_answer() else { return };
-        self.iteration.say(of_job, (answer.iteration + 1) as f64);
-        self.learning_rate.say(of_job, answer.optimizer.lr_multiplier);
+        self.iteration.add(of_job, (answer.iteration + 1) as f64);
+        self.learning_rate.add(of_job, answer.optimizer.lr_multiplier);
         let tail: u64 = answer.tail.iter().flat_map(|tail| &tail.chunks).sum();
-        self.tail.say(of_job, tail as f64);
+        self.tail.add(of_job, tail as f64);
         if let Some(step_time_s) = answer.decision.predicted_step_time_s {
-            self.predicted_step.say(of_job, step_time_s);
+            self.predicted_step.add(of_job, step_time_s);
         }
         if let Some(step_time_s) = answer.decision.even_step_time_s {
-            self.even_step.say(of_job, step_time_s);
+            self.even_step.add(of_job, step_time_s);
         }
     }
 
     fn worker(&mut self, job: &str, worker: &str, tally: &Tally) {
         let labels = [("job_id", job), ("worker", worker)];
-        self.info.say(
+        self.info.add(
             [("job_id", job), ("worker", worker), ("device", tally.device.as_deref().unwrap_or(""))],
             1.0,
         );
         let Some(latest) = tally.latest else { return };
-        self.samples.say(labels, tally.samples as f64);
-        self.compute.say(labels, tally.compute_s);
-        self.barrier_wait.say(labels, tally.barrier_wait_s);
-        self.loader_wait.say(labels, tally.loader_wait_s);
-        self.last_report.say(labels, seconds(latest.at_unix_ms));
-        self.compute_time.say(labels, latest.done.compute_time_s);
+        self.samples.add(labels, tally.samples as f64);
+        self.compute.add(labels, tally.compute_s);
+        self.barrier_wait.add(labels, tally.barrier_wait_s);
+        self.loader_wait.add(labels, tally.loader_wait_s);
+        self.last_report.add(labels, seconds(latest.at_unix_ms));
+        self.compute_time.add(labels, latest.done.compute_time_s);
         let known = [
             (&mut self.speed, latest.done.speed()),
             (&mut self.predicted, latest.predicted.speed),
@@ -162,7 +162,7 @@ impl JobFamilies {
         ];
         for (family, value) in known {
             if let Some(value) = value {
-                family.say(labels, value);
+                family.add(labels, value);
             }
         }
     }

@@ -4,7 +4,7 @@ import { figure, ROWS_MAX } from '../charts/figure.js';
 import { FinishBars } from './finish.js';
 import { LineChart } from '../charts/line.js';
 import { clock, number, percent, seconds, speed } from '../charts/format.js';
-import { whileSeen } from '../charts/frame.js';
+import { whileVisible } from '../charts/frame.js';
 import { DASHED, DOTTED } from '../palette.js';
 
 /** @typedef {import('./history.js').History} History */
@@ -115,7 +115,7 @@ function overTime(job, what) {
     });
     return { head: ['Iteration', ...shown.map(({ label }) => label)], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, newest first.` };
   }
-  const draw = whileSeen(frame.root, () => {
+  const draw = whileVisible(frame.root, () => {
     const history = job.history();
     frame.nothing(history.at.length ? null : NO_STEP);
     if (!history.at.length) return;
@@ -164,7 +164,7 @@ export function stepTimes(job) {
   const legend = (/** @type {number | null} */ index) =>
     frame.legend(kinds.map(([name, label, colour, line]) => ({ label, colour, line, value: index == null ? '' : seconds(job.history().step[name][index]) })));
   const chart = new LineChart(frame.plot, { name: title, format: seconds, group: job.group, onPoint: legend }, job.signal);
-  const draw = whileSeen(frame.root, () => {
+  const draw = whileVisible(frame.root, () => {
     const { at, step } = job.history();
     frame.nothing(at.length ? null : NO_STEP);
     if (!at.length) return;
@@ -202,7 +202,7 @@ export function shares(job) {
     const rows = at.slice(first).map((_, index) => [String(iterations[first + index]), ...shown().map((worker) => number(workers.get(worker)?.local_batch[first + index]))]);
     return { head: ['Iteration', ...shown()], rows: rows.reverse(), note: `Samples per worker in the latest ${rows.length} of the iterations shown, newest first.` };
   }
-  const draw = whileSeen(frame.root, () => {
+  const draw = whileVisible(frame.root, () => {
     const { at, workers, all: { batch: totals } } = job.history();
     frame.nothing(at.length ? null : NO_STEP);
     if (!at.length) return;
@@ -243,7 +243,7 @@ export function rate(job) {
   words.className = 'aside';
   frame.plot.before(words);
   const chart = new LineChart(frame.plot, { name: title, format: (value) => `×${number(value)}`, group: job.group }, job.signal);
-  const draw = whileSeen(frame.root, () => {
+  const draw = whileVisible(frame.root, () => {
     const { at, step } = job.history();
     const known = step.lr_multiplier.some((value) => value != null);
     frame.nothing(known ? null : NO_STEP);
@@ -267,7 +267,7 @@ export function finish(job) {
     }),
   });
   const bars = new FinishBars(frame.plot);
-  const draw = whileSeen(frame.root, () => {
+  const draw = whileVisible(frame.root, () => {
     const { step, reported, latest: live } = job.history();
     const shown = workers();
     frame.nothing(shown.length ? null : NO_STEP);

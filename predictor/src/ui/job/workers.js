@@ -2,7 +2,7 @@
 
 import { fill, h, say, set } from '../charts/dom.js';
 import { count, NONE, number, seconds, signed, speed } from '../charts/format.js';
-import { whileSeen } from '../charts/frame.js';
+import { whileVisible } from '../charts/frame.js';
 import { overrideWords } from '../operator.js';
 import { badge } from './picker.js';
 
@@ -39,7 +39,7 @@ export class WorkersTable {
       h('div', { class: 'head' }, h('h2', { id: 'workers-title' }, 'Workers'), this.#goneLabel),
       h('p', { class: 'how' }, 'Samples: local batch in the latest iteration. Error: relative distance of actual from predicted speed.'),
       h('div', { class: 'scroll tall', tabindex: 0, role: 'region', 'aria-label': 'Table of workers' }, h('table', {}, h('thead', {}, this.#head), this.#body)), this.#empty);
-    this.draw = whileSeen(this.root, () => this.#figures(), READ_MS);
+    this.draw = whileVisible(this.root, () => this.#figures(), READ_MS);
   }
   #head;
 

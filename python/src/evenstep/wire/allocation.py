@@ -14,7 +14,7 @@ class TailReport(Message):
         chunks: Number of chunks it claimed and computed.
         samples: Number of samples in these chunks.
         compute_time_s: Forward and backward time for these samples, in seconds.
-        claim_time_s: Time of waiting for claims without computing, in seconds.
+        claim_time_s: Time spent waiting for claims without computing, in seconds.
     """
 
     chunks: int

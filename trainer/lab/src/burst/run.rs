@@ -20,7 +20,7 @@ use crate::network::Network;
 use crate::processes::ProcessArgs;
 use crate::processes::{self, Process};
 use crate::task::TaskArgs;
-use evenstep_trainer::launch::Ended;
+use evenstep_trainer::launch::LaunchOutcome;
 use evenstep_trainer::model::reduce_device;
 use evenstep_trainer::progress::Progress;
 
@@ -64,7 +64,7 @@ fn iterations(text: &str) -> Result<usize, String> {
 ///
 /// # Errors
 /// Fails if the plan cannot be run here or a worker fails.
-pub fn run(args: &BurstArgs) -> Result<Ended> {
+pub fn run(args: &BurstArgs) -> Result<LaunchOutcome> {
     args.task.check()?;
     let plan = Plan::read(&args.plan)?;
     let workers = args.workers.map_or(plan.gpus, |workers| workers as usize);

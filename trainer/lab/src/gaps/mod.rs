@@ -31,7 +31,7 @@ use crate::burst::Plan;
 use crate::dataset::DataSet;
 use crate::processes::{self, Process};
 use evenstep_report::output::put;
-use evenstep_trainer::launch::Ended;
+use evenstep_trainer::launch::LaunchOutcome;
 use evenstep_trainer::progress::Output;
 
 /// Starts the workers, or runs as one of them; rank 0 writes the results.
@@ -39,7 +39,7 @@ use evenstep_trainer::progress::Output;
 /// # Errors
 /// Fails if the plan cannot be run, a rank fails, a file cannot be written, or background work changed the
 /// parameters.
-pub fn run(args: &GapsArgs) -> Result<Ended> {
+pub fn run(args: &GapsArgs) -> Result<LaunchOutcome> {
     args.task.check()?;
     let data = args.task.dataset()?;
     let plan = args.plan(&args.task.network(&data, Device::Cpu))?;

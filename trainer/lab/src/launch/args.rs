@@ -17,7 +17,7 @@ pub struct LaunchArgs {
     /// Options of the launcher.
     #[command(flatten)]
     pub launch: LaunchOptions,
-    /// Run a competing load on each worker's core, drawn separately for each; pins one worker to each
+    /// Run an independent competing load on each worker's core; pins one worker to each
     /// core
     #[arg(long, value_name = "LOAD", num_args = 0..=1, default_missing_value = "regimes", conflicts_with = "vary_pace")]
     pub contend: Option<LoadKind>,
@@ -44,7 +44,7 @@ pub struct JoinArgs {
     /// Core to pin this worker to
     #[arg(long)]
     pub core: Option<usize>,
-    /// Competing load on the workers' cores, for the record
+    /// Competing load on the workers' cores, written to the record of the run
     #[arg(long, hide = true)]
     pub contended: Option<LoadKind>,
     /// Start of the real or imposed load, in seconds on the machine's monotonic clock
@@ -84,7 +84,7 @@ pub struct TrainArgs {
     /// Folder for sample logs: one file per worker with the epoch and index of every computed sample
     #[arg(long)]
     pub sample_log: Option<PathBuf>,
-    /// Folder for timelines: one file per worker with its times of compute, claims and waits, for
+    /// Folder for timelines: one file per worker with the times of computation, claims and waits, for
     /// `report --timeline`
     #[arg(long, value_name = "FOLDER")]
     pub timeline: Option<PathBuf>,
@@ -131,7 +131,9 @@ impl TrainArgs {
         options.check(world_size)?;
         let wrong = if let Some(wrong) = self.pace_error(world_size) {
             wrong
-        } else if self.background.background.is_some() && !options.policy.iter().any(|policy| policy.asks()) {
+        } else if self.background.background.is_some()
+            && !options.policy.iter().any(|policy| policy.requests_allocations())
+        {
             format!(
                 "--background with --policy {:?}: only the predictor allocates time for background work; \
                                  use a policy that requests allocations",

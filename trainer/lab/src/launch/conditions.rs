@@ -51,7 +51,7 @@ impl Conditions {
     fn timeline(&self, kind: LoadKind, rank: usize, origin: Instant) -> Timeline {
         let now_s = clock_s();
         let lead_s = now_s - origin.elapsed().as_secs_f64() - self.loaded_since.unwrap_or(now_s);
-        Timeline::new(Load::beside(rank, kind, self.train.options.step.seed), lead_s)
+        Timeline::new(Load::for_worker(rank, kind, self.train.options.step.seed), lead_s)
     }
 
     /// Returns the first line of a record.

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
-use evenstep_trainer::launch::processes::{Ended, TIED, WorkerProcesses};
+use evenstep_trainer::launch::processes::{LaunchOutcome, TIED, WorkerProcesses};
 use evenstep_trainer::launch::{cores, enter, from_environment, launch, train};
 use evenstep_trainer::progress::Output;
 use evenstep_trainer::training::{Training, WorkerProcess};
@@ -24,13 +24,13 @@ const LOADED_SINCE: &str = "EVENSTEP_LAB_LOADED_SINCE";
 ///
 /// # Errors
 /// Fails if options contradict each other or a worker fails.
-pub fn run(args: &LaunchArgs) -> Result<Ended> {
+pub fn run(args: &LaunchArgs) -> Result<LaunchOutcome> {
     if let Some(process) = from_environment()? {
         let since = std::env::var(LOADED_SINCE).ok();
         let loaded_since = since.map(|since| clock_seconds(&since)).transpose();
         let loaded_since = loaded_since.map_err(|why| anyhow::anyhow!("{LOADED_SINCE}: {why}"))?;
         work(Conditions { train: args.train.clone(), process, contended: args.contend, loaded_since })?;
-        return Ok(Ended::Finished);
+        return Ok(LaunchOutcome::Finished);
     }
     args.train.check(args.launch.workers as usize)?;
     let (since_s, mut variables) = (clock_s(), Vec::new());
@@ -43,7 +43,7 @@ pub fn run(args: &LaunchArgs) -> Result<Ended> {
     if let Some(kind) = args.contend {
         let cores = options.pin.as_deref().unwrap_or(&[]);
         for (rank, &core) in cores.iter().enumerate() {
-            let load = Load::beside(rank, kind, args.train.options.step.seed);
+            let load = Load::for_worker(rank, kind, args.train.options.step.seed);
             loads.start(contend_command(core, load, since_s)?)?;
         }
         Output::new("launch").say(&format!("competing load ({kind}) runs on cores {cores:?}"));

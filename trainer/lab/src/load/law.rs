@@ -36,7 +36,7 @@ const STEADY_REGIME_S: f64 = 60.0;
 /// unloaded.
 const REGIMES_AHEAD_MAX: usize = 1 << 16;
 
-/// The kinds of change of a load over time. All times are wall-clock times.
+/// The laws: how a load changes over time. All times are wall-clock times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadKind {
@@ -90,7 +90,7 @@ pub struct Regime {
 impl Load {
     /// Returns the load on the core of one worker of a run. Seeds differ between workers and between run
     /// seeds, so that the loads are independent.
-    pub fn beside(rank: usize, kind: LoadKind, run_seed: u64) -> Self {
+    pub fn for_worker(rank: usize, kind: LoadKind, run_seed: u64) -> Self {
         Self { kind, seed: run_seed.wrapping_mul(1000).wrapping_add(rank as u64) }
     }
 
@@ -206,7 +206,7 @@ impl Timeline {
     ///
     /// With n busy threads the worker gets a share of 1 / (1 + n) of the core. Later queries must not
     /// start before `from_s`.
-    pub fn done_at(&mut self, from_s: f64, alone_s: f64) -> f64 {
+    pub fn finish_time(&mut self, from_s: f64, alone_s: f64) -> f64 {
         self.drop_before(from_s);
         let (mut at_s, mut left_s) = (from_s, alone_s);
         for next in 0..REGIMES_AHEAD_MAX {
@@ -357,7 +357,7 @@ mod tests {
             let (load, lead) = (Load { kind, seed: 7 }, 0.6);
             let mut work = Timeline::new(load, lead);
             for (from, alone) in [(0.0, 0.1), (0.05, 2.5), (0.05, 2.6), (3.0, 0.0), (4.0, 9.0)] {
-                let done = work.done_at(from, alone);
+                let done = work.finish_time(from, alone);
                 // Sum of the worker's shares of the core, in steps of 0.1 ms.
                 let mut law = Timeline::new(load, lead);
                 let steps = ((done - from) / 1e-4).round() as u32;
@@ -376,7 +376,7 @@ mod tests {
         assert!((before == 0.0) != (after == 0.0));
         // 0.1 s of work on either side of the change.
         let from = length - 0.1 * (1.0 + before);
-        let done = Timeline::new(load, 0.0).done_at(from, 0.2);
+        let done = Timeline::new(load, 0.0).finish_time(from, 0.2);
         assert!((done - (length + 0.1 * (1.0 + after))).abs() < 1e-9, "{done} {length}");
     }
 }

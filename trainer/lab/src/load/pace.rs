@@ -43,7 +43,7 @@ impl ImposedPace {
             None => alone_s,
             Some(SimulatedLoad { load, origin }) => {
                 let from_s = started.saturating_duration_since(*origin).as_secs_f64();
-                load.done_at(from_s, alone_s) - from_s
+                load.finish_time(from_s, alone_s) - from_s
             }
         };
         started + Duration::from_secs_f64(time_s)

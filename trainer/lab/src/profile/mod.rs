@@ -34,7 +34,7 @@ use crate::processes::ProcessArgs;
 use crate::processes::{self, Process};
 use crate::task::TaskArgs;
 use evenstep_report::output::put;
-use evenstep_trainer::launch::Ended;
+use evenstep_trainer::launch::LaunchOutcome;
 use evenstep_trainer::model::device_name;
 use evenstep_trainer::plan::GLOBAL_BATCH_MAX;
 use evenstep_trainer::progress::Output;
@@ -72,7 +72,7 @@ pub struct ProfileArgs {
 ///
 /// # Errors
 /// Fails if options contradict each other, the file cannot be written, or a worker fails.
-pub fn run(args: &ProfileArgs) -> Result<Ended> {
+pub fn run(args: &ProfileArgs) -> Result<LaunchOutcome> {
     args.task.check()?;
     let ranks = args.ranks as usize;
     if let Some(batch) = args.global_batch.filter(|&batch| batch < ranks as u64) {

@@ -169,7 +169,7 @@ impl RunResult {
 
 impl OverBase {
     fn of(run: &Run, training: &Training) -> Option<Self> {
-        let asks = training.policy.asks() && training.policy != Policy::Base;
+        let asks = training.policy.requests_allocations() && training.policy != Policy::Base;
         let training = Some(training).filter(|_| asks)?;
         Some(Self {
             gain: run.gain(training, Policy::Base)?,

@@ -133,7 +133,7 @@ impl Run {
 
     /// Returns the trainings that requested allocations from the predictor.
     pub fn asking(&self) -> impl DoubleEndedIterator<Item = &Training> {
-        self.trainings.iter().filter(|training| training.policy.asks())
+        self.trainings.iter().filter(|training| training.policy.requests_allocations())
     }
 
     /// Returns the main training of the run: the last one that requested allocations from the predictor.

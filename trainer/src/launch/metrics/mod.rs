@@ -97,21 +97,21 @@ impl RunMetrics {
     fn families(&self) -> Vec<MetricFamily> {
         let known = self.lock();
         let mut info = Family::gauge("evenstep_launcher_info", "Version of the launcher.");
-        info.say([("version", env!("CARGO_PKG_VERSION"))], 1.0);
+        info.add([("version", env!("CARGO_PKG_VERSION"))], 1.0);
         let Processes { running, waiting, ended } = known.processes;
         let mut workers = Family::gauge("evenstep_launcher_workers", "Worker processes by state.");
         for (state, count) in [("running", running), ("waiting", waiting), ("ended", ended)] {
-            workers.say([("state", state)], count as f64);
+            workers.add([("state", state)], count as f64);
         }
         let mut restarts = Family::counter("evenstep_launcher_restarts_total", "Number of worker restarts.");
-        restarts.say([], known.restarts as f64);
+        restarts.add([], known.restarts as f64);
         let mut left = Family::gauge("evenstep_launcher_restarts_left", "Number of restarts left.");
-        known.restarts_left.into_iter().for_each(|count| left.say([], count as f64));
+        known.restarts_left.into_iter().for_each(|count| left.add([], count as f64));
         let mut lost = Family::counter(
             "evenstep_launcher_iterations_lost_total",
             "Iterations that rank 0 could not report.",
         );
-        lost.say([], known.updates_lost as f64);
+        lost.add([], known.updates_lost as f64);
         let mut families: Vec<_> =
             [info, workers, restarts, left, lost].into_iter().filter_map(Family::done).collect();
         families.extend(policy::families(&known.policies));

@@ -95,7 +95,7 @@ const COUNTERS: [(&str, &str, Number); 9] = [
     (
         "evenstep_trainer_allocations_missed_total",
         "Iterations with an earlier allocation.",
-        |policy, metrics| policy.asks().then_some(metrics.missed as f64),
+        |policy, metrics| policy.requests_allocations().then_some(metrics.missed as f64),
     ),
     ("evenstep_trainer_regroups_total", "Number of times that the set of workers changed.", |_, metrics| {
         Some(metrics.regroups as f64)
@@ -158,7 +158,7 @@ pub(super) fn families(policies: &BTreeMap<Policy, PolicyMetrics>) -> Vec<Metric
         for (policy, metrics) in policies {
             if let Some(number) = number(*policy, metrics) {
                 let labels = labels(*policy, metrics);
-                family.say(labels.iter().map(|(name, value)| (*name, value.as_str())), number);
+                family.add(labels.iter().map(|(name, value)| (*name, value.as_str())), number);
             }
         }
         families.extend(family.done());

@@ -31,7 +31,7 @@ use crate::trace::columns::{ColumnRoles, TruthColumn};
     mut_arg("drivers", |drivers| drivers.help(help::DRIVERS)),
 )]
 pub struct Args {
-    /// Trace tables, separated by commas, tabs or blanks; - reads standard input; without a header, columns
+    /// Trace files with columns separated by commas, tabs or spaces; - reads standard input; without a header, columns
     /// are numbered from 0
     #[arg(long, num_args = 1.., value_name = "FILE", help_heading = "Traces")]
     pub trace: Vec<PathBuf>,
@@ -102,7 +102,7 @@ pub struct Args {
         help_heading = "Rolling origin"
     )]
     pub refit: u64,
-    /// Samples per step over all workers, for the step time [default: 64 per worker]
+    /// Global batch for which step times are computed, in samples [default: 64 per worker]
     #[arg(long, value_name = "SAMPLES", value_parser = between(1, GLOBAL_BATCH_MAX), conflicts_with = "identification", help_heading = "Rolling origin")]
     pub global_batch: Option<u64>,
 

@@ -7,7 +7,7 @@ use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
 use evenstep_core::forecast::Loss;
 use evenstep_core::hedge::{ClaimCost, POOL_MAX};
 use evenstep_core::plan::{MIN_GAIN, Objective};
-use evenstep_report::output::{STANDARD, check_distinct};
+use evenstep_report::output::{STANDARD_STREAM, check_distinct};
 use evenstep_report::values::{between, not_negative, positive, share};
 
 use super::help::{EXAMPLES, LONG_ABOUT};
@@ -41,7 +41,7 @@ const NETWORK_CELLS_MAX: usize = 100_000;
     group = ArgGroup::new("world").args(["trace", "cluster"]).required(true),
 )]
 pub struct Args {
-    /// Trace tables, one per worker or one of several workers (--id), separated by commas, tabs or blanks; -
+    /// Trace files, one per worker or one of several workers (--id), columns separated by commas, tabs or spaces; -
     /// reads standard input
     #[arg(long, num_args = 1.., value_name = "FILE", help_heading = "Workers")]
     pub trace: Vec<PathBuf>,
@@ -72,14 +72,14 @@ pub struct Args {
     /// batch
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = part, help_heading = "Batch curve of traces")]
     pub fixed_share: f64,
-    /// Batch in samples below which a smaller batch takes no less time
+    /// Batch size in samples up to which the time does not depend on the batch
     #[arg(long, value_name = "SAMPLES", default_value_t = 0, value_parser = between(0, GLOBAL_BATCH_MAX), help_heading = "Batch curve of traces")]
     pub saturation: u64,
 
     /// Samples per iteration over all workers [default: 64 per worker]
     #[arg(long, value_name = "SAMPLES", value_parser = between(1, GLOBAL_BATCH_MAX), help_heading = "Job")]
     pub global_batch: Option<u64>,
-    /// Quantum in samples: every share is a multiple of it and at least as large
+    /// Quantum in samples: every local batch is a positive multiple of it
     #[arg(long, value_name = "SAMPLES", default_value_t = 1, value_parser = between(1, GLOBAL_BATCH_MAX), help_heading = "Job")]
     pub quantum: u64,
 
@@ -208,9 +208,11 @@ impl Args {
         let inputs: Vec<PathBuf> = self.trace.iter().chain(&self.cluster).cloned().collect();
         check_distinct(&[&self.json, &self.report], &inputs)?;
         match &self.cluster {
-            Some(path) if path == Path::new(STANDARD) => Err("--cluster: cannot be read from standard \
+            Some(path) if path == Path::new(STANDARD_STREAM) => {
+                Err("--cluster: cannot be read from standard \
                 input; name a file"
-                .into()),
+                    .into())
+            }
             _ => Ok(()),
         }
     }
