@@ -94,7 +94,7 @@ def test_wheel_carries_the_licence_of_the_repository(wheel: zipfile.ZipFile) -> 
 
 def test_wheel_requires_only_torch(wheel: zipfile.ZipFile) -> None:
     required = metadata(wheel).get_all("Requires-Dist", [])
-    assert [one for one in required if "extra ==" not in one] == ["torch>=2.4"]
+    assert [one for one in required if "extra ==" not in one] == ["torch>=2.8"]
 
 
 @pytest.mark.usefixtures("backend")
