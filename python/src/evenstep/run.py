@@ -176,7 +176,9 @@ class Run:
         self._explicit = True
         turn = next((turn for turn in self._read_batches if not turn.begun), None)
         if turn is None:
-            raise SettingError("step(): every batch read so far has already begun: read the next batch from job.loader first")
+            raise SettingError(
+                "step(): every batch read so far has already begun: read the next batch from job.loader first"
+            )
         turn.begun = True
         self._make_current(turn)
         return turn.step
