@@ -116,7 +116,7 @@ impl Process {
         self.child.wait().expect("a child of ours");
     }
 
-    /// Waits until the process ends by itself and has printed everything.
+    /// Waits until the process ends without a signal, and returns after its last output.
     ///
     /// # Panics
     /// The process does not end in time.

@@ -21,7 +21,7 @@ const SLOW: f64 = 0.75;
 const RECOVERED: f64 = 0.85;
 /// Number of consecutive slow iterations after which a worker is flagged.
 const MIN_SLOW_ITERATIONS: u64 = 20;
-/// Share of the iteration above which waiting for the data loader is a cause by itself.
+/// Share of the iteration above which waiting for the data loader is a sufficient cause.
 const LOADER_SHARE: f64 = 0.2;
 
 /// Readings from one iteration. Absent readings are not included in the averages.

@@ -89,7 +89,7 @@ impl Job {
             (response, answer)
         });
         if changes_learning_rate {
-            changes.push(store_learning_rate(self.id(), &held.state.learning_rate)?);
+            changes.push(learning_rate_change(self.id(), &held.state.learning_rate)?);
         }
         if !changes.is_empty()
             && let Err(error) = self.store().write(changes, now_unix_ms).await
@@ -190,8 +190,8 @@ fn refusal(job_id: &JobId, undecided: DecideError) -> JobError {
     }
 }
 
-/// Stores the state of the learning-rate rule.
-pub(super) fn store_learning_rate(job_id: &JobId, controller: &Controller) -> Result<Change, StoreError> {
+/// Returns the change that stores the state of the learning-rate rule.
+pub(super) fn learning_rate_change(job_id: &JobId, controller: &Controller) -> Result<Change, StoreError> {
     let state = serde_json::to_string(controller);
     let state = state.map_err(|source| StoreError::Corrupt { what: "learning rate", source })?;
     Ok(Change::LearningRate { job_id: job_id.clone(), state })

@@ -4,7 +4,7 @@ use evenstep_core::job::{controller, rule};
 use evenstep_protocol::{JobSpec, JobView};
 use evenstep_store::Change;
 
-use super::allocate::store_learning_rate;
+use super::allocate::learning_rate_change;
 use super::describe;
 use super::error::JobError;
 use super::job::Job;
@@ -30,7 +30,7 @@ impl Job {
             // Before the first iteration is planned, the rule and its base batch may still change.
             let begins = Some(begins).filter(|_| held.state.next_iteration == 0);
             if let Some(begins) = &begins {
-                changes.push(store_learning_rate(self.id(), begins)?);
+                changes.push(learning_rate_change(self.id(), begins)?);
             }
             self.store().write(changes, now_unix_ms).await?;
             held.state.spec = spec;

@@ -4,7 +4,7 @@
 //! Any predictor removes the rows of predictors whose leases have expired, which releases their jobs. Two
 //! mechanisms prevent two owners from serving the same job:
 //!
-//! - **The fence.** Every commit first locks the row of its own predictor. The removal of that row waits for
+//! - **The fence.** Every commit first locks the row of the predictor that sends it. The removal of that row waits for
 //!   such a commit; a later commit finds no row and fails. So a new owner reads everything that the former
 //!   owner wrote.
 //! - **The clock.** A lease starts before its renewal is requested, by the monotonic clock of the requesting

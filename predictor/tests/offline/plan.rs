@@ -76,7 +76,7 @@ fn the_published_tables_have_their_exact_plans() {
     }
 }
 
-/// The plans of all limits equal the plans of each limit by itself.
+/// The plans of all limits equal the plans that are computed for each limit alone.
 #[test]
 fn the_front_has_one_point_per_useful_limit() {
     let folder = folder(&toy());

@@ -1,5 +1,5 @@
 //! A predictor whose store fails for a while. Meanwhile it rejects writes and `/readyz` reports the cause.
-//! Afterwards it continues by itself, and no response and no acknowledged data are lost.
+//! Afterwards it continues without a restart, and no response and no acknowledged data are lost.
 
 use std::path::Path;
 use std::process::Command;
@@ -73,7 +73,7 @@ pub fn not_ready(client: &Client) -> Problem {
     reply.problem(503, "store-failed")
 }
 
-/// Asserts that the predictor ends by itself and names the unusable store.
+/// Asserts that the predictor exits with an error that names the unusable store.
 pub fn refuses_to_start(binary: &Path, store: &str, named: &str) {
     let mut command = Command::new(binary);
     without_settings(&mut command).args(["serve", "--listen=127.0.0.1:0", "--store", store]);

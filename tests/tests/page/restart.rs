@@ -1,4 +1,4 @@
-//! The predictor is down for a while: the page shows since when it is stale, and reconnects by itself.
+//! The predictor is down temporarily: the page shows the age of its data, and reconnects automatically.
 
 use crate::scene::{JOB, Scene};
 

@@ -114,8 +114,8 @@ impl Controller {
         &self.rule
     }
 
-    /// Returns the instruction of an iteration without changing the state. Instructions of this and later iterations do not
-    /// count. [`Self::accept`] makes it the newest.
+    /// Returns the instruction of an iteration without changing the state, as if this and later iterations had
+    /// not been requested. [`Self::accept`] makes it the newest.
     ///
     /// # Errors
     /// [`LearningRateError::NoSamples`] if the global batch is 0.
@@ -170,8 +170,8 @@ impl Controller {
         Ok(next.instruction)
     }
 
-    /// Appends an instruction. If [`KEPT_INSTRUCTIONS_MAX`] are remembered, the one that is least needed is removed. The first always
-    /// stays, so a job can return to any iteration.
+    /// Appends an instruction. If [`KEPT_INSTRUCTIONS_MAX`] are remembered, the least needed one is removed. The
+    /// first always stays, so that a job can return to any iteration.
     fn give(&mut self, next: Given) {
         if self.given.len() == KEPT_INSTRUCTIONS_MAX {
             let implied =
@@ -181,14 +181,14 @@ impl Controller {
         self.given.push_back(next);
     }
 
-    /// Whether an instruction follows from the one before it, so that it need not be remembered. Under AdaScale it also
+    /// Whether an instruction follows from the one before it and need not be remembered. Under AdaScale it also
     /// depends on the gradients.
     fn implies(&self, before: &Given, next: &Given) -> bool {
         self.rule != Rule::AdaScale && before.global_batch == next.global_batch
     }
 
-    /// The index of the instruction whose removal leaves the smallest gap, relative to its age. The remaining ones become sparser
-    /// with age. Never the first.
+    /// Returns the index of the instruction whose removal leaves the smallest gap relative to its age, so that
+    /// the remaining ones become sparser with age. Never returns the first.
     fn most_crowded(&self) -> usize {
         let iteration = |index: usize| self.given[index].iteration;
         let newest = iteration(self.given.len() - 1);

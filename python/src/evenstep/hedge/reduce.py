@@ -20,8 +20,8 @@ from itertools import accumulate
 import torch
 import torch.distributed as dist
 
-#: A rank sends whole numbers as digits of this base, each in a slot of its own rank. The sum is then exact in every
-#: floating-point type: bfloat16 represents whole numbers up to 256.
+#: A rank sends integers as digits of this base, each digit in a slot that only this rank uses. The sum is then exact
+#: in every floating-point type: bfloat16 represents integers up to 256.
 _BASE = 256
 
 #: Number of digits of each number.
