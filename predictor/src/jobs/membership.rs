@@ -53,11 +53,11 @@ impl Job {
             self.write_membership(&guard, vec![MemberEvent { worker: worker.clone(), kind }], joined).await?;
         }
         let state = &mut guard.change().state;
-        if joined {
-            state.models.age(&worker);
-        }
         let known = state.workers.entry(worker.clone()).or_insert_with(|| WorkerState::new(request.clone()));
         known.request = request;
+        if joined {
+            known.join(state.members.generation());
+        }
         warm_start(self.store(), state, &worker).await?;
         Ok(self.settle_membership(guard, worker))
     }

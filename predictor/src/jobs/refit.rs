@@ -41,14 +41,15 @@ impl Job {
         }
         let state = &mut guard.change().state;
         state.models.install(networks);
-        let learned = state.models.observations();
+        let revision = state.models.revision();
         let snapshot =
-            (learned != self.fits().stored_observations()).then(|| (state.models.clone(), state.devices()));
+            (revision != self.fits().stored_revision()).then(|| (state.models.clone(), state.devices()));
         guard.settle();
         drop(guard);
         let Some((models, devices)) = snapshot else { return Ok(()) };
+        let observations = models.observations();
         self.keep(pool, models, devices).await?;
-        self.fits().stored(learned);
+        self.fits().stored(revision, observations);
         Ok(())
     }
 

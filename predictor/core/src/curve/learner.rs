@@ -140,6 +140,19 @@ impl CurveLearner {
         }
     }
 
+    /// Returns [`curve_at`](Self::curve_at) for micro-batches of another size, if that divides no measured batch
+    /// differently. Otherwise the curve is the measured one.
+    pub fn curve_with(&self, speed: f64, micro_batch: Option<u64>) -> Curve {
+        let mut curve = self.curve_at(speed);
+        let micro_batch = micro_batch.map(|size| size.max(1));
+        let is_uncut =
+            [self.micro_batch, micro_batch].into_iter().flatten().all(|size| self.largest() <= size);
+        if is_uncut && self.belief().is_some() {
+            curve.micro_batch = micro_batch;
+        }
+        curve
+    }
+
     /// Returns the largest batch measured; 0 before the first.
     pub fn largest(&self) -> u64 {
         self.learned.as_ref().map_or(0, Posterior::largest)

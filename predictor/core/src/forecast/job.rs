@@ -70,6 +70,11 @@ impl<K: Ord + Clone> JobForecaster<K> {
         Self { drivers, roster, loss, pool, workers: BTreeMap::new() }
     }
 
+    /// Whether the worker has models, readings or a starting point.
+    pub fn knows(&self, worker: &K) -> bool {
+        self.workers.contains_key(worker)
+    }
+
     /// Returns the drivers, in the order of their readings.
     pub fn drivers(&self) -> &DriverSet {
         &self.drivers

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use evenstep_protocol::{AllocateRequest, AllocateResponse, Allocation, Decision, WorkerId};
+use evenstep_protocol::{AllocateRequest, AllocateResponse, Allocation, Decision, ProfileStep, WorkerId};
 
 use super::background;
 use super::bounds::Bounds;
 use super::learning_rate;
+use super::plans::is_same_work;
 use super::reason;
 use super::state::JobState;
 use super::tail::{self, Hedging};
@@ -85,6 +86,10 @@ impl JobState {
                 Some(samples) => format!("{samples} samples at the end of the epoch"),
                 None => reason::text(&plan.reason, &live, self.spec.min_gain),
             },
+            profile: match plan.reason {
+                Reason::Profiling { step, of } => Some(ProfileStep { step: step as u64, of: of as u64 }),
+                _ => None,
+            },
             predicted_step_time_s: plan.step_time_s,
             even_step_time_s: plan.even_step_time_s,
         };
@@ -118,6 +123,10 @@ impl JobState {
     pub fn apply(&mut self, decided: PlannedIteration) {
         let PlannedIteration { answer, in_force, instruction } = decided;
         self.learning_rate.accept(instruction);
+        let last = self.last_allocation.as_ref().filter(|last| last.iteration < answer.iteration);
+        if !last.is_some_and(|last| is_same_work(last, &answer)) {
+            self.models.plan(answer.iteration, self.planned_work(&answer));
+        }
         if in_force.is_some() {
             self.in_force = in_force;
         }
@@ -162,7 +171,7 @@ fn outlooks(
     let ignore_floors = ragged.is_some_and(|samples| least > samples);
     let outlook = |(id, bounds): (&WorkerId, &Bounds)| {
         let known = state.models.worker(id);
-        let measured = state.models.expected(id).map(|(forecast, curve)| Measured {
+        let measured = state.models.expected(id, bounds.micro_batch).map(|(forecast, curve)| Measured {
             forecast,
             curve,
             largest: known.map_or(0, |known| known.largest),

@@ -1,6 +1,6 @@
 //! The state of a job: its options, members, models, and current plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use evenstep_protocol::{AllocateResponse, JobSpec, JoinRequest, WorkerId, WorkerOverride};
@@ -10,6 +10,9 @@ use crate::forecast::Earlier;
 use crate::learning_rate::Controller;
 use crate::membership::{Member, Members};
 use crate::plan::InForce;
+
+/// Number of joins per worker that are kept.
+pub const JOINS_MAX: usize = 16;
 
 /// The state of a job.
 #[derive(Debug)]
@@ -43,12 +46,27 @@ pub struct WorkerState {
     pub oom_cap: Option<u64>,
     /// Override set by an operator.
     pub operator_override: Option<WorkerOverride>,
+    /// Generations in which it joined, ascending; the latest [`JOINS_MAX`].
+    joins: VecDeque<u64>,
 }
 
 impl WorkerState {
     /// Returns the state of a worker without reports.
     pub fn new(request: JoinRequest) -> Self {
-        Self { request, oom_cap: None, operator_override: None }
+        Self { request, oom_cap: None, operator_override: None, joins: VecDeque::new() }
+    }
+
+    /// Records that the worker joined in this generation.
+    pub fn join(&mut self, generation: u64) {
+        if self.joins.len() == JOINS_MAX {
+            self.joins.pop_front();
+        }
+        self.joins.push_back(generation);
+    }
+
+    /// Returns the generation of its latest join up to `generation`; `None` if it is unknown.
+    pub(super) fn joined(&self, generation: u64) -> Option<u64> {
+        self.joins.iter().rev().copied().find(|joined| *joined <= generation)
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use evenstep_protocol::{WorkerReport, driver};
 use serde::{Deserialize, Serialize};
 
+use super::plans::PlannedWorker;
 use crate::allocate::Communication;
 use crate::curve::{CurveLearner, MAX_POINTS, PointsError};
 use crate::hedge::ChunkCost;
@@ -16,7 +17,7 @@ use crate::straggler::StragglerDetector;
 const COMMUNICATION_WEIGHT: f64 = 0.2;
 
 /// Position of an iteration in the profile at the start of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProfilePart {
     /// Not part of the profile.
     Outside,
@@ -31,6 +32,8 @@ pub enum ProfilePart {
 pub struct WorkerModel {
     /// The latest processed iteration.
     pub newest: Option<u64>,
+    /// Generation of its latest join, by the plans of its reports.
+    joined: Option<u64>,
     /// Number of reports that each driver was missing from.
     pub missing: BTreeMap<String, u64>,
     /// Number of observations at the latest fit of a network, or at the latest attempt.
@@ -90,10 +93,14 @@ impl WorkerModel {
         Ok(())
     }
 
-    /// Learns everything in a report except its speed. `micro_batch` is the maximum number of samples per
-    /// pass, if the worker accumulates gradients. Returns true if a change of it discards a known curve.
-    pub fn take(&mut self, report: &WorkerReport, micro_batch: Option<u64>) -> bool {
+    /// Learns everything in a report except its speed. `planned` is the plan for it; `None` if it is unknown. Returns
+    /// true if earlier speeds do not describe the worker any more: it rejoined, perhaps on another device, or other
+    /// micro-batches discard a known curve.
+    pub fn take(&mut self, report: &WorkerReport, planned: Option<PlannedWorker>) -> bool {
         self.newest = Some(report.iteration);
+        let joined = planned.and_then(|planned| planned.joined).or(self.joined);
+        let rejoined = self.joined.is_some() && self.joined != joined;
+        self.joined = joined;
         self.largest = self.largest.max(report.local_batch);
         for name in driver::ALL.iter().filter(|name| !report.drivers.contains_key(**name)) {
             match self.missing.get_mut(*name) {
@@ -101,11 +108,16 @@ impl WorkerModel {
                 None => drop(self.missing.insert((*name).into(), 1)),
             }
         }
+        // A batch in one pass does not show the size of micro-batches, unless it exceeds it.
+        let base = report.local_batch.saturating_sub(report.tail.map_or(0, |tail| tail.samples));
+        let usual = self.curve.micro_batch().filter(|size| planned.is_none() || base <= *size);
+        let micro_batch = planned.and_then(|planned| planned.micro_batch).or(usual);
+        let is_discarded = self.curve.accumulate(micro_batch);
         let at_once = micro_batch.map_or(report.local_batch, |most| report.local_batch.min(most));
         self.memory.observe(at_once, report.peak_memory_bytes);
         average(&mut self.exposed_s, report.communication_s);
         average(&mut self.overlapped_s, report.overlapped_communication_s);
-        self.curve.accumulate(micro_batch)
+        rejoined || is_discarded
     }
 }
 
