@@ -121,7 +121,7 @@ impl Job {
             None => {
                 let state = &mut guard.change().state;
                 let quantum = if state.spec.accumulation { 1 } else { state.spec.quantum };
-                let memory = state.models.worker(worker).map(|known| known.memory.clone());
+                let memory = state.current_models().worker(worker).map(|known| known.memory.clone());
                 let cap = memory.unwrap_or_default().after_failure(report.local_batch, quantum);
                 state.members.void();
                 let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::OutOfMemory(cap) };

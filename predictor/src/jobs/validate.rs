@@ -58,7 +58,7 @@ fn validate_costs(state: &JobState, request: &AllocateRequest) -> Result<(), Job
             "cost_per_sample: {costs} costs for {samples} samples of the iteration; send one cost per sample"
         )));
     }
-    if costs == 0 && state.models.counts_cost() {
+    if costs == 0 && state.current_models().counts_cost() {
         return Err(JobError::Invalid(
             "cost_per_sample: the reports of this job have cost, so each request must have cost_per_sample"
                 .into(),

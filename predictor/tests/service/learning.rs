@@ -1,4 +1,4 @@
-//! What the models learn does not depend on how reports arrive, nor on restarts.
+//! Learned models do not depend on how reports arrive, nor on restarts.
 
 use evenstep_protocol::{JobSpec, WorkerReport};
 use rand::seq::SliceRandom;

@@ -71,7 +71,7 @@ impl JobState {
         } else if let Some(step) = profile_step(self, iteration).filter(|_| ragged.is_none()) {
             (step, None)
         } else {
-            let scenarios = self.models.scenarios(&live);
+            let scenarios = self.current_models().scenarios(&live);
             let plan = plan(&outlooks, &scenarios, in_force, &rules)?;
             let any_size = rules.sizes == Sizes::Any;
             let hedging =
@@ -125,7 +125,8 @@ impl JobState {
         self.learning_rate.accept(instruction);
         let last = self.last_allocation.as_ref().filter(|last| last.iteration < answer.iteration);
         if !last.is_some_and(|last| is_same_work(last, &answer)) {
-            self.models.plan(answer.iteration, self.planned_work(&answer));
+            let work = self.planned_work(&answer);
+            self.models_mut().plan(answer.iteration, work);
         }
         if in_force.is_some() {
             self.in_force = in_force;
@@ -163,15 +164,15 @@ fn outlooks(
     bounds: &[Bounds],
     ragged: Option<u64>,
 ) -> Vec<WorkerOutlook> {
-    let quantum = state.spec.quantum;
+    let (quantum, models) = (state.spec.quantum, state.current_models());
     let least = bounds
         .iter()
         .map(|bounds| bounds.floor.div_ceil(quantum).saturating_mul(quantum))
         .fold(0u64, u64::saturating_add);
     let ignore_floors = ragged.is_some_and(|samples| least > samples);
     let outlook = |(id, bounds): (&WorkerId, &Bounds)| {
-        let known = state.models.worker(id);
-        let measured = state.models.expected(id, bounds.micro_batch).map(|(forecast, curve)| Measured {
+        let known = models.worker(id);
+        let measured = models.expected(id, bounds.micro_batch).map(|(forecast, curve)| Measured {
             forecast,
             curve,
             largest: known.map_or(0, |known| known.largest),

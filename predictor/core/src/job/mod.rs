@@ -64,6 +64,9 @@ mod laws;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
+mod units;
+
 pub use bounds::Bounds;
 pub use decide::{DecideError, PlannedIteration};
 pub use learning_rate::{controller, rule};

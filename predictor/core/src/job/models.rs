@@ -22,6 +22,10 @@ use crate::series::Observation;
 /// second. One store on loopback handles more (the trainer's example `claims`).
 const CLAIM_BUSY_S: f64 = 2e-5;
 
+/// Maximum number of workers whose models are copied for a decision that incomplete iterations precede. Decisions of larger
+/// jobs wait for complete iterations.
+const PROVISIONAL_WORKERS_MAX: usize = 64;
+
 /// The forecaster of a job and the models of its workers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Models {
@@ -88,9 +92,9 @@ impl Models {
 
     /// Returns the joint distribution of these workers' forecasts, from their recent residuals.
     pub fn scenarios(&self, workers: &[WorkerId]) -> Scenarios {
-        let residuals: Vec<Vec<f64>> =
+        let residuals: Vec<Vec<(u64, f64)>> =
             workers.iter().map(|worker| self.forecaster.residuals(worker).collect()).collect();
-        Scenarios::from_residuals(&residuals)
+        Scenarios::joined(&residuals)
     }
 
     /// Returns the cost of a claim: the mean over the workers.
@@ -135,6 +139,19 @@ impl Models {
         learned
     }
 
+    /// Returns the models after learning from the reports of incomplete iterations too; `None` if there are none. These
+    /// models depend on the reports that have arrived so far, so they serve for one decision or view only.
+    pub fn with_open_iterations(&self) -> Option<Self> {
+        if !self.open.is_waiting() || self.workers.len() > PROVISIONAL_WORKERS_MAX {
+            return None;
+        }
+        let mut models = self.clone();
+        for closed in models.open.close_all() {
+            models.learn_iteration(closed, &mut Learned::default());
+        }
+        Some(models)
+    }
+
     fn learn_iteration(&mut self, closed: Closed<'_>, learned: &mut Learned) {
         let Closed { iteration, mut reports, profile, is_complete } = closed;
         if let Some(norms) =
@@ -146,12 +163,12 @@ impl Models {
         let measured =
             reports.iter().filter_map(|(report, _)| self.measure(report, profile, &mut learned.failed));
         let outcomes: Vec<(WorkerId, Observation)> = measured.collect();
-        self.forecaster.observe(&outcomes);
+        if profile == ProfilePart::Last {
+            // Speeds before this iteration were measured without the curve, so the forecaster starts again with it.
+            reports.iter().for_each(|(report, _)| self.forecaster.age(&report.worker));
+        }
+        self.forecaster.observe_iteration(iteration, &outcomes);
         for (report, _) in &reports {
-            // Earlier speeds were measured without this curve, so the forecaster starts again.
-            if profile == ProfilePart::Last {
-                self.forecaster.age(&report.worker);
-            }
             let readings = readings(self.forecaster.drivers(), report);
             self.forecaster.boundary(&report.worker, &readings);
         }

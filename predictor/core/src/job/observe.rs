@@ -32,7 +32,7 @@ impl JobState {
     /// Learns from new reports. The result does not depend on how reports are grouped into calls, nor on their order
     /// in a call; see [`super::open`].
     pub fn observe(&mut self, reports: &[WorkerReport]) -> Vec<Skipped> {
-        let learned = self.models.learn(reports);
+        let learned = self.models_mut().learn(reports);
         let mut skipped = profiles(learned.failed);
         if self.spec.rule == LearningRateRule::Adascale {
             for (iteration, norms) in learned.gradients {
@@ -46,13 +46,14 @@ impl JobState {
 
     /// Learns from reports that the stored learning-rate rule has already processed.
     pub fn replay(&mut self, reports: &[WorkerReport]) -> Vec<Skipped> {
-        profiles(self.models.learn(reports).failed)
+        profiles(self.models_mut().learn(reports).failed)
     }
 
-    /// Restores what the models need to know of an allocation that was planned before a restart. Call it in order of
+    /// Restores the models' knowledge of an allocation that was planned before a restart. Call it in order of
     /// iterations, before the reports of these iterations are replayed.
     pub fn restore_plan(&mut self, answer: &AllocateResponse) {
-        self.models.restore_plan(answer.iteration, self.planned_work(answer));
+        let work = self.planned_work(answer);
+        self.models_mut().restore_plan(answer.iteration, work);
     }
 
     /// Returns the part of an allocation that determines how reports are learned.

@@ -23,7 +23,7 @@ use super::worker::ProfilePart;
 /// Number of iterations for which an incomplete iteration waits for its missing reports.
 pub const WINDOW: u64 = 4;
 
-/// The open iterations of a job, and the plans that tell which reports are missing.
+/// The open iterations of a job, and the plans that name the workers with work.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct OpenIterations {
     plans: Plans,
@@ -73,6 +73,18 @@ impl OpenIterations {
         changes
     }
 
+    /// Whether reports of open iterations wait.
+    pub fn is_waiting(&self) -> bool {
+        !self.reports.is_empty()
+    }
+
+    /// Closes all open iterations and returns them, in order.
+    pub fn close_all(&mut self) -> Vec<Closed<'static>> {
+        let open = std::mem::take(&mut self.reports).into_iter();
+        open.map(|(iteration, held)| self.close(iteration, held.into_values().map(Cow::Owned).collect()))
+            .collect()
+    }
+
     /// Adds reports, in any order, and returns the iterations that are closed now, in order. Of two reports of one
     /// worker and iteration the first counts.
     pub fn take<'a>(&mut self, reports: &'a [WorkerReport]) -> Vec<Closed<'a>> {
@@ -105,17 +117,24 @@ impl OpenIterations {
             let mut all: Vec<Cow<'a, WorkerReport>> = held.into_values().map(Cow::Owned).collect();
             all.extend(new.into_iter().map(Cow::Borrowed));
             all.sort_by(|a, b| a.worker.cmp(&b.worker));
-            let planned = |report: &WorkerReport| plan?.workers.get(&report.worker).copied();
-            let reports = all.into_iter().map(|report| {
-                let planned = planned(&report);
-                (report, planned)
-            });
-            let profile = plan.map_or(ProfilePart::Outside, |plan| plan.profile);
-            closed.push(Closed { iteration, reports: reports.collect(), profile, is_complete });
-            self.next = iteration.saturating_add(1);
+            closed.push(self.close(iteration, all));
         }
         self.plans.forget_before(self.next);
         closed
+    }
+
+    /// Closes an iteration with these reports, in order of their workers.
+    fn close<'a>(&mut self, iteration: u64, reports: Vec<Cow<'a, WorkerReport>>) -> Closed<'a> {
+        let plan = self.plans.at(iteration);
+        let is_complete = plan.is_some_and(|plan| plan.workers.len() == reports.len());
+        let planned = |report: Cow<'a, WorkerReport>| {
+            let planned = plan.and_then(|plan| plan.workers.get(&report.worker).copied());
+            (report, planned)
+        };
+        let reports = reports.into_iter().map(planned).collect();
+        let profile = plan.map_or(ProfilePart::Outside, |plan| plan.profile);
+        self.next = iteration.saturating_add(1);
+        Closed { iteration, reports, profile, is_complete }
     }
 
     fn counts(&self, report: &WorkerReport) -> bool {

@@ -1,7 +1,7 @@
 //! The state of a job: its options, members, models, and current plan.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use evenstep_protocol::{AllocateResponse, JobSpec, JoinRequest, WorkerId, WorkerOverride};
 
@@ -25,8 +25,10 @@ pub struct JobState {
     pub members: Members<WorkerId>,
     /// All workers that have ever joined.
     pub workers: BTreeMap<WorkerId, WorkerState>,
-    /// Models learned from reports.
+    /// Models learned from reports of closed iterations. Change them through [`Self::models_mut`].
     pub models: Models,
+    /// The models with the reports of incomplete iterations; computed when needed.
+    current: OnceLock<Option<Box<Models>>>,
     /// The first iteration that was not requested yet.
     pub next_iteration: u64,
     /// The latest allocation.
@@ -106,6 +108,7 @@ impl JobState {
             members: Members::restore(generation, departed_generation, members),
             workers: restored.workers,
             models: restored.models,
+            current: OnceLock::new(),
             // An interrupted deletion may leave no allocation, but deleted iterations must not be planned
             // again.
             next_iteration: last_iteration.map_or(0, |last| last + 1).max(kept_from),
@@ -127,6 +130,18 @@ impl JobState {
         }
     }
 
+    /// Returns the models for decisions and views: with the reports of incomplete iterations.
+    pub fn current_models(&self) -> &Models {
+        let current = self.current.get_or_init(|| self.models.with_open_iterations().map(Box::new));
+        current.as_deref().unwrap_or(&self.models)
+    }
+
+    /// Returns the models for a change.
+    pub fn models_mut(&mut self) -> &mut Models {
+        self.current.take();
+        &mut self.models
+    }
+
     /// Returns the live workers in rank order.
     pub fn live(&self) -> Vec<WorkerId> {
         self.members.live().cloned().collect()
@@ -145,7 +160,7 @@ impl JobState {
 
     /// Sets the starting point of a worker without models: the models of a worker on the same kind of device.
     pub fn warm_start(&mut self, worker: &WorkerId, earlier: Earlier) {
-        self.models.warm_start(worker, earlier);
+        self.models_mut().warm_start(worker, earlier);
     }
 
     /// Returns the workers of each kind of device.
