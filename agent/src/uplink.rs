@@ -30,7 +30,7 @@ const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 /// Maximum time for sending the remaining samples during shutdown. Other samples stay in the spool for the
 /// next start.
-const LAST_SENDING: Duration = Duration::from_secs(4);
+const LAST_SENDING: Duration = Duration::from_secs(2);
 /// First pause after a failure, before jitter.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 /// Longest pause after a failure, unless the predictor requests a longer one.
