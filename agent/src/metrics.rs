@@ -144,6 +144,7 @@ fn agent_metrics(families: &mut Families<'_>, shared: &Shared) {
     for (reason, count) in [
         ("full", spool.dropped_full),
         ("unwritable", spool.dropped_unwritable),
+        ("removed", spool.dropped_removed),
         ("damaged", spool.damaged_lines),
     ] {
         let help = "Lost samples.";
