@@ -122,8 +122,7 @@ pub async fn run(
         Arc::new(Mutex::new(Spool::open(&config.spool_dir, config.spool_bytes_max, identity.clone())?));
     let sources = Arc::new(Sources::start()?);
     let uplink_state = Arc::new(Mutex::new(UplinkState::default()));
-    let mut watch = WatchList::default();
-    config.watch_pids.iter().for_each(|pid| watch.watch(*pid));
+    let watch = WatchList::new(config.watch_pids.clone());
     let shared = Arc::new(Shared {
         identity,
         cores: Host::cores(),
@@ -205,7 +204,11 @@ fn sample(config: &Config, shared: &Shared, stop: &Receiver<()>) {
     loop {
         let sample = {
             // Reading sources is slow, so the lock is released meanwhile.
-            let mut watch = lock(&shared.watch).clone();
+            let mut watch = {
+                let mut watch = lock(&shared.watch);
+                watch.expire(Instant::now());
+                watch.clone()
+            };
             let before: Vec<u32> = watch.pids().collect();
             let sample = sampler.sample(Instant::now(), unix_ms(), &mut watch);
             let ended = before.into_iter().filter(|pid| !watch.contains(*pid));

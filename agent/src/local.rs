@@ -181,10 +181,7 @@ async fn sample(State(local): State<Local>, query: Result<Query<SampleQuery>, Qu
                 let detail = format!("process {pid} does not exist");
                 return problem(StatusCode::NOT_FOUND, "unknown-process", &detail);
             };
-            let mut watch = lock(&local.shared.watch);
-            if !watch.contains(pid) {
-                watch.watch(pid);
-            }
+            lock(&local.shared.watch).request(pid, now);
             reading
         }
     };

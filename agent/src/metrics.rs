@@ -209,8 +209,7 @@ mod tests {
     #[test]
     fn exactly_the_readings_are_exposed() {
         let mut sampler = Sampler::for_machine(Arc::new(Sources::start().unwrap())).unwrap();
-        let mut watch = WatchList::default();
-        watch.watch(std::process::id());
+        let mut watch = WatchList::new(vec![std::process::id()]);
         let start = Instant::now();
         sampler.sample(start, 1, &mut watch);
         let sample = sampler.sample(start + Duration::from_secs(1), 2, &mut watch);

@@ -203,8 +203,7 @@ mod tests {
     #[test]
     fn missing_readings_are_counted_and_never_zero() {
         let mut sampler = Sampler::for_machine(Arc::new(Sources::start().unwrap())).unwrap();
-        let mut watch = WatchList::default();
-        watch.watch(std::process::id());
+        let mut watch = WatchList::new(vec![std::process::id()]);
         let start = Instant::now();
         let first = sampler.sample(start, 1, &mut watch);
         assert!(
@@ -222,8 +221,7 @@ mod tests {
     #[test]
     fn a_missing_process_is_reported_once_and_then_no_longer_watched() {
         let mut sampler = Sampler::for_machine(Arc::new(Sources::start().unwrap())).unwrap();
-        let mut watch = WatchList::default();
-        watch.watch(u32::MAX - 1);
+        let mut watch = WatchList::new(vec![u32::MAX - 1]);
         let sample = sampler.sample(Instant::now(), 1, &mut watch);
         assert!(sample.processes[0].readings.is_empty() && !sample.processes[0].missing.is_empty());
         assert!(sampler.sample(Instant::now(), 2, &mut watch).processes.is_empty());
