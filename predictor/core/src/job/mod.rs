@@ -15,6 +15,7 @@
 //! - `stored`: their format in the store, and its version
 //! - `learning_rate`: the learning-rate rule of a job and its instruction
 //! - `state`: job options, members, models and the current plan
+//! - `configured`: the bounds that the job, the worker and an operator set, and their checks
 //! - `bounds`: the floor and the caps of a worker
 //! - `profile`: the iterations at the start that measure batch curves
 //! - `observe`: learns from reports
@@ -27,6 +28,8 @@
 mod background;
 
 mod bounds;
+
+mod configured;
 
 mod decide;
 
@@ -65,9 +68,13 @@ mod laws;
 mod tests;
 
 #[cfg(test)]
+mod bounds_tests;
+
+#[cfg(test)]
 mod units;
 
 pub use bounds::Bounds;
+pub use configured::{Contradiction, Setting, check_spec};
 pub use decide::{DecideError, PlannedIteration};
 pub use learning_rate::{controller, rule};
 pub use models::Models;

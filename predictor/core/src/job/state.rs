@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use evenstep_protocol::{AllocateResponse, JobSpec, JoinRequest, WorkerId, WorkerOverride};
 
+use super::configured;
 use super::models::Models;
 use crate::forecast::Earlier;
 use crate::learning_rate::Controller;
@@ -140,6 +141,11 @@ impl JobState {
     pub fn models_mut(&mut self) -> &mut Models {
         self.current.take();
         &mut self.models
+    }
+
+    /// Returns the number that every local batch is a multiple of: 1 if the job lists its sizes.
+    pub fn quantum(&self) -> u64 {
+        configured::quantum(&self.spec)
     }
 
     /// Returns the live workers in rank order.

@@ -1,36 +1,83 @@
 //! Detection of stragglers.
 
+use std::collections::BTreeMap;
+
 use evenstep_protocol::{StragglerView, WorkerId};
 
 use super::reason;
 use super::state::JobState;
+use super::worker::WorkerModel;
 
 /// Minimum number of other workers on the same kind of device for a comparison.
 const PEERS_MIN: usize = 2;
 
 impl JobState {
-    /// Describes a worker that is slower than before, or slower than others on the same kind of device;
-    /// `None` if it is not.
-    pub fn straggler(&self, id: &WorkerId) -> Option<StragglerView> {
+    /// Describes the live workers that are slower than before, or slower than others on the same kind of
+    /// device.
+    pub fn stragglers(&self) -> BTreeMap<&WorkerId, StragglerView> {
         let models = self.current_models();
-        let own = models.worker(id)?;
-        let device = self.workers.get(id)?.request.device.as_ref();
-        let is_peer = |other: &&WorkerId| {
-            *other != id
-                && device.is_some()
-                && self.workers.get(*other).and_then(|known| known.request.device.as_ref()) == device
+        let measured = self.members.live().filter_map(|id| {
+            let (known, device) = (models.worker(id)?, self.workers.get(id)?.request.device.as_deref());
+            Some((id, known, device))
+        });
+        let measured: Vec<(&WorkerId, &WorkerModel, Option<&str>)> = measured.collect();
+        // Each worker counts work in a unit of its own. The work of a batch that all peers have measured converts them.
+        let mut batches: BTreeMap<&str, u64> = BTreeMap::new();
+        for (_, known, device) in &measured {
+            if let Some(device) = device.filter(|_| known.watch.speed().is_some()) {
+                let least = batches.entry(device).or_insert(u64::MAX);
+                *least = known.curve.largest().clamp(1, *least);
+            }
+        }
+        let work = |known: &WorkerModel, device: &str| Some(known.curve.work(*batches.get(device)?));
+        let speed = |known: &WorkerModel, device: &str| Some(known.watch.speed()? / work(known, device)?);
+        let mut speeds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for (_, known, device) in &measured {
+            if let Some((device, speed)) = device.and_then(|device| Some((device, speed(known, device)?))) {
+                speeds.entry(device).or_default().push(speed);
+            }
+        }
+        speeds.values_mut().for_each(|speeds| speeds.sort_by(f64::total_cmp));
+        let peers = |known: &WorkerModel, device: &str| {
+            Some(median_without(speeds.get(device)?, speed(known, device))? * work(known, device)?)
         };
-        // Each worker counts work in a unit of its own. The work of one batch converts them.
-        let speed = |other: &WorkerId| {
-            let other = models.worker(other)?;
-            let batch = own.curve.largest().min(other.curve.largest());
-            let speed = other.watch.speed()? * own.curve.work(batch) / other.curve.work(batch);
-            Some(speed).filter(|speed| speed.is_finite())
+        let straggler = |(id, known, device): (_, &WorkerModel, Option<&str>)| {
+            let straggler = known.watch.straggler(device.and_then(|device| peers(known, device)))?;
+            Some((id, reason::straggler(&straggler)))
         };
-        let mut speeds: Vec<f64> = self.members.live().filter(is_peer).filter_map(speed).collect();
-        speeds.sort_by(f64::total_cmp);
-        // With a single peer, the peer could be the exception.
-        let peers = speeds.get(speeds.len() / 2).copied().filter(|_| speeds.len() >= PEERS_MIN);
-        own.watch.straggler(peers).map(|straggler| reason::straggler(&straggler))
+        measured.into_iter().filter_map(straggler).collect()
+    }
+}
+
+/// Returns the median of the other workers' speeds: of these ascending speeds without `own`. `None` if fewer than
+/// [`PEERS_MIN`] remain, because a single peer could be the exception.
+fn median_without(speeds: &[f64], own: Option<f64>) -> Option<f64> {
+    let own = own.and_then(|own| speeds.binary_search_by(|speed| speed.total_cmp(&own)).ok());
+    let others = speeds.len() - usize::from(own.is_some());
+    let middle = others / 2;
+    let middle = if own.is_some_and(|own| own <= middle) { middle + 1 } else { middle };
+    speeds.get(middle).copied().filter(|_| others >= PEERS_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Compares with the median of a list from which the worker was removed.
+        #[test]
+        fn the_median_excludes_the_worker(mut speeds in prop::collection::vec(0u8..20, 0..12), at in 0usize..12) {
+            speeds.sort_unstable();
+            let speeds: Vec<f64> = speeds.into_iter().map(f64::from).collect();
+            let own = speeds.get(at).copied();
+            let mut others = speeds.clone();
+            if own.is_some() {
+                others.remove(at);
+            }
+            let expected = (others.len() >= PEERS_MIN).then(|| others[others.len() / 2]);
+            prop_assert_eq!(median_without(&speeds, own), expected);
+        }
     }
 }
