@@ -139,8 +139,8 @@ impl Models {
         learned
     }
 
-    /// Returns the models after learning from the reports of incomplete iterations too; `None` if there are none. These
-    /// models depend on the reports that have arrived so far, so they serve for one decision or view only.
+    /// Returns models that have also learned from incomplete iterations; `None` if no iteration is incomplete. They depend
+    /// on the reports that have arrived so far, so they serve for one decision or view only.
     pub fn with_open_iterations(&self) -> Option<Self> {
         if !self.open.is_waiting() || self.workers.len() > PROVISIONAL_WORKERS_MAX {
             return None;

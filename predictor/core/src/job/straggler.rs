@@ -21,7 +21,7 @@ impl JobState {
             Some((id, known, device))
         });
         let measured: Vec<(&WorkerId, &WorkerModel, Option<&str>)> = measured.collect();
-        // Each worker counts work in a unit of its own. The work of a batch that all peers have measured converts them.
+        // Each worker has its own unit of work. The work of a batch that all peers have measured converts the units.
         let mut batches: BTreeMap<&str, u64> = BTreeMap::new();
         for (_, known, device) in &measured {
             if let Some(device) = device.filter(|_| known.watch.speed().is_some()) {

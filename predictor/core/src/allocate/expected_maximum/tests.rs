@@ -106,7 +106,7 @@ fn never_worse_than_plain_and_sums_and_grids_hold() {
     }
 }
 
-/// Two workers slow down in the same iterations. The expected maximum stays that of the pair if a report is missing.
+/// Two workers slow down in the same iterations. A missing report does not change their expected maximum.
 #[test]
 fn a_missing_report_does_not_separate_workers_that_slow_down_together() {
     let residual = |iteration: u64| if iteration.is_multiple_of(3) { -(2.0f64.ln()) } else { 0.0 };
