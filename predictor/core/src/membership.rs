@@ -156,6 +156,13 @@ impl<Id: Clone + Eq> Members<Id> {
         }
     }
 
+    /// Gives every live worker a full lease. This is needed if workers could not renew their leases for a while.
+    pub fn renew_all(&mut self, now_ms: i64) {
+        for member in self.members.iter_mut().filter(|member| member.state == State::Live) {
+            member.last_seen_ms = now_ms;
+        }
+    }
+
     /// Removes all workers whose lease has expired and returns them. The generation increases by one for all
     /// of them together.
     pub fn expire(&mut self, now_ms: i64, lease_ms: i64) -> Vec<Id> {
