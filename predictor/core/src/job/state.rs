@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use evenstep_protocol::{AllocateResponse, JobSpec, JoinRequest, WorkerId, WorkerOverride};
 
+use super::configured;
 use super::models::Models;
 use crate::forecast::Earlier;
 use crate::learning_rate::Controller;
@@ -107,6 +108,11 @@ impl JobState {
             Some(each) => each.saturating_mul(self.members.live().count().max(1) as u64),
             None => self.spec.global_batch,
         }
+    }
+
+    /// Returns the number that every local batch is a multiple of: 1 if the job lists its sizes.
+    pub fn quantum(&self) -> u64 {
+        configured::quantum(&self.spec)
     }
 
     /// Returns the live workers in rank order.
