@@ -44,7 +44,7 @@ impl Boundary {
     pub fn read(&mut self, now: Instant) -> Reading {
         let mut reading = self.host.read(now);
         reading.extend(self.process.read(now));
-        reading.put(driver::OTHER_CPU, self.other.read(now, &self.host, &self.process));
+        reading.put(driver::OTHER_CPU, self.other.read(now, self.host.busy_s(), self.process.cpu_s()));
         self.read_gpu(&mut reading);
         reading
     }
@@ -58,7 +58,7 @@ impl Boundary {
     fn read_gpu(&mut self, reading: &mut Reading) {
         match &self.gpu {
             Some(Ok(gpu)) => reading.extend(gpu.read_device()),
-            Some(Err(gap)) => put_gpu_gap(reading, gap),
+            Some(Err(gap)) => reading.extend(Reading::gap(&Gpu::NAMES, gap)),
             None => {}
         }
     }
@@ -66,21 +66,22 @@ impl Boundary {
     #[cfg(not(feature = "gpu"))]
     fn read_gpu(&mut self, reading: &mut Reading) {
         if self.gpu.is_some() {
-            put_gpu_gap(reading, &MissingReason::Unsupported("built without the gpu feature".to_owned()));
+            reading.extend(without_gpus());
         }
     }
 }
 
 #[cfg(feature = "gpu")]
-fn no_gpu(index: u32) -> MissingReason {
+pub(crate) fn no_gpu(index: u32) -> MissingReason {
     MissingReason::Unsupported(format!("NVML has no GPU {index}"))
 }
 
-fn put_gpu_gap(reading: &mut Reading, gap: &MissingReason) {
-    for name in [driver::GPU_BUSY, driver::SM_CLOCK_MHZ, driver::GPU_POWER_W, driver::GPU_TEMPERATURE_CELSIUS]
-    {
-        reading.put(name, Err(gap.clone()));
-    }
+/// Returns that the readings of a GPU are missing in this build.
+#[cfg(not(feature = "gpu"))]
+pub(crate) fn without_gpus() -> Reading {
+    let names =
+        [driver::GPU_BUSY, driver::SM_CLOCK_MHZ, driver::GPU_POWER_W, driver::GPU_TEMPERATURE_CELSIUS];
+    Reading::gap(&names, &MissingReason::Unsupported("built without the gpu feature".to_owned()))
 }
 
 /// CPU time of everything on the machine except one process, in cores.
@@ -91,15 +92,15 @@ pub(crate) struct OtherCpu {
 }
 
 impl OtherCpu {
-    /// Returns the difference to readings of both at least [`crate::source::TICK_LOOKBACK`] ago, because the
-    /// machine's CPU time is counted in ticks.
+    /// Returns the difference to values of both at least [`crate::source::TICK_LOOKBACK`] ago, because the
+    /// machine's CPU time is counted in ticks. `busy_s` is the machine's, `own_s` the process's, in seconds.
     pub(crate) fn read(
         &mut self,
         now: Instant,
-        host: &Host,
-        process: &Process,
+        busy_s: Option<f64>,
+        own_s: Option<f64>,
     ) -> Result<f64, MissingReason> {
-        let (busy_s, own_s) = match (host.busy_s(), process.cpu_s()) {
+        let (busy_s, own_s) = match (busy_s, own_s) {
             (Some(busy_s), Some(own_s)) => (busy_s, own_s),
             (busy_s, _) => {
                 self.cpu_s.forget();

@@ -79,7 +79,7 @@ pub struct Flags {
     pub send_every: Option<String>,
 
     /// Process to sample as well; can be repeated. Processes that request `/sample?pid=` are added
-    /// automatically.
+    /// automatically for 1 h.
     #[arg(long = "watch-pid", value_name = "PID", env = "EVENSTEP_AGENT_WATCH_PID", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub watch_pid: Vec<u32>,

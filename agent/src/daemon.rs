@@ -18,12 +18,16 @@ use crate::local::{self, SamplingState, Shared, lock};
 use crate::metrics;
 use crate::sampler::Sampler;
 use crate::source::host::Host;
+use crate::source::thread::SourceState;
+use crate::sources::Sources;
 use crate::spool::{SampleIdentity, Spool, SpoolError};
 use crate::uplink::{Uplink, UplinkState};
 use crate::watch::WatchList;
 
 /// Maximum number of open connections to the local HTTP API.
 const CONNECTIONS_MAX: usize = 256;
+/// Maximum time that a shutdown waits for the sampler and the uplink.
+pub const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 
 /// An error that prevents the agent from starting, or ends it.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +48,9 @@ pub enum AgentError {
     /// Metrics cannot be exported.
     #[error(transparent)]
     Otlp(#[from] otlp::OtlpError),
+    /// A part of the agent did not respond when it was stopped.
+    #[error("stopped while a part of the agent hung: {0}; check the driver or the disk that it uses")]
+    Hanging(String),
     /// A thread cannot be started, or the local HTTP API ended.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -52,22 +59,34 @@ pub enum AgentError {
 /// A thread of the agent that can be stopped.
 struct StoppableThread {
     stop: Sender<()>,
+    /// Disconnected when the thread has ended.
+    ended: Receiver<()>,
     thread: JoinHandle<()>,
 }
 
 impl StoppableThread {
     fn start(name: &str, run: impl FnOnce(&Receiver<()>) + Send + 'static) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || run(&stopped))?;
-        Ok(Self { stop, thread })
+        let (running, ended) = mpsc::channel();
+        let run = move || {
+            let _running: Sender<()> = running;
+            run(&stopped);
+        };
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(run)?;
+        Ok(Self { stop, ended, thread })
     }
 
-    /// Signals the thread to stop and waits until it has ended.
-    fn finish(self) {
+    /// Signals the thread to stop, and returns whether it has ended before `due`.
+    fn finish(self, due: Instant) -> bool {
         drop(self.stop);
+        let wait = due.saturating_duration_since(Instant::now());
+        if self.ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+            return false;
+        }
         if self.thread.join().is_err() {
             tracing::error!("an agent thread panicked");
         }
+        true
     }
 }
 
@@ -84,9 +103,10 @@ pub struct Listening {
 /// metrics to `collector` if one is given.
 ///
 /// At shutdown the last samples are written to the spool, and the uplink makes a final attempt to send them.
+/// This takes at most [`SHUTDOWN_MAX`]; a part that hangs is left behind.
 ///
 /// # Errors
-/// If the agent cannot start, or the local HTTP API ends.
+/// If the agent cannot start, if the local HTTP API ends, or if a part hangs at shutdown.
 pub async fn run(
     config: Config,
     boot: uuid::Uuid,
@@ -103,15 +123,16 @@ pub async fn run(
     let identity = SampleIdentity { node: config.node.clone(), boot_id: boot.to_string() };
     let spool =
         Arc::new(Mutex::new(Spool::open(&config.spool_dir, config.spool_bytes_max, identity.clone())?));
+    let sources = Arc::new(Sources::start()?);
     let uplink_state = Arc::new(Mutex::new(UplinkState::default()));
-    let mut watch = WatchList::default();
-    config.watch_pids.iter().for_each(|pid| watch.watch(*pid));
+    let watch = WatchList::new(config.watch_pids.clone());
     let shared = Arc::new(Shared {
         identity,
         cores: Host::cores(),
         synthetic: config.demo_seed.is_some(),
         interval: config.interval,
         started: Instant::now(),
+        sources: sources.clone(),
         spool: spool.clone(),
         uplink: uplink_state.clone(),
         watch: Mutex::new(watch),
@@ -147,10 +168,21 @@ pub async fn run(
         () = shutdown => Ok(()),
     };
     // In the order of the data flow: the uplink still tries to send the sampler's last samples.
-    sampler.finish();
-    uplink.finish();
-    lock(&spool).sync()?;
-    Ok(served?)
+    let due = Instant::now() + SHUTDOWN_MAX;
+    let mut hanging = Vec::new();
+    if !sampler.finish(due) {
+        hanging.push("the sampler".to_owned());
+    }
+    if uplink.finish(due) && hanging.is_empty() {
+        lock(&spool).sync()?;
+    } else {
+        tracing::warn!("stopped without waiting for the uplink; unsent samples stay in the spool");
+    }
+    let hangs =
+        |state: SourceState| Some(format!("the {} source for {:.0} s", state.source, state.hangs_for_s?));
+    hanging.extend(sources.states().into_iter().filter_map(hangs));
+    served?;
+    if hanging.is_empty() { Ok(()) } else { Err(AgentError::Hanging(hanging.join(", "))) }
 }
 
 fn listen(option: &'static str, address: SocketAddr) -> Result<TcpListener, AgentError> {
@@ -170,13 +202,20 @@ async fn serve_metrics(listener: Option<TcpListener>, gather: Gather, healthy: H
 fn sample(config: &Config, shared: &Shared, stop: &Receiver<()>) {
     let mut sampler = match config.demo_seed {
         Some(seed) => Sampler::for_synthetic(seed, Instant::now()),
-        None => Sampler::for_machine(),
+        None => match Sampler::for_machine(shared.sources.clone()) {
+            Ok(sampler) => sampler,
+            Err(error) => return tracing::error!(%error, "cannot sample this machine"),
+        },
     };
     let mut due = Instant::now();
     loop {
         let sample = {
             // Reading sources is slow, so the lock is released meanwhile.
-            let mut watch = lock(&shared.watch).clone();
+            let mut watch = {
+                let mut watch = lock(&shared.watch);
+                watch.expire(Instant::now());
+                watch.clone()
+            };
             let before: Vec<u32> = watch.pids().collect();
             let sample = sampler.sample(Instant::now(), unix_ms(), &mut watch);
             let ended = before.into_iter().filter(|pid| !watch.contains(*pid));

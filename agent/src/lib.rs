@@ -17,6 +17,8 @@ pub mod metrics;
 #[cfg(feature = "daemon")]
 pub mod sampler;
 #[cfg(feature = "daemon")]
+pub mod sources;
+#[cfg(feature = "daemon")]
 pub mod spool;
 #[cfg(feature = "daemon")]
 pub mod uplink;

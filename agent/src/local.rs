@@ -13,17 +13,14 @@ use evenstep_observability::{Gather, serve};
 use evenstep_protocol::{NodeSample, PROBLEM_CONTENT_TYPE, Problem, Readings};
 use serde::{Deserialize, Serialize};
 
+use crate::Reading;
 use crate::clock::unix_ms;
 use crate::sampler::{MissingCount, MissingCounts};
-use crate::source::host::Host;
+use crate::source::thread::SourceState;
+use crate::sources::Sources;
 use crate::spool::{SampleIdentity, Spool, SpoolState};
 use crate::uplink::UplinkState;
 use crate::watch::WatchList;
-use crate::{Boundary, Reading};
-
-/// Maximum number of readers, as each client process has its own windows. The least recently used reader is
-/// dropped.
-const READERS_MAX: usize = 64;
 
 /// Maximum delay of a sample; a longer delay means that sampling has stopped.
 const SAMPLE_DELAY_MAX: Duration = Duration::from_secs(10);
@@ -40,6 +37,8 @@ pub struct Shared {
     pub interval: Duration,
     /// Start time of the agent.
     pub started: Instant,
+    /// The sources of readings.
+    pub sources: Arc<Sources>,
     /// The spool.
     pub spool: Arc<Mutex<Spool>>,
     /// State of the uplink.
@@ -51,16 +50,26 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Checks that samples are taken. The sampler hangs if a call into a driver hangs.
+    /// Checks that samples are taken and that every source responds. A source does not respond if a call into
+    /// its driver hangs.
     ///
     /// # Errors
-    /// A message with the time since the last sample.
+    /// A message with the time since the last sample, or since the last reading of each silent source.
     pub fn healthy(&self) -> Result<(), String> {
+        let longest = self.interval + SAMPLE_DELAY_MAX;
         let silent = lock(&self.sampling).last.unwrap_or(self.started).elapsed();
-        if silent <= self.interval + SAMPLE_DELAY_MAX {
+        if silent > longest {
+            return Err(format!("no sample taken for {} s; check the agent's log", silent.as_secs()));
+        }
+        // Without samples of the machine, only requests read the sources.
+        let is_silent = |state: &SourceState| state.age_s > longest.as_secs_f64() && !self.synthetic;
+        let silent = self.sources.states().into_iter().filter(is_silent);
+        let silent: Vec<String> =
+            silent.map(|state| format!("no reading of {} for {:.0} s", state.source, state.age_s)).collect();
+        if silent.is_empty() {
             return Ok(());
         }
-        Err(format!("no sample taken for {} s; check the agent's log and the GPU driver", silent.as_secs()))
+        Err(format!("{}; check the agent's log and the driver", silent.join(", ")))
     }
 }
 
@@ -115,6 +124,7 @@ pub struct Status {
     synthetic: bool,
     samples_taken: u64,
     samples_skipped: u64,
+    sources: Vec<SourceState>,
     watched_pids: Vec<u32>,
     missing: Vec<MissingCount>,
     spool: SpoolState,
@@ -124,13 +134,11 @@ pub struct Status {
 #[derive(Clone)]
 struct Local {
     shared: Arc<Shared>,
-    readers: Arc<Mutex<Readers>>,
     gather: Gather,
 }
 
 /// Returns the router of the local HTTP API; `gather` provides the metrics of `/metrics`.
 pub fn router(shared: Arc<Shared>, gather: Gather) -> Router {
-    let readers = Arc::new(Mutex::new(Readers::default()));
     Router::new()
         .route("/sample", get(sample))
         .route("/status", get(status))
@@ -146,7 +154,7 @@ pub fn router(shared: Arc<Shared>, gather: Gather) -> Router {
         .method_not_allowed_fallback(async || {
             problem(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "only GET is allowed")
         })
-        .with_state(Local { shared, readers, gather })
+        .with_state(Local { shared, gather })
 }
 
 #[derive(Debug, Deserialize)]
@@ -161,37 +169,43 @@ async fn sample(State(local): State<Local>, query: Result<Query<SampleQuery>, Qu
         Ok(query) => query,
         Err(rejection) => return problem(StatusCode::BAD_REQUEST, "malformed", &rejection.body_text()),
     };
-    let (reading, ended) = match (query.pid, query.gpu) {
-        (None, None) => (lock(&local.readers).read_host(Instant::now()), false),
+    let (sources, now) = (&local.shared.sources, Instant::now());
+    let reading = match (query.pid, query.gpu) {
+        (None, None) => sources.request_host(now).await,
         (None, Some(gpu)) => {
             let detail = format!("gpu={gpu} requires pid=: add the process that uses the GPU");
             return problem(StatusCode::BAD_REQUEST, "malformed", &detail);
         }
-        (Some(pid), gpu) => lock(&local.readers).read(pid, gpu, Instant::now()),
+        (Some(pid), gpu) => {
+            let Some(reading) = sources.request((pid, gpu), now).await else {
+                let detail = format!("process {pid} does not exist");
+                return problem(StatusCode::NOT_FOUND, "unknown-process", &detail);
+            };
+            lock(&local.shared.watch).request(pid, now);
+            reading
+        }
     };
-    if let Some(pid) = query.pid {
-        if ended {
-            return problem(
-                StatusCode::NOT_FOUND,
-                "unknown-process",
-                &format!("process {pid} does not exist"),
-            );
-        }
-        let mut watch = lock(&local.shared.watch);
-        if !watch.contains(pid) {
-            watch.watch(pid);
-        }
-    }
     let Reading { window_s, readings, missing } = reading;
     Json(SampleResponse { at_unix_ms: unix_ms(), pid: query.pid, window_s, readings, missing })
         .into_response()
 }
 
+/// Response of `GET /healthz`.
+#[derive(Debug, Serialize)]
+struct Health {
+    status: &'static str,
+    /// Time since the last sample, in seconds; absent before the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_sample_age_s: Option<f64>,
+    sources: Vec<SourceState>,
+}
+
 async fn health(State(local): State<Local>) -> Response {
-    match local.shared.healthy() {
-        Ok(()) => "ok\n".into_response(),
-        Err(why) => problem(StatusCode::SERVICE_UNAVAILABLE, "not-sampling", &why),
+    if let Err(why) = local.shared.healthy() {
+        return problem(StatusCode::SERVICE_UNAVAILABLE, "not-sampling", &why);
     }
+    let last_sample_age_s = lock(&local.shared.sampling).last.map(|last| last.elapsed().as_secs_f64());
+    Json(Health { status: "ok", last_sample_age_s, sources: local.shared.sources.states() }).into_response()
 }
 
 async fn status(State(local): State<Local>) -> Json<Status> {
@@ -207,6 +221,7 @@ async fn status(State(local): State<Local>) -> Json<Status> {
         synthetic: shared.synthetic,
         samples_taken: sampling.taken,
         samples_skipped: sampling.skipped,
+        sources: shared.sources.states(),
         watched_pids: lock(&shared.watch).pids().collect(),
         missing: sampling.missing.list(),
         spool: lock(&shared.spool).state(),
@@ -227,65 +242,4 @@ fn problem(status: StatusCode, slug: &str, detail: &str) -> Response {
         retry_after_s: None,
     };
     (status, [(header::CONTENT_TYPE, PROBLEM_CONTENT_TYPE)], Json(problem)).into_response()
-}
-
-/// Readers by (process, GPU). Each has its own window, so that clients do not shorten each other's windows.
-#[derive(Default)]
-struct Readers {
-    host: Host,
-    /// Least recently used first.
-    boundaries: Vec<((u32, Option<u32>), Boundary)>,
-}
-
-impl Readers {
-    fn read_host(&mut self, now: Instant) -> Reading {
-        self.host.read(now)
-    }
-
-    /// Returns the reading, and whether the process does not exist.
-    fn read(&mut self, pid: u32, gpu: Option<u32>, now: Instant) -> (Reading, bool) {
-        let key = (pid, gpu);
-        let known = self.boundaries.iter().position(|(reader, _)| *reader == key);
-        let mut boundary =
-            known.map_or_else(|| Boundary::new(pid, gpu), |index| self.boundaries.remove(index).1);
-        let mut reading = boundary.read(now);
-        if known.is_some() && boundary.has_ended() {
-            // The known process has ended; a new process may have its id.
-            boundary = Boundary::new(pid, gpu);
-            reading = boundary.read(now);
-        }
-        if boundary.has_ended() {
-            return (reading, true);
-        }
-        if self.boundaries.len() >= READERS_MAX {
-            self.boundaries.remove(0);
-        }
-        self.boundaries.push((key, boundary));
-        (reading, false)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn readers_are_kept_between_calls_and_bounded() {
-        let mut readers = Readers::default();
-        let own = std::process::id();
-        assert_eq!(readers.read(own, None, Instant::now()).0.window_s, None);
-        assert!(readers.read(own, None, Instant::now()).0.window_s.is_some());
-        for gpu in 0..READERS_MAX as u32 {
-            readers.read(own, Some(gpu), Instant::now());
-        }
-        assert_eq!(readers.boundaries.len(), READERS_MAX);
-        assert_eq!(readers.read(own, None, Instant::now()).0.window_s, None);
-    }
-
-    #[test]
-    fn a_missing_process_leaves_no_reader() {
-        let mut readers = Readers::default();
-        assert!(readers.read(u32::MAX - 1, None, Instant::now()).1);
-        assert!(readers.boundaries.is_empty());
-    }
 }

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
 
 use clap::Parser;
 use evenstep_agent::config::{Config, Flags, state_directory};
@@ -10,7 +12,11 @@ use evenstep_agent::source::host::Host;
 use evenstep_agent::spool::SampleIdentity;
 use evenstep_observability::logs;
 use evenstep_observability::otlp::Otlp;
+use nix::sys::signal::{Signal, raise};
 use tokio::signal::unix::{SignalKind, signal};
+
+/// Time after which a shutdown that hangs ends with SIGKILL; longer than the last exports to a collector.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
@@ -38,6 +44,9 @@ fn start(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
                 _ = interrupt.recv() => {}
             }
             tracing::info!("shutting down: sending the remaining samples");
+            if let Err(error) = limit_shutdown() {
+                tracing::warn!(%error, "cannot limit the time of the shutdown");
+            }
         };
         let boot = uuid::Uuid::new_v4();
         Ok(daemon::run(config, boot, collector.as_mut(), announce, shutdown).await?)
@@ -46,6 +55,17 @@ fn start(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
         collector.end();
     }
     ran
+}
+
+/// Ends the process if the shutdown takes too long. A driver that hangs can also block the handlers that run at
+/// the exit of a process, and a disk that hangs the last write.
+fn limit_shutdown() -> io::Result<()> {
+    let end = || {
+        thread::park_timeout(SHUTDOWN_LIMIT);
+        tracing::error!(?SHUTDOWN_LIMIT, "the shutdown hangs; ending the process with SIGKILL");
+        let _ = raise(Signal::SIGKILL);
+    };
+    thread::Builder::new().name("shutdown".to_owned()).spawn(end).map(drop)
 }
 
 /// Prints one line of JSON for the program that started the agent. With port 0 it is the only place that

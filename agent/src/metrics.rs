@@ -127,6 +127,11 @@ fn agent_metrics(families: &mut Families<'_>, shared: &Shared) {
             families.counter("evenstep_agent_readings_missing_total", help, &labels, missing.count);
         }
     }
+    for state in shared.sources.states() {
+        let help = "Time since the last reading of a source.";
+        let labels = [("source", state.source)];
+        families.gauge("evenstep_agent_source_age_seconds", help, &labels, state.age_s);
+    }
     let spool = lock(&shared.spool).state();
     let gauges = [
         ("evenstep_agent_spool_samples", "Samples waiting in the spool.", spool.waiting),
@@ -139,6 +144,7 @@ fn agent_metrics(families: &mut Families<'_>, shared: &Shared) {
     for (reason, count) in [
         ("full", spool.dropped_full),
         ("unwritable", spool.dropped_unwritable),
+        ("removed", spool.dropped_removed),
         ("damaged", spool.damaged_lines),
     ] {
         let help = "Lost samples.";
@@ -190,6 +196,7 @@ mod tests {
 
     use super::*;
     use crate::sampler::Sampler;
+    use crate::sources::Sources;
     use crate::watch::WatchList;
 
     fn shown(sample: &NodeSample) -> String {
@@ -201,9 +208,8 @@ mod tests {
     /// Two samples of this machine and process: all their readings have series, and missing ones have none.
     #[test]
     fn exactly_the_readings_are_exposed() {
-        let mut sampler = Sampler::for_machine();
-        let mut watch = WatchList::default();
-        watch.watch(std::process::id());
+        let mut sampler = Sampler::for_machine(Arc::new(Sources::start().unwrap())).unwrap();
+        let mut watch = WatchList::new(vec![std::process::id()]);
         let start = Instant::now();
         sampler.sample(start, 1, &mut watch);
         let sample = sampler.sample(start + Duration::from_secs(1), 2, &mut watch);

@@ -31,6 +31,15 @@ impl Reading {
         }
     }
 
+    /// Returns a reading whose values are all missing for one reason.
+    pub fn gap(names: &[&str], reason: &MissingReason) -> Self {
+        let mut reading = Self::default();
+        for name in names {
+            reading.put(name, Err(reason.clone()));
+        }
+        reading
+    }
+
     /// Adds the readings of another source; the window stays unchanged.
     pub fn extend(&mut self, other: Self) {
         self.readings.extend(other.readings);
@@ -74,6 +83,12 @@ pub enum MissingReason {
         field: &'static str,
         /// The file.
         path: String,
+    },
+    /// The kernel or the driver did not respond in time.
+    #[error("timed out: the {source_name} source does not respond")]
+    TimedOut {
+        /// The source.
+        source_name: &'static str,
     },
     /// The system or the driver does not provide the value.
     #[error("{0}")]

@@ -1,18 +1,25 @@
 //! The sampler: reads every source once per sample, and counts missing readings.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
 use std::time::Instant;
 
 use evenstep_protocol::{GpuSample, NodeSample, ProcessSample, driver};
 use serde::Serialize;
+use tokio::runtime::Runtime;
 
 use crate::boundary::OtherCpu;
 use crate::source::demo::SyntheticMachine;
-#[cfg(feature = "gpu")]
-use crate::source::gpu::Gpu;
-use crate::source::host::Host;
-use crate::source::process::Process;
+use crate::sources::{HostReading, ProcessReading, Sources};
 use crate::watch::WatchList;
+use crate::{MissingReason, Reading};
+
+/// Names of the readings of a GPU that does not respond.
+#[cfg(feature = "gpu")]
+const GPU_NAMES: &[&str] = &crate::source::gpu::Gpu::NAMES;
+#[cfg(not(feature = "gpu"))]
+const GPU_NAMES: &[&str] = &[];
 
 /// Takes samples of this machine or of a synthetic one.
 pub struct Sampler {
@@ -26,22 +33,23 @@ enum Source {
 }
 
 struct Machine {
-    host: Host,
-    processes: BTreeMap<u32, (Process, OtherCpu)>,
-    #[cfg(feature = "gpu")]
-    gpus: Vec<Gpu>,
+    sources: Arc<Sources>,
+    /// Waits for the threads of the sources.
+    runtime: Runtime,
+    others: BTreeMap<u32, OtherCpu>,
+    /// GPUs of the last sample that is complete, without their readings.
+    gpus: Vec<GpuSample>,
 }
 
 impl Sampler {
     /// Creates a sampler of this machine.
-    pub fn for_machine() -> Self {
-        let machine = Machine {
-            host: Host::new(),
-            processes: BTreeMap::new(),
-            #[cfg(feature = "gpu")]
-            gpus: Gpu::all(),
-        };
-        Self { source: Source::Machine(Box::new(machine)), missing: MissingCounts::default() }
+    ///
+    /// # Errors
+    /// If the operating system cannot create the timer that waits for the sources.
+    pub fn for_machine(sources: Arc<Sources>) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let machine = Machine { sources, runtime, others: BTreeMap::new(), gpus: Vec::new() };
+        Ok(Self { source: Source::Machine(Box::new(machine)), missing: MissingCounts::default() })
     }
 
     /// Creates a sampler of synthetic readings.
@@ -52,7 +60,8 @@ impl Sampler {
         }
     }
 
-    /// Takes a sample. Removes processes that have ended from `watch`.
+    /// Takes a sample. Removes processes that have ended from `watch`. Blocks until every source has responded
+    /// or timed out.
     pub fn sample(&mut self, now: Instant, at_unix_ms: i64, watch: &mut WatchList) -> NodeSample {
         let sample = match &mut self.source {
             Source::Machine(machine) => machine.sample(now, at_unix_ms, watch),
@@ -72,40 +81,66 @@ impl Sampler {
 
 impl Machine {
     fn sample(&mut self, now: Instant, at_unix_ms: i64, watch: &mut WatchList) -> NodeSample {
-        let host = self.host.read(now);
-        self.processes.retain(|pid, _| watch.contains(*pid));
-        let processes = watch.pids().map(|pid| self.sample_process(pid, now)).collect();
-        for (pid, _) in self.processes.extract_if(.., |_, (process, _)| process.has_ended()) {
+        let sources = &self.sources;
+        let pids = watch.pids().collect();
+        let (host, processes, gpus) = self.runtime.block_on(async {
+            tokio::join!(sources.sample_host(now), sources.sample_processes(pids, now), sample_gpus(sources))
+        });
+        for (pid, _) in processes.iter().filter(|(_, process)| process.ended) {
             tracing::info!(pid, "a watched process has ended");
-            watch.remove(pid);
+            watch.remove(*pid);
         }
-        NodeSample {
-            at_unix_ms,
-            window_s: host.window_s,
-            synthetic: false,
-            readings: host.readings,
-            missing: host.missing,
-            processes,
-            gpus: self.sample_gpus(),
+        let HostReading { reading: Reading { window_s, readings, mut missing }, busy_s } = host;
+        let processes = processes.into_iter().map(|(pid, process)| {
+            let ProcessReading { mut reading, cpu_s, .. } = process;
+            let other = self.others.entry(pid).or_default();
+            reading.put(driver::OTHER_CPU, other.read(now, busy_s, cpu_s));
+            ProcessSample { pid, worker: None, readings: reading.readings, missing: reading.missing }
+        });
+        let processes = processes.collect();
+        self.others.retain(|pid, _| watch.contains(*pid));
+        let gpus = self.with_silent_gpus(gpus, &mut missing);
+        NodeSample { at_unix_ms, window_s, synthetic: false, readings, missing, processes, gpus }
+    }
+
+    /// Adds the known GPUs whose readings timed out, with the reason. If no GPU is known, the reason is added
+    /// to the readings that the machine misses.
+    fn with_silent_gpus(
+        &mut self,
+        (mut gpus, gap): (Vec<GpuSample>, Option<MissingReason>),
+        missing: &mut BTreeMap<String, String>,
+    ) -> Vec<GpuSample> {
+        let known = |gpu: &GpuSample| GpuSample {
+            index: gpu.index,
+            uuid: gpu.uuid.clone(),
+            name: gpu.name.clone(),
+            ..GpuSample::default()
+        };
+        let Some(gap) = gap else {
+            self.gpus = gpus.iter().map(known).collect();
+            return gpus;
+        };
+        let silent = self.gpus.iter().skip(gpus.len());
+        gpus.extend(
+            silent.map(|gpu| GpuSample { missing: Reading::gap(GPU_NAMES, &gap).missing, ..known(gpu) }),
+        );
+        if gpus.is_empty() {
+            missing.insert("gpus".to_owned(), gap.to_string());
         }
+        gpus
     }
+}
 
-    fn sample_process(&mut self, pid: u32, now: Instant) -> ProcessSample {
-        let (process, other) =
-            self.processes.entry(pid).or_insert_with(|| (Process::new(pid), OtherCpu::default()));
-        let mut reading = process.read(now);
-        reading.put(driver::OTHER_CPU, other.read(now, &self.host, process));
-        ProcessSample { pid, worker: None, readings: reading.readings, missing: reading.missing }
-    }
-
-    #[cfg(feature = "gpu")]
-    fn sample_gpus(&mut self) -> Vec<GpuSample> {
-        self.gpus.iter_mut().map(Gpu::read).collect()
-    }
-
-    #[cfg(not(feature = "gpu"))]
-    fn sample_gpus(&mut self) -> Vec<GpuSample> {
-        Vec::new()
+/// Reads the GPUs one after the other, so that a request waits for at most one of them. Also returns why the
+/// last one could not be read.
+async fn sample_gpus(sources: &Sources) -> (Vec<GpuSample>, Option<MissingReason>) {
+    let mut gpus = Vec::new();
+    loop {
+        match sources.sample_gpu(gpus.len()).await {
+            Ok(Some(gpu)) => gpus.push(gpu),
+            Ok(None) => return (gpus, None),
+            Err(gap) => return (gpus, Some(gap)),
+        }
     }
 }
 
@@ -167,9 +202,8 @@ mod tests {
 
     #[test]
     fn missing_readings_are_counted_and_never_zero() {
-        let mut sampler = Sampler::for_machine();
-        let mut watch = WatchList::default();
-        watch.watch(std::process::id());
+        let mut sampler = Sampler::for_machine(Arc::new(Sources::start().unwrap())).unwrap();
+        let mut watch = WatchList::new(vec![std::process::id()]);
         let start = Instant::now();
         let first = sampler.sample(start, 1, &mut watch);
         assert!(
@@ -186,9 +220,8 @@ mod tests {
 
     #[test]
     fn a_missing_process_is_reported_once_and_then_no_longer_watched() {
-        let mut sampler = Sampler::for_machine();
-        let mut watch = WatchList::default();
-        watch.watch(u32::MAX - 1);
+        let mut sampler = Sampler::for_machine(Arc::new(Sources::start().unwrap())).unwrap();
+        let mut watch = WatchList::new(vec![u32::MAX - 1]);
         let sample = sampler.sample(Instant::now(), 1, &mut watch);
         assert!(sample.processes[0].readings.is_empty() && !sample.processes[0].missing.is_empty());
         assert!(sampler.sample(Instant::now(), 2, &mut watch).processes.is_empty());

@@ -24,6 +24,8 @@ use serde_json::value::RawValue;
 use rejected::Rejected;
 use segment::{Scan, Segment};
 
+/// Name of the lock file.
+const LOCK: &str = "lock";
 /// Minimum size limit: room for some dozens of samples.
 pub const SPOOL_BYTES_MIN: u64 = 64 << 10;
 /// Divisor of the size limit that is reserved for rejected batches.
@@ -76,6 +78,8 @@ pub struct SpoolState {
     pub dropped_full: u64,
     /// Samples lost because they could not be written.
     pub dropped_unwritable: u64,
+    /// Samples lost because another program removed or changed their file. Some may have been sent before.
+    pub dropped_removed: u64,
     /// Lines damaged by a crash or by the disk; each held at most one sample.
     pub damaged_lines: u64,
     /// Batches that the predictor rejected for their content.
@@ -118,7 +122,7 @@ pub enum SpoolError {
 pub struct Spool {
     directory: PathBuf,
     /// Locked for the lifetime of this value.
-    _lock: File,
+    lock: File,
     identity: SampleIdentity,
     next_sequence: u64,
     /// Oldest first; if `open` is set, it is the file of the last one.
@@ -136,18 +140,11 @@ impl Spool {
     /// [`SpoolError::InUse`] if another agent uses the spool, [`SpoolError::Io`] if a file operation fails.
     pub fn open(directory: &Path, bytes_max: u64, identity: SampleIdentity) -> Result<Self, SpoolError> {
         let io_error = |source| SpoolError::Io { path: directory.to_owned(), source };
-        fs::create_dir_all(directory).map_err(io_error)?;
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(directory.join("lock"));
-        let lock = lock.map_err(io_error)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => return Err(SpoolError::InUse(directory.to_owned())),
-            Err(fs::TryLockError::Error(error)) => return Err(io_error(error)),
-        }
+        let lock = lock(directory)?;
         let rejected_bytes = bytes_max / REJECTED_SHARE;
         let mut spool = Self {
             directory: directory.to_owned(),
-            _lock: lock,
+            lock,
             identity,
             next_sequence: 0,
             segments: VecDeque::new(),
@@ -189,7 +186,13 @@ impl Spool {
         while let Some(index) = self.segments.iter().position(|segment| segment.waiting > 0) {
             let segment = &mut self.segments[index];
             let scan = Scan::records(&segment.path, segment.acknowledged, samples_max, BATCH_BYTES_MAX);
-            let scan = scan.map_err(|source| SpoolError::Io { path: segment.path.clone(), source })?;
+            let scan = match scan {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    self.forget(index);
+                    continue;
+                }
+                scan => scan.map_err(|source| SpoolError::Io { path: segment.path.clone(), source })?,
+            };
             let Some(first) = scan.records.first() else {
                 // The file was damaged after its waiting samples had been counted.
                 self.state.damaged_lines += segment.waiting;
@@ -236,6 +239,7 @@ impl Spool {
     /// # Errors
     /// If the batch cannot be saved; it then stays in the spool.
     pub fn reject(&mut self, batch: &Batch, reason: &str) -> Result<(), SpoolError> {
+        self.restore_directory()?;
         self.rejected
             .keep(batch, reason)
             .map_err(|source| SpoolError::Io { path: self.directory.join("rejected"), source })?;
@@ -265,6 +269,8 @@ impl Spool {
             return Err(SpoolError::SampleTooLarge { bytes, bytes_max: self.state.bytes_max });
         }
         let segment_bytes = (self.state.bytes_max / SEGMENTS).min(SEGMENT_BYTES_MAX);
+        self.restore_directory()?;
+        self.check_open();
         let is_full = |segment: &Segment| segment.bytes + bytes > segment_bytes;
         if self.open.is_some() && self.segments.back().is_some_and(is_full) {
             self.close();
@@ -307,6 +313,37 @@ impl Spool {
         }
     }
 
+    /// Creates the directory again if another program removed it, and locks it again.
+    fn restore_directory(&mut self) -> Result<(), SpoolError> {
+        let path = self.directory.join(LOCK);
+        if segment::is_at(&self.lock, &path) {
+            return Ok(());
+        }
+        tracing::warn!(path = %path.display(), "another program removed this file of the spool; creating it again");
+        self.lock = lock(&self.directory)?;
+        self.rejected.create().map_err(|source| SpoolError::Io { path, source })
+    }
+
+    /// Forgets the open segment if another program removed or changed its file, so that no sample follows in it.
+    fn check_open(&mut self) {
+        let (Some(file), Some(last)) = (&self.open, self.segments.back()) else { return };
+        let is_whole = file.metadata().is_ok_and(|metadata| metadata.len() == last.bytes);
+        if !is_whole || !segment::is_at(file, &last.path) {
+            self.forget(self.segments.len() - 1);
+        }
+    }
+
+    /// Forgets a segment whose file another program removed or changed, and counts its samples as lost.
+    fn forget(&mut self, index: usize) {
+        if index + 1 == self.segments.len() {
+            self.open = None;
+        }
+        let Some(segment) = self.segments.remove(index) else { return };
+        self.state.dropped_removed += segment.waiting;
+        let (path, lost) = (segment.path.display(), segment.waiting);
+        tracing::error!(%path, lost, "another program removed or changed this file of the spool; its samples are lost");
+    }
+
     /// Drops the oldest segments until `bytes` more fit.
     fn make_room(&mut self, bytes: u64) {
         while self.bytes() + bytes > self.state.bytes_max {
@@ -337,7 +374,9 @@ impl Spool {
             self.segments.pop_front();
         }
         let Some(oldest) = self.segments.front() else { return Ok(()) };
-        let noted = segment::save_cursor(&self.directory, oldest.number, oldest.acknowledged);
+        let (number, acknowledged) = (oldest.number, oldest.acknowledged);
+        self.restore_directory()?;
+        let noted = segment::save_cursor(&self.directory, number, acknowledged);
         noted.map_err(|source| SpoolError::Io { path: self.directory.clone(), source })
     }
 
@@ -366,8 +405,24 @@ impl Spool {
     }
 }
 
+/// Creates the directory of a spool and locks it.
+fn lock(directory: &Path) -> Result<File, SpoolError> {
+    let io_error = |source| SpoolError::Io { path: directory.to_owned(), source };
+    fs::create_dir_all(directory).map_err(io_error)?;
+    let lock = OpenOptions::new().create(true).truncate(false).write(true).open(directory.join(LOCK));
+    let lock = lock.map_err(io_error)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(fs::TryLockError::WouldBlock) => Err(SpoolError::InUse(directory.to_owned())),
+        Err(fs::TryLockError::Error(error)) => Err(io_error(error)),
+    }
+}
+
 fn remove(segment: &Segment) {
-    if let Err(error) = fs::remove_file(&segment.path) {
+    // A file that another program removed held no waiting sample.
+    if let Err(error) = fs::remove_file(&segment.path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
         tracing::warn!(path = %segment.path.display(), %error, "failed to remove a segment of the spool");
     }
 }

@@ -17,7 +17,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
-use crate::spool::{BATCH_SAMPLES_MAX, Batch, Spool};
+use crate::spool::{BATCH_SAMPLES_MAX, Batch, Spool, SpoolError};
 use verdict::{RetryReason, Verdict, classify};
 
 /// Path of the telemetry endpoint.
@@ -30,7 +30,7 @@ const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 /// Maximum time for sending the remaining samples during shutdown. Other samples stay in the spool for the
 /// next start.
-const LAST_SENDING: Duration = Duration::from_secs(4);
+const LAST_SENDING: Duration = Duration::from_secs(2);
 /// First pause after a failure, before jitter.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 /// Longest pause after a failure, unless the predictor requests a longer one.
@@ -142,14 +142,14 @@ impl Uplink {
         let batch = match batch {
             Ok(Some(batch)) => batch,
             Ok(None) => return Step::Idle,
-            Err(error) => return self.retry(&error.to_string(), None),
+            Err(error) => return self.retry_spool(&error),
         };
         match self.send(&batch, timeout) {
             Verdict::Acknowledged { next_sequence, duplicates } => {
                 let acknowledged = self.lock_spool().acknowledge(&batch, next_sequence);
                 let samples = match acknowledged {
                     Ok(samples) => samples,
-                    Err(error) => return self.retry(&error.to_string(), None),
+                    Err(error) => return self.retry_spool(&error),
                 };
                 self.backoff.reset();
                 self.update(|state| {
@@ -203,8 +203,14 @@ impl Uplink {
         let aside = self.lock_spool().reject(batch, reason);
         match aside {
             Ok(()) => Step::Advanced,
-            Err(error) => self.retry(&error.to_string(), None),
+            Err(error) => self.retry_spool(&error),
         }
+    }
+
+    /// Pauses after an error of the spool. It says nothing about the predictor.
+    fn retry_spool(&mut self, error: &SpoolError) -> Step {
+        tracing::error!(%error, "cannot use the spool; retrying");
+        Step::Retry(self.backoff.next_pause_with_jitter(self.jitter.random()))
     }
 
     fn retry(&mut self, reason: &str, after: Option<Duration>) -> Step {

@@ -7,6 +7,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use axum::http::{StatusCode, header};
@@ -161,6 +162,31 @@ fn a_poison_batch_is_set_aside_and_later_batches_are_sent() {
         let sequences = &store.sequences[&boot_id];
         assert!(!sequences.contains(&5));
         assert_eq!(sequences.last().unwrap() + 1, sequences.len() as u64 + rejected);
+    });
+}
+
+#[test]
+fn a_spool_that_another_program_removes_is_created_again_and_its_samples_are_counted() {
+    let parent = tempfile::tempdir().unwrap();
+    let spool = parent.path().join("spool");
+    let mut receiver = Receiver::away();
+    let mut command = Agent::command(&receiver.url(), &spool);
+    let agent = Agent::run(command.stderr(Stdio::piped()));
+    agent.wait_until("samples wait", |status| waiting(status) >= 10);
+    while std::fs::remove_dir_all(&spool).is_err() {}
+    receiver.run(take);
+    receiver.wait_until("later samples arrive", |store| store.count() >= 10);
+    let status = agent.wait_until("counted", |status| status["spool"]["dropped_removed"] != 0);
+    let removed = status["spool"]["dropped_removed"].as_u64().unwrap();
+    let series = "evenstep_agent_samples_dropped_total{node=\"node-a\",reason=\"removed\"}";
+    assert_eq!(agent.metrics()[series], removed as f64);
+    let boot_id = agent.boot_id.clone();
+    let (status, said) = agent.terminate_and_read();
+    assert!(status.success() && said.contains(".segment"), "{said}");
+    receiver.look(|store| {
+        let sequences = &store.sequences[&boot_id];
+        // A batch in flight may have been counted as removed and then have arrived.
+        assert!(*sequences.last().unwrap() < sequences.len() as u64 + removed, "{sequences:?}");
     });
 }
 

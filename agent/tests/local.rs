@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use support::agent::Agent;
@@ -25,6 +25,34 @@ fn a_fresh_reading_covers_the_time_since_the_previous_request() {
     // A requested process is also added to the samples.
     agent.wait_until("watched", |status| status["watched_pids"][0] == std::process::id());
     assert!(agent.get("/sample").1["readings"]["memory_used"].is_number());
+}
+
+/// Any local user can request processes. That must not end the sampling of the configured process, nor of one
+/// that is requested between the others.
+#[test]
+fn requests_for_many_processes_do_not_displace_the_others() {
+    let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(take));
+    let sleeping = || Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+    let mut children: Vec<_> = (0..82).map(|_| sleeping()).collect();
+    let pids: Vec<u32> = children.iter().map(Child::id).collect();
+    let (configured, worker, others) = (pids[0], pids[1], &pids[2..]);
+    let agent = Agent::start(&receiver.url(), spool.path(), &["--watch-pid", &configured.to_string()]);
+    for part in others.chunks(40) {
+        agent.get(&format!("/sample?pid={worker}"));
+        for pid in part {
+            assert_eq!(agent.get(&format!("/sample?pid={pid}")).0, 200);
+        }
+    }
+    let watched = agent.status()["watched_pids"].clone();
+    let watched: Vec<u32> = serde_json::from_value(watched).unwrap();
+    assert!(watched.contains(&configured) && watched.contains(&worker), "{watched:?}");
+    assert_eq!(watched.len(), 1 + 64);
+    // Processes that have ended leave the list.
+    for child in &mut children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    agent.wait_until("no process is watched", |status| status["watched_pids"].as_array().unwrap().is_empty());
 }
 
 #[test]

@@ -46,6 +46,18 @@ pub struct Gpu {
 }
 
 impl Gpu {
+    /// Names of all readings of the device.
+    pub const NAMES: [&str; 8] = [
+        driver::GPU_BUSY,
+        "gpu_memory_busy",
+        "gpu_memory_used_bytes",
+        "gpu_memory_total_bytes",
+        driver::SM_CLOCK_MHZ,
+        "memory_clock_mhz",
+        driver::GPU_POWER_W,
+        driver::GPU_TEMPERATURE_CELSIUS,
+    ];
+
     /// Returns a reader of the GPU with this NVML index, if it exists.
     pub fn new(index: u32) -> Option<Self> {
         let device = nvml()?.device_by_index(index).ok()?;
@@ -57,6 +69,11 @@ impl Gpu {
     pub fn all() -> Vec<Self> {
         let count = nvml().and_then(|nvml| nvml.device_count().ok()).unwrap_or(0);
         (0..count.min(GPUS_MAX)).filter_map(Self::new).collect()
+    }
+
+    /// Returns the NVML index.
+    pub fn index(&self) -> u32 {
+        self.index
     }
 
     /// Reads the device only, as a training loop does at the boundary of an iteration.

@@ -28,6 +28,25 @@ pub struct Host {
 }
 
 impl Host {
+    /// Names of all readings.
+    pub const NAMES: [&str; 15] = [
+        driver::PSI_CPU_SOME,
+        driver::PSI_MEMORY_SOME,
+        "psi_memory_full",
+        driver::PSI_IO_SOME,
+        "psi_io_full",
+        driver::CPU_BUSY,
+        "cpu_iowait",
+        "cpu_steal",
+        "context_switches_per_s",
+        driver::PROCS_BLOCKED,
+        "load_1m",
+        driver::PROCS_RUNNING,
+        driver::MEMORY_USED,
+        "memory_available_bytes",
+        "memory_total_bytes",
+    ];
+
     /// Creates a reader.
     pub fn new() -> Self {
         let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten();
@@ -331,5 +350,11 @@ mod tests {
         assert!((0.0..=1.0).contains(&second.readings[driver::MEMORY_USED]));
         assert!(second.readings.contains_key("context_switches_per_s"));
         assert!(second.readings.keys().all(|name| !second.missing.contains_key(name)));
+        let mut names: Vec<&str> =
+            second.readings.keys().chain(second.missing.keys()).map(String::as_str).collect();
+        let mut listed = Host::NAMES;
+        names.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(names, listed);
     }
 }

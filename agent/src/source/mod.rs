@@ -3,6 +3,10 @@
 
 mod counter;
 mod procfs;
+#[cfg(feature = "daemon")]
+pub(crate) mod readers;
+#[cfg(feature = "daemon")]
+pub mod thread;
 
 #[cfg(feature = "daemon")]
 pub mod demo;

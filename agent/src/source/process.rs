@@ -22,16 +22,6 @@ const THREADS_MAX: usize = 1024;
 /// watches many processes would run out of file descriptors.
 const THREAD_HANDLES_MAX: usize = 128;
 
-/// Names of all readings of a process.
-const NAMES: [&str; 6] = [
-    driver::OWN_CPU,
-    driver::RUN_QUEUE_WAIT,
-    driver::VOLUNTARY_SWITCHES,
-    driver::INVOLUNTARY_SWITCHES,
-    "rss_bytes",
-    "threads",
-];
-
 /// Reader of the process that has the id `pid` at the first reading.
 ///
 /// After that process has ended all readings are missing, even if another process gets the same id. The other
@@ -52,6 +42,16 @@ pub struct Process {
 }
 
 impl Process {
+    /// Names of all readings.
+    pub const NAMES: [&str; 6] = [
+        driver::OWN_CPU,
+        driver::RUN_QUEUE_WAIT,
+        driver::VOLUNTARY_SWITCHES,
+        driver::INVOLUNTARY_SWITCHES,
+        "rss_bytes",
+        "threads",
+    ];
+
     /// Creates a reader.
     pub fn new(pid: u32) -> Self {
         Self {
@@ -93,9 +93,7 @@ impl Process {
             Ok(stat) => stat,
             Err(gap) => {
                 self.cpu_s = None;
-                for name in NAMES {
-                    reading.put(name, Err(gap.clone()));
-                }
+                reading.extend(Reading::gap(&Self::NAMES, &gap));
                 return reading;
             }
         };
@@ -434,12 +432,12 @@ mod tests {
         let mut process = Process::new(child.id());
         process.read(Instant::now());
         let alive = process.read(Instant::now());
-        assert!(alive.missing.is_empty() && alive.readings.len() == NAMES.len(), "{alive:?}");
+        assert!(alive.missing.is_empty() && alive.readings.len() == Process::NAMES.len(), "{alive:?}");
         child.kill().unwrap();
         child.wait().unwrap();
         let ended = process.read(Instant::now());
         assert!(process.has_ended() && ended.readings.is_empty());
-        assert_eq!(ended.missing.len(), NAMES.len());
+        assert_eq!(ended.missing.len(), Process::NAMES.len());
         assert!(ended.missing[driver::OWN_CPU].contains(&format!("process {} has ended", child.id())));
     }
 }

@@ -26,14 +26,20 @@ struct RejectedFile<'a> {
 
 impl Rejected {
     pub(super) fn open(directory: &Path, bytes_max: u64) -> io::Result<Self> {
-        fs::create_dir_all(directory)?;
         let mut rejected = Self { directory: directory.to_owned(), bytes_max, next: 0 };
+        rejected.create()?;
         rejected.next = rejected.list()?.last().map_or(0, |(number, ..)| number + 1);
         Ok(rejected)
     }
 
+    /// Creates the directory if it does not exist.
+    pub(super) fn create(&self) -> io::Result<()> {
+        fs::create_dir_all(&self.directory)
+    }
+
     pub(super) fn keep(&mut self, batch: &Batch, reason: &str) -> io::Result<()> {
         let text = serde_json::to_vec(&RejectedFile { reason, batch })?;
+        self.create()?;
         self.make_room(text.len() as u64)?;
         if text.len() as u64 > self.bytes_max {
             tracing::warn!(bytes = text.len(), "a rejected batch is too large to keep; dropping it");

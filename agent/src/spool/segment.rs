@@ -6,6 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use evenstep_protocol::NodeSample;
@@ -105,6 +106,13 @@ pub(super) fn header_line(identity: &SampleIdentity) -> serde_json::Result<Vec<u
 
 pub(super) fn record_line(sequence: u64, sample: &NodeSample) -> serde_json::Result<Vec<u8>> {
     Ok(with_checksum(&format!("{sequence} {}", serde_json::to_string(sample)?)))
+}
+
+/// Whether an open file is still the one at `path`.
+pub(super) fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let open = file.metadata().map(identity);
+    matches!((open, fs::metadata(path).map(identity)), (Ok(open), Ok(there)) if open == there)
 }
 
 /// Returns the segments in a directory, oldest first.

@@ -189,3 +189,69 @@ fn a_sample_larger_than_the_spool_is_dropped_and_counted() {
     assert_eq!(spool.state().dropped_unwritable, 1);
     assert_eq!(spool.append(&sample(1)).unwrap(), 0);
 }
+
+/// The events are: append a sample, send a batch, remove a segment, truncate a segment, remove the directory.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Append,
+    Send,
+    RemoveSegment(prop::sample::Index),
+    Truncate(prop::sample::Index),
+    RemoveDirectory,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        8 => Just(Event::Append),
+        3 => Just(Event::Send),
+        1 => any::<prop::sample::Index>().prop_map(Event::RemoveSegment),
+        1 => any::<prop::sample::Index>().prop_map(Event::Truncate),
+        1 => Just(Event::RemoveDirectory),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever another program removes, the spool continues. Each sample is sent once or counted as lost, and no
+    /// second agent can use the directory.
+    #[test]
+    fn files_that_another_program_removes_are_counted_and_the_spool_continues(
+        events in prop::collection::vec(event(), 1..200),
+    ) {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("spool");
+        // Small segments, so that several exist.
+        let mut spool = Spool::open(&directory, SPOOL_BYTES_MIN / 8, identity("a")).unwrap();
+        let (mut appended, mut sent) = (0, Vec::new());
+        for event in events {
+            let pick = |at: prop::sample::Index| {
+                let files = segment::list(&directory).unwrap_or_default();
+                (!files.is_empty()).then(|| files[at.index(files.len())].1.clone())
+            };
+            match event {
+                Event::Append => {
+                    prop_assert_eq!(spool.append(&sample(appended)).unwrap(), appended as u64);
+                    appended += 1;
+                }
+                Event::Send => if let Some(batch) = spool.next_batch(7).unwrap() {
+                    let next = batch.sequence + batch.samples.len() as u64;
+                    sent.extend(batch.sequence..next);
+                    spool.acknowledge(&batch, next).unwrap();
+                },
+                Event::RemoveSegment(at) => drop(pick(at).map(fs::remove_file)),
+                Event::Truncate(at) => drop(pick(at).map(|path| File::create(path).unwrap())),
+                Event::RemoveDirectory => fs::remove_dir_all(&directory).unwrap_or_default(),
+            }
+        }
+        spool.append(&sample(appended)).unwrap();
+        let second = Spool::open(&directory, SPOOL_BYTES_MIN, identity("b"));
+        prop_assert!(matches!(second, Err(SpoolError::InUse(_))), "{:?}", second);
+        sent.extend(drain(&mut spool, 7).into_iter().map(|(_, sequence, _)| sequence));
+        prop_assert!(sent.is_sorted_by(|one, other| one < other), "{:?}", sent);
+        prop_assert_eq!(sent.last(), Some(&(appended as u64)));
+        let state = spool.state();
+        let lost = state.dropped_removed + state.dropped_full + state.damaged_lines;
+        prop_assert_eq!(sent.len() as u64 + lost, appended as u64 + 1);
+    }
+}

@@ -1,5 +1,5 @@
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -23,14 +23,22 @@ pub struct Agent {
 
 impl Agent {
     pub fn start(server: &str, spool: &Path, more: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_evenstep-agent"))
+        Self::run(Self::command(server, spool).args(more))
+    }
+
+    /// Returns the command of an agent, for further arguments and variables.
+    pub fn command(server: &str, spool: &Path) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_evenstep-agent"));
+        command
             .args(["--server", server, "--listen", "127.0.0.1:0", "--node", "node-a"])
             .args(["--interval", "20ms", "--send-every", "20ms", "--spool-dir"])
-            .arg(spool)
-            .args(more)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .arg(spool);
+        command
+    }
+
+    /// Starts a command and waits until the agent is ready.
+    pub fn run(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ready: Value = serde_json::from_str(&line).unwrap();
@@ -46,7 +54,11 @@ impl Agent {
 
     /// Returns the status and JSON of a path at one of the agent's addresses.
     pub fn get_from(&self, address: SocketAddr, path: &str) -> (u16, Value) {
-        let client: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+        let client: ureq::Agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(TIMEOUT))
+            .build()
+            .into();
         let mut answer = client.get(format!("http://{address}{path}")).call().unwrap();
         let text = answer.body_mut().read_to_string().unwrap();
         (answer.status().as_u16(), serde_json::from_str(&text).unwrap_or(Value::String(text)))
@@ -80,6 +92,15 @@ impl Agent {
     pub fn terminate(mut self) -> ExitStatus {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
         self.child.wait().unwrap()
+    }
+
+    /// Ends the agent with SIGTERM, and returns its status and what it wrote to standard error, which must be
+    /// piped.
+    pub fn terminate_and_read(mut self) -> (ExitStatus, String) {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap(), said)
     }
 
     /// Ends the agent with SIGKILL.

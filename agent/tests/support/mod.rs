@@ -1,7 +1,9 @@
-//! Test support: a telemetry receiver with configurable behaviour, the real agent as a process, and promtool.
+//! Test support: a telemetry receiver with configurable behaviour, the real agent as a process,
+//! a driver that hangs, and promtool.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 pub mod agent;
+pub mod nvml;
 pub mod promtool;
 pub mod receiver;

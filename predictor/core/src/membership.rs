@@ -7,7 +7,7 @@
 //! A worker that joins and leaves repeatedly causes a new plan for all workers each time. After
 //! [`FLAP_DEPARTURES`] departures within [`FLAP_WINDOW_MS`] it must wait before it can rejoin.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Number of departures within [`FLAP_WINDOW_MS`] that make a worker a flapping worker.
 pub const FLAP_DEPARTURES: usize = 10;
@@ -71,19 +71,23 @@ pub struct Members<Id> {
     /// can contain a worker that has left, or a batch that does not fit into memory.
     departed_generation: u64,
     members: Vec<Member<Id>>,
+    /// Position of each member in `members`. A request names every worker, and a search in the list would make
+    /// it quadratic in the number of workers.
+    positions: BTreeMap<Id, usize>,
 }
 
 impl<Id> Default for Members<Id> {
     fn default() -> Self {
-        Self { generation: 0, departed_generation: 0, members: Vec::new() }
+        Self { generation: 0, departed_generation: 0, members: Vec::new(), positions: BTreeMap::new() }
     }
 }
 
-impl<Id: Clone + Eq> Members<Id> {
+impl<Id: Clone + Ord> Members<Id> {
     /// Restores a stored set. The caller sets `last_seen_ms` of each live worker when it stores or loads the
     /// set.
     pub fn restore(generation: u64, departed_generation: u64, members: Vec<Member<Id>>) -> Self {
-        Self { generation, departed_generation, members }
+        let positions = members.iter().enumerate().map(|(at, member)| (member.id.clone(), at)).collect();
+        Self { generation, departed_generation, members, positions }
     }
 
     /// Returns the current generation; 0 before the first join.
@@ -108,7 +112,7 @@ impl<Id: Clone + Eq> Members<Id> {
 
     /// Returns whether a worker ever joined.
     pub fn knows(&self, id: &Id) -> bool {
-        self.members.iter().any(|member| member.id == *id)
+        self.positions.contains_key(id)
     }
 
     /// Adds a worker and returns whether that changed the set. If the worker is live, its lease is renewed. A
@@ -119,7 +123,7 @@ impl<Id: Clone + Eq> Members<Id> {
     /// is then unchanged.
     pub fn join(&mut self, id: &Id, now_ms: i64, cooldown_ms: i64) -> Result<bool, Cooling> {
         let mut departures_ms = VecDeque::new();
-        if let Some(at) = self.members.iter().position(|member| member.id == *id) {
+        if let Some(&at) = self.positions.get(id) {
             if self.members[at].state == State::Live {
                 self.members[at].last_seen_ms = now_ms;
                 return Ok(false);
@@ -128,7 +132,11 @@ impl<Id: Clone + Eq> Members<Id> {
                 return Err(cooling);
             }
             departures_ms = self.members.remove(at).departures_ms;
+            for position in self.positions.values_mut().filter(|position| **position > at) {
+                *position -= 1;
+            }
         }
+        self.positions.insert(id.clone(), self.members.len());
         self.members.push(Member { id: id.clone(), state: State::Live, last_seen_ms: now_ms, departures_ms });
         self.generation += 1;
         Ok(true)
@@ -136,8 +144,9 @@ impl<Id: Clone + Eq> Members<Id> {
 
     /// Removes a worker and returns whether that changed the set.
     pub fn leave(&mut self, id: &Id, now_ms: i64) -> bool {
-        let member = self.members.iter_mut().find(|member| member.id == *id && member.state == State::Live);
-        let Some(member) = member else { return false };
+        let Some(member) = self.get_mut(id).filter(|member| member.state == State::Live) else {
+            return false;
+        };
         member.depart(State::Left, now_ms);
         self.depart();
         true
@@ -151,9 +160,20 @@ impl<Id: Clone + Eq> Members<Id> {
 
     /// Renews the lease of a worker. A worker that has left or expired does not become live again.
     pub fn renew(&mut self, id: &Id, now_ms: i64) {
-        if let Some(member) = self.members.iter_mut().find(|member| member.id == *id) {
+        if let Some(member) = self.get_mut(id) {
             member.last_seen_ms = now_ms;
         }
+    }
+
+    /// Gives every live worker a full lease. This is needed if workers could not renew their leases for a while.
+    pub fn renew_all(&mut self, now_ms: i64) {
+        for member in self.members.iter_mut().filter(|member| member.state == State::Live) {
+            member.last_seen_ms = now_ms;
+        }
+    }
+
+    fn get_mut(&mut self, id: &Id) -> Option<&mut Member<Id>> {
+        self.members.get_mut(*self.positions.get(id)?)
     }
 
     /// Removes all workers whose lease has expired and returns them. The generation increases by one for all
@@ -181,9 +201,59 @@ impl<Id: Clone + Eq> Members<Id> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::cmp::Ordering;
+
     use proptest::prelude::*;
 
     use super::*;
+
+    thread_local! {
+        static COMPARISONS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// An id that counts how often it is compared.
+    #[derive(Debug, Clone)]
+    struct Counted(u64);
+
+    impl Ord for Counted {
+        fn cmp(&self, other: &Self) -> Ordering {
+            COMPARISONS.set(COMPARISONS.get() + 1);
+            self.0.cmp(&other.0)
+        }
+    }
+
+    impl PartialOrd for Counted {
+        fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+            Some(self.cmp(other))
+        }
+    }
+
+    impl PartialEq for Counted {
+        fn eq(&self, other: &Self) -> bool {
+            self.cmp(other) == Ordering::Equal
+        }
+    }
+
+    impl Eq for Counted {}
+
+    /// A request that names every worker of a job is not quadratic in the number of workers.
+    #[test]
+    fn a_worker_is_found_without_a_search_through_all() {
+        const WORKERS: u64 = 4096;
+        let mut members = Members::default();
+        for id in 0..WORKERS {
+            members.join(&Counted(id), 0, 0).unwrap();
+        }
+        COMPARISONS.set(0);
+        for id in 0..WORKERS {
+            assert!(members.knows(&Counted(id)));
+            members.renew(&Counted(id), 1);
+        }
+        assert!(members.all().iter().all(|member| member.last_seen_ms == 1));
+        let each = COMPARISONS.get() / WORKERS;
+        assert!(each < 100, "{each} comparisons for each of {WORKERS} workers");
+    }
 
     fn join<'a>(members: &mut Members<&'a str>, id: &'a str, now_ms: i64) -> bool {
         members.join(&id, now_ms, 0).unwrap()
@@ -252,6 +322,10 @@ mod tests {
                 let mut ids: Vec<u8> = members.all().iter().map(|member| member.id).collect();
                 ids.sort_unstable();
                 prop_assert!(ids.windows(2).all(|pair| pair[0] != pair[1]));
+                for (at, member) in members.all().iter().enumerate() {
+                    prop_assert_eq!(members.positions.get(&member.id), Some(&at));
+                }
+                prop_assert_eq!(members.positions.len(), ids.len());
             }
         }
     }

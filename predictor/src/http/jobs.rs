@@ -3,6 +3,7 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use evenstep_core::gate::LIMIT_MAX;
+use evenstep_core::job::check_spec;
 use evenstep_protocol::{JobId, JobSpec, JobView, JobsView, LearningRateRule, Problem};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -101,6 +102,7 @@ fn check(spec: &JobSpec) -> Result<(), ErrorResponse> {
     check_bounds(spec.min_local_batch, spec.max_local_batch)?;
     check_sizes(spec)?;
     within("min_workers", spec.min_workers, 1..=WORKERS_MAX as u64)?;
+    check_spec(spec).map_err(|contradiction| ErrorResponse::invalid(contradiction.to_string()))?;
     between("lease_s", spec.lease_s, 1.0, LEASE_S_MAX)?;
     between("min_gain", spec.min_gain, 0.0, 1.0)?;
     between("max_batch_growth", spec.max_batch_growth, 1.0, 1e9)?;

@@ -170,7 +170,7 @@ fn decide(
     state: &JobState,
     request: &AllocateRequest,
 ) -> Result<(ResponseBytes, PlannedIteration), JobError> {
-    let decided = state.decide(request).map_err(|undecided| refusal(&request.job_id, undecided))?;
+    let decided = state.decide(request).map_err(|undecided| refusal(state, &request.job_id, undecided))?;
     let answer = &*decided.answer;
     let mut body = Vec::with_capacity(RESPONSE_BYTES + SHARE_BYTES * answer.allocations.len());
     serde_json::to_writer(&mut body, answer)
@@ -178,10 +178,11 @@ fn decide(
     Ok((ResponseBytes { generation: answer.generation, body: body.into() }, decided))
 }
 
-fn refusal(job_id: &JobId, undecided: DecideError) -> JobError {
+fn refusal(state: &JobState, job_id: &JobId, undecided: DecideError) -> JobError {
     match undecided {
         DecideError::Unplannable(Unplannable::Infeasible(source)) => {
-            JobError::Infeasible { job_id: job_id.clone(), source }
+            let crossed = source.crossed.and_then(|crossed| state.members.live().nth(crossed.rank));
+            JobError::Infeasible { job_id: job_id.clone(), crossed: crossed.cloned(), source }
         }
         DecideError::Unplannable(Unplannable::Sizes(error)) => {
             JobError::Invalid(format!("allowed_sizes of job {job_id}: {error}"))

@@ -33,7 +33,7 @@ pub fn job(state: &JobState, job_id: &JobId) -> JobView {
 
 /// Every worker that ever joined, with its number of reports.
 pub fn workers(state: &JobState, job_id: &JobId, counts: &BTreeMap<String, u64>) -> WorkersView {
-    let pools = state.pools();
+    let (pools, mut stragglers) = (state.pools(), state.stragglers());
     let mut rank = 0;
     let members = state.members.all().iter();
     let workers = members
@@ -61,7 +61,7 @@ pub fn workers(state: &JobState, job_id: &JobId, counts: &BTreeMap<String, u64>)
                     .tightest
                     .map(|(max_local_batch, because)| CapView { max_local_batch, because }),
                 curve: state.models.worker(&member.id).and_then(|known| curve(&known.curve)),
-                straggler: if live { state.straggler(&member.id) } else { None },
+                straggler: stragglers.remove(&member.id),
                 operator_override: worker.operator_override.clone(),
             };
             rank += u64::from(live);

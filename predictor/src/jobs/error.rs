@@ -1,6 +1,7 @@
 //! Errors of requests about a job.
 
 use evenstep_core::allocate::Infeasible;
+use evenstep_core::job::Contradiction;
 use evenstep_core::membership::Cooling;
 use evenstep_protocol::{JobId, WorkerId};
 use evenstep_store::StoreError;
@@ -62,10 +63,12 @@ pub enum JobError {
         source: Cooling,
     },
     /// The bounds of the workers do not allow the global batch.
-    #[error("job {job_id}: {source}")]
+    #[error("job {job_id}{}: {source}", .crossed.as_ref().map_or_else(String::new, |worker| format!(", worker {worker}")))]
     Infeasible {
         /// The job.
         job_id: JobId,
+        /// The worker whose floor exceeds its own cap.
+        crossed: Option<WorkerId>,
         /// The global batch and the sums of the bounds.
         source: Infeasible,
     },
@@ -99,4 +102,10 @@ pub enum JobError {
     /// The store failed. Nothing was changed.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl From<Contradiction> for JobError {
+    fn from(contradiction: Contradiction) -> Self {
+        Self::Invalid(contradiction.to_string())
+    }
 }

@@ -15,8 +15,9 @@ impl Job {
     /// Adds a worker from the next iteration that was not requested yet. Joining again renews its lease.
     ///
     /// # Errors
-    /// An error if the job is full, if the worker must wait because it joined and left too often, or
-    /// if the store fails.
+    /// - [`JobError::Invalid`] if the bounds leave the worker no local batch.
+    /// - An error if the job is full, if the worker must wait because it joined and left too often, or if the
+    ///   store fails.
     pub async fn join(&self, request: JoinRequest) -> Result<JoinResponse, JobError> {
         match self.try_join(request.clone()).await {
             Err(JobError::Store(StoreError::Superseded)) => self.try_join(request).await,
@@ -34,6 +35,7 @@ impl Job {
                 self.id()
             )));
         }
+        state.check_join(&request)?;
         let cooldown_ms = (state.spec.flap_cooldown_s * 1e3) as i64;
         let joined = match guard.change().state.members.join(&worker, now_unix_ms, cooldown_ms) {
             Ok(joined) => joined,
@@ -43,14 +45,18 @@ impl Job {
                 return Err(JobError::Cooling { job_id: self.id().clone(), worker, source });
             }
         };
-        let before = guard.state().workers.get(&worker).map(|worker| &worker.request);
-        let event = match (joined, before == Some(&request)) {
+        let before = guard.state().workers.get(&worker);
+        let lifts_cap =
+            before.is_some_and(|before| before.oom_cap.is_some() && before.changes_memory(&request));
+        let kind = match (joined, before.is_some_and(|before| before.request == request)) {
             (true, _) => Some(MemberEventKind::Joined(request.clone())),
             (false, false) => Some(MemberEventKind::Rejoined(request.clone())),
             (false, true) => None,
         };
-        if let Some(kind) = event {
-            self.write_membership(&guard, vec![MemberEvent { worker: worker.clone(), kind }], joined).await?;
+        let kinds = kind.into_iter().chain(lifts_cap.then_some(MemberEventKind::MemoryChanged));
+        let events: Vec<_> = kinds.map(|kind| MemberEvent { worker: worker.clone(), kind }).collect();
+        if !events.is_empty() {
+            self.write_membership(&guard, events, joined).await?;
         }
         let state = &mut guard.change().state;
         if joined {
@@ -58,6 +64,7 @@ impl Job {
         }
         let known = state.workers.entry(worker.clone()).or_insert_with(|| WorkerState::new(request.clone()));
         known.request = request;
+        known.oom_cap = known.oom_cap.filter(|_| !lifts_cap);
         warm_start(self.store(), state, &worker).await?;
         Ok(self.settle_membership(guard, worker))
     }
@@ -120,7 +127,7 @@ impl Job {
             Some(cap) => cap,
             None => {
                 let state = &mut guard.change().state;
-                let quantum = if state.spec.accumulation { 1 } else { state.spec.quantum };
+                let quantum = if state.spec.accumulation { 1 } else { state.quantum() };
                 let memory = state.models.worker(worker).map(|known| known.memory.clone());
                 let cap = memory.unwrap_or_default().after_failure(report.local_batch, quantum);
                 state.members.void();
@@ -148,7 +155,7 @@ impl Job {
     ///
     /// # Errors
     /// - [`JobError::UnknownWorker`].
-    /// - [`JobError::Invalid`] if the job does not allow the pinned batch.
+    /// - [`JobError::Invalid`] if the bounds leave the worker no local batch.
     /// - An error of the store.
     pub async fn set_override(
         &self,
@@ -156,22 +163,8 @@ impl Job {
         wanted: Option<WorkerOverride>,
     ) -> Result<(), JobError> {
         let mut guard = self.lock_with(worker).await?;
-        let spec = &guard.state().spec;
-        let pinned = wanted.as_ref().and_then(|wanted| wanted.pinned_local_batch);
-        let is_size = |pinned: &u64| {
-            if spec.allowed_sizes.is_empty() {
-                pinned.is_multiple_of(spec.quantum)
-            } else {
-                spec.allowed_sizes.contains(pinned)
-            }
-        };
-        if let Some(pinned) = pinned.filter(|pinned| !is_size(pinned)) {
-            let rule = if spec.allowed_sizes.is_empty() {
-                format!("must be a multiple of quantum, {}", spec.quantum)
-            } else {
-                format!("must be one of allowed_sizes, {:?}", spec.allowed_sizes)
-            };
-            return Err(JobError::Invalid(format!("pinned_local_batch: {pinned} {rule}")));
+        if let Some(wanted) = &wanted {
+            guard.state().check_override(worker, wanted)?;
         }
         guard.change();
         let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Override(wanted.clone()) };

@@ -23,6 +23,7 @@ impl Job {
             )));
         }
         if spec != state.spec {
+            state.check_spec(&spec)?;
             let begins = controller(&spec).map_err(|error| JobError::Invalid(error.to_string()))?;
             let now_unix_ms = guard.now_unix_ms;
             let held = guard.change();

@@ -39,30 +39,29 @@ fn cases() -> impl Strategy<Value = Case> {
     })
 }
 
-/// Floor and cap of each worker in whole quanta.
-fn bounds(case: &Case) -> Vec<(u64, u64)> {
-    let spec = &case.spec;
-    let each = case.workers.iter().map(|(own_floor, own_cap, _)| {
-        let floor = spec.min_local_batch.unwrap_or(spec.quantum).max(own_floor.unwrap_or(0));
-        let cap = [spec.max_local_batch, *own_cap].into_iter().flatten().min().unwrap_or(spec.global_batch);
-        (floor.next_multiple_of(spec.quantum), cap - cap % spec.quantum)
-    });
-    each.collect()
+/// Floor and cap in whole quanta, of a worker with its own floor and cap.
+fn bounds(spec: &JobSpec, own_floor: Option<u64>, own_cap: Option<u64>) -> (u64, u64) {
+    let floor = spec.min_local_batch.unwrap_or(spec.quantum).max(own_floor.unwrap_or(0));
+    let cap = [spec.max_local_batch, own_cap].into_iter().flatten().min().unwrap_or(spec.global_batch);
+    (floor.next_multiple_of(spec.quantum), cap - cap % spec.quantum)
 }
 
 #[test]
 fn every_allocation_sums_to_the_batch_within_all_bounds() {
     let service = Service::start();
-    let (feasible, infeasible) = (Cell::new(0), Cell::new(0));
+    let (feasible, infeasible, refused) = (Cell::new(0), Cell::new(0), Cell::new(0));
     let mut runner = TestRunner::new(Config { cases: 96, failure_persistence: None, ..Config::default() });
-    let check = |case: Case| -> Result<(), TestCaseError> {
-        let job = format!("job-{}", feasible.get() + infeasible.get());
-        let generation = create(&service.client, &job, &case);
-        let bounds = bounds(&case);
+    let check = |mut case: Case| -> Result<(), TestCaseError> {
+        let job = format!("job-{}", feasible.get() + infeasible.get() + refused.get());
+        let generation = create(&service.client, &job, &mut case, &refused);
+        if case.workers.is_empty() {
+            return Ok(());
+        }
+        let bounds: Vec<(u64, u64)> =
+            case.workers.iter().map(|worker| bounds(&case.spec, worker.0, worker.1)).collect();
         let (floors, caps) = bounds.iter().fold((0, 0), |sum, bound| (sum.0 + bound.0, sum.1 + bound.1));
         let batch = case.spec.global_batch;
-        let possible = bounds.iter().all(|(floor, cap)| floor <= cap) && floors <= batch && batch <= caps;
-        if !possible {
+        if floors > batch || caps < batch {
             infeasible.set(infeasible.get() + 1);
             let problem =
                 service.client.allocate(&allocate_request(&job, generation, 0)).problem(422, "infeasible");
@@ -100,24 +99,48 @@ fn every_allocation_sums_to_the_batch_within_all_bounds() {
         Ok(())
     };
     runner.run(&cases(), check).unwrap();
-    let (feasible, infeasible) = (feasible.get(), infeasible.get());
-    assert!(feasible > 10 && infeasible > 10, "both kinds occurred: {feasible} and {infeasible}");
+    let (feasible, infeasible, refused) = (feasible.get(), infeasible.get(), refused.get());
+    assert!(
+        feasible > 10 && infeasible > 10 && refused > 10,
+        "all kinds occurred: {feasible}, {infeasible}, {refused}"
+    );
 }
 
-fn create(client: &Client, job: &str, case: &Case) -> u64 {
-    client.put_job(job, &case.spec);
+/// Creates a job and joins its workers. Those whose own floor exceeds their own cap are rejected, and removed
+/// from the case; so are all of them if the job options contradict each other.
+fn create(client: &Client, job: &str, case: &mut Case, refused: &Cell<u64>) -> u64 {
+    let Case { spec, workers, .. } = case;
+    let crossed = |own_floor: Option<u64>, own_cap: Option<u64>| {
+        let (floor, cap) = bounds(spec, own_floor, own_cap);
+        floor > cap.min(spec.global_batch)
+    };
+    if crossed(None, None) {
+        refused.set(refused.get() + 1);
+        client.put(&format!("/v1/jobs/{job}"), spec).problem(422, "invalid");
+        workers.clear();
+        return 0;
+    }
+    client.put_job(job, spec);
     let mut generation = 0;
-    for (rank, (min_local_batch, max_local_batch, _)) in case.workers.iter().enumerate() {
+    let mut rank = 0;
+    workers.retain(|(min_local_batch, max_local_batch, _)| {
         let request = JoinRequest {
             device: Some("cpu".into()),
             min_local_batch: *min_local_batch,
             max_local_batch: *max_local_batch,
             ..JoinRequest::new(worker_id(rank))
         };
-        let joined: evenstep_protocol::JoinResponse =
-            client.post(&format!("/v1/jobs/{job}/workers"), &request).json();
-        generation = joined.generation;
-    }
+        let reply = client.post(&format!("/v1/jobs/{job}/workers"), &request);
+        if crossed(*min_local_batch, *max_local_batch) {
+            refused.set(refused.get() + 1);
+            let problem = reply.problem(422, "invalid");
+            assert!(problem.detail.contains(worker_id(rank).as_str()), "{problem:?}");
+            return false;
+        }
+        generation = reply.json::<evenstep_protocol::JoinResponse>().generation;
+        rank += 1;
+        true
+    });
     generation
 }
 

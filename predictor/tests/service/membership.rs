@@ -1,10 +1,11 @@
 //! Workers that join and leave.
 
 use evenstep_protocol::{
-    AllocateResponse, JobSpec, JobState, JoinResponse, LearningRateRule, WorkerState, WorkersView,
+    AllocateResponse, JobSpec, JobState, JoinRequest, JoinResponse, LearningRateRule, WorkerOverride,
+    WorkerState, WorkersView,
 };
 
-use crate::support::{Service, allocate_request, join_all, report};
+use crate::support::{Service, allocate_request, join_all, report, worker_id};
 
 fn ranks(answer: &JoinResponse) -> Vec<&str> {
     answer.workers.iter().map(evenstep_protocol::WorkerId::as_str).collect()
@@ -119,4 +120,42 @@ fn a_deleted_job_is_removed_and_its_id_can_be_reused() {
         service.kill_and_restart();
         service.client.get("/v1/jobs/job").problem(404, "unknown-job");
     }
+}
+
+/// A worker whose own bounds leave it no local batch would stop the job for all.
+#[test]
+fn bounds_that_leave_a_worker_no_local_batch_are_rejected_when_they_are_set() {
+    let service = Service::start();
+    let client = &service.client;
+    let spec = JobSpec { quantum: 16, ..JobSpec::new(64) };
+    client.put_job("job", &spec);
+    let generation = join_all(client, "job", 2);
+    let names = |reply: evenstep_tests::client::Reply, values: &[&str]| {
+        let problem = reply.problem(422, "invalid");
+        let named = values.iter().all(|value| problem.detail.contains(value));
+        assert!(named, "{values:?}: {}", problem.detail);
+    };
+    let join = |min_local_batch, max_local_batch| {
+        let request = JoinRequest { min_local_batch, max_local_batch, ..JoinRequest::new(worker_id(2)) };
+        client.post("/v1/jobs/job/workers", &request)
+    };
+    names(
+        join(None, Some(8)),
+        &["node/2", "floor of 16 (quantum", "cap of 8 (max_local_batch of the worker)"],
+    );
+    names(join(Some(80), None), &["floor of 80 (min_local_batch of the worker)", "cap of 64 (global_batch"]);
+    let url = "/v1/jobs/job/workers/node%2F1/override";
+    let wanted = WorkerOverride::default();
+    let capped = WorkerOverride { max_local_batch: Some(8), ..wanted.clone() };
+    names(client.put(url, &capped), &["floor of 16 (quantum", "cap of 8 (max_local_batch of the override)"]);
+    let pinned = WorkerOverride { pinned_local_batch: Some(80), ..wanted };
+    names(client.put(url, &pinned), &["floor of 80 (pinned_local_batch", "cap of 64 (global_batch"]);
+    names(client.put("/v1/jobs/job", &JobSpec { min_workers: 5, ..spec.clone() }), &["80", "64"]);
+    let answer = client.allocate(&allocate_request("job", generation, 0));
+    assert_eq!(answer.json::<AllocateResponse>().allocations.len(), 2, "the job continues without it");
+
+    // A cap of the worker and a larger quantum contradict each other too.
+    assert_eq!(join(None, Some(20)).json::<JoinResponse>().generation, generation + 1);
+    names(client.put("/v1/jobs/job", &JobSpec { quantum: 32, ..spec }), &["node/2", "32", "20"]);
+    assert_eq!(client.allocate(&allocate_request("job", generation + 1, 1)).status, 200);
 }

@@ -25,7 +25,7 @@ pub use cost_ranges::partition;
 pub use distinct_sizes::allocate_distinct_sizes;
 pub use exact_split::{allocate, even, finish_s};
 pub use expected_maximum::{MAX_WORKERS, allocate_expected};
-pub use quantum::Infeasible;
+pub use quantum::{Crossed, Infeasible};
 pub use scenarios::{MAX_SCENARIOS, MIN_SCENARIOS, Scenarios};
 pub use worker::{Communication, Share};
 

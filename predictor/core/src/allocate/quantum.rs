@@ -1,10 +1,16 @@
 //! The bounds of a split, checked and in multiples of the quantum.
 
+use std::fmt;
+
 use super::worker::Share;
 
-/// The floors add up to more, or the caps to less, than the total.
+/// The floors add up to more, or the caps to less, than the total, or the floor of one worker exceeds its own
+/// cap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("cannot split {total} samples over {workers} workers: floors require {floors}, caps allow {}; change the bounds or global_batch", caps_in_words(*.caps))]
+#[error(
+    "cannot split {total} samples over {workers} workers: {}floors require {floors}, caps allow {}; change the bounds or global_batch",
+    .crossed.map_or_else(String::new, |crossed| crossed.to_string()), caps_in_words(*.caps)
+)]
 pub struct Infeasible {
     /// Number of samples to split.
     pub total: u64,
@@ -14,6 +20,25 @@ pub struct Infeasible {
     pub floors: u64,
     /// Sum of the caps, each rounded down to a multiple of the quantum; `None` if any worker has no cap.
     pub caps: Option<u64>,
+    /// The first worker whose floor exceeds its own cap.
+    pub crossed: Option<Crossed>,
+}
+
+/// Bounds of a worker, in multiples of the quantum, that contradict each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Crossed {
+    /// Rank of the worker.
+    pub rank: usize,
+    /// Its floor, rounded up.
+    pub floor: u64,
+    /// Its cap, rounded down.
+    pub cap: u64,
+}
+
+impl fmt::Display for Crossed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the floor {} of rank {} exceeds its cap {}; ", self.floor, self.rank, self.cap)
+    }
 }
 
 fn caps_in_words(caps: Option<u64>) -> String {
@@ -45,19 +70,20 @@ impl<'a> Problem<'a> {
         let floors: Vec<u64> = shares.iter().map(floor).collect();
         let capped = |share: &Share| share.cap.map(|cap| whole_quanta(cap, quantum));
         let caps: Vec<u64> = shares.iter().map(|share| capped(share).unwrap_or(u64::MAX)).collect();
+        let crossed = floors.iter().zip(&caps).enumerate().find(|(_, (floor, cap))| floor > cap);
         let infeasible = Infeasible {
             total,
             workers: shares.len(),
             floors: floors.iter().fold(0u64, |sum, floor| sum.saturating_add(*floor)),
             caps: shares.iter().try_fold(0u64, |sum, share| Some(sum.saturating_add(capped(share)?))),
+            crossed: crossed.map(|(rank, (floor, cap))| Crossed { rank, floor: *floor, cap: *cap }),
         };
         // The remainder goes to one worker on top of its multiples. It must not exceed that worker's cap, so
         // the caps must leave room for one more quantum.
         let whole = total - remainder;
         let needed = whole.saturating_add(if remainder > 0 { quantum } else { 0 });
-        let crossed = floors.iter().zip(&caps).any(|(floor, cap)| floor > cap);
         let held = infeasible.caps.is_none_or(|caps| caps >= needed);
-        if shares.is_empty() || crossed || infeasible.floors > total || !held {
+        if shares.is_empty() || infeasible.crossed.is_some() || infeasible.floors > total || !held {
             return Err(infeasible);
         }
         // A cap above the total has no effect. Lowering it shortens the search.

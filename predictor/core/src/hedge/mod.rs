@@ -150,15 +150,17 @@ impl Draft<'_> {
             (0..self.batches.len()).filter(|rank| self.costs[*rank].is_some()).collect();
         let mut bases = self.batches.to_vec();
         claimants.iter().for_each(|rank| bases[*rank] = self.base(*rank, shape.base));
-        let tail = |bases: &[u64]| self.batches.iter().sum::<u64>() - bases.iter().sum::<u64>();
-        // A worker whose cap the tail could exceed claims nothing. Then no order of claims can exceed a cap.
-        let capped = |rank: &usize, bases: &[u64]| {
-            self.shares[*rank].cap.is_some_and(|cap| bases[*rank] + tail(bases) > cap)
-        };
-        while let Some(at) = claimants.iter().position(|rank| capped(rank, &bases)) {
-            let rank = claimants.remove(at);
-            bases[rank] = self.batches[rank];
-        }
+        let mut tail = self.batches.iter().sum::<u64>() - bases.iter().sum::<u64>();
+        // A worker whose cap the tail could exceed claims nothing. Then no order of claims can exceed a cap. Each
+        // of them shortens the tail, so one pass is enough.
+        claimants.retain(|&rank| {
+            let is_capped = self.shares[rank].cap.is_some_and(|cap| bases[rank] + tail > cap);
+            if is_capped {
+                tail -= self.batches[rank] - bases[rank];
+                bases[rank] = self.batches[rank];
+            }
+            !is_capped
+        });
         if claimants.len() < 2 {
             return None;
         }

@@ -2,6 +2,7 @@
 
 use evenstep_protocol::{CapReason, WorkerId, WorkerOverride};
 
+use super::configured::{Configured, largest_size};
 use super::state::JobState;
 
 /// Bounds of one worker.
@@ -52,44 +53,26 @@ impl JobState {
             caps.iter().filter_map(|(cap, because)| Some(((*cap)?, *because))).min_by_key(|(cap, _)| *cap)
         };
         let fits = tightest(&learned);
+        let Configured { floor, cap } = Configured::new(spec, Some(&worker.request), Some(operator));
         let mut bounds = Bounds {
-            floor: self.floor().max(worker.request.min_local_batch.unwrap_or(0)),
-            cap: None,
-            max_total_batch: None,
+            floor: floor.samples,
+            cap: cap.map(|cap| cap.samples),
+            max_total_batch: cap.map(|cap| cap.samples),
             at_once: None,
             micro_batch: None,
             tightest: [tightest(&configured), fits].into_iter().flatten().min_by_key(|(cap, _)| *cap),
         };
-        bounds.floor = operator.min_local_batch.unwrap_or(bounds.floor);
         if spec.accumulation {
             bounds.micro_batch = bounds.tightest.map(|(cap, _)| cap);
-            bounds.max_total_batch = operator.max_local_batch;
-        } else {
-            bounds.max_total_batch = tightest(&configured).map(|(cap, _)| cap);
-            bounds.at_once = fits.map(|(cap, _)| cap);
-        }
-        if let Some(pinned) = operator.pinned_local_batch {
-            bounds.floor = pinned;
-            bounds.max_total_batch = Some(pinned);
-        }
-        if operator.paused {
-            (bounds.floor, bounds.max_total_batch) = (0, Some(0));
-        }
-        bounds.cap = bounds.max_total_batch;
-        if let Some(most) = bounds.at_once {
+        } else if let Some((most, _)) = fits {
             // A batch that does not fit into memory cannot run, so a learned cap takes precedence over every
-            // floor.
-            let whole = if spec.allowed_sizes.is_empty() { most - most % spec.quantum } else { most };
-            bounds.floor = bounds.floor.min(whole);
-            bounds.cap = Some(bounds.cap.map_or(whole, |cap| cap.min(whole)));
+            // floor. A worker whose memory holds no allowed size computes nothing.
+            let most_whole = largest_size(spec, most).unwrap_or(0);
+            bounds.at_once = Some(most);
+            bounds.floor = bounds.floor.min(most_whole);
+            bounds.cap = Some(bounds.cap.map_or(most_whole, |cap| cap.min(most_whole)));
         }
         bounds
-    }
-
-    /// Returns the floor of every worker.
-    fn floor(&self) -> u64 {
-        let usual = if self.spec.allowed_sizes.is_empty() { self.spec.quantum } else { 0 };
-        self.spec.min_local_batch.unwrap_or(usual)
     }
 
     fn peak_cap(&self, id: &WorkerId, memory_bytes: Option<u64>) -> Option<u64> {

@@ -138,7 +138,7 @@ fn rules(state: &JobState, global_batch: u64, is_ragged: bool) -> Rules {
     };
     Rules {
         global_batch,
-        quantum: spec.quantum,
+        quantum: state.quantum(),
         sizes,
         objective: Objective::default(),
         min_gain: spec.min_gain,
@@ -154,7 +154,7 @@ fn outlooks(
     bounds: &[Bounds],
     ragged: Option<u64>,
 ) -> Vec<WorkerOutlook> {
-    let quantum = state.spec.quantum;
+    let quantum = state.quantum();
     let least = bounds
         .iter()
         .map(|bounds| bounds.floor.div_ceil(quantum).saturating_mul(quantum))

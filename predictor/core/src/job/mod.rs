@@ -13,6 +13,7 @@
 //! - `stored`: their format in the store, and its version
 //! - `learning_rate`: the learning-rate rule of a job and its instruction
 //! - `state`: job options, members, models and the current plan
+//! - `configured`: the bounds that the job, the worker and an operator set, and their checks
 //! - `bounds`: the floor and the caps of a worker
 //! - `profile`: the iterations at the start that measure batch curves
 //! - `observe`: learns from reports
@@ -25,6 +26,8 @@
 mod background;
 
 mod bounds;
+
+mod configured;
 
 mod decide;
 
@@ -55,7 +58,11 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
+mod bounds_tests;
+
 pub use bounds::Bounds;
+pub use configured::{Contradiction, Setting, check_spec};
 pub use decide::{DecideError, PlannedIteration};
 pub use learning_rate::{controller, rule};
 pub use models::Models;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use evenstep_protocol::{AllocateResponse, JobSpec, JoinRequest, WorkerId, WorkerOverride};
 
+use super::configured;
 use super::models::Models;
 use crate::forecast::Earlier;
 use crate::learning_rate::Controller;
@@ -39,7 +40,8 @@ pub struct JobState {
 pub struct WorkerState {
     /// The latest join request.
     pub request: JoinRequest,
-    /// Maximum number of samples at once, learned from out-of-memory reports.
+    /// Maximum number of samples at once, learned from out-of-memory reports. Removed when the worker joins
+    /// with other memory.
     pub oom_cap: Option<u64>,
     /// Override set by an operator.
     pub operator_override: Option<WorkerOverride>,
@@ -49,6 +51,16 @@ impl WorkerState {
     /// Returns the state of a worker without reports.
     pub fn new(request: JoinRequest) -> Self {
         Self { request, oom_cap: None, operator_override: None }
+    }
+
+    /// Returns whether a worker that joins with this request may have more memory than at its out-of-memory
+    /// report: its device or its memory is another, or it accepts larger batches.
+    pub fn changes_memory(&self, request: &JoinRequest) -> bool {
+        let most = |request: &JoinRequest| request.max_local_batch.unwrap_or(u64::MAX);
+        let before = &self.request;
+        before.device != request.device
+            || before.memory_bytes != request.memory_bytes
+            || most(before) < most(request)
     }
 }
 
@@ -107,6 +119,11 @@ impl JobState {
             Some(each) => each.saturating_mul(self.members.live().count().max(1) as u64),
             None => self.spec.global_batch,
         }
+    }
+
+    /// Returns the number that every local batch is a multiple of: 1 if the job lists its sizes.
+    pub fn quantum(&self) -> u64 {
+        configured::quantum(&self.spec)
     }
 
     /// Returns the live workers in rank order.

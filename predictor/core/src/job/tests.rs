@@ -5,12 +5,12 @@ use evenstep_protocol::{AllocateRequest, JobId, JobSpec, JoinRequest, WorkerId, 
 use super::*;
 use crate::membership::{Member, State};
 
-fn worker(number: usize) -> WorkerId {
+pub(super) fn worker(number: usize) -> WorkerId {
     WorkerId::new(format!("node/{number}")).unwrap()
 }
 
 /// A job with two live workers and no reports.
-fn job(spec: JobSpec) -> JobState {
+pub(super) fn job(spec: JobSpec) -> JobState {
     let member = |number| Member {
         id: worker(number),
         state: State::Live,
@@ -32,7 +32,7 @@ fn job(spec: JobSpec) -> JobState {
     })
 }
 
-fn request(iteration: u64) -> AllocateRequest {
+pub(super) fn request(iteration: u64) -> AllocateRequest {
     AllocateRequest::new(JobId::new("job").unwrap(), 2, iteration)
 }
 

@@ -119,7 +119,8 @@ pub fn plan(
         Objective::ExpectedMaximum => scenarios,
         Objective::Maximum => &certain,
     };
-    let even_batches = even(&bounds(workers), rules.global_batch, rules.quantum)?;
+    let quantum = if matches!(rules.sizes, Sizes::Allowed(_)) { 1 } else { rules.quantum };
+    let even_batches = even(&bounds(workers), rules.global_batch, quantum)?;
     let unmeasured = workers.iter().filter(|worker| worker.measured.is_none()).count();
     let Some(shares) = shares(workers, &even_batches, rules.max_batch_growth) else {
         let batches = match &rules.sizes {
@@ -178,7 +179,7 @@ enum Change<'a> {
 /// # Errors
 /// - [`Unplannable::Infeasible`] if the bounds do not admit the number of samples.
 pub fn plan_by_cost(workers: &[WorkerOutlook], costs: &[f64], rules: &Rules) -> Result<Plan, Unplannable> {
-    let even_batches = even(&bounds(workers), rules.global_batch, rules.quantum)?;
+    let even_batches = even(&bounds(workers), rules.global_batch, 1)?;
     let measured = shares(workers, &even_batches, f64::INFINITY);
     let is_measured = measured.is_some();
     let shares = measured.unwrap_or_else(|| equal_workers(workers));
@@ -204,7 +205,14 @@ fn split(shares: &[Share], scenarios: &Scenarios, rules: &Rules) -> Result<Vec<u
     let Rules { global_batch, quantum, sizes, .. } = rules;
     match sizes {
         Sizes::Any => Ok(allocate_expected(shares, scenarios, *global_batch, *quantum)?),
-        Sizes::Allowed(sizes) => Ok(allocate_sizes(shares, *global_batch, sizes)?),
+        Sizes::Allowed(sizes) => {
+            // A worker whose cap is 0 computes nothing, whether or not 0 is an allowed size.
+            let is_idle = |share: &Share| share.cap == Some(0);
+            let active: Vec<Share> = shares.iter().filter(|share| !is_idle(share)).cloned().collect();
+            let mut batches = allocate_sizes(&active, *global_batch, sizes)?.into_iter();
+            let batch = |share: &Share| if is_idle(share) { 0 } else { batches.next().unwrap_or(0) };
+            Ok(shares.iter().map(batch).collect())
+        }
         Sizes::Distinct(distinct) => Ok(allocate_distinct_sizes(shares, *global_batch, *quantum, *distinct)?),
     }
 }
@@ -261,7 +269,10 @@ fn is_legal(batches: &[u64], workers: &[WorkerOutlook], rules: &Rules) -> bool {
     let odd = batches.iter().filter(|batch| *batch % quantum != 0).count();
     let sized = match sizes {
         Sizes::Any => odd <= usize::from(!global_batch.is_multiple_of(*quantum)),
-        Sizes::Allowed(sizes) => batches.iter().all(|batch| sizes.contains(batch)),
+        Sizes::Allowed(sizes) => batches
+            .iter()
+            .zip(workers)
+            .all(|(batch, worker)| sizes.contains(batch) || (*batch == 0 && worker.cap == Some(0))),
         Sizes::Distinct(distinct) => {
             odd <= usize::from(!global_batch.is_multiple_of(*quantum))
                 && batches.iter().collect::<std::collections::BTreeSet<_>>().len() <= *distinct

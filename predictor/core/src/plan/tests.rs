@@ -122,6 +122,16 @@ fn a_plan_that_breaks_new_bounds_is_never_held() {
     assert!(matches!(refused, Unplannable::Infeasible(refused) if refused.caps == Some(100)));
 }
 
+/// 12 is no multiple of 8, and no multiple of 8 is between a floor of 9 and a cap of 12.
+#[test]
+fn a_quantum_has_no_effect_on_allowed_sizes_and_costs() {
+    let narrow = WorkerOutlook { floor: 9, cap: Some(12), ..at(1.0) };
+    let rules = Rules { global_batch: 24, quantum: 8, sizes: Sizes::Allowed(vec![12]), ..rules() };
+    assert_eq!(planned(&[narrow.clone(), narrow.clone()], None, &rules).batches, [12, 12]);
+    let by_cost = plan_by_cost(&[narrow.clone(), narrow], &[1.0; 24], &rules).unwrap();
+    assert_eq!(by_cost.batches, [12, 12]);
+}
+
 #[test]
 fn ranges_by_cost() {
     let costs = [8.0, 1.0, 1.0, 1.0, 1.0, 4.0, 4.0, 4.0];

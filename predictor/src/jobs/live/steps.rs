@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use evenstep_protocol::{AllocateResponse, Allocation, StepView, StepWorker, WorkerReport};
+use evenstep_protocol::{AllocateResponse, Allocation, StepView, StepWorker, WorkerId, WorkerReport};
 
 /// Limit of iterations in memory. It is larger than the number of iterations that can be requested ahead.
 const STEPS_MAX: usize = 160;
@@ -56,12 +56,29 @@ pub struct Step {
     /// Reports by rank; empty until the first report.
     done: Vec<Option<Reported>>,
     reported: usize,
+    /// Ranks by worker, for reports whose rank is not known. Empty until the first such report.
+    by_worker: Vec<usize>,
     at_unix_ms: i64,
     /// True once every worker has reported, or any worker has reported a later iteration.
     is_over: bool,
 }
 
 impl Step {
+    /// Returns the rank of a worker, which is `hint` unless workers departed since. After a departure all the
+    /// later workers miss their hint, so a search through the shares for each of them would be quadratic.
+    fn rank(&mut self, worker: &WorkerId, hint: usize) -> Option<usize> {
+        let shares = &self.answer.allocations;
+        if shares.get(hint).is_some_and(|share| share.worker == *worker) {
+            return Some(hint);
+        }
+        if self.by_worker.is_empty() {
+            self.by_worker = (0..shares.len()).collect();
+            self.by_worker.sort_by_key(|rank| &shares[*rank].worker);
+        }
+        let at = self.by_worker.binary_search_by_key(&worker, |rank| &shares[*rank].worker).ok()?;
+        self.by_worker.get(at).copied()
+    }
+
     /// Longest step time of any worker, in seconds; `None` before the first report.
     pub fn step_time_s(&self) -> Option<f64> {
         self.done.iter().flatten().map(Reported::step_time_s).reduce(f64::max)
@@ -129,7 +146,8 @@ impl Steps {
     pub fn answered(&mut self, answer: Arc<AllocateResponse>) {
         let most = (SHARES_MAX / answer.allocations.len().max(1)).clamp(STEPS_MIN, STEPS_MAX);
         let at = self.0.partition_point(|step| step.answer.iteration < answer.iteration);
-        let step = Step { answer, done: Vec::new(), reported: 0, at_unix_ms: 0, is_over: false };
+        let (done, by_worker) = (Vec::new(), Vec::new());
+        let step = Step { answer, done, reported: 0, by_worker, at_unix_ms: 0, is_over: false };
         match self.0.get_mut(at) {
             Some(before) if before.answer.iteration == step.answer.iteration => *before = step,
             _ => self.0.insert(at, step),
@@ -143,13 +161,8 @@ impl Steps {
     pub fn reported(&mut self, report: &WorkerReport, now_unix_ms: i64, hint: usize) -> Option<&Allocation> {
         let at = self.0.binary_search_by_key(&report.iteration, |step| step.answer.iteration).ok()?;
         let step = self.0.get_mut(at)?;
-        let shares = &step.answer.allocations;
-        let is_its = |share: &Allocation| share.worker == report.worker;
-        let rank = match shares.get(hint) {
-            Some(share) if is_its(share) => hint,
-            _ => shares.iter().position(is_its)?,
-        };
-        step.done.resize(shares.len(), None);
+        let rank = step.rank(&report.worker, hint)?;
+        step.done.resize(step.answer.allocations.len(), None);
         step.reported += usize::from(step.done.get(rank)?.is_none());
         step.done[rank] = Some(Reported::of(report));
         step.at_unix_ms = now_unix_ms;

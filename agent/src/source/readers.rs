@@ -1,0 +1,68 @@
+//! Readers of the processes that request `/sample`.
+
+/// Maximum number of readers, as each client process has its own windows. The least recently used reader is
+/// dropped.
+pub(crate) const READERS_MAX: usize = 64;
+
+/// A process and, if requested, a GPU. Each pair has its own windows, so that clients do not shorten each
+/// other's windows.
+pub(crate) type ReaderKey = (u32, Option<u32>);
+
+/// Readers by key.
+#[derive(Debug)]
+pub(crate) struct Readers<T> {
+    /// Least recently used first.
+    readers: Vec<(ReaderKey, T)>,
+}
+
+impl<T> Default for Readers<T> {
+    fn default() -> Self {
+        Self { readers: Vec::new() }
+    }
+}
+
+impl<T> Readers<T> {
+    /// Removes and returns a reader.
+    pub(crate) fn take(&mut self, key: ReaderKey) -> Option<T> {
+        let at = self.readers.iter().position(|(other, _)| *other == key)?;
+        Some(self.readers.remove(at).1)
+    }
+
+    /// Adds a reader whose key is not present.
+    pub(crate) fn put(&mut self, key: ReaderKey, reader: T) {
+        if self.readers.len() >= READERS_MAX {
+            self.readers.remove(0);
+        }
+        self.readers.push((key, reader));
+    }
+
+    /// Calls `read` with the reader of a key, which is created if it does not exist.
+    pub(crate) fn with<V>(
+        &mut self,
+        key: ReaderKey,
+        create: impl FnOnce() -> T,
+        read: impl FnOnce(&mut T) -> V,
+    ) -> V {
+        let mut reader = self.take(key).unwrap_or_else(create);
+        let value = read(&mut reader);
+        self.put(key, reader);
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_reader_is_dropped() {
+        let mut readers = Readers::default();
+        for pid in 0..READERS_MAX as u32 {
+            readers.put((pid, None), pid);
+        }
+        readers.with((0, None), || 1000, |reader| assert_eq!(*reader, 0));
+        readers.put((1000, None), 1000);
+        assert_eq!((readers.take((1, None)), readers.take((0, None))), (None, Some(0)));
+        assert_eq!(readers.readers.len(), READERS_MAX - 1);
+    }
+}
