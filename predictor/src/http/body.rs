@@ -4,14 +4,13 @@
 use axum::body::Bytes;
 use std::fmt::Display;
 
-use axum::extract::rejection::{BytesRejection, FailedToBufferBody, PathRejection, QueryRejection};
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use evenstep_protocol::Readings;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use super::BODY_BYTES_MAX;
 use super::problem::ErrorResponse;
 use super::strict::{self, Strict};
 
@@ -66,18 +65,10 @@ pub fn locate<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> E
     ErrorResponse::new(StatusCode::BAD_REQUEST, "malformed", "Not JSON", detail)
 }
 
+/// The response to a body that failed after it was admitted. Admission has read it, so this does not happen.
+#[expect(clippy::needless_pass_by_value, reason = "the signature that `map_err` requires")]
 fn unreadable(rejection: BytesRejection) -> ErrorResponse {
-    match rejection {
-        BytesRejection::FailedToBufferBody(FailedToBufferBody::LengthLimitError(_)) => {
-            let detail = format!("the body exceeds {BODY_BYTES_MAX} bytes; send it in parts");
-            ErrorResponse::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "Body too large", detail)
-                .body_unread()
-        }
-        other => {
-            ErrorResponse::new(StatusCode::BAD_REQUEST, "malformed", "Unreadable body", other.body_text())
-                .body_unread()
-        }
-    }
+    ErrorResponse::new(StatusCode::BAD_REQUEST, "malformed", "Unreadable body", rejection.body_text())
 }
 
 /// Parameters in the path.
@@ -89,7 +80,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ErrorResponse> {
         let refused = |rejection: PathRejection| {
-            ErrorResponse::invalid(format!("in the path: {}", rejection.body_text())).body_unread()
+            ErrorResponse::invalid(format!("in the path: {}", rejection.body_text()))
         };
         Path::from_request_parts(parts, state).await.map(|Path(value)| Self(value)).map_err(refused)
     }
@@ -104,7 +95,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for InQuery<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ErrorResponse> {
         let refused = |rejection: QueryRejection| {
-            ErrorResponse::invalid(format!("in the query: {}", rejection.body_text())).body_unread()
+            ErrorResponse::invalid(format!("in the query: {}", rejection.body_text()))
         };
         Query::from_request_parts(parts, state).await.map(|Query(value)| Self(value)).map_err(refused)
     }
