@@ -109,11 +109,6 @@ impl Models {
         self.workers.get(worker).map_or_else(ChunkCost::default, |known| known.chunks)
     }
 
-    /// Whether the latest reports count costs instead of samples.
-    pub fn counts_cost(&self) -> bool {
-        self.workers.values().any(|worker| worker.counts_cost)
-    }
-
     /// Sets the plan of an iteration, which tells whose reports to wait for and how to learn them.
     pub fn plan(&mut self, iteration: u64, work: PlannedWork) {
         self.revision += u64::from(self.open.plan(iteration, work));
@@ -197,7 +192,6 @@ impl Models {
         let known = self.workers.get_mut(&report.worker)?;
         let parts = parts(report);
         parts.observation(&known.curve)?;
-        known.counts_cost = report.cost.is_some();
         let forecast = self.forecaster.forecast(&report.worker, None).map(|forecast| forecast.speed);
         if let Err(error) = known.measure(&parts, forecast, profile) {
             failed.push((report.worker.clone(), error));

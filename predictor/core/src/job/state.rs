@@ -45,7 +45,8 @@ pub struct JobState {
 pub struct WorkerState {
     /// The latest join request.
     pub request: JoinRequest,
-    /// Maximum number of samples at once, learned from out-of-memory reports.
+    /// Maximum number of samples at once, learned from out-of-memory reports. Removed when the worker joins
+    /// with other memory.
     pub oom_cap: Option<u64>,
     /// Override set by an operator.
     pub operator_override: Option<WorkerOverride>,
@@ -70,6 +71,16 @@ impl WorkerState {
     /// Returns the generation of its latest join up to `generation`; `None` if it is unknown.
     pub(super) fn joined(&self, generation: u64) -> Option<u64> {
         self.joins.iter().rev().copied().find(|joined| *joined <= generation)
+    }
+
+    /// Returns whether a worker that joins with this request may have more memory than at its out-of-memory
+    /// report: its device or its memory is another, or it accepts larger batches.
+    pub fn changes_memory(&self, request: &JoinRequest) -> bool {
+        let most = |request: &JoinRequest| request.max_local_batch.unwrap_or(u64::MAX);
+        let before = &self.request;
+        before.device != request.device
+            || before.memory_bytes != request.memory_bytes
+            || most(before) < most(request)
     }
 }
 

@@ -52,8 +52,6 @@ pub struct WorkerModel {
     pub memory: MemoryModel,
     /// Detector of slow phases.
     pub watch: StragglerDetector,
-    /// Whether its reports count costs instead of samples.
-    pub counts_cost: bool,
     /// Log of the change of work at the smallest and the largest batch since the straggler detector started.
     form_drift: [f64; 2],
     /// Batches and times of the profile in progress.
