@@ -18,6 +18,7 @@ use crate::lease::{Lease, Owner, Sharing};
 use crate::limits::{QUEUE_BYTES_MAX, QUEUE_MAX};
 use crate::lock::lock;
 use crate::schema;
+use crate::write::faults::Faults;
 use crate::write::meter::Meter;
 use crate::write::writer::{Queue, Write, Writer};
 
@@ -64,6 +65,18 @@ impl Store {
         address: &Address,
         sharing: Option<Sharing>,
     ) -> Result<(Self, tokio::task::JoinHandle<()>), StoreError> {
+        Self::open_with_faults(address, sharing, None).await
+    }
+
+    /// As [`Store::open`], for a simulation that decides on each commit.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub async fn open_with_faults(
+        address: &Address,
+        sharing: Option<Sharing>,
+        faults: Option<Arc<dyn Faults>>,
+    ) -> Result<(Self, tokio::task::JoinHandle<()>), StoreError> {
         let lock = address.file().map(lock).transpose()?;
         let mut connection = database::connect(address).await?;
         schema::update(&mut connection).await?;
@@ -78,6 +91,7 @@ impl Store {
             lease: lease.clone(),
             failing: failing.clone(),
             meter: meter.clone(),
+            faults,
         };
         let writer = tokio::spawn(writer.run(Queue { urgent: urgent_queue, bulk: bulk_queue }));
         let readers = database::readers(address);
@@ -93,6 +107,11 @@ impl Store {
         };
         store.lease.renew().await?;
         Ok((store, writer))
+    }
+
+    /// Number of connections that are reading.
+    pub fn reads_in_flight(&self) -> u32 {
+        database::on!(&self.readers, pool => pool.size() - u32::try_from(pool.num_idle()).unwrap_or(u32::MAX).min(pool.size()))
     }
 
     /// Returns this store for decisions made under a registration: writes fail once that registration has

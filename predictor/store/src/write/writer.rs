@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::timeout;
 use tracing::{Instrument, Span};
 
+use super::faults::{Fate, Injected};
 use super::group::{self, Changes};
 use super::meter::Meter;
 use crate::address::Address;
@@ -94,6 +95,7 @@ pub(crate) struct Writer {
     /// Whether the latest commit failed; read by health checks.
     pub failing: Arc<AtomicBool>,
     pub meter: Meter,
+    pub faults: Injected,
 }
 
 impl Writer {
@@ -129,8 +131,19 @@ impl Writer {
         let parent = group.first().map(|write| write.span.clone()).unwrap_or_else(Span::none);
         let span = tracing::debug_span!(parent: &parent, "store.commit", writes = group.len());
         let begun = Instant::now();
-        let committing = timeout(COMMIT_TIMEOUT, self.try_commit(group, fence.as_ref()).instrument(span));
-        let committed = committing.await.unwrap_or(Err(StoreError::Silent));
+        let fate = match &self.faults {
+            Some(faults) => faults.begin().await,
+            None => Fate::Proceeds,
+        };
+        let committed = if fate == Fate::Fails {
+            Err(StoreError::Silent)
+        } else {
+            let committing = timeout(COMMIT_TIMEOUT, self.try_commit(group, fence.as_ref()).instrument(span));
+            committing.await.unwrap_or(Err(StoreError::Silent))
+        };
+        let committed = committed.and_then(|outcomes| {
+            if fate == Fate::LosesItsConfirmation { Err(StoreError::Silent) } else { Ok(outcomes) }
+        });
         match &committed {
             Ok(_) => self.meter.commits.observe(begun.elapsed().as_secs_f64()),
             Err(_) => self.meter.failures.with_label_values::<&str>(&[]).inc(),
@@ -156,6 +169,9 @@ impl Writer {
                     let _ = write.done.send(Err(error.again()));
                 }
             }
+        }
+        if let Some(faults) = &self.faults {
+            faults.end();
         }
     }
 
