@@ -68,10 +68,10 @@ impl Store {
         Self::open_with_faults(address, sharing, None).await
     }
 
-    /// As [`Store::open`], for a simulation that decides on each commit.
+    /// Opens the store for a simulation that decides on each commit.
     ///
     /// # Errors
-    /// As [`Store::open`].
+    /// The errors of [`Store::open`].
     pub async fn open_with_faults(
         address: &Address,
         sharing: Option<Sharing>,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use evenstep_predictor::jobs::ResponseBytes;
 use evenstep_protocol::{AllocateResponse, JoinResponse, WorkerId, WorkerReport};
 
-/// What the service has confirmed to clients.
+/// The responses and reports that the service has confirmed.
 #[derive(Debug, Default)]
 pub struct Ledger {
     /// The response to each iteration in each generation.
@@ -49,18 +49,18 @@ impl Ledger {
         assert_eq!((parsed.iteration, parsed.generation), key);
         assert_eq!(parsed.allocations.iter().map(|share| share.local_batch).sum::<u64>(), global_batch);
         let workers: BTreeSet<WorkerId> = parsed.allocations.into_iter().map(|share| share.worker).collect();
-        self.members(response.generation, workers);
+        self.members(response.generation, &workers);
     }
 
     /// The response to a join or a leave.
     pub fn joined(&mut self, response: JoinResponse) {
-        self.members(response.generation, response.workers.into_iter().collect());
+        self.members(response.generation, &response.workers.into_iter().collect());
     }
 
     /// A generation has the same workers in every response.
-    fn members(&mut self, generation: u64, workers: BTreeSet<WorkerId>) {
+    fn members(&mut self, generation: u64, workers: &BTreeSet<WorkerId>) {
         let known = self.workers.entry(generation).or_insert_with(|| workers.clone());
-        assert_eq!(*known, workers, "generation {generation} has two sets of workers");
+        assert_eq!(known, workers, "generation {generation} has two sets of workers");
     }
 
     /// The reports of a successful request are stored. The first report of a worker for an iteration counts.

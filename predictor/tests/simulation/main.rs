@@ -1,9 +1,9 @@
 //! A deterministic simulation of the service: one scheduler decides the order of everything, from a seed.
 //!
 //! The job registry and the store are the real ones. The scheduler starts requests of clients that retry, repeat and
-//! reorder them; it decides when a commit proceeds and whether it fails or loses its confirmation; it drops requests,
-//! advances the clock, and crashes the service. Between two of its decisions it waits until nothing else moves, so a seed
-//! always gives the same run.
+//! reorder them. It decides when a commit proceeds, and whether it fails or loses its confirmation. It drops requests,
+//! advances the clock, and crashes the service. Between two decisions it waits until nothing else moves, so a seed always
+//! gives the same run.
 //!
 //! - `EVENSTEP_TESTS_SEEDS=10000` runs that many seeds instead of 200, `EVENSTEP_TESTS_SEED=7` only one.
 //! - A failure prints its seed and every decision of the run.

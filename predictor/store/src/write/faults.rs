@@ -8,11 +8,11 @@ use std::sync::Arc;
 /// The outcome of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It proceeds.
+    /// The commit proceeds.
     Proceeds,
-    /// Nothing is written, and the database does not respond.
+    /// The commit writes no change, and the database does not respond.
     Fails,
-    /// It is written, but its confirmation is lost.
+    /// The changes are written, but the confirmation is lost.
     LosesItsConfirmation,
 }
 
