@@ -18,6 +18,7 @@ mod plan;
 mod problem;
 mod reports;
 mod store;
+mod strict;
 mod telemetry;
 mod views;
 mod workers;
