@@ -22,7 +22,9 @@ const DECISIONS: u64 = 150;
 const REQUESTS_MAX: usize = 4;
 const WORKERS: u64 = 3;
 const GLOBAL_BATCH: u64 = 60;
-const LEASE_S: f64 = 10.0;
+const LEASE_S: f64 = 1.0;
+/// Longest step of the clock, in milliseconds. After a pause of half a lease, workers would get new leases.
+const STEP_MS_MAX: i64 = 450;
 
 /// Counts of events in runs.
 #[derive(Debug, Default, Clone)]
@@ -133,7 +135,7 @@ struct Run {
     requests: Vec<(Request, JoinHandle<Result<Response, JobError>>)>,
     /// Requests whose outcome their client does not know.
     unanswered: Vec<Request>,
-    /// Whether an iteration before the last one was planned again. The plans by which its reports were learned are then
+    /// Whether an iteration was planned again. The plans by which its reports were learned are then
     /// overwritten, so a restart without stored models learns differently.
     rolled_back: bool,
     totals: Totals,
@@ -243,7 +245,7 @@ impl Run {
     }
 
     fn advance(&mut self) {
-        let ms = if self.random.random_bool(0.1) { 8_000 } else { self.random.random_range(1..500) };
+        let ms = self.random.random_range(1..=STEP_MS_MAX);
         self.note(format!("advance {ms}"));
         self.world.advance(ms);
     }
@@ -316,7 +318,7 @@ impl Run {
     fn response(&mut self, request: Request, outcome: Result<Response, JobError>) {
         match (outcome, request) {
             (Ok(Response::Allocated(allocated)), Request::Allocate(request)) => {
-                self.rolled_back |= allocated.is_new && request.iteration + 1 < self.ledger.next_iteration();
+                self.rolled_back |= allocated.is_new && request.iteration < self.ledger.next_iteration();
                 self.totals.allocations += u64::from(allocated.is_new);
                 self.totals.repeated += u64::from(!allocated.is_new);
                 self.note(format!("allocated {} in {}", request.iteration, allocated.response.generation));
