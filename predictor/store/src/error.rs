@@ -110,7 +110,7 @@ pub enum StoreError {
     #[error("the database did not respond in time")]
     Silent,
     /// The database returned an error.
-    #[error("{}: {0}", fault(.0).lead())]
+    #[error("{lead}: {0}", lead = fault(.0).lead())]
     Database(#[from] sqlx::Error),
     /// The commit of a group of writes failed.
     #[error("{said}")]
