@@ -14,6 +14,7 @@ mod races;
 mod sharing;
 
 mod laws;
+mod learning;
 mod learning_rate;
 
 mod membership;
