@@ -169,6 +169,7 @@ impl Job {
         })
         .await?;
         let state = state.ok_or_else(|| JobError::UnknownJob(self.id.clone()))?;
+        self.fits.loaded();
         fresh.loaded = true;
         fresh.generation = state.members.generation();
         fresh.departed_generation = state.members.departed_generation();

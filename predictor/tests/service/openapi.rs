@@ -67,7 +67,7 @@ fn the_document_names_every_route_and_all_it_refers_to() {
     }
 }
 
-/// Statuses that every operation of a kind lists, by what it takes.
+/// Operations with a body, with parameters or of a job share errors.
 #[test]
 fn every_operation_lists_its_errors_as_problems() {
     let service = Service::start();

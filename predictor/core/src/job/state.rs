@@ -1,7 +1,7 @@
 //! The state of a job: its options, members, models, and current plan.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, OnceLock};
 
 use evenstep_protocol::{AllocateResponse, JobSpec, JoinRequest, WorkerId, WorkerOverride};
 
@@ -11,6 +11,9 @@ use crate::forecast::Earlier;
 use crate::learning_rate::Controller;
 use crate::membership::{Member, Members};
 use crate::plan::InForce;
+
+/// Number of joins per worker that are kept.
+pub const JOINS_MAX: usize = 16;
 
 /// The state of a job.
 #[derive(Debug)]
@@ -23,8 +26,10 @@ pub struct JobState {
     pub members: Members<WorkerId>,
     /// All workers that have ever joined.
     pub workers: BTreeMap<WorkerId, WorkerState>,
-    /// Models learned from reports.
+    /// Models learned from reports of closed iterations. Change them through [`Self::models_mut`].
     pub models: Models,
+    /// The models with the reports of incomplete iterations; computed when needed.
+    current: OnceLock<Option<Box<Models>>>,
     /// The first iteration that was not requested yet.
     pub next_iteration: u64,
     /// The latest allocation.
@@ -45,12 +50,27 @@ pub struct WorkerState {
     pub oom_cap: Option<u64>,
     /// Override set by an operator.
     pub operator_override: Option<WorkerOverride>,
+    /// Generations in which it joined, ascending; the latest [`JOINS_MAX`].
+    joins: VecDeque<u64>,
 }
 
 impl WorkerState {
     /// Returns the state of a worker without reports.
     pub fn new(request: JoinRequest) -> Self {
-        Self { request, oom_cap: None, operator_override: None }
+        Self { request, oom_cap: None, operator_override: None, joins: VecDeque::new() }
+    }
+
+    /// Records that the worker joined in this generation.
+    pub fn join(&mut self, generation: u64) {
+        if self.joins.len() == JOINS_MAX {
+            self.joins.pop_front();
+        }
+        self.joins.push_back(generation);
+    }
+
+    /// Returns the generation of its latest join up to `generation`; `None` if it is unknown.
+    pub(super) fn joined(&self, generation: u64) -> Option<u64> {
+        self.joins.iter().rev().copied().find(|joined| *joined <= generation)
     }
 
     /// Returns whether a worker that joins with this request may have more memory than at its out-of-memory
@@ -100,6 +120,7 @@ impl JobState {
             members: Members::restore(generation, departed_generation, members),
             workers: restored.workers,
             models: restored.models,
+            current: OnceLock::new(),
             // An interrupted deletion may leave no allocation, but deleted iterations must not be planned
             // again.
             next_iteration: last_iteration.map_or(0, |last| last + 1).max(kept_from),
@@ -119,6 +140,18 @@ impl JobState {
             Some(each) => each.saturating_mul(self.members.live().count().max(1) as u64),
             None => self.spec.global_batch,
         }
+    }
+
+    /// Returns the models for decisions and views: with the reports of incomplete iterations.
+    pub fn current_models(&self) -> &Models {
+        let current = self.current.get_or_init(|| self.models.with_open_iterations().map(Box::new));
+        current.as_deref().unwrap_or(&self.models)
+    }
+
+    /// Returns the models for a change.
+    pub fn models_mut(&mut self) -> &mut Models {
+        self.current.take();
+        &mut self.models
     }
 
     /// Returns the number that every local batch is a multiple of: 1 if the job lists its sizes.
@@ -144,7 +177,7 @@ impl JobState {
 
     /// Sets the starting point of a worker without models: the models of a worker on the same kind of device.
     pub fn warm_start(&mut self, worker: &WorkerId, earlier: Earlier) {
-        self.models.warm_start(worker, earlier);
+        self.models_mut().warm_start(worker, earlier);
     }
 
     /// Returns the workers of each kind of device.
