@@ -37,7 +37,7 @@ mod timescale;
 
 mod schema;
 
-mod lock;
+mod file;
 
 mod telemetry;
 
