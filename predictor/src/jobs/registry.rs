@@ -120,7 +120,7 @@ impl Jobs {
 
     /// Returns the summary of a job in the store without keeping it in memory.
     async fn view_from_store(&self, job_id: &JobId) -> Result<Option<JobView>, JobError> {
-        let state = load::load(&self.store, job_id, self.clock.now_unix_ms(), |_| {}).await?;
+        let state = load::load(&self.store, job_id, self.clock.now_unix_ms(), |_, _| {}).await?;
         Ok(state.map(|state| describe::job(&state, job_id)))
     }
 
