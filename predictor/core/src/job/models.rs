@@ -119,7 +119,7 @@ impl Models {
         self.revision += u64::from(self.open.restore_plan(iteration, work));
     }
 
-    /// Learns from reports, in any order. Reports of incomplete iterations are kept; see [`OpenIterations`].
+    /// Learns from reports, in any order. Reports of incomplete iterations are kept; see `job::open`.
     ///
     /// Speeds are not learned from two kinds of reports:
     ///

@@ -30,7 +30,7 @@ pub enum Skipped {
 
 impl JobState {
     /// Learns from new reports. The result does not depend on how reports are grouped into calls, nor on their order
-    /// in a call; see [`super::open`].
+    /// in a call; see `job::open`.
     pub fn observe(&mut self, reports: &[WorkerReport]) -> Vec<Skipped> {
         let learned = self.models_mut().learn(reports);
         let mut skipped = profiles(learned.failed);
