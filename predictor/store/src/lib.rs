@@ -64,7 +64,8 @@ pub use change::{Change, MemberEvent, MemberEventKind};
 pub use error::{Fault, StoreError};
 pub use lease::{Owner, Sharing};
 pub use read::{
-    DiskUse, EveryNth, Measured, StoredAllocation, StoredJob, StoredReport, StoredWorker, read_reports,
+    DiskUse, EveryNth, Measured, StoredAllocation, StoredJob, StoredReport, StoredSummary, StoredWorker,
+    read_reports,
 };
 pub use roll_up::{RollUp, SampleKey};
 pub use store::Store;

@@ -19,6 +19,9 @@ use crate::series::Observation;
 /// second. One store on loopback handles more (the trainer's example `claims`).
 const CLAIM_BUSY_S: f64 = 2e-5;
 
+/// Approximate memory of the models of one worker, in bytes.
+const MODEL_BYTES: u64 = 32 << 10;
+
 /// The forecaster of a job and the models of its workers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Models {
@@ -176,6 +179,11 @@ impl Models {
         self.forecaster.warm_start(worker, earlier);
     }
 
+    /// Returns the approximate memory of the models, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.workers.len() as u64 * MODEL_BYTES
+    }
+
     /// Returns the number of observations of all workers; it rises with every change.
     pub fn observations(&self) -> u64 {
         self.workers.keys().map(|worker| self.forecaster.observations(worker)).sum()
@@ -210,6 +218,32 @@ impl Models {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The budget for memory depends on this estimate.
+    #[test]
+    fn the_size_of_models_is_close_to_that_of_their_numbers() {
+        let mut models = Models::new();
+        for iteration in 0..200 {
+            let report = |number: u64| WorkerReport {
+                drivers: evenstep_protocol::driver::ALL
+                    .map(|name| (name.to_owned(), iteration as f64))
+                    .into(),
+                ..WorkerReport::new(
+                    WorkerId::new(format!("node/{number}")).unwrap(),
+                    iteration,
+                    8 + iteration % 3,
+                    0.1,
+                )
+            };
+            models.learn(&(0..8).map(report).collect::<Vec<_>>(), |_| ReportContext {
+                micro_batch: None,
+                profile: ProfilePart::Outside,
+            });
+        }
+        let encoded = crate::job::write_models(&models).unwrap().len() as f64;
+        let ratio = models.bytes() as f64 / encoded;
+        assert!((0.8..2.0).contains(&ratio), "{ratio}: {encoded} bytes of 8 workers");
+    }
 
     /// The observation count of a worker that was away starts again, so its next network is due after as many
     /// observations.
