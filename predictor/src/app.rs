@@ -21,8 +21,9 @@ use crate::jobs::{Jobs, Pool};
 use crate::metrics;
 use crate::retention::{self, Keep, RetentionStats};
 
-/// Interval at which leases are checked, in addition to the check in every request.
-const LEASE_TICK: Duration = Duration::from_secs(1);
+/// Interval at which leases are checked, in addition to the check in every request. A job whose state is not
+/// checked for half a lease, at least 0.5 s, gives its workers new leases, so this must be shorter.
+const LEASE_TICK: Duration = Duration::from_millis(200);
 /// Time that a shutdown waits for requests in flight.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -73,7 +74,8 @@ impl App {
             );
         }
         let url = config.url.clone().unwrap_or_else(|| format!("http://{address}"));
-        let sharing = Sharing { url, lease: Duration::from_secs_f64(config.lease_s) };
+        let lease = Duration::from_secs_f64(config.lease_s);
+        let sharing = Sharing { url, lease, clock: clock.clone() };
         let store = Store::open(&place, Some(sharing)).await;
         let (store, writer) = store.with_context(|| format!("store {place}"))?;
         tracing::info!(%address, store = %place, version = env!("CARGO_PKG_VERSION"), "listening");

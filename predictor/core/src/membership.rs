@@ -165,6 +165,13 @@ impl<Id: Clone + Ord> Members<Id> {
         }
     }
 
+    /// Gives every live worker a full lease. This is needed if workers could not renew their leases for a while.
+    pub fn renew_all(&mut self, now_ms: i64) {
+        for member in self.members.iter_mut().filter(|member| member.state == State::Live) {
+            member.last_seen_ms = now_ms;
+        }
+    }
+
     fn get_mut(&mut self, id: &Id) -> Option<&mut Member<Id>> {
         self.members.get_mut(*self.positions.get(id)?)
     }

@@ -44,6 +44,21 @@ pub(super) struct LoadedState {
     pub state: JobState,
     /// A change of the state may not be durable: it was not settled.
     in_doubt: bool,
+    /// Time of the latest [`Job::lock`].
+    locked_unix_ms: i64,
+}
+
+impl LoadedState {
+    /// Gives every live worker a full lease if the state was not locked for more than half a lease. Workers
+    /// could not renew their leases then, as during a restart: this process was stopped, its machine was
+    /// suspended, or the store did not respond.
+    fn resume(&mut self, job_id: &JobId, now_unix_ms: i64) {
+        let pause_ms = now_unix_ms.saturating_sub(std::mem::replace(&mut self.locked_unix_ms, now_unix_ms));
+        if pause_ms > self.state.lease_ms() / 2 {
+            tracing::warn!(%job_id, pause_ms, "no lease could be renewed for a while; every live worker gets a full one");
+            self.state.members.renew_all(now_unix_ms);
+        }
+    }
 }
 
 /// Exclusive access to the state of a job.
@@ -162,8 +177,14 @@ impl Job {
         let mut slot = self.held.lock().await;
         let now_unix_ms = self.clock.now_unix_ms();
         let held = match slot.take().filter(|held| !held.in_doubt) {
-            Some(held) => held,
-            None => LoadedState { state: self.load(now_unix_ms).await?, in_doubt: false },
+            Some(mut held) => {
+                held.resume(&self.id, now_unix_ms);
+                held
+            }
+            None => {
+                let state = self.load(now_unix_ms).await?;
+                LoadedState { state, in_doubt: false, locked_unix_ms: now_unix_ms }
+            }
         };
         let held = MutexGuard::map(slot, |slot| slot.insert(held));
         let mut guard = StateGuard { job: self, held, now_unix_ms };

@@ -45,14 +45,18 @@ impl Job {
                 return Err(JobError::Cooling { job_id: self.id().clone(), worker, source });
             }
         };
-        let before = guard.state().workers.get(&worker).map(|worker| &worker.request);
-        let event = match (joined, before == Some(&request)) {
+        let before = guard.state().workers.get(&worker);
+        let lifts_cap =
+            before.is_some_and(|before| before.oom_cap.is_some() && before.changes_memory(&request));
+        let kind = match (joined, before.is_some_and(|before| before.request == request)) {
             (true, _) => Some(MemberEventKind::Joined(request.clone())),
             (false, false) => Some(MemberEventKind::Rejoined(request.clone())),
             (false, true) => None,
         };
-        if let Some(kind) = event {
-            self.write_membership(&guard, vec![MemberEvent { worker: worker.clone(), kind }], joined).await?;
+        let kinds = kind.into_iter().chain(lifts_cap.then_some(MemberEventKind::MemoryChanged));
+        let events: Vec<_> = kinds.map(|kind| MemberEvent { worker: worker.clone(), kind }).collect();
+        if !events.is_empty() {
+            self.write_membership(&guard, events, joined).await?;
         }
         let state = &mut guard.change().state;
         if joined {
@@ -60,6 +64,7 @@ impl Job {
         }
         let known = state.workers.entry(worker.clone()).or_insert_with(|| WorkerState::new(request.clone()));
         known.request = request;
+        known.oom_cap = known.oom_cap.filter(|_| !lifts_cap);
         warm_start(self.store(), state, &worker).await?;
         Ok(self.settle_membership(guard, worker))
     }

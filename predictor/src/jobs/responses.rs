@@ -136,7 +136,8 @@ fn repeats(reports: &[WorkerReport]) -> Vec<usize> {
     repeats
 }
 
-/// The latest iterations that a worker reported: the newest, and a bit for each of the 64 before it.
+/// The latest iterations that a worker reported: the newest, and a bit for each of the 64 before it. Older
+/// iterations count as reported: a report that late is most likely a repetition, and no model learns from it.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     newest: u64,
@@ -149,7 +150,7 @@ impl Seen {
         match self.newest.checked_sub(iteration) {
             None => false,
             Some(0) => true,
-            Some(age) => age <= 64 && self.earlier >> (age - 1) & 1 == 1,
+            Some(age) => age > 64 || self.earlier >> (age - 1) & 1 == 1,
         }
     }
 
@@ -158,10 +159,7 @@ impl Seen {
             return false;
         }
         if let Some(age) = self.newest.checked_sub(iteration) {
-            // Older than the window: only the store knows whether it is new.
-            if age <= 64 {
-                self.earlier |= 1 << (age - 1);
-            }
+            self.earlier |= 1 << (age - 1);
             return true;
         }
         let step = iteration - self.newest;
@@ -210,14 +208,12 @@ mod tests {
         let mut at = 100u64;
         for k in 0..4000u64 {
             at = match k * 2_654_435_761 % 7 {
-                0 => at.saturating_sub(k % 40),
+                0 => at.saturating_sub(k % 90),
                 1 => at + k % 70,
                 _ => at + 1,
             };
-            let new = truth.insert(at);
-            if seen.newest.saturating_sub(at) <= 64 {
-                assert_eq!(seen.take(at), new, "{at} at step {k}");
-            }
+            let is_old = seen.newest.saturating_sub(at) > 64;
+            assert_eq!(seen.take(at), !is_old && truth.insert(at), "{at} at step {k}");
             let newest = seen.newest;
             for back in 0..=64.min(newest) {
                 assert_eq!(
@@ -226,6 +222,7 @@ mod tests {
                     "{back} back at step {k}"
                 );
             }
+            assert!(newest.checked_sub(65).is_none_or(|old| seen.has(old)), "at step {k}");
         }
     }
 }

@@ -7,6 +7,13 @@ use super::error::JobError;
 
 /// Limit of iterations that a request may be ahead of the first iteration that was not requested yet.
 pub const LOOK_AHEAD_MAX: u64 = 64;
+/// Limit of iterations that a report may be ahead of the first iteration without an allocation. While the
+/// predictor is unreachable, workers train on and then report iterations that were never requested: up to 19
+/// days of training with 10 iterations per second.
+///
+/// A report beyond the limit comes from a wrong counter. Accepted, it would be newer than every later report
+/// of its worker, so nothing would be learned from those.
+pub const OUTAGE_ITERATIONS_MAX: u64 = 1 << 24;
 
 /// Checks a request against the state of its job.
 ///
@@ -36,9 +43,19 @@ pub fn validate(state: &JobState, request: &AllocateRequest) -> Result<(), JobEr
         let worker = report.worker.to_string();
         return Err(JobError::UnknownWorker { job_id: request.job_id.clone(), worker });
     }
+    let next = state.next_iteration;
+    if let Some(report) =
+        request.reports.iter().find(|report| report.iteration >= next + OUTAGE_ITERATIONS_MAX)
+    {
+        return Err(JobError::Invalid(format!(
+            "reports: iteration {} of worker {} is {OUTAGE_ITERATIONS_MAX} or more after {next}, the first iteration without \
+             an allocation; correct the worker's iteration count",
+            report.iteration, report.worker
+        )));
+    }
     let reported = request.reports.iter().map(|report| report.iteration + 1).max().unwrap_or(0);
-    let newest = state.next_iteration.max(reported);
-    if state.next_iteration > 0 && request.iteration > newest + LOOK_AHEAD_MAX {
+    let newest = next.max(reported);
+    if next > 0 && request.iteration > newest + LOOK_AHEAD_MAX {
         return Err(JobError::Invalid(format!(
             "iteration: {} is more than {LOOK_AHEAD_MAX} ahead of {newest}, the first that has neither an allocation nor a report",
             request.iteration

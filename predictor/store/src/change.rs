@@ -161,6 +161,8 @@ pub enum MemberEventKind {
     Expired,
     /// The worker ran out of memory; its local batch is limited to this value from now on.
     OutOfMemory(u64),
+    /// The worker joined with other memory: the limit from out of memory no longer applies.
+    MemoryChanged,
     /// The operator set an override; `None` if it was removed.
     Override(Option<WorkerOverride>),
 }

@@ -8,20 +8,23 @@
 //!   such a commit; a later commit finds no row and fails. So a new owner reads everything that the former
 //!   owner wrote.
 //! - **The clock.** A lease starts before its renewal is requested, by the monotonic clock of the requesting
-//!   predictor. So it expires here before it expires in the database, and state in memory is no longer
-//!   served.
+//!   predictor, which also counts the time in which the machine is suspended. So it expires here before it
+//!   expires in the database, and state in memory is no longer served. The clock of a virtual machine stops
+//!   while its hypervisor pauses it. Then only the fence holds: after a long pause, this predictor may repeat
+//!   responses from memory for the rest of its lease, but cannot commit.
 //!
 //! A predictor whose row was removed registers again. Registrations are numbered, and state from an earlier
 //! registration is read again. An SQLite store has only one predictor, which a lock file enforces.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use evenstep_protocol::JobId;
 use sqlx::PgPool;
 use uuid::Uuid;
 
+use crate::clock::Clock;
 use crate::error::StoreError;
 
 /// Number of renewals per lease duration.
@@ -48,6 +51,16 @@ pub struct Sharing {
     pub url: String,
     /// Duration of the lease: how long this predictor keeps its jobs when it is unreachable.
     pub lease: Duration,
+    /// Clock by which the lease expires here.
+    pub clock: Clock,
+}
+
+impl Sharing {
+    /// Returns the end of a lease that starts now, in milliseconds of the clock.
+    fn lease_end_ms(&self) -> i64 {
+        let lease_ms = i64::try_from(self.lease.as_millis()).unwrap_or(i64::MAX);
+        self.clock.now_unix_ms().saturating_add(lease_ms)
+    }
 }
 
 /// The lease of this predictor.
@@ -66,7 +79,8 @@ pub(crate) struct Lease {
 pub(crate) struct Held {
     pub number: u64,
     pub instance: String,
-    until: Option<Instant>,
+    /// End of the lease, in milliseconds of the clock; `None` if the registration was lost.
+    until_ms: Option<i64>,
 }
 
 impl Lease {
@@ -74,7 +88,7 @@ impl Lease {
         Self {
             shared,
             resigned: AtomicBool::new(false),
-            held: RwLock::new(Held { number: 0, instance: String::new(), until: None }),
+            held: RwLock::new(Held { number: 0, instance: String::new(), until_ms: None }),
         }
     }
 
@@ -82,7 +96,9 @@ impl Lease {
     /// expired.
     pub fn held<T>(&self, of: impl FnOnce(&Held) -> T) -> Result<T, StoreError> {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
-        let holds = self.shared.is_none() || held.until.is_some_and(|until| Instant::now() < until);
+        let holds = self.shared.as_ref().is_none_or(|(sharing, _)| {
+            held.until_ms.is_some_and(|until_ms| sharing.clock.now_unix_ms() < until_ms)
+        });
         if holds { Ok(of(&held)) } else { Err(StoreError::Fenced) }
     }
 
@@ -90,7 +106,7 @@ impl Lease {
     pub fn lost(&self, number: u64) {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         if held.number == number {
-            held.until = None;
+            held.until_ms = None;
             held.instance.clear();
         }
     }
@@ -154,8 +170,7 @@ impl Lease {
         if self.resigned.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let asked = Instant::now();
-        let until = Some(asked + sharing.lease);
+        let until_ms = Some(sharing.lease_end_ms());
         let held = self.latest();
         let renewed = sqlx::query(
             "UPDATE predictor SET lease_until = clock_timestamp() + make_interval(secs => $2) WHERE instance = $1",
@@ -165,12 +180,12 @@ impl Lease {
         .execute(pool)
         .await?;
         if renewed.rows_affected() == 1 {
-            self.set(Held { until, ..held });
+            self.set(Held { until_ms, ..held });
         } else {
             self.register(
                 pool,
                 sharing,
-                Held { until, number: held.number + 1, instance: Uuid::new_v4().to_string() },
+                Held { until_ms, number: held.number + 1, instance: Uuid::new_v4().to_string() },
             )
             .await?;
         }
@@ -254,4 +269,28 @@ async fn remove_expired(pool: &PgPool) -> Result<(), StoreError> {
         tracing::warn!(url, "predictor's lease expired; its jobs are released");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+
+    use super::*;
+
+    /// The pool is never used: the lease alone decides that it has expired.
+    #[tokio::test]
+    async fn a_lease_ends_by_the_injected_clock() {
+        let (clock, now) = Clock::manual();
+        let sharing = Sharing { url: "http://p".into(), lease: Duration::from_secs(5), clock };
+        let pool = PgPoolOptions::new().connect_lazy_with(PgConnectOptions::new_without_pgpass());
+        let until_ms = Some(sharing.lease_end_ms());
+        let lease = Lease::new(Some((sharing, pool)));
+        lease.set(Held { number: 1, instance: "i".into(), until_ms });
+        now.store(4999, Ordering::SeqCst);
+        assert!(lease.held(|_| ()).is_ok());
+        now.store(5000, Ordering::SeqCst);
+        assert!(matches!(lease.held(|_| ()), Err(StoreError::Fenced)));
+    }
 }

@@ -17,6 +17,8 @@
 
 mod limits;
 
+mod clock;
+
 mod error;
 
 mod encode;
@@ -61,6 +63,7 @@ pub mod command;
 
 pub use address::Address;
 pub use change::{Change, MemberEvent, MemberEventKind};
+pub use clock::Clock;
 pub use error::{Fault, StoreError};
 pub use lease::{Owner, Sharing};
 pub use read::{

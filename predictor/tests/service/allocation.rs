@@ -1,8 +1,8 @@
 //! Influences on an allocation in addition to speed: memory, overrides, sizes, costs, profiles.
 
 use evenstep_protocol::{
-    AllocateResponse, CapReason, DecisionKind, JobSpec, JoinRequest, OomReport, OomResponse, StragglerReason,
-    WorkerOverride, WorkerView, WorkersView,
+    AllocateResponse, CapReason, DecisionKind, JobSpec, JoinRequest, JoinResponse, OomReport, OomResponse,
+    StragglerReason, WorkerOverride, WorkerView, WorkersView,
 };
 use evenstep_tests::Client;
 
@@ -79,6 +79,48 @@ fn out_of_memory_is_remembered_and_planned_again_at_once() {
     client
         .post("/v1/jobs/job/workers/node%2F9/oom", &OomReport { iteration: 0, local_batch: 9 })
         .problem(404, "unknown-worker");
+}
+
+/// The cap was learned on a device that the worker no longer has.
+#[test]
+fn an_out_of_memory_cap_ends_when_the_worker_joins_with_other_memory() {
+    let mut service = Service::start();
+    let join = |client: &Client, device: &str, memory_bytes, max_local_batch| {
+        let device = Some(device.to_owned());
+        let request = JoinRequest { device, memory_bytes, max_local_batch, ..JoinRequest::new(worker_id(0)) };
+        client.post("/v1/jobs/job/workers", &request).json::<JoinResponse>().generation
+    };
+    let cap = |client: &Client| workers(client)[0].cap.map(|cap| (cap.max_local_batch, cap.because));
+    let learned = Some((27, CapReason::OutOfMemory));
+    service.client.put_job("job", &JobSpec::new(30));
+    for (device, memory_bytes, max_local_batch, expected) in [
+        ("small", Some(8), Some(40), learned),
+        ("small", Some(8), Some(30), learned),
+        ("small", Some(8), Some(60), Some((60, CapReason::Worker))),
+        ("small", Some(16), Some(40), Some((40, CapReason::Worker))),
+        ("small", None, Some(40), Some((40, CapReason::Worker))),
+        ("large", Some(8), Some(40), Some((40, CapReason::Worker))),
+        ("small", Some(8), None, None),
+    ] {
+        let client = &service.client;
+        client.delete("/v1/jobs/job");
+        client.put_job("job", &JobSpec::new(30));
+        let generation = join(client, "small", Some(8), Some(40));
+        client.allocate(&allocate_request("job", generation, 0));
+        let failed = OomReport { iteration: 0, local_batch: 30 };
+        assert_eq!(client.post("/v1/jobs/job/workers/node%2F0/oom", &failed).status, 200);
+        join(client, device, memory_bytes, max_local_batch);
+        assert_eq!(cap(client), expected, "{device} {memory_bytes:?} {max_local_batch:?}");
+        service.kill_and_restart();
+        assert_eq!(cap(&service.client), expected, "after a restart");
+    }
+    // A worker that left and returns with another device.
+    let client = &service.client;
+    let failed = OomReport { iteration: 0, local_batch: 30 };
+    assert_eq!(client.post("/v1/jobs/job/workers/node%2F0/oom", &failed).status, 200);
+    client.leave("job", "node/0");
+    join(client, "large", Some(8), None);
+    assert_eq!(cap(client), None);
 }
 
 /// A base of 100 bytes and 10 bytes per sample. With 1,000 bytes and a headroom of 10 %, 80 samples fit, once

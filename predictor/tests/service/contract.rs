@@ -112,6 +112,39 @@ fn requests_reach_at_most_64_iterations_ahead() {
     assert_eq!(service.client.allocate(&late).status, 200);
 }
 
+/// An accepted report is the newest of its worker. A report from a wrong iteration count would end learning for
+/// good.
+#[test]
+fn reports_reach_no_further_ahead_than_an_outage_can_last() {
+    let service = Service::start();
+    service.client.put_job("job", &JobSpec::new(64));
+    let generation = join_all(&service.client, "job", 2);
+    let request = |iteration: u64| {
+        let mut request = allocate_request("job", generation, iteration + 1);
+        request.reports = vec![report(0, iteration, 32, 100.0)];
+        service.client.allocate(&request)
+    };
+    let far = 1u64 << 52;
+    let rejected = |next: u64, iteration: u64| {
+        let problem = request(iteration).problem(422, "invalid");
+        for named in [iteration, next, 1 << 24] {
+            assert!(problem.detail.contains(&named.to_string()), "{named}: {}", problem.detail);
+        }
+        assert_eq!(service.client.job("job").next_iteration, next, "a rejected request has no effect");
+    };
+    rejected(0, far);
+    for iteration in 0..4 {
+        assert_eq!(request(iteration).status, 200);
+        rejected(iteration + 2, far);
+        rejected(iteration + 2, iteration + 2 + (1 << 24));
+    }
+    let observations = |worker: usize| service.client.forecast("job").workers[worker].observations;
+    assert_eq!(observations(0), 3, "learning continues; the first report is not used");
+    // The longest outage.
+    assert_eq!(request(4 + (1 << 24)).status, 200);
+    assert_eq!((observations(0), service.client.job("job").next_iteration), (4, 6 + (1 << 24)));
+}
+
 #[test]
 fn a_repeated_report_counts_once() {
     let mut service = Service::start();

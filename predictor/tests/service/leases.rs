@@ -3,15 +3,21 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use evenstep_predictor::app::App;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::Config;
 use evenstep_protocol::{AllocateResponse, JobSpec, JoinRequest, WorkerState, WorkersView};
+use evenstep_tests::postgres::Database;
+use evenstep_tests::wait::until;
 use evenstep_tests::{Client, Store};
 use tokio::runtime::Runtime;
 
-use crate::support::{allocate_request, join_all, report, worker_id};
+use crate::support::{Service, allocate_request, join_all, report, worker_id};
+
+/// Lease of the predictor itself. No test reaches its first renewal by the time of the machine.
+const LEASE_S: f64 = 300.0;
 
 /// A service inside this process, with a manual clock. Its store outlives it.
 struct ManualClockService {
@@ -26,6 +32,7 @@ fn serve(store: &Store, now_unix_ms: i64) -> ManualClockService {
         listen,
         url: Some("http://predictor.test".into()),
         store: store.address(),
+        lease_s: LEASE_S,
         ..Config::default()
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -38,7 +45,17 @@ fn serve(store: &Store, now_unix_ms: i64) -> ManualClockService {
 }
 
 impl ManualClockService {
-    fn pass(&self, ms: i64) {
+    /// Advances the clock while the service runs: it checks the leases at least every 400 ms.
+    fn pass(&self, mut ms: i64) {
+        while ms > 0 {
+            self.clock.fetch_add(ms.min(400), Ordering::SeqCst);
+            self.states();
+            ms -= 400;
+        }
+    }
+
+    /// Advances the clock at once, as if the service had been stopped meanwhile.
+    fn stop_for(&self, ms: i64) {
         self.clock.fetch_add(ms, Ordering::SeqCst);
     }
 
@@ -86,6 +103,60 @@ fn leases_do_not_expire_during_an_outage() {
     service.pass(10_001);
     assert_eq!(service.states(), [WorkerState::Expired; 2]);
     service.client.allocate(&allocate_request("job", 3, 0)).problem(503, "paused");
+}
+
+/// Two workers with a lease of 10 s. One of them was silent for 9 s before the pause.
+#[test]
+fn leases_do_not_expire_while_the_service_is_stopped() {
+    let store = Store::fresh();
+    let service = serve(&store, 1_000_000);
+    service.client.put_job("job", &JobSpec { lease_s: 10.0, ..JobSpec::new(60) });
+    assert_eq!(join_all(&service.client, "job", 2), 2);
+    service.pass(9000);
+    service.client.join("job", "node/1");
+    service.stop_for(60_000);
+    // The first request after the pause.
+    assert_eq!(service.client.allocate(&allocate_request("job", 2, 0)).status, 200);
+    assert_eq!(service.states(), [WorkerState::Live; 2]);
+    service.pass(10_000);
+    assert_eq!(service.states(), [WorkerState::Live; 2], "a full lease");
+    service.pass(1);
+    assert_eq!(service.states(), [WorkerState::Expired; 2]);
+}
+
+/// The same with a real process that is stopped for longer than the lease.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the lease of a real process has to pass")]
+fn leases_do_not_expire_while_the_process_is_stopped() {
+    let service = Service::start();
+    let lease = Duration::from_secs(2);
+    service.client.put_job("job", &JobSpec { lease_s: lease.as_secs_f64(), ..JobSpec::new(60) });
+    assert_eq!(join_all(&service.client, "job", 2), 2);
+    service.predictor.process.stop();
+    std::thread::sleep(2 * lease);
+    service.predictor.process.go_on();
+    assert_eq!(service.client.allocate(&allocate_request("job", 2, 0)).status, 200);
+    let expired = || {
+        let view: WorkersView = service.client.get("/v1/jobs/job/workers").json();
+        view.workers.iter().all(|worker| worker.state == WorkerState::Expired).then_some(())
+    };
+    until("workers without messages expire", expired);
+}
+
+/// The lease of the predictor itself, on a database that others could use. No renewal is due during the test.
+#[test]
+fn a_predictor_that_was_suspended_serves_nothing_from_memory() {
+    let name = "leases::a_predictor_that_was_suspended_serves_nothing_from_memory";
+    let Some(database) = Database::shared(name) else { return };
+    let store = Store::Postgres(database);
+    let service = serve(&store, 1_000_000);
+    service.client.put_job("job", &JobSpec::new(60));
+    join_all(&service.client, "job", 1);
+    assert_eq!(service.client.allocate(&allocate_request("job", 1, 0)).status, 200);
+    assert_eq!(service.client.allocated("job", 0).status, 200);
+    service.stop_for(LEASE_S as i64 * 1000);
+    service.client.allocated("job", 0).problem(503, "unavailable");
+    service.client.allocate(&allocate_request("job", 1, 0)).problem(503, "unavailable");
 }
 
 #[test]

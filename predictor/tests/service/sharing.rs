@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use evenstep_protocol::{JobSpec, JobsView, TelemetryResponse};
-use evenstep_store::{Change, Owner, Sharing, Store, StoreError};
+use evenstep_store::{Change, Clock, Owner, Sharing, Store, StoreError};
 use evenstep_tests::postgres::Database;
 use evenstep_tests::predictor::without_settings;
 use evenstep_tests::process::Process;
@@ -123,7 +123,8 @@ fn a_commit_of_a_removed_predictor_changes_nothing() {
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
-        let sharing = Sharing { url: "http://removed.test".into(), lease: Duration::from_secs(300) };
+        let (url, lease) = ("http://removed.test".into(), Duration::from_secs(300));
+        let sharing = Sharing { url, lease, clock: Clock::system() };
         let address = database.url().parse().unwrap();
         let (store, _writer) = Store::open(&address, Some(sharing)).await.unwrap();
         let job_id = job_id("shared");

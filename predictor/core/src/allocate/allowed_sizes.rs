@@ -37,9 +37,8 @@ pub enum SizesError {
 }
 
 /// Splits `total` samples into batches that are each one of `sizes`, so that the slowest worker finishes as
-/// early as possible. The result is the exact optimum. `sizes` may include 0; a worker whose cap is 0 gets 0
-/// samples also if they do not. If several splits finish at that time, one near the unrestricted split is
-/// returned.
+/// early as possible. The result is the exact optimum. `sizes` may include 0. If several splits finish at
+/// that time, one near the unrestricted split is returned.
 ///
 /// The optimal finish time is the finish time of some worker with an allowed size. The function searches
 /// these times. For each time it computes the sums that the first i workers can reach by then, as a bit set
@@ -61,8 +60,7 @@ pub fn allocate_sizes(shares: &[Share], total: u64, sizes: &[u64]) -> Result<Vec
     for share in shares {
         let within = |size: &&u64| **size >= share.floor && share.cap.is_none_or(|cap| **size <= cap);
         let choice = |size: &u64| Choice { size: *size, units: size / unit, finish_s: share.finish_s(*size) };
-        let allowed = if share.cap == Some(0) { &[0] } else { usable.as_slice() };
-        options.push(allowed.iter().filter(within).map(choice).collect());
+        options.push(usable.iter().filter(within).map(choice).collect());
     }
     let mut times: Vec<f64> = options.iter().flatten().map(|choice| choice.finish_s).collect();
     times.sort_by(f64::total_cmp);

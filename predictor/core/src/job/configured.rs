@@ -79,7 +79,7 @@ pub(super) struct Configured {
 }
 
 impl Configured {
-    /// Returns the bounds of a worker, or of any worker without bounds of its own.
+    /// Returns the bounds of a worker, or of a worker that sets none.
     ///
     /// An override replaces the floor and lowers the cap; a pin replaces both. With accumulation, the caps of
     /// the job and the worker bound a micro-batch instead.
@@ -153,8 +153,8 @@ pub(super) fn largest_size(spec: &JobSpec, most: u64) -> Option<u64> {
     spec.allowed_sizes.iter().copied().take_while(|size| *size <= most).last()
 }
 
-/// Checks the bounds of job options: together they leave a worker without bounds of its own a local batch,
-/// and some number of such workers can hold the global batch.
+/// Checks the bounds of job options: together they leave a local batch to a worker that sets no bounds, and
+/// some number of such workers can hold the global batch.
 ///
 /// # Errors
 /// [`Contradiction`] of the first rule that is broken.

@@ -44,7 +44,8 @@ pub struct JobState {
 pub struct WorkerState {
     /// The latest join request.
     pub request: JoinRequest,
-    /// Maximum number of samples at once, learned from out-of-memory reports.
+    /// Maximum number of samples at once, learned from out-of-memory reports. Removed when the worker joins
+    /// with other memory.
     pub oom_cap: Option<u64>,
     /// Override set by an operator.
     pub operator_override: Option<WorkerOverride>,
@@ -54,6 +55,16 @@ impl WorkerState {
     /// Returns the state of a worker without reports.
     pub fn new(request: JoinRequest) -> Self {
         Self { request, oom_cap: None, operator_override: None }
+    }
+
+    /// Returns whether a worker that joins with this request may have more memory than at its out-of-memory
+    /// report: its device or its memory is another, or it accepts larger batches.
+    pub fn changes_memory(&self, request: &JoinRequest) -> bool {
+        let most = |request: &JoinRequest| request.max_local_batch.unwrap_or(u64::MAX);
+        let before = &self.request;
+        before.device != request.device
+            || before.memory_bytes != request.memory_bytes
+            || most(before) < most(request)
     }
 }
 

@@ -205,7 +205,14 @@ fn split(shares: &[Share], scenarios: &Scenarios, rules: &Rules) -> Result<Vec<u
     let Rules { global_batch, quantum, sizes, .. } = rules;
     match sizes {
         Sizes::Any => Ok(allocate_expected(shares, scenarios, *global_batch, *quantum)?),
-        Sizes::Allowed(sizes) => Ok(allocate_sizes(shares, *global_batch, sizes)?),
+        Sizes::Allowed(sizes) => {
+            // A worker whose cap is 0 computes nothing, whether or not 0 is an allowed size.
+            let is_idle = |share: &Share| share.cap == Some(0);
+            let active: Vec<Share> = shares.iter().filter(|share| !is_idle(share)).cloned().collect();
+            let mut batches = allocate_sizes(&active, *global_batch, sizes)?.into_iter();
+            let batch = |share: &Share| if is_idle(share) { 0 } else { batches.next().unwrap_or(0) };
+            Ok(shares.iter().map(batch).collect())
+        }
         Sizes::Distinct(distinct) => Ok(allocate_distinct_sizes(shares, *global_batch, *quantum, *distinct)?),
     }
 }

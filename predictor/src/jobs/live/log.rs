@@ -84,6 +84,9 @@ impl Log {
                 LogKind::OutOfMemory,
                 format!("ran out of memory: capped at {cap} samples per micro-batch from now on"),
             ),
+            MemberEventKind::MemoryChanged => {
+                (LogKind::Changed, "has other memory: the cap from out of memory is removed".to_owned())
+            }
             MemberEventKind::Override(None) => {
                 (LogKind::Override, "is no longer overridden by an operator".to_owned())
             }

@@ -169,6 +169,15 @@ async fn member(
             )?;
             "out_of_memory"
         }
+        MemberEventKind::MemoryChanged => {
+            run!(
+                connection,
+                "UPDATE worker SET oom_cap = NULL WHERE job_id = $1 AND worker = $2",
+                job_id,
+                worker
+            )?;
+            return Ok(());
+        }
         MemberEventKind::Override(wanted) => {
             run!(
                 connection,
