@@ -59,6 +59,16 @@ impl LoadedState {
             self.state.members.renew_all(now_unix_ms);
         }
     }
+
+    /// Whether the state is equal to the stored one.
+    pub fn is_certain(&self) -> bool {
+        !self.in_doubt
+    }
+
+    /// The leases of its workers.
+    pub fn leases(&self) -> Leases {
+        Leases::of(&self.state, self.locked_unix_ms)
+    }
 }
 
 /// Exclusive access to the state of a job.
@@ -71,13 +81,6 @@ pub(super) struct StateGuard<'a> {
 impl Drop for StateGuard<'_> {
     fn drop(&mut self) {
         self.job.state_memory.set(self.held.state.bytes() + self.job.live.bytes());
-    }
-}
-
-impl LoadedState {
-    /// Whether the state is equal to the stored one.
-    pub fn is_certain(&self) -> bool {
-        !self.in_doubt
     }
 }
 

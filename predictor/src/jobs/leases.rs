@@ -17,15 +17,15 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// The leases in the state of a job, which is removed from memory.
-    pub fn of(state: &JobState, now_unix_ms: i64) -> Self {
+    /// The leases in the state of a job, which is removed from memory. They were checked at `checked_ms`.
+    pub fn of(state: &JobState, checked_ms: i64) -> Self {
         let live = state.members.all().iter().filter(|member| member.state == State::Live);
         let renewed = |member: &Member<WorkerId>| (member.id.clone(), member.last_seen_ms);
         Self {
             renewed_ms: live.map(renewed).collect(),
             others_ms: None,
             lease_ms: state.lease_ms(),
-            checked_ms: now_unix_ms,
+            checked_ms,
         }
     }
 

@@ -6,7 +6,6 @@ use evenstep_protocol::JobId;
 use evenstep_store::StoreError;
 
 use super::job::Job;
-use super::leases::Leases;
 use super::refit::model_changes;
 use super::registry::Jobs;
 
@@ -60,7 +59,7 @@ impl Job {
         let Ok(mut slot) = self.held().try_lock() else { return false };
         // A state in doubt is read from the store anyway, which also decides on the leases.
         let Some(held) = slot.take_if(|held| held.is_certain()) else { return false };
-        self.rest(Leases::of(&held.state, self.now_unix_ms()));
+        self.rest(held.leases());
         let learned = held.state.models.observations();
         let is_stored = learned == self.fits().stored_observations();
         let job_id = self.id().clone();

@@ -19,6 +19,8 @@ mod membership;
 
 mod leases;
 
+mod memory;
+
 mod refusals;
 
 mod telemetry;

@@ -1,22 +1,17 @@
 //! The budget for memory: states and responses are removed, and nothing that a client sees changes.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::thread;
 
-use evenstep_protocol::{JobSpec, JobsView};
+use evenstep_protocol::JobSpec;
 use evenstep_tests::Client;
 use evenstep_tests::wait::until;
+use serde_json::Value;
 
-use crate::support::{Service, allocate_request, allocate_request_with_reports, join_all};
+use crate::support::{Service, allocate_request, allocate_request_with_reports, join_all, metric};
 
 const MIB: f64 = 1048576.0;
 const SPEEDS: [f64; 4] = [100.0, 120.0, 150.0, 200.0];
-
-fn metric(client: &Client, name: &str) -> f64 {
-    let text = client.get("/metrics").body;
-    let values = text.lines().filter(|line| line.split(['{', ' ']).next() == Some(name));
-    values.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
-}
 
 fn used(client: &Client) -> f64 {
     metric(client, "evenstep_job_memory_bytes")
@@ -45,7 +40,7 @@ fn a_small_budget_changes_no_response() {
             assert_eq!(reply.status, 200, "{reply:?}");
             assert_eq!(reply.body, large.client.allocate(&request).body, "{number} {iteration}");
             // A request removes states before it loads its own, so one job can be above the budget.
-            assert!(used(&small.client) < 1.25 * MIB, "{} bytes", used(&small.client));
+            assert!(used(&small.client) < 1.5 * MIB, "{} bytes", used(&small.client));
             seen.insert((number, iteration), reply.body);
         }
     }
@@ -55,7 +50,40 @@ fn a_small_budget_changes_no_response() {
         assert_eq!(small.client.allocated(&job(*number), *iteration).body, *body);
         assert_eq!(small.client.allocate(&allocate_request(&job(*number), 4, *iteration)).body, *body);
     }
-    until("memory within the budget", || used(&small.client) <= MIB);
+    until("the memory is within the budget", || (used(&small.client) <= MIB).then_some(()));
+}
+
+/// Ranks that request the same iterations at the same time, of jobs that do not fit into the budget together.
+#[test]
+fn an_iteration_has_one_allocation_while_states_are_removed() {
+    const JOBS: usize = 3;
+    const WORKERS: usize = 24;
+    let service = Service::start_with(&["--refit-interval-s=86400", "--memory-budget=1MiB"]);
+    let job = |number: usize| format!("job-{number}");
+    for number in 0..JOBS {
+        service.client.put_job(&job(number), &JobSpec::new(64 * WORKERS as u64));
+        join_all(&service.client, &job(number), WORKERS);
+    }
+    let rank = |rank: usize| {
+        let client = service.predictor.client();
+        let mut seen = Vec::new();
+        for iteration in 0..10 {
+            for number in 0..JOBS {
+                let speeds: Vec<f64> = (0..WORKERS).map(|worker| 50.0 + (worker * 7 + rank) as f64).collect();
+                let job = job((number + rank) % JOBS);
+                let request = allocate_request_with_reports(&job, WORKERS as u64, iteration, &speeds);
+                seen.push(((job, iteration), client.allocate(&request).body));
+            }
+        }
+        seen.sort();
+        seen
+    };
+    let seen: Vec<_> = thread::scope(|scope| {
+        let ranks: Vec<_> = (0..4).map(|number| scope.spawn(move || rank(number))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    assert!(seen.iter().all(|other| *other == seen[0]), "two ranks saw different allocations");
+    assert!(metric(&service.client, "evenstep_job_states_removed_total") > 0.0);
 }
 
 /// Lists 200 stored jobs after a restart without loading any.
@@ -71,10 +99,12 @@ fn the_list_of_jobs_loads_none() {
             assert_eq!(service.client.allocate(&allocate_request(&job, 2, iteration)).status, 200);
         }
     }
-    let before: JobsView = service.client.get("/v1/jobs").json();
+    let before: Value = service.client.get("/v1/jobs").json();
     service.kill_and_restart();
-    let after: JobsView = service.client.get("/v1/jobs").json();
+    let after: Value = service.client.get("/v1/jobs").json();
     assert_eq!(after, before);
-    assert_eq!((after.jobs.len(), after.jobs[0].next_iteration, after.jobs[0].live_workers), (JOBS, 2, 2));
+    let first = &after["jobs"][0];
+    assert_eq!((&first["next_iteration"], &first["live_workers"]), (&2.into(), &2.into()));
+    assert_eq!(after["jobs"].as_array().unwrap().len(), JOBS);
     assert_eq!(metric(&service.client, "evenstep_jobs_in_memory"), 0.0);
 }

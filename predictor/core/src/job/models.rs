@@ -20,7 +20,7 @@ use crate::series::Observation;
 const CLAIM_BUSY_S: f64 = 2e-5;
 
 /// Approximate memory of the models of one worker, in bytes.
-const MODEL_BYTES: u64 = 32 << 10;
+const MODEL_BYTES: u64 = 56 << 10;
 
 /// The forecaster of a job and the models of its workers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
