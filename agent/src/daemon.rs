@@ -1,6 +1,6 @@
 //! The daemon: a sampling thread, a sending thread, and the local HTTP API.
 
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use evenstep_observability::serve::{self, Healthy};
 use evenstep_observability::{Gather, otlp};
+use evenstep_server::{Connections, Limits};
 
 use crate::clock::unix_ms;
 use crate::config::Config;
@@ -23,6 +24,8 @@ use crate::spool::{SampleIdentity, Spool, SpoolError};
 use crate::uplink::{Uplink, UplinkState};
 use crate::watch::WatchList;
 
+/// Maximum number of open connections to the local HTTP API.
+const CONNECTIONS_MAX: usize = 256;
 /// Maximum time that a shutdown waits for the sampler and the uplink.
 pub const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 
@@ -155,8 +158,12 @@ pub async fn run(
     });
     // Ends without waiting for open requests: responses take no longer than a reading, and a client that
     // keeps a connection open must not delay the shutdown.
+    let router = local::router(shared, gather.clone());
+    let limits = Limits { per_address: CONNECTIONS_MAX, ..Limits::new(CONNECTIONS_MAX) };
+    let serve_local =
+        evenstep_server::serve(listener, router, limits, Connections::default(), std::future::pending());
     let served = tokio::select! {
-        served = axum::serve(listener, local::router(shared, gather.clone())).into_future() => served,
+        () = serve_local => Ok(()),
         served = serve_metrics(scraped, gather, healthy) => served,
         () = shutdown => Ok(()),
     };
@@ -185,7 +192,7 @@ fn listen(option: &'static str, address: SocketAddr) -> Result<TcpListener, Agen
 /// Serves scrapers if a metrics listener is configured.
 async fn serve_metrics(listener: Option<TcpListener>, gather: Gather, healthy: Healthy) -> io::Result<()> {
     match listener {
-        Some(listener) => serve::serve(listener, gather, healthy).await,
+        Some(listener) => serve::serve(listener, gather, healthy, std::future::pending()).await,
         None => std::future::pending().await,
     }
 }

@@ -2,23 +2,20 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 
 use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use evenstep_server::{Connections, Limits};
+use tokio::sync::oneshot;
 
 use crate::Gather;
 use crate::metrics;
 
-/// Maximum number of concurrent connections; more connections wait. A scraper uses one.
+/// Maximum number of open connections. A scraper uses one.
 const CONNECTIONS_MAX: usize = 32;
 
 /// Health check of the program. The error is the reason why it is unhealthy.
@@ -35,15 +32,21 @@ pub fn answer(gather: &Gather) -> Response {
     }
 }
 
-/// Serves requests on `listener` without end.
+/// Serves requests on `listener` until `stop` completes.
 ///
 /// # Errors
 /// If the listener cannot be used.
-pub async fn serve(listener: TcpListener, gather: Gather, healthy: Healthy) -> io::Result<()> {
+pub async fn serve(
+    listener: TcpListener,
+    gather: Gather,
+    healthy: Healthy,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let listener = LimitedListener { listener, permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
-    axum::serve(listener, router(gather, healthy)).await
+    let limits = Limits { per_address: CONNECTIONS_MAX, ..Limits::new(CONNECTIONS_MAX) };
+    evenstep_server::serve(listener, router(gather, healthy), limits, Connections::default(), stop).await;
+    Ok(())
 }
 
 fn router(gather: Gather, healthy: Healthy) -> Router {
@@ -77,14 +80,13 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel::<()>();
         let run = move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    served = serve(listener, gather, healthy) => if let Err(error) = served {
-                        tracing::error!(%error, "cannot serve metrics any longer");
-                    },
-                    _ = stopped => {}
-                }
-            });
+            let stopped = async {
+                // An error means that the server was dropped.
+                let _ = stopped.await;
+            };
+            if let Err(error) = runtime.block_on(serve(listener, gather, healthy, stopped)) {
+                tracing::error!(%error, "cannot serve metrics");
+            }
         };
         let thread = std::thread::Builder::new().name("metrics".into()).spawn(run)?;
         Ok(Self { address, stop: Some(stop), thread: Some(thread) })
@@ -102,62 +104,6 @@ impl Drop for Server {
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread that serves metrics panicked");
         }
-    }
-}
-
-/// A listener with a maximum number of concurrent connections.
-struct LimitedListener {
-    listener: tokio::net::TcpListener,
-    permits: Arc<Semaphore>,
-}
-
-impl axum::serve::Listener for LimitedListener {
-    type Io = Connection;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Connection, SocketAddr) {
-        // The semaphore is never closed. If it were, connections would be unlimited.
-        let permit = self.permits.clone().acquire_owned().await.ok();
-        let (stream, address) = axum::serve::Listener::accept(&mut self.listener).await;
-        (Connection { stream, _permit: permit }, address)
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
-/// A connection that releases its permit when it is dropped.
-struct Connection {
-    stream: TcpStream,
-    _permit: Option<OwnedSemaphorePermit>,
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 
@@ -187,9 +133,9 @@ mod tests {
         assert_eq!((status, text.lines().last()), (200, Some("evenstep_workers 4")));
         assert_eq!(get(&server, "/healthz"), (503, "asleep\n".into()));
         assert_eq!(get(&server, "/sample").0, 404);
-        // Idle connections do not block others while permits are available.
+        // Idle connections make room for others.
         let silent: Vec<_> =
-            (1..CONNECTIONS_MAX).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
+            (0..2 * CONNECTIONS_MAX).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
         assert_eq!(get(&server, "/metrics").0, 200);
         let address = server.address();
         drop(server);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use evenstep_observability::otlp::Otlp;
+use evenstep_server::{Connections, Limits};
 use evenstep_store::{Address, Sharing, Store};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -24,8 +25,8 @@ use crate::retention::{self, Keep, RetentionStats};
 /// Interval at which leases are checked, in addition to the check in every request. A job whose state is not
 /// checked for half a lease, at least 0.5 s, gives its workers new leases, so this must be shorter.
 const LEASE_TICK: Duration = Duration::from_millis(200);
-/// Time that a shutdown waits for requests in flight.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time that a shutdown waits for the store to close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running service, see [`App::serve`].
 pub type Serving = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
@@ -65,7 +66,7 @@ impl App {
         }
         // Bound before the store is opened: a bound address proves that an earlier process no longer serves,
         // so this one can take over.
-        let listener = TcpListener::bind(config.listen).await;
+        let listener = evenstep_server::bind(config.listen);
         let listener = listener.with_context(|| format!("listening on {}", config.listen))?;
         let address = listener.local_addr()?;
         if config.url.is_none() && matches!(place, Address::Postgres(_)) && address.ip().is_unspecified() {
@@ -118,10 +119,10 @@ impl App {
 
     async fn run(self, stop: Pin<Box<dyn Future<Output = ()> + Send>>) -> anyhow::Result<()> {
         let (drain, draining) = watch::channel(false);
-        let (drained, mut drain_begun) = watch::channel(false);
         let record = RetentionStats::new(&self.keep);
         let (pool, meter) = (Pool::new(self.refit_threads), Meter::default());
-        let gather = metrics::gather(&self.jobs, &pool, &meter);
+        let connections = Connections::default();
+        let gather = metrics::gather(&self.jobs, &pool, &meter, &connections);
         let mut otlp = self.otlp;
         if let Some(otlp) = &mut otlp {
             let clock = self.clock.clone();
@@ -157,18 +158,8 @@ impl App {
             drain.send_replace(true);
             // Before anything else, so that other predictors serve the jobs while this one shuts down.
             leaving.resign().await;
-            drained.send_replace(true);
         };
-        let serving = axum::serve(self.listener, router(api)).with_graceful_shutdown(stopping);
-        let timed_out = async {
-            // `stopping` owns the sender: an error here means that serving has already ended.
-            let _ = drain_begun.wait_for(|drained| *drained).await;
-            tokio::time::sleep(DRAIN_TIMEOUT).await;
-        };
-        tokio::select! {
-            served = serving => served?,
-            () = timed_out => tracing::warn!(?DRAIN_TIMEOUT, "requests still in flight were aborted"),
-        }
+        evenstep_server::serve(self.listener, router(api), Limits::of_process(), connections, stopping).await;
         for task in [leases, refits, retention, lease] {
             task.abort();
             drop(task.await);
@@ -179,7 +170,7 @@ impl App {
         // The last registry owns the last sender of the writer's queue. Dropping it makes the writer commit
         // its queue and close the file.
         drop(self.jobs);
-        if tokio::time::timeout(DRAIN_TIMEOUT, self.writer).await.is_err() {
+        if tokio::time::timeout(CLOSE_TIMEOUT, self.writer).await.is_err() {
             tracing::warn!("the store did not close in time; all allocations that were returned are durable");
         }
         Ok(())

@@ -6,13 +6,16 @@ use evenstep_observability::Gather;
 use evenstep_observability::metrics::prometheus::process_collector::ProcessCollector;
 use evenstep_observability::metrics::{Family, collect};
 
+use evenstep_server::Connections;
+
 use crate::http::Meter;
 use crate::jobs::{Jobs, Pool};
 
 /// Returns the function that collects all metrics. It holds weak references, so that exporters do not keep a
 /// closed registry alive.
-pub fn gather(jobs: &Arc<Jobs>, pool: &Pool, meter: &Meter) -> Gather {
+pub fn gather(jobs: &Arc<Jobs>, pool: &Pool, meter: &Meter, connections: &Connections) -> Gather {
     let (jobs, pool, meter): (Weak<Jobs>, _, _) = (Arc::downgrade(jobs), pool.clone(), meter.clone());
+    let connections = connections.clone();
     let process = ProcessCollector::for_self();
     Arc::new(move || {
         let mut families = [pool.families(), meter.families()].concat();
@@ -23,6 +26,14 @@ pub fn gather(jobs: &Arc<Jobs>, pool: &Pool, meter: &Meter) -> Gather {
         let mut build = Family::gauge("evenstep_build_info", "Version of the running predictor.");
         build.add([("version", env!("CARGO_PKG_VERSION"))], 1.0);
         families.extend(build.done());
+        let mut open = Family::gauge("evenstep_http_connections", "Open HTTP connections.");
+        open.add([], connections.open() as f64);
+        let mut refused = Family::counter(
+            "evenstep_http_connections_refused_total",
+            "HTTP connections closed at once because a limit was reached.",
+        );
+        refused.add([], connections.refused() as f64);
+        families.extend(open.done().into_iter().chain(refused.done()));
         collect(&mut families, &process, []);
         families.sort_by(|a, b| a.name().cmp(b.name()));
         // A metric with labels that never occurred has a name and no series.

@@ -1,83 +1,109 @@
-//! Admission control: bounds the bytes of all request bodies in flight, and so the memory they take.
+//! Admission control: reads request bodies, and bounds the bytes of all bodies in memory.
 //!
 //! Telemetry has a separate limit and is rejected with 429 if that is reached; agents keep their samples and
 //! retry. All other requests wait for their own limit, so that a flood of telemetry does not block
 //! `/allocate`.
 
 mod pace;
+mod read;
+mod room;
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use axum::body::{Body, HttpBody};
+use axum::body::HttpBody;
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
-use http_body_util::BodyExt;
-use tokio::sync::Semaphore;
+use axum::response::Response;
+use evenstep_observability::metrics::Family;
+use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 
 use super::BODY_BYTES_MAX;
 use super::problem::ErrorResponse;
 use pace::RetryEstimator;
+pub use read::discard;
+use read::{Unread, read};
+use room::{ByteLimit, Full, Room};
 
-/// Limit of telemetry bytes in flight: being read, waiting for the store, or being written.
+/// Limit of telemetry bytes in flight: arrived, waiting for the store, or being written.
 const TELEMETRY_BYTES_MAX: usize = 64 << 20;
 /// Limit of the bytes of all other bodies in flight.
 const OTHERS_BYTES_MAX: usize = 64 << 20;
-/// Bytes that the smallest request counts for. With it, telemetry and other requests can each take half of
-/// the requests in flight.
+/// Bytes that the smallest complete request counts for. It bounds the number of requests that are handled at once.
 const REQUEST_BYTES_MIN: usize = 128 << 10;
-/// Bytes per semaphore permit.
-const UNIT_BYTES: usize = 1 << 10;
+/// Time that a request other than telemetry waits for memory while its body arrives. Requests that wait hold the memory of
+/// the part that has arrived, so a longer wait could block all of them.
+const BODY_PATIENCE: Duration = Duration::from_secs(1);
+/// Time that such a request waits to be handled. The time limit of the whole request is shorter.
+const TURN_PATIENCE: Duration = Duration::from_secs(60);
 
-/// A limit of bytes.
-#[derive(Debug)]
-struct ByteLimit {
-    free: Arc<Semaphore>,
-    bytes_max: usize,
+/// The limits of both kinds of requests.
+#[derive(Debug, Clone)]
+pub struct Admission {
+    /// Admission of telemetry.
+    pub telemetry: Arc<Telemetry>,
+    /// Admission of all other requests.
+    pub others: Arc<OtherRequests>,
 }
 
-impl ByteLimit {
-    fn of(bytes_max: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(bytes_max / UNIT_BYTES)), bytes_max }
+impl Admission {
+    /// Limits that nothing has used yet.
+    pub fn new() -> Self {
+        Self { telemetry: Telemetry::new(), others: OtherRequests::new() }
     }
 
-    fn bytes_in_flight(&self) -> usize {
-        self.bytes_max - self.free.available_permits() * UNIT_BYTES
+    /// The metric of the bytes in memory.
+    pub fn families(&self) -> Option<MetricFamily> {
+        let mut bytes = Family::gauge("evenstep_http_body_bytes", "Bytes of request bodies in memory.");
+        bytes.add([("kind", "telemetry")], self.telemetry.limit.bytes_in_flight() as f64);
+        bytes.add([("kind", "other")], self.others.0.bytes_in_flight() as f64);
+        bytes.done()
     }
 }
 
 /// Admission of telemetry.
 #[derive(Debug)]
 pub struct Telemetry {
-    room: ByteLimit,
+    limit: ByteLimit,
     pace: Mutex<RetryEstimator>,
 }
 
 impl Telemetry {
-    pub fn new() -> Arc<Self> {
+    fn new() -> Arc<Self> {
         Arc::new(Self {
-            room: ByteLimit::of(TELEMETRY_BYTES_MAX),
+            limit: ByteLimit::of(TELEMETRY_BYTES_MAX),
             pace: Mutex::new(RetryEstimator::new(Instant::now())),
         })
     }
 
-    fn pace(&self) -> std::sync::MutexGuard<'_, RetryEstimator> {
+    fn pace(&self) -> MutexGuard<'_, RetryEstimator> {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The rejection if the limit is reached.
+    fn busy(&self, bytes: usize) -> ErrorResponse {
+        let seconds = self.pace().refuse(bytes, self.limit.bytes_in_flight(), Instant::now());
+        let detail = format!(
+            "{TELEMETRY_BYTES_MAX} bytes of telemetry are in flight: it arrives faster than the store can write; nothing was stored, retry later"
+        );
+        ErrorResponse::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Too many requests", detail)
+            .retry_after(seconds)
     }
 }
 
 /// Admits telemetry if its body fits within the limit. Otherwise rejects it without keeping the body.
 pub async fn telemetry(State(door): State<Arc<Telemetry>>, request: Request, next: Next) -> Response {
+    let mut room = door.limit.room();
     let bytes = bytes_of(&request);
-    let Ok(_room) = door.room.free.clone().try_acquire_many_owned(units(bytes)) else {
-        let seconds = door.pace().refuse(bytes, door.room.bytes_in_flight(), Instant::now());
-        return reject(request, seconds).await;
-    };
-    let response = next.run(request).await;
-    door.pace().done(bytes, Instant::now());
-    response
+    match admit(request, &mut room, Duration::ZERO, Duration::ZERO).await {
+        Ok(request) => {
+            let response = next.run(request).await;
+            door.pace().done(bytes, Instant::now());
+            response
+        }
+        Err(unread) => unread.response(|| door.busy(bytes)),
+    }
 }
 
 /// Admission of all other requests.
@@ -85,52 +111,38 @@ pub async fn telemetry(State(door): State<Arc<Telemetry>>, request: Request, nex
 pub struct OtherRequests(ByteLimit);
 
 impl OtherRequests {
-    pub fn new() -> Arc<Self> {
+    fn new() -> Arc<Self> {
         Arc::new(Self(ByteLimit::of(OTHERS_BYTES_MAX)))
     }
 }
 
-/// Waits until the body of a request fits within the limit, then admits it.
+/// Waits until a request fits within the limit, then admits it.
 pub async fn others(State(door): State<Arc<OtherRequests>>, request: Request, next: Next) -> Response {
-    let room = door.0.free.clone().acquire_many_owned(units(bytes_of(&request))).await;
-    // The semaphore is never closed.
-    let Ok(_room) = room else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
-    next.run(request).await
+    let mut room = door.0.room();
+    match admit(request, &mut room, BODY_PATIENCE, TURN_PATIENCE).await {
+        Ok(request) => next.run(request).await,
+        Err(unread) => unread.response(|| {
+            let detail = format!("{OTHERS_BYTES_MAX} bytes of requests are in flight; retry later");
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            ErrorResponse::new(status, "busy", "Too many requests", detail).retry_after(1)
+        }),
+    }
 }
 
-/// The bytes that a request counts for: the size of its body, or the size limit if its length is unknown.
+/// Reads a request, and holds at least the bytes of the smallest complete one.
+async fn admit(
+    request: Request,
+    room: &mut Room,
+    body_patience: Duration,
+    turn_patience: Duration,
+) -> Result<Request, Unread> {
+    let request = read(request, room, body_patience).await?;
+    let turn = room.grow(REQUEST_BYTES_MIN, turn_patience).await;
+    turn.map(|()| request).map_err(|Full| Unread::Full { discarded: true })
+}
+
+/// The bytes that a request counts for if it is rejected: the size of its body, or the size limit if its length is unknown.
 fn bytes_of(request: &Request) -> usize {
     let length = request.body().size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
     length.unwrap_or(BODY_BYTES_MAX).clamp(REQUEST_BYTES_MIN, BODY_BYTES_MAX)
-}
-
-fn units(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX)
-}
-
-/// Rejects a request with 429. A body of a known and allowed length is read and dropped, so that the
-/// connection stays open and the client receives the response. A client that expects `100 Continue` does not
-/// get it.
-async fn reject(request: Request, seconds: u64) -> Response {
-    let detail = format!(
-        "{TELEMETRY_BYTES_MAX} bytes of telemetry are in flight: it arrives faster than the store can write; nothing was stored, retry later"
-    );
-    let refusal = ErrorResponse::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Too many requests", detail);
-    let refusal = refusal.retry_after(seconds);
-    let waits = request.headers().contains_key(header::EXPECT);
-    let length = request.body().size_hint().exact();
-    if waits || length.is_none_or(|bytes| bytes > BODY_BYTES_MAX as u64) {
-        return refusal.body_unread().into_response();
-    }
-    match read_past(request.into_body()).await {
-        Ok(()) => refusal.into_response(),
-        Err(_) => refusal.body_unread().into_response(),
-    }
-}
-
-async fn read_past(mut body: Body) -> Result<(), axum::Error> {
-    while let Some(piece) = body.frame().await {
-        drop(piece?);
-    }
-    Ok(())
 }

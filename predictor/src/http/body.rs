@@ -4,15 +4,15 @@
 use axum::body::Bytes;
 use std::fmt::Display;
 
-use axum::extract::rejection::{BytesRejection, FailedToBufferBody, PathRejection, QueryRejection};
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use evenstep_protocol::Readings;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
-use super::BODY_BYTES_MAX;
 use super::problem::ErrorResponse;
+use super::strict::{self, Strict};
 
 /// Largest integer in a request. Every JSON reader represents it exactly, and so does the store.
 pub const INTEGER_MAX: u64 = 1 << 53;
@@ -31,7 +31,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     async fn from_request(request: Request, state: &S) -> Result<Self, ErrorResponse> {
         let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
         // Tracking the path takes as long as parsing, so it is only done after an error.
-        serde_json::from_slice(&bytes).map(Self).map_err(|error| locate::<T>(&bytes, &error))
+        strict::from_slice(&bytes).map(Self).map_err(|error| locate::<T>(&bytes, &error))
     }
 }
 
@@ -51,37 +51,24 @@ impl<S: Send + Sync> FromRequest<S> for Text {
     }
 }
 
-/// Finds the path at which a JSON error occurred.
+/// Maps a JSON error to a response with the path at which it occurred: 400 if the text is incomplete or not
+/// JSON, 422 if its shape is wrong.
 pub fn locate<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> ErrorResponse {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    match serde_path_to_error::deserialize::<_, T>(&mut reader) {
-        Ok(_) => refuse("the end", error),
-        Err(located) => refuse(&located.path().to_string(), error),
-    }
-}
-
-fn unreadable(rejection: BytesRejection) -> ErrorResponse {
-    match rejection {
-        BytesRejection::FailedToBufferBody(FailedToBufferBody::LengthLimitError(_)) => {
-            let detail = format!("the body exceeds {BODY_BYTES_MAX} bytes; send it in parts");
-            ErrorResponse::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "Body too large", detail)
-                .body_unread()
-        }
-        other => {
-            ErrorResponse::new(StatusCode::BAD_REQUEST, "malformed", "Unreadable body", other.body_text())
-                .body_unread()
-        }
-    }
-}
-
-/// Maps a JSON error to a response: 400 if the text is incomplete or not JSON, 422 if its shape is wrong.
-fn refuse(path: &str, error: &serde_json::Error) -> ErrorResponse {
+    let located = serde_path_to_error::deserialize::<_, T>(Strict(&mut reader)).err();
+    let path = located.map_or_else(|| "the end".to_owned(), |located| located.path().to_string());
     let detail = format!("{path}: {error}");
-    if error.is_data() {
-        ErrorResponse::invalid(detail)
-    } else {
-        ErrorResponse::new(StatusCode::BAD_REQUEST, "malformed", "Not JSON", detail)
+    // serde_json counts a key that is no number as an error of syntax.
+    if error.is_data() || serde_json::from_slice::<IgnoredAny>(bytes).is_ok() {
+        return ErrorResponse::invalid(detail);
     }
+    ErrorResponse::new(StatusCode::BAD_REQUEST, "malformed", "Not JSON", detail)
+}
+
+/// The response to a body that failed after it was admitted. Admission has read it, so this does not happen.
+#[expect(clippy::needless_pass_by_value, reason = "the signature that `map_err` requires")]
+fn unreadable(rejection: BytesRejection) -> ErrorResponse {
+    ErrorResponse::new(StatusCode::BAD_REQUEST, "malformed", "Unreadable body", rejection.body_text())
 }
 
 /// Parameters in the path.
@@ -93,7 +80,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ErrorResponse> {
         let refused = |rejection: PathRejection| {
-            ErrorResponse::invalid(format!("in the path: {}", rejection.body_text())).body_unread()
+            ErrorResponse::invalid(format!("in the path: {}", rejection.body_text()))
         };
         Path::from_request_parts(parts, state).await.map(|Path(value)| Self(value)).map_err(refused)
     }
@@ -108,7 +95,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for InQuery<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ErrorResponse> {
         let refused = |rejection: QueryRejection| {
-            ErrorResponse::invalid(format!("in the query: {}", rejection.body_text())).body_unread()
+            ErrorResponse::invalid(format!("in the query: {}", rejection.body_text()))
         };
         Query::from_request_parts(parts, state).await.map(|Query(value)| Self(value)).map_err(refused)
     }

@@ -14,7 +14,7 @@ use super::problem::ErrorResponse;
 use crate::jobs::WORKERS_MAX;
 
 /// The largest global batch.
-const GLOBAL_BATCH_MAX: u64 = 1 << 31;
+pub const GLOBAL_BATCH_MAX: u64 = 1 << 31;
 /// Upper limit of leases and cooldowns: one day.
 const LEASE_S_MAX: f64 = 86_400.0;
 /// Upper limit of the retention of a job's raw history: three centuries.

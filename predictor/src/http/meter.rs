@@ -12,6 +12,8 @@ use evenstep_observability::metrics::{collect, counters, histograms};
 use tracing::Instrument;
 use tracing::field::Empty;
 
+use super::admission::Admission;
+
 /// Histogram buckets of `POST /allocate`, in seconds.
 const ALLOCATES_S: &[f64] = &[
     0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0, 5.0,
@@ -27,6 +29,8 @@ pub struct Meter {
     allocates: HistogramVec,
     samples: IntCounterVec,
     rejected: IntCounterVec,
+    /// Admission of requests.
+    pub admission: Admission,
 }
 
 impl Default for Meter {
@@ -49,14 +53,14 @@ impl Default for Meter {
             allocates.with_label_values(&[answer]);
         }
         let requests = counters("evenstep_http_requests_total", "Requests.", &["route", "status"]);
-        Self { requests, allocates, samples, rejected }
+        Self { requests, allocates, samples, rejected, admission: Admission::new() }
     }
 }
 
 impl Meter {
     /// The metric families.
     pub fn families(&self) -> Vec<MetricFamily> {
-        let mut families = Vec::new();
+        let mut families: Vec<MetricFamily> = self.admission.families().into_iter().collect();
         collect(&mut families, &self.allocates, []);
         for counted in [&self.requests, &self.samples, &self.rejected] {
             collect(&mut families, counted, []);

@@ -18,6 +18,7 @@ mod plan;
 mod problem;
 mod reports;
 mod store;
+mod strict;
 mod telemetry;
 mod views;
 mod workers;
@@ -33,12 +34,10 @@ use axum::{BoxError, Router};
 use evenstep_observability::Gather;
 use tokio::sync::{Mutex, watch};
 use tower::ServiceBuilder;
-use tower::limit::GlobalConcurrencyLimitLayer;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::jobs::Jobs;
 use crate::retention::RetentionStats;
-use admission::{OtherRequests, Telemetry};
 pub use live::Streams;
 pub use meter::Meter;
 pub use operator::Token;
@@ -46,8 +45,6 @@ pub use plan::Plans;
 
 /// Size limit of a request body, in bytes. An allocation request with the reports of 10,000 workers fits.
 pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Limit of requests in flight. Further connections wait in the listener's queue.
-const REQUESTS_MAX: usize = 1024;
 /// Time limit of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -89,12 +86,12 @@ pub fn router(api: Api) -> Router {
         .merge(live::router())
         .merge(reports::router())
         .merge(plan::router())
-        .layer(from_fn_with_state(OtherRequests::new(), admission::others))
+        .layer(from_fn_with_state(api.meter.admission.others.clone(), admission::others))
         .merge(health::router())
         .merge(metrics::router())
         .merge(
             telemetry::router()
-                .layer(from_fn_with_state(Telemetry::new(), admission::telemetry))
+                .layer(from_fn_with_state(api.meter.admission.telemetry.clone(), admission::telemetry))
                 .layer(from_fn_with_state(api.meter.clone(), meter::rejections)),
         )
         .split_for_parts();
@@ -107,7 +104,8 @@ pub fn router(api: Api) -> Router {
         .method_not_allowed_fallback(problem::wrong_method)
         .with_state(api)
         .layer(axum::middleware::from_fn(problem::set_redirect_location))
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        // Admission bounds bodies.
+        .layer(DefaultBodyLimit::disable())
         .layer(
             ServiceBuilder::new()
                 .layer(HandleErrorLayer::new(|_: BoxError| problem::timed_out(REQUEST_TIMEOUT)))
@@ -115,5 +113,4 @@ pub fn router(api: Api) -> Router {
         )
         .layer(CatchPanicLayer::custom(problem::panicked))
         .layer(counting)
-        .layer(GlobalConcurrencyLimitLayer::new(REQUESTS_MAX))
 }

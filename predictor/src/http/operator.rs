@@ -69,7 +69,6 @@ impl FromRequestParts<Api> for Operator {
         }
         let detail =
             "this request requires the operator token of the service; send Authorization: Bearer TOKEN";
-        Err(ErrorResponse::new(StatusCode::UNAUTHORIZED, "not-operator", "Not an operator", detail)
-            .body_unread())
+        Err(ErrorResponse::new(StatusCode::UNAUTHORIZED, "not-operator", "Not an operator", detail))
     }
 }

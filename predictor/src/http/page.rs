@@ -8,6 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{OriginalUri, Path};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -71,7 +72,7 @@ pub fn router() -> Router<Api> {
         get(move |headers: HeaderMap, OriginalUri(uri): OriginalUri| async move {
             match files.get(path) {
                 Some(file) => file.answer(&headers),
-                None => problem::unknown_path(uri).await.into_response(),
+                None => problem::unknown_path(uri, Body::empty()).await.into_response(),
             }
         })
     };
@@ -79,7 +80,7 @@ pub fn router() -> Router<Api> {
     let file = move |headers: HeaderMap, Path(path): Path<String>, OriginalUri(uri): OriginalUri| async move {
         match files.get(path.as_str()) {
             Some(file) => file.answer(&headers),
-            None => problem::unknown_path(uri).await.into_response(),
+            None => problem::unknown_path(uri, Body::empty()).await.into_response(),
         }
     };
     // Relative, for a proxy that serves the predictor below a path.

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
@@ -10,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use evenstep_protocol::{PROBLEM_CONTENT_TYPE, Problem};
 use evenstep_store::{Fault, StoreError};
 
+use super::admission::discard;
 use crate::jobs::JobError;
 
 /// Seconds after which a client may retry if a job is paused or the store is busy.
@@ -176,16 +178,18 @@ pub async fn set_redirect_location(request: Request, next: Next) -> Response {
 }
 
 /// The response to an unknown path: 404.
-pub async fn unknown_path(uri: Uri) -> ErrorResponse {
+pub async fn unknown_path(uri: Uri, body: Body) -> ErrorResponse {
+    discard(body).await;
     let detail = format!("path {} does not exist; /docs lists all paths", uri.path());
-    ErrorResponse::new(StatusCode::NOT_FOUND, "unknown-path", "Unknown path", detail).body_unread()
+    ErrorResponse::new(StatusCode::NOT_FOUND, "unknown-path", "Unknown path", detail)
 }
 
 /// The response to a method that the endpoint does not support: 405.
-pub async fn wrong_method(method: Method, uri: Uri) -> ErrorResponse {
+pub async fn wrong_method(method: Method, uri: Uri, body: Body) -> ErrorResponse {
+    discard(body).await;
     let detail =
         format!("path {} does not support {method}; /docs lists the methods it supports", uri.path());
-    ErrorResponse::new(StatusCode::METHOD_NOT_ALLOWED, "wrong-method", "Wrong method", detail).body_unread()
+    ErrorResponse::new(StatusCode::METHOD_NOT_ALLOWED, "wrong-method", "Wrong method", detail)
 }
 
 /// The response to a request that took too long: 503. Its writes may still become durable; repeating the

@@ -13,9 +13,12 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::{INTEGER_MAX, Text, locate, readings, seconds, within};
 use super::problem::ErrorResponse;
+use super::strict;
 
 /// Limit of samples in one batch.
 const SAMPLES_MAX: u64 = 1000;
+/// The last millisecond of the year 9999: later times have no standard date text.
+const UNIX_MS_MAX: u64 = 253_402_300_799_999;
 /// Limit of processes or GPUs in one sample.
 const PARTS_MAX: u64 = 256;
 /// Length limit of a boot ID, reason or name, in bytes.
@@ -61,10 +64,10 @@ struct Batch<'a> {
 fn read(text: String) -> Result<TelemetryRows, ErrorResponse> {
     let misread = |error: serde_json::Error| {
         // Parsed again as a whole, for an error that names the path in the body.
-        let error = serde_json::from_str::<TelemetryBatch>(&text).err().unwrap_or(error);
+        let error = strict::from_slice::<TelemetryBatch>(text.as_bytes()).err().unwrap_or(error);
         locate::<TelemetryBatch>(text.as_bytes(), &error)
     };
-    let batch: Batch<'_> = serde_json::from_str(&text).map_err(misread)?;
+    let batch: Batch<'_> = strict::from_slice(text.as_bytes()).map_err(misread)?;
     within("sequence", batch.sequence, 0..=INTEGER_MAX)?;
     within("number of samples", batch.samples.len() as u64, 0..=SAMPLES_MAX)?;
     check_text("boot_id", &batch.boot_id)?;
@@ -73,7 +76,7 @@ fn read(text: String) -> Result<TelemetryRows, ErrorResponse> {
     }
     let mut samples = Vec::with_capacity(batch.samples.len());
     for (at, raw) in batch.samples.iter().enumerate() {
-        let sample: NodeSample = serde_json::from_str(raw.get()).map_err(misread)?;
+        let sample: NodeSample = strict::from_slice(raw.get().as_bytes()).map_err(misread)?;
         check_sample(format_args!("samples[{at}]"), &sample)?;
         // The raw value is a slice of the text; their addresses give its position.
         let begin = raw.get().as_ptr().addr() - text.as_ptr().addr();
@@ -88,7 +91,7 @@ fn check_sample(at: Arguments<'_>, sample: &NodeSample) -> Result<(), ErrorRespo
     within(
         format_args!("{at}.at_unix_ms"),
         u64::try_from(sample.at_unix_ms).unwrap_or(u64::MAX),
-        0..=INTEGER_MAX,
+        0..=UNIX_MS_MAX,
     )?;
     sample.window_s.map_or(Ok(()), |window_s| seconds(format_args!("{at}.window_s"), window_s))?;
     readings(format_args!("{at}.readings"), &sample.readings)?;

@@ -10,7 +10,7 @@ use utoipa_axum::routes;
 
 use super::Api;
 use super::body::{INTEGER_MAX, InPath, Json, within};
-use super::jobs::check_bounds;
+use super::jobs::{GLOBAL_BATCH_MAX, check_bounds};
 use super::operator::Operator;
 use super::problem::ErrorResponse;
 
@@ -137,7 +137,7 @@ async fn set_override(
     Json(wanted): Json<WorkerOverride>,
 ) -> Result<StatusCode, ErrorResponse> {
     check_bounds(wanted.min_local_batch, wanted.max_local_batch)?;
-    within("pinned_local_batch", wanted.pinned_local_batch.unwrap_or(0), 0..=INTEGER_MAX)?;
+    within("pinned_local_batch", wanted.pinned_local_batch.unwrap_or(0), 0..=GLOBAL_BATCH_MAX)?;
     if wanted.paused && wanted.pinned_local_batch.is_some() {
         return Err(ErrorResponse::invalid(
             "paused: a worker with a pinned_local_batch cannot be paused; set only one of them",

@@ -64,8 +64,8 @@ pub fn validate(state: &JobState, request: &AllocateRequest) -> Result<(), JobEr
     Ok(())
 }
 
-/// Checks that the number of costs matches the samples of the iteration, and that costs are present if the
-/// job's reports have costs.
+/// Checks that the number of costs matches the samples of the iteration. A request without costs is planned by
+/// samples, whatever earlier requests and reports contained.
 fn validate_costs(state: &JobState, request: &AllocateRequest) -> Result<(), JobError> {
     let costs = request.cost_per_sample.len() as u64;
     let whole = state.global_batch();
@@ -74,12 +74,6 @@ fn validate_costs(state: &JobState, request: &AllocateRequest) -> Result<(), Job
         return Err(JobError::Invalid(format!(
             "cost_per_sample: {costs} costs for {samples} samples of the iteration; send one cost per sample"
         )));
-    }
-    if costs == 0 && state.models.counts_cost() {
-        return Err(JobError::Invalid(
-            "cost_per_sample: the reports of this job have cost, so each request must have cost_per_sample"
-                .into(),
-        ));
     }
     Ok(())
 }

@@ -86,11 +86,6 @@ impl Models {
         self.workers.get(worker).map_or_else(ChunkCost::default, |known| known.chunks)
     }
 
-    /// Whether the latest reports count costs instead of samples.
-    pub fn counts_cost(&self) -> bool {
-        self.workers.values().any(|worker| worker.counts_cost)
-    }
-
     /// Marks a worker that left and rejoined: its models get less weight.
     pub fn age(&mut self, worker: &WorkerId) {
         self.forecaster.age(worker);

@@ -1,0 +1,60 @@
+//! What a connection is doing, and since when.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::time::Instant;
+
+/// Phase of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// No byte of the next request has arrived.
+    Idle,
+    /// The headers of a request are arriving.
+    Headers,
+    /// A request is being served: from the end of its headers to the end of its response.
+    Serving,
+}
+
+/// The phase of a connection and its start, shared by the parts that see it change.
+#[derive(Debug, Clone)]
+pub struct Activity(Arc<Mutex<(Phase, Instant)>>);
+
+impl Activity {
+    /// A new connection.
+    pub fn new() -> Self {
+        Self(Arc::new(Mutex::new((Phase::Idle, Instant::now()))))
+    }
+
+    /// Returns the phase and its start.
+    pub fn get(&self) -> (Phase, Instant) {
+        *self.lock()
+    }
+
+    /// Bytes have arrived.
+    pub fn received(&self) {
+        let mut activity = self.lock();
+        if activity.0 == Phase::Idle {
+            *activity = (Phase::Headers, Instant::now());
+        }
+    }
+
+    /// The headers of a request have arrived. It is served until the returned guard is dropped.
+    pub fn serve(&self) -> Serving {
+        *self.lock() = (Phase::Serving, Instant::now());
+        Serving(self.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Phase, Instant)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that is being served.
+#[derive(Debug)]
+pub struct Serving(Activity);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        *self.0.lock() = (Phase::Idle, Instant::now());
+    }
+}

@@ -1,0 +1,81 @@
+//! Serves HTTP/1.1 with bounded connections.
+//!
+//! - At most [`Limits::connections`] are open, and at most [`Limits::per_address`] from one IP address. At a limit, the
+//!   connection that has been waiting for a request the longest is closed in favour of a new one. If all of them serve
+//!   requests, the new one is closed.
+//! - A connection without a request, one whose request headers do not arrive in time, and one whose client does not take
+//!   its response are closed.
+//! - A shutdown ends idle connections at once and waits a bounded time for requests.
+//!
+//! Bodies and the duration of requests are the router's own responsibility.
+
+mod activity;
+mod counts;
+mod limits;
+mod open;
+mod socket;
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::time::{Instant, MissedTickBehavior};
+
+pub use counts::Connections;
+pub use limits::Limits;
+use open::Open;
+
+/// Interval at which deadlines are checked.
+const TICK: Duration = Duration::from_millis(500);
+/// Number of connections that may wait to be accepted. The system may allow fewer.
+const BACKLOG: u32 = 4096;
+/// Pause after a failure to accept a connection, such as a lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Binds an address, with room for many clients that connect at once, such as after a restart.
+///
+/// # Errors
+/// If the address cannot be used.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A restart must not wait for the connections of the previous process to expire.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Serves requests until `stop` completes. Then finishes the requests in flight within [`Limits::drain`] and aborts the
+/// remaining ones. When this returns, no task of the server is left.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: Limits,
+    connections: Connections,
+    stop: impl Future<Output = ()>,
+) {
+    let mut open = Open::new(router, limits, connections);
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut stop = std::pin::pin!(stop);
+    loop {
+        tokio::select! {
+            () = &mut stop => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, address)) => open.add(stream, address.ip().to_canonical()),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            () = open.ended() => {}
+            _ = tick.tick() => open.close_late(Instant::now()),
+        }
+    }
+    open.drain(listener).await;
+}
+
+#[cfg(test)]
+mod tests;
