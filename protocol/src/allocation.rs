@@ -226,6 +226,9 @@ pub struct Decision {
     pub kind: DecisionKind,
     /// The reason in words.
     pub reason: String,
+    /// Position in the profile at the start of the job; absent outside the profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<ProfileStep>,
     /// Expected time of the slowest worker with this allocation, in seconds; absent while any worker is
     /// unmeasured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -233,6 +236,16 @@ pub struct Decision {
     /// Expected time of the slowest worker under an even split, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub even_step_time_s: Option<f64>,
+}
+
+/// A position in the profile at the start of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProfileStep {
+    /// Number of the step, from 1.
+    pub step: u64,
+    /// Number of steps.
+    pub of: u64,
 }
 
 /// Kinds of decisions.

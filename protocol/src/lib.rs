@@ -19,7 +19,8 @@ mod telemetry;
 mod view;
 
 pub use allocation::{
-    AllocateRequest, AllocateResponse, Allocation, Decision, DecisionKind, Tail, TailReport, WorkerReport,
+    AllocateRequest, AllocateResponse, Allocation, Decision, DecisionKind, ProfileStep, Tail, TailReport,
+    WorkerReport,
 };
 pub use background::{BackgroundBudget, BackgroundSettings};
 pub use burst_profile::{BurstAllReduce, BurstLayer, BurstNetwork, BurstProfile, CountChange, InvalidChange};

@@ -53,7 +53,7 @@ pub fn stored(stored: StoredSummary) -> JobView {
 
 /// Every worker that ever joined, with its number of reports.
 pub fn workers(state: &JobState, job_id: &JobId, counts: &BTreeMap<String, u64>) -> WorkersView {
-    let (pools, mut stragglers) = (state.pools(), state.stragglers());
+    let (pools, models, mut stragglers) = (state.pools(), state.current_models(), state.stragglers());
     let mut rank = 0;
     let members = state.members.all().iter();
     let workers = members
@@ -73,14 +73,14 @@ pub fn workers(state: &JobState, job_id: &JobId, counts: &BTreeMap<String, u64>)
                 max_local_batch: worker.request.max_local_batch,
                 last_seen_unix_ms: member.last_seen_ms,
                 reports: counts.get(member.id.as_str()).copied().unwrap_or(0),
-                speed_samples_per_s: state.models.forecaster().last_speed(&member.id),
+                speed_samples_per_s: models.forecaster().last_speed(&member.id),
                 claims: worker.request.claims,
                 pool: if live { pools.get(&member.id).copied() } else { None },
                 cap: state
                     .bounds(&member.id)
                     .tightest
                     .map(|(max_local_batch, because)| CapView { max_local_batch, because }),
-                curve: state.models.worker(&member.id).and_then(|known| curve(&known.curve)),
+                curve: models.worker(&member.id).and_then(|known| curve(&known.curve)),
                 straggler: stragglers.remove(&member.id),
                 operator_override: worker.operator_override.clone(),
             };
@@ -93,7 +93,7 @@ pub fn workers(state: &JobState, job_id: &JobId, counts: &BTreeMap<String, u64>)
 
 /// The forecast of each live worker.
 pub fn forecast(state: &JobState, job_id: &JobId, refits: RefitView) -> ForecastView {
-    let models = &state.models;
+    let models = state.current_models();
     let workers = state.members.live().map(|id| {
         let forecast = models.forecaster().forecast(id, None);
         let experts = models.forecaster().experts(id).into_iter();

@@ -62,6 +62,7 @@ pub struct FitRecord {
     failed: AtomicU64,
     fit_us: AtomicU64,
     stored_observations: AtomicU64,
+    stored_revision: AtomicU64,
 }
 
 impl FitRecord {
@@ -83,13 +84,19 @@ impl FitRecord {
         outcome.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Number of observations in the models stored last.
-    pub fn stored_observations(&self) -> u64 {
-        self.stored_observations.load(Ordering::Relaxed)
+    /// Revision of the models stored last, or 0 for the models that were read from the store.
+    pub fn stored_revision(&self) -> u64 {
+        self.stored_revision.load(Ordering::Relaxed)
     }
 
-    /// Records that models with this number of observations were stored.
-    pub fn stored(&self, observations: u64) {
+    /// Records that models of this revision, with this number of observations, were stored.
+    pub fn stored(&self, revision: u64, observations: u64) {
         self.stored_observations.store(observations, Ordering::Relaxed);
+        self.stored_revision.store(revision, Ordering::Relaxed);
+    }
+
+    /// Records that the models were read from the store.
+    pub fn loaded(&self) {
+        self.stored_revision.store(0, Ordering::Relaxed);
     }
 }

@@ -216,6 +216,7 @@ impl Job {
         let renewed_ms = |worker: &WorkerId| self.renewed_ms(worker, now_unix_ms);
         let state = load::load(&self.store, &self.id, now_unix_ms, renewed_ms, see).await?;
         let state = state.ok_or_else(|| JobError::UnknownJob(self.id.clone()))?;
+        self.fits.loaded();
         fresh.loaded = true;
         fresh.generation = state.members.generation();
         fresh.departed_generation = state.members.departed_generation();

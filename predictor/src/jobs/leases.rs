@@ -62,12 +62,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leases_end_on_time_unless_nobody_looked() {
+    fn leases_end_on_time_while_they_are_checked() {
         let worker = WorkerId::new("node/0").unwrap();
         let mut leases = Leases::full(1000, 0);
         assert!([400, 800, 1000].iter().all(|now| !leases.check(*now)));
         assert!(leases.check(1001));
-        assert!(!leases.check(1600), "nobody looked for more than half a lease");
+        assert!(!leases.check(1600), "not checked for more than half a lease");
         assert_eq!(leases.renewed_ms(&worker), Some(1600));
         assert!(!leases.is_empty());
     }

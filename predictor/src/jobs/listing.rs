@@ -30,8 +30,8 @@ impl Jobs {
         Ok(views)
     }
 
-    /// Starts the leases of the workers in the store, as those of a job in memory: their jobs may never be
-    /// requested again. Jobs in a shared store may belong to other predictors, which check their leases.
+    /// Starts the leases of the workers in the store, because their jobs may never be requested again. Jobs in a
+    /// shared store may belong to other predictors, which check their leases.
     ///
     /// # Errors
     /// An error of the store.

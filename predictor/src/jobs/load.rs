@@ -1,6 +1,6 @@
 //! Loads a job from the store.
 
-use evenstep_core::job::{FORMAT, JobState, Models, Restored, Skipped, WorkerState, controller};
+use evenstep_core::job::{FORMAT, JOINS_MAX, JobState, Models, Restored, Skipped, WorkerState, controller};
 use evenstep_core::job::{read_device_model, read_models};
 use evenstep_core::membership::{FLAP_DEPARTURES, Member, State};
 use evenstep_protocol::{AllocateResponse, JobId, JobSpec, WorkerId, WorkerReport};
@@ -10,6 +10,9 @@ use evenstep_store::{Store, StoreError, StoredWorker};
 /// models, the models learn only from these. With a forgetting factor of 0.9985, older reports have at most a
 /// fifth of the weight of the newest.
 pub const HISTORY_ITERATIONS: u64 = 1024;
+
+/// Number of iterations whose allocations are read at once.
+const ALLOCATIONS_AT_ONCE: u64 = 16;
 
 /// Loads a job and replays its recent reports. Returns `None` if the job does not exist. Calls `on_report`
 /// with each of these reports. `renewed_ms` is the time of a live worker's latest renewal of its lease.
@@ -23,13 +26,13 @@ pub async fn load(
     renewed_ms: impl Fn(&WorkerId) -> i64,
     on_report: impl FnMut(&WorkerReport),
 ) -> Result<Option<JobState>, StoreError> {
-    let Some(stored) = store.job(job_id).await? else { return Ok(None) };
-    let reports = store.recent_reports(job_id, HISTORY_ITERATIONS).await?;
+    let Some(stored) = store.job(job_id, JOINS_MAX).await? else { return Ok(None) };
+    let arrivals = store.recent_arrivals(job_id, HISTORY_ITERATIONS).await?;
     let last_allocation: Option<AllocateResponse> = match stored.last_iteration {
         Some(last) => store.answer(job_id, last).await?.map(|last| last.parse()).transpose()?,
         None => None,
     };
-    reports.iter().for_each(on_report);
+    arrivals.iter().flatten().for_each(on_report);
     let models = models(store, job_id).await?;
     let learning_rate = learning_rate(stored.learning_rate.as_deref(), &stored.spec)?;
     let kept_from = store.kept_from(job_id).await?;
@@ -46,10 +49,39 @@ pub async fn load(
         workers: stored.workers.into_iter().map(worker).collect(),
     });
     for worker in state.workers.keys().cloned().collect::<Vec<_>>() {
-        warm_start(store, &mut state, &worker).await?;
+        if !state.models.forecaster().knows(&worker) {
+            warm_start(store, &mut state, &worker).await?;
+        }
     }
-    log_skipped(job_id, &state.replay(&reports));
+    restore_plans(store, job_id, &mut state, stored.last_iteration).await?;
+    for reports in &arrivals {
+        log_skipped(job_id, &state.replay(reports));
+    }
     Ok(Some(state))
+}
+
+/// Restores the plans of the iterations whose reports are replayed, and of later ones. `last` is the last iteration that
+/// has an allocation.
+async fn restore_plans(
+    store: &Store,
+    job_id: &JobId,
+    state: &mut JobState,
+    last: Option<u64>,
+) -> Result<(), StoreError> {
+    let Some(last) = last else { return Ok(()) };
+    let mut from = state.models.next_iteration().max(last.saturating_sub(HISTORY_ITERATIONS));
+    let mut generation = 0;
+    while from <= last {
+        for stored in store.answers(job_id, from, ALLOCATIONS_AT_ONCE).await? {
+            // An allocation of an earlier generation than the one before it is void.
+            if stored.generation >= generation {
+                generation = stored.generation;
+                state.restore_plan(&stored.parse()?);
+            }
+        }
+        from = from.saturating_add(ALLOCATIONS_AT_ONCE);
+    }
+    Ok(())
 }
 
 /// Initializes the models of a worker without observations from the models of a device of the same kind.
@@ -120,10 +152,9 @@ fn member(
 }
 
 fn worker(worker: StoredWorker) -> (WorkerId, WorkerState) {
-    let state = WorkerState {
-        oom_cap: worker.oom_cap,
-        operator_override: worker.operator_override,
-        request: worker.request,
-    };
+    let mut state = WorkerState::new(worker.request);
+    state.oom_cap = worker.oom_cap;
+    state.operator_override = worker.operator_override;
+    worker.join_generations.into_iter().for_each(|generation| state.join(generation));
     (state.request.worker.clone(), state)
 }

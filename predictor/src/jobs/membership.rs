@@ -59,12 +59,12 @@ impl Job {
             self.write_membership(&guard, events, joined).await?;
         }
         let state = &mut guard.change().state;
-        if joined {
-            state.models.age(&worker);
-        }
         let known = state.workers.entry(worker.clone()).or_insert_with(|| WorkerState::new(request.clone()));
         known.request = request;
         known.oom_cap = known.oom_cap.filter(|_| !lifts_cap);
+        if joined {
+            known.join(state.members.generation());
+        }
         warm_start(self.store(), state, &worker).await?;
         Ok(self.settle_membership(guard, worker))
     }
@@ -128,7 +128,7 @@ impl Job {
             None => {
                 let state = &mut guard.change().state;
                 let quantum = if state.spec.accumulation { 1 } else { state.quantum() };
-                let memory = state.models.worker(worker).map(|known| known.memory.clone());
+                let memory = state.current_models().worker(worker).map(|known| known.memory.clone());
                 let cap = memory.unwrap_or_default().after_failure(report.local_batch, quantum);
                 state.members.void();
                 let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::OutOfMemory(cap) };

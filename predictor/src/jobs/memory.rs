@@ -15,7 +15,7 @@ pub struct Memory {
     removed: AtomicU64,
 }
 
-/// What uses the memory.
+/// Kind of contents in memory.
 #[derive(Debug, Clone, Copy)]
 pub enum Contents {
     /// States of jobs, with their models and latest iterations. The size is an estimate.

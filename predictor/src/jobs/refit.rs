@@ -23,7 +23,7 @@ impl Job {
             return Ok(());
         }
         let mut guard = self.lock().await?;
-        let due = guard.change().state.models.take_due_refits(REFIT_OBSERVATIONS);
+        let due = guard.change().state.models_mut().take_due_refits(REFIT_OBSERVATIONS);
         guard.settle();
         drop(guard);
         let mut networks = Vec::new();
@@ -40,15 +40,16 @@ impl Job {
             self.live().refitted(guard.now_unix_ms, networks.len());
         }
         let state = &mut guard.change().state;
-        state.models.install(networks);
-        let learned = state.models.observations();
+        state.models_mut().install(networks);
+        let revision = state.models.revision();
         let snapshot =
-            (learned != self.fits().stored_observations()).then(|| (state.models.clone(), state.devices()));
+            (revision != self.fits().stored_revision()).then(|| (state.models.clone(), state.devices()));
         guard.settle();
         drop(guard);
         let Some((models, devices)) = snapshot else { return Ok(()) };
+        let observations = models.observations();
         self.keep(pool, models, devices).await?;
-        self.fits().stored(learned);
+        self.fits().stored(revision, observations);
         Ok(())
     }
 

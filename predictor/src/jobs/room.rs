@@ -60,8 +60,8 @@ impl Job {
         // A state in doubt is read from the store anyway, which also decides on the leases.
         let Some(held) = slot.take_if(|held| held.is_certain()) else { return false };
         self.rest(held.leases());
-        let learned = held.state.models.observations();
-        let is_stored = learned == self.fits().stored_observations();
+        let (revision, observations) = (held.state.models.revision(), held.state.models.observations());
+        let is_stored = revision == self.fits().stored_revision();
         let job_id = self.id().clone();
         // Encoding and freeing models of many workers take more than a millisecond.
         let encode = move || {
@@ -79,7 +79,7 @@ impl Job {
             Err(error) => Err(error),
         };
         match stored {
-            Ok(_) => self.fits().stored(learned),
+            Ok(_) => self.fits().stored(revision, observations),
             Err(error) => {
                 tracing::warn!(job_id = %self.id(), %error, "cannot store models; they learn again from recent reports");
             }

@@ -13,6 +13,7 @@ mod races;
 mod sharing;
 
 mod laws;
+mod learning;
 mod learning_rate;
 
 mod membership;

@@ -17,8 +17,8 @@ fn used(client: &Client) -> f64 {
     metric(client, "evenstep_job_memory_bytes")
 }
 
-/// More jobs than fit into the budget, requested in turn: each response is that of a predictor with enough memory,
-/// repeated requests return the same bytes, and the memory stays within the budget.
+/// Requests more jobs than fit into the budget, one after the other. Each response equals the response of a predictor
+/// with enough memory, repeated requests return the same bytes, and the memory stays within the budget.
 #[test]
 fn a_small_budget_changes_no_response() {
     const JOBS: usize = 24;

@@ -21,12 +21,28 @@ pub struct Scenarios {
 }
 
 impl Scenarios {
+    /// Builds scenarios from the residuals of each worker with their iterations, by rank.
+    ///
+    /// Each worker's residuals are in ascending order of iterations. Iterations that some workers lack are ignored;
+    /// residuals of different iterations are never combined. See [`Self::from_residuals`].
+    pub fn joined(residuals: &[impl AsRef<[(u64, f64)]>]) -> Self {
+        let Some((first, others)) = residuals.split_first() else { return Self::default() };
+        let mut common: Vec<u64> = first.as_ref().iter().map(|(iteration, _)| *iteration).collect();
+        for worker in others {
+            common = matching(worker.as_ref(), &common).map(|(iteration, _)| iteration).collect();
+        }
+        let aligned: Vec<Vec<f64>> = residuals
+            .iter()
+            .map(|worker| matching(worker.as_ref(), &common).map(|(_, residual)| residual).collect())
+            .collect();
+        Self::from_residuals(&aligned)
+    }
+
     /// Builds scenarios from the residuals of each worker, by rank.
     ///
     /// A residual is actual minus forecast log speed; it must be finite. Each worker's residuals are ordered
-    /// from oldest to newest, and the newest residuals of all workers belong to the same iteration.
-    /// Iterations that some workers lack are ignored. The result is empty if fewer than [`MIN_SCENARIOS`]
-    /// iterations are common to all workers.
+    /// from oldest to newest, and the newest residuals of all workers belong to the same iteration, as do those
+    /// before them. The result is empty if fewer than [`MIN_SCENARIOS`] iterations are common to all workers.
     pub fn from_residuals(residuals: &[impl AsRef<[f64]>]) -> Self {
         let common = residuals.iter().map(|worker| worker.as_ref().len()).min().unwrap_or(0);
         let count = common.min(MAX_SCENARIOS);
@@ -82,4 +98,13 @@ impl Scenarios {
                 .fold(0.0, |latest_s, finish_s| if finish_s > latest_s { finish_s } else { latest_s })
         })
     }
+}
+
+/// Returns the residuals whose iterations are in a list; both are in ascending order.
+fn matching<'a>(residuals: &'a [(u64, f64)], iterations: &'a [u64]) -> impl Iterator<Item = (u64, f64)> + 'a {
+    let mut rest = iterations.iter().copied().peekable();
+    residuals.iter().copied().filter(move |(iteration, _)| {
+        while rest.next_if(|other| other < iteration).is_some() {}
+        rest.next_if_eq(iteration).is_some()
+    })
 }

@@ -29,6 +29,8 @@ pub struct CurveLearner {
     micro_batch: Option<u64>,
     profile: Option<Curve>,
     learned: Option<Posterior>,
+    /// Log of the unit of [`work`](Self::work), in samples at the reference batch.
+    log_unit: f64,
 }
 
 impl CurveLearner {
@@ -64,7 +66,7 @@ impl CurveLearner {
             return false;
         }
         let loses = self.belief().is_some();
-        *self = Self { micro_batch, ..Self::default() };
+        *self = Self { micro_batch, log_unit: self.log_unit, ..Self::default() };
         loses
     }
 
@@ -112,6 +114,7 @@ impl CurveLearner {
     /// subtracted.
     pub fn measure(&mut self, batch: u64, compute_time_s: f64, forecast: Option<f64>) {
         let forecast = forecast.filter(|forecast| forecast.is_finite() && *forecast > 0.0);
+        let forecast = forecast.map(|forecast| forecast / self.unit());
         if batch == 0 || !compute_time_s.is_finite() || compute_time_s <= 0.0 {
             return;
         }
@@ -124,25 +127,56 @@ impl CurveLearner {
     /// Returns the number of samples at the reference batch that take as long as this batch. The reference
     /// batch is the first batch observed.
     ///
-    /// The result is `batch` itself while time is assumed to be proportional, and always at the reference. So
-    /// measurements at the reference keep their level when the form changes. `work(x) / t` is a speed that
-    /// does not depend on the batch.
+    /// The result is `batch` itself while time is assumed to be proportional, and always at the reference, unless
+    /// [`keep_unit`](Self::keep_unit) changed the unit. `work(x) / t` is a speed that does not depend on the batch.
     pub fn work(&self, batch: u64) -> f64 {
-        self.belief().map_or(batch as f64, |(_, curve)| curve.time(batch))
+        self.unit() * self.belief().map_or(batch as f64, |(_, curve)| curve.time(batch))
+    }
+
+    /// Changes the unit of [`work`](Self::work) after a change of the form. `before` and `after` are the work of the
+    /// same samples before and after that change; from now on it is `before` again. So speeds and forecasts in
+    /// work per second that were computed before the change remain comparable.
+    pub fn keep_unit(&mut self, before: f64, after: f64) {
+        let change = (before / after).ln();
+        if change.is_finite() {
+            self.log_unit += change;
+        }
+    }
+
+    fn unit(&self) -> f64 {
+        self.log_unit.exp()
     }
 
     /// Returns the curve of a worker that does `speed` units of [`work`](Self::work) per second. `speed` must
     /// be positive and finite.
     pub fn curve_at(&self, speed: f64) -> Curve {
         match self.belief() {
-            Some((_, curve)) => curve.clone().scaled(1.0 / speed),
-            None => Curve::at_speed(speed),
+            Some((_, curve)) => curve.clone().scaled(self.unit() / speed),
+            None => Curve::at_speed(speed / self.unit()),
         }
+    }
+
+    /// Returns [`curve_at`](Self::curve_at) for micro-batches of another size, if that divides no measured batch
+    /// differently. Otherwise the curve is the measured one.
+    pub fn curve_with(&self, speed: f64, micro_batch: Option<u64>) -> Curve {
+        let mut curve = self.curve_at(speed);
+        let micro_batch = micro_batch.map(|size| size.max(1));
+        let is_uncut =
+            [self.micro_batch, micro_batch].into_iter().flatten().all(|size| self.largest() <= size);
+        if is_uncut && self.belief().is_some() {
+            curve.micro_batch = micro_batch;
+        }
+        curve
     }
 
     /// Returns the largest batch measured; 0 before the first.
     pub fn largest(&self) -> u64 {
         self.learned.as_ref().map_or(0, Posterior::largest)
+    }
+
+    /// Returns the smallest and the largest batch measured; `None` before the first.
+    pub fn range(&self) -> Option<[u64; 2]> {
+        self.learned.as_ref().map(Posterior::range)
     }
 
     /// Returns the learned form.

@@ -155,6 +155,11 @@ impl Posterior {
         self.belief.as_ref()
     }
 
+    /// Returns the smallest and the largest batch observed.
+    pub fn range(&self) -> [u64; 2] {
+        [self.range.0, self.range.1]
+    }
+
     /// Returns the largest batch observed.
     pub fn largest(&self) -> u64 {
         self.range.1

@@ -25,7 +25,8 @@ const ALPHA_RANGE: (f64, f64) = (0.001, 0.5);
 pub struct AdaptiveInterval {
     alpha: f64,
     level: f64,
-    residuals: VecDeque<f64>,
+    /// The latest residuals with their iterations.
+    residuals: VecDeque<(u64, f64)>,
     half_width: f64,
 }
 
@@ -36,8 +37,8 @@ impl AdaptiveInterval {
         Self { alpha, level: alpha, residuals: VecDeque::with_capacity(WINDOW), half_width: HALF_WIDTH_COLD }
     }
 
-    /// Updates the interval with the residual (actual minus forecast) of the latest forecast.
-    pub fn score(&mut self, residual: f64) {
+    /// Updates the interval with the residual (actual minus forecast) of an iteration.
+    pub fn score(&mut self, iteration: u64, residual: f64) {
         let missed = if residual.abs() > self.half_width { 1.0 } else { 0.0 };
         if self.residuals.len() >= WINDOW_MIN {
             self.level = (self.level + GAMMA * (self.alpha - missed)).clamp(ALPHA_RANGE.0, ALPHA_RANGE.1);
@@ -45,7 +46,7 @@ impl AdaptiveInterval {
         if self.residuals.len() == WINDOW {
             self.residuals.pop_front();
         }
-        self.residuals.push_back(residual);
+        self.residuals.push_back((iteration, residual));
         if self.residuals.len() >= WINDOW_MIN {
             self.half_width = self.quantile(1.0 - self.level);
         }
@@ -56,13 +57,13 @@ impl AdaptiveInterval {
         self.half_width
     }
 
-    /// Returns the latest residuals, oldest first.
-    pub fn residuals(&self) -> impl Iterator<Item = f64> + '_ {
+    /// Returns the latest residuals with their iterations, oldest first.
+    pub fn residuals(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
         self.residuals.iter().copied()
     }
 
     fn quantile(&self, share: f64) -> f64 {
-        let mut sorted: Vec<f64> = self.residuals.iter().map(|residual| residual.abs()).collect();
+        let mut sorted: Vec<f64> = self.residuals.iter().map(|(_, residual)| residual.abs()).collect();
         // The conformal quantile: the ceil((n + 1) share)-th smallest residual, or the largest if there are
         // too few.
         let at = ((sorted.len() as f64 + 1.0) * share).ceil() as usize;
@@ -90,7 +91,7 @@ mod tests {
                 covered += i32::from(residual.abs() <= interval.half_width());
                 count += 1;
             }
-            interval.score(residual);
+            interval.score(k, residual);
         }
         let coverage = f64::from(covered) / f64::from(count);
         assert!((0.88..=0.92).contains(&coverage), "{coverage}");
@@ -110,7 +111,7 @@ mod tests {
                 covered += i32::from(residual.abs() <= interval.half_width());
                 count += 1;
             }
-            interval.score(residual);
+            interval.score(u64::from(k.unsigned_abs()), residual);
         }
         let coverage = f64::from(covered) / f64::from(count);
         assert!((0.88..=0.92).contains(&coverage), "{coverage}");

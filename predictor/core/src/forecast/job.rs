@@ -34,6 +34,8 @@ pub struct JobForecaster<K: Ord> {
     loss: Loss,
     pool: PooledArx,
     workers: BTreeMap<K, Worker>,
+    /// The iteration after the latest one.
+    next: u64,
 }
 
 /// State of a worker. Its readings can be known before its speed.
@@ -67,7 +69,12 @@ impl<K: Ord + Clone> JobForecaster<K> {
             roster.push(ExpertKind::Last);
         }
         let pool = ExpertKind::pool(&drivers);
-        Self { drivers, roster, loss, pool, workers: BTreeMap::new() }
+        Self { drivers, roster, loss, pool, workers: BTreeMap::new(), next: 0 }
+    }
+
+    /// Whether the worker has models, readings or a starting point.
+    pub fn knows(&self, worker: &K) -> bool {
+        self.workers.contains_key(worker)
     }
 
     /// Returns the drivers, in the order of their readings.
@@ -118,9 +125,15 @@ impl<K: Ord + Clone> JobForecaster<K> {
         self.measured(worker).map_or(0, WorkerForecaster::observations)
     }
 
+    /// Adds the observations of the iteration after the latest one; see [`Self::observe_iteration`].
+    pub fn observe(&mut self, outcomes: &[(K, Observation)]) {
+        self.observe_iteration(self.next, outcomes);
+    }
+
     /// Adds the observations of an iteration, at most one per worker: scores the forecasts, then updates
     /// every model. Takes microseconds per worker.
-    pub fn observe(&mut self, outcomes: &[(K, Observation)]) {
+    pub fn observe_iteration(&mut self, iteration: u64, outcomes: &[(K, Observation)]) {
+        self.next = iteration.saturating_add(1);
         let expected: Vec<Option<Vec<f64>>> = outcomes
             .iter()
             .map(|(worker, seen)| Some(self.measured(worker)?.expect(&self.pool, seen.batch)))
@@ -132,7 +145,7 @@ impl<K: Ord + Clone> JobForecaster<K> {
         for (((worker, seen), expected), slope) in outcomes.iter().zip(&expected).zip(slopes) {
             match (self.workers.get_mut(worker), expected) {
                 (Some(Worker::Measured(forecaster)), Some(expected)) => {
-                    forecaster.observe(&mut self.pool, expected, slope, seen);
+                    forecaster.observe(&mut self.pool, expected, slope, iteration, seen);
                 }
                 (Some(Worker::Measured(_)), None) => {}
                 (known, _) => {
@@ -195,10 +208,10 @@ impl<K: Ord + Clone> JobForecaster<K> {
         Some(self.measured(worker)?.forecast(&self.pool, batch))
     }
 
-    /// Returns the residuals of a worker's latest forecasts in log speed (actual minus forecast), oldest
-    /// first. Together with the forecast they describe its distribution. Empty while the worker is
-    /// unmeasured.
-    pub fn residuals(&self, worker: &K) -> impl Iterator<Item = f64> + '_ {
+    /// Returns the residuals of a worker's latest forecasts in log speed (actual minus forecast) with their
+    /// iterations, oldest first. Together with the forecast they describe its distribution. Empty while the
+    /// worker is unmeasured.
+    pub fn residuals(&self, worker: &K) -> impl Iterator<Item = (u64, f64)> + '_ {
         self.measured(worker).into_iter().flat_map(WorkerForecaster::residuals)
     }
 

@@ -92,7 +92,7 @@ fn a_new_regime_is_learned_within_a_few_iterations() {
     for _ in 0..5 {
         forecaster.observe(&[(0, observation(40.0))]);
     }
-    let residuals: Vec<f64> = forecaster.residuals(&0).collect();
+    let residuals: Vec<f64> = forecaster.residuals(&0).map(|(_, residual)| residual).collect();
     // The first residual of the new regime is the full change; the following residuals get smaller.
     assert!((residuals[residuals.len() - 5] - 0.4f64.ln()).abs() < 1e-9, "{residuals:?}");
     assert!(residuals[residuals.len() - 1].abs() < 0.5 * 0.4f64.ln().abs());

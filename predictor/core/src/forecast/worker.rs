@@ -70,10 +70,11 @@ impl WorkerForecaster {
         pool: &mut PooledArx,
         expected: &[f64],
         slope: Option<f64>,
+        iteration: u64,
         observation: &Observation,
     ) {
         let log_speed = observation.speed().ln();
-        self.interval.score(log_speed - self.mix.combine(expected));
+        self.interval.score(iteration, log_speed - self.mix.combine(expected));
         match slope {
             Some(slope) => self.mix.score_by(expected, log_speed, slope),
             None => self.mix.score(expected, log_speed),
@@ -99,8 +100,9 @@ impl WorkerForecaster {
         }
     }
 
-    /// Returns the residuals of the latest forecasts in log speed (actual minus forecast), oldest first.
-    pub fn residuals(&self) -> impl Iterator<Item = f64> + '_ {
+    /// Returns the residuals of the latest forecasts in log speed (actual minus forecast) with their iterations, oldest
+    /// first.
+    pub fn residuals(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
         self.interval.residuals()
     }
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use evenstep_protocol::{AllocateRequest, AllocateResponse, Allocation, Decision, WorkerId};
+use evenstep_protocol::{AllocateRequest, AllocateResponse, Allocation, Decision, ProfileStep, WorkerId};
 
 use super::background;
 use super::bounds::Bounds;
 use super::learning_rate;
+use super::plans::is_same_work;
 use super::reason;
 use super::state::JobState;
 use super::tail::{self, Hedging};
@@ -70,7 +71,7 @@ impl JobState {
         } else if let Some(step) = profile_step(self, iteration).filter(|_| ragged.is_none()) {
             (step, None)
         } else {
-            let scenarios = self.models.scenarios(&live);
+            let scenarios = self.current_models().scenarios(&live);
             let plan = plan(&outlooks, &scenarios, in_force, &rules)?;
             let any_size = rules.sizes == Sizes::Any;
             let hedging =
@@ -84,6 +85,10 @@ impl JobState {
             reason: match ragged {
                 Some(samples) => format!("{samples} samples at the end of the epoch"),
                 None => reason::text(&plan.reason, &live, self.spec.min_gain),
+            },
+            profile: match plan.reason {
+                Reason::Profiling { step, of } => Some(ProfileStep { step: step as u64, of: of as u64 }),
+                _ => None,
             },
             predicted_step_time_s: plan.step_time_s,
             even_step_time_s: plan.even_step_time_s,
@@ -118,6 +123,11 @@ impl JobState {
     pub fn apply(&mut self, decided: PlannedIteration) {
         let PlannedIteration { answer, in_force, instruction } = decided;
         self.learning_rate.accept(instruction);
+        let last = self.last_allocation.as_ref().filter(|last| last.iteration < answer.iteration);
+        if !last.is_some_and(|last| is_same_work(last, &answer)) {
+            let work = self.planned_work(&answer);
+            self.models_mut().plan(answer.iteration, work);
+        }
         if in_force.is_some() {
             self.in_force = in_force;
         }
@@ -154,15 +164,15 @@ fn outlooks(
     bounds: &[Bounds],
     ragged: Option<u64>,
 ) -> Vec<WorkerOutlook> {
-    let quantum = state.quantum();
+    let (quantum, models) = (state.quantum(), state.current_models());
     let least = bounds
         .iter()
         .map(|bounds| bounds.floor.div_ceil(quantum).saturating_mul(quantum))
         .fold(0u64, u64::saturating_add);
     let ignore_floors = ragged.is_some_and(|samples| least > samples);
     let outlook = |(id, bounds): (&WorkerId, &Bounds)| {
-        let known = state.models.worker(id);
-        let measured = state.models.expected(id).map(|(forecast, curve)| Measured {
+        let known = models.worker(id);
+        let measured = models.expected(id, bounds.micro_batch).map(|(forecast, curve)| Measured {
             forecast,
             curve,
             largest: known.map_or(0, |known| known.largest),

@@ -8,6 +8,8 @@
 //! Files in reading order:
 //! - `report`: speed, drivers and gradients in a report
 //! - `worker`: the models of one worker, except its forecast
+//! - `plans`: facts about planned iterations that their reports do not contain
+//! - `open`: iterations whose reports are not complete yet
 //! - `models`: the models of all workers of a job
 //! - `training`: the training sets of their networks
 //! - `stored`: their format in the store, and its version
@@ -37,6 +39,10 @@ mod models;
 
 mod observe;
 
+mod open;
+
+mod plans;
+
 mod profile;
 
 mod reason;
@@ -56,10 +62,16 @@ mod training;
 mod worker;
 
 #[cfg(test)]
+mod laws;
+
+#[cfg(test)]
 mod tests;
 
 #[cfg(test)]
 mod bounds_tests;
+
+#[cfg(test)]
+mod units;
 
 pub use bounds::Bounds;
 pub use configured::{Contradiction, Setting, check_spec};
@@ -68,7 +80,7 @@ pub use learning_rate::{controller, rule};
 pub use models::Models;
 pub use observe::Skipped;
 pub use report::inputs;
-pub use state::{JobState, Restored, WorkerState, global_batch};
+pub use state::{JOINS_MAX, JobState, Restored, WorkerState, global_batch};
 pub use stored::{
     FORMAT, ModelFormatError, read_device_model, read_models, write_device_model, write_models,
 };

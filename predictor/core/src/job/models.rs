@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use evenstep_protocol::{WorkerId, WorkerReport};
 use serde::{Deserialize, Serialize};
 
-use super::report::{by_iteration, drivers, parts, readings, signs};
+use super::open::{Closed, OpenIterations};
+use super::plans::{PlannedWork, PlannedWorker};
+use super::report::{drivers, gradient_norms, parts, readings, signs};
 use super::worker::{ProfilePart, WorkerModel};
 use crate::allocate::Scenarios;
 use crate::curve::{Curve, CurveLearner, PointsError};
@@ -13,6 +15,7 @@ use crate::forecast::nonlinear::FittedExpert;
 use crate::forecast::{Earlier, Forecast, JobForecaster};
 use crate::hedge::learner::CLAIM_FIRST_S;
 use crate::hedge::{ChunkCost, ClaimCost};
+use crate::learning_rate::GradientNorms;
 use crate::series::Observation;
 
 /// Time that a counter is busy with one addition, in seconds, unless a claim takes less: 50,000 claims per
@@ -22,20 +25,28 @@ const CLAIM_BUSY_S: f64 = 2e-5;
 /// Approximate memory of the models of one worker, in bytes.
 const MODEL_BYTES: u64 = 56 << 10;
 
+/// Maximum number of workers whose models are copied for a decision that incomplete iterations precede. Decisions of larger
+/// jobs wait for complete iterations.
+const PROVISIONAL_WORKERS_MAX: usize = 64;
+
 /// The forecaster of a job and the models of its workers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Models {
     forecaster: JobForecaster<WorkerId>,
     workers: BTreeMap<WorkerId, WorkerModel>,
+    open: OpenIterations,
+    /// Number of changes since the models were created or read.
+    #[serde(skip)]
+    revision: u64,
 }
 
-/// Context of a report, in addition to its contents.
-#[derive(Debug, Clone, Copy)]
-pub struct ReportContext {
-    /// Maximum number of samples per forward and backward pass, if the worker accumulates gradients.
-    pub micro_batch: Option<u64>,
-    /// Position of its iteration in the profile at the start.
-    pub profile: ProfilePart,
+/// Results of learning that the models do not keep.
+#[derive(Debug, Default)]
+pub struct Learned {
+    /// The workers whose profile gave no curve.
+    pub failed: Vec<(WorkerId, PointsError)>,
+    /// Gradient norms of complete iterations, in order.
+    pub gradients: Vec<(u64, GradientNorms)>,
 }
 
 impl Default for Models {
@@ -47,7 +58,12 @@ impl Default for Models {
 impl Models {
     /// Creates models without observations.
     pub fn new() -> Self {
-        Self { forecaster: JobForecaster::new(drivers()), workers: BTreeMap::new() }
+        Self {
+            forecaster: JobForecaster::new(drivers()),
+            workers: BTreeMap::new(),
+            open: OpenIterations::default(),
+            revision: 0,
+        }
     }
 
     /// Returns the forecaster.
@@ -60,18 +76,28 @@ impl Models {
         self.workers.get(worker)
     }
 
+    /// Returns the number of changes since the models were created or read. Equal numbers mean equal models.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Returns the first iteration whose reports can still be learned.
+    pub fn next_iteration(&self) -> u64 {
+        self.open.next()
+    }
+
     /// Returns a worker's forecast for the next iteration, in sample equivalents, and its curve (time over
-    /// batch size).
-    pub fn expected(&self, worker: &WorkerId) -> Option<(Forecast, Curve)> {
+    /// batch size) for micro-batches of this size.
+    pub fn expected(&self, worker: &WorkerId, micro_batch: Option<u64>) -> Option<(Forecast, Curve)> {
         let forecast = self.forecaster.forecast(worker, None)?;
-        Some((forecast, self.workers.get(worker)?.curve.curve_at(forecast.speed)))
+        Some((forecast, self.workers.get(worker)?.curve.curve_with(forecast.speed, micro_batch)))
     }
 
     /// Returns the joint distribution of these workers' forecasts, from their recent residuals.
     pub fn scenarios(&self, workers: &[WorkerId]) -> Scenarios {
-        let residuals: Vec<Vec<f64>> =
+        let residuals: Vec<Vec<(u64, f64)>> =
             workers.iter().map(|worker| self.forecaster.residuals(worker).collect()).collect();
-        Scenarios::from_residuals(&residuals)
+        Scenarios::joined(&residuals)
     }
 
     /// Returns the cost of a claim: the mean over the workers.
@@ -86,54 +112,74 @@ impl Models {
         self.workers.get(worker).map_or_else(ChunkCost::default, |known| known.chunks)
     }
 
-    /// Marks a worker that left and rejoined: its models get less weight.
-    pub fn age(&mut self, worker: &WorkerId) {
-        self.forecaster.age(worker);
+    /// Sets the plan of an iteration, which tells whose reports to wait for and how to learn them.
+    pub fn plan(&mut self, iteration: u64, work: PlannedWork) {
+        self.revision += u64::from(self.open.plan(iteration, work));
     }
 
-    /// Learns from reports with their context; reports of the same iteration are processed together. Returns
-    /// the workers whose profile gave no curve.
+    /// Sets the plan of an iteration after a restart.
+    pub fn restore_plan(&mut self, iteration: u64, work: PlannedWork) {
+        self.revision += u64::from(self.open.restore_plan(iteration, work));
+    }
+
+    /// Learns from reports, in any order. Reports of incomplete iterations are kept; see [`OpenIterations`].
     ///
     /// Speeds are not learned from two kinds of reports:
     ///
     /// - The first report of a worker, since a first iteration allocates, compiles and warms caches.
-    /// - A report that is not newer than the newest one: it arrived late, after an outage.
-    pub fn learn<'a>(
-        &mut self,
-        reports: impl IntoIterator<Item = &'a WorkerReport>,
-        context: impl Fn(&WorkerReport) -> ReportContext,
-    ) -> Vec<(WorkerId, PointsError)> {
-        let mut failed = Vec::new();
-        for mut reports in by_iteration(reports) {
-            reports.retain(|report| self.is_usable(report, context(report)));
-            let measured =
-                reports.iter().filter_map(|report| self.measure(report, context(report), &mut failed));
-            let outcomes: Vec<(WorkerId, Observation)> = measured.collect();
-            self.forecaster.observe(&outcomes);
-            for report in &reports {
-                // Earlier speeds were measured without this curve, so the forecaster starts again.
-                if context(report).profile == ProfilePart::Last {
-                    self.forecaster.age(&report.worker);
-                }
-            }
-            for report in reports {
-                let readings = readings(self.forecaster.drivers(), report);
-                self.forecaster.boundary(&report.worker, &readings);
-            }
+    /// - A report that is not newer than the worker's newest one: the job has returned to an earlier state.
+    pub fn learn(&mut self, reports: &[WorkerReport]) -> Learned {
+        let mut learned = Learned::default();
+        self.revision += u64::from(!reports.is_empty());
+        for closed in self.open.take(reports) {
+            self.learn_iteration(closed, &mut learned);
         }
-        failed
+        learned
+    }
+
+    /// Returns models that have also learned from incomplete iterations; `None` if no iteration is incomplete. They depend
+    /// on the reports that have arrived so far, so they serve for one decision or view only.
+    pub fn with_open_iterations(&self) -> Option<Self> {
+        if !self.open.is_waiting() || self.workers.len() > PROVISIONAL_WORKERS_MAX {
+            return None;
+        }
+        let mut models = self.clone();
+        for closed in models.open.close_all() {
+            models.learn_iteration(closed, &mut Learned::default());
+        }
+        Some(models)
+    }
+
+    fn learn_iteration(&mut self, closed: Closed<'_>, learned: &mut Learned) {
+        let Closed { iteration, mut reports, profile, is_complete } = closed;
+        if let Some(norms) =
+            gradient_norms(reports.iter().map(|(report, _)| &**report)).filter(|_| is_complete)
+        {
+            learned.gradients.push((iteration, norms));
+        }
+        reports.retain(|(report, planned)| self.is_usable(report, *planned));
+        let measured =
+            reports.iter().filter_map(|(report, _)| self.measure(report, profile, &mut learned.failed));
+        let outcomes: Vec<(WorkerId, Observation)> = measured.collect();
+        if profile == ProfilePart::Last {
+            // Speeds before this iteration were measured without the curve, so the forecaster starts again with it.
+            reports.iter().for_each(|(report, _)| self.forecaster.age(&report.worker));
+        }
+        self.forecaster.observe_iteration(iteration, &outcomes);
+        for (report, _) in &reports {
+            let readings = readings(self.forecaster.drivers(), report);
+            self.forecaster.boundary(&report.worker, &readings);
+        }
     }
 
     /// Updates all models except the speed. Returns whether the report may be used to learn the speed.
-    fn is_usable(&mut self, report: &WorkerReport, context: ReportContext) -> bool {
+    fn is_usable(&mut self, report: &WorkerReport, planned: Option<PlannedWorker>) -> bool {
         let first = !self.workers.contains_key(&report.worker);
         let known = self.workers.entry(report.worker.clone()).or_default();
         if known.newest.is_some_and(|newest| report.iteration <= newest) {
             return false;
         }
-        if known.take(report, context.micro_batch) {
-            // Earlier speeds were measured with a curve that is no longer valid, so the forecaster starts
-            // again.
+        if known.take(report, planned) {
             self.forecaster.age(&report.worker);
         }
         !first
@@ -143,15 +189,14 @@ impl Models {
     fn measure(
         &mut self,
         report: &WorkerReport,
-        context: ReportContext,
+        profile: ProfilePart,
         failed: &mut Vec<(WorkerId, PointsError)>,
     ) -> Option<(WorkerId, Observation)> {
         let known = self.workers.get_mut(&report.worker)?;
         let parts = parts(report);
         parts.observation(&known.curve)?;
-        known.counts_cost = report.cost.is_some();
         let forecast = self.forecaster.forecast(&report.worker, None).map(|forecast| forecast.speed);
-        if let Err(error) = known.measure(&parts, forecast, context.profile) {
+        if let Err(error) = known.measure(&parts, forecast, profile) {
             failed.push((report.worker.clone(), error));
         }
         let observation = parts.observation(&known.curve)?;
@@ -171,6 +216,7 @@ impl Models {
 
     /// Sets the starting point of an unmeasured worker: the models of a worker on the same kind of device.
     pub fn warm_start(&mut self, worker: &WorkerId, earlier: Earlier) {
+        self.revision += 1;
         self.forecaster.warm_start(worker, earlier);
     }
 
@@ -179,7 +225,7 @@ impl Models {
         self.workers.len() as u64 * MODEL_BYTES
     }
 
-    /// Returns the number of observations of all workers; it rises with every change.
+    /// Returns the number of observations of all workers.
     pub fn observations(&self) -> u64 {
         self.workers.keys().map(|worker| self.forecaster.observations(worker)).sum()
     }
@@ -192,6 +238,7 @@ impl Models {
             let observations = self.forecaster.observations(worker);
             // The count of a worker that was away starts again.
             if observations < known.fitted_at {
+                self.revision += 1;
                 known.fitted_at = 0;
             }
             if observations >= known.fitted_at + every {
@@ -199,12 +246,14 @@ impl Models {
                 due.push((worker.clone(), known.curve.clone()));
             }
         }
+        self.revision += due.len() as u64;
         due
     }
 
     /// Adds fitted networks to the experts of their workers.
     pub fn install(&mut self, networks: Vec<(WorkerId, FittedExpert)>) {
         for (worker, network) in networks {
+            self.revision += 1;
             self.forecaster.install(&worker, network);
         }
     }
@@ -217,23 +266,19 @@ mod tests {
     /// The budget for memory depends on this estimate.
     #[test]
     fn the_size_of_models_is_close_to_that_of_their_numbers() {
+        let ids: Vec<WorkerId> =
+            (0..8).map(|number| WorkerId::new(format!("node/{number}")).unwrap()).collect();
         let mut models = Models::new();
         for iteration in 0..200 {
-            let report = |number: u64| WorkerReport {
-                drivers: evenstep_protocol::driver::ALL
-                    .map(|name| (name.to_owned(), iteration as f64))
-                    .into(),
-                ..WorkerReport::new(
-                    WorkerId::new(format!("node/{number}")).unwrap(),
-                    iteration,
-                    8 + iteration % 3,
-                    0.1,
-                )
+            let planned = |id: &WorkerId| (id.clone(), PlannedWorker { joined: Some(1), micro_batch: None });
+            let workers = ids.iter().map(planned).collect();
+            models.plan(iteration, PlannedWork { workers, profile: ProfilePart::Outside });
+            let drivers = evenstep_protocol::driver::ALL.map(|name| (name.to_owned(), iteration as f64));
+            let report = |id: &WorkerId| WorkerReport {
+                drivers: drivers.clone().into(),
+                ..WorkerReport::new(id.clone(), iteration, 8 + iteration % 3, 0.1)
             };
-            models.learn(&(0..8).map(report).collect::<Vec<_>>(), |_| ReportContext {
-                micro_batch: None,
-                profile: ProfilePart::Outside,
-            });
+            models.learn(&ids.iter().map(report).collect::<Vec<_>>());
         }
         let encoded = crate::job::write_models(&models).unwrap().len() as f64;
         let ratio = models.bytes() as f64 / encoded;
@@ -247,24 +292,23 @@ mod tests {
         let worker = WorkerId::new("node/0").unwrap();
         let mut models = Models::new();
         let mut newest = 0;
-        let mut learn = |models: &mut Models, count: u64| {
+        let mut learn = |models: &mut Models, count: u64, joined: u64| {
             for iteration in newest..newest + count {
-                models.learn([&WorkerReport::new(worker.clone(), iteration, 8, 0.1)], |_| ReportContext {
-                    micro_batch: None,
-                    profile: ProfilePart::Outside,
-                });
+                let planned = PlannedWorker { joined: Some(joined), micro_batch: None };
+                let workers = BTreeMap::from([(worker.clone(), planned)]);
+                models.plan(iteration, PlannedWork { workers, profile: ProfilePart::Outside });
+                models.learn(&[WorkerReport::new(worker.clone(), iteration, 8, 0.1)]);
             }
             newest += count;
         };
         let due = |models: &mut Models| !models.take_due_refits(20).is_empty();
-        learn(&mut models, 20);
+        learn(&mut models, 20, 1);
         assert!(!due(&mut models), "the first report is not used");
-        learn(&mut models, 1);
+        learn(&mut models, 1, 1);
         assert!(due(&mut models) && !due(&mut models));
-        models.age(&worker);
-        learn(&mut models, 19);
+        learn(&mut models, 19, 3);
         assert!(!due(&mut models));
-        learn(&mut models, 1);
+        learn(&mut models, 1, 3);
         assert!(due(&mut models), "20 observations after it rejoined");
     }
 }

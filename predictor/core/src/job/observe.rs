@@ -1,13 +1,9 @@
 //! Learning from reports: the models, and the gradient noise for AdaScale.
 
-use std::collections::BTreeMap;
+use evenstep_protocol::{AllocateResponse, LearningRateRule, WorkerId, WorkerReport};
 
-use evenstep_protocol::{LearningRateRule, WorkerId, WorkerReport};
-
-use super::models::ReportContext;
-use super::report::{by_iteration, gradient_norms};
+use super::plans::PlannedWork;
 use super::state::JobState;
-use super::worker::ProfilePart;
 use crate::curve::PointsError;
 use crate::learning_rate::LearningRateError;
 
@@ -33,51 +29,39 @@ pub enum Skipped {
 }
 
 impl JobState {
-    /// Learns from new reports. The result does not depend on how reports are grouped into calls.
+    /// Learns from new reports. The result does not depend on how reports are grouped into calls, nor on their order
+    /// in a call; see [`super::open`].
     pub fn observe(&mut self, reports: &[WorkerReport]) -> Vec<Skipped> {
-        if reports.is_empty() {
-            return Vec::new();
-        }
-        let mut skipped = self.replay(reports);
+        let learned = self.models_mut().learn(reports);
+        let mut skipped = profiles(learned.failed);
         if self.spec.rule == LearningRateRule::Adascale {
-            self.observe_gradients(reports, &mut skipped);
+            for (iteration, norms) in learned.gradients {
+                if let Err(source) = self.learning_rate.gradients(iteration, &norms) {
+                    skipped.push(Skipped::Gradients { iteration, source });
+                }
+            }
         }
         skipped
     }
 
     /// Learns from reports that the stored learning-rate rule has already processed.
     pub fn replay(&mut self, reports: &[WorkerReport]) -> Vec<Skipped> {
-        let micro_batches = self.micro_batches();
-        let earliest = reports.iter().map(|report| report.iteration).min().unwrap_or(u64::MAX);
-        let profile_steps = self.profile(earliest).len() as u64;
-        let failed = self.models.learn(reports, |report| ReportContext {
-            micro_batch: micro_batches.get(&report.worker).copied(),
-            profile: match profile_steps.checked_sub(report.iteration) {
-                None | Some(0) => ProfilePart::Outside,
-                Some(1) => ProfilePart::Last,
-                Some(_) => ProfilePart::Within,
-            },
-        });
-        failed.into_iter().map(|(worker, source)| Skipped::Profile { worker, source }).collect()
+        profiles(self.models_mut().learn(reports).failed)
     }
 
-    /// Returns the micro-batch of each worker, if the job accumulates gradients.
-    fn micro_batches(&self) -> BTreeMap<WorkerId, u64> {
-        if !self.spec.accumulation {
-            return BTreeMap::new();
-        }
-        let micro_batch = |id: &WorkerId| Some((id.clone(), self.bounds(id).micro_batch?));
-        self.workers.keys().filter_map(micro_batch).collect()
+    /// Restores the models' knowledge of an allocation that was planned before a restart. Call it in order of
+    /// iterations, before the reports of these iterations are replayed.
+    pub fn restore_plan(&mut self, answer: &AllocateResponse) {
+        let work = self.planned_work(answer);
+        self.models_mut().restore_plan(answer.iteration, work);
     }
 
-    /// Updates AdaScale. Reports that arrive late or have no gradient norms are ignored.
-    fn observe_gradients(&mut self, reports: &[WorkerReport], skipped: &mut Vec<Skipped>) {
-        for reports in by_iteration(reports) {
-            let Some(iteration) = reports.first().map(|report| report.iteration) else { continue };
-            let Some(norms) = gradient_norms(reports) else { continue };
-            if let Err(source) = self.learning_rate.gradients(iteration, &norms) {
-                skipped.push(Skipped::Gradients { iteration, source });
-            }
-        }
+    /// Returns the part of an allocation that determines how reports are learned.
+    pub(super) fn planned_work(&self, answer: &AllocateResponse) -> PlannedWork {
+        PlannedWork::new(answer, |worker, generation| self.workers.get(worker)?.joined(generation))
     }
+}
+
+fn profiles(failed: Vec<(WorkerId, PointsError)>) -> Vec<Skipped> {
+    failed.into_iter().map(|(worker, source)| Skipped::Profile { worker, source }).collect()
 }

@@ -1,7 +1,7 @@
 //! The state of a job: its options, members, models, and current plan.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, OnceLock};
 
 use evenstep_protocol::{AllocateResponse, JobSpec, JoinRequest, WorkerId, WorkerOverride};
 
@@ -16,6 +16,9 @@ use crate::plan::InForce;
 /// the current plan.
 const WORKER_BYTES: u64 = 1024;
 
+/// Number of joins per worker that are kept.
+pub const JOINS_MAX: usize = 16;
+
 /// The state of a job.
 #[derive(Debug)]
 pub struct JobState {
@@ -27,8 +30,10 @@ pub struct JobState {
     pub members: Members<WorkerId>,
     /// All workers that have ever joined.
     pub workers: BTreeMap<WorkerId, WorkerState>,
-    /// Models learned from reports.
+    /// Models learned from reports of closed iterations. Change them through [`Self::models_mut`].
     pub models: Models,
+    /// The models with the reports of incomplete iterations; computed when needed.
+    current: OnceLock<Option<Box<Models>>>,
     /// The first iteration that was not requested yet.
     pub next_iteration: u64,
     /// The latest allocation.
@@ -49,12 +54,27 @@ pub struct WorkerState {
     pub oom_cap: Option<u64>,
     /// Override set by an operator.
     pub operator_override: Option<WorkerOverride>,
+    /// Generations in which it joined, ascending; the latest [`JOINS_MAX`].
+    joins: VecDeque<u64>,
 }
 
 impl WorkerState {
     /// Returns the state of a worker without reports.
     pub fn new(request: JoinRequest) -> Self {
-        Self { request, oom_cap: None, operator_override: None }
+        Self { request, oom_cap: None, operator_override: None, joins: VecDeque::new() }
+    }
+
+    /// Records that the worker joined in this generation.
+    pub fn join(&mut self, generation: u64) {
+        if self.joins.len() == JOINS_MAX {
+            self.joins.pop_front();
+        }
+        self.joins.push_back(generation);
+    }
+
+    /// Returns the generation of its latest join up to `generation`; `None` if it is unknown.
+    pub(super) fn joined(&self, generation: u64) -> Option<u64> {
+        self.joins.iter().rev().copied().find(|joined| *joined <= generation)
     }
 
     /// Returns whether a worker that joins with this request may have more memory than at its out-of-memory
@@ -104,6 +124,7 @@ impl JobState {
             members: Members::restore(generation, departed_generation, members),
             workers: restored.workers,
             models: restored.models,
+            current: OnceLock::new(),
             // An interrupted deletion may leave no allocation, but deleted iterations must not be planned
             // again.
             next_iteration: last_iteration.map_or(0, |last| last + 1).max(kept_from),
@@ -124,7 +145,20 @@ impl JobState {
 
     /// Returns the approximate memory of the state, in bytes.
     pub fn bytes(&self) -> u64 {
-        self.workers.len() as u64 * WORKER_BYTES + self.models.bytes()
+        let copies = 1 + u64::from(self.current.get().is_some_and(Option::is_some));
+        self.workers.len() as u64 * WORKER_BYTES + copies * self.models.bytes()
+    }
+
+    /// Returns the models for decisions and views: with the reports of incomplete iterations.
+    pub fn current_models(&self) -> &Models {
+        let current = self.current.get_or_init(|| self.models.with_open_iterations().map(Box::new));
+        current.as_deref().unwrap_or(&self.models)
+    }
+
+    /// Returns the models for a change.
+    pub fn models_mut(&mut self) -> &mut Models {
+        self.current.take();
+        &mut self.models
     }
 
     /// Returns the number that every local batch is a multiple of: 1 if the job lists its sizes.
@@ -150,7 +184,7 @@ impl JobState {
 
     /// Sets the starting point of a worker without models: the models of a worker on the same kind of device.
     pub fn warm_start(&mut self, worker: &WorkerId, earlier: Earlier) {
-        self.models.warm_start(worker, earlier);
+        self.models_mut().warm_start(worker, earlier);
     }
 
     /// Returns the workers of each kind of device.

@@ -5,7 +5,7 @@ use crate::forecast::Earlier;
 
 /// Version of the layout of [`Models`] and [`Earlier`] in the store. Increase it with every change of either
 /// type.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
 /// An error in the encoding of stored models.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -6,7 +6,7 @@ use evenstep_protocol::{StragglerView, WorkerId};
 
 use super::reason;
 use super::state::JobState;
-use crate::straggler::StragglerDetector;
+use super::worker::WorkerModel;
 
 /// Minimum number of other workers on the same kind of device for a comparison.
 const PEERS_MIN: usize = 2;
@@ -15,22 +15,37 @@ impl JobState {
     /// Describes the live workers that are slower than before, or slower than others on the same kind of
     /// device.
     pub fn stragglers(&self) -> BTreeMap<&WorkerId, StragglerView> {
-        let watch = |id: &WorkerId| Some(&self.models.worker(id)?.watch);
-        let device = |id: &WorkerId| self.workers.get(id)?.request.device.as_deref();
+        let models = self.current_models();
+        let measured = self.members.live().filter_map(|id| {
+            let (known, device) = (models.worker(id)?, self.workers.get(id)?.request.device.as_deref());
+            Some((id, known, device))
+        });
+        let measured: Vec<(&WorkerId, &WorkerModel, Option<&str>)> = measured.collect();
+        // Each worker has its own unit of work. The work of a batch that all peers have measured converts the units.
+        let mut batches: BTreeMap<&str, u64> = BTreeMap::new();
+        for (_, known, device) in &measured {
+            if let Some(device) = device.filter(|_| known.watch.speed().is_some()) {
+                let least = batches.entry(device).or_insert(u64::MAX);
+                *least = known.curve.largest().clamp(1, *least);
+            }
+        }
+        let work = |known: &WorkerModel, device: &str| Some(known.curve.work(*batches.get(device)?));
+        let speed = |known: &WorkerModel, device: &str| Some(known.watch.speed()? / work(known, device)?);
         let mut speeds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-        for id in self.members.live() {
-            if let (Some(device), Some(speed)) = (device(id), watch(id).and_then(StragglerDetector::speed)) {
+        for (_, known, device) in &measured {
+            if let Some((device, speed)) = device.and_then(|device| Some((device, speed(known, device)?))) {
                 speeds.entry(device).or_default().push(speed);
             }
         }
         speeds.values_mut().for_each(|speeds| speeds.sort_by(f64::total_cmp));
-        let straggler = |id| {
-            let watch = watch(id)?;
-            let speeds = device(id).and_then(|device| speeds.get(device)).map_or(&[][..], Vec::as_slice);
-            let straggler = watch.straggler(median_without(speeds, watch.speed()))?;
+        let peers = |known: &WorkerModel, device: &str| {
+            Some(median_without(speeds.get(device)?, speed(known, device))? * work(known, device)?)
+        };
+        let straggler = |(id, known, device): (_, &WorkerModel, Option<&str>)| {
+            let straggler = known.watch.straggler(device.and_then(|device| peers(known, device)))?;
             Some((id, reason::straggler(&straggler)))
         };
-        self.members.live().filter_map(straggler).collect()
+        measured.into_iter().filter_map(straggler).collect()
     }
 }
 

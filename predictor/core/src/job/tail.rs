@@ -48,7 +48,7 @@ impl JobState {
         if self.spec.hedge == Hedge::Off {
             return None;
         }
-        let cost = |id: &WorkerId| self.claims(id).then(|| self.models.chunk_cost(id));
+        let cost = |id: &WorkerId| self.claims(id).then(|| self.current_models().chunk_cost(id));
         let mut costs: Vec<Option<ChunkCost>> = live.iter().map(cost).collect();
         let share = |(outlook, bounds): (&WorkerOutlook, &Bounds)| {
             // A cap on the samples at once does not limit the sum of several chunks.
@@ -57,7 +57,8 @@ impl JobState {
         let shares: Vec<Share> = outlooks.iter().zip(bounds).map(share).collect::<Option<_>>()?;
         let quantum = self.spec.quantum;
         let min_chunk = self.spec.min_chunk.unwrap_or(quantum).max(quantum).next_multiple_of(quantum);
-        let terms = Terms { cost: self.models.claim_cost(), min_chunk, quantum, pool_max: POOL_MAX };
+        let terms =
+            Terms { cost: self.current_models().claim_cost(), min_chunk, quantum, pool_max: POOL_MAX };
         for _ in 0..TRIES_MAX {
             if costs.iter().flatten().count() < 2 {
                 return None;
@@ -88,7 +89,7 @@ impl JobState {
                 .filter(|last| last.tail.is_some())
                 .map_or(0.0, tail_share),
             chunks: self.last_allocation.as_deref().map_or(0, chunks),
-            claim_time_s: self.models.claim_cost().latency_s,
+            claim_time_s: self.current_models().claim_cost().latency_s,
         })
     }
 

@@ -70,6 +70,23 @@ fn an_infeasible_plan_is_an_error_that_changes_nothing() {
     assert_eq!(*state.decide(&request(1)).unwrap().answer, *before.answer);
 }
 
+/// Reports of one iteration in separate calls give the same models as in one call.
+#[test]
+fn reports_of_one_iteration_may_come_separately() {
+    let mut separate = job(JobSpec::new(64));
+    let mut together = job(JobSpec::new(64));
+    for iteration in 0..40 {
+        for state in [&mut separate, &mut together] {
+            state.apply(state.decide(&request(iteration)).unwrap());
+        }
+        let reports = reports(iteration);
+        reports.iter().rev().for_each(|report| drop(separate.observe(std::slice::from_ref(report))));
+        together.observe(&reports);
+    }
+    let [separate, together] = [&separate, &together].map(|state| write_models(&state.models).unwrap());
+    assert!(separate == together, "the models differ");
+}
+
 /// Reports of several iterations give the same result in one call and in several calls.
 #[test]
 fn grouping_does_not_change_what_is_learned() {

@@ -156,8 +156,9 @@ fn changes_by_noise(seed: u64) -> usize {
     for _ in 0..1000 {
         let outlook = |worker| job.forecast(&worker, None).map_or_else(unmeasured, |seen| at(seen.speed));
         let outlooks: Vec<WorkerOutlook> = (0..4u8).map(outlook).collect();
-        let residuals: Vec<Vec<f64>> = (0..4u8).map(|worker| job.residuals(&worker).collect()).collect();
-        let next = plan(&outlooks, &Scenarios::from_residuals(&residuals), now.as_ref(), &rules).unwrap();
+        let residuals: Vec<Vec<(u64, f64)>> =
+            (0..4u8).map(|worker| job.residuals(&worker).collect()).collect();
+        let next = plan(&outlooks, &Scenarios::joined(&residuals), now.as_ref(), &rules).unwrap();
         changes += usize::from(now.as_ref().is_some_and(|now| now.batches != next.batches));
         let outcome = |worker: u8| {
             // The sum of twelve uniform deviates approximates a normal deviate.

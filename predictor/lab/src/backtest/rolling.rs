@@ -215,7 +215,7 @@ impl SeriesWalk {
         if let Some(point) = self.points[at]
             && (at >= self.start || !model.is_provisional_in_warmup())
         {
-            self.interval.score((row.speed / point.speed).ln());
+            self.interval.score(at as u64, (row.speed / point.speed).ln());
         }
         let began = clock();
         model.observe(worker, row.batch, row.compute_time_s());

@@ -87,9 +87,9 @@ impl<'a> Evenstep<'a> {
     }
 
     fn scenarios(&self, present: &[usize]) -> Scenarios {
-        let residuals: Vec<Vec<f64>> =
+        let residuals: Vec<Vec<(u64, f64)>> =
             present.iter().map(|worker| self.forecaster.residuals(worker).collect()).collect();
-        Scenarios::from_residuals(&residuals)
+        Scenarios::joined(&residuals)
     }
 
     fn hedged(

@@ -45,6 +45,8 @@ pub struct StoredWorker {
     pub operator_override: Option<WorkerOverride>,
     /// Times of recent departures, in milliseconds since 1970, oldest first.
     pub departures_unix_ms: Vec<i64>,
+    /// Generations of recent joins, oldest first.
+    pub join_generations: Vec<u64>,
 }
 
 struct JobRow {
@@ -86,13 +88,13 @@ impl Store {
         Ok(count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0))
     }
 
-    /// Returns a job, or `None` if it does not exist.
+    /// Returns a job with up to `joins` recent joins of each worker, or `None` if it does not exist.
     ///
     /// # Errors
     /// If the database cannot be read or contains an invalid value.
-    pub async fn job(&self, job_id: &JobId) -> Result<Option<StoredJob>, StoreError> {
+    pub async fn job(&self, job_id: &JobId, joins: usize) -> Result<Option<StoredJob>, StoreError> {
         let job_id = job_id.as_str();
-        let (job, workers, departures, last) = on!(&self.readers, pool => {
+        let (job, workers, departures, joins, last) = on!(&self.readers, pool => {
             let mut snapshot = pool.begin().await?;
             let job = sqlx::query_as::<_, JobRow>(
                 "SELECT spec, generation, departed_generation, learning_rate FROM job WHERE job_id = $1",
@@ -108,13 +110,25 @@ impl Store {
                  ORDER BY id DESC LIMIT $2",
             );
             let departures = departures.bind(job_id).bind(DEPARTURES_MAX).fetch_all(&mut *snapshot).await?;
+            let recent = sqlx::query_as::<_, (String, i64)>(
+                "SELECT worker, generation FROM (
+                     SELECT worker, generation, row_number() OVER (PARTITION BY worker ORDER BY id DESC) AS nth
+                     FROM event WHERE job_id = $1 AND kind = 'joined') AS joins
+                 WHERE nth <= $2 ORDER BY generation",
+            );
+            let joins = i64::try_from(joins).unwrap_or(i64::MAX);
+            let joins = recent.bind(job_id).bind(joins).fetch_all(&mut *snapshot).await?;
             let last = sqlx::query_scalar::<_, Option<i64>>("SELECT MAX(iteration) FROM allocation WHERE job_id = $1");
             let last = last.bind(job_id).fetch_one(&mut *snapshot).await?;
-            (job, workers, departures, last)
+            (job, workers, departures, joins, last)
         });
         let mut departed: BTreeMap<String, Vec<i64>> = BTreeMap::new();
         for (worker, at_unix_ms) in departures.into_iter().rev() {
             departed.entry(worker).or_default().push(at_unix_ms);
+        }
+        let mut joined: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        for (worker, generation) in joins {
+            joined.entry(worker).or_default().push(generation.cast_unsigned());
         }
         let worker = |row: WorkerRow| {
             Ok(StoredWorker {
@@ -124,6 +138,7 @@ impl Store {
                     .map(|wanted| from_json(&wanted, "override"))
                     .transpose()?,
                 departures_unix_ms: departed.remove(&row.worker).unwrap_or_default(),
+                join_generations: joined.remove(&row.worker).unwrap_or_default(),
                 request: from_json(&row.request, "join request")?,
                 state: row.state,
                 last_seen_unix_ms: row.last_seen_unix_ms,

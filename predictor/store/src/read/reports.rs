@@ -8,11 +8,19 @@ use crate::address::Address;
 use crate::database::{connect_to_read, on, rows};
 use crate::encode::integer;
 use crate::error::StoreError;
+use crate::from_row::from_row;
 use crate::schema;
 use crate::store::Store;
 
 /// A stored report.
 pub type StoredReport = WorkerReport;
+
+struct ArrivedRow {
+    at_unix_ms: i64,
+    report: ReportRow,
+}
+
+from_row!(ArrivedRow { at_unix_ms; whole: report });
 
 impl Store {
     /// Returns the reports of the last `iterations` reported iterations, oldest first.
@@ -34,6 +42,39 @@ impl Store {
             integer(iterations),
         )?;
         reports.into_iter().map(WorkerReport::try_from).collect()
+    }
+
+    /// Returns the reports of the last `iterations` reported iterations in order of arrival, oldest first. Reports that
+    /// were stored in the same millisecond form one group, in order of iteration and worker.
+    ///
+    /// # Errors
+    /// See [`Store::job`].
+    pub async fn recent_arrivals(
+        &self,
+        job_id: &JobId,
+        iterations: u64,
+    ) -> Result<Vec<Vec<StoredReport>>, StoreError> {
+        let rows = rows!(
+            &self.readers,
+            ArrivedRow,
+            "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
+             WHERE job_id = $1 AND iteration > (SELECT MAX(iteration) FROM report WHERE job_id = $1) - $2
+             ORDER BY at_unix_ms, iteration, worker",
+            job_id.as_str(),
+            integer(iterations),
+        )?;
+        let mut groups: Vec<Vec<StoredReport>> = Vec::new();
+        let mut newest = None;
+        for ArrivedRow { at_unix_ms, report } in rows {
+            if newest.replace(at_unix_ms) != Some(at_unix_ms) {
+                groups.push(Vec::new());
+            }
+            let report = report.try_into()?;
+            if let Some(group) = groups.last_mut() {
+                group.push(report);
+            }
+        }
+        Ok(groups)
     }
 
     /// Returns the reports of up to `limit` iterations from iteration `from`.

@@ -65,7 +65,7 @@ impl Store {
                 sqlx::query_as(summaries!("json_extract(answer, '$.decision')")).fetch_all(pool).await?
             }
             Either::Postgres(pool) => {
-                sqlx::query_as(summaries!("CAST(answer AS json) ->> 'decision'")).fetch_all(pool).await?
+                sqlx::query_as(summaries!("answer::json ->> 'decision'")).fetch_all(pool).await?
             }
         };
         let summary = |row: SummaryRow| {
@@ -76,7 +76,7 @@ impl Store {
                 generation: row.generation.cast_unsigned(),
                 live_workers: row.live_workers.cast_unsigned(),
                 next_iteration: next_iteration.max(row.kept_from.cast_unsigned()),
-                last_decision: row.decision.map(|decision| from_json(&decision, "answer")).transpose()?,
+                last_decision: row.decision.map(|decision| from_json(&decision, "decision")).transpose()?,
             })
         };
         rows.into_iter().map(summary).collect()

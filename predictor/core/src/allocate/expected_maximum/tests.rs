@@ -106,6 +106,40 @@ fn never_worse_than_plain_and_sums_and_grids_hold() {
     }
 }
 
+/// Two workers slow down in the same iterations. A missing report does not change their expected maximum.
+#[test]
+fn a_missing_report_does_not_separate_workers_that_slow_down_together() {
+    let residual = |iteration: u64| if iteration.is_multiple_of(3) { -(2.0f64.ln()) } else { 0.0 };
+    let all: Vec<(u64, f64)> = (0..60).map(|iteration| (iteration, residual(iteration))).collect();
+    let lossy: Vec<(u64, f64)> = all.iter().copied().filter(|(iteration, _)| *iteration != 50).collect();
+    let shares = [Share::new(Curve::at_speed(1.0)), Share::new(Curve::at_speed(1.0))];
+    let expected = Scenarios::joined(&[all.clone(), all.clone()]).expected_finish(&shares, &[6, 6]);
+    assert!((expected - 8.0).abs() < 1e-9, "{expected}: a third of the iterations take twice as long");
+    let lossy = Scenarios::joined(&[all, lossy]);
+    assert_eq!(lossy.len(), 59);
+    let lossy = lossy.expected_finish(&shares, &[6, 6]);
+    assert!((lossy - (40.0 * 6.0 - 6.0 + 20.0 * 12.0) / 59.0).abs() < 1e-9, "{lossy}");
+}
+
+proptest::proptest! {
+    /// The residual of each iteration is its number, so that a scenario shows which iterations it combines.
+    #[test]
+    fn residuals_of_different_iterations_are_never_combined(
+        reported in proptest::collection::vec(proptest::collection::btree_set(0u64..200, 0..150), 1..5)
+    ) {
+        let residual = |iteration: &u64| (*iteration, *iteration as f64 / 200.0);
+        let residuals: Vec<Vec<(u64, f64)>> =
+            reported.iter().map(|worker| worker.iter().map(residual).collect()).collect();
+        let common = (0..200u64).filter(|k| reported.iter().all(|worker| worker.contains(k))).count();
+        let scenarios = Scenarios::joined(&residuals);
+        let expected = if common < MIN_SCENARIOS { 0 } else { common.min(MAX_SCENARIOS) };
+        proptest::prop_assert_eq!(scenarios.len(), expected);
+        for factors in scenarios.rows() {
+            proptest::prop_assert!(factors.iter().all(|factor| factor == &factors[0]));
+        }
+    }
+}
+
 #[test]
 fn scenarios_are_the_iterations_that_all_share() {
     let residual = |slow: f64| -(slow.ln());

@@ -1,0 +1,159 @@
+//! Iterations whose reports are not complete yet.
+//!
+//! Learning must not depend on how reports are grouped into requests. Therefore iterations are learned in
+//! order, each once, with all its reports in order of their workers. An iteration is closed, and then learned:
+//!
+//! - when all workers that its plan gives work have reported, and every earlier iteration with reports is closed;
+//! - or when a report arrives that is [`WINDOW`] or more iterations newer.
+//!
+//! Reports of closed iterations are late and are not learned, and neither are reports of workers that the plan
+//! gives no work. So a report is late only in two cases: a report that is [`WINDOW`] or more iterations newer came
+//! first, or a later iteration was complete while this one had no report at all. The models are the same for every
+//! order and every grouping of reports in which the same reports are late.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use evenstep_protocol::{WorkerId, WorkerReport};
+use serde::{Deserialize, Serialize};
+
+use super::plans::{PlannedWork, PlannedWorker, Plans};
+use super::worker::ProfilePart;
+
+/// Number of iterations for which an incomplete iteration waits for its missing reports.
+pub const WINDOW: u64 = 4;
+
+/// The open iterations of a job, and the plans that name the workers with work.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct OpenIterations {
+    plans: Plans,
+    /// The first iteration that is not closed.
+    next: u64,
+    /// Reports of open iterations, at most [`WINDOW`] of them.
+    #[serde(with = "json")]
+    reports: BTreeMap<u64, BTreeMap<WorkerId, WorkerReport>>,
+}
+
+/// A closed iteration.
+#[derive(Debug)]
+pub struct Closed<'a> {
+    /// Its number.
+    pub iteration: u64,
+    /// Its reports in order of their workers, with the plan for each; `None` if the plan is unknown.
+    pub reports: Vec<(Cow<'a, WorkerReport>, Option<PlannedWorker>)>,
+    /// Position in the profile at the start.
+    pub profile: ProfilePart,
+    /// Whether every worker with work has reported; false if the plan is unknown.
+    pub is_complete: bool,
+}
+
+impl OpenIterations {
+    /// Returns the first iteration that is not closed.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Sets the plan of an iteration. If the iteration was closed before, the job has returned to an earlier state,
+    /// and the iterations from it on are open again. Returns whether anything changed.
+    pub fn plan(&mut self, iteration: u64, work: PlannedWork) -> bool {
+        let returns = iteration < self.next;
+        self.next = self.next.min(iteration);
+        self.restore_plan(iteration, work) || returns
+    }
+
+    /// Sets the plan of an iteration, as it was set before a restart. Returns whether anything changed.
+    pub fn restore_plan(&mut self, iteration: u64, work: PlannedWork) -> bool {
+        let changes = self.plans.set(iteration, work);
+        if let Some(work) = self.plans.at(iteration).filter(|_| changes) {
+            for reports in self.reports.range_mut(iteration..).map(|(_, reports)| reports) {
+                reports.retain(|worker, _| work.workers.contains_key(worker));
+            }
+            self.reports.retain(|_, reports| !reports.is_empty());
+        }
+        changes
+    }
+
+    /// Whether reports of open iterations wait.
+    pub fn is_waiting(&self) -> bool {
+        !self.reports.is_empty()
+    }
+
+    /// Closes all open iterations and returns them, in order.
+    pub fn close_all(&mut self) -> Vec<Closed<'static>> {
+        let open = std::mem::take(&mut self.reports).into_iter();
+        open.map(|(iteration, held)| self.close(iteration, held.into_values().map(Cow::Owned).collect()))
+            .collect()
+    }
+
+    /// Adds reports, in any order, and returns the iterations that are closed now, in order. Of two reports of one
+    /// worker and iteration the first counts.
+    pub fn take<'a>(&mut self, reports: &'a [WorkerReport]) -> Vec<Closed<'a>> {
+        let mut groups: BTreeMap<u64, Vec<&WorkerReport>> = BTreeMap::new();
+        for report in reports.iter().filter(|report| self.counts(report)) {
+            groups.entry(report.iteration).or_default().push(report);
+        }
+        if groups.is_empty() {
+            return Vec::new();
+        }
+        for iteration in self.reports.keys() {
+            groups.entry(*iteration).or_default();
+        }
+        let newest = groups.last_key_value().map_or(0, |(iteration, _)| *iteration);
+        let mut closed = Vec::new();
+        let mut waits = false;
+        for (iteration, mut new) in groups {
+            let mut held = self.reports.remove(&iteration).unwrap_or_default();
+            new.sort_by(|a, b| a.worker.cmp(&b.worker));
+            new.dedup_by(|later, first| later.worker == first.worker);
+            new.retain(|report| !held.contains_key(&report.worker));
+            let plan = self.plans.at(iteration);
+            let is_complete = plan.is_some_and(|plan| plan.workers.len() == held.len() + new.len());
+            waits = waits || !(is_complete || newest - iteration >= WINDOW);
+            if waits {
+                held.extend(new.into_iter().map(|report| (report.worker.clone(), report.clone())));
+                self.reports.insert(iteration, held);
+                continue;
+            }
+            let mut all: Vec<Cow<'a, WorkerReport>> = held.into_values().map(Cow::Owned).collect();
+            all.extend(new.into_iter().map(Cow::Borrowed));
+            all.sort_by(|a, b| a.worker.cmp(&b.worker));
+            closed.push(self.close(iteration, all));
+        }
+        self.plans.forget_before(self.next);
+        closed
+    }
+
+    /// Closes an iteration with these reports, in order of their workers.
+    fn close<'a>(&mut self, iteration: u64, reports: Vec<Cow<'a, WorkerReport>>) -> Closed<'a> {
+        let plan = self.plans.at(iteration);
+        let is_complete = plan.is_some_and(|plan| plan.workers.len() == reports.len());
+        let planned = |report: Cow<'a, WorkerReport>| {
+            let planned = plan.and_then(|plan| plan.workers.get(&report.worker).copied());
+            (report, planned)
+        };
+        let reports = reports.into_iter().map(planned).collect();
+        let profile = plan.map_or(ProfilePart::Outside, |plan| plan.profile);
+        self.next = iteration.saturating_add(1);
+        Closed { iteration, reports, profile, is_complete }
+    }
+
+    fn counts(&self, report: &WorkerReport) -> bool {
+        let plan = self.plans.at(report.iteration);
+        report.iteration >= self.next && plan.is_none_or(|plan| plan.workers.contains_key(&report.worker))
+    }
+}
+
+/// JSON inside the binary format, which cannot omit fields as the wire types do.
+mod json {
+    use serde::de::{DeserializeOwned, Error as _};
+    use serde::ser::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<T: Serialize, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+        serde_json::to_string(value).map_err(S::Error::custom)?.serialize(to)
+    }
+
+    pub fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+        serde_json::from_str(&String::deserialize(from)?).map_err(D::Error::custom)
+    }
+}

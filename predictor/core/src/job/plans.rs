@@ -1,0 +1,135 @@
+//! Facts about planned iterations that their reports do not contain.
+
+use std::collections::BTreeMap;
+
+use evenstep_protocol::{AllocateResponse, DecisionKind, WorkerId};
+use serde::{Deserialize, Serialize};
+
+use super::worker::ProfilePart;
+
+/// Maximum number of different plans that are kept. A client requests at most 64 iterations ahead.
+const PLANS_MAX: usize = 64;
+
+/// The part of an allocation that determines how reports of its iteration are learned.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlannedWork {
+    /// The workers with samples, or with a pool of the tail. The others have nothing to report.
+    pub workers: BTreeMap<WorkerId, PlannedWorker>,
+    /// Position in the profile at the start.
+    pub profile: ProfilePart,
+}
+
+/// The part of one worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedWorker {
+    /// Generation of the worker's latest join before the plan; `None` if it is unknown.
+    pub joined: Option<u64>,
+    /// Maximum number of samples per pass; `None` if the local batch runs in one pass.
+    pub micro_batch: Option<u64>,
+}
+
+impl PlannedWork {
+    /// Returns the planned work of an allocation. `joined` returns the generation of a worker's latest join up to a
+    /// generation.
+    pub fn new(answer: &AllocateResponse, joined: impl Fn(&WorkerId, u64) -> Option<u64>) -> Self {
+        let with_work =
+            answer.allocations.iter().filter(|share| share.local_batch > 0 || share.pool.is_some());
+        let worker = |share: &evenstep_protocol::Allocation| {
+            let joined = joined(&share.worker, answer.generation);
+            (share.worker.clone(), PlannedWorker { joined, micro_batch: share.micro_batch })
+        };
+        Self { workers: with_work.map(worker).collect(), profile: profile_part(answer) }
+    }
+}
+
+fn profile_part(answer: &AllocateResponse) -> ProfilePart {
+    match &answer.decision.profile {
+        Some(at) if at.step == at.of => ProfilePart::Last,
+        None if answer.decision.kind != DecisionKind::Profiling => ProfilePart::Outside,
+        _ => ProfilePart::Within,
+    }
+}
+
+/// Whether two allocations of one job plan the same work, by a comparison that builds nothing.
+pub fn is_same_work(one: &AllocateResponse, other: &AllocateResponse) -> bool {
+    let work = |share: &evenstep_protocol::Allocation| {
+        (share.local_batch > 0 || share.pool.is_some(), share.micro_batch)
+    };
+    // One generation has one list of workers.
+    one.generation == other.generation
+        && profile_part(one) == profile_part(other)
+        && one.allocations.iter().map(work).eq(other.allocations.iter().map(work))
+}
+
+/// The planned work of recent iterations. A plan holds until the next different one: clients keep their plan while
+/// none arrives.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Plans {
+    /// Each plan, by the first iteration that it holds for.
+    starts: BTreeMap<u64, PlannedWork>,
+}
+
+impl Plans {
+    /// Sets the plan from an iteration on. Plans of later iterations are void. Returns whether anything changed.
+    pub fn set(&mut self, iteration: u64, work: PlannedWork) -> bool {
+        let is_void = !self.starts.split_off(&iteration.saturating_add(1)).is_empty();
+        if self.at(iteration) == Some(&work) {
+            return is_void;
+        }
+        self.starts.insert(iteration, work);
+        while self.starts.len() > PLANS_MAX {
+            self.starts.pop_first();
+        }
+        true
+    }
+
+    /// Returns the plan of an iteration; `None` if it is unknown.
+    pub fn at(&self, iteration: u64) -> Option<&PlannedWork> {
+        self.starts.range(..=iteration).next_back().map(|(_, work)| work)
+    }
+
+    /// Drops plans that no iteration from `first` on needs.
+    pub fn forget_before(&mut self, first: u64) {
+        let needed = self.starts.range(..=first).next_back().map(|(start, _)| *start);
+        if let Some(needed) = needed
+            && self.starts.first_key_value().is_some_and(|(start, _)| *start < needed)
+        {
+            self.starts = self.starts.split_off(&needed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn work(kind: u64) -> PlannedWork {
+        let worker = PlannedWorker { joined: Some(kind), micro_batch: None };
+        PlannedWork {
+            workers: BTreeMap::from([(WorkerId::new("a").unwrap(), worker)]),
+            profile: ProfilePart::Outside,
+        }
+    }
+
+    proptest! {
+        /// Compares with a list that holds the plan of every iteration.
+        #[test]
+        fn a_plan_holds_until_the_next_one(changes in prop::collection::vec((0u64..40, 0u64..3), 0..60)) {
+            let (mut plans, mut truth) = (Plans::default(), vec![None; 50]);
+            for (iteration, kind) in changes {
+                plans.set(iteration, work(kind));
+                truth[iteration as usize..].fill(Some(work(kind)));
+                for (at, expected) in truth.iter().enumerate() {
+                    prop_assert_eq!(plans.at(at as u64), expected.as_ref());
+                }
+            }
+            plans.forget_before(20);
+            for (at, expected) in truth.iter().enumerate().skip(20) {
+                prop_assert_eq!(plans.at(at as u64), expected.as_ref());
+            }
+            prop_assert!(plans.starts.range(..20).count() <= 1);
+        }
+    }
+}
