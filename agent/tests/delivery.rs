@@ -125,7 +125,13 @@ fn a_full_spool_stays_within_its_limit_and_reports_dropped_samples() {
     let dropped = status["spool"]["dropped_full"].as_u64().unwrap();
     let boot_id = agent.boot_id.clone();
     assert!(agent.terminate().success());
-    receiver.look(|store| assert_without_gaps(&store.sequences[&boot_id], dropped));
+    receiver.look(|store| {
+        let sequences = &store.sequences[&boot_id];
+        // A batch in flight may have been counted as dropped and then have arrived.
+        let first = *sequences.first().unwrap();
+        assert!(first <= dropped, "{first} {dropped}");
+        assert_without_gaps(sequences, first);
+    });
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a connection is doing, and since when.
+//! The phase of a connection and its start.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

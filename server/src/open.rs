@@ -96,7 +96,7 @@ impl Open {
     }
 
     /// Closes the connection among `candidates` that has been without a complete request the longest. Returns false if
-    /// there is none.
+    /// all of them serve requests.
     fn evict(&mut self, candidates: impl Fn(&Connection) -> bool) -> bool {
         let waiting = |(id, connection): (&Id, &Connection)| {
             let (phase, since) = connection.activity.get();
@@ -119,7 +119,7 @@ impl Open {
         true
     }
 
-    /// Completes when a connection has ended, and never if there is none.
+    /// Completes when a connection has ended; never, if no connection is open.
     pub async fn ended(&mut self) {
         match self.tasks.join_next_with_id().await {
             Some(ended) => {

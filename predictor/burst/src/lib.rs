@@ -24,5 +24,6 @@ pub mod command;
 
 pub use error::PlanError;
 pub use plan::{plan, relative_speeds};
+pub use planner::GPUS_MAX;
 pub use request::BurstRequest;
 pub use response::{BurstPlan, BurstPlanLayer};

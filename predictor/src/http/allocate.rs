@@ -7,7 +7,7 @@ use std::time::Instant;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use evenstep_protocol::{AllocateRequest, AllocateResponse, JobId, Problem, WorkerReport};
+use evenstep_protocol::{AllocateRequest, AllocateResponse, JobId, WorkerReport};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -19,7 +19,7 @@ use super::problem::ErrorResponse;
 use crate::jobs::{Allocated, ResponseBytes, WORKERS_MAX};
 
 /// Limit of sample costs in one request.
-const COSTS_MAX: u64 = 65_536;
+pub const COSTS_MAX: u64 = 65_536;
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(post_allocation, get_allocation))
@@ -34,13 +34,10 @@ pub fn router() -> OpenApiRouter<Api> {
     post, path = "/allocate", tag = "allocate", request_body = AllocateRequest,
     responses(
         (status = 200, description = "The allocation", body = AllocateResponse),
-        (status = 400, description = "Not JSON", body = Problem),
-        (status = 404, description = "Unknown job or worker", body = Problem),
-        (status = 409, description = "Stale generation; `current_generation` is the current one", body = Problem),
-        (status = 410, description = "The iteration was deleted by retention, and is never planned again", body = Problem),
-        (status = 413, description = "Body too large", body = Problem),
-        (status = 422, description = "A value breaks a rule, or the bounds do not allow the global batch", body = Problem),
-        (status = 503, description = "Paused, or the store failed; Retry-After is the time to wait, in seconds", body = Problem),
+        (status = 409, description = "Stale generation; `current_generation` is the current one"),
+        (status = 410, description = "The iteration was deleted by retention, and is never planned again"),
+        (status = 422, description = "A value breaks a rule, or the bounds do not allow the global batch"),
+        (status = 503, description = "Paused, or the store failed; Retry-After is the time to wait, in seconds"),
     )
 )]
 async fn post_allocation(
@@ -64,7 +61,6 @@ async fn allocate(api: &Api, request: AllocateRequest) -> Result<Allocated, Erro
 #[into_params(parameter_in = Query)]
 struct IterationQuery {
     /// The job.
-    #[param(value_type = String)]
     job_id: JobId,
     /// The iteration.
     iteration: u64,
@@ -75,8 +71,8 @@ struct IterationQuery {
     get, path = "/allocate", tag = "allocate", params(IterationQuery),
     responses(
         (status = 200, description = "The allocation, the same bytes as in the response to the first request", body = AllocateResponse),
-        (status = 404, description = "Unknown job, or the iteration has no allocation", body = Problem),
-        (status = 410, description = "The iteration was deleted by retention", body = Problem),
+        (status = 404, description = "Unknown job, or the iteration has no allocation"),
+        (status = 410, description = "The iteration was deleted by retention"),
     )
 )]
 async fn get_allocation(

@@ -17,9 +17,9 @@ use super::strict::{self, Strict};
 /// Largest integer in a request. Every JSON reader represents it exactly, and so does the store.
 pub const INTEGER_MAX: u64 = 1 << 53;
 /// Limit of readings in one map.
-const READINGS_MAX: usize = 64;
+pub const READINGS_MAX: usize = 64;
 /// Length limit of a reading's name, in bytes.
-const READING_NAME_MAX: usize = 64;
+pub const READING_NAME_MAX: usize = 64;
 
 /// A JSON body. The content type is ignored.
 #[derive(Debug)]

@@ -1,11 +1,17 @@
 //! `/openapi.json`. The page at `/docs/` displays it.
+//!
+//! Each endpoint describes its own part. `complete` adds what all operations of a kind share, `limits` the limits of
+//! values in requests.
+
+mod complete;
+mod limits;
 
 use std::sync::Arc;
 
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
-use evenstep_protocol::LogEntry;
+use evenstep_protocol::{JobId, LogEntry, NodeId, Problem, WorkerId};
 use utoipa::openapi::OpenApi as Document;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi};
@@ -28,7 +34,7 @@ use super::Api;
         (name = "store", description = "Contents and retention of the store"),
         (name = "health", description = "For load balancers, service managers and Prometheus"),
     ),
-    components(schemas(LogEntry)),
+    components(schemas(LogEntry, Problem, JobId, NodeId, WorkerId)),
     modifiers(&OperatorToken)
 )]
 struct Description;
@@ -50,6 +56,8 @@ pub fn document() -> OpenApiRouter<Api> {
 
 /// Serves the complete document.
 pub fn router(document: Document) -> Router<Api> {
+    // A document of strings, numbers and lists always has a JSON value.
+    let document = serde_json::to_value(document).map(complete::complete).unwrap_or_default();
     let document = Arc::new(document);
     let answer = move || {
         let document = document.clone();

@@ -2,7 +2,6 @@
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use evenstep_protocol::Problem;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -22,7 +21,7 @@ async fn healthz() -> &'static str {
 /// Check that the store accepts writes and the service is not shutting down.
 #[utoipa::path(
     get, path = "/readyz", tag = "health",
-    responses((status = 200, description = "Ready", body = String), (status = 503, description = "Not ready", body = Problem))
+    responses((status = 200, description = "Ready", body = String), (status = 503, description = "Not ready"))
 )]
 async fn readyz(State(api): State<Api>) -> Result<&'static str, ErrorResponse> {
     if *api.draining.borrow() {

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use evenstep_core::gate::LIMIT_MAX;
 use evenstep_core::job::check_spec;
-use evenstep_protocol::{JobId, JobSpec, JobView, JobsView, LearningRateRule, Problem};
+use evenstep_protocol::{JobId, JobSpec, JobView, JobsView, LearningRateRule};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -16,13 +16,15 @@ use crate::jobs::WORKERS_MAX;
 /// The largest global batch.
 pub const GLOBAL_BATCH_MAX: u64 = 1 << 31;
 /// Upper limit of leases and cooldowns: one day.
-const LEASE_S_MAX: f64 = 86_400.0;
+pub const LEASE_S_MAX: f64 = 86_400.0;
 /// Upper limit of the retention of a job's raw history: three centuries.
-const KEEP_S_MAX: u64 = 10_000_000_000;
+pub const KEEP_S_MAX: u64 = 10_000_000_000;
 /// Limit of the number of `allowed_sizes`.
-const ALLOWED_SIZES_MAX: u64 = 64;
+pub const ALLOWED_SIZES_MAX: u64 = 64;
 /// Upper limit of a ramp, in iterations.
-const ITERATIONS_MAX: u64 = 1_000_000;
+pub const ITERATIONS_MAX: u64 = 1_000_000;
+/// Upper limit of a warm-up, in epochs.
+pub const WARMUP_EPOCHS_MAX: f64 = 1e6;
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(put, get, delete)).routes(routes!(list))
@@ -30,13 +32,12 @@ pub fn router() -> OpenApiRouter<Api> {
 
 /// Create a job, or change its options from the next iteration that was not requested yet.
 #[utoipa::path(
-    put, path = "/v1/jobs/{job_id}", tag = "jobs", params(("job_id" = String, Path, description = "The job")),
+    put, path = "/v1/jobs/{job_id}", tag = "jobs",
     request_body = JobSpec,
     responses(
         (status = 200, description = "The job existed; its options are changed", body = JobView),
         (status = 201, description = "The job was created", body = JobView),
-        (status = 409, description = "The learning-rate rule cannot change after the first allocation", body = Problem),
-        (status = 422, description = "A value breaks a rule", body = Problem),
+        (status = 409, description = "The learning-rate rule cannot change after the first allocation"),
     )
 )]
 async fn put(
@@ -51,8 +52,8 @@ async fn put(
 
 /// Get the summary of a job.
 #[utoipa::path(
-    get, path = "/v1/jobs/{job_id}", tag = "jobs", params(("job_id" = String, Path, description = "The job")),
-    responses((status = 200, description = "The job", body = JobView), (status = 404, description = "Unknown job", body = Problem))
+    get, path = "/v1/jobs/{job_id}", tag = "jobs",
+    responses((status = 200, description = "The job", body = JobView))
 )]
 async fn get(
     State(api): State<Api>,
@@ -63,8 +64,8 @@ async fn get(
 
 /// Delete a job and all its history.
 #[utoipa::path(
-    delete, path = "/v1/jobs/{job_id}", tag = "jobs", params(("job_id" = String, Path, description = "The job")),
-    responses((status = 204, description = "Deleted"), (status = 404, description = "Unknown job", body = Problem))
+    delete, path = "/v1/jobs/{job_id}", tag = "jobs",
+    responses((status = 204, description = "Deleted"))
 )]
 async fn delete(State(api): State<Api>, InPath(job_id): InPath<JobId>) -> Result<StatusCode, ErrorResponse> {
     api.jobs.delete_job(job_id).await?;
@@ -149,7 +150,7 @@ fn check_learning_rate(spec: &JobSpec) -> Result<(), ErrorResponse> {
         let detail = "learning_rate: rule legw requires warmup_epochs and dataset_samples";
         return Err(ErrorResponse::invalid(detail));
     };
-    between("learning_rate.warmup_epochs", epochs, 0.0, 1e6)?;
+    between("learning_rate.warmup_epochs", epochs, 0.0, WARMUP_EPOCHS_MAX)?;
     within("learning_rate.dataset_samples", samples, 1..=INTEGER_MAX)
 }
 

@@ -4,7 +4,6 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use evenstep_observability::metrics::{CONTENT_TYPE, text};
-use evenstep_protocol::Problem;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -18,7 +17,7 @@ pub fn router() -> OpenApiRouter<Api> {
 /// Get all metrics in the text format of Prometheus.
 #[utoipa::path(
     get, path = "/metrics", tag = "health",
-    responses((status = 200, description = "All metric families", content_type = "text/plain", body = String), (status = 500, description = "A defect of the predictor", body = Problem))
+    responses((status = 200, description = "All metric families", content_type = "text/plain", body = String))
 )]
 async fn metrics(State(api): State<Api>) -> Result<impl IntoResponse, ErrorResponse> {
     let _alone = api.scraping.lock().await;

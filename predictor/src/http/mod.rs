@@ -96,6 +96,7 @@ pub fn router(api: Api) -> Router {
         )
         .split_for_parts();
     let counting = from_fn_with_state(api.meter.clone(), meter::requests);
+    let noting = from_fn_with_state(api.jobs.clone(), problem::note_damage);
     router
         .merge(docs::router(openapi))
         .merge(page::router())
@@ -104,6 +105,7 @@ pub fn router(api: Api) -> Router {
         .method_not_allowed_fallback(problem::wrong_method)
         .with_state(api)
         .layer(axum::middleware::from_fn(problem::set_redirect_location))
+        .layer(noting)
         // Admission bounds bodies.
         .layer(DefaultBodyLimit::disable())
         .layer(

@@ -1,7 +1,7 @@
 //! Nodes and their telemetry.
 
 use axum::extract::State;
-use evenstep_protocol::{NodeId, NodesView, Problem, SamplesView};
+use evenstep_protocol::{NodeId, NodesView, SamplesView};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -31,14 +31,15 @@ async fn list(State(api): State<Api>) -> Result<axum::Json<NodesView>, ErrorResp
 #[into_params(parameter_in = Query)]
 struct LimitQuery {
     /// Limit of samples, 1 to 10,000; default 100.
+    #[param(minimum = 1, maximum = 10_000)]
     limit: Option<u64>,
 }
 
 /// Get the latest samples of a node, oldest first.
 #[utoipa::path(
     get, path = "/v1/nodes/{node}/samples", tag = "telemetry",
-    params(("node" = String, Path, description = "The node"), LimitQuery),
-    responses((status = 200, description = "The samples; empty for an unknown node", body = SamplesView), (status = 422, description = "A value breaks a rule", body = Problem))
+    params(LimitQuery),
+    responses((status = 200, description = "The samples; empty for an unknown node", body = SamplesView))
 )]
 async fn samples(
     State(api): State<Api>,

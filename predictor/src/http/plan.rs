@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use evenstep_burst::{BurstPlan, BurstRequest, PlanError, plan, relative_speeds};
-use evenstep_protocol::{JobId, Problem, WorkerId};
+use evenstep_protocol::{JobId, WorkerId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -52,11 +52,8 @@ pub fn router() -> OpenApiRouter<Api> {
     post, path = "/v1/plan/burst", tag = "plan", request_body = BurstRequest,
     responses(
         (status = 200, description = "The fastest plan that meets the limits", body = BurstPlan),
-        (status = 400, description = "Not JSON", body = Problem),
-        (status = 404, description = "Unknown job", body = Problem),
-        (status = 413, description = "Body too large", body = Problem),
-        (status = 422, description = "A value breaks a rule, or no plan meets the limits (`infeasible`); `detail` is the reason", body = Problem),
-        (status = 429, description = "Other plans are in progress; Retry-After is the time to wait, in seconds", body = Problem),
+        (status = 422, description = "A value breaks a rule, or no plan meets the limits (`infeasible`); `detail` is the reason"),
+        (status = 429, description = "Other plans are in progress; Retry-After is the time to wait, in seconds"),
     )
 )]
 async fn burst(

@@ -1,10 +1,11 @@
 //! Conversion of errors to problem+json: the only place that maps errors to status codes.
 
 use std::any::Any;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -12,7 +13,7 @@ use evenstep_protocol::{PROBLEM_CONTENT_TYPE, Problem};
 use evenstep_store::{Fault, StoreError};
 
 use super::admission::discard;
-use crate::jobs::JobError;
+use crate::jobs::{JobError, Jobs};
 
 /// Seconds after which a client may retry if a job is paused or the store is busy.
 const RETRY_AFTER_S: u64 = 1;
@@ -25,7 +26,13 @@ pub struct ErrorResponse {
     body_unread: bool,
     /// The predictor that serves the job.
     elsewhere: Option<Elsewhere>,
+    /// Whether the file of the store is damaged.
+    damaged: bool,
 }
+
+/// An extension of a response: the file of the store is damaged.
+#[derive(Debug, Clone)]
+struct StoreDamaged;
 
 /// URL of another predictor. An extension of the response, until [`set_redirect_location`] appends the path of the
 /// request.
@@ -46,7 +53,7 @@ impl ErrorResponse {
             sum_of_caps: None,
             retry_after_s: None,
         });
-        Self { problem, body_unread: false, elsewhere: None }
+        Self { problem, body_unread: false, elsewhere: None, damaged: false }
     }
 
     /// An error response for a value that breaks a rule: 422.
@@ -135,8 +142,11 @@ impl From<StoreError> for ErrorResponse {
             }
             error => {
                 tracing::error!(%error, "a request failed because of a store error");
-                let detail = error.fault().unwrap_or(Fault::Other).words();
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "store-failed", "The store failed", detail).retry()
+                let fault = error.fault().unwrap_or(Fault::Other);
+                let title = "The store failed";
+                let response =
+                    Self::new(StatusCode::SERVICE_UNAVAILABLE, "store-failed", title, fault.words()).retry();
+                Self { damaged: fault == Fault::Damaged, ..response }
             }
         }
     }
@@ -157,6 +167,9 @@ impl IntoResponse for ErrorResponse {
         if let Some(elsewhere) = self.elsewhere {
             response.extensions_mut().insert(elsewhere);
         }
+        if self.damaged {
+            response.extensions_mut().insert(StoreDamaged);
+        }
         if self.body_unread {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -173,6 +186,15 @@ pub async fn set_redirect_location(request: Request, next: Next) -> Response {
         if let Ok(location) = HeaderValue::from_str(&format!("{}{path}", url.trim_end_matches('/'))) {
             response.headers_mut().insert(header::LOCATION, location);
         }
+    }
+    response
+}
+
+/// Marks the store as damaged if a request found it so: the service is then not ready.
+pub async fn note_damage(State(jobs): State<Arc<Jobs>>, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    if response.extensions().get::<StoreDamaged>().is_some() {
+        jobs.store().set_damaged();
     }
     response
 }

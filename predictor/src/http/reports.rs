@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use evenstep_protocol::{Problem, ReportSummary, ReportsView};
+use evenstep_protocol::{ReportSummary, ReportsView};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -38,7 +38,7 @@ pub fn pages() -> Router<Api> {
 /// List the reports (*.html) in the folder of `serve --reports`, newest first.
 #[utoipa::path(
     get, path = "/v1/reports", tag = "store",
-    responses((status = 200, description = "The reports", body = ReportsView), (status = 503, description = "The folder cannot be read", body = Problem))
+    responses((status = 200, description = "The reports", body = ReportsView), (status = 503, description = "The folder cannot be read"))
 )]
 async fn list(State(api): State<Api>) -> Result<axum::Json<ReportsView>, ErrorResponse> {
     let Some(folder) = api.reports else { return Ok(axum::Json(ReportsView { reports: None })) };

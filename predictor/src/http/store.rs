@@ -1,7 +1,7 @@
 //! The summary of the store.
 
 use axum::extract::State;
-use evenstep_protocol::{Problem, StoreView};
+use evenstep_protocol::StoreView;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -17,7 +17,7 @@ pub fn router() -> OpenApiRouter<Api> {
 /// Counts rows: too expensive for a request every second.
 #[utoipa::path(
     get, path = "/v1/store", tag = "store",
-    responses((status = 200, description = "The store", body = StoreView), (status = 503, description = "The store failed", body = Problem))
+    responses((status = 200, description = "The store", body = StoreView))
 )]
 async fn get(State(api): State<Api>) -> Result<axum::Json<StoreView>, ErrorResponse> {
     Ok(axum::Json(api.retention.store_view(&api.jobs).await?))

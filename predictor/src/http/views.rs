@@ -1,7 +1,7 @@
 //! Views of a job: its forecast, its allocations, predicted against actual speed.
 
 use axum::extract::State;
-use evenstep_protocol::{AllocateResponse, ForecastView, JobId, Problem, SpeedsView, WorkerId};
+use evenstep_protocol::{AllocateResponse, ForecastView, JobId, SpeedsView, WorkerId};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -22,8 +22,8 @@ pub fn router() -> OpenApiRouter<Api> {
 
 /// Get the forecast of each live worker for the next iteration, and the models behind it.
 #[utoipa::path(
-    get, path = "/v1/jobs/{job_id}/forecast", tag = "jobs", params(("job_id" = String, Path, description = "The job")),
-    responses((status = 200, description = "The forecast", body = ForecastView), (status = 404, description = "Unknown job", body = Problem))
+    get, path = "/v1/jobs/{job_id}/forecast", tag = "jobs",
+    responses((status = 200, description = "The forecast", body = ForecastView))
 )]
 async fn forecast(
     State(api): State<Api>,
@@ -39,9 +39,9 @@ struct Span {
     /// First iteration; the default shows the latest ones.
     from: Option<u64>,
     /// Limit of iterations, 1 to 10,000; default 100.
+    #[param(minimum = 1, maximum = 10_000)]
     limit: Option<u64>,
     /// Return only this worker (speeds).
-    #[param(value_type = Option<String>)]
     worker: Option<WorkerId>,
 }
 
@@ -59,8 +59,8 @@ impl Span {
 /// Get the allocations of iterations, with their decisions.
 #[utoipa::path(
     get, path = "/v1/jobs/{job_id}/allocations", tag = "jobs",
-    params(("job_id" = String, Path, description = "The job"), Span),
-    responses((status = 200, description = "The allocations, by iteration", body = Vec<AllocateResponse>), (status = 404, description = "Unknown job", body = Problem))
+    params(Span),
+    responses((status = 200, description = "The allocations, by iteration", body = Vec<AllocateResponse>))
 )]
 async fn allocations(
     State(api): State<Api>,
@@ -75,8 +75,8 @@ async fn allocations(
 /// Get predicted and actual speeds, by iteration and worker.
 #[utoipa::path(
     get, path = "/v1/jobs/{job_id}/speeds", tag = "jobs",
-    params(("job_id" = String, Path, description = "The job"), Span),
-    responses((status = 200, description = "The speeds", body = SpeedsView), (status = 404, description = "Unknown job", body = Problem))
+    params(Span),
+    responses((status = 200, description = "The speeds", body = SpeedsView))
 )]
 async fn speeds(
     State(api): State<Api>,

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use evenstep_protocol::{
-    JobId, JoinRequest, JoinResponse, OomReport, OomResponse, Problem, WorkerId, WorkerOverride, WorkersView,
+    JobId, JoinRequest, JoinResponse, OomReport, OomResponse, WorkerId, WorkerOverride, WorkersView,
 };
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -15,7 +15,7 @@ use super::operator::Operator;
 use super::problem::ErrorResponse;
 
 /// Length limit of a device description, in bytes.
-const DEVICE_BYTES_MAX: usize = 256;
+pub const DEVICE_BYTES_MAX: usize = 256;
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
@@ -27,13 +27,11 @@ pub fn router() -> OpenApiRouter<Api> {
 
 /// Add a worker from the next iteration that was not requested yet. Joining again renews its lease.
 #[utoipa::path(
-    post, path = "/v1/jobs/{job_id}/workers", tag = "workers",
-    params(("job_id" = String, Path, description = "The job")), request_body = JoinRequest,
+    post, path = "/v1/jobs/{job_id}/workers", tag = "workers", request_body = JoinRequest,
     responses(
         (status = 200, description = "The live workers and the generation", body = JoinResponse),
-        (status = 404, description = "Unknown job", body = Problem),
-        (status = 422, description = "A value breaks a rule", body = Problem),
-        (status = 503, description = "The worker joined and left too often; Retry-After is the time to wait, in seconds", body = Problem),
+        (status = 409, description = "The job has reached its limit of workers"),
+        (status = 503, description = "The worker joined and left too often; Retry-After is the time to wait, in seconds"),
     )
 )]
 async fn join(
@@ -59,8 +57,7 @@ async fn join(
 /// List all workers that ever joined.
 #[utoipa::path(
     get, path = "/v1/jobs/{job_id}/workers", tag = "workers",
-    params(("job_id" = String, Path, description = "The job")),
-    responses((status = 200, description = "The workers", body = WorkersView), (status = 404, description = "Unknown job", body = Problem))
+    responses((status = 200, description = "The workers", body = WorkersView))
 )]
 async fn list(
     State(api): State<Api>,
@@ -72,13 +69,8 @@ async fn list(
 /// Remove a worker from the next iteration on. Removing it again has no effect.
 #[utoipa::path(
     delete, path = "/v1/jobs/{job_id}/workers/{worker}", tag = "workers",
-    params(
-        ("job_id" = String, Path, description = "The job"),
-        ("worker" = String, Path, description = "The worker, with / written as %2F"),
-    ),
     responses(
         (status = 200, description = "The live workers and the generation", body = JoinResponse),
-        (status = 404, description = "Unknown job or worker", body = Problem),
     )
 )]
 async fn leave(
@@ -94,15 +86,9 @@ async fn leave(
 /// again in the new generation. A repeated report has no effect.
 #[utoipa::path(
     post, path = "/v1/jobs/{job_id}/workers/{worker}/oom", tag = "workers",
-    params(
-        ("job_id" = String, Path, description = "The job"),
-        ("worker" = String, Path, description = "The worker, with / written as %2F"),
-    ),
     request_body = OomReport,
     responses(
         (status = 200, description = "The cap, and the generation to request allocations in", body = OomResponse),
-        (status = 404, description = "Unknown job or worker", body = Problem),
-        (status = 422, description = "A value breaks a rule", body = Problem),
     )
 )]
 async fn out_of_memory(
@@ -118,16 +104,10 @@ async fn out_of_memory(
 /// Pin, pause or bound a worker from the next iteration that was not requested yet.
 #[utoipa::path(
     put, path = "/v1/jobs/{job_id}/workers/{worker}/override", tag = "workers", security(("operator" = []), ()),
-    params(
-        ("job_id" = String, Path, description = "The job"),
-        ("worker" = String, Path, description = "The worker, with / written as %2F"),
-    ),
     request_body = WorkerOverride,
     responses(
         (status = 204, description = "The override applies until it is deleted"),
-        (status = 401, description = "The service has an operator token, and the request lacks it", body = Problem),
-        (status = 404, description = "Unknown job or worker", body = Problem),
-        (status = 422, description = "A value breaks a rule", body = Problem),
+        (status = 401, description = "The service has an operator token, and the request lacks it"),
     )
 )]
 async fn set_override(
@@ -150,14 +130,9 @@ async fn set_override(
 /// Delete the override of a worker. Has no effect if none is set.
 #[utoipa::path(
     delete, path = "/v1/jobs/{job_id}/workers/{worker}/override", tag = "workers", security(("operator" = []), ()),
-    params(
-        ("job_id" = String, Path, description = "The job"),
-        ("worker" = String, Path, description = "The worker, with / written as %2F"),
-    ),
     responses(
         (status = 204, description = "The worker has no override"),
-        (status = 401, description = "The service has an operator token, and the request lacks it", body = Problem),
-        (status = 404, description = "Unknown job or worker", body = Problem),
+        (status = 401, description = "The service has an operator token, and the request lacks it"),
     )
 )]
 async fn delete_override(

@@ -67,7 +67,9 @@ impl Job {
 
         let reports: Arc<[WorkerReport]> = std::mem::take(&mut request.reports).into();
         let mut changes = Vec::with_capacity(3);
+        let mut at_unix_ms = now_unix_ms;
         if !reports.is_empty() {
+            at_unix_ms = held.arrival_unix_ms(now_unix_ms);
             changes.push(Change::Reports { job_id: self.id().clone(), reports: reports.clone() });
         }
         // Reports may contain gradients: AdaScale learns from them, whether or not an iteration is planned.
@@ -92,7 +94,7 @@ impl Job {
             changes.push(learning_rate_change(self.id(), &held.state.learning_rate)?);
         }
         if !changes.is_empty()
-            && let Err(error) = self.store().write(changes, now_unix_ms).await
+            && let Err(error) = self.store().write(changes, at_unix_ms).await
         {
             if matches!(error, StoreError::Superseded) {
                 // For the second attempt.

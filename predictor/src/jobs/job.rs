@@ -46,9 +46,18 @@ pub(super) struct LoadedState {
     in_doubt: bool,
     /// Time of the latest [`Job::lock`].
     locked_unix_ms: i64,
+    /// Time of storage of the latest reports.
+    arrived_unix_ms: i64,
 }
 
 impl LoadedState {
+    /// Returns the time at which to store new reports. It rises with every call, because the order of these times is the
+    /// order in which a restart learns from the reports.
+    pub fn arrival_unix_ms(&mut self, now_unix_ms: i64) -> i64 {
+        self.arrived_unix_ms = now_unix_ms.max(self.arrived_unix_ms.saturating_add(1));
+        self.arrived_unix_ms
+    }
+
     /// Gives every live worker a full lease if the state was not locked for more than half a lease. Workers
     /// could not renew their leases then, as during a restart: this process was stopped, its machine was
     /// suspended, or the store did not respond.
@@ -184,10 +193,7 @@ impl Job {
                 held.resume(&self.id, now_unix_ms);
                 held
             }
-            None => {
-                let state = self.load(now_unix_ms).await?;
-                LoadedState { state, in_doubt: false, locked_unix_ms: now_unix_ms }
-            }
+            None => self.load(now_unix_ms).await?,
         };
         let held = MutexGuard::map(slot, |slot| slot.insert(held));
         let mut guard = StateGuard { job: self, held, now_unix_ms };
@@ -205,12 +211,14 @@ impl Job {
         Ok(guard)
     }
 
-    async fn load(&self, now_unix_ms: i64) -> Result<JobState, JobError> {
+    async fn load(&self, now_unix_ms: i64) -> Result<LoadedState, JobError> {
         // A request that was dropped may have left its write in the queue. This empty write completes after
         // it, so that the state is read with all of that write or none.
         self.store.write(Vec::new(), now_unix_ms).await?;
         let mut fresh = Published::default();
-        let see = |report: &WorkerReport| {
+        let mut arrived_unix_ms = i64::MIN;
+        let see = |at_unix_ms: i64, report: &WorkerReport| {
+            arrived_unix_ms = arrived_unix_ms.max(at_unix_ms);
             fresh.see(&report.worker, report.iteration);
         };
         let renewed_ms = |worker: &WorkerId| self.renewed_ms(worker, now_unix_ms);
@@ -223,7 +231,7 @@ impl Job {
         self.publish(|published| *published = fresh);
         *self.leases() = None;
         self.live.members(&state);
-        Ok(state)
+        Ok(LoadedState { state, in_doubt: false, locked_unix_ms: now_unix_ms, arrived_unix_ms })
     }
 
     /// Keeps only the leases of a state that is removed from memory.

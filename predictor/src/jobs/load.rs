@@ -15,7 +15,8 @@ pub const HISTORY_ITERATIONS: u64 = 1024;
 const ALLOCATIONS_AT_ONCE: u64 = 16;
 
 /// Loads a job and replays its recent reports. Returns `None` if the job does not exist. Calls `on_report`
-/// with each of these reports. `renewed_ms` is the time of a live worker's latest renewal of its lease.
+/// with each of these reports and the time at which it was stored. `renewed_ms` is the time of a live worker's latest
+/// renewal of its lease.
 ///
 /// # Errors
 /// An error of the store.
@@ -24,7 +25,7 @@ pub async fn load(
     job_id: &JobId,
     now_unix_ms: i64,
     renewed_ms: impl Fn(&WorkerId) -> i64,
-    on_report: impl FnMut(&WorkerReport),
+    mut on_report: impl FnMut(i64, &WorkerReport),
 ) -> Result<Option<JobState>, StoreError> {
     let Some(stored) = store.job(job_id, JOINS_MAX).await? else { return Ok(None) };
     let arrivals = store.recent_arrivals(job_id, HISTORY_ITERATIONS).await?;
@@ -32,7 +33,9 @@ pub async fn load(
         Some(last) => store.answer(job_id, last).await?.map(|last| last.parse()).transpose()?,
         None => None,
     };
-    arrivals.iter().flatten().for_each(on_report);
+    for (at_unix_ms, reports) in &arrivals {
+        reports.iter().for_each(|report| on_report(*at_unix_ms, report));
+    }
     let models = models(store, job_id).await?;
     let learning_rate = learning_rate(stored.learning_rate.as_deref(), &stored.spec)?;
     let kept_from = store.kept_from(job_id).await?;
@@ -54,7 +57,7 @@ pub async fn load(
         }
     }
     restore_plans(store, job_id, &mut state, stored.last_iteration).await?;
-    for reports in &arrivals {
+    for (_, reports) in &arrivals {
         log_skipped(job_id, &state.replay(reports));
     }
     Ok(Some(state))

@@ -18,14 +18,37 @@ pub enum StoreError {
         "{0} is held by another evenstep-predictor; stop it first: only one process can serve an SQLite store"
     )]
     InUse(PathBuf),
-    /// The lock file cannot be created.
+    /// The file cannot be opened or locked.
     #[error("{path}: {source}")]
     Lock {
-        /// The lock file.
+        /// The file.
         path: PathBuf,
         /// Cause.
         source: std::io::Error,
     },
+    /// The file belongs to another program.
+    #[error("the file is not a store of evenstep-predictor: {0}; choose another file with --store")]
+    NotAStore(String),
+    /// The file is damaged.
+    #[error(
+        "the file is damaged: {0}; restore a backup, or find the damage with `evenstep-predictor store check`"
+    )]
+    Damaged(String),
+    /// The write-ahead log of a killed predictor is missing.
+    #[error(
+        "{log} was deleted after the predictor was killed, and the newest commits with it; restore it or a backup, or delete {index} to continue without them"
+    )]
+    LogRemoved {
+        /// The write-ahead log.
+        log: PathBuf,
+        /// Its index.
+        index: PathBuf,
+    },
+    /// A file of the store was deleted or replaced while it was being served.
+    #[error(
+        "{0} was deleted or replaced while the predictor used it; stop the predictor and restore a backup"
+    )]
+    Removed(PathBuf),
     /// A newer evenstep-predictor wrote the schema.
     #[error(
         "schema {found} is newer than {known}, the newest that this evenstep-predictor supports; use a newer version"
@@ -87,10 +110,10 @@ pub enum StoreError {
     #[error("the database did not respond in time")]
     Silent,
     /// The database returned an error.
-    #[error("database error: {0}")]
+    #[error("{lead}: {0}", lead = fault(.0).lead())]
     Database(#[from] sqlx::Error),
     /// The commit of a group of writes failed.
-    #[error("database error: {said}")]
+    #[error("{said}")]
     Failed {
         /// Class of the failure.
         fault: Fault,
@@ -122,17 +145,30 @@ pub enum Fault {
     ReadOnly,
     /// The database is unreachable.
     Unreachable,
+    /// The file is damaged.
+    Damaged,
+    /// A file of the store was deleted or replaced.
+    Removed,
     /// Any other failure; the log has the details.
     Other,
 }
 
 impl Fault {
+    /// The first words of an error message. SQLite's own message does not always name a full disk.
+    fn lead(self) -> &'static str {
+        if self == Self::Full { self.words() } else { "database error" }
+    }
+
     /// Describes the failure without revealing details of the database.
     pub fn words(self) -> &'static str {
         match self {
             Self::Full => "the disk of the store is full",
             Self::ReadOnly => "the store is read-only",
             Self::Unreachable => "the database cannot be reached",
+            Self::Damaged => "the file of the store is damaged; restore a backup",
+            Self::Removed => {
+                "a file of the store was deleted or replaced; stop the predictor and restore a backup"
+            }
             Self::Other => "the store failed; see the predictor's log",
         }
     }
@@ -145,6 +181,8 @@ impl StoreError {
             Self::Silent => Some(Fault::Unreachable),
             Self::Failed { fault, .. } => Some(*fault),
             Self::Database(error) => Some(fault(error)),
+            Self::Damaged(_) => Some(Fault::Damaged),
+            Self::Removed(_) => Some(Fault::Removed),
             Self::Migrate(_) | Self::Corrupt { .. } | Self::Models(_) => Some(Fault::Other),
             _ => None,
         }
@@ -183,10 +221,15 @@ fn fault(error: &sqlx::Error) -> Fault {
         _ => return Fault::Other,
     };
     let code = database.code().unwrap_or_default();
+    // Shared memory cannot be allocated: SQLite names no cause, but it is a full disk.
+    if code == "4874" {
+        return Fault::Full;
+    }
     match code.parse::<u32>().ok().filter(|_| code.len() != 5).map(|code| code & 0xff) {
         Some(13) => Fault::Full,
         Some(8) => Fault::ReadOnly,
         Some(14) => Fault::Unreachable,
+        Some(11 | 26) => Fault::Damaged,
         Some(_) => Fault::Other,
         None if code == "53100" => Fault::Full,
         None if code == "25006" => Fault::ReadOnly,

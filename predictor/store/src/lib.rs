@@ -37,7 +37,7 @@ mod timescale;
 
 mod schema;
 
-mod lock;
+mod file;
 
 mod telemetry;
 
@@ -75,3 +75,4 @@ pub use store::Store;
 pub use summary::{HOUR_S, MINUTE_S, NodeStep, NodeSums, Reading, WorkerStep, WorkerSums, step_start};
 pub use telemetry::{TelemetryRow, TelemetryRows};
 pub use vacuum::{back_up, vacuum};
+pub use write::faults::{Fate, Faults};

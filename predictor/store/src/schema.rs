@@ -5,8 +5,12 @@ use std::sync::LazyLock;
 use sqlx::SqlStr;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 
-use crate::database::{Connection, Either, run, scalar};
-use crate::error::StoreError;
+use sqlx::Connection as _;
+
+use crate::address::Address;
+use crate::database::{self, Connection, Either, connect_to_read, on, rows, run, scalar};
+use crate::error::{Fault, StoreError};
+use crate::tables::TABLES;
 use crate::timescale;
 
 /// Embeds the files of a folder of `migrations` as pairs of name and content.
@@ -35,6 +39,9 @@ fn migrator(files: &[(&str, &'static str)]) -> Migrator {
     Migrator::with_migrations(migrations.collect())
 }
 
+/// Table of the migration library.
+const MIGRATIONS: &str = "_sqlx_migrations";
+
 /// Query for the schema version of an evenstep database.
 pub(crate) const NEWEST: &str = "SELECT max(version) FROM _sqlx_migrations";
 
@@ -52,11 +59,18 @@ pub(crate) fn known(connection: &Connection) -> i64 {
 /// # Errors
 /// If the database cannot be read.
 pub(crate) async fn found(connection: &mut Connection) -> Result<Option<i64>, StoreError> {
-    let table = match connection {
-        Either::Sqlite(_) => "SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'",
-        Either::Postgres(_) => "SELECT count(to_regclass('_sqlx_migrations'))",
+    let (table, migrator) = match connection {
+        Either::Sqlite(_) => ("SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'", &SQLITE),
+        Either::Postgres(_) => ("SELECT count(to_regclass('_sqlx_migrations'))", &POSTGRES),
     };
     if scalar!(&mut *connection, i64, table)? != Some(1) {
+        return Ok(None);
+    }
+    // Other programs use sqlx as well. Only a store of evenstep began with its first migration.
+    let first = "SELECT checksum FROM _sqlx_migrations ORDER BY version LIMIT 1";
+    let first = scalar!(&mut *connection, Vec<u8>, first)?;
+    let ours = migrator.iter().next().map(|migration| migration.checksum.as_ref());
+    if first.as_deref() != ours {
         return Ok(None);
     }
     Ok(scalar!(&mut *connection, Option<i64>, NEWEST)?.flatten())
@@ -72,6 +86,61 @@ pub(crate) async fn check(connection: &mut Connection) -> Result<(), StoreError>
         Some(found) if found > known => Err(StoreError::Newer { found, known }),
         _ => Ok(()),
     }
+}
+
+/// Rejects an SQLite file that another program wrote or that is damaged. Does not change the file.
+///
+/// # Errors
+/// [`StoreError::NotAStore`], [`StoreError::Damaged`], [`StoreError::Newer`], or if the file cannot be read.
+pub(crate) async fn inspect(address: &Address) -> Result<(), StoreError> {
+    if address.file().is_none() {
+        return Ok(());
+    }
+    let mut connection = connect_to_read(address).await?;
+    let inspected = inspect_file(&mut connection).await;
+    on!(connection, c => c.close().await)?;
+    inspected.map_err(|error| match error.fault() {
+        Some(Fault::Damaged) if !matches!(error, StoreError::Damaged(_)) => {
+            StoreError::Damaged(error.to_string())
+        }
+        _ => error,
+    })
+}
+
+async fn inspect_file(connection: &mut Connection) -> Result<(), StoreError> {
+    check(connection).await?;
+    database::verify(connection).await?;
+    let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name";
+    let mut tables: Vec<String> =
+        rows!(&mut *connection, (String,), tables)?.into_iter().map(|(name,)| name).collect();
+    if let Some(version) = found(connection).await? {
+        // An older schema has fewer tables.
+        let is_missing =
+            |name: &&&str| version == known(connection) && !tables.iter().any(|table| table == **name);
+        return match TABLES.iter().find(is_missing) {
+            Some(missing) => Err(StoreError::Damaged(format!("table {missing} is missing"))),
+            None => Ok(()),
+        };
+    }
+    // A predictor that was killed at its first start has only this table, without rows.
+    if tables.iter().any(|table| table == MIGRATIONS)
+        && scalar!(&mut *connection, i64, "SELECT count(*) FROM _sqlx_migrations")? == Some(0)
+    {
+        tables.retain(|table| table != MIGRATIONS);
+    }
+    if !tables.is_empty() {
+        let tables = tables.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
+        return Err(StoreError::NotAStore(format!(
+            "it contains tables of another program, such as {tables}"
+        )));
+    }
+    let application = scalar!(&mut *connection, i64, "PRAGMA application_id")?.unwrap_or(0);
+    if application != 0 {
+        return Err(StoreError::NotAStore(format!(
+            "it has the application id {application} of another program"
+        )));
+    }
+    Ok(())
 }
 
 /// Upgrades the schema to the newest version.

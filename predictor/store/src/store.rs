@@ -1,6 +1,5 @@
 //! The store: writes go through queues to one writer task, reads use a connection pool.
 
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,10 +13,11 @@ use crate::address::Address;
 use crate::change::Change;
 use crate::database::{self, Readers, scalar};
 use crate::error::StoreError;
+use crate::file::{LockedFile, lock};
 use crate::lease::{Lease, Owner, Sharing};
 use crate::limits::{QUEUE_BYTES_MAX, QUEUE_MAX};
-use crate::lock::lock;
 use crate::schema;
+use crate::write::faults::Faults;
 use crate::write::meter::Meter;
 use crate::write::writer::{Queue, Write, Writer};
 
@@ -33,8 +33,8 @@ pub struct Store {
     /// Whether the latest commit failed.
     failing: Arc<AtomicBool>,
     meter: Meter,
-    /// Held while this process serves an SQLite file.
-    _lock: Option<Arc<File>>,
+    /// Whether a request found the file damaged. It stays so until the predictor starts again.
+    damaged: Arc<AtomicBool>,
 }
 
 /// A queue of writes, bounded by number and by bytes.
@@ -64,9 +64,26 @@ impl Store {
         address: &Address,
         sharing: Option<Sharing>,
     ) -> Result<(Self, tokio::task::JoinHandle<()>), StoreError> {
-        let lock = address.file().map(lock).transpose()?;
+        Self::open_with_faults(address, sharing, None).await
+    }
+
+    /// Opens the store for a simulation that decides on each commit.
+    ///
+    /// # Errors
+    /// The errors of [`Store::open`].
+    pub async fn open_with_faults(
+        address: &Address,
+        sharing: Option<Sharing>,
+        faults: Option<Arc<dyn Faults>>,
+    ) -> Result<(Self, tokio::task::JoinHandle<()>), StoreError> {
+        let mut file = address.file().map(lock).transpose()?;
+        file.as_ref().map(LockedFile::check_log).transpose()?;
+        schema::inspect(address).await?;
         let mut connection = database::connect(address).await?;
         schema::update(&mut connection).await?;
+        if let Some(file) = &mut file {
+            file.watch_log();
+        }
         let lease = Arc::new(Lease::new(sharing.zip(database::lease_connections(address))));
         let failing = Arc::new(AtomicBool::new(false));
         let meter = Meter::new();
@@ -75,9 +92,11 @@ impl Store {
         let writer = Writer {
             address: address.clone(),
             connection: Some(connection),
+            file,
             lease: lease.clone(),
             failing: failing.clone(),
             meter: meter.clone(),
+            faults,
         };
         let writer = tokio::spawn(writer.run(Queue { urgent: urgent_queue, bulk: bulk_queue }));
         let readers = database::readers(address);
@@ -89,10 +108,15 @@ impl Store {
             registration: None,
             failing,
             meter,
-            _lock: lock.map(Arc::new),
+            damaged: Arc::default(),
         };
         store.lease.renew().await?;
         Ok((store, writer))
+    }
+
+    /// Number of connections that are reading.
+    pub fn reads_in_flight(&self) -> u32 {
+        database::on!(&self.readers, pool => pool.size() - u32::try_from(pool.num_idle()).unwrap_or(u32::MAX).min(pool.size()))
     }
 
     /// Returns this store for decisions made under a registration: writes fail once that registration has
@@ -135,6 +159,9 @@ impl Store {
     /// # Errors
     /// See [`Store::write`].
     pub async fn check(&self) -> Result<(), StoreError> {
+        if self.damaged.load(Ordering::Relaxed) {
+            return Err(StoreError::Damaged("a request could not read it".to_owned()));
+        }
         let registration = self.registration();
         let ailing = registration.is_err() || self.failing.load(Ordering::Relaxed);
         let probe = if ailing { vec![Change::Probe] } else { Vec::new() };
@@ -142,6 +169,13 @@ impl Store {
         scalar!(&self.readers, i64, "SELECT count(*) FROM device_model")?;
         // Returned last: an expired lease is less informative than the error that kept it from being renewed.
         registration.map(drop)
+    }
+
+    /// Makes [`Store::check`] fail until the predictor starts again, because a request found the file damaged.
+    pub fn set_damaged(&self) {
+        if !self.damaged.swap(true, Ordering::Relaxed) {
+            tracing::error!("the file of the store is damaged; stop the predictor and restore a backup");
+        }
     }
 
     /// Returns the number of this predictor's registration while its lease is valid.

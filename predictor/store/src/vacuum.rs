@@ -1,6 +1,7 @@
 //! Release of the space of deleted rows, and backups of SQLite files.
 
 use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use sqlx::Connection as _;
@@ -8,7 +9,7 @@ use sqlx::Connection as _;
 use crate::address::Address;
 use crate::database::{self, Connection, Either, connect_to_read, on, run};
 use crate::error::StoreError;
-use crate::lock::lock;
+use crate::file::{PRIVATE, lock};
 use crate::schema;
 use crate::tables::session::{bytes, lift_time_limits};
 
@@ -58,6 +59,9 @@ pub async fn back_up(address: &Address, into: &Path) -> Result<(u64, u64), Store
     let written = async {
         // Removes the leftover of an interrupted backup.
         let _ = fs::remove_file(&partial);
+        // SQLite fills an empty file, which keeps its permissions.
+        let created = File::options().write(true).create_new(true).mode(PRIVATE).open(&partial);
+        created.map_err(failed)?;
         if let Either::Sqlite(connection) = &mut connection {
             sqlx::query("VACUUM INTO $1").bind(partial.to_string_lossy()).execute(connection).await?;
         }

@@ -55,11 +55,11 @@ pub async fn read(request: Request, room: &mut Room, patience: Duration) -> Resu
     let declared = body.size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     let waits = parts.headers.contains_key(header::EXPECT);
     if waits && declared.is_some_and(|bytes| bytes > BODY_BYTES_MAX) {
-        // The client sends the body only if it is told to, so there is nothing to discard.
+        // The client only sends the body after `100 Continue`.
         return Err(Unread::Rejected(too_large().body_unread()));
     }
     let mut read = BytesMut::with_capacity(declared.unwrap_or(FIRST_BYTES).min(FIRST_BYTES));
-    // Before the first part, so that a client that waits to be told to continue is rejected before it sends its body.
+    // Before the first part, so that a client that waits for `100 Continue` is rejected before it sends its body.
     let mut admitted = room.grow(1, patience).await;
     loop {
         if let Err(Full) = admitted {

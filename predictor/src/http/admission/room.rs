@@ -49,7 +49,7 @@ impl Room {
         if missing == 0 {
             return Ok(());
         }
-        // Tried first, because a timeout of zero would also expire if nobody has to wait.
+        // Tried first, because a timeout of zero could expire although memory is free.
         let more = match self.free.clone().try_acquire_many_owned(missing) {
             Ok(more) => more,
             Err(_) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::Sse;
 use axum::response::sse::Event;
-use evenstep_protocol::{LiveView, Problem};
+use evenstep_protocol::LiveView;
 use futures_util::{Stream, stream};
 use tokio::sync::{Mutex, OwnedSemaphorePermit};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
@@ -25,7 +25,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
     get, path = "/v1/live", tag = "jobs",
     responses(
         (status = 200, description = "Events, until either side ends", content_type = "text/event-stream", body = LiveView),
-        (status = 503, description = "Too many streams", body = Problem),
+        (status = 503, description = "Too many streams"),
     )
 )]
 pub async fn follow(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::Sse;
 use axum::response::sse::Event;
-use evenstep_protocol::{JobId, Problem, StepView};
+use evenstep_protocol::{JobId, StepView};
 use futures_util::{Stream, stream};
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -29,11 +29,10 @@ const STEP_EVERY: Duration = Duration::from_millis(100);
 /// - `changed`: workers, job options or overrides changed; read them again.
 /// - `gone`: the job was deleted, or another predictor serves it now. The last event.
 #[utoipa::path(
-    get, path = "/v1/jobs/{job_id}/live", tag = "jobs", params(("job_id" = String, Path, description = "The job")),
+    get, path = "/v1/jobs/{job_id}/live", tag = "jobs",
     responses(
         (status = 200, description = "Events, until either side ends", content_type = "text/event-stream", body = StepView),
-        (status = 404, description = "Unknown job", body = Problem),
-        (status = 503, description = "Too many streams", body = Problem),
+        (status = 503, description = "Too many streams"),
     )
 )]
 pub async fn follow(

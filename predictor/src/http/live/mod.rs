@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Sse;
 use axum::response::sse::{Event, KeepAlive};
-use evenstep_protocol::{HistoryView, JobId, LogView, Problem};
+use evenstep_protocol::{HistoryView, JobId, LogView};
 use futures_util::Stream;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -91,19 +91,19 @@ fn event(name: &str, value: &impl Serialize) -> Event {
 #[into_params(parameter_in = Query)]
 struct HistoryQuery {
     /// Period in seconds before now, 1 to a year; default 3600.
+    #[param(minimum = 1, maximum = 31_622_400)]
     since_s: Option<u64>,
     /// Limit of iterations, 1 to 2,000; default 600. Jobs with many workers get fewer.
+    #[param(minimum = 1, maximum = 2_000)]
     points: Option<u64>,
 }
 
 /// Get a period of a job's history for a chart: evenly sampled iterations, in columns.
 #[utoipa::path(
     get, path = "/v1/jobs/{job_id}/history", tag = "jobs",
-    params(("job_id" = String, Path, description = "The job"), HistoryQuery),
+    params(HistoryQuery),
     responses(
         (status = 200, description = "The history", body = HistoryView),
-        (status = 404, description = "Unknown job", body = Problem),
-        (status = 422, description = "A value breaks a rule", body = Problem),
     )
 )]
 async fn history(
@@ -121,8 +121,8 @@ async fn history(
 ///
 /// The recent events of the job, as text. Iterations that changed nothing are not included.
 #[utoipa::path(
-    get, path = "/v1/jobs/{job_id}/log", tag = "jobs", params(("job_id" = String, Path, description = "The job")),
-    responses((status = 200, description = "The log", body = LogView), (status = 404, description = "Unknown job", body = Problem))
+    get, path = "/v1/jobs/{job_id}/log", tag = "jobs",
+    responses((status = 200, description = "The log", body = LogView))
 )]
 async fn log(
     State(api): State<Api>,

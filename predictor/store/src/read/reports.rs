@@ -44,8 +44,8 @@ impl Store {
         reports.into_iter().map(WorkerReport::try_from).collect()
     }
 
-    /// Returns the reports of the last `iterations` reported iterations in order of arrival, oldest first. Reports that
-    /// were stored in the same millisecond form one group, in order of iteration and worker.
+    /// Returns the reports of the last `iterations` reported iterations in order of arrival, oldest first, with the times at
+    /// which they were stored. Reports with the same time form one group, in order of iteration and worker.
     ///
     /// # Errors
     /// See [`Store::job`].
@@ -53,7 +53,7 @@ impl Store {
         &self,
         job_id: &JobId,
         iterations: u64,
-    ) -> Result<Vec<Vec<StoredReport>>, StoreError> {
+    ) -> Result<Vec<(i64, Vec<StoredReport>)>, StoreError> {
         let rows = rows!(
             &self.readers,
             ArrivedRow,
@@ -63,15 +63,12 @@ impl Store {
             job_id.as_str(),
             integer(iterations),
         )?;
-        let mut groups: Vec<Vec<StoredReport>> = Vec::new();
-        let mut newest = None;
+        let mut groups: Vec<(i64, Vec<StoredReport>)> = Vec::new();
         for ArrivedRow { at_unix_ms, report } in rows {
-            if newest.replace(at_unix_ms) != Some(at_unix_ms) {
-                groups.push(Vec::new());
-            }
             let report = report.try_into()?;
-            if let Some(group) = groups.last_mut() {
-                group.push(report);
+            match groups.last_mut() {
+                Some((at, group)) if *at == at_unix_ms => group.push(report),
+                _ => groups.push((at_unix_ms, vec![report])),
             }
         }
         Ok(groups)

@@ -20,5 +20,6 @@ pub use faults::TableFault;
 pub use rows::Rows;
 pub use session::Backend;
 pub use snapshot::Snapshot;
+pub(crate) use table::TABLES;
 pub use table::{Cell, Column, Kind, Row, Table};
 pub use target::Target;

@@ -1,6 +1,5 @@
 //! A read-only snapshot of a store, which predictors may serve meanwhile.
 
-use std::fs::File;
 use std::path::PathBuf;
 
 use sqlx::Connection as _;
@@ -12,7 +11,7 @@ use super::table::Table;
 use crate::address::Address;
 use crate::database::{Connection, Either, connect_to_read, on, run};
 use crate::error::StoreError;
-use crate::lock::lock;
+use crate::file::{LockedFile, lock};
 use crate::schema;
 
 /// A snapshot of a store at the time when it was opened.
@@ -23,7 +22,7 @@ pub struct Snapshot {
     schema: (i64, i64),
     tables: Vec<Table>,
     /// Held if no predictor may serve the file meanwhile.
-    lock: Option<File>,
+    lock: Option<LockedFile>,
 }
 
 impl Snapshot {

@@ -2,7 +2,7 @@
 
 /// The tables that commands read, each after the tables that its rows refer to. Other tables in the database
 /// are ignored, including `predictor`, which has only the predictors that serve the store at present.
-pub(super) const TABLES: [&str; 12] = [
+pub(crate) const TABLES: [&str; 12] = [
     "job",
     "worker",
     "report",

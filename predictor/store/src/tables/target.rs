@@ -1,7 +1,5 @@
 //! An empty store that an import fills in one transaction.
 
-use std::fs::File;
-
 use sqlx::{AssertSqlSafe, PgConnection, SqliteConnection};
 
 use super::rows::{self, Rows};
@@ -11,7 +9,7 @@ use crate::address::Address;
 use crate::copy::{MESSAGE_BYTES, push_text};
 use crate::database::{self, Connection, Either, run};
 use crate::error::StoreError;
-use crate::lock::lock;
+use crate::file::{LockedFile, lock};
 use crate::schema;
 
 /// Maximum number of values in a statement on SQLite, whose own limit is 32,766.
@@ -23,7 +21,7 @@ pub struct Target {
     connection: Connection,
     tables: Vec<Table>,
     /// Held so that no predictor starts to serve the file meanwhile.
-    _lock: Option<File>,
+    _lock: Option<LockedFile>,
 }
 
 impl Target {
@@ -33,6 +31,7 @@ impl Target {
     /// If the store cannot be used, a predictor serves it, or it contains rows.
     pub async fn open(address: &Address) -> Result<Self, StoreError> {
         let lock = address.file().map(lock).transpose()?;
+        schema::inspect(address).await?;
         let mut connection = database::connect(address).await?;
         session::lift_time_limits(&mut connection).await?;
         schema::update(&mut connection).await?;

@@ -16,6 +16,8 @@ mod roll_up;
 
 mod change;
 
+pub(crate) mod faults;
+
 mod group;
 
 pub(crate) mod writer;

@@ -11,15 +11,17 @@ use std::time::{Duration, Instant};
 
 use sqlx::AssertSqlSafe;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{interval, timeout};
 use tracing::{Instrument, Span};
 
+use super::faults::{Fate, Injected};
 use super::group::{self, Changes};
 use super::meter::Meter;
 use crate::address::Address;
 use crate::change::Change;
 use crate::database::{self, Connection, Either, on};
 use crate::error::StoreError;
+use crate::file::LockedFile;
 use crate::lease::{Held, Lease};
 
 /// Maximum number of writes per commit.
@@ -32,6 +34,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time of a commit. After a timeout its outcome is unknown: the connection is dropped, and state in
 /// memory is read again.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Interval at which the file of an SQLite store is checked, in addition to the check before every commit.
+const FILE_TICK: Duration = Duration::from_secs(1);
 
 /// A write in the queue.
 #[derive(Debug)]
@@ -90,18 +95,38 @@ pub(crate) struct Writer {
     pub address: Address,
     /// `None` after a failure.
     pub connection: Option<Connection>,
+    /// The SQLite file. Dropped after the connection.
+    pub file: Option<LockedFile>,
     pub lease: Arc<Lease>,
     /// Whether the latest commit failed; read by health checks.
     pub failing: Arc<AtomicBool>,
     pub meter: Meter,
+    pub faults: Injected,
 }
 
 impl Writer {
     /// Processes writes until all senders are dropped, then closes the database.
     pub async fn run(mut self, mut queue: Queue) {
         let mut group = Vec::with_capacity(GROUP_MAX);
-        while queue.next(&mut group).await {
-            self.commit(&mut group).await;
+        let mut tick = interval(FILE_TICK);
+        let mut is_present = true;
+        loop {
+            tokio::select! {
+                more = queue.next(&mut group) => {
+                    if !more {
+                        break;
+                    }
+                    self.commit(&mut group).await;
+                }
+                _ = tick.tick() => {
+                    let present = self.check_file();
+                    if let (true, Err(error)) = (is_present, &present) {
+                        tracing::error!(%error, "the predictor accepts no more writes");
+                        self.failing.store(true, Ordering::Relaxed);
+                    }
+                    is_present = present.is_ok();
+                }
+            }
         }
         if let Some(connection) = self.connection {
             database::close(connection).await;
@@ -129,8 +154,19 @@ impl Writer {
         let parent = group.first().map(|write| write.span.clone()).unwrap_or_else(Span::none);
         let span = tracing::debug_span!(parent: &parent, "store.commit", writes = group.len());
         let begun = Instant::now();
-        let committing = timeout(COMMIT_TIMEOUT, self.try_commit(group, fence.as_ref()).instrument(span));
-        let committed = committing.await.unwrap_or(Err(StoreError::Silent));
+        let fate = match &self.faults {
+            Some(faults) => faults.begin().await,
+            None => Fate::Proceeds,
+        };
+        let committed = if fate == Fate::Fails {
+            Err(StoreError::Silent)
+        } else {
+            let committing = timeout(COMMIT_TIMEOUT, self.try_commit(group, fence.as_ref()).instrument(span));
+            committing.await.unwrap_or(Err(StoreError::Silent))
+        };
+        let committed = committed.and_then(|outcomes| {
+            if fate == Fate::LosesItsConfirmation { Err(StoreError::Silent) } else { Ok(outcomes) }
+        });
         match &committed {
             Ok(_) => self.meter.commits.observe(begun.elapsed().as_secs_f64()),
             Err(_) => self.meter.failures.with_label_values::<&str>(&[]).inc(),
@@ -148,7 +184,12 @@ impl Writer {
             }
             Err(error) => {
                 tracing::error!(%error, writes = group.len(), "commit failed");
-                self.connection = None;
+                if !matches!(error, StoreError::Removed(_)) {
+                    self.connection = None;
+                    if let Some(file) = &mut self.file {
+                        file.forget_log();
+                    }
+                }
                 if let (StoreError::Fenced, Some(held)) = (&error, fence) {
                     self.lease.lost(held.number);
                 }
@@ -157,6 +198,13 @@ impl Writer {
                 }
             }
         }
+        if let Some(faults) = &self.faults {
+            faults.end();
+        }
+    }
+
+    fn check_file(&self) -> Result<(), StoreError> {
+        self.file.as_ref().map_or(Ok(()), LockedFile::check_present)
     }
 
     async fn try_commit<'a>(
@@ -164,9 +212,13 @@ impl Writer {
         group: &'a [Write],
         fence: Option<&Held>,
     ) -> Result<Vec<Result<u64, StoreError>>, StoreError> {
+        self.check_file()?;
         if self.connection.is_none() {
             let opened = timeout(CONNECT_TIMEOUT, database::connect(&self.address)).await;
             self.connection = Some(opened.map_err(|_| StoreError::Silent)??);
+            if let Some(file) = &mut self.file {
+                file.watch_log();
+            }
         }
         let Some(connection) = &mut self.connection else { return Err(StoreError::Silent) };
         begin(connection, fence).await?;

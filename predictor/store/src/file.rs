@@ -1,0 +1,112 @@
+//! The file of an SQLite store: locked for this process, checked at start, and watched while it is served.
+
+use std::ffi::OsString;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::StoreError;
+
+/// First bytes of an SQLite database.
+const MAGIC: &[u8] = b"SQLite format 3\0";
+/// Permissions of a new file: only its owner can read it. SQLite gives them to its other files as well.
+pub(crate) const PRIVATE: u32 = 0o600;
+
+/// Device and inode of a file.
+type Identity = (u64, u64);
+
+/// A locked SQLite file. The lock is on the file itself, so that no other name of the file leads around it. It
+/// ends with this value.
+///
+/// Closing this value also ends the locks of SQLite's own connections in this process, so it must be dropped
+/// after them.
+#[derive(Debug)]
+pub(crate) struct LockedFile {
+    file: File,
+    path: PathBuf,
+    /// Path of the write-ahead log. SQLite names it after the target of a symbolic link.
+    log: PathBuf,
+    /// Path of the index of the log.
+    index: PathBuf,
+    /// The log of the open connections, once it exists.
+    open_log: Option<Identity>,
+}
+
+/// Locks an SQLite file for this process, and creates it if it does not exist.
+///
+/// # Errors
+/// [`StoreError::InUse`] if another process holds the lock, [`StoreError::NotAStore`] if the file is no SQLite
+/// database, [`StoreError::Lock`] if it cannot be opened.
+pub(crate) fn lock(path: &Path) -> Result<LockedFile, StoreError> {
+    let failed = |source| StoreError::Lock { path: path.into(), source };
+    let opened = File::options().read(true).write(true).create(true).truncate(false).mode(PRIVATE).open(path);
+    let file = opened.map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(StoreError::InUse(path.into())),
+        Err(TryLockError::Error(source)) => return Err(failed(source)),
+    }
+    let mut start = Vec::new();
+    (&file).take(MAGIC.len() as u64).read_to_end(&mut start).map_err(failed)?;
+    if !start.is_empty() && start != MAGIC {
+        return Err(StoreError::NotAStore("it is not an SQLite database".to_owned()));
+    }
+    let target = fs::canonicalize(path).map_err(failed)?;
+    let (log, index) = (beside(&target, "-wal"), beside(&target, "-shm"));
+    let locked = LockedFile { file, path: path.to_owned(), log, index, open_log: None };
+    // Another process may have replaced the file before it was locked.
+    locked.check_present()?;
+    Ok(locked)
+}
+
+impl LockedFile {
+    /// Checks that the write-ahead log of a process that was killed still exists. SQLite removes the log together
+    /// with its index, so an index alone means that the log was deleted.
+    ///
+    /// # Errors
+    /// [`StoreError::LogRemoved`].
+    pub fn check_log(&self) -> Result<(), StoreError> {
+        let left = |path: &Path| path.try_exists().unwrap_or(true);
+        if left(&self.index) && !left(&self.log) {
+            return Err(StoreError::LogRemoved { log: self.log.clone(), index: self.index.clone() });
+        }
+        Ok(())
+    }
+
+    /// Checks that the file and its write-ahead log are still those that the connections use. Otherwise a commit
+    /// would be lost.
+    ///
+    /// # Errors
+    /// [`StoreError::Removed`].
+    pub fn check_present(&self) -> Result<(), StoreError> {
+        let locked = identity(self.file.metadata());
+        if locked.is_none() || identity(fs::metadata(&self.path)) != locked {
+            return Err(StoreError::Removed(self.path.clone()));
+        }
+        if self.open_log.is_some() && identity(fs::metadata(&self.log)) != self.open_log {
+            return Err(StoreError::Removed(self.log.clone()));
+        }
+        Ok(())
+    }
+
+    /// Watches the log of the connection that has been opened.
+    pub fn watch_log(&mut self) {
+        self.open_log = identity(fs::metadata(&self.log));
+    }
+
+    /// Stops watching the log, because SQLite replaces it with the last connection.
+    pub fn forget_log(&mut self) {
+        self.open_log = None;
+    }
+}
+
+fn identity(metadata: io::Result<fs::Metadata>) -> Option<Identity> {
+    metadata.ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(ending);
+    name.into()
+}

@@ -1,0 +1,434 @@
+//! One run: the decisions of the scheduler, and the clients' requests.
+
+use std::fmt;
+use std::sync::Arc;
+
+use evenstep_predictor::jobs::{Allocated, Job, JobError, Jobs};
+use evenstep_protocol::{
+    AllocateRequest, JobId, JobSpec, JoinRequest, JoinResponse, OomReport, WorkerId, WorkerOverride,
+    WorkerReport,
+};
+use evenstep_store::Fate;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tokio::task::JoinHandle;
+
+use crate::ledger::Ledger;
+use crate::world::World;
+
+/// Decisions with faults in one run.
+const DECISIONS: u64 = 150;
+/// Limit of concurrent requests.
+const REQUESTS_MAX: usize = 4;
+const WORKERS: u64 = 3;
+const GLOBAL_BATCH: u64 = 60;
+const LEASE_S: f64 = 1.0;
+/// Longest step of the clock, in milliseconds. After a pause of half a lease, workers would get new leases.
+const STEP_MS_MAX: i64 = 450;
+
+/// Counts of events in runs.
+#[derive(Debug, Default, Clone)]
+pub struct Totals {
+    allocations: u64,
+    repeated: u64,
+    rejected: u64,
+    failed_commits: u64,
+    lost_confirmations: u64,
+    cut: u64,
+    crashes: u64,
+    restarts: u64,
+}
+
+impl Totals {
+    pub fn add(&mut self, other: &Self) {
+        self.allocations += other.allocations;
+        self.repeated += other.repeated;
+        self.rejected += other.rejected;
+        self.failed_commits += other.failed_commits;
+        self.lost_confirmations += other.lost_confirmations;
+        self.cut += other.cut;
+        self.crashes += other.crashes;
+        self.restarts += other.restarts;
+    }
+
+    pub fn cover_all_events(&self) -> bool {
+        [
+            self.allocations,
+            self.repeated,
+            self.rejected,
+            self.failed_commits,
+            self.lost_confirmations,
+            self.cut,
+            self.crashes,
+            self.restarts,
+        ]
+        .iter()
+        .all(|events| *events > 0)
+    }
+}
+
+/// The result of a run.
+pub struct Done {
+    pub totals: Totals,
+    pub decisions: Vec<String>,
+}
+
+/// Runs the simulation of a seed to its end.
+///
+/// # Panics
+/// If an invariant does not hold.
+pub fn run(seed: u64) -> Done {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut run = Run::new(seed).await;
+        for _ in 0..DECISIONS {
+            run.decide().await;
+        }
+        run.end_all_faults().await;
+        Done { totals: std::mem::take(&mut run.totals), decisions: std::mem::take(&mut run.decisions) }
+    })
+}
+
+/// A request of a client.
+#[derive(Debug, Clone)]
+enum Request {
+    Allocate(AllocateRequest),
+    Join(JoinRequest),
+    Leave(WorkerId),
+    OutOfMemory(WorkerId, OomReport),
+    Override(WorkerId, Option<WorkerOverride>),
+    Expire,
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Allocate(request) => {
+                write!(f, "allocate {} in {}, reports", request.iteration, request.generation)?;
+                request
+                    .reports
+                    .iter()
+                    .try_for_each(|report| write!(f, " {}:{}", report.iteration, report.worker))
+            }
+            Self::Join(request) => write!(f, "join {}", request.worker),
+            Self::Leave(worker) => write!(f, "leave {worker}"),
+            Self::OutOfMemory(worker, report) => write!(f, "out of memory {worker} {}", report.iteration),
+            Self::Override(worker, wanted) => {
+                write!(f, "override {worker} {:?}", wanted.as_ref().map(|wanted| wanted.max_local_batch))
+            }
+            Self::Expire => write!(f, "check leases"),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Response {
+    Allocated(Allocated),
+    Members(JoinResponse),
+    Nothing,
+}
+
+struct Run {
+    random: ChaCha8Rng,
+    world: World,
+    ledger: Ledger,
+    requests: Vec<(Request, JoinHandle<Result<Response, JobError>>)>,
+    /// Requests whose outcome their client does not know.
+    unanswered: Vec<Request>,
+    /// Whether an iteration was planned again. The plans by which its reports were learned are then
+    /// overwritten, so a restart without stored models learns differently.
+    rolled_back: bool,
+    totals: Totals,
+    decisions: Vec<String>,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.decisions.join("\n"));
+        }
+    }
+}
+
+fn job_id() -> JobId {
+    JobId::new("job").unwrap()
+}
+
+fn worker_id(worker: u64) -> WorkerId {
+    WorkerId::new(format!("node/{worker}")).unwrap()
+}
+
+async fn job(jobs: &Jobs) -> Result<Arc<Job>, JobError> {
+    jobs.job(&job_id()).await
+}
+
+async fn send(jobs: Arc<Jobs>, request: Request) -> Result<Response, JobError> {
+    match request {
+        Request::Allocate(request) => job(&jobs).await?.allocate(request).await.map(Response::Allocated),
+        Request::Join(request) => job(&jobs).await?.join(request).await.map(Response::Members),
+        Request::Leave(worker) => job(&jobs).await?.leave(&worker).await.map(Response::Members),
+        Request::OutOfMemory(worker, report) => {
+            job(&jobs).await?.out_of_memory(&worker, &report).await.map(|_| Response::Nothing)
+        }
+        Request::Override(worker, wanted) => {
+            job(&jobs).await?.set_override(&worker, wanted).await.map(|()| Response::Nothing)
+        }
+        Request::Expire => {
+            jobs.expire_leases().await;
+            Ok(Response::Nothing)
+        }
+    }
+}
+
+impl Run {
+    async fn new(seed: u64) -> Self {
+        let world = World::new().await;
+        let spec = JobSpec { lease_s: LEASE_S, flap_cooldown_s: 0.0, ..JobSpec::new(GLOBAL_BATCH) };
+        let jobs = world.jobs();
+        world.finish(async move { jobs.put_job(&job_id(), spec).await }).await.unwrap();
+        Self {
+            random: ChaCha8Rng::seed_from_u64(seed),
+            world,
+            ledger: Ledger::default(),
+            requests: Vec::new(),
+            unanswered: Vec::new(),
+            rolled_back: false,
+            totals: Totals::default(),
+            decisions: Vec::new(),
+        }
+    }
+
+    /// Makes one decision, and waits until nothing moves.
+    async fn decide(&mut self) {
+        let is_waiting = self.world.commits().is_waiting();
+        assert!(
+            is_waiting || self.requests.is_empty(),
+            "requests wait, and no commit does: {:?}",
+            self.requests
+        );
+        match self.random.random_range(0..100) {
+            0..=2 => self.crash().await,
+            3 => self.restart().await,
+            4..=9 => self.advance(),
+            10..=14 if !self.requests.is_empty() => self.cut(),
+            15..=54 if is_waiting => self.commit(),
+            _ if self.requests.len() < REQUESTS_MAX => self.start(),
+            _ => self.commit(),
+        }
+        self.world.settle().await;
+        self.receive().await;
+    }
+
+    fn note(&mut self, decision: String) {
+        self.decisions.push(decision);
+    }
+
+    fn commit(&mut self) {
+        let fate = match self.random.random_range(0..20) {
+            0 => Fate::Fails,
+            1 => Fate::LosesItsConfirmation,
+            _ => Fate::Proceeds,
+        };
+        self.totals.failed_commits += u64::from(fate == Fate::Fails);
+        self.totals.lost_confirmations += u64::from(fate == Fate::LosesItsConfirmation);
+        self.note(format!("commit {fate:?}"));
+        self.world.commits().decide(fate);
+    }
+
+    fn cut(&mut self) {
+        let at = self.random.random_range(0..self.requests.len());
+        let (request, task) = self.requests.remove(at);
+        task.abort();
+        self.totals.cut += 1;
+        self.note(format!("cut {request}"));
+        self.unanswered.push(request);
+    }
+
+    fn advance(&mut self) {
+        let ms = self.random.random_range(1..=STEP_MS_MAX);
+        self.note(format!("advance {ms}"));
+        self.world.advance(ms);
+    }
+
+    fn start(&mut self) {
+        let request = if !self.unanswered.is_empty() && self.random.random_bool(0.5) {
+            let at = self.random.random_range(0..self.unanswered.len());
+            self.unanswered.remove(at)
+        } else {
+            self.request()
+        };
+        self.note(format!("start {request}"));
+        let task = tokio::spawn(send(self.world.jobs(), request.clone()));
+        self.requests.push((request, task));
+    }
+
+    fn request(&mut self) -> Request {
+        let worker = worker_id(self.random.random_range(0..WORKERS));
+        match self.random.random_range(0..100) {
+            0..=14 => Request::Join(JoinRequest::new(worker)),
+            15..=18 => Request::Leave(worker),
+            19..=20 => {
+                let iteration = self.ledger.next_iteration().saturating_sub(1);
+                Request::OutOfMemory(worker, OomReport { iteration, local_batch: 30 })
+            }
+            21..=23 => {
+                let max_local_batch = Some(self.random.random_range(20..=GLOBAL_BATCH));
+                let wanted = self.random.random_bool(0.5);
+                Request::Override(
+                    worker,
+                    wanted.then(|| WorkerOverride { max_local_batch, ..WorkerOverride::default() }),
+                )
+            }
+            24..=29 => Request::Expire,
+            _ => Request::Allocate(self.allocate_request()),
+        }
+    }
+
+    /// A request for an iteration that is new, repeated, or further ahead, with reports of earlier iterations.
+    fn allocate_request(&mut self) -> AllocateRequest {
+        let next = self.ledger.next_iteration();
+        let iteration = match self.random.random_range(0..10) {
+            0 => self.random.random_range(0..=next),
+            1 => next + self.random.random_range(0..3),
+            2..=3 => next.saturating_sub(1),
+            _ => next,
+        };
+        let generation = self.ledger.generation();
+        let mut request = AllocateRequest::new(job_id(), generation, iteration);
+        for earlier in iteration.saturating_sub(3)..iteration.min(next) {
+            for (worker, local_batch) in self.ledger.shares(earlier) {
+                if local_batch > 0 && self.random.random_bool(0.6) {
+                    request.reports.push(report(worker, earlier, local_batch));
+                }
+            }
+        }
+        request
+    }
+
+    /// Processes the responses that have arrived.
+    async fn receive(&mut self) {
+        let (finished, waiting) =
+            std::mem::take(&mut self.requests).into_iter().partition(|(_, task)| task.is_finished());
+        self.requests = waiting;
+        for (request, task) in finished {
+            self.response(request, task.await.unwrap());
+        }
+    }
+
+    fn response(&mut self, request: Request, outcome: Result<Response, JobError>) {
+        match (outcome, request) {
+            (Ok(Response::Allocated(allocated)), Request::Allocate(request)) => {
+                self.rolled_back |= allocated.is_new && request.iteration < self.ledger.next_iteration();
+                self.totals.allocations += u64::from(allocated.is_new);
+                self.totals.repeated += u64::from(!allocated.is_new);
+                self.note(format!("allocated {} in {}", request.iteration, allocated.response.generation));
+                self.ledger.allocated(request.iteration, GLOBAL_BATCH, &allocated.response);
+                self.ledger.reported(&request.reports);
+            }
+            (Ok(Response::Members(members)), _) => {
+                self.note(format!("generation {}", members.generation));
+                self.ledger.joined(members);
+            }
+            (Ok(_), _) => {}
+            (Err(JobError::Store(error)), request) => {
+                self.note(format!("unanswered: {error}"));
+                self.unanswered.push(request);
+            }
+            (Err(error), _) => {
+                self.totals.rejected += 1;
+                self.note(format!("rejected: {error}"));
+            }
+        }
+    }
+
+    /// The service crashes and starts again. Everything that it had confirmed is still there.
+    async fn crash(&mut self) {
+        self.note("crash".into());
+        self.totals.crashes += 1;
+        for (request, task) in std::mem::take(&mut self.requests) {
+            task.abort();
+            let _ = task.await;
+            self.unanswered.push(request);
+        }
+        self.world.crash().await;
+        self.audit().await;
+    }
+
+    /// The service finishes all requests, ends and starts again. It then knows the same as before.
+    async fn restart(&mut self) {
+        self.note("restart".into());
+        self.totals.restarts += 1;
+        self.finish_requests().await;
+        let before = self.knowledge().await;
+        self.world.crash().await;
+        let after = self.knowledge().await;
+        assert!(self.rolled_back || after == before, "after a restart: {after}\nbefore: {before}");
+        self.audit().await;
+    }
+
+    /// The forecasts of all workers.
+    async fn knowledge(&self) -> String {
+        let jobs = self.world.jobs();
+        let view = self.world.finish(async move { job(&jobs).await?.forecast().await }).await.unwrap();
+        serde_json::to_string_pretty(&view.workers).unwrap()
+    }
+
+    async fn finish_requests(&mut self) {
+        loop {
+            self.world.settle().await;
+            self.receive().await;
+            if !self.world.commits().is_waiting() {
+                break;
+            }
+            self.world.commits().decide(Fate::Proceeds);
+        }
+        assert!(self.requests.is_empty(), "requests wait, and no commit does: {:?}", self.requests);
+    }
+
+    async fn audit(&mut self) {
+        for iteration in self.ledger.iterations() {
+            let jobs = self.world.jobs();
+            let stored = self.world.finish(async move { job(&jobs).await?.allocated(iteration).await }).await;
+            self.ledger.stored(iteration, &stored.unwrap());
+        }
+        let jobs = self.world.jobs();
+        let speeds =
+            self.world.finish(async move { job(&jobs).await?.speeds(None, 0, 10_000).await }).await.unwrap();
+        let reports: Vec<_> =
+            speeds.speeds.into_iter().map(|point| (point.iteration, point.worker)).collect();
+        self.ledger.stored_reports(&reports);
+    }
+
+    /// Without faults, all requests end, workers join, and iterations are planned.
+    async fn end_all_faults(&mut self) {
+        self.note("faults end".into());
+        self.finish_requests().await;
+        for worker in 0..WORKERS {
+            for request in [
+                Request::Override(worker_id(worker), None),
+                Request::Join(JoinRequest::new(worker_id(worker))),
+            ] {
+                let outcome = self.world.finish(send(self.world.jobs(), request.clone())).await;
+                self.response(request, outcome);
+            }
+        }
+        for _ in 0..3 {
+            let generation = self.ledger.generation();
+            let next = self.ledger.next_iteration();
+            let request = Request::Allocate(AllocateRequest::new(job_id(), generation, next));
+            let outcome = self.world.finish(send(self.world.jobs(), request.clone())).await;
+            assert!(outcome.is_ok(), "no progress: {:?}", outcome.err());
+            self.response(request, outcome);
+        }
+        self.audit().await;
+        self.restart().await;
+    }
+}
+
+/// The report of a worker about its share, the same whenever it is sent.
+fn report(worker: WorkerId, iteration: u64, local_batch: u64) -> WorkerReport {
+    let place = worker.as_str().bytes().map(u64::from).sum::<u64>();
+    let noise = (iteration * 7919 + place * 104_729) % 1000;
+    let speed = (place % 5 + 1) as f64 * 100.0 * (1.0 + noise as f64 / 5000.0);
+    WorkerReport::new(worker, iteration, local_batch, local_batch as f64 / speed)
+}
