@@ -1,11 +1,13 @@
-//! Recursive least squares with forgetting, a ridge prior at 0, and scaled inputs.
+//! Recursive least squares with forgetting, a ridge prior at 0 that fades, and scaled inputs.
 
 use serde::{Deserialize, Serialize};
 
 /// Maximum growth of a gain over its prior. A larger gain carries no information and is reset.
 const GAIN_GROWTH_MAX: f64 = 100.0;
 
-/// Recursive least squares. Objective: `sum_k forgetting^(n-k) (target_k - x_k . theta)^2 + ridge |theta|^2`.
+/// Recursive least squares. After `n` rows it minimises
+/// `sum_k forgetting^(n-k) (target_k - x_k . theta)^2 + forgetting^n ridge |theta|^2`: the prior fades like the rows. An
+/// input without evidence gets its prior back when its gain is reset.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RecursiveLeastSquares {
     /// `theta`.
@@ -18,7 +20,7 @@ pub struct RecursiveLeastSquares {
 
 impl RecursiveLeastSquares {
     /// Creates a model with `inputs` coefficients, all 0. `ridge` > 0 is the amount of evidence needed to
-    /// move a coefficient. `forgetting` in (0, 1] is the weight of past rows that remains after each step; 1
+    /// move a coefficient at first. `forgetting` in (0, 1] is the weight of past rows that remains after each step; 1
     /// forgets nothing.
     pub fn new(inputs: usize, ridge: f64, forgetting: f64) -> Self {
         let prior_gain = 1.0 / ridge;
@@ -145,28 +147,29 @@ mod tests {
 
     use super::*;
 
-    /// Without forgetting, the result is the ridge solution of the batch problem, here computed by hand in
-    /// two dimensions: (X'X + ridge I) beta = X'y.
+    /// The result is the solution of the batch problem, here computed by hand in two dimensions. With forgetting, the
+    /// prior fades like the first row.
     #[test]
     fn ends_at_the_batch_ridge_solution() {
-        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(3);
-        let ridge = 2.0;
-        let mut rls = RecursiveLeastSquares::new(2, ridge, 1.0);
-        let (mut a, mut b, mut d, mut p, mut q) = (ridge, 0.0, ridge, 0.0, 0.0);
-        for _ in 0..200 {
-            let x = [rng.random::<f64>() - 0.5, rng.random::<f64>() * 2.0];
-            let y = 0.7 * x[0] - 0.2 * x[1] + 0.01 * rng.random::<f64>();
-            rls.update(&x, y);
-            a += x[0] * x[0];
-            b += x[0] * x[1];
-            d += x[1] * x[1];
-            p += x[0] * y;
-            q += x[1] * y;
-        }
-        let determinant = a * d - b * b;
-        let beta = [(d * p - b * q) / determinant, (a * q - b * p) / determinant];
-        for (ours, batch) in rls.coefficients.iter().zip(beta) {
-            assert!((ours - batch).abs() < 1e-9, "{ours} {batch}");
+        for forgetting in [1.0, 0.97] {
+            let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(3);
+            let ridge = 2.0;
+            let mut rls = RecursiveLeastSquares::new(2, ridge, forgetting);
+            // The information matrix [[a, b], [b, d]] and the right-hand side [p, q].
+            let mut sums = [ridge, 0.0, ridge, 0.0, 0.0];
+            for _ in 0..200 {
+                let x = [rng.random::<f64>() - 0.5, rng.random::<f64>() * 2.0];
+                let y = 0.7 * x[0] - 0.2 * x[1] + 0.01 * rng.random::<f64>();
+                rls.update(&x, y);
+                let row = [x[0] * x[0], x[0] * x[1], x[1] * x[1], x[0] * y, x[1] * y];
+                sums.iter_mut().zip(row).for_each(|(sum, row)| *sum = forgetting * *sum + row);
+            }
+            let [a, b, d, p, q] = sums;
+            let determinant = a * d - b * b;
+            let beta = [(d * p - b * q) / determinant, (a * q - b * p) / determinant];
+            for (ours, batch) in rls.coefficients.iter().zip(beta) {
+                assert!((ours - batch).abs() < 1e-9, "{ours} {batch}");
+            }
         }
     }
 
