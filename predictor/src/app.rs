@@ -144,7 +144,7 @@ impl App {
             tracing::warn!(%error, "cannot read the newest samples of nodes from the store");
         }
         if let Err(error) = self.jobs.start_leases().await {
-            tracing::warn!(%error, "cannot start the leases of workers; those of a job start with its first request");
+            tracing::warn!(%error, "cannot start the leases of workers; the leases of a job start with its first request");
         }
         let retention = tokio::spawn(retention::run(self.jobs.clone(), self.clock, self.keep, record));
         let leases = tokio::spawn(watch_leases(self.jobs.clone()));
