@@ -38,6 +38,7 @@ fn main() {
     let workers = if asked.is_empty() { WORKERS.to_vec() } else { asked };
     let only = |what: &str| arguments.iter().any(|given| given == what);
     println!("{ROUNDS} iterations after {WARM_UP}; median, ms per iteration and us per worker");
+    println!("state: CPU time; service: wall time, with client and store");
     if !only("http") {
         println!(
             "{:<10}{:>12}{:>12}{:>12}{:>12}{:>12}",
@@ -117,12 +118,12 @@ fn state(workers: usize) {
         let reports = if iteration == 0 { Vec::new() } else { reports(workers, iteration - 1) };
         let request = AllocateRequest::new(job.clone(), workers as u64, iteration);
         let marks = [
-            timed(|| {
+            cpu_ms(|| {
                 assert!(reports.iter().all(|report| state.members.knows(&report.worker)));
                 reports.iter().for_each(|report| state.members.renew(&report.worker, iteration as i64));
             }),
-            timed(|| drop(state.observe(&reports))),
-            timed(|| {
+            cpu_ms(|| drop(state.observe(&reports))),
+            cpu_ms(|| {
                 let decided = state.decide(&request).expect("no bounds");
                 state.apply(decided);
             }),
@@ -185,6 +186,17 @@ fn resident_mib() -> f64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
     let kib: f64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
     kib / 1024.0
+}
+
+/// CPU time of this thread, in milliseconds: other programs on the same cores do not change it.
+fn cpu_ms(what: impl FnOnce()) -> f64 {
+    let now_ns = || -> f64 {
+        let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
+        stat.split(' ').next().and_then(|ns| ns.parse().ok()).expect("nanoseconds")
+    };
+    let started = now_ns();
+    what();
+    (now_ns() - started) / 1e6
 }
 
 fn timed(what: impl FnOnce()) -> f64 {

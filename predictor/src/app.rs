@@ -83,7 +83,7 @@ impl App {
         Ok(Self {
             listener,
             address,
-            jobs: Arc::new(Jobs::new(store, clock.clone())),
+            jobs: Arc::new(Jobs::new(store, clock.clone(), config.memory_budget.bytes())),
             writer,
             refit_interval: Duration::from_secs(config.refit_interval_s),
             refit_threads: config.refit_threads,
@@ -142,6 +142,9 @@ impl App {
         };
         if let Err(error) = self.jobs.load_nodes().await {
             tracing::warn!(%error, "cannot read the newest samples of nodes from the store");
+        }
+        if let Err(error) = self.jobs.start_leases().await {
+            tracing::warn!(%error, "cannot start the leases of workers; the leases of a job start with its first request");
         }
         let retention = tokio::spawn(retention::run(self.jobs.clone(), self.clock, self.keep, record));
         let leases = tokio::spawn(watch_leases(self.jobs.clone()));

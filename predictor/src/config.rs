@@ -45,6 +45,9 @@ pub struct Config {
     pub keep_hours: Span,
     /// Size of the store above which the oldest raw rows are rolled up early. Default: no limit.
     pub keep_bytes: Option<Size>,
+    /// Memory for the states of jobs and their responses, above which the least recently used are removed. They
+    /// remain in the store. Default 1GiB.
+    pub memory_budget: Size,
     /// Seconds between two refits. Each refit fits networks to new observations and stores the models. At
     /// least 1. Default 30.
     #[serde(deserialize_with = "at_least_1")]
@@ -155,6 +158,7 @@ impl Default for Config {
             keep_minutes: Span::days(90),
             keep_hours: Span::days(730),
             keep_bytes: None,
+            memory_budget: Size::gib(1),
             refit_interval_s: 30,
             refit_threads: 1,
             reports: None,
@@ -211,6 +215,11 @@ pub struct Flags {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_bytes: Option<Size>,
+    /// Memory for the states of jobs and their responses, such as 1GiB; above it the least recently used are
+    /// removed and read from the store again when needed [env: EVENSTEP_MEMORY_BUDGET] [default: 1GiB]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_budget: Option<Size>,
     /// Seconds between two refits of the models [env: EVENSTEP_REFIT_INTERVAL_S] [default: 30]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -246,7 +255,7 @@ pub struct Flags {
 
 /// Environment variables of the predictor. Other programs of evenstep use other variables with the same
 /// prefix.
-const VARIABLES: [&str; 15] = [
+const VARIABLES: [&str; 16] = [
     "listen",
     "store",
     "url",
@@ -255,6 +264,7 @@ const VARIABLES: [&str; 15] = [
     "keep_minutes",
     "keep_hours",
     "keep_bytes",
+    "memory_budget",
     "refit_interval_s",
     "refit_threads",
     "reports",

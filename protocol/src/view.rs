@@ -33,7 +33,7 @@ pub struct JobView {
     /// The latest decision, if any.
     pub last_decision: Option<Decision>,
     /// Statistics of hedged steps. Absent if the job turned hedging off, or fewer than two live workers can
-    /// claim.
+    /// claim. In the list of all jobs it is also absent if the job is not in memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hedge: Option<HedgeView>,
 }

@@ -33,6 +33,11 @@ impl Span {
 }
 
 impl Size {
+    /// A size of `gib` GiB.
+    pub const fn gib(gib: u64) -> Self {
+        Self(gib << 30)
+    }
+
     /// The size in bytes.
     pub fn bytes(self) -> u64 {
         self.0

@@ -106,14 +106,14 @@ impl Job {
 
         let answer = planned.as_ref().ok().and_then(|(_, answer)| answer.clone());
         let response = planned.map(|(response, _)| response);
-        let mut published = self.published_mut();
-        for report in &*reports {
-            published.see(&report.worker, report.iteration);
-        }
-        if let Ok(response) = &response {
-            published.keep(request.iteration, response.clone());
-        }
-        drop(published);
+        self.publish(|published| {
+            for report in &*reports {
+                published.see(&report.worker, report.iteration);
+            }
+            if let Ok(response) = &response {
+                published.keep(request.iteration, response.clone());
+            }
+        });
         self.live().allocated(self.id(), answer, &reports, now_unix_ms);
         Ok(Allocated { response: response?, is_new })
     }

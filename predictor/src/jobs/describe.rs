@@ -3,17 +3,21 @@
 use std::collections::BTreeMap;
 
 use evenstep_core::curve::{CurveLearner, LearnedForm};
-use evenstep_core::job::JobState;
+use evenstep_core::job::{JobState, global_batch};
 use evenstep_core::membership::State;
 use evenstep_protocol::{
     CapView, CurveView, ForecastView, JobId, JobState as JobStateView, JobView, ModelView, RefitView,
     WorkerForecastView, WorkerState as WorkerStateView, WorkerView, WorkersView,
 };
+use evenstep_store::StoredSummary;
 
 /// Whether allocations can be planned.
 pub fn activity(state: &JobState) -> JobStateView {
-    let live = state.members.live().count() as u64;
-    if live >= state.spec.min_workers.max(1) { JobStateView::Running } else { JobStateView::Paused }
+    activity_of(state.members.live().count() as u64, state.spec.min_workers)
+}
+
+fn activity_of(live: u64, min_workers: u64) -> JobStateView {
+    if live >= min_workers.max(1) { JobStateView::Running } else { JobStateView::Paused }
 }
 
 /// The summary of the job.
@@ -28,6 +32,22 @@ pub fn job(state: &JobState, job_id: &JobId) -> JobView {
         live_workers: state.members.live().count() as u64,
         last_decision: state.last_allocation.as_ref().map(|last| last.decision.clone()),
         hedge: state.hedge_view(),
+    }
+}
+
+/// The summary of a job that is not in memory.
+pub fn stored(stored: StoredSummary) -> JobView {
+    let StoredSummary { job_id, spec, generation, live_workers, next_iteration, last_decision } = stored;
+    JobView {
+        job_id,
+        state: activity_of(live_workers, spec.min_workers),
+        global_batch: global_batch(&spec, live_workers),
+        generation,
+        next_iteration,
+        live_workers,
+        last_decision,
+        hedge: None,
+        spec,
     }
 }
 

@@ -1,16 +1,19 @@
 //! One job, and exclusive access to its state.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use evenstep_core::job::JobState;
-use evenstep_protocol::{JobId, WorkerId};
+use evenstep_protocol::{JobId, WorkerId, WorkerReport};
 use evenstep_store::{Change, MemberEvent, MemberEventKind, RollUp, Store};
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
 use super::error::JobError;
 use super::fits::FitRecord;
+use super::leases::Leases;
 use super::live::Live;
 use super::load;
+use super::memory::{Charge, Contents, Memory};
 use super::responses::Published;
 use crate::clock::Clock;
 
@@ -25,8 +28,14 @@ pub struct Job {
     published: RwLock<Published>,
     /// `None` until the first request that needs it.
     held: Mutex<Option<LoadedState>>,
+    /// Leases of its workers while the state is not in memory.
+    leases: std::sync::Mutex<Option<Leases>>,
     fits: FitRecord,
     live: Live,
+    memory: Arc<Memory>,
+    state_memory: Charge,
+    response_memory: Charge,
+    last_use: AtomicU64,
 }
 
 /// The state of a job in memory.
@@ -59,12 +68,29 @@ impl LoadedState {
             self.state.members.renew_all(now_unix_ms);
         }
     }
+
+    /// Whether the state is equal to the stored one.
+    pub fn is_certain(&self) -> bool {
+        !self.in_doubt
+    }
+
+    /// The leases of its workers.
+    pub fn leases(&self) -> Leases {
+        Leases::of(&self.state, self.locked_unix_ms)
+    }
 }
 
 /// Exclusive access to the state of a job.
 pub(super) struct StateGuard<'a> {
+    job: &'a Job,
     held: MappedMutexGuard<'a, LoadedState>,
     pub now_unix_ms: i64,
+}
+
+impl Drop for StateGuard<'_> {
+    fn drop(&mut self) {
+        self.job.state_memory.set(self.held.state.bytes() + self.job.live.bytes());
+    }
 }
 
 impl StateGuard<'_> {
@@ -89,7 +115,7 @@ impl StateGuard<'_> {
 
 impl Job {
     /// A job without any state in memory.
-    pub(super) fn new(id: JobId, registration: u64, store: Store, clock: Clock) -> Self {
+    pub(super) fn new(id: JobId, registration: u64, store: Store, clock: Clock, memory: Arc<Memory>) -> Self {
         Self {
             id,
             registration,
@@ -97,8 +123,13 @@ impl Job {
             clock,
             published: RwLock::default(),
             held: Mutex::new(None),
+            leases: std::sync::Mutex::new(None),
             fits: FitRecord::default(),
             live: Live::new(),
+            state_memory: Charge::new(memory.clone(), Contents::States),
+            response_memory: Charge::new(memory.clone(), Contents::Responses),
+            memory,
+            last_use: AtomicU64::default(),
         }
     }
 
@@ -120,6 +151,21 @@ impl Job {
     /// Live statistics and log of the job.
     pub fn live(&self) -> &Live {
         &self.live
+    }
+
+    /// Records that the job is used now.
+    pub(super) fn touch(&self) {
+        self.last_use.store(self.memory.next_use(), Ordering::Relaxed);
+    }
+
+    /// The number of the latest use; 0 if it was never used.
+    pub(super) fn last_use(&self) -> u64 {
+        self.last_use.load(Ordering::Relaxed)
+    }
+
+    /// The state, if it is in memory.
+    pub(super) fn held(&self) -> &Mutex<Option<LoadedState>> {
+        &self.held
     }
 
     /// Whether the state is in memory.
@@ -150,7 +196,7 @@ impl Job {
             None => self.load(now_unix_ms).await?,
         };
         let held = MutexGuard::map(slot, |slot| slot.insert(held));
-        let mut guard = StateGuard { held, now_unix_ms };
+        let mut guard = StateGuard { job: self, held, now_unix_ms };
         let lease_ms = guard.state().lease_ms();
         let expired = guard.change().state.members.expire(now_unix_ms, lease_ms);
         if !expired.is_empty() {
@@ -171,19 +217,60 @@ impl Job {
         self.store.write(Vec::new(), now_unix_ms).await?;
         let mut fresh = Published::default();
         let mut arrived_unix_ms = i64::MIN;
-        let state = load::load(&self.store, &self.id, now_unix_ms, |at_unix_ms, report| {
+        let see = |at_unix_ms: i64, report: &WorkerReport| {
             arrived_unix_ms = arrived_unix_ms.max(at_unix_ms);
             fresh.see(&report.worker, report.iteration);
-        })
-        .await?;
+        };
+        let renewed_ms = |worker: &WorkerId| self.renewed_ms(worker, now_unix_ms);
+        let state = load::load(&self.store, &self.id, now_unix_ms, renewed_ms, see).await?;
         let state = state.ok_or_else(|| JobError::UnknownJob(self.id.clone()))?;
         self.fits.loaded();
         fresh.loaded = true;
         fresh.generation = state.members.generation();
         fresh.departed_generation = state.members.departed_generation();
-        *self.published_mut() = fresh;
+        self.publish(|published| *published = fresh);
+        *self.leases() = None;
         self.live.members(&state);
         Ok(LoadedState { state, in_doubt: false, locked_unix_ms: now_unix_ms, arrived_unix_ms })
+    }
+
+    /// Keeps only the leases of a state that is removed from memory.
+    pub(super) fn rest(&self, leases: Leases) {
+        *self.leases() = Some(leases);
+        self.publish(|published| *published = Published::default());
+        self.live.rest();
+        self.state_memory.set(0);
+    }
+
+    /// Whether a lease has ended while the state is not in memory.
+    pub(super) fn is_lease_over(&self) -> bool {
+        let now_unix_ms = self.clock.now_unix_ms();
+        self.leases().as_mut().is_some_and(|leases| leases.check(now_unix_ms))
+    }
+
+    /// Time of a worker's latest renewal. Workers cannot renew leases while the service is down, so each live
+    /// worker starts with a full lease.
+    fn renewed_ms(&self, worker: &WorkerId, now_unix_ms: i64) -> i64 {
+        let mut leases = self.leases();
+        let known = leases.as_mut().and_then(|leases| {
+            leases.check(now_unix_ms);
+            leases.renewed_ms(worker)
+        });
+        known.unwrap_or(now_unix_ms)
+    }
+
+    fn leases(&self) -> std::sync::MutexGuard<'_, Option<Leases>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the job has neither a state, nor live workers, nor responses in memory.
+    pub(super) fn is_empty(&self) -> bool {
+        !self.is_loaded() && self.leases().as_ref().is_none_or(Leases::is_empty)
+    }
+
+    /// Drops all responses from memory but the newest.
+    pub(super) fn trim_responses(&self) {
+        self.publish(|published| published.trim(1));
     }
 
     /// Writes changes of the workers. `is_new_generation` is true if they begin a new generation.
@@ -210,9 +297,10 @@ impl Job {
     /// Publishes the live workers and the generation.
     pub(super) fn publish_members(&self, state: &JobState) {
         self.live.members(state);
-        let mut published = self.published_mut();
-        published.generation = state.members.generation();
-        published.departed_generation = state.members.departed_generation();
+        self.publish(|published| {
+            published.generation = state.members.generation();
+            published.departed_generation = state.members.departed_generation();
+        });
     }
 
     /// Deletes the oldest iterations and keeps their statistics. The state stays locked meanwhile, as for
@@ -234,8 +322,10 @@ impl Job {
         self.published.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The published part of the state, for a change.
-    pub(super) fn published_mut(&self) -> RwLockWriteGuard<'_, Published> {
-        self.published.write().unwrap_or_else(PoisonError::into_inner)
+    /// Changes the published part of the state.
+    pub(super) fn publish(&self, change: impl FnOnce(&mut Published)) {
+        let mut published = self.published.write().unwrap_or_else(PoisonError::into_inner);
+        change(&mut published);
+        self.response_memory.set(published.bytes());
     }
 }

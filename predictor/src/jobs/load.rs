@@ -15,7 +15,8 @@ pub const HISTORY_ITERATIONS: u64 = 1024;
 const ALLOCATIONS_AT_ONCE: u64 = 16;
 
 /// Loads a job and replays its recent reports. Returns `None` if the job does not exist. Calls `on_report`
-/// with each of these reports and the time at which it was stored.
+/// with each of these reports and the time at which it was stored. `renewed_ms` is the time of a live worker's latest
+/// renewal of its lease.
 ///
 /// # Errors
 /// An error of the store.
@@ -23,6 +24,7 @@ pub async fn load(
     store: &Store,
     job_id: &JobId,
     now_unix_ms: i64,
+    renewed_ms: impl Fn(&WorkerId) -> i64,
     mut on_report: impl FnMut(i64, &WorkerReport),
 ) -> Result<Option<JobState>, StoreError> {
     let Some(stored) = store.job(job_id, JOINS_MAX).await? else { return Ok(None) };
@@ -46,7 +48,7 @@ pub async fn load(
         generation: stored.generation,
         departed_generation: stored.departed_generation,
         last_iteration: stored.last_iteration,
-        members: stored.workers.iter().map(|worker| member(worker, now_unix_ms)).collect(),
+        members: stored.workers.iter().map(|worker| member(worker, now_unix_ms, &renewed_ms)).collect(),
         workers: stored.workers.into_iter().map(worker).collect(),
     });
     for worker in state.workers.keys().cloned().collect::<Vec<_>>() {
@@ -134,14 +136,18 @@ fn learning_rate(
     }
 }
 
-fn member(worker: &StoredWorker, now_unix_ms: i64) -> Member<WorkerId> {
+fn member(
+    worker: &StoredWorker,
+    now_unix_ms: i64,
+    renewed_ms: impl Fn(&WorkerId) -> i64,
+) -> Member<WorkerId> {
     let state = match worker.state.as_str() {
         "live" => State::Live,
         "left" => State::Left,
         _ => State::Expired,
     };
-    // Workers cannot renew leases while the service is down, so each live worker starts with a full lease.
-    let last_seen_ms = if state == State::Live { now_unix_ms } else { worker.last_seen_unix_ms };
+    let worker_id = &worker.request.worker;
+    let last_seen_ms = if state == State::Live { renewed_ms(worker_id) } else { worker.last_seen_unix_ms };
     let departures = worker.departures_unix_ms.iter().rev().take(FLAP_DEPARTURES).rev();
     // The clock may have been set back. A departure in the future must not make a worker wait.
     let departures_ms = departures.map(|at_unix_ms| now_unix_ms.min(*at_unix_ms)).collect();

@@ -15,6 +15,8 @@
 //! - `responses`: recent responses, for repeated requests
 //! - `describe`: views of a job's state for pages and dashboards
 //! - `live`: live statistics and log of a job
+//! - `memory`: memory of all jobs, and its budget
+//! - `leases`: leases of workers while the state of their job is not in memory
 //! - `load`: loads a job from the store
 //! - `fits`: threads for fits, and their counters
 //! - `job`: one job, and exclusive access to its state
@@ -25,6 +27,8 @@
 //! - `refit`: fits networks and stores models in the background
 //! - `views`, `history`: read access to a job
 //! - `registry`: all jobs of this predictor
+//! - `listing`: summaries of all jobs
+//! - `room`: removes states and responses from memory
 
 mod allocate;
 mod describe;
@@ -32,14 +36,18 @@ mod error;
 mod fits;
 mod history;
 mod job;
+mod leases;
+mod listing;
 mod live;
 mod load;
 mod membership;
+mod memory;
 mod nodes;
 mod options;
 mod refit;
 mod registry;
 mod responses;
+mod room;
 mod validate;
 mod views;
 

@@ -55,13 +55,13 @@ impl Job {
         let trim = || vec![Change::TrimJob { job_id: self.id().clone() }];
         while self.store().write(trim(), now_unix_ms).await? > 0 {}
         self.store().write(vec![Change::DeleteJob { job_id: self.id().clone() }], now_unix_ms).await?;
-        *self.published_mut() = Published::default();
+        self.publish(|published| *published = Published::default());
         Ok(())
     }
 
     /// Removes workers whose lease expired.
     pub(super) async fn expire_leases(&self) -> Result<(), JobError> {
-        if self.is_loaded() {
+        if self.is_loaded() || self.is_lease_over() {
             self.lock().await?;
         }
         Ok(())

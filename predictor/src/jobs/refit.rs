@@ -7,7 +7,7 @@ use std::time::Instant;
 use evenstep_core::forecast::narx::Narx;
 use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAINING_ROWS_MAX, Training};
 use evenstep_core::job::{FORMAT, ModelFormatError, Models, trainings, write_device_model, write_models};
-use evenstep_protocol::WorkerId;
+use evenstep_protocol::{JobId, WorkerId};
 use evenstep_store::{Change, StoreError};
 
 use super::error::JobError;
@@ -80,22 +80,29 @@ impl Job {
         devices: BTreeMap<String, Vec<WorkerId>>,
     ) -> Result<(), JobError> {
         let job_id = self.id().clone();
-        let encode = move || -> Result<Vec<Change>, ModelFormatError> {
-            let state = write_models(&models)?;
-            let mut changes = vec![Change::Models { job_id, format: FORMAT, state }];
-            for (device, workers) in devices {
-                let forecaster = models.forecaster();
-                let teacher = workers.iter().max_by_key(|worker| forecaster.observations(worker));
-                if let Some(learned) = teacher.and_then(|worker| forecaster.learned(worker)) {
-                    let state = write_device_model(&learned)?;
-                    changes.push(Change::DeviceModel { device, format: FORMAT, state });
-                }
-            }
-            Ok(changes)
-        };
+        let encode = move || model_changes(&job_id, &models, devices);
         let Some(changes) = pool.run(encode).await else { return Ok(()) };
         let changes = changes.map_err(|error| StoreError::Models(error.to_string()))?;
         self.store().write(changes, self.now_unix_ms()).await?;
         Ok(())
     }
+}
+
+/// Returns the changes that store the models of a job and of each kind of device.
+pub(super) fn model_changes(
+    job_id: &JobId,
+    models: &Models,
+    devices: BTreeMap<String, Vec<WorkerId>>,
+) -> Result<Vec<Change>, ModelFormatError> {
+    let state = write_models(models)?;
+    let mut changes = vec![Change::Models { job_id: job_id.clone(), format: FORMAT, state }];
+    for (device, workers) in devices {
+        let forecaster = models.forecaster();
+        let teacher = workers.iter().max_by_key(|worker| forecaster.observations(worker));
+        if let Some(learned) = teacher.and_then(|worker| forecaster.learned(worker)) {
+            let state = write_device_model(&learned)?;
+            changes.push(Change::DeviceModel { device, format: FORMAT, state });
+        }
+    }
+    Ok(changes)
 }

@@ -11,12 +11,11 @@ use evenstep_protocol::{
 use evenstep_store::{Change, Owner, RollUp, Store, StoreError, TelemetryRows};
 use tokio::sync::Semaphore;
 
-use super::describe;
 use super::error::JobError;
 use super::fits::Pool;
 use super::job::Job;
 use super::live::JobFamilies;
-use super::load;
+use super::memory::Memory;
 use super::nodes::NewestSamples;
 use crate::clock::Clock;
 
@@ -35,11 +34,15 @@ pub struct Jobs {
     /// Write-locked while the jobs are given up, so that requests fail only after the lease has ended.
     resigning: tokio::sync::RwLock<()>,
     deletions: Arc<Semaphore>,
+    memory: Arc<Memory>,
+    /// Locked while memory is freed.
+    making_room: tokio::sync::Mutex<()>,
 }
 
 impl Jobs {
-    /// A registry of the jobs in the store. A job is loaded when the first request for it arrives.
-    pub fn new(store: Store, clock: Clock) -> Self {
+    /// A registry of the jobs in the store. A job is loaded when the first request for it arrives. States and
+    /// responses in memory use at most `memory_budget` bytes, except those in use.
+    pub fn new(store: Store, clock: Clock, memory_budget: u64) -> Self {
         Self {
             store,
             clock,
@@ -47,7 +50,29 @@ impl Jobs {
             newest_samples: NewestSamples::default(),
             resigning: tokio::sync::RwLock::default(),
             deletions: Arc::new(Semaphore::new(DELETIONS_MAX)),
+            memory: Arc::new(Memory::new(memory_budget)),
+            making_room: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// The current time of the service's clock.
+    pub(super) fn now_unix_ms(&self) -> i64 {
+        self.clock.now_unix_ms()
+    }
+
+    /// Memory of all jobs.
+    pub(super) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Locked while memory is freed.
+    pub(super) fn making_room(&self) -> &tokio::sync::Mutex<()> {
+        &self.making_room
+    }
+
+    /// All jobs in memory, in any registration.
+    pub(super) fn all(&self) -> Vec<Arc<Job>> {
+        self.read().values().cloned().collect()
     }
 
     /// The store of all jobs.
@@ -61,6 +86,13 @@ impl Jobs {
     /// [`JobError::UnknownJob`], [`JobError::Elsewhere`] if another predictor owns it, or an error
     /// of the store.
     pub async fn job(&self, job_id: &JobId) -> Result<Arc<Job>, JobError> {
+        let job = self.claimed(job_id).await?;
+        job.touch();
+        self.make_room().await;
+        Ok(job)
+    }
+
+    async fn claimed(&self, job_id: &JobId) -> Result<Arc<Job>, JobError> {
         let _not_now = self.resigning.read().await;
         let registration = self.store.registration()?;
         if let Some(job) = self.known(job_id, registration) {
@@ -76,16 +108,18 @@ impl Jobs {
         };
         let mut jobs = self.write();
         let job = jobs.get(job_id).filter(|job| job.registration() == registration);
-        let job = job.cloned().unwrap_or_else(|| {
-            let store = self.store.of_registration(registration);
-            Arc::new(Job::new(job_id.clone(), registration, store, self.clock.clone()))
-        });
+        let job = job.cloned().unwrap_or_else(|| self.new_job(job_id, registration));
         jobs.insert(job_id.clone(), job.clone());
         Ok(job)
     }
 
+    pub(super) fn new_job(&self, job_id: &JobId, registration: u64) -> Arc<Job> {
+        let store = self.store.of_registration(registration);
+        Arc::new(Job::new(job_id.clone(), registration, store, self.clock.clone(), self.memory.clone()))
+    }
+
     /// Returns a job that this predictor owns in this registration and that was requested before.
-    fn known(&self, job_id: &JobId, registration: u64) -> Option<Arc<Job>> {
+    pub(super) fn known(&self, job_id: &JobId, registration: u64) -> Option<Arc<Job>> {
         self.read().get(job_id).filter(|job| job.registration() == registration).cloned()
     }
 
@@ -93,35 +127,6 @@ impl Jobs {
     fn jobs(&self) -> Vec<Arc<Job>> {
         let Ok(registration) = self.store.registration() else { return Vec::new() };
         self.read().values().filter(|job| job.registration() == registration).cloned().collect()
-    }
-
-    /// Returns the summary of every job. For jobs of other predictors it is read from the store.
-    ///
-    /// # Errors
-    /// An error of the store.
-    pub async fn views(&self) -> Result<Vec<JobView>, JobError> {
-        let registration = self.store.registration()?;
-        let mut views = Vec::new();
-        for job_id in self.store.job_ids().await? {
-            let view = match self.known(&job_id, registration) {
-                Some(job) => job.view().await.map(Some),
-                None if self.store.is_shared() => self.view_from_store(&job_id).await,
-                None => self.job(&job_id).await?.view().await.map(Some),
-            };
-            match view {
-                Ok(view) => views.extend(view),
-                // Deleted in the meantime.
-                Err(JobError::UnknownJob(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(views)
-    }
-
-    /// Returns the summary of a job in the store without keeping it in memory.
-    async fn view_from_store(&self, job_id: &JobId) -> Result<Option<JobView>, JobError> {
-        let state = load::load(&self.store, job_id, self.clock.now_unix_ms(), |_, _| {}).await?;
-        Ok(state.map(|state| describe::job(&state, job_id)))
     }
 
     /// Creates a job or changes its options. Returns true if it is new.
@@ -187,7 +192,7 @@ impl Jobs {
         self.jobs.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<JobId, Arc<Job>>> {
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<JobId, Arc<Job>>> {
         self.jobs.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -197,6 +202,7 @@ impl Jobs {
             if let Err(error) = job.expire_leases().await {
                 tracing::warn!(job_id = %job.id(), %error, "cannot check leases");
             }
+            self.make_room().await;
         }
     }
 
@@ -268,10 +274,12 @@ impl Jobs {
 
     /// The metrics of jobs, workers and nodes. Reads only values in memory, under short locks.
     pub fn families(&self) -> Vec<MetricFamily> {
-        let mut of_jobs = JobFamilies::default();
-        for job in self.jobs() {
+        let (mut of_jobs, jobs) = (JobFamilies::default(), self.jobs());
+        for job in &jobs {
             of_jobs.add(job.id(), job.live());
         }
+        let mut loaded = Family::gauge("evenstep_jobs_in_memory", "Jobs whose state is in memory.");
+        loaded.add([], jobs.iter().filter(|job| job.is_loaded()).count() as f64);
         let mut last_sample = Family::gauge(
             "evenstep_node_last_sample_timestamp_seconds",
             "Time of the latest sample of a node, by its clock.",
@@ -280,6 +288,8 @@ impl Jobs {
             last_sample.add([("node", line.node.as_str())], line.at_unix_ms as f64 / 1e3);
         }
         let mut families = of_jobs.done();
+        families.extend(self.memory.families());
+        families.extend(loaded.done());
         families.extend(last_sample.done());
         families
     }

@@ -8,6 +8,8 @@ use evenstep_store::StoredAllocation;
 
 /// Number of responses in memory per job. Older ones are read from the store.
 const RESPONSES_KEPT: usize = 256;
+/// Approximate memory of a response besides its body, in bytes.
+const RESPONSE_BYTES: usize = 128;
 
 /// The response to `/allocate`, byte for byte as stored.
 #[derive(Debug, Clone)]
@@ -16,6 +18,13 @@ pub struct ResponseBytes {
     pub generation: u64,
     /// The JSON body, shared and not copied.
     pub body: Bytes,
+}
+
+impl ResponseBytes {
+    /// Approximate memory, in bytes.
+    fn bytes(&self) -> usize {
+        RESPONSE_BYTES + self.body.len()
+    }
 }
 
 impl From<StoredAllocation> for ResponseBytes {
@@ -34,6 +43,8 @@ pub struct Published {
     /// Generation of the latest departure.
     pub departed_generation: u64,
     responses: BTreeMap<u64, ResponseBytes>,
+    /// Memory of the responses, in bytes.
+    bytes: usize,
     seen: BTreeMap<WorkerId, Seen>,
 }
 
@@ -62,10 +73,22 @@ impl Published {
 
     /// Keeps a response, and drops the oldest if there are too many.
     pub fn keep(&mut self, iteration: u64, response: ResponseBytes) {
-        self.responses.insert(iteration, response);
-        while self.responses.len() > RESPONSES_KEPT {
-            self.responses.pop_first();
+        self.bytes += response.bytes();
+        let before = self.responses.insert(iteration, response);
+        self.bytes -= before.as_ref().map_or(0, ResponseBytes::bytes);
+        self.trim(RESPONSES_KEPT);
+    }
+
+    /// Drops the oldest responses until at most `count` are left.
+    pub fn trim(&mut self, count: usize) {
+        while self.responses.len() > count {
+            self.bytes -= self.responses.pop_first().map_or(0, |(_, response)| response.bytes());
         }
+    }
+
+    /// Memory of the responses, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes as u64
     }
 
     /// Removes reports that were seen before, that repeat another of the same request, or that are of

@@ -14,7 +14,9 @@ use evenstep_tests::wait::until;
 use evenstep_tests::{Client, Store};
 use tokio::runtime::Runtime;
 
-use crate::support::{Service, allocate_request, join_all, report, worker_id};
+use crate::support::{
+    Service, allocate_request, allocate_request_with_reports, join_all, metric, report, worker_id,
+};
 
 /// Lease of the predictor itself. No test reaches its first renewal by the time of the machine.
 const LEASE_S: f64 = 300.0;
@@ -27,13 +29,17 @@ struct ManualClockService {
 }
 
 fn serve(store: &Store, now_unix_ms: i64) -> ManualClockService {
+    serve_with(store, now_unix_ms, Config::default())
+}
+
+fn serve_with(store: &Store, now_unix_ms: i64, config: Config) -> ManualClockService {
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let config = Config {
         listen,
         url: Some("http://predictor.test".into()),
         store: store.address(),
         lease_s: LEASE_S,
-        ..Config::default()
+        ..config
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (clock, handle) = Clock::manual();
@@ -124,7 +130,33 @@ fn leases_do_not_expire_while_the_service_is_stopped() {
     assert_eq!(service.states(), [WorkerState::Expired; 2]);
 }
 
-/// The same with a real process that is stopped for longer than the lease.
+/// A job whose state is removed from memory because another job uses the budget: its leases neither start again when
+/// it is loaded, nor end early.
+#[test]
+fn leases_continue_while_the_state_is_not_in_memory() {
+    let store = Store::fresh();
+    let config = Config { memory_budget: "1MiB".parse().unwrap(), ..Config::default() };
+    let service = serve_with(&store, 1_000_000, config);
+    service.client.put_job("job", &JobSpec { lease_s: 10.0, ..JobSpec::new(60) });
+    assert_eq!(join_all(&service.client, "job", 2), 2);
+    service.client.put_job("large", &JobSpec { lease_s: 100.0, ..JobSpec::new(4096) });
+    let generation = join_all(&service.client, "large", 40);
+    for iteration in 0..3 {
+        let request = allocate_request_with_reports("large", generation, iteration, &[100.0; 40]);
+        assert_eq!(service.client.allocate(&request).status, 200);
+    }
+    until("the state is removed", || {
+        (metric(&service.client, "evenstep_jobs_in_memory") < 2.0).then_some(())
+    });
+    service.stop_for(4000);
+    assert_eq!(service.states(), [WorkerState::Live; 2]);
+    service.pass(6000);
+    assert_eq!(service.states(), [WorkerState::Live; 2], "10 s after they joined");
+    service.pass(1);
+    assert_eq!(service.states(), [WorkerState::Expired; 2]);
+}
+
+/// A real process that is stopped for longer than the lease.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the lease of a real process has to pass")]
 fn leases_do_not_expire_while_the_process_is_stopped() {

@@ -21,6 +21,8 @@ mod membership;
 
 mod leases;
 
+mod memory;
+
 mod refusals;
 
 mod telemetry;

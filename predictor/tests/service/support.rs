@@ -81,3 +81,10 @@ pub fn allocate_request_with_reports(
     }
     request
 }
+
+/// The sum of a metric over its labels.
+pub fn metric(client: &Client, name: &str) -> f64 {
+    let text = client.get("/metrics").body;
+    let values = text.lines().filter(|line| line.split(['{', ' ']).next() == Some(name));
+    values.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
+}

@@ -70,7 +70,7 @@ impl World {
             format!("sqlite://{}/evenstep.db", self.folder.path().display()).parse().unwrap();
         let commits = Commits::new();
         let (store, writer) = Store::open_with_faults(&address, None, Some(commits.clone())).await.unwrap();
-        let jobs = Arc::new(Jobs::new(store.clone(), self.clock.clone()));
+        let jobs = Arc::new(Jobs::new(store.clone(), self.clock.clone(), u64::MAX));
         self.service = Some(Service { jobs, store, commits, writer });
     }
 

@@ -80,7 +80,7 @@ pub use learning_rate::{controller, rule};
 pub use models::Models;
 pub use observe::Skipped;
 pub use report::inputs;
-pub use state::{JOINS_MAX, JobState, Restored, WorkerState};
+pub use state::{JOINS_MAX, JobState, Restored, WorkerState, global_batch};
 pub use stored::{
     FORMAT, ModelFormatError, read_device_model, read_models, write_device_model, write_models,
 };

@@ -22,6 +22,9 @@ use crate::series::Observation;
 /// second. One store on loopback handles more (the trainer's example `claims`).
 const CLAIM_BUSY_S: f64 = 2e-5;
 
+/// Approximate memory of the models of one worker, in bytes.
+const MODEL_BYTES: u64 = 56 << 10;
+
 /// Maximum number of workers whose models are copied for a decision that incomplete iterations precede. Decisions of larger
 /// jobs wait for complete iterations.
 const PROVISIONAL_WORKERS_MAX: usize = 64;
@@ -217,6 +220,11 @@ impl Models {
         self.forecaster.warm_start(worker, earlier);
     }
 
+    /// Returns the approximate memory of the models, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.workers.len() as u64 * MODEL_BYTES
+    }
+
     /// Returns the number of observations of all workers.
     pub fn observations(&self) -> u64 {
         self.workers.keys().map(|worker| self.forecaster.observations(worker)).sum()
@@ -254,6 +262,28 @@ impl Models {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The budget for memory depends on this estimate.
+    #[test]
+    fn the_size_of_models_is_close_to_that_of_their_numbers() {
+        let ids: Vec<WorkerId> =
+            (0..8).map(|number| WorkerId::new(format!("node/{number}")).unwrap()).collect();
+        let mut models = Models::new();
+        for iteration in 0..200 {
+            let planned = |id: &WorkerId| (id.clone(), PlannedWorker { joined: Some(1), micro_batch: None });
+            let workers = ids.iter().map(planned).collect();
+            models.plan(iteration, PlannedWork { workers, profile: ProfilePart::Outside });
+            let drivers = evenstep_protocol::driver::ALL.map(|name| (name.to_owned(), iteration as f64));
+            let report = |id: &WorkerId| WorkerReport {
+                drivers: drivers.clone().into(),
+                ..WorkerReport::new(id.clone(), iteration, 8 + iteration % 3, 0.1)
+            };
+            models.learn(&ids.iter().map(report).collect::<Vec<_>>());
+        }
+        let encoded = crate::job::write_models(&models).unwrap().len() as f64;
+        let ratio = models.bytes() as f64 / encoded;
+        assert!((0.8..2.0).contains(&ratio), "{ratio}: {encoded} bytes of 8 workers");
+    }
 
     /// The observation count of a worker that was away starts again, so its next network is due after as many
     /// observations.

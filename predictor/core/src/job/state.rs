@@ -12,6 +12,10 @@ use crate::learning_rate::Controller;
 use crate::membership::{Member, Members};
 use crate::plan::InForce;
 
+/// Approximate memory of a worker without its models: its membership, and its share of the latest allocation and of
+/// the current plan.
+const WORKER_BYTES: u64 = 1024;
+
 /// Number of joins per worker that are kept.
 pub const JOINS_MAX: usize = 16;
 
@@ -136,10 +140,13 @@ impl JobState {
     /// Returns the number of samples in a full iteration: the fixed global batch, or a fixed number per live
     /// worker.
     pub fn global_batch(&self) -> u64 {
-        match self.spec.per_worker_batch {
-            Some(each) => each.saturating_mul(self.members.live().count().max(1) as u64),
-            None => self.spec.global_batch,
-        }
+        global_batch(&self.spec, self.members.live().count() as u64)
+    }
+
+    /// Returns the approximate memory of the state, in bytes.
+    pub fn bytes(&self) -> u64 {
+        let copies = 1 + u64::from(self.current.get().is_some_and(Option::is_some));
+        self.workers.len() as u64 * WORKER_BYTES + copies * self.models.bytes()
     }
 
     /// Returns the models for decisions and views: with the reports of incomplete iterations.
@@ -189,6 +196,14 @@ impl JobState {
             }
         }
         devices
+    }
+}
+
+/// Returns the number of samples in a full iteration with this number of live workers.
+pub fn global_batch(spec: &JobSpec, live: u64) -> u64 {
+    match spec.per_worker_batch {
+        Some(each) => each.saturating_mul(live.max(1)),
+        None => spec.global_batch,
     }
 }
 

@@ -11,6 +11,8 @@ const STEPS_MAX: usize = 160;
 const STEPS_MIN: usize = 4;
 /// Approximate limit of shares in all iterations in memory. Jobs with many workers keep fewer iterations.
 const SHARES_MAX: usize = 65_536;
+/// Approximate memory of a share with its report, in bytes.
+const SHARE_BYTES: usize = 320;
 /// Number of iterations over which means are taken.
 const MEAN_OVER: usize = 64;
 
@@ -142,6 +144,12 @@ pub struct Means {
 pub struct Steps(VecDeque<Step>);
 
 impl Steps {
+    /// Approximate memory, in bytes.
+    pub fn bytes(&self) -> u64 {
+        let shares: usize = self.0.iter().map(|step| step.answer.allocations.len()).sum();
+        (shares * SHARE_BYTES) as u64
+    }
+
     /// Adds an allocation, or replaces the one of the same iteration.
     pub fn answered(&mut self, answer: Arc<AllocateResponse>) {
         let most = (SHARES_MAX / answer.allocations.len().max(1)).clamp(STEPS_MIN, STEPS_MAX);

@@ -191,6 +191,16 @@ impl Live {
         self.changes.send_replace(());
     }
 
+    /// Approximate memory of the latest iterations, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.lock().steps.bytes()
+    }
+
+    /// Drops the latest iterations, when the state of the job is removed from memory.
+    pub fn rest(&self) {
+        self.lock().steps = Steps::default();
+    }
+
     /// Notifies readers that the job was deleted or given up.
     pub fn gone(&self) {
         self.changes.send_replace(());

@@ -14,6 +14,8 @@ mod history;
 
 mod nodes;
 
+mod summaries;
+
 mod disk;
 
 mod ages;
@@ -27,3 +29,4 @@ pub use disk::DiskUse;
 pub use history::{EveryNth, Measured};
 pub use job::{StoredJob, StoredWorker};
 pub use reports::{StoredReport, read_reports};
+pub use summaries::StoredSummary;

@@ -1,0 +1,89 @@
+//! Keeps the memory of jobs within its budget.
+
+use std::sync::Arc;
+
+use evenstep_protocol::JobId;
+use evenstep_store::StoreError;
+
+use super::job::Job;
+use super::refit::model_changes;
+use super::registry::Jobs;
+
+impl Jobs {
+    /// Frees memory if more than the budget is used, the least recently used jobs first: all their responses but
+    /// the newest, then their states. Jobs in use, and the job that was used last, keep their states.
+    pub async fn make_room(&self) {
+        if !self.memory().is_full() {
+            return;
+        }
+        // One caller frees enough for all.
+        let Ok(_alone) = self.making_room().try_lock() else { return };
+        let mut jobs = self.all();
+        jobs.sort_by_key(|job| job.last_use());
+        for job in &jobs {
+            if !self.memory().is_full() {
+                return;
+            }
+            job.trim_responses();
+        }
+        jobs.pop();
+        for job in jobs {
+            if !self.memory().is_full() {
+                return;
+            }
+            if job.remove_state().await {
+                self.memory().count_removed();
+                tracing::debug!(job_id = %job.id(), "removed the state from memory");
+            }
+            let job_id = job.id().clone();
+            drop(job);
+            self.forget(&job_id);
+        }
+    }
+
+    /// Removes a job that has nothing in memory. It must have no other user: one job never has two states.
+    fn forget(&self, job_id: &JobId) {
+        let mut jobs = self.write();
+        if jobs.get(job_id).is_some_and(|job| Arc::strong_count(job) == 1 && job.is_empty()) {
+            jobs.remove(job_id);
+        }
+    }
+}
+
+impl Job {
+    /// Removes the state from memory, unless a request uses it. The next request loads it again. Returns whether it
+    /// was removed.
+    ///
+    /// Models that are not stored are stored first. If that fails, they learn again from the stored reports.
+    pub(super) async fn remove_state(&self) -> bool {
+        let Ok(mut slot) = self.held().try_lock() else { return false };
+        // A state in doubt is read from the store anyway, which also decides on the leases.
+        let Some(held) = slot.take_if(|held| held.is_certain()) else { return false };
+        self.rest(held.leases());
+        let (revision, observations) = (held.state.models.revision(), held.state.models.observations());
+        let is_stored = revision == self.fits().stored_revision();
+        let job_id = self.id().clone();
+        // Encoding and freeing models of many workers take more than a millisecond.
+        let encode = move || {
+            let models = &held.state.models;
+            if is_stored { Ok(Vec::new()) } else { model_changes(&job_id, models, held.state.devices()) }
+        };
+        let changes = match tokio::task::spawn_blocking(encode).await {
+            Ok(Ok(changes)) => Ok(changes),
+            Ok(Err(error)) => Err(StoreError::Models(error.to_string())),
+            Err(error) => Err(StoreError::Models(error.to_string())),
+        };
+        let stored = match changes {
+            Ok(changes) if changes.is_empty() => Ok(0),
+            Ok(changes) => self.store().write(changes, self.now_unix_ms()).await,
+            Err(error) => Err(error),
+        };
+        match stored {
+            Ok(_) => self.fits().stored(revision, observations),
+            Err(error) => {
+                tracing::warn!(job_id = %self.id(), %error, "cannot store models; they learn again from recent reports");
+            }
+        }
+        true
+    }
+}
