@@ -164,12 +164,14 @@ impl Registration {
         }
     }
 
-    /// Removes every worker from the job.
+    /// Removes every worker from the job. A failure does not keep the others from leaving.
     ///
     /// # Errors
-    /// The predictor does not respond or rejects the request.
+    /// The first failure: the predictor does not respond or rejects the request.
     pub fn leave(&self) -> Result<(), Error> {
-        self.workers.iter().try_for_each(|worker| self.client.leave(worker).map(drop))
+        let left: Vec<Result<(), Error>> =
+            self.workers.iter().map(|worker| self.client.leave(worker).map(drop)).collect();
+        left.into_iter().collect()
     }
 
     /// Returns the request for an iteration. `global_batch` is sent only if it differs from a full iteration.

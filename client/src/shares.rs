@@ -1,5 +1,7 @@
 //! The shares of an allocation, checked against the request.
 
+use std::collections::HashMap;
+
 use evenstep_protocol::{AllocateResponse, Allocation, WorkerId};
 
 /// Properties of a request that its allocation must match.
@@ -61,9 +63,10 @@ impl Requested<'_> {
             ours: self.workers.len(),
         };
         let mut by_rank: Vec<Option<&Allocation>> = vec![None; self.workers.len()];
+        let ranks: HashMap<&WorkerId, usize> =
+            self.workers.iter().enumerate().map(|(rank, worker)| (worker, rank)).collect();
         for allocation in &response.allocations {
-            let rank = self.workers.iter().position(|worker| *worker == allocation.worker);
-            match rank.map(|rank| &mut by_rank[rank]) {
+            match ranks.get(&allocation.worker).map(|rank| &mut by_rank[*rank]) {
                 Some(slot @ None) => *slot = Some(allocation),
                 _ => return Err(mismatch(allocation.worker.to_string())),
             }

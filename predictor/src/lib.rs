@@ -21,6 +21,8 @@ pub mod http;
 
 pub mod jobs;
 
+mod long;
+
 pub mod retention;
 
 pub mod app;

@@ -13,6 +13,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::problem::ErrorResponse;
 use super::strict::{self, Strict};
+use crate::long::compute;
 
 /// Largest integer in a request. Every JSON reader represents it exactly, and so does the store.
 pub const INTEGER_MAX: u64 = 1 << 53;
@@ -20,6 +21,8 @@ pub const INTEGER_MAX: u64 = 1 << 53;
 pub const READINGS_MAX: usize = 64;
 /// Length limit of a reading's name, in bytes.
 pub const READING_NAME_MAX: usize = 64;
+/// Size of a body that is parsed and checked within a millisecond, in bytes.
+pub const SHORT_BYTES: usize = 128 << 10;
 
 /// A JSON body. The content type is ignored.
 #[derive(Debug)]
@@ -31,7 +34,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     async fn from_request(request: Request, state: &S) -> Result<Self, ErrorResponse> {
         let bytes = Bytes::from_request(request, state).await.map_err(unreadable)?;
         // Tracking the path takes as long as parsing, so it is only done after an error.
-        strict::from_slice(&bytes).map(Self).map_err(|error| locate::<T>(&bytes, &error))
+        compute(bytes.len() > SHORT_BYTES, || {
+            strict::from_slice(&bytes).map(Self).map_err(|error| locate::<T>(&bytes, &error))
+        })
     }
 }
 

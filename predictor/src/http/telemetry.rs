@@ -11,9 +11,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Api;
-use super::body::{INTEGER_MAX, Text, locate, readings, seconds, within};
+use super::body::{INTEGER_MAX, SHORT_BYTES, Text, locate, readings, seconds, within};
 use super::problem::ErrorResponse;
 use super::strict;
+use crate::long::compute;
 
 /// Limit of samples in one batch.
 pub const SAMPLES_MAX: u64 = 1000;
@@ -41,7 +42,8 @@ async fn post(
     State(api): State<Api>,
     Text(text): Text,
 ) -> Result<axum::Json<TelemetryResponse>, ErrorResponse> {
-    let answer = api.jobs.telemetry(read(text)?).await?;
+    let rows = compute(text.len() > SHORT_BYTES, || read(text))?;
+    let answer = api.jobs.telemetry(rows).await?;
     api.meter.stored(answer.stored);
     Ok(axum::Json(answer))
 }

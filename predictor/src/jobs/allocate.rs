@@ -13,11 +13,15 @@ use super::job::Job;
 use super::load::log_skipped;
 use super::responses::ResponseBytes;
 use super::validate::validate;
+use crate::long::compute;
 
 /// Approximate size of a response without its shares, in bytes; used to allocate its buffer.
 const RESPONSE_BYTES: usize = 1024;
 /// Approximate size of one worker's share in a response, in bytes.
 const SHARE_BYTES: usize = 400;
+
+/// Number of workers for which learning and planning take at most about a millisecond.
+const SHORT_WORKERS: usize = 24;
 
 /// The outcome of a request for an allocation.
 #[derive(Debug)]
@@ -59,11 +63,14 @@ impl Job {
             held.state.members.renew(&report.worker, now_unix_ms);
         }
         self.published().retain_new(&mut request.reports, held.state.kept_from);
-        log_skipped(self.id(), &held.state.observe(&request.reports));
-        let planned = match known {
-            Some(response) => Ok((response, None)),
-            None => decide(&held.state, request).map(|(response, decided)| (response, Some(decided))),
-        };
+        let is_long = held.state.workers.len() > SHORT_WORKERS || !request.cost_per_sample.is_empty();
+        let planned = compute(is_long, || {
+            log_skipped(self.id(), &held.state.observe(&request.reports));
+            match known {
+                Some(response) => Ok((response, None)),
+                None => decide(&held.state, request).map(|(response, decided)| (response, Some(decided))),
+            }
+        });
 
         let reports: Arc<[WorkerReport]> = std::mem::take(&mut request.reports).into();
         let mut changes = Vec::with_capacity(3);

@@ -188,12 +188,18 @@ impl Job {
     pub(super) async fn lock(&self) -> Result<StateGuard<'_>, JobError> {
         let mut slot = self.held.lock().await;
         let now_unix_ms = self.clock.now_unix_ms();
-        let held = match slot.take().filter(|held| !held.in_doubt) {
-            Some(mut held) => {
+        let held = match slot.take() {
+            Some(mut held) if !held.in_doubt => {
                 held.resume(&self.id, now_unix_ms);
                 held
             }
-            None => self.load(now_unix_ms).await?,
+            doubtful => {
+                // Failed writes must not prolong the leases of workers that are silent.
+                if let Some(held) = doubtful {
+                    *self.leases() = Some(Leases::of(&held.state, held.locked_unix_ms));
+                }
+                self.load(now_unix_ms).await?
+            }
         };
         let held = MutexGuard::map(slot, |slot| slot.insert(held));
         let mut guard = StateGuard { job: self, held, now_unix_ms };
@@ -307,12 +313,12 @@ impl Job {
     /// every change: the next request knows which iterations were deleted, or reads the state from the store.
     pub(super) async fn roll_up(&self, roll_up: &RollUp) -> Result<(), JobError> {
         let mut slot = self.held.lock().await;
-        let held = slot.take();
+        let was_in_doubt = slot.as_mut().is_some_and(|held| std::mem::replace(&mut held.in_doubt, true));
         let change = Change::RollUp(Arc::new(roll_up.clone()));
         self.store.write(vec![change], self.clock.now_unix_ms()).await?;
-        if let (Some(mut held), RollUp::Iterations { keep_from, .. }) = (held, roll_up) {
+        if let (Some(held), RollUp::Iterations { keep_from, .. }) = (slot.as_mut(), roll_up) {
             held.state.kept_from = *keep_from;
-            *slot = Some(held);
+            held.in_doubt = was_in_doubt;
         }
         Ok(())
     }

@@ -19,10 +19,11 @@ pub struct Leases {
 impl Leases {
     /// The leases in the state of a job, which is removed from memory. They were checked at `checked_ms`.
     pub fn of(state: &JobState, checked_ms: i64) -> Self {
-        let live = state.members.all().iter().filter(|member| member.state == State::Live);
+        // A worker whose lease expired is live in the store if the removal could not be written.
+        let had_lease = |member: &&Member<WorkerId>| matches!(member.state, State::Live | State::Expired);
         let renewed = |member: &Member<WorkerId>| (member.id.clone(), member.last_seen_ms);
         Self {
-            renewed_ms: live.map(renewed).collect(),
+            renewed_ms: state.members.all().iter().filter(had_lease).map(renewed).collect(),
             others_ms: None,
             lease_ms: state.lease_ms(),
             checked_ms,

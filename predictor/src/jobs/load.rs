@@ -6,6 +6,8 @@ use evenstep_core::membership::{FLAP_DEPARTURES, Member, State};
 use evenstep_protocol::{AllocateResponse, JobId, JobSpec, WorkerId, WorkerReport};
 use evenstep_store::{Store, StoreError, StoredWorker};
 
+use crate::long::compute;
+
 /// Number of iterations whose reports are replayed through the models when a job is loaded. Without stored
 /// models, the models learn only from these. With a forgetting factor of 0.9985, older reports have at most a
 /// fifth of the weight of the newest.
@@ -13,6 +15,10 @@ pub const HISTORY_ITERATIONS: u64 = 1024;
 
 /// Number of iterations whose allocations are read at once.
 const ALLOCATIONS_AT_ONCE: u64 = 16;
+
+/// Number of iterations before those that the stored models can still learn whose reports are read. Reports of these
+/// iterations may be sent again.
+const KNOWN_ITERATIONS: u64 = 64;
 
 /// Loads a job and replays its recent reports. Returns `None` if the job does not exist. Calls `on_report`
 /// with each of these reports and the time at which it was stored. `renewed_ms` is the time of a live worker's latest
@@ -28,7 +34,9 @@ pub async fn load(
     mut on_report: impl FnMut(i64, &WorkerReport),
 ) -> Result<Option<JobState>, StoreError> {
     let Some(stored) = store.job(job_id, JOINS_MAX).await? else { return Ok(None) };
-    let arrivals = store.recent_arrivals(job_id, HISTORY_ITERATIONS).await?;
+    let models = models(store, job_id).await?;
+    let from = models.next_iteration().saturating_sub(KNOWN_ITERATIONS);
+    let arrivals = store.recent_arrivals(job_id, HISTORY_ITERATIONS, from).await?;
     let last_allocation: Option<AllocateResponse> = match stored.last_iteration {
         Some(last) => store.answer(job_id, last).await?.map(|last| last.parse()).transpose()?,
         None => None,
@@ -36,7 +44,6 @@ pub async fn load(
     for (at_unix_ms, reports) in &arrivals {
         reports.iter().for_each(|report| on_report(*at_unix_ms, report));
     }
-    let models = models(store, job_id).await?;
     let learning_rate = learning_rate(stored.learning_rate.as_deref(), &stored.spec)?;
     let kept_from = store.kept_from(job_id).await?;
     let mut state = JobState::restore(Restored {
@@ -57,9 +64,11 @@ pub async fn load(
         }
     }
     restore_plans(store, job_id, &mut state, stored.last_iteration).await?;
-    for (_, reports) in &arrivals {
-        log_skipped(job_id, &state.replay(reports));
-    }
+    compute(!arrivals.is_empty(), || {
+        for (_, reports) in &arrivals {
+            log_skipped(job_id, &state.replay(reports));
+        }
+    });
     Ok(Some(state))
 }
 

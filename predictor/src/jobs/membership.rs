@@ -65,7 +65,10 @@ impl Job {
         if joined {
             known.join(state.members.generation());
         }
-        warm_start(self.store(), state, &worker).await?;
+        if let Err(error) = warm_start(self.store(), state, &worker).await {
+            // The join is durable.
+            tracing::warn!(job_id = %self.id(), %worker, %error, "a worker starts without the models of its device");
+        }
         Ok(self.settle_membership(guard, worker))
     }
 

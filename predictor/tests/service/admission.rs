@@ -11,6 +11,8 @@ use crate::telemetry::batch;
 
 /// Number of requests whose bodies arrive slowly.
 const SLOW: usize = 1100;
+/// Number of samples whose costs make a long plan.
+const COSTS: usize = 20_000;
 /// Size limit of a body.
 const BODY_BYTES_MAX: usize = 8 << 20;
 /// Number of bodies of this size that reach the limit of telemetry in flight.
@@ -99,6 +101,32 @@ fn slow_bodies_do_not_delay_other_requests() {
     assert_eq!(service.client.get("/healthz").status, 200);
     assert_eq!(service.client.get("/v1/jobs").status, 200);
     assert!(begun.last().is_some_and(is_open), "the responses came while the other bodies were being sent");
+}
+
+/// Other requests are served while a long plan is computed, even with one thread for requests.
+#[test]
+fn a_long_computation_blocks_nothing() {
+    let mut service = Service::start();
+    service.predictor.set_environment("TOKIO_WORKER_THREADS", "1");
+    service.kill_and_restart();
+    let client = &service.client;
+    client.put_job("job", &JobSpec::new(COSTS as u64));
+    let generation = join_all(client, "job", 48);
+    let mut request = allocate_request("job", generation, 0);
+    // A few samples cost a thousand times more than the others.
+    request.cost_per_sample =
+        (0..COSTS).map(|at| if at % 997 == 0 { 1000.0 } else { 1.0 + (at % 13) as f64 }).collect();
+    let served = std::thread::scope(|scope| {
+        let long = scope.spawn(|| service.predictor.client().allocate(&request).status);
+        let mut served = 0;
+        while !long.is_finished() {
+            assert_eq!(client.get("/healthz").status, 200);
+            served += 1;
+        }
+        assert_eq!(long.join().unwrap(), 200);
+        served
+    });
+    assert!(served > 20, "only {served} other requests were served meanwhile");
 }
 
 /// A shutdown does not wait for a request whose headers are incomplete.

@@ -291,12 +291,16 @@ class Predictor:
         if self._generation is None:
             return
         client, spec = self._registration.client, self._registration.spec
+        # The last request carries as many reports as fit; the others are lost, because the run is over.
+        if self._backlog:
+            after = self._backlog[-1][0] + 1
+            reports = [report for _, of_iteration in self._taken(after) for report in of_iteration]
+            request = self._registration.request(self._generation, after, spec.global_batch, reports)
+            try:
+                client.allocate(request)
+            except (RequestError, RejectedError) as error:
+                log.warning("cannot send the last reports: %s", error)
         try:
-            # The last request carries as many reports as fit; the others are lost, because the run is over.
-            if self._backlog:
-                after = self._backlog[-1][0] + 1
-                reports = [report for _, of_iteration in self._taken(after) for report in of_iteration]
-                client.allocate(self._registration.request(self._generation, after, spec.global_batch, reports))
             for worker in self._registration.workers:
                 client.leave(worker.worker)
         except (RequestError, RejectedError) as error:

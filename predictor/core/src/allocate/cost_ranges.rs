@@ -39,17 +39,32 @@ pub fn partition(shares: &[Share], costs: &[f64]) -> Result<Vec<u64>, Infeasible
     // single range is finished by then.
     let longest = stretches.iter().map(|stretch| stretch.finish_s(0, end)).fold(0.0, f64::max);
     let (mut low, mut high) = (0.0f64.to_bits(), longest.to_bits());
+    let cut_by = |time_s: f64| Some(cut(&stretches, &reach(&stretches, end, time_s)?, end, time_s));
+    let mut best = cut_by(longest).unwrap_or_default();
     while low < high {
         let middle = low + (high - low) / 2;
-        if reach(&stretches, end, f64::from_bits(middle)).is_some() {
-            high = middle;
-        } else {
-            low = middle + 1;
+        match cut_by(f64::from_bits(middle)) {
+            Some(batches) => {
+                // The ranges may finish earlier than allowed.
+                high = finish_s(&stretches, &batches).to_bits().min(middle);
+                best = batches;
+            }
+            None => low = middle + 1,
         }
     }
-    let time_s = f64::from_bits(high);
-    let reached = reach(&stretches, end, time_s).unwrap_or_default();
-    Ok(cut(&stretches, &reached, end, time_s))
+    Ok(best)
+}
+
+/// Returns the finish time of the slowest worker.
+fn finish_s(stretches: &[WorkerRange<'_>], batches: &[u64]) -> f64 {
+    let mut begin = 0;
+    let mut slowest = 0.0f64;
+    for (stretch, batch) in stretches.iter().zip(batches) {
+        let end = begin + *batch as usize;
+        slowest = slowest.max(stretch.finish_s(begin, end));
+        begin = end;
+    }
+    slowest
 }
 
 /// A worker, with the data needed to extend its range of samples.
@@ -101,10 +116,18 @@ impl WorkerRange<'_> {
                 push(&mut ends, (first + self.floor, self.last_end(last, time_s)));
                 continue;
             }
+            // The last end never decreases from one start to the next.
+            let mut end = *first;
             for begin in *first..=last {
-                if self.finish_s(begin, begin + self.floor) <= time_s {
-                    push(&mut ends, (begin + self.floor, self.last_end(begin, time_s)));
+                if self.finish_s(begin, begin + self.floor) > time_s {
+                    continue;
                 }
+                end = end.max(begin + self.floor);
+                let most = (self.sums.len() - 1).min(begin.saturating_add(self.cap));
+                while end < most && self.finish_s(begin, end + 1) <= time_s {
+                    end += 1;
+                }
+                push(&mut ends, (begin + self.floor, end));
             }
         }
         ends

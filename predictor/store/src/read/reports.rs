@@ -44,8 +44,8 @@ impl Store {
         reports.into_iter().map(WorkerReport::try_from).collect()
     }
 
-    /// Returns the reports of the last `iterations` reported iterations in order of arrival, oldest first, with the times at
-    /// which they were stored. Reports with the same time form one group, in order of iteration and worker.
+    /// Returns the reports of the last `iterations` reported iterations, and of no iteration before `from`, in order of
+    /// arrival, oldest first, with the times at which they were stored. Reports with the same time form one group, in order of iteration and worker.
     ///
     /// # Errors
     /// See [`Store::job`].
@@ -53,15 +53,18 @@ impl Store {
         &self,
         job_id: &JobId,
         iterations: u64,
+        from: u64,
     ) -> Result<Vec<(i64, Vec<StoredReport>)>, StoreError> {
         let rows = rows!(
             &self.readers,
             ArrivedRow,
             "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
              WHERE job_id = $1 AND iteration > (SELECT MAX(iteration) FROM report WHERE job_id = $1) - $2
+               AND iteration >= $3
              ORDER BY at_unix_ms, iteration, worker",
             job_id.as_str(),
             integer(iterations),
+            integer(from),
         )?;
         let mut groups: Vec<(i64, Vec<StoredReport>)> = Vec::new();
         for ArrivedRow { at_unix_ms, report } in rows {
