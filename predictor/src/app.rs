@@ -188,6 +188,7 @@ async fn refit(jobs: Arc<Jobs>, every: Duration, pool: Pool) {
 
 async fn watch_leases(jobs: Arc<Jobs>) {
     let mut tick = tokio::time::interval(LEASE_TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
         jobs.expire_leases().await;

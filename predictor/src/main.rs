@@ -91,7 +91,11 @@ fn start(flags: &Flags) -> anyhow::Result<()> {
         |endpoint| Otlp::new(endpoint, env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"), &instance);
     let otlp = config.otlp.as_deref().map(collector).transpose()?;
     logs::start(&config.log, config.log_format, otlp.as_ref().map(Otlp::spans))?;
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(&config, otlp))
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let served = runtime.block_on(serve(&config, otlp));
+    // A fit of a network in progress is not needed any more.
+    runtime.shutdown_background();
+    served
 }
 
 async fn serve(config: &Config, otlp: Option<Otlp>) -> anyhow::Result<()> {

@@ -11,8 +11,17 @@ pub enum Phase {
     Idle,
     /// The headers of a request are arriving.
     Headers,
-    /// A request is being served: from the end of its headers to the end of its response.
+    /// A request is being served: from the end of its headers until its response is complete.
     Serving,
+    /// The last bytes of a response are being sent.
+    Sending,
+}
+
+impl Phase {
+    /// Whether the connection waits for a complete request, so that it can be closed without a loss.
+    pub fn is_waiting(self) -> bool {
+        matches!(self, Self::Idle | Self::Headers)
+    }
 }
 
 /// The phase of a connection and its start, shared by the parts that see it change.
@@ -38,6 +47,14 @@ impl Activity {
         }
     }
 
+    /// All written bytes have been passed to the system.
+    pub fn flushed(&self) {
+        let mut activity = self.lock();
+        if activity.0 == Phase::Sending {
+            *activity = (Phase::Idle, Instant::now());
+        }
+    }
+
     /// The headers of a request have arrived. It is served until the returned guard is dropped.
     pub fn serve(&self) -> Serving {
         *self.lock() = (Phase::Serving, Instant::now());
@@ -55,6 +72,6 @@ pub struct Serving(Activity);
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        *self.0.lock() = (Phase::Idle, Instant::now());
+        *self.0.lock() = (Phase::Sending, Instant::now());
     }
 }

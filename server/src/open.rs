@@ -100,7 +100,7 @@ impl Open {
     fn evict(&mut self, candidates: impl Fn(&Connection) -> bool) -> bool {
         let waiting = |(id, connection): (&Id, &Connection)| {
             let (phase, since) = connection.activity.get();
-            (phase != Phase::Serving && candidates(connection)).then_some((since, *id))
+            (phase.is_waiting() && candidates(connection)).then_some((since, *id))
         };
         let longest = self.connections.iter().filter_map(waiting).min_by_key(|(since, _)| *since);
         longest.is_some_and(|(_, id)| self.close(id))
@@ -137,7 +137,7 @@ impl Open {
             let limit = match phase {
                 Phase::Idle => self.limits.idle,
                 Phase::Headers => self.limits.headers,
-                Phase::Serving => return false,
+                Phase::Serving | Phase::Sending => return false,
             };
             now.saturating_duration_since(since) >= limit
         };
@@ -158,11 +158,11 @@ impl Open {
         self.draining.send_replace(true);
         drop(listener);
         self.connections.retain(|_, connection| {
-            let is_serving = connection.activity.get().0 == Phase::Serving;
-            if !is_serving {
+            let is_waiting = connection.activity.get().0.is_waiting();
+            if is_waiting {
                 connection.task.abort();
             }
-            is_serving
+            !is_waiting
         });
         let in_time = tokio::time::timeout(self.limits.drain, async {
             while let Some(ended) = self.tasks.join_next().await {

@@ -1,4 +1,4 @@
-//! A TCP stream that notes when bytes arrive.
+//! A TCP stream that notes when bytes arrive and when all bytes are sent.
 
 use std::io;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Notes arriving bytes of `stream` in `activity`.
+    /// Notes the traffic of `stream` in `activity`.
     pub fn new(stream: TcpStream, activity: Activity) -> Self {
         Self { stream, activity }
     }
@@ -48,7 +48,11 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        if flushed.is_ready() {
+            self.activity.flushed();
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -49,8 +49,8 @@ impl MemoryModel {
     /// Returns the largest batch that should fit into `memory_bytes` if the share `headroom` stays free;
     /// `None` if no peak was reported.
     ///
-    /// The result is at least 1 and at most twice the largest batch that worked, because extrapolation far
-    /// beyond the measured points is unreliable.
+    /// The result is at least the largest batch that worked in this memory, and at most twice the largest that worked,
+    /// because extrapolation far beyond the measured points is unreliable.
     pub fn cap(&self, memory_bytes: u64, headroom: f64) -> Option<u64> {
         let (largest, peak) = self.largest?;
         let (smallest, low_peak) = self.smallest?;
@@ -61,7 +61,10 @@ impl MemoryModel {
         };
         let room = memory_bytes as f64 * (1.0 - headroom) - peak as f64;
         let cap = largest as f64 + (room / per_sample).floor();
-        Some(cap.clamp(1.0, (self.worked as f64 * GROWTH_MAX).max(1.0)) as u64)
+        let worked = self.worked as f64;
+        // A batch that worked in this memory stays allowed, also if it left less than the headroom.
+        let proven = if peak <= memory_bytes { worked } else { 1.0 };
+        Some(cap.clamp(proven.max(1.0), (worked * GROWTH_MAX).max(1.0)) as u64)
     }
 
     /// Returns the cap after `batch` samples did not fit.

@@ -30,7 +30,7 @@ use room::{ByteLimit, Full, Room};
 const TELEMETRY_BYTES_MAX: usize = 64 << 20;
 /// Limit of the bytes of all other bodies in flight.
 const OTHERS_BYTES_MAX: usize = 64 << 20;
-/// Bytes that the smallest complete request counts for. It bounds the number of requests that are handled at once.
+/// Bytes that the smallest request counts for in the estimate of a retry.
 const REQUEST_BYTES_MIN: usize = 128 << 10;
 /// Time that a request other than telemetry waits for memory while its body arrives. Requests that wait hold the memory of
 /// the part that has arrived, so a longer wait could block all of them.
@@ -129,7 +129,8 @@ pub async fn others(State(door): State<Arc<OtherRequests>>, request: Request, ne
     }
 }
 
-/// Reads a request, and holds at least the bytes of the smallest complete one.
+/// Reads a request, and takes a turn to handle it. Requests that wait for a turn hold only their own bytes, and those
+/// with a turn need no more bytes, so they never wait for each other.
 async fn admit(
     request: Request,
     room: &mut Room,
@@ -137,7 +138,7 @@ async fn admit(
     turn_patience: Duration,
 ) -> Result<Request, Unread> {
     let request = read(request, room, body_patience).await?;
-    let turn = room.grow(REQUEST_BYTES_MIN, turn_patience).await;
+    let turn = room.take_turn(turn_patience).await;
     turn.map(|()| request).map_err(|Full| Unread::Full { discarded: true })
 }
 

@@ -1,6 +1,6 @@
 //! One job, and exclusive access to its state.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use evenstep_core::job::JobState;
@@ -36,6 +36,7 @@ pub struct Job {
     state_memory: Charge,
     response_memory: Charge,
     last_use: AtomicU64,
+    deleted: AtomicBool,
 }
 
 /// The state of a job in memory.
@@ -130,6 +131,7 @@ impl Job {
             response_memory: Charge::new(memory.clone(), Contents::Responses),
             memory,
             last_use: AtomicU64::default(),
+            deleted: AtomicBool::default(),
         }
     }
 
@@ -163,6 +165,15 @@ impl Job {
         self.last_use.load(Ordering::Relaxed)
     }
 
+    /// Whether the job was deleted. A new job of the same ID is another [`Job`].
+    pub(super) fn is_deleted(&self) -> bool {
+        self.deleted.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_deleted(&self) {
+        self.deleted.store(true, Ordering::Release);
+    }
+
     /// The state, if it is in memory.
     pub(super) fn held(&self) -> &Mutex<Option<LoadedState>> {
         &self.held
@@ -187,6 +198,9 @@ impl Job {
     /// removes workers whose lease expired.
     pub(super) async fn lock(&self) -> Result<StateGuard<'_>, JobError> {
         let mut slot = self.held.lock().await;
+        if self.is_deleted() {
+            return Err(JobError::UnknownJob(self.id.clone()));
+        }
         let now_unix_ms = self.clock.now_unix_ms();
         let held = match slot.take() {
             Some(mut held) if !held.in_doubt => {
@@ -227,6 +241,9 @@ impl Job {
             arrived_unix_ms = arrived_unix_ms.max(at_unix_ms);
             fresh.see(&report.worker, report.iteration);
         };
+        if let Some(leases) = self.leases().as_mut() {
+            leases.check(now_unix_ms);
+        }
         let renewed_ms = |worker: &WorkerId| self.renewed_ms(worker, now_unix_ms);
         let state = load::load(&self.store, &self.id, now_unix_ms, renewed_ms, see).await?;
         let state = state.ok_or_else(|| JobError::UnknownJob(self.id.clone()))?;
@@ -257,11 +274,7 @@ impl Job {
     /// Time of a worker's latest renewal. Workers cannot renew leases while the service is down, so each live
     /// worker starts with a full lease.
     fn renewed_ms(&self, worker: &WorkerId, now_unix_ms: i64) -> i64 {
-        let mut leases = self.leases();
-        let known = leases.as_mut().and_then(|leases| {
-            leases.check(now_unix_ms);
-            leases.renewed_ms(worker)
-        });
+        let known = self.leases().as_ref().and_then(|leases| leases.renewed_ms(worker));
         known.unwrap_or(now_unix_ms)
     }
 

@@ -123,7 +123,8 @@ pub fn log_skipped(job_id: &JobId, skipped: &[Skipped]) {
 async fn models(store: &Store, job_id: &JobId) -> Result<Models, StoreError> {
     let Some(state) = store.models(job_id, FORMAT).await? else { return Ok(Models::new()) };
     // Unreadable models learn again from the recent reports.
-    Ok(read_models(&state).unwrap_or_else(|error| {
+    let read = compute(true, || read_models(&state));
+    Ok(read.unwrap_or_else(|error| {
         tracing::warn!(%job_id, %error, "cannot read stored models; new models learn from recent reports");
         Models::new()
     }))

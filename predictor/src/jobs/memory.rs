@@ -11,6 +11,8 @@ use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 pub struct Memory {
     budget_bytes: u64,
     used_bytes: [AtomicU64; 2],
+    /// Use above the budget that could not be reduced; 0 if it never exceeded the budget since.
+    accepted_bytes: AtomicU64,
     uses: AtomicU64,
     removed: AtomicU64,
 }
@@ -30,14 +32,33 @@ impl Memory {
         Self {
             budget_bytes,
             used_bytes: Default::default(),
+            accepted_bytes: AtomicU64::default(),
             uses: AtomicU64::default(),
             removed: AtomicU64::default(),
         }
     }
 
-    /// Whether more than the budget is used.
+    /// Whether more than the budget is used, and more than what could not be freed.
     pub fn is_full(&self) -> bool {
-        self.used_bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum::<u64>() > self.budget_bytes
+        let used_bytes = self.all_used_bytes();
+        if used_bytes <= self.budget_bytes {
+            self.accepted_bytes.store(0, Ordering::Relaxed);
+            return false;
+        }
+        used_bytes > self.accepted_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Accepts the current use if it exceeds the budget because the jobs in use need more. Memory is freed again
+    /// after it has grown by a few percent.
+    pub fn accept_use(&self) {
+        let used_bytes = self.all_used_bytes();
+        if used_bytes > self.budget_bytes {
+            self.accepted_bytes.store(used_bytes + used_bytes / 32, Ordering::Relaxed);
+        }
+    }
+
+    fn all_used_bytes(&self) -> u64 {
+        self.used_bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
     }
 
     /// A number that rises with every call, to order the uses of jobs.

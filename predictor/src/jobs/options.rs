@@ -56,11 +56,16 @@ impl Job {
         while self.store().write(trim(), now_unix_ms).await? > 0 {}
         self.store().write(vec![Change::DeleteJob { job_id: self.id().clone() }], now_unix_ms).await?;
         self.publish(|published| *published = Published::default());
+        self.set_deleted();
         Ok(())
     }
 
-    /// Removes workers whose lease expired.
+    /// Removes workers whose lease expired. Does not wait for a request that uses the state: each request checks the
+    /// leases first.
     pub(super) async fn expire_leases(&self) -> Result<(), JobError> {
+        if self.held().try_lock().is_err() {
+            return Ok(());
+        }
         if self.is_loaded() || self.is_lease_over() {
             self.lock().await?;
         }

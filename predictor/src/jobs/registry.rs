@@ -100,14 +100,18 @@ impl Jobs {
         }
         let owner = self.store.claim(job_id).await?;
         let Some(Owner::Us(registration)) = owner else {
-            self.write().remove(job_id);
+            // Only a job of an earlier registration: another request may have created the job meanwhile.
+            let mut jobs = self.write();
+            if jobs.get(job_id).is_some_and(|job| job.registration() != registration || job.is_deleted()) {
+                jobs.remove(job_id);
+            }
             return Err(match owner {
                 Some(Owner::Other { url }) => JobError::Elsewhere { job_id: job_id.clone(), url },
                 _ => JobError::UnknownJob(job_id.clone()),
             });
         };
         let mut jobs = self.write();
-        let job = jobs.get(job_id).filter(|job| job.registration() == registration);
+        let job = jobs.get(job_id).filter(|job| job.registration() == registration && !job.is_deleted());
         let job = job.cloned().unwrap_or_else(|| self.new_job(job_id, registration));
         jobs.insert(job_id.clone(), job.clone());
         Ok(job)
@@ -120,7 +124,7 @@ impl Jobs {
 
     /// Returns a job that this predictor owns in this registration and that was requested before.
     pub(super) fn known(&self, job_id: &JobId, registration: u64) -> Option<Arc<Job>> {
-        self.read().get(job_id).filter(|job| job.registration() == registration).cloned()
+        self.read().get(job_id).filter(|job| job.registration() == registration && !job.is_deleted()).cloned()
     }
 
     /// The jobs of this predictor that were requested, by ID.
@@ -162,7 +166,11 @@ impl Jobs {
             let _permit = permit;
             let job = jobs.job(&job_id).await?;
             job.delete().await?;
-            jobs.write().remove(&job_id);
+            let mut known = jobs.write();
+            if known.get(&job_id).is_some_and(|known| Arc::ptr_eq(known, &job)) {
+                known.remove(&job_id);
+            }
+            drop(known);
             job.live().gone();
             Ok(())
         });

@@ -19,7 +19,8 @@ impl Jobs {
         // One caller frees enough for all.
         let Ok(_alone) = self.making_room().try_lock() else { return };
         let mut jobs = self.all();
-        jobs.sort_by_key(|job| job.last_use());
+        // Cached, because other requests change these numbers meanwhile.
+        jobs.sort_by_cached_key(|job| job.last_use());
         for job in &jobs {
             if !self.memory().is_full() {
                 return;
@@ -39,6 +40,7 @@ impl Jobs {
             drop(job);
             self.forget(&job_id);
         }
+        self.memory().accept_use();
     }
 
     /// Removes a job that has nothing in memory. It must have no other user: one job never has two states.

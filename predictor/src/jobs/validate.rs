@@ -45,7 +45,7 @@ pub fn validate(state: &JobState, request: &AllocateRequest) -> Result<(), JobEr
     }
     let next = state.next_iteration;
     if let Some(report) =
-        request.reports.iter().find(|report| report.iteration >= next + OUTAGE_ITERATIONS_MAX)
+        request.reports.iter().find(|report| next > 0 && report.iteration >= next + OUTAGE_ITERATIONS_MAX)
     {
         return Err(JobError::Invalid(format!(
             "reports: iteration {} of worker {} is {OUTAGE_ITERATIONS_MAX} or more after {next}, the first iteration without \

@@ -71,7 +71,7 @@ impl JobState {
         } else if let Some(step) = profile_step(self, iteration).filter(|_| ragged.is_none()) {
             (step, None)
         } else {
-            let scenarios = self.current_models().scenarios(&live);
+            let scenarios = self.current_models().scenarios(&live, |rank| bounds[rank].cap == Some(0));
             let plan = plan(&outlooks, &scenarios, in_force, &rules)?;
             let any_size = rules.sizes == Sizes::Any;
             let hedging =

@@ -93,10 +93,16 @@ impl Models {
         Some((forecast, self.workers.get(worker)?.curve.curve_with(forecast.speed, micro_batch)))
     }
 
-    /// Returns the joint distribution of these workers' forecasts, from their recent residuals.
-    pub fn scenarios(&self, workers: &[WorkerId]) -> Scenarios {
+    /// Returns the joint distribution of these workers' forecasts, from their recent residuals. A worker that
+    /// `is_idle`, by rank, does not report, so its forecasts are taken as exact.
+    pub fn scenarios(&self, workers: &[WorkerId], is_idle: impl Fn(usize) -> bool) -> Scenarios {
+        let of = |worker| self.forecaster.residuals(worker).collect::<Vec<(u64, f64)>>();
+        let working = workers.iter().enumerate().find(|(rank, _)| !is_idle(*rank));
+        let Some((_, working)) = working else { return Scenarios::default() };
+        let exact: Vec<(u64, f64)> = of(working).into_iter().map(|(iteration, _)| (iteration, 0.0)).collect();
+        let ranked = workers.iter().enumerate();
         let residuals: Vec<Vec<(u64, f64)>> =
-            workers.iter().map(|worker| self.forecaster.residuals(worker).collect()).collect();
+            ranked.map(|(rank, worker)| if is_idle(rank) { exact.clone() } else { of(worker) }).collect();
         Scenarios::joined(&residuals)
     }
 

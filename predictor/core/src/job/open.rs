@@ -58,7 +58,9 @@ impl OpenIterations {
     pub fn plan(&mut self, iteration: u64, work: PlannedWork) -> bool {
         let returns = iteration < self.next;
         self.next = self.next.min(iteration);
-        self.restore_plan(iteration, work) || returns
+        // Reports of this iteration or later ones cannot be of this plan.
+        let void = self.reports.split_off(&iteration);
+        self.restore_plan(iteration, work) || returns || !void.is_empty()
     }
 
     /// Sets the plan of an iteration, as it was set before a restart. Returns whether anything changed.

@@ -65,6 +65,8 @@ pub async fn read(request: Request, room: &mut Room, patience: Duration) -> Resu
         if let Err(Full) = admitted {
             let discarded = !waits || !read.is_empty();
             if discarded {
+                drop(read);
+                room.release();
                 discard(body).await;
             }
             return Err(Unread::Full { discarded });
@@ -73,6 +75,7 @@ pub async fn read(request: Request, room: &mut Room, patience: Duration) -> Resu
         let length = read.len() + part.len();
         if length > BODY_BYTES_MAX {
             drop(read);
+            room.release();
             discard(body).await;
             return Err(Unread::Rejected(too_large()));
         }

@@ -8,21 +8,26 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Bytes per semaphore permit.
 const UNIT_BYTES: usize = 1 << 10;
 
-/// A limit of bytes.
+/// Limit of requests that are handled at once.
+const TURNS_MAX: usize = 512;
+
+/// A limit of bytes, and of requests that are handled at once.
 #[derive(Debug)]
 pub struct ByteLimit {
     free: Arc<Semaphore>,
     bytes_max: usize,
+    turns: Arc<Semaphore>,
 }
 
 impl ByteLimit {
     pub fn of(bytes_max: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(bytes_max / UNIT_BYTES)), bytes_max }
+        let (free, turns) = (Semaphore::new(bytes_max / UNIT_BYTES), Semaphore::new(TURNS_MAX));
+        Self { free: Arc::new(free), bytes_max, turns: Arc::new(turns) }
     }
 
     /// Returns a part without any bytes.
     pub fn room(&self) -> Room {
-        Room { free: self.free.clone(), held: None }
+        Room { free: self.free.clone(), held: None, turns: self.turns.clone(), turn: None }
     }
 
     pub fn bytes_in_flight(&self) -> usize {
@@ -35,6 +40,8 @@ impl ByteLimit {
 pub struct Room {
     free: Arc<Semaphore>,
     held: Option<OwnedSemaphorePermit>,
+    turns: Arc<Semaphore>,
+    turn: Option<OwnedSemaphorePermit>,
 }
 
 /// The limit did not allow more bytes in time.
@@ -42,6 +49,17 @@ pub struct Room {
 pub struct Full;
 
 impl Room {
+    /// Releases all bytes.
+    pub fn release(&mut self) {
+        self.held = None;
+    }
+
+    /// Takes a turn to be handled. Waits at most `patience` for other requests to end.
+    pub async fn take_turn(&mut self, patience: Duration) -> Result<(), Full> {
+        self.turn = Some(acquire(&self.turns, 1, patience).await?);
+        Ok(())
+    }
+
     /// Holds `bytes` bytes in all. Waits at most `patience` for other requests to release theirs.
     pub async fn grow(&mut self, bytes: usize, patience: Duration) -> Result<(), Full> {
         let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
@@ -49,19 +67,25 @@ impl Room {
         if missing == 0 {
             return Ok(());
         }
-        // Tried first, because a timeout of zero could expire although memory is free.
-        let more = match self.free.clone().try_acquire_many_owned(missing) {
-            Ok(more) => more,
-            Err(_) => {
-                let more = self.free.clone().acquire_many_owned(missing);
-                // The semaphore is never closed.
-                tokio::time::timeout(patience, more).await.map_err(|_| Full)?.map_err(|_| Full)?
-            }
-        };
+        let more = acquire(&self.free, missing, patience).await?;
         match &mut self.held {
             Some(held) => held.merge(more),
             held => *held = Some(more),
         }
         Ok(())
     }
+}
+
+async fn acquire(
+    semaphore: &Arc<Semaphore>,
+    permits: u32,
+    patience: Duration,
+) -> Result<OwnedSemaphorePermit, Full> {
+    // Tried first, because a timeout of zero could expire although permits are free.
+    if let Ok(acquired) = semaphore.clone().try_acquire_many_owned(permits) {
+        return Ok(acquired);
+    }
+    let acquired = tokio::time::timeout(patience, semaphore.clone().acquire_many_owned(permits)).await;
+    // The semaphore is never closed.
+    acquired.map_err(|_| Full)?.map_err(|_| Full)
 }
