@@ -18,7 +18,7 @@ use crate::clock::unix_ms;
 use crate::sampler::{MissingCount, MissingCounts};
 use crate::source::thread::SourceState;
 use crate::sources::Sources;
-use crate::spool::{SampleIdentity, Spool, SpoolState};
+use crate::spool::{SampleIdentity, SpoolState};
 use crate::uplink::UplinkState;
 use crate::watch::WatchList;
 
@@ -39,8 +39,9 @@ pub struct Shared {
     pub started: Instant,
     /// The sources of readings.
     pub sources: Arc<Sources>,
-    /// The spool.
-    pub spool: Arc<Mutex<Spool>>,
+    /// State of the spool after its last operation. The local HTTP API never waits for the spool itself, because
+    /// its disk may hang.
+    pub spool: Arc<Mutex<SpoolState>>,
     /// State of the uplink.
     pub uplink: Arc<Mutex<UplinkState>>,
     /// The list of sampled processes.
@@ -224,7 +225,7 @@ async fn status(State(local): State<Local>) -> Json<Status> {
         sources: shared.sources.states(),
         watched_pids: lock(&shared.watch).pids().collect(),
         missing: sampling.missing.list(),
-        spool: lock(&shared.spool).state(),
+        spool: lock(&shared.spool).clone(),
         uplink: lock(&shared.uplink).clone(),
     })
 }
