@@ -188,7 +188,7 @@ pub async fn run(
     if hanging.is_empty() { Ok(()) } else { Err(AgentError::Hanging(hanging.join(", "))) }
 }
 
-/// Syncs the spool on a thread of its own, and returns whether that has ended before `due`.
+/// Syncs the spool on a separate thread, and returns whether that has ended before `due`.
 fn sync(spool: Arc<Mutex<Spool>>, due: Instant) -> Result<bool, AgentError> {
     let (ended, synced) = mpsc::channel();
     let run = move || drop(ended.send(lock(&spool).sync()));

@@ -13,7 +13,7 @@ use support::agent::Agent;
 use support::receiver::{Receiver, take};
 
 /// The uplink saves its position to a FIFO, which hangs. The sampler then waits for the spool. All paths still
-/// respond, and the agent ends when it is asked to.
+/// respond, and the agent ends after SIGTERM.
 #[test]
 fn a_disk_that_hangs_stops_neither_the_local_api_nor_the_shutdown() {
     let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(take));
