@@ -44,7 +44,9 @@ impl Boundary {
     pub fn read(&mut self, now: Instant) -> Reading {
         let mut reading = self.host.read(now);
         reading.extend(self.process.read(now));
-        reading.put(driver::OTHER_CPU, self.other.read(now, self.host.busy_s(), self.process.cpu_s()));
+        let at_now = |cpu_s: f64| (now, cpu_s);
+        let other = self.other.read(self.host.busy_s().map(at_now), self.process.cpu_s().map(at_now));
+        reading.put(driver::OTHER_CPU, other);
         self.read_gpu(&mut reading);
         reading
     }
@@ -84,33 +86,37 @@ pub(crate) fn without_gpus() -> Reading {
     Reading::gap(&names, &MissingReason::Unsupported("built without the gpu feature".to_owned()))
 }
 
+/// The time of a reading, and the CPU time until then in seconds.
+pub(crate) type CpuTime = (Instant, f64);
+
 /// CPU time of everything on the machine except one process, in cores.
 #[derive(Debug, Default)]
 pub(crate) struct OtherCpu {
-    /// CPU time since the start, in seconds: of the machine, of the process.
-    cpu_s: Lookback<(f64, f64)>,
+    /// CPU time of the machine since the start, in seconds, and of the process with the time of its reading.
+    cpu_s: Lookback<(f64, CpuTime)>,
 }
 
 impl OtherCpu {
     /// Returns the difference to values of both at least [`crate::source::TICK_LOOKBACK`] ago, because the
-    /// machine's CPU time is counted in ticks. `busy_s` is the machine's, `own_s` the process's, in seconds.
-    pub(crate) fn read(
-        &mut self,
-        now: Instant,
-        busy_s: Option<f64>,
-        own_s: Option<f64>,
-    ) -> Result<f64, MissingReason> {
-        let (busy_s, own_s) = match (busy_s, own_s) {
-            (Some(busy_s), Some(own_s)) => (busy_s, own_s),
-            (busy_s, _) => {
+    /// machine's CPU time is counted in ticks. `busy` is the machine's, `own` the process's. Each has its own
+    /// window, because the two are read on different threads.
+    pub(crate) fn read(&mut self, busy: Option<CpuTime>, own: Option<CpuTime>) -> Result<f64, MissingReason> {
+        let ((busy_at, busy_s), (own_at, own_s)) = match (busy, own) {
+            (Some(busy), Some(own)) => (busy, own),
+            (busy, _) => {
                 self.cpu_s.forget();
-                let which = if busy_s.is_none() { driver::CPU_BUSY } else { driver::OWN_CPU };
+                let which = if busy.is_none() { driver::CPU_BUSY } else { driver::OWN_CPU };
                 return Err(MissingReason::Unsupported(format!("needs {which}, which is missing")));
             }
         };
-        let (window_s, (busy_then_s, own_then_s)) = self.cpu_s.advance(now, (busy_s, own_s))?;
+        let (window_s, (busy_then_s, (own_then, own_then_s))) =
+            self.cpu_s.advance(busy_at, (busy_s, (own_at, own_s)))?;
+        let own_window_s = own_at.saturating_duration_since(own_then).as_secs_f64();
+        if own_window_s == 0.0 {
+            return Err(MissingReason::EmptyWindow);
+        }
         // Rounding of ticks can make the difference slightly negative on an idle machine.
-        Ok((((busy_s - busy_then_s) - (own_s - own_then_s)) / window_s).max(0.0))
+        Ok(((busy_s - busy_then_s) / window_s - (own_s - own_then_s) / own_window_s).max(0.0))
     }
 }
 

@@ -121,8 +121,9 @@ pub async fn run(
         metrics: scraped.as_ref().map(TcpListener::local_addr).transpose()?,
     };
     let identity = SampleIdentity { node: config.node.clone(), boot_id: boot.to_string() };
-    let spool =
-        Arc::new(Mutex::new(Spool::open(&config.spool_dir, config.spool_bytes_max, identity.clone())?));
+    let spool = Spool::open(&config.spool_dir, config.spool_bytes_max, identity.clone())?;
+    let spool_state = spool.published();
+    let spool = Arc::new(Mutex::new(spool));
     let sources = Arc::new(Sources::start()?);
     let uplink_state = Arc::new(Mutex::new(UplinkState::default()));
     let watch = WatchList::new(config.watch_pids.clone());
@@ -133,7 +134,7 @@ pub async fn run(
         interval: config.interval,
         started: Instant::now(),
         sources: sources.clone(),
-        spool: spool.clone(),
+        spool: spool_state,
         uplink: uplink_state.clone(),
         watch: Mutex::new(watch),
         sampling: Mutex::new(SamplingState::default()),
@@ -141,8 +142,8 @@ pub async fn run(
 
     let seed = boot.as_u64_pair().0;
     let uplink = Uplink::new(spool.clone(), uplink_state, &config.servers, config.send_every, seed);
-    let sampled = shared.clone();
-    let sampler = StoppableThread::start("sampler", move |stop| sample(&config, &sampled, stop))?;
+    let (sampled, written) = (shared.clone(), spool.clone());
+    let sampler = StoppableThread::start("sampler", move |stop| sample(&config, &sampled, &written, stop))?;
     let uplink = StoppableThread::start("uplink", move |stop| uplink.run(stop))?;
 
     let gather = metrics::gather(shared.clone());
@@ -174,7 +175,9 @@ pub async fn run(
         hanging.push("the sampler".to_owned());
     }
     if uplink.finish(due) && hanging.is_empty() {
-        lock(&spool).sync()?;
+        if !sync(spool, due)? {
+            hanging.push("the disk of the spool".to_owned());
+        }
     } else {
         tracing::warn!("stopped without waiting for the uplink; unsent samples stay in the spool");
     }
@@ -183,6 +186,17 @@ pub async fn run(
     hanging.extend(sources.states().into_iter().filter_map(hangs));
     served?;
     if hanging.is_empty() { Ok(()) } else { Err(AgentError::Hanging(hanging.join(", "))) }
+}
+
+/// Syncs the spool on a separate thread, and returns whether that has ended before `due`.
+fn sync(spool: Arc<Mutex<Spool>>, due: Instant) -> Result<bool, AgentError> {
+    let (ended, synced) = mpsc::channel();
+    let run = move || drop(ended.send(lock(&spool).sync()));
+    thread::Builder::new().name("sync".to_owned()).spawn(run)?;
+    match synced.recv_timeout(due.saturating_duration_since(Instant::now())) {
+        Ok(synced) => Ok(synced.map(|()| true)?),
+        Err(_) => Ok(false),
+    }
 }
 
 fn listen(option: &'static str, address: SocketAddr) -> Result<TcpListener, AgentError> {
@@ -199,7 +213,7 @@ async fn serve_metrics(listener: Option<TcpListener>, gather: Gather, healthy: H
 
 /// Samples at a fixed rate. If a sample takes longer than the interval, the samples due meanwhile are skipped
 /// and counted.
-fn sample(config: &Config, shared: &Shared, stop: &Receiver<()>) {
+fn sample(config: &Config, shared: &Shared, spool: &Mutex<Spool>, stop: &Receiver<()>) {
     let mut sampler = match config.demo_seed {
         Some(seed) => Sampler::for_synthetic(seed, Instant::now()),
         None => match Sampler::for_machine(shared.sources.clone()) {
@@ -222,7 +236,7 @@ fn sample(config: &Config, shared: &Shared, stop: &Receiver<()>) {
             ended.for_each(|pid| lock(&shared.watch).remove(pid));
             sample
         };
-        if let Err(error) = lock(&shared.spool).append(&sample) {
+        if let Err(error) = lock(spool).append(&sample) {
             tracing::error!(%error, "failed to write a sample to the spool; it is lost");
         }
         due += config.interval;

@@ -17,8 +17,8 @@ use crate::Reading;
 use crate::clock::unix_ms;
 use crate::sampler::{MissingCount, MissingCounts};
 use crate::source::thread::SourceState;
-use crate::sources::Sources;
-use crate::spool::{SampleIdentity, Spool, SpoolState};
+use crate::sources::{RequestedReading, Sources};
+use crate::spool::{SampleIdentity, SpoolState};
 use crate::uplink::UplinkState;
 use crate::watch::WatchList;
 
@@ -39,8 +39,9 @@ pub struct Shared {
     pub started: Instant,
     /// The sources of readings.
     pub sources: Arc<Sources>,
-    /// The spool.
-    pub spool: Arc<Mutex<Spool>>,
+    /// State of the spool after its last operation. The local HTTP API never waits for the spool itself, because
+    /// its disk may hang.
+    pub spool: Arc<Mutex<SpoolState>>,
     /// State of the uplink.
     pub uplink: Arc<Mutex<UplinkState>>,
     /// The list of sampled processes.
@@ -169,19 +170,22 @@ async fn sample(State(local): State<Local>, query: Result<Query<SampleQuery>, Qu
         Ok(query) => query,
         Err(rejection) => return problem(StatusCode::BAD_REQUEST, "malformed", &rejection.body_text()),
     };
-    let (sources, now) = (&local.shared.sources, Instant::now());
+    let sources = &local.shared.sources;
     let reading = match (query.pid, query.gpu) {
-        (None, None) => sources.request_host(now).await,
+        (None, None) => sources.request_host().await,
         (None, Some(gpu)) => {
             let detail = format!("gpu={gpu} requires pid=: add the process that uses the GPU");
             return problem(StatusCode::BAD_REQUEST, "malformed", &detail);
         }
         (Some(pid), gpu) => {
-            let Some(reading) = sources.request((pid, gpu), now).await else {
+            let Some(RequestedReading { reading, has_process }) = sources.request((pid, gpu)).await else {
                 let detail = format!("process {pid} does not exist");
                 return problem(StatusCode::NOT_FOUND, "unknown-process", &detail);
             };
-            lock(&local.shared.watch).request(pid, now);
+            // Otherwise processes that may not exist displace the others while the source does not respond.
+            if has_process {
+                lock(&local.shared.watch).request(pid, Instant::now());
+            }
             reading
         }
     };
@@ -224,7 +228,7 @@ async fn status(State(local): State<Local>) -> Json<Status> {
         sources: shared.sources.states(),
         watched_pids: lock(&shared.watch).pids().collect(),
         missing: sampling.missing.list(),
-        spool: lock(&shared.spool).state(),
+        spool: lock(&shared.spool).clone(),
         uplink: lock(&shared.uplink).clone(),
     })
 }

@@ -132,7 +132,7 @@ fn agent_metrics(families: &mut Families<'_>, shared: &Shared) {
         let labels = [("source", state.source)];
         families.gauge("evenstep_agent_source_age_seconds", help, &labels, state.age_s);
     }
-    let spool = lock(&shared.spool).state();
+    let spool = lock(&shared.spool).clone();
     let gauges = [
         ("evenstep_agent_spool_samples", "Samples waiting in the spool.", spool.waiting),
         ("evenstep_agent_spool_bytes", "Size of the spool on disk.", spool.bytes),

@@ -90,6 +90,12 @@ pub enum MissingReason {
         /// The source.
         source_name: &'static str,
     },
+    /// Too many requests wait for the source.
+    #[error("busy: too many requests wait for the {source_name} source")]
+    Busy {
+        /// The source.
+        source_name: &'static str,
+    },
     /// The system or the driver does not provide the value.
     #[error("{0}")]
     Unsupported(String),

@@ -60,11 +60,11 @@ impl Sampler {
         }
     }
 
-    /// Takes a sample. Removes processes that have ended from `watch`. Blocks until every source has responded
+    /// Takes a sample. The readings of a synthetic machine are those of `now`. Removes processes that have ended from `watch`. Blocks until every source has responded
     /// or timed out.
     pub fn sample(&mut self, now: Instant, at_unix_ms: i64, watch: &mut WatchList) -> NodeSample {
         let sample = match &mut self.source {
-            Source::Machine(machine) => machine.sample(now, at_unix_ms, watch),
+            Source::Machine(machine) => machine.sample(at_unix_ms, watch),
             Source::SyntheticMachine { demo, started } => {
                 demo.read(now.saturating_duration_since(*started), at_unix_ms)
             }
@@ -80,21 +80,21 @@ impl Sampler {
 }
 
 impl Machine {
-    fn sample(&mut self, now: Instant, at_unix_ms: i64, watch: &mut WatchList) -> NodeSample {
+    fn sample(&mut self, at_unix_ms: i64, watch: &mut WatchList) -> NodeSample {
         let sources = &self.sources;
         let pids = watch.pids().collect();
         let (host, processes, gpus) = self.runtime.block_on(async {
-            tokio::join!(sources.sample_host(now), sources.sample_processes(pids, now), sample_gpus(sources))
+            tokio::join!(sources.sample_host(), sources.sample_processes(pids), sample_gpus(sources))
         });
         for (pid, _) in processes.iter().filter(|(_, process)| process.ended) {
             tracing::info!(pid, "a watched process has ended");
             watch.remove(*pid);
         }
-        let HostReading { reading: Reading { window_s, readings, mut missing }, busy_s } = host;
+        let HostReading { reading: Reading { window_s, readings, mut missing }, busy } = host;
         let processes = processes.into_iter().map(|(pid, process)| {
-            let ProcessReading { mut reading, cpu_s, .. } = process;
+            let ProcessReading { mut reading, cpu, .. } = process;
             let other = self.others.entry(pid).or_default();
-            reading.put(driver::OTHER_CPU, other.read(now, busy_s, cpu_s));
+            reading.put(driver::OTHER_CPU, other.read(busy, cpu));
             ProcessSample { pid, worker: None, readings: reading.readings, missing: reading.missing }
         });
         let processes = processes.collect();

@@ -3,83 +3,105 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use evenstep_protocol::{GpuSample, driver};
 
-use crate::boundary::OtherCpu;
+use crate::boundary::{CpuTime, OtherCpu};
 #[cfg(feature = "gpu")]
 use crate::source::gpu::Gpu;
 use crate::source::host::Host;
 use crate::source::process::Process;
 use crate::source::readers::{ReaderKey, Readers};
-use crate::source::thread::{SourceState, SourceThread};
+use crate::source::thread::{READING_MAX, SourceState, SourceThread};
 use crate::{MissingReason, Reading};
 
 /// Threads that read the machine, its processes and its GPUs.
 #[derive(Debug)]
 pub struct Sources {
     host: SourceThread<Hosts>,
-    process: SourceThread<Processes>,
+    /// The readers of samples, by process id.
+    process: SourceThread<BTreeMap<u32, Process>>,
     #[cfg(feature = "gpu")]
     gpu: SourceThread<Vec<Gpu>>,
-    /// CPU time of everything except the requested processes.
-    others: Mutex<Readers<OtherCpu>>,
+    clients: Mutex<Readers<Client>>,
 }
 
-/// Readers of the machine: for samples, for requests without a process, and for requests of processes.
+/// Readers of the machine: for samples, and for requests without a process.
 #[derive(Debug, Default)]
 struct Hosts {
     sampled: Host,
-    machine: Host,
-    requested: Readers<Host>,
+    requested: Host,
 }
 
-/// Readers of processes: for samples, and for requests.
-#[derive(Debug, Default)]
-struct Processes {
-    sampled: BTreeMap<u32, Process>,
-    requested: Readers<Process>,
+/// Readers for the requests of a process. They are replaced together, so that no window begins before the
+/// process.
+#[derive(Debug)]
+struct Client {
+    process: Process,
+    host: Host,
+    other: OtherCpu,
+}
+
+/// A reading by the readers of a client.
+struct ClientReading {
+    reading: Reading,
+    /// Whether the process has ended or never existed.
+    ended: bool,
+    /// `None` if the process could not be read.
+    client: Option<Client>,
+}
+
+/// A reading for the request of a process.
+#[derive(Debug)]
+pub(crate) struct RequestedReading {
+    pub(crate) reading: Reading,
+    /// Whether the process is known to exist, because its source has responded.
+    pub(crate) has_process: bool,
 }
 
 /// A reading of the machine.
 #[derive(Debug)]
 pub(crate) struct HostReading {
     pub(crate) reading: Reading,
-    /// Busy time of all cores together, in seconds since boot.
-    pub(crate) busy_s: Option<f64>,
+    /// Busy time of all cores together since boot.
+    pub(crate) busy: Option<CpuTime>,
 }
 
 /// A reading of a process.
 #[derive(Debug)]
 pub(crate) struct ProcessReading {
     pub(crate) reading: Reading,
-    /// CPU time of the process, in seconds.
-    pub(crate) cpu_s: Option<f64>,
+    /// CPU time of the process.
+    pub(crate) cpu: Option<CpuTime>,
     /// Whether the process has ended or never existed.
     pub(crate) ended: bool,
 }
 
 impl HostReading {
-    fn read(host: &mut Host, now: Instant) -> Self {
+    /// Takes the time next to the counters, because the reading may have waited for others.
+    fn read(host: &mut Host) -> Self {
+        let now = Instant::now();
         let reading = host.read(now);
-        Self { reading, busy_s: host.busy_s() }
+        Self { reading, busy: host.busy_s().map(|busy_s| (now, busy_s)) }
     }
 
     fn gap(reason: &MissingReason) -> Self {
-        Self { reading: Reading::gap(&Host::NAMES, reason), busy_s: None }
+        Self { reading: Reading::gap(&Host::NAMES, reason), busy: None }
     }
 }
 
 impl ProcessReading {
-    fn read(process: &mut Process, now: Instant) -> Self {
+    /// Takes the time next to the counters, because the reading may have waited for others.
+    fn read(process: &mut Process) -> Self {
+        let now = Instant::now();
         let reading = process.read(now);
-        Self { reading, cpu_s: process.cpu_s(), ended: process.has_ended() }
+        Self { reading, cpu: process.cpu_s().map(|cpu_s| (now, cpu_s)), ended: process.has_ended() }
     }
 
     fn gap(reason: &MissingReason) -> Self {
-        Self { reading: Reading::gap(&Process::NAMES, reason), cpu_s: None, ended: false }
+        Self { reading: Reading::gap(&Process::NAMES, reason), cpu: None, ended: false }
     }
 }
 
@@ -90,11 +112,11 @@ impl Sources {
     /// If a thread cannot be started.
     pub fn start() -> io::Result<Self> {
         Ok(Self {
-            host: SourceThread::start("host", Hosts::default)?,
-            process: SourceThread::start("process", Processes::default)?,
+            host: SourceThread::start("host", |_| Hosts::default())?,
+            process: SourceThread::start("process", |_| BTreeMap::default())?,
             #[cfg(feature = "gpu")]
-            gpu: SourceThread::start("gpu", Gpu::all)?,
-            others: Mutex::default(),
+            gpu: SourceThread::start("gpu", |_| Gpu::all())?,
+            clients: Mutex::default(),
         })
     }
 
@@ -109,27 +131,31 @@ impl Sources {
     }
 
     /// Reads the machine for a sample.
-    pub(crate) async fn sample_host(&self, now: Instant) -> HostReading {
-        let read = self.host.read(move |hosts| HostReading::read(&mut hosts.sampled, now));
+    pub(crate) async fn sample_host(&self) -> HostReading {
+        let read = self.host.sample(|hosts| HostReading::read(&mut hosts.sampled));
         read.await.unwrap_or_else(|gap| HostReading::gap(&gap))
     }
 
     /// Reads the watched processes for a sample. Forgets all others.
-    pub(crate) async fn sample_processes(&self, pids: Vec<u32>, now: Instant) -> Vec<(u32, ProcessReading)> {
+    pub(crate) async fn sample_processes(&self, pids: Vec<u32>) -> Vec<(u32, ProcessReading)> {
         let watched = pids.clone();
-        let forget = move |processes: &mut Processes| {
-            processes.sampled.retain(|pid, _| watched.contains(pid));
+        let forget = move |processes: &mut BTreeMap<u32, Process>| {
+            processes.retain(|pid, _| watched.contains(pid));
         };
         // If this times out, so do the readings below, and the next sample tries again.
-        drop(self.process.read(forget).await);
+        drop(self.process.sample(forget).await);
         let mut readings = Vec::new();
         // One job per process, so that a request waits for at most one of them.
         for pid in pids {
-            let read = move |processes: &mut Processes| {
-                let process = processes.sampled.entry(pid).or_insert_with(|| Process::new(pid));
-                ProcessReading::read(process, now)
+            let read = move |processes: &mut BTreeMap<u32, Process>| {
+                let reading = ProcessReading::read(processes.entry(pid).or_insert_with(|| Process::new(pid)));
+                if reading.ended {
+                    // Another process may get the same id before the next sample.
+                    processes.remove(&pid);
+                }
+                reading
             };
-            let reading = self.process.read(read).await.unwrap_or_else(|gap| ProcessReading::gap(&gap));
+            let reading = self.process.sample(read).await.unwrap_or_else(|gap| ProcessReading::gap(&gap));
             readings.push((pid, reading));
         }
         readings
@@ -138,7 +164,7 @@ impl Sources {
     /// Reads the GPU at a position in NVML's order for a sample; `None` after the last one.
     #[cfg(feature = "gpu")]
     pub(crate) async fn sample_gpu(&self, position: usize) -> Result<Option<GpuSample>, MissingReason> {
-        self.gpu.read(move |gpus| gpus.get_mut(position).map(Gpu::read)).await
+        self.gpu.sample(move |gpus| gpus.get_mut(position).map(Gpu::read)).await
     }
 
     /// Returns that there is no GPU.
@@ -148,40 +174,77 @@ impl Sources {
     }
 
     /// Reads the machine for a request without a process.
-    pub(crate) async fn request_host(&self, now: Instant) -> Reading {
-        let read = self.host.read(move |hosts| hosts.machine.read(now));
+    pub(crate) async fn request_host(&self) -> Reading {
+        let due = Instant::now() + READING_MAX;
+        let read = self.host.request(due, |hosts| hosts.requested.read(Instant::now()));
         read.await.unwrap_or_else(|gap| Reading::gap(&Host::NAMES, &gap))
     }
 
     /// Reads a process, the machine and, if requested, a GPU for a request; `None` if the process does not
     /// exist.
-    pub(crate) async fn request(&self, key: ReaderKey, now: Instant) -> Option<Reading> {
-        let process = self.process.read(move |processes| processes.request(key, now));
-        let process = process.await.unwrap_or_else(|gap| ProcessReading::gap(&gap));
-        if process.ended {
+    pub(crate) async fn request(&self, key: ReaderKey) -> Option<RequestedReading> {
+        let due = Instant::now() + READING_MAX;
+        let (read, gpu) = tokio::join!(self.request_process(key, due), self.request_gpu(key.1, due));
+        let ClientReading { mut reading, ended, client } = read;
+        if ended {
             return None;
         }
-        let host = self
-            .host
-            .read(move |hosts| hosts.requested.with(key, Host::new, |host| HostReading::read(host, now)));
-        let (host, gpu) = tokio::join!(host, self.request_gpu(key.1));
-        let host = host.unwrap_or_else(|gap| HostReading::gap(&gap));
-        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        let other = |other: &mut OtherCpu| other.read(now, host.busy_s, process.cpu_s);
-        let other = others.with(key, OtherCpu::default, other);
+        let has_process = client.is_some();
+        if let Some(client) = client {
+            self.clients().put(key, client);
+        }
+        reading.extend(gpu);
+        Some(RequestedReading { reading, has_process })
+    }
+
+    async fn request_process(&self, key: ReaderKey, due: Instant) -> ClientReading {
+        let known = self.clients().take(key);
+        if let Some(client) = known {
+            let read = self.read_client(client, due).await;
+            if !read.ended {
+                return read;
+            }
+            // The known process has ended; a new process may have its id.
+        }
+        self.read_client(Client::new(key.0), due).await
+    }
+
+    /// Reads the process and the machine at the same time. The readers move to the threads and back, so a reader
+    /// that does not return in time is dropped.
+    async fn read_client(&self, client: Client, due: Instant) -> ClientReading {
+        let Client { mut process, mut host, mut other } = client;
+        let process = self.process.request(due, move |_| {
+            let reading = ProcessReading::read(&mut process);
+            (reading, process)
+        });
+        let host = self.host.request(due, move |_| {
+            let reading = HostReading::read(&mut host);
+            (reading, host)
+        });
+        let (process, host) = tokio::join!(process, host);
+        let (host, host_reader) = host.unwrap_or_else(|gap| (HostReading::gap(&gap), Host::new()));
+        let (process, process_reader) = match process {
+            Ok((reading, process)) => (reading, Some(process)),
+            Err(gap) => (ProcessReading::gap(&gap), None),
+        };
+        let other_cpu = other.read(host.busy, process.cpu);
         let mut reading = host.reading;
         reading.extend(process.reading);
-        reading.put(driver::OTHER_CPU, other);
-        reading.extend(gpu);
-        Some(reading)
+        reading.put(driver::OTHER_CPU, other_cpu);
+        let client = process_reader.map(|process| Client { process, host: host_reader, other });
+        ClientReading { reading, ended: process.ended, client }
+    }
+
+    fn clients(&self) -> MutexGuard<'_, Readers<Client>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[cfg(feature = "gpu")]
-    async fn request_gpu(&self, index: Option<u32>) -> Reading {
+    async fn request_gpu(&self, index: Option<u32>, due: Instant) -> Reading {
         let Some(index) = index else { return Reading::default() };
         let read =
             move |gpus: &mut Vec<Gpu>| gpus.iter().find(|gpu| gpu.index() == index).map(Gpu::read_device);
-        match self.gpu.read(read).await {
+        match self.gpu.request(due, read).await {
             Ok(Some(reading)) => reading,
             Ok(None) => Reading::gap(&Gpu::NAMES, &crate::boundary::no_gpu(index)),
             Err(gap) => Reading::gap(&Gpu::NAMES, &gap),
@@ -189,42 +252,118 @@ impl Sources {
     }
 
     #[cfg(not(feature = "gpu"))]
-    async fn request_gpu(&self, index: Option<u32>) -> Reading {
+    async fn request_gpu(&self, index: Option<u32>, _due: Instant) -> Reading {
         index.map_or_else(Reading::default, |_| crate::boundary::without_gpus())
     }
 }
 
-impl Processes {
-    /// Reads the process of a request. A process that does not exist leaves no reader.
-    fn request(&mut self, key: ReaderKey, now: Instant) -> ProcessReading {
-        let known = self.requested.take(key);
-        let is_known = known.is_some();
-        let mut process = known.unwrap_or_else(|| Process::new(key.0));
-        let mut reading = ProcessReading::read(&mut process, now);
-        if is_known && reading.ended {
-            // The known process has ended; a new process may have its id.
-            process = Process::new(key.0);
-            reading = ProcessReading::read(&mut process, now);
-        }
-        if !reading.ended {
-            self.requested.put(key, process);
-        }
-        reading
+impl Client {
+    fn new(pid: u32) -> Self {
+        Self { process: Process::new(pid), host: Host::new(), other: OtherCpu::default() }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
     use super::*;
 
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(future)
+    }
+
+    fn later() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    /// Returns the id of a process, and a function that ends it.
+    fn process() -> (u32, impl FnOnce()) {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let end = move |child: &mut std::process::Child| {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        };
+        (child.id(), move || end(&mut child))
+    }
+
     #[test]
-    fn a_reader_is_kept_between_requests_and_a_missing_process_leaves_none() {
-        let mut processes = Processes::default();
+    fn readers_are_kept_between_requests_and_a_missing_process_leaves_none() {
+        let sources = Sources::start().unwrap();
+        let (key, missing) = ((std::process::id(), None), (u32::MAX - 1, None));
+        assert_eq!(block_on(sources.request(key)).unwrap().reading.window_s, None);
+        assert!(block_on(sources.request(key)).unwrap().reading.window_s.is_some());
+        assert!(block_on(sources.request(missing)).is_none());
+        assert!(sources.clients().take(missing).is_none());
+        assert!(sources.clients().take(key).is_some());
+    }
+
+    /// The reading waits for a job of 50 ms, and its counters are read after that.
+    #[test]
+    fn a_window_ends_when_the_counters_are_read() {
+        let sources = Sources::start().unwrap();
         let key = (std::process::id(), None);
-        assert_eq!(processes.request(key, Instant::now()).reading.window_s, None);
-        assert!(processes.request(key, Instant::now()).reading.window_s.is_some());
-        assert!(processes.request((u32::MAX - 1, None), Instant::now()).ended);
-        assert!(processes.requested.take((u32::MAX - 1, None)).is_none());
-        assert!(processes.requested.take(key).is_some());
+        block_on(sources.request(key));
+        let first_ended = Instant::now();
+        let (second, waited) = block_on(async {
+            let job = sources.host.request(later(), |_| {
+                let start = Instant::now();
+                while start.elapsed() < Duration::from_millis(50) {
+                    thread::yield_now();
+                }
+                Instant::now()
+            });
+            let (waited, second) = tokio::join!(job, sources.request(key));
+            (second.unwrap(), waited.unwrap())
+        });
+        let window_s = second.reading.window_s.unwrap();
+        assert!(window_s >= (waited - first_ended).as_secs_f64(), "{window_s}");
+    }
+
+    /// The key has the readers of another process, which has ended.
+    #[test]
+    fn a_process_with_a_reused_id_shares_no_window_with_the_old_one() {
+        let sources = Sources::start().unwrap();
+        let (old, end) = process();
+        block_on(sources.request((old, None))).unwrap();
+        end();
+        let key = (std::process::id(), None);
+        let client = sources.clients().take((old, None)).unwrap();
+        sources.clients().put(key, client);
+        let reading = block_on(sources.request(key)).unwrap().reading;
+        assert_eq!(reading.window_s, None);
+        assert_eq!(reading.missing[driver::OTHER_CPU], MissingReason::First.to_string());
+    }
+
+    #[test]
+    fn the_reader_of_a_sampled_process_that_has_ended_is_removed() {
+        let sources = Sources::start().unwrap();
+        let (pid, end) = process();
+        let sample = || block_on(sources.sample_processes(vec![pid])).remove(0).1;
+        assert!(!sample().ended);
+        end();
+        assert!(sample().ended);
+        assert_eq!(block_on(sources.process.sample(|processes| processes.len())), Ok(0));
+    }
+
+    /// The process source hangs until the test ends.
+    #[test]
+    fn a_process_that_cannot_be_read_leaves_no_readers() {
+        let sources = Sources::start().unwrap();
+        let (release, released) = mpsc::channel::<()>();
+        let hang = sources.process.sample(move |_| {
+            let _ = released.recv();
+        });
+        assert!(block_on(hang).is_err());
+        let key = (u32::MAX - 1, None);
+        let reading = block_on(sources.request(key)).unwrap();
+        assert!(!reading.has_process && reading.reading.missing.contains_key(driver::OWN_CPU));
+        assert!(reading.reading.readings.contains_key(driver::MEMORY_USED));
+        assert!(sources.clients().take(key).is_none());
+        drop(release);
     }
 }

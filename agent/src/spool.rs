@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use evenstep_protocol::{NodeId, NodeSample};
 use serde::{Deserialize, Serialize};
@@ -131,6 +132,8 @@ pub struct Spool {
     open: Option<File>,
     rejected: Rejected,
     state: SpoolState,
+    /// The state after the last operation, for threads that must not wait for the disk.
+    published: Arc<Mutex<SpoolState>>,
 }
 
 impl Spool {
@@ -152,8 +155,10 @@ impl Spool {
             open: None,
             rejected: Rejected::open(&directory.join("rejected"), rejected_bytes).map_err(io_error)?,
             state: SpoolState { bytes_max: bytes_max - rejected_bytes, ..SpoolState::default() },
+            published: Arc::default(),
         };
         spool.recover().map_err(io_error)?;
+        spool.publish();
         Ok(spool)
     }
 
@@ -168,13 +173,24 @@ impl Spool {
         SpoolState { bytes: self.bytes(), waiting, ..self.state.clone() }
     }
 
+    /// Returns the state after the last operation. Its mutex is never held during an operation of the disk.
+    pub fn published(&self) -> Arc<Mutex<SpoolState>> {
+        self.published.clone()
+    }
+
+    fn publish(&self) {
+        *self.published.lock().unwrap_or_else(PoisonError::into_inner) = self.state();
+    }
+
     /// Appends a sample and returns its sequence number. If the spool is full, the oldest samples are
     /// dropped.
     ///
     /// # Errors
     /// If the sample could not be written. It is lost and counted; its sequence number is not used.
     pub fn append(&mut self, sample: &NodeSample) -> Result<u64, SpoolError> {
-        self.try_append(sample).inspect_err(|_| self.state.dropped_unwritable += 1)
+        let appended = self.try_append(sample).inspect_err(|_| self.state.dropped_unwritable += 1);
+        self.publish();
+        appended
     }
 
     /// Returns the oldest waiting samples of one boot id, with consecutive numbers; `None` if all samples are
@@ -183,6 +199,12 @@ impl Spool {
     /// # Errors
     /// If a segment cannot be read.
     pub fn next_batch(&mut self, samples_max: usize) -> Result<Option<Batch>, SpoolError> {
+        let batch = self.try_next_batch(samples_max);
+        self.publish();
+        batch
+    }
+
+    fn try_next_batch(&mut self, samples_max: usize) -> Result<Option<Batch>, SpoolError> {
         while let Some(index) = self.segments.iter().position(|segment| segment.waiting > 0) {
             let segment = &mut self.segments[index];
             let scan = Scan::records(&segment.path, segment.acknowledged, samples_max, BATCH_BYTES_MAX);
@@ -230,8 +252,9 @@ impl Spool {
             segment.acknowledged = *end;
             segment.waiting = segment.waiting.saturating_sub(count);
         }
-        self.remove_finished()?;
-        Ok(count)
+        let removed = self.remove_finished();
+        self.publish();
+        removed.map(|()| count)
     }
 
     /// Saves a batch that the predictor rejected for its content, and advances past it.
@@ -280,6 +303,10 @@ impl Spool {
         if let Err(source) = self.write(&header, &line) {
             // The line may be incomplete, so no line may follow it in this file.
             self.close();
+            // Otherwise each sample would leave a file while the disk is full.
+            if let Some(segment) = self.segments.pop_back_if(|segment| segment.waiting == 0) {
+                remove(&segment);
+            }
             return Err(SpoolError::Io { path: self.directory.clone(), source });
         }
         let sequence = self.next_sequence;

@@ -28,25 +28,13 @@ impl<T> Readers<T> {
         Some(self.readers.remove(at).1)
     }
 
-    /// Adds a reader whose key is not present.
+    /// Adds a reader, or replaces the one with the same key.
     pub(crate) fn put(&mut self, key: ReaderKey, reader: T) {
+        self.take(key);
         if self.readers.len() >= READERS_MAX {
             self.readers.remove(0);
         }
         self.readers.push((key, reader));
-    }
-
-    /// Calls `read` with the reader of a key, which is created if it does not exist.
-    pub(crate) fn with<V>(
-        &mut self,
-        key: ReaderKey,
-        create: impl FnOnce() -> T,
-        read: impl FnOnce(&mut T) -> V,
-    ) -> V {
-        let mut reader = self.take(key).unwrap_or_else(create);
-        let value = read(&mut reader);
-        self.put(key, reader);
-        value
     }
 }
 
@@ -60,7 +48,7 @@ mod tests {
         for pid in 0..READERS_MAX as u32 {
             readers.put((pid, None), pid);
         }
-        readers.with((0, None), || 1000, |reader| assert_eq!(*reader, 0));
+        readers.put((0, None), 0);
         readers.put((1000, None), 1000);
         assert_eq!((readers.take((1, None)), readers.take((0, None))), (None, Some(0)));
         assert_eq!(readers.readers.len(), READERS_MAX - 1);

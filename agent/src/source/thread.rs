@@ -1,4 +1,5 @@
-//! A source on its own thread. A call into a driver or the kernel that hangs stops only this thread.
+//! A source on its own thread. A call into a driver or the kernel that hangs stops only this thread. Samples come
+//! before requests, so that many requests cannot stop the samples.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
@@ -8,19 +9,38 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::timeout_at;
 
 use crate::MissingReason;
 
 /// Maximum time of a reading. A later reading is discarded.
 pub const READING_MAX: Duration = Duration::from_secs(1);
-/// Maximum number of readings that wait for a source.
-const WAITING_MAX: usize = 256;
+/// Maximum number of samples, and of requests, that wait for a source.
+const WAITING_MAX: usize = 32;
 
 /// A reading that waits for the thread.
 struct Job<S> {
     due: Instant,
     read: Box<dyn FnOnce(&mut S) + Send>,
+}
+
+/// The readings that wait for the thread.
+struct Waiting<S> {
+    samples: Receiver<Job<S>>,
+    requests: Receiver<Job<S>>,
+    added: Receiver<()>,
+}
+
+impl<S> Waiting<S> {
+    /// Waits for the next reading; `None` if the handle has been dropped.
+    fn next(&self) -> Option<Job<S>> {
+        loop {
+            if let Ok(job) = self.samples.try_recv().or_else(|_| self.requests.try_recv()) {
+                return Some(job);
+            }
+            self.added.recv().ok()?;
+        }
+    }
 }
 
 /// Progress of a thread.
@@ -51,34 +71,62 @@ pub struct SourceState {
 #[derive(Debug)]
 pub struct SourceThread<S> {
     name: &'static str,
-    jobs: SyncSender<Job<S>>,
+    samples: SyncSender<Job<S>>,
+    requests: SyncSender<Job<S>>,
+    /// Holds a message if a reading may have been added since the thread last looked.
+    added: SyncSender<()>,
     progress: Arc<Mutex<Progress>>,
 }
 
 impl<S: 'static> SourceThread<S> {
-    /// Starts a thread whose readers are created by `create`, on that thread. They are created again after a
-    /// reading that took too long, because their windows would not match their counters.
+    /// Starts a thread whose readers are created by `create`, on that thread. They are created again from the old
+    /// ones after a reading that took too long, because their windows would not match their counters.
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn start(name: &'static str, create: impl Fn() -> S + Send + 'static) -> io::Result<Self> {
-        let (jobs, waiting) = mpsc::sync_channel(WAITING_MAX);
+    pub fn start(name: &'static str, create: impl Fn(Option<S>) -> S + Send + 'static) -> io::Result<Self> {
+        let (samples, waiting_samples) = mpsc::sync_channel(WAITING_MAX);
+        let (requests, waiting_requests) = mpsc::sync_channel(WAITING_MAX);
+        let (added, any_added) = mpsc::sync_channel(1);
+        let waiting = Waiting { samples: waiting_samples, requests: waiting_requests, added: any_added };
         let start = Instant::now();
         let progress = Progress { busy_since: Some(start), last_read: start, is_logged: false };
         let progress = Arc::new(Mutex::new(progress));
         let shared = progress.clone();
         let run = move || work(name, &waiting, create, &shared);
         thread::Builder::new().name(format!("source-{name}")).spawn(run)?;
-        Ok(Self { name, jobs, progress })
+        Ok(Self { name, samples, requests, added, progress })
     }
 
-    /// Reads the source on its thread.
+    /// Reads the source for a sample, on the thread of the source.
     ///
     /// # Errors
     /// [`MissingReason::TimedOut`] if the reading takes longer than [`READING_MAX`], and at once if an earlier
     /// reading already has.
-    pub async fn read<T: Send + 'static>(
+    pub async fn sample<T: Send + 'static>(
         &self,
+        read: impl FnOnce(&mut S) -> T + Send + 'static,
+    ) -> Result<T, MissingReason> {
+        self.read(&self.samples, Instant::now() + READING_MAX, read).await
+    }
+
+    /// Reads the source for a request, on the thread of the source and after the samples that wait.
+    ///
+    /// # Errors
+    /// [`MissingReason::TimedOut`] if the reading has not ended before `due`, and at once if an earlier reading
+    /// has taken longer than [`READING_MAX`]. [`MissingReason::Busy`] if too many requests wait.
+    pub async fn request<T: Send + 'static>(
+        &self,
+        due: Instant,
+        read: impl FnOnce(&mut S) -> T + Send + 'static,
+    ) -> Result<T, MissingReason> {
+        self.read(&self.requests, due, read).await
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        jobs: &SyncSender<Job<S>>,
+        due: Instant,
         read: impl FnOnce(&mut S) -> T + Send + 'static,
     ) -> Result<T, MissingReason> {
         let ended =
@@ -88,12 +136,13 @@ impl<S: 'static> SourceThread<S> {
         }
         let (done, value) = oneshot::channel();
         let read = Box::new(move |readers: &mut S| drop(done.send(read(readers))));
-        match self.jobs.try_send(Job { due: Instant::now() + READING_MAX, read }) {
-            Ok(()) => {}
-            Err(TrySendError::Full(_)) => return Err(self.timed_out()),
+        match jobs.try_send(Job { due, read }) {
+            // If the channel is full, the thread will look anyway.
+            Ok(()) => drop(self.added.try_send(())),
+            Err(TrySendError::Full(_)) => return Err(MissingReason::Busy { source_name: self.name }),
             Err(TrySendError::Disconnected(_)) => return Err(ended()),
         }
-        let value = timeout(READING_MAX, value).await.map_err(|_| self.timed_out())?;
+        let value = timeout_at(due.into(), value).await.map_err(|_| self.timed_out())?;
         value.map_err(|_| ended())
     }
 
@@ -125,10 +174,15 @@ fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
     progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn work<S>(name: &'static str, jobs: &Receiver<Job<S>>, create: impl Fn() -> S, progress: &Mutex<Progress>) {
-    let mut readers = create();
+fn work<S>(
+    name: &'static str,
+    waiting: &Waiting<S>,
+    create: impl Fn(Option<S>) -> S,
+    progress: &Mutex<Progress>,
+) {
+    let mut readers = create(None);
     lock(progress).finish(name);
-    while let Ok(job) = jobs.recv() {
+    while let Some(job) = waiting.next() {
         let start = Instant::now();
         // The caller of an overdue reading has given up.
         if start >= job.due {
@@ -137,7 +191,7 @@ fn work<S>(name: &'static str, jobs: &Receiver<Job<S>>, create: impl Fn() -> S, 
         lock(progress).busy_since = Some(start);
         (job.read)(&mut readers);
         if start.elapsed() >= READING_MAX {
-            readers = create();
+            readers = create(Some(readers));
         }
         lock(progress).finish(name);
     }
@@ -176,12 +230,12 @@ mod tests {
     /// created again afterwards.
     #[test]
     fn a_reading_that_hangs_times_out_and_is_not_started_twice() {
-        let source = SourceThread::start("fake", || 0_u32).unwrap();
-        assert_eq!(block_on(source.read(|count| std::mem::replace(count, 7))), Ok(0));
+        let source = SourceThread::start("fake", |_| 0_u32).unwrap();
+        assert_eq!(block_on(source.sample(|count| std::mem::replace(count, 7))), Ok(0));
         let (release, released) = mpsc::channel::<()>();
         let timed_out = MissingReason::TimedOut { source_name: "fake" };
         assert_eq!(
-            block_on(source.read(move |_| {
+            block_on(source.sample(move |_| {
                 let _ = released.recv();
             })),
             Err(timed_out.clone())
@@ -191,7 +245,7 @@ mod tests {
         for _ in 0..2 * WAITING_MAX {
             let started = started.clone();
             assert_eq!(
-                block_on(source.read(move |_| {
+                block_on(source.sample(move |_| {
                     let _ = started.send(());
                 })),
                 Err(timed_out.clone())
@@ -201,7 +255,51 @@ mod tests {
         while source.hangs() {
             thread::yield_now();
         }
-        assert_eq!(block_on(source.read(|count| *count)), Ok(0));
+        assert_eq!(block_on(source.sample(|count| *count)), Ok(0));
         assert!(starts.recv().is_err(), "a reading was started while the source hung");
+    }
+
+    /// The first request holds the source until all others wait. The sample comes last and is read first.
+    #[test]
+    fn requests_are_bounded_and_samples_come_before_them() {
+        let source = SourceThread::start("fake", |_| Vec::new()).unwrap();
+        let due = Instant::now() + Duration::from_secs(60);
+        let (begun, has_begun) = mpsc::channel::<()>();
+        let (release, released) = mpsc::channel::<()>();
+        let held = source.request(due, move |_| {
+            let _ = begun.send(());
+            let _ = released.recv();
+        });
+        let others = async {
+            has_begun.recv().unwrap();
+            let mut waiting: Vec<_> = (0..WAITING_MAX)
+                .map(|_| Box::pin(source.request(due, |read: &mut Vec<&str>| read.push("request"))))
+                .collect();
+            for request in &mut waiting {
+                assert!(poll_once(request.as_mut()).await.is_none());
+            }
+            let busy = Err(MissingReason::Busy { source_name: "fake" });
+            assert_eq!(source.request(due, |_| ()).await, busy);
+            let mut sample = Box::pin(source.sample(|read| read.push("sample")));
+            assert!(poll_once(sample.as_mut()).await.is_none());
+            release.send(()).unwrap();
+            sample.await.unwrap();
+            for request in waiting {
+                request.await.unwrap();
+            }
+        };
+        let (held, ()) = block_on(async { tokio::join!(held, others) });
+        held.unwrap();
+        let read = block_on(source.sample(|read| read.clone())).unwrap();
+        assert_eq!((read[0], read.len()), ("sample", 1 + WAITING_MAX));
+    }
+
+    /// Polls a future once, and returns its value if it is ready.
+    async fn poll_once<T>(mut future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        std::future::poll_fn(|context| match future.as_mut().poll(context) {
+            std::task::Poll::Ready(value) => std::task::Poll::Ready(Some(value)),
+            std::task::Poll::Pending => std::task::Poll::Ready(None),
+        })
+        .await
     }
 }

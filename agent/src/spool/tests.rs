@@ -243,6 +243,8 @@ proptest! {
                 Event::Truncate(at) => drop(pick(at).map(|path| File::create(path).unwrap())),
                 Event::RemoveDirectory => fs::remove_dir_all(&directory).unwrap_or_default(),
             }
+            let published = spool.published();
+            prop_assert_eq!(&*published.lock().unwrap(), &spool.state());
         }
         spool.append(&sample(appended)).unwrap();
         let second = Spool::open(&directory, SPOOL_BYTES_MIN, identity("b"));
