@@ -63,6 +63,22 @@ fn a_driver_that_hangs_stops_only_its_own_readings() {
     assert!(agent.terminate().success());
 }
 
+/// After a hang the readers are created again. If the driver then lists no GPU, the known one is still read.
+#[test]
+fn a_gpu_that_is_no_longer_listed_after_a_hang_is_still_read() {
+    let (nvml, spool) = (FakeNvml::build(), tempfile::tempdir().unwrap());
+    let receiver = Receiver::here(take);
+    let agent = Agent::run(&mut command(&nvml, &receiver, &spool));
+    let busy = || agent.metrics().contains_key("evenstep_gpu_busy_ratio{node=\"node-a\",gpu=\"0\"}");
+    agent.wait_until("the GPU is read", |_| busy());
+    nvml.hang();
+    agent.wait_until("the GPU is missing", |_| !busy());
+    nvml.lose();
+    nvml.release();
+    agent.wait_until("the GPU is read again", |_| busy());
+    assert!(agent.terminate().success());
+}
+
 #[test]
 fn an_agent_whose_driver_hangs_ends_and_says_what_hung() {
     let (nvml, spool) = (FakeNvml::build(), tempfile::tempdir().unwrap());

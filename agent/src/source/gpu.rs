@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use evenstep_protocol::{GpuSample, ProcessSample, driver};
 use nvml_wrapper::Nvml;
@@ -20,6 +21,9 @@ const GPUS_MAX: u32 = 64;
 /// Maximum number of reported processes per GPU.
 const PROCESSES_MAX: usize = 256;
 
+/// Time between attempts to find GPUs that NVML no longer lists.
+const RETRY_EVERY: Duration = Duration::from_secs(60);
+
 /// Name of the reading of a process's GPU memory.
 const PROCESS_MEMORY: &str = "gpu_memory_bytes";
 
@@ -33,6 +37,40 @@ fn nvml() -> Option<&'static Nvml> {
         }
     })
     .as_ref()
+}
+
+/// Readers of all GPUs of this machine.
+#[derive(Debug)]
+pub struct Gpus<T = Gpu> {
+    readers: Vec<T>,
+    /// Time of the next attempt, if NVML lists fewer GPUs than there are readers.
+    retry_at: Option<Instant>,
+}
+
+impl<T> Gpus<T> {
+    /// Creates readers of the GPUs that `all` finds. Keeps the old readers if it finds fewer, for example because
+    /// a GPU is lost: their readings are then missing with the reason.
+    pub fn new(old: Option<Self>, now: Instant, all: impl FnOnce() -> Vec<T>) -> Self {
+        let found = all();
+        match old {
+            Some(old) if found.len() < old.readers.len() => {
+                let (found, known) = (found.len(), old.readers.len());
+                tracing::warn!(found, known, "NVML lists fewer GPUs than before; keeping the known ones");
+                Self { retry_at: Some(now + RETRY_EVERY), ..old }
+            }
+            _ => Self { readers: found, retry_at: None },
+        }
+    }
+
+    /// Returns the readers, in NVML's order. If NVML listed too few GPUs, `all` finds them again from time to
+    /// time.
+    pub fn readers(&mut self, now: Instant, all: impl FnOnce() -> Vec<T>) -> &mut Vec<T> {
+        if self.retry_at.is_some_and(|at| now >= at) {
+            let old = Self { readers: std::mem::take(&mut self.readers), retry_at: None };
+            *self = Self::new(Some(old), now, all);
+        }
+        &mut self.readers
+    }
 }
 
 /// Reader of one GPU.
@@ -187,6 +225,20 @@ fn names_of(reasons: ThrottleReasons) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The GPUs are numbers: NVML lists two, then one, and again two.
+    #[test]
+    fn gpus_that_are_no_longer_listed_stay_and_are_found_again() {
+        let start = Instant::now();
+        let gpus = Gpus::new(None, start, || vec![0, 1]);
+        let mut gpus = Gpus::new(Some(gpus), start, || vec![10]);
+        assert_eq!(*gpus.readers(start, || vec![20, 21]), [0, 1]);
+        let retry = start + RETRY_EVERY;
+        assert_eq!(*gpus.readers(retry, Vec::new), [0, 1]);
+        assert_eq!(*gpus.readers(retry, || vec![20, 21]), [0, 1]);
+        assert_eq!(*gpus.readers(retry + RETRY_EVERY, || vec![30, 31]), [30, 31]);
+        assert_eq!(*gpus.readers(retry + 2 * RETRY_EVERY, || vec![40]), [30, 31]);
+    }
 
     #[test]
     fn throttle_reasons_are_in_nvmls_words() {

@@ -1,5 +1,6 @@
 // A library with the name and a few functions of NVML, for one GPU. Reading the utilization opens the file named
-// by FAKE_NVML_GATE, which hangs while that file is a FIFO without a writer.
+// by FAKE_NVML_GATE, which hangs while that file is a FIFO without a writer. The GPUs cannot be counted while the
+// file named by FAKE_NVML_LOST exists.
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@ int nvmlInit_v2(void) { return 0; }
 
 int nvmlDeviceGetCount_v2(unsigned *count) {
     *count = 1;
-    return 0;
+    return access(getenv("FAKE_NVML_LOST"), F_OK) == 0 ? 15 : 0;
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {

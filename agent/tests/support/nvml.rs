@@ -27,6 +27,12 @@ impl FakeNvml {
     /// Makes a command use this library.
     pub fn replace_in(&self, command: &mut Command) {
         command.env("LD_LIBRARY_PATH", self.directory.path()).env("FAKE_NVML_GATE", self.gate());
+        command.env("FAKE_NVML_LOST", self.directory.path().join("lost"));
+    }
+
+    /// Makes the library fail to count the GPUs.
+    pub fn lose(&self) {
+        fs::write(self.directory.path().join("lost"), "").unwrap();
     }
 
     /// Makes the next reading hang.
