@@ -6,7 +6,7 @@ use std::sync::Arc;
 use evenstep_predictor::jobs::{Allocated, Job, JobError, Jobs};
 use evenstep_protocol::{
     AllocateRequest, JobId, JobSpec, JoinRequest, JoinResponse, OomReport, WorkerId, WorkerOverride,
-    WorkerReport,
+    WorkerReport, WorkerState,
 };
 use evenstep_store::Fate;
 use rand::{RngExt, SeedableRng};
@@ -37,6 +37,7 @@ pub struct Totals {
     cut: u64,
     crashes: u64,
     restarts: u64,
+    expired: u64,
 }
 
 impl Totals {
@@ -49,6 +50,7 @@ impl Totals {
         self.cut += other.cut;
         self.crashes += other.crashes;
         self.restarts += other.restarts;
+        self.expired += other.expired;
     }
 
     pub fn cover_all_events(&self) -> bool {
@@ -61,6 +63,7 @@ impl Totals {
             self.cut,
             self.crashes,
             self.restarts,
+            self.expired,
         ]
         .iter()
         .all(|events| *events > 0)
@@ -209,9 +212,9 @@ impl Run {
         match self.random.random_range(0..100) {
             0..=2 => self.crash().await,
             3 => self.restart().await,
-            4..=9 => self.advance(),
-            10..=14 if !self.requests.is_empty() => self.cut(),
-            15..=54 if is_waiting => self.commit(),
+            4..=17 => self.advance(),
+            18..=22 if !self.requests.is_empty() => self.cut(),
+            23..=58 if is_waiting => self.commit(),
             _ if self.requests.len() < REQUESTS_MAX => self.start(),
             _ => self.commit(),
         }
@@ -245,7 +248,7 @@ impl Run {
     }
 
     fn advance(&mut self) {
-        let ms = self.random.random_range(1..=STEP_MS_MAX);
+        let ms = self.random.random_range(STEP_MS_MAX / 2..=STEP_MS_MAX);
         self.note(format!("advance {ms}"));
         self.world.advance(ms);
     }
@@ -403,6 +406,10 @@ impl Run {
     async fn end_all_faults(&mut self) {
         self.note("faults end".into());
         self.finish_requests().await;
+        let jobs = self.world.jobs();
+        let view = self.world.finish(async move { job(&jobs).await?.workers().await }).await.unwrap();
+        let expired = view.workers.iter().filter(|worker| worker.state == WorkerState::Expired);
+        self.totals.expired += expired.count() as u64;
         for worker in 0..WORKERS {
             for request in [
                 Request::Override(worker_id(worker), None),
