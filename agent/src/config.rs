@@ -45,8 +45,8 @@ pub struct Flags {
     #[serde(skip)]
     pub otlp: Option<String>,
 
-    /// Predictor URLs, comma-separated if several share a store; samples go to the first that responds
-    /// [default: http://127.0.0.1:7117].
+    /// Predictor URLs, comma-separated if several share a store; samples go to the first that responds. With
+    /// `off`, samples are only read locally [default: http://127.0.0.1:7117].
     #[arg(long, value_name = "URL,..", env = "EVENSTEP_SERVER")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
@@ -96,6 +96,17 @@ pub struct Flags {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spool_max_bytes: Option<u64>,
 
+    /// Folder in which processes of one user find this agent, by the file agent.json. It ends when no process holds
+    /// a lock on the file users any more.
+    #[arg(long, value_name = "FOLDER", env = "EVENSTEP_AGENT_LOCAL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local: Option<PathBuf>,
+
+    /// With --local: seconds without users before it ends [default: 300].
+    #[arg(long, env = "EVENSTEP_AGENT_LINGER_S", value_parser = clap::value_parser!(u64).range(1..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub linger_s: Option<u64>,
+
     /// Send synthetic readings generated from this seed, marked as such, instead of real ones.
     #[arg(long, value_name = "SEED", env = "EVENSTEP_AGENT_DEMO_SEED")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -115,6 +126,8 @@ struct Settings {
     watch_pid: Vec<u32>,
     spool_dir: Option<PathBuf>,
     spool_max_bytes: u64,
+    local: Option<PathBuf>,
+    linger_s: u64,
     demo_seed: Option<u64>,
 }
 
@@ -130,6 +143,8 @@ impl Default for Settings {
             watch_pid: Vec::new(),
             spool_dir: None,
             spool_max_bytes: 64 << 20,
+            local: None,
+            linger_s: 300,
             demo_seed: None,
         }
     }
@@ -138,8 +153,8 @@ impl Default for Settings {
 /// A validated configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Base URLs of the predictors.
-    pub servers: Servers,
+    /// Base URLs of the predictors; `None` if samples are not sent.
+    pub servers: Option<Servers>,
     /// Node name.
     pub node: NodeId,
     /// Loopback address of the local API.
@@ -156,6 +171,10 @@ pub struct Config {
     pub spool_dir: PathBuf,
     /// Maximum size of the spool, in bytes.
     pub spool_bytes_max: u64,
+    /// Folder of an agent that runs for the processes of one user, see [`evenstep_server::local`].
+    pub local: Option<PathBuf>,
+    /// Time without users after which a local agent ends.
+    pub linger: Duration,
     /// Seed of synthetic readings; `None` for real readings.
     pub demo_seed: Option<u64>,
 }
@@ -231,11 +250,13 @@ impl Config {
             let rule = format!("must be at most {WATCHED_MAX} processes");
             return Err(wrong("watch-pid", &format!("{} values", settings.watch_pid.len()), rule));
         }
+        if settings.linger_s == 0 {
+            return Err(wrong("linger-s", &settings.linger_s, "must be at least 1"));
+        }
+        let servers = || settings.server.parse::<Servers>();
+        let servers = (settings.server != "off").then(servers).transpose();
         Ok(Self {
-            servers: settings
-                .server
-                .parse()
-                .map_err(|error: InvalidServers| wrong("server", &error.value, error.rule))?,
+            servers: servers.map_err(|error: InvalidServers| wrong("server", &error.value, error.rule))?,
             node,
             listen: check_listen(&settings.listen)?,
             metrics_listen: settings.metrics_listen.as_deref().map(check_metrics_listen).transpose()?,
@@ -244,6 +265,8 @@ impl Config {
             watch_pids: settings.watch_pid,
             spool_dir,
             spool_bytes_max: settings.spool_max_bytes,
+            local: settings.local,
+            linger: Duration::from_secs(settings.linger_s),
             demo_seed: settings.demo_seed,
         })
     }
@@ -295,7 +318,7 @@ mod tests {
     #[test]
     fn omitted_options_have_their_defaults() {
         let config = config(&[]).unwrap();
-        assert_eq!(config.servers.to_string(), DEFAULT_SERVER);
+        assert_eq!(config.servers.unwrap().to_string(), DEFAULT_SERVER);
         assert_eq!((config.node.as_str(), config.interval), ("node-a", Duration::from_secs(1)));
         assert_eq!((config.listen.port(), config.spool_bytes_max), (7118, 64 << 20));
     }
@@ -344,7 +367,7 @@ mod tests {
     #[test]
     fn servers_are_a_list() {
         let servers = config(&["--server", "http://a:1, http://b:1/"]).unwrap().servers;
-        assert_eq!(servers.to_string(), "http://a:1,http://b:1");
+        assert_eq!(servers.unwrap().to_string(), "http://a:1,http://b:1");
         let error = config(&["--server", "http://a:1,b:1"]).unwrap_err().to_string();
         assert!(error.contains("--server \"b:1\": must be like http://host:port"), "{error}");
     }

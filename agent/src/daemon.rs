@@ -1,8 +1,9 @@
 //! The daemon: a sampling thread, a sending thread, and the local HTTP API.
 
-use std::future::Future;
+use std::future::{self, Future};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use evenstep_observability::serve::{self, Healthy};
 use evenstep_observability::{Gather, otlp};
+use evenstep_server::local::{Local, LocalError};
 use evenstep_server::{Connections, Limits};
 
 use crate::clock::unix_ms;
@@ -45,6 +47,9 @@ pub enum AgentError {
         /// Error of the operating system.
         source: io::Error,
     },
+    /// Another agent has its place in the folder, or the folder cannot be used.
+    #[error("--local: {0}")]
+    Local(#[from] LocalError),
     /// Metrics cannot be exported.
     #[error(transparent)]
     Otlp(#[from] otlp::OtlpError),
@@ -114,16 +119,23 @@ pub async fn run(
     on_ready: impl FnOnce(Listening, &SampleIdentity),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
-    let listener = listen("listen", config.listen)?;
+    let linger = config.linger;
+    let enter = |folder: &PathBuf| Local::enter(folder, "agent", env!("CARGO_PKG_VERSION"));
+    let mut local = config.local.as_ref().map(enter).transpose()?;
+    let known = local.as_ref().filter(|_| config.listen.port() == 0).and_then(Local::previous);
+    let listener = known.and_then(|address| TcpListener::bind(address).ok());
+    let listener = listener.map_or_else(|| listen("listen", config.listen), Ok)?;
     let scraped = config.metrics_listen.map(|address| listen("metrics-listen", address)).transpose()?;
     let listening = Listening {
         local: listener.local_addr()?,
         metrics: scraped.as_ref().map(TcpListener::local_addr).transpose()?,
     };
     let identity = SampleIdentity { node: config.node.clone(), boot_id: boot.to_string() };
-    let spool = Spool::open(&config.spool_dir, config.spool_bytes_max, identity.clone())?;
-    let spool_state = spool.published();
-    let spool = Arc::new(Mutex::new(spool));
+    // Without a predictor, samples are not kept.
+    let open = |_| Spool::open(&config.spool_dir, config.spool_bytes_max, identity.clone());
+    let spool = config.servers.as_ref().map(open).transpose()?;
+    let spool_state = spool.as_ref().map(Spool::published).unwrap_or_default();
+    let spool = spool.map(|spool| Arc::new(Mutex::new(spool)));
     let sources = Arc::new(Sources::start()?);
     let uplink_state = Arc::new(Mutex::new(UplinkState::default()));
     let watch = WatchList::new(config.watch_pids.clone());
@@ -141,10 +153,14 @@ pub async fn run(
     });
 
     let seed = boot.as_u64_pair().0;
-    let uplink = Uplink::new(spool.clone(), uplink_state, &config.servers, config.send_every, seed);
+    let uplink = spool.clone().zip(config.servers.as_ref()).map(|(spool, servers)| {
+        let uplink = Uplink::new(spool, uplink_state, servers, config.send_every, seed);
+        StoppableThread::start("uplink", move |stop| uplink.run(stop))
+    });
+    let uplink = uplink.transpose()?;
     let (sampled, written) = (shared.clone(), spool.clone());
-    let sampler = StoppableThread::start("sampler", move |stop| sample(&config, &sampled, &written, stop))?;
-    let uplink = StoppableThread::start("uplink", move |stop| uplink.run(stop))?;
+    let sampler =
+        StoppableThread::start("sampler", move |stop| sample(&config, &sampled, written.as_deref(), stop))?;
 
     let gather = metrics::gather(shared.clone());
     if let Some(collector) = collector {
@@ -152,6 +168,9 @@ pub async fn run(
     }
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
+    if let Some(local) = &mut local {
+        local.announce(listening.local)?;
+    }
     on_ready(listening, &shared.identity);
     let healthy: Healthy = Arc::new({
         let shared = shared.clone();
@@ -162,11 +181,22 @@ pub async fn run(
     let router = local::router(shared, gather.clone());
     let limits = Limits { per_address: CONNECTIONS_MAX, ..Limits::new(CONNECTIONS_MAX) };
     let serve_local =
-        evenstep_server::serve(listener, router, limits, Connections::default(), std::future::pending());
+        evenstep_server::serve(listener, router, limits, Connections::default(), future::pending());
+    let unused = async {
+        match &local {
+            Some(local) => local.unused(linger).await,
+            None => future::pending().await,
+        }
+    };
+    let mut last_user = None;
     let served = tokio::select! {
         () = serve_local => Ok(()),
         served = serve_metrics(scraped, gather, healthy) => served,
         () = shutdown => Ok(()),
+        held = unused => {
+            last_user = held;
+            Ok(())
+        }
     };
     // In the order of the data flow: the uplink still tries to send the sampler's last samples.
     let due = Instant::now() + SHUTDOWN_MAX;
@@ -174,8 +204,10 @@ pub async fn run(
     if !sampler.finish(due) {
         hanging.push("the sampler".to_owned());
     }
-    if uplink.finish(due) && hanging.is_empty() {
-        if !sync(spool, due)? {
+    if uplink.is_none_or(|uplink| uplink.finish(due)) && hanging.is_empty() {
+        if let Some(spool) = spool
+            && !sync(spool, due)?
+        {
             hanging.push("the disk of the spool".to_owned());
         }
     } else {
@@ -184,6 +216,8 @@ pub async fn run(
     let hangs =
         |state: SourceState| Some(format!("the {} source for {:.0} s", state.source, state.hangs_for_s?));
     hanging.extend(sources.states().into_iter().filter_map(hangs));
+    // Only now may another process take this one's place.
+    drop((local, last_user));
     served?;
     if hanging.is_empty() { Ok(()) } else { Err(AgentError::Hanging(hanging.join(", "))) }
 }
@@ -213,7 +247,7 @@ async fn serve_metrics(listener: Option<TcpListener>, gather: Gather, healthy: H
 
 /// Samples at a fixed rate. If a sample takes longer than the interval, the samples due meanwhile are skipped
 /// and counted.
-fn sample(config: &Config, shared: &Shared, spool: &Mutex<Spool>, stop: &Receiver<()>) {
+fn sample(config: &Config, shared: &Shared, spool: Option<&Mutex<Spool>>, stop: &Receiver<()>) {
     let mut sampler = match config.demo_seed {
         Some(seed) => Sampler::for_synthetic(seed, Instant::now()),
         None => match Sampler::for_machine(shared.sources.clone()) {
@@ -236,7 +270,9 @@ fn sample(config: &Config, shared: &Shared, spool: &Mutex<Spool>, stop: &Receive
             ended.for_each(|pid| lock(&shared.watch).remove(pid));
             sample
         };
-        if let Err(error) = lock(spool).append(&sample) {
+        if let Some(spool) = spool
+            && let Err(error) = lock(spool).append(&sample)
+        {
             tracing::error!(%error, "failed to write a sample to the spool; it is lost");
         }
         due += config.interval;

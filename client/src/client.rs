@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use evenstep_protocol::{
-    AllocateRequest, AllocateResponse, JobId, JobSpec, JoinRequest, JoinResponse, Problem, WorkerId,
+    AllocateRequest, AllocateResponse, JobId, JobSpec, JoinRequest, JoinResponse, OomReport, OomResponse,
+    Problem, WorkerId,
 };
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -55,6 +56,11 @@ impl Client {
         &self.job_id
     }
 
+    /// Replaces the list of servers, also in clones.
+    pub fn set_servers(&self, servers: &Servers) {
+        self.transport.set_servers(servers);
+    }
+
     /// Returns the time limits and bounds.
     pub fn config(&self) -> &ClientConfig {
         &self.config
@@ -92,10 +98,18 @@ impl Client {
     /// # Errors
     /// The predictor does not respond or rejects the request.
     pub fn leave(&self, worker: &WorkerId) -> Result<JoinResponse, Error> {
-        // The slash is the only character of a worker id with a meaning in a path.
-        let path = format!("/v1/jobs/{}/workers/{}", self.job_id, worker.as_str().replace('/', "%2F"));
-        let left = self.send(&Method::DELETE, &path, None).map(|timed| timed.response);
+        let left = self.send(&Method::DELETE, &self.worker_path(worker), None).map(|timed| timed.response);
         left.map_err(|kind| kind.in_operation(Operation::Leave(worker.clone())))
+    }
+
+    /// Reports that a worker ran out of memory. From then on its batches are smaller than that.
+    ///
+    /// # Errors
+    /// The predictor does not respond or rejects the request.
+    pub fn report_oom(&self, worker: &WorkerId, report: &OomReport) -> Result<OomResponse, Error> {
+        let path = format!("{}/oom", self.worker_path(worker));
+        let reported = self.send_json(&Method::POST, &path, report).map(|timed| timed.response);
+        reported.map_err(|kind| kind.in_operation(Operation::ReportOom(worker.clone())))
     }
 
     /// Requests the allocation of an iteration and delivers reports of earlier ones.
@@ -105,6 +119,11 @@ impl Client {
     pub fn allocate(&self, request: &AllocateRequest) -> Result<Timed<AllocateResponse>, Error> {
         let allocated = self.send_json(&Method::POST, "/allocate", request);
         allocated.map_err(|kind| kind.in_operation(Operation::Allocate(request.iteration)))
+    }
+
+    fn worker_path(&self, worker: &WorkerId) -> String {
+        // The slash is the only character of a worker id with a meaning in a path.
+        format!("/v1/jobs/{}/workers/{}", self.job_id, worker.as_str().replace('/', "%2F"))
     }
 
     fn send_json<T: DeserializeOwned>(

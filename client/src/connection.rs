@@ -3,14 +3,15 @@
 
 use std::time::{Duration, Instant};
 
-use evenstep_protocol::AllocateResponse;
+use evenstep_protocol::{AllocateResponse, WorkerReport};
 
 use crate::backlog::Backlog;
 use crate::backoff::Backoff;
+use crate::builder::ConnectionBuilder;
 use crate::client::Timed;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::event::{Event, EventHandler};
-use crate::recovery::{Attempted, BackgroundRecovery, Recovery};
+use crate::recovery::{Attempted, BackgroundRecovery, FindServers, Recovery};
 use crate::registration::Registration;
 use crate::shares::Requested;
 
@@ -41,16 +42,6 @@ pub enum Reconnect {
     Caller,
 }
 
-/// Options of a connection that is not open yet.
-#[derive(Debug)]
-pub struct ConnectionBuilder {
-    registration: Registration,
-    backlog: Backlog,
-    reconnect: Reconnect,
-    backoff: Backoff,
-    events: EventHandler,
-}
-
 /// The connection of a run.
 #[derive(Debug)]
 pub struct Connection {
@@ -62,8 +53,12 @@ pub struct Connection {
     rejections: u64,
     reconnect: Reconnect,
     backoff: Backoff,
+    find_servers: FindServers,
     events: EventHandler,
 }
+
+/// A rejected request: the error, and the reports in the request by iteration.
+type Rejection = (Error, Vec<Vec<WorkerReport>>);
 
 #[derive(Debug)]
 enum State {
@@ -81,77 +76,28 @@ enum State {
     GivenUp,
 }
 
-impl ConnectionBuilder {
-    /// Sets the queue of reports, to share it with the code that fills it. Default: an empty queue.
-    #[must_use]
-    pub fn backlog(mut self, backlog: Backlog) -> Self {
-        self.backlog = backlog;
-        self
-    }
-
-    /// Sets how a lost connection is restored. Default: by a thread.
-    #[must_use]
-    pub fn reconnect(mut self, reconnect: Reconnect) -> Self {
-        self.reconnect = reconnect;
-        self
-    }
-
-    /// Sets the pauses between attempts to restore the connection. Default: 100 ms, doubled up to 2 s.
-    #[must_use]
-    pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.backoff = backoff;
-        self
-    }
-
-    /// Sets the handler of events, which is called on the thread that uses the connection. Default: none.
-    #[must_use]
-    pub fn on_event(mut self, handle: impl Fn(&Event) + Send + Sync + 'static) -> Self {
-        self.events = EventHandler::new(handle);
-        self
-    }
-
-    /// Registers the run. If the predictor is unreachable, the connection opens nevertheless and is restored
-    /// later.
-    ///
-    /// # Errors
-    /// The predictor rejects this run, or the job id belongs to another run.
-    pub fn open(self) -> Result<Connection, Error> {
-        let registered = self.registration.register().and_then(|joined| {
-            self.registration.check_first(&joined)?;
-            Ok(joined.generation)
-        });
-        let mut connection = self.unregistered(false);
-        match registered {
-            Ok(generation) => connection.set_connected(generation),
-            Err(error @ Error { kind: ErrorKind::Unreachable(_), .. }) => {
-                connection.events.handle(&Event::Unreachable(error));
-                connection.disconnect();
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(connection)
-    }
-
-    /// Registers a changed set of workers of a run that the predictor has accepted before. Returns at once:
-    /// the connection is restored as after an outage.
-    pub fn reopen(self) -> Connection {
-        let mut connection = self.unregistered(true);
-        connection.disconnect();
-        connection
-    }
-
-    fn unregistered(self, registered: bool) -> Connection {
-        let Self { registration, backlog, reconnect, backoff, events } = self;
-        let (state, rejections) = (State::GivenUp, 0);
-        Connection { registration, backlog, state, registered, rejections, reconnect, backoff, events }
-    }
-}
-
 impl Connection {
     /// Returns a builder of a connection for this run.
     pub fn builder(registration: Registration) -> ConnectionBuilder {
-        let (backlog, reconnect, backoff, events) = Default::default();
-        ConnectionBuilder { registration, backlog, reconnect, backoff, events }
+        ConnectionBuilder::new(registration)
+    }
+
+    /// Creates the connection of a run that is not registered yet. `registered` tells whether the predictor has
+    /// accepted the run before.
+    pub(crate) fn new(builder: ConnectionBuilder, registered: bool) -> Self {
+        let ConnectionBuilder { registration, backlog, reconnect, backoff, find_servers, events } = builder;
+        let (state, rejections) = (State::GivenUp, 0);
+        Self {
+            registration,
+            backlog,
+            state,
+            registered,
+            rejections,
+            reconnect,
+            backoff,
+            find_servers,
+            events,
+        }
     }
 
     /// Returns the queue of reports.
@@ -176,7 +122,45 @@ impl Connection {
         global_batch: u64,
         check: impl FnOnce(&AllocateResponse, &Requested<'_>) -> Result<Option<T>, String>,
     ) -> Option<Allocated<T>> {
-        let generation = self.generation()?;
+        self.attempt(iteration, global_batch, check).unwrap_or_else(|(error, taken)| {
+            self.rejections += 1;
+            let infeasible = matches!(error.kind, ErrorKind::Infeasible(_));
+            match (infeasible, self.rejections < REJECTIONS_MAX) {
+                // The predictor has stored the reports.
+                (true, _) => {}
+                (false, true) => self.backlog.put_back(taken),
+                (false, false) => self.backlog.count_lost(taken.iter().map(Vec::len).sum()),
+            }
+            if self.rejections % REJECTIONS_PER_EVENT == 1 {
+                self.events.handle(&Event::Rejected { error, in_a_row: self.rejections });
+            }
+            None
+        })
+    }
+
+    /// Requests an allocation before the run starts, when a rejection can still end it. Otherwise like
+    /// [`Connection::request`].
+    ///
+    /// # Errors
+    /// The predictor rejects the request: the job options or the workers break a rule.
+    pub fn request_first<T>(
+        &mut self,
+        iteration: u64,
+        global_batch: u64,
+        check: impl FnOnce(&AllocateResponse, &Requested<'_>) -> Result<Option<T>, String>,
+    ) -> Result<Option<Allocated<T>>, Error> {
+        self.attempt(iteration, global_batch, check).map_err(|(error, _)| error)
+    }
+
+    /// Makes a request. A rejection is an error, with the reports of the request; after any other failure, the
+    /// connection is lost.
+    fn attempt<T>(
+        &mut self,
+        iteration: u64,
+        global_batch: u64,
+        check: impl FnOnce(&AllocateResponse, &Requested<'_>) -> Result<Option<T>, String>,
+    ) -> Result<Option<Allocated<T>>, Rejection> {
+        let Some(generation) = self.generation() else { return Ok(None) };
         let taken = self.backlog.take(iteration);
         let request = self.registration.request(generation, iteration, Some(global_batch), &taken);
         let allocated = self.registration.client().allocate(&request).and_then(|timed| {
@@ -194,24 +178,12 @@ impl Connection {
         let error = match allocated {
             Ok(allocated) => {
                 self.rejections = 0;
-                return allocated;
+                return Ok(allocated);
             }
             Err(error) => error,
         };
         match error.kind {
-            ErrorKind::Rejected(_) | ErrorKind::Infeasible(_) => {
-                self.rejections += 1;
-                if let ErrorKind::Rejected(_) = error.kind {
-                    if self.rejections < REJECTIONS_MAX {
-                        self.backlog.put_back(taken);
-                    } else {
-                        self.backlog.count_lost(request.reports.len());
-                    }
-                }
-                if self.rejections % REJECTIONS_PER_EVENT == 1 {
-                    self.events.handle(&Event::Rejected { error, in_a_row: self.rejections });
-                }
-            }
+            ErrorKind::Rejected(_) | ErrorKind::Infeasible(_) => return Err((error, taken)),
             // The predictor has accepted the reports; only the response is invalid. Registering again removes
             // foreign workers.
             ErrorKind::InvalidResponse(_) => self.lose(error),
@@ -220,7 +192,7 @@ impl Connection {
                 self.lose(error);
             }
         }
-        None
+        Ok(None)
     }
 
     /// Makes one attempt to restore a lost connection, if [`Reconnect::Caller`] is set and the pause since
@@ -284,7 +256,12 @@ impl Connection {
         }
     }
 
-    fn set_connected(&mut self, generation: u64) {
+    pub(crate) fn start_unreachable(&mut self, error: Error) {
+        self.events.handle(&Event::Unreachable(error));
+        self.disconnect();
+    }
+
+    pub(crate) fn set_connected(&mut self, generation: u64) {
         self.registered = true;
         self.state = State::Connected { generation };
     }
@@ -306,12 +283,13 @@ impl Connection {
         self.disconnect();
     }
 
-    fn disconnect(&mut self) {
+    pub(crate) fn disconnect(&mut self) {
         let recovery = Recovery {
             registration: self.registration.clone(),
             backlog: self.backlog.clone(),
             registered: self.registered,
             backoff: self.backoff,
+            find_servers: self.find_servers.clone(),
         };
         self.state = match self.reconnect {
             Reconnect::Background => State::Background(BackgroundRecovery::start(recovery)),

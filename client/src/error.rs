@@ -23,6 +23,8 @@ pub enum Operation {
     Join(WorkerId),
     /// Removing a worker.
     Leave(WorkerId),
+    /// Reporting that a worker ran out of memory.
+    ReportOom(WorkerId),
     /// Requesting the allocation of an iteration.
     Allocate(u64),
 }
@@ -33,6 +35,7 @@ impl fmt::Display for Operation {
             Self::RegisterJob(job) => write!(f, "registering job {job}"),
             Self::Join(worker) => write!(f, "joining worker {worker}"),
             Self::Leave(worker) => write!(f, "removing worker {worker}"),
+            Self::ReportOom(worker) => write!(f, "reporting that worker {worker} ran out of memory"),
             Self::Allocate(iteration) => write!(f, "requesting the allocation of iteration {iteration}"),
         }
     }
@@ -56,6 +59,9 @@ pub enum ErrorKind {
     /// No allocation fits the bounds of the workers. The predictor has stored the reports of the request.
     #[error("the predictor cannot allocate: {0}")]
     Infeasible(String),
+    /// The job still lists a worker from before a restart of the run. It leaves when its lease expires.
+    #[error("{0}")]
+    FormerWorker(String),
     /// The job id belongs to another run.
     #[error("{0}")]
     JobInUse(String),

@@ -13,12 +13,15 @@ pub const REDIRECTS_MAX: usize = 3;
 /// each once. A redirect (status 307) to another server is followed. A server that responds is tried first
 /// from then on.
 ///
-/// Clones share the server that responded last.
+/// Clones share the list and the server that responded last.
 #[derive(Debug, Clone)]
-pub struct Failover {
+pub struct Failover(Arc<Mutex<Known>>);
+
+#[derive(Debug)]
+struct Known {
     servers: Servers,
     /// The server that responded last: a server of the list, or one that a server of the list redirected to.
-    latest: Arc<Mutex<Option<String>>>,
+    latest: Option<String>,
 }
 
 /// An attempt at one server.
@@ -68,7 +71,15 @@ impl<E: fmt::Display> fmt::Display for AllUnreachable<E> {
 impl Failover {
     /// Creates a failover that starts with the first server of the list.
     pub fn new(servers: Servers) -> Self {
-        Self { servers, latest: Arc::default() }
+        Self(Arc::new(Mutex::new(Known { servers, latest: None })))
+    }
+
+    /// Replaces the list. A server that is not in the new list is not tried any more.
+    pub fn replace(&self, servers: Servers) {
+        let mut known = self.known();
+        let is_listed = |server: &String| servers.urls().contains(server);
+        known.latest = known.latest.take().filter(is_listed);
+        known.servers = servers;
     }
 
     /// Calls `send` with one server after the other until one responds to a request for `path` (with its
@@ -90,7 +101,7 @@ impl Failover {
         while let Some(server) = waiting.pop_front() {
             let reason = match send(Attempt { server: &server, remaining: waiting.len() }) {
                 Outcome::Responded(response) => {
-                    *self.latest() = Some(server);
+                    self.known().latest = Some(server);
                     return Ok(response);
                 }
                 Outcome::Unreachable(reason) => reason,
@@ -127,17 +138,19 @@ impl Failover {
 
     /// Returns the server that is tried first.
     pub fn first(&self) -> String {
-        self.latest().clone().unwrap_or_else(|| self.servers.urls()[0].clone())
+        let known = self.known();
+        known.latest.clone().unwrap_or_else(|| known.servers.urls()[0].clone())
     }
 
     /// Returns the server that responded last, then the rest of the list in order, starting after that
     /// server.
     fn order(&self) -> VecDeque<String> {
-        let mut order: VecDeque<String> = self.servers.urls().iter().cloned().collect();
-        if let Some(latest) = self.latest().clone() {
-            match order.iter().position(|server| *server == latest) {
+        let known = self.known();
+        let mut order: VecDeque<String> = known.servers.urls().iter().cloned().collect();
+        if let Some(latest) = &known.latest {
+            match order.iter().position(|server| server == latest) {
                 Some(at) => order.rotate_left(at),
-                None => order.push_front(latest),
+                None => order.push_front(latest.clone()),
             }
         }
         order
@@ -145,15 +158,17 @@ impl Failover {
 
     /// Forgets a server outside the list that does not respond.
     fn forget(&self, server: &str) {
-        let mut latest = self.latest();
-        if latest.as_deref() == Some(server) && !self.servers.urls().iter().any(|listed| listed == server) {
-            *latest = None;
+        let mut known = self.known();
+        if known.latest.as_deref() == Some(server)
+            && !known.servers.urls().iter().any(|listed| listed == server)
+        {
+            known.latest = None;
         }
     }
 
-    fn latest(&self) -> MutexGuard<'_, Option<String>> {
-        // The value is replaced as a whole, so a panic of another thread leaves it valid.
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // Every change leaves the value valid, so a panic of another thread does no harm.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ureq::http::header::{self, HeaderName};
+use ureq::http::header;
 use ureq::http::{self, StatusCode};
 use ureq::{Agent, AsSendBody, Body};
 
@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::failover::{AllUnreachable, Attempt, Failover, Outcome};
 use crate::servers::Servers;
 
-pub use ureq::http::{HeaderMap, Method};
+pub use ureq::http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 /// Connections to the predictors of one list. Clones share the connections and the server that responded
 /// last.
@@ -88,6 +88,8 @@ impl Transport {
         let agent = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
+            // Predictors and agents are in the cluster or on this machine; proxies of the environment are for others.
+            .proxy(None)
             .user_agent(config.user_agent)
             .build();
         Self { agent: agent.into(), failover: Failover::new(servers.clone()), config }
@@ -96,6 +98,11 @@ impl Transport {
     /// Returns the base URL of the server that is tried first.
     pub fn first_server(&self) -> String {
         self.failover.first()
+    }
+
+    /// Replaces the list of servers, also in clones.
+    pub fn set_servers(&self, servers: &Servers) {
+        self.failover.replace(servers.clone());
     }
 
     /// Sends a request to one server after the other until `judge` accepts a response. The last server may

@@ -2,6 +2,7 @@
 
 pub mod backlog;
 mod backoff;
+mod builder;
 mod client;
 mod clock;
 mod config;
@@ -18,10 +19,11 @@ mod shares;
 
 pub use backlog::{Backlog, BacklogLimits};
 pub use backoff::Backoff;
+pub use builder::ConnectionBuilder;
 pub use client::{Client, Timed};
 pub use clock::{Clock, SystemClock};
 pub use config::ClientConfig;
-pub use connection::{Allocated, Connection, ConnectionBuilder, Reconnect};
+pub use connection::{Allocated, Connection, Reconnect};
 pub use error::{Error, ErrorKind, Operation};
 pub use event::Event;
 pub use prefetch::Prefetcher;

@@ -38,7 +38,9 @@ impl<T: Send + 'static> Prefetcher<T> {
         let waiting = Arc::clone(&wanted);
         let thread = thread::spawn(move || {
             for () in woken {
-                if let Some((iteration, global_batch)) = lock(&waiting).take()
+                // The lock is released before the request, so that callers never wait for it.
+                let next = lock(&waiting).take();
+                if let Some((iteration, global_batch)) = next
                     && let Some(allocated) = connection.request(iteration, global_batch, &check)
                     && sender.send(allocated).is_err()
                 {

@@ -1,5 +1,7 @@
 //! Restoring the connection to an unreachable predictor.
 
+use std::fmt;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread;
 use std::time::Duration;
@@ -8,6 +10,7 @@ use crate::backlog::Backlog;
 use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::registration::Registration;
+use crate::servers::Servers;
 
 /// State of an attempt to register a run again.
 #[derive(Debug)]
@@ -17,6 +20,29 @@ pub(crate) struct Recovery {
     /// Whether the predictor has accepted this run before. The job's past then belongs to this run.
     pub(crate) registered: bool,
     pub(crate) backoff: Backoff,
+    pub(crate) find_servers: FindServers,
+}
+
+/// Looks for servers before each attempt; `None` keeps the current ones.
+#[derive(Clone)]
+pub(crate) struct FindServers(Arc<dyn Fn() -> Option<Servers> + Send + Sync>);
+
+impl FindServers {
+    pub(crate) fn new(find: impl Fn() -> Option<Servers> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(find))
+    }
+}
+
+impl Default for FindServers {
+    fn default() -> Self {
+        Self::new(|| None)
+    }
+}
+
+impl fmt::Debug for FindServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FindServers")
+    }
 }
 
 /// The outcome of an attempt.
@@ -33,6 +59,9 @@ pub(crate) enum Attempted {
 impl Recovery {
     /// Registers the run and delivers late reports.
     pub(crate) fn attempt(&mut self) -> Attempted {
+        if let Some(servers) = (self.find_servers.0)() {
+            self.registration.client().set_servers(&servers);
+        }
         let outcome = self.registration.register().and_then(|joined| {
             if !self.registered {
                 self.registration.check_first(&joined)?;

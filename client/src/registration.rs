@@ -30,6 +30,9 @@ pub struct RunStart {
     /// Whether the run continues an earlier one. A resumed run may request iterations that were allocated
     /// before, and gets the same allocations.
     pub resumed: bool,
+    /// Whether a launcher restarted the processes of this run. It may then have no checkpoint to resume from, and the
+    /// job may list workers that have died.
+    pub restarted: bool,
 }
 
 impl Registration {
@@ -103,6 +106,11 @@ impl Registration {
             joined = self.client.leave(gone)?;
         }
         if let Some(other) = joined.workers.iter().find(|worker| !self.workers.contains(worker)) {
+            if self.start.restarted {
+                return Err(failed(ErrorKind::FormerWorker(format!(
+                    "the job still has worker {other} from before the restart, until its lease expires"
+                ))));
+            }
             return Err(failed(ErrorKind::JobInUse(format!(
                 "the job has another live worker, {other}; use a new job id, or wait until its lease expires"
             ))));
@@ -115,14 +123,14 @@ impl Registration {
     /// # Errors
     /// The job has an allocation past the iteration that this run starts with.
     pub fn check_first(&self, joined: &JoinResponse) -> Result<(), Error> {
-        if self.start.resumed || joined.next_iteration <= self.start.iteration {
+        let RunStart { iteration, resumed, restarted } = self.start;
+        if resumed || restarted || joined.next_iteration <= iteration {
             return Ok(());
         }
         let kind = ErrorKind::JobInUse(format!(
-            "the job already has allocations up to iteration {}, but this run starts with {}; resume that run, or use a new \
-             job id",
+            "the job already has allocations up to iteration {}, but this run starts with {iteration}: a job id identifies \
+             one run; resume that run, or use a new job id",
             joined.next_iteration.saturating_sub(1),
-            self.start.iteration
         ));
         Err(kind.in_operation(Operation::RegisterJob(self.client.job_id().clone())))
     }

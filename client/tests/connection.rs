@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use evenstep_client::{
-    Client, ClientConfig, Clock, Connection, ConnectionBuilder, Event, Prefetcher, Reconnect, Registration,
-    shares,
+    Client, ClientConfig, Clock, Connection, ConnectionBuilder, ErrorKind, Event, Prefetcher, Reconnect,
+    Registration, RunStart, shares,
 };
 use evenstep_protocol::{JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
 use serde_json::json;
@@ -48,17 +48,20 @@ impl Run {
         Self { server: Scripted::start(script), clock, events: Arc::default() }
     }
 
-    /// Returns a builder of a connection of one worker that starts no thread.
-    fn builder(&self) -> ConnectionBuilder {
+    fn registration(&self) -> Registration {
         let config = ClientConfig {
             request_timeout: Duration::from_secs(60),
             clock: self.clock.clone(),
             ..ClientConfig::default()
         };
         let client = Client::new(&self.server.url.parse().unwrap(), JobId::new("job").unwrap(), config);
-        let registration = Registration::new(client, JobSpec::new(8), vec![JoinRequest::new(worker())]);
+        Registration::new(client, JobSpec::new(8), vec![JoinRequest::new(worker())])
+    }
+
+    /// Returns a builder of a connection of one worker that starts no thread.
+    fn builder(&self) -> ConnectionBuilder {
         let events = Arc::clone(&self.events);
-        Connection::builder(registration)
+        Connection::builder(self.registration())
             .reconnect(Reconnect::Caller)
             .on_event(move |event| events.lock().unwrap().push(event.clone()))
     }
@@ -188,6 +191,57 @@ fn a_job_of_another_run_is_not_reused() {
     let run = Run::new([responds(), joined(1, &["node/0", "other/0"])]);
     let error = run.builder().open().unwrap_err().to_string();
     assert!(error.starts_with("registering job job failed: ") && error.contains("other/0"), "{error}");
+}
+
+#[test]
+fn a_rejection_of_the_first_request_ends_the_run() {
+    let run = Run::new([responds(), joined(1, &["node/0"]), rejects(422, "infeasible")]);
+    let mut connection = run.builder().open().unwrap();
+    let error = connection.request_first(0, 8, shares).unwrap_err();
+    assert!(matches!(error.kind, ErrorKind::Infeasible(_)), "{error}");
+    assert_eq!(run.events(), []);
+
+    let run = Run::new([responds(), joined(1, &["node/0"]), rejects(503, "draining")]);
+    let mut connection = run.builder().open().unwrap();
+    assert_eq!(connection.request_first(0, 8, shares), Ok(None), "training starts without an allocation");
+    assert!(matches!(run.events()[..], [Event::Disconnected(_)]));
+}
+
+#[test]
+fn a_restarted_run_waits_for_the_leases_of_workers_that_died() {
+    let others = joined(1, &["node/0", "node/9"]);
+    let run = Run::new([responds(), others, responds(), joined(2, &["node/0"])]);
+    let start = RunStart { restarted: true, ..RunStart::default() };
+    let builder = Connection::builder(run.registration().starting_at(start)).reconnect(Reconnect::Caller);
+    let mut connection = builder.open().unwrap();
+    assert!(!connection.is_connected(), "node/9 is still listed");
+    assert_eq!(connection.reconnect(), None);
+    assert!(connection.is_connected());
+}
+
+#[test]
+fn a_restarted_run_keeps_the_allocations_of_its_job() {
+    let with_past = json(&json!({
+        "job_id": "job", "worker": "node/0", "generation": 1, "workers": ["node/0"], "next_iteration": 9
+    }));
+    for (restarted, is_accepted) in [(true, true), (false, false)] {
+        let run = Run::new([responds(), with_past.clone()]);
+        let start = RunStart { restarted, ..RunStart::default() };
+        let opened = Connection::builder(run.registration().starting_at(start)).open();
+        assert_eq!(opened.is_ok(), is_accepted, "{opened:?}");
+    }
+}
+
+#[test]
+fn a_predictor_that_starts_again_at_another_address_is_found() {
+    let (run, moved) =
+        (Run::new([rejects(503, "draining")]), Scripted::start([responds(), joined(3, &["node/0"])]));
+    let found = moved.url.parse().ok();
+    let mut connection = run.builder().find_servers(move || found.clone()).open().unwrap();
+    assert_eq!((run.server.heard().len(), moved.heard().len()), (1, 0));
+    assert_eq!(connection.reconnect(), None);
+    assert_eq!((run.server.heard().len(), moved.heard().len()), (0, 2));
+    assert!(matches!(run.events()[..], [Event::Unreachable(_), Event::Reconnected { generation: 3 }]));
 }
 
 #[test]

@@ -69,6 +69,24 @@ fn a_hanging_server_leaves_time_for_the_next() {
     assert_eq!((a.heard().len(), b.heard().len()), (1, 1));
 }
 
+#[test]
+fn a_response_that_stops_midway_is_unreachable_after_the_time_limit() {
+    let stops = Action::StopsAfter("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{");
+    let server = Scripted::start([stops]);
+    let error = register(&client(&[&server.url], Duration::from_millis(200))).unwrap_err();
+    assert!(matches!(&error.kind, ErrorKind::Unreachable(_)), "{error}");
+}
+
+#[test]
+fn a_response_longer_than_the_limit_is_invalid() {
+    let server = Scripted::start([Action::Answers(200, String::new(), format!("\"{}\"", "x".repeat(98)))]);
+    let config = |response_bytes_max| ClientConfig { response_bytes_max, ..ClientConfig::default() };
+    let client = |limit| Client::new(&server.url.parse().unwrap(), JobId::new("job").unwrap(), config(limit));
+    assert_eq!(register(&client(100)), Ok(()));
+    let error = register(&client(99)).unwrap_err();
+    assert!(matches!(&error.kind, ErrorKind::InvalidResponse(_)), "{error}");
+}
+
 /// Every other server would send the same response about the job.
 #[test]
 fn a_response_is_a_valid_allocation() {

@@ -15,8 +15,9 @@ IN_TIME = "$__timeFilter(at)"
 TIME = "$__timeGroupAlias(at, $__interval)"
 SHARES = "CROSS JOIN LATERAL json_array_elements(answer::json -> 'allocations') AS share"
 DECISION = "answer::json -> 'decision'"
-# If empty, the latest reported iteration.
-ITERATION = f"coalesce(nullif(${{iteration:sqlstring}}, '')::bigint, (SELECT max(iteration) FROM report WHERE {JOB}))"
+# If empty, the latest reported iteration with a decision: workers keep their shares if the predictor does not respond in time.
+LATEST = f"SELECT max(iteration) FROM allocation WHERE {JOB} AND iteration <= (SELECT max(iteration) FROM report WHERE {JOB})"
+ITERATION = f"coalesce(nullif(${{iteration:sqlstring}}, '')::bigint, ({LATEST}))"
 
 
 def glance():

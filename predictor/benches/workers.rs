@@ -2,7 +2,8 @@
 //! next one is planned. A cost that grows faster than the number of workers shows in the last column.
 //!
 //! `cargo bench -p evenstep-predictor --bench workers [-- WORKERS ..]` prints microseconds per iteration and
-//! worker. With `state`, it only measures the state of a job, and with `http` only the service.
+//! worker. With `state`, it only measures the state of a job, and with `http` only the service. `RAYON_NUM_THREADS`
+//! limits the cores that learn.
 
 #![allow(
     clippy::print_stdout,
@@ -38,7 +39,7 @@ fn main() {
     let workers = if asked.is_empty() { WORKERS.to_vec() } else { asked };
     let only = |what: &str| arguments.iter().any(|given| given == what);
     println!("{ROUNDS} iterations after {WARM_UP}; median, ms per iteration and us per worker");
-    println!("state: CPU time; service: wall time, with client and store");
+    println!("wall time on {} cores; the service with client and store", rayon::current_num_threads());
     if !only("http") {
         println!(
             "{:<10}{:>12}{:>12}{:>12}{:>12}{:>12}",
@@ -118,12 +119,12 @@ fn state(workers: usize) {
         let reports = if iteration == 0 { Vec::new() } else { reports(workers, iteration - 1) };
         let request = AllocateRequest::new(job.clone(), workers as u64, iteration);
         let marks = [
-            cpu_ms(|| {
+            timed(|| {
                 assert!(reports.iter().all(|report| state.members.knows(&report.worker)));
                 reports.iter().for_each(|report| state.members.renew(&report.worker, iteration as i64));
             }),
-            cpu_ms(|| drop(state.observe(&reports))),
-            cpu_ms(|| {
+            timed(|| drop(state.observe(&reports))),
+            timed(|| {
                 let decided = state.decide(&request).expect("no bounds");
                 state.apply(decided);
             }),
@@ -188,17 +189,7 @@ fn resident_mib() -> f64 {
     kib / 1024.0
 }
 
-/// CPU time of this thread, in milliseconds: other programs on the same cores do not change it.
-fn cpu_ms(what: impl FnOnce()) -> f64 {
-    let now_ns = || -> f64 {
-        let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
-        stat.split(' ').next().and_then(|ns| ns.parse().ok()).expect("nanoseconds")
-    };
-    let started = now_ns();
-    what();
-    (now_ns() - started) / 1e6
-}
-
+/// Wall time, in milliseconds.
 fn timed(what: impl FnOnce()) -> f64 {
     let started = Instant::now();
     what();

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use evenstep_observability::otlp::Otlp;
+use evenstep_server::local::Local;
 use evenstep_server::{Connections, Limits};
 use evenstep_store::{Address, Sharing, Store};
 use tokio::net::TcpListener;
@@ -48,6 +49,7 @@ pub struct App {
     operator: Option<Token>,
     otlp: Option<Otlp>,
     reports: Option<Arc<Path>>,
+    local: Option<(Local, Duration)>,
 }
 
 impl App {
@@ -64,9 +66,14 @@ impl App {
         if let Some(folder) = config.reports.as_ref().filter(|folder| !folder.is_dir()) {
             anyhow::bail!("reports: {}: no such folder; create it or change --reports", folder.display());
         }
+        let local =
+            config.local.as_ref().map(|folder| Local::enter(folder, "predictor", env!("CARGO_PKG_VERSION")));
+        let mut local = local.transpose().context("local")?;
         // Bound before the store is opened: a bound address proves that an earlier process no longer serves,
         // so this one can take over.
-        let listener = evenstep_server::bind(config.listen);
+        let known = local.as_ref().filter(|_| config.listen.port() == 0).and_then(Local::previous);
+        let listener = known.and_then(|address| evenstep_server::bind(address).ok());
+        let listener = listener.map_or_else(|| evenstep_server::bind(config.listen), Ok);
         let listener = listener.with_context(|| format!("listening on {}", config.listen))?;
         let address = listener.local_addr()?;
         if config.url.is_none() && matches!(place, Address::Postgres(_)) && address.ip().is_unspecified() {
@@ -79,6 +86,9 @@ impl App {
         let sharing = Sharing { url, lease, clock: clock.clone() };
         let store = Store::open(&place, Some(sharing)).await;
         let (store, writer) = store.with_context(|| format!("store {place}"))?;
+        if let Some(local) = &mut local {
+            local.announce(address).with_context(|| format!("local {:?}", config.local))?;
+        }
         tracing::info!(%address, store = %place, version = env!("CARGO_PKG_VERSION"), "listening");
         Ok(Self {
             listener,
@@ -92,6 +102,7 @@ impl App {
             operator: config.operator_token.as_ref().map(|token| Token::new(token.reveal())),
             otlp: None,
             reports: config.reports.as_deref().map(Arc::from),
+            local: local.map(|local| (local, Duration::from_secs(config.linger_s))),
         })
     }
 
@@ -152,12 +163,25 @@ impl App {
         let lease = tokio::spawn(async move { lease.keep_lease().await });
         let refits = tokio::spawn(refit(self.jobs.clone(), self.refit_interval, pool));
         let leaving = self.jobs.clone();
-        let stopping = async move {
-            stop.await;
+        let local = self.local;
+        let unused = async {
+            match &local {
+                Some((local, linger)) => local.unused(*linger).await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut last_user = None;
+        let stopping = async {
+            tokio::select! {
+                () = stop => {}
+                held = unused => last_user = held,
+            }
             tracing::info!("stopping: finishing requests in flight");
             drain.send_replace(true);
             // Before anything else, so that other predictors serve the jobs while this one shuts down.
             leaving.resign().await;
+            // The writer ends with the last registry.
+            drop(leaving);
         };
         evenstep_server::serve(self.listener, router(api), Limits::of_process(), connections, stopping).await;
         for task in [leases, refits, retention, lease] {
@@ -173,6 +197,8 @@ impl App {
         if tokio::time::timeout(CLOSE_TIMEOUT, self.writer).await.is_err() {
             tracing::warn!("the store did not close in time; all allocations that were returned are durable");
         }
+        // Only now may another process take this one's place.
+        drop((local, last_user));
         Ok(())
     }
 }

@@ -67,6 +67,12 @@ pub struct Config {
     /// OTLP (HTTP) collector for spans and metrics. Default: none.
     #[serde(deserialize_with = "web_address")]
     pub otlp: Option<String>,
+    /// Folder of a predictor that runs for the processes of one user, see [`evenstep_server::local`]. With port 0, it
+    /// listens on the port of its predecessor if that is free. Default: none.
+    pub local: Option<PathBuf>,
+    /// Seconds without users after which a local predictor ends. At least 1. Default 300.
+    #[serde(deserialize_with = "at_least_1")]
+    pub linger_s: u64,
 }
 
 /// Parses an address. The error names the value and the rule, which figment's own error does not.
@@ -166,6 +172,8 @@ impl Default for Config {
             log_format: LogFormat::Text,
             operator_token: None,
             otlp: None,
+            local: None,
+            linger_s: 300,
         }
     }
 }
@@ -251,11 +259,20 @@ pub struct Flags {
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otlp: Option<String>,
+    /// Folder in which processes of one user find this predictor, by the file predictor.json. It ends when no
+    /// process holds a lock on the file users any more [env: EVENSTEP_LOCAL] [default: none]
+    #[arg(long, value_name = "FOLDER")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local: Option<PathBuf>,
+    /// With --local: seconds without users before it ends [env: EVENSTEP_LINGER_S] [default: 300]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub linger_s: Option<u64>,
 }
 
 /// Environment variables of the predictor. Other programs of evenstep use other variables with the same
 /// prefix.
-const VARIABLES: [&str; 16] = [
+const VARIABLES: [&str; 18] = [
     "listen",
     "store",
     "url",
@@ -272,6 +289,8 @@ const VARIABLES: [&str; 16] = [
     "log_format",
     "operator_token",
     "otlp",
+    "local",
+    "linger_s",
 ];
 
 impl Config {

@@ -5,7 +5,7 @@
 //! - [`jobs`] holds the state of each job in memory and calls the pure core.
 //! - `evenstep_store` makes changes durable before a response is sent.
 //!
-//! [`top`] shows running jobs in a terminal. `evenstep-burst` computes burst-parallel plans, `evenstep-lab`
+//! [`top`] shows running jobs in a terminal, [`report`] summarizes a job. `evenstep-burst` computes burst-parallel plans, `evenstep-lab`
 //! runs backtests and simulations.
 //!
 //! Invariants:
@@ -23,6 +23,8 @@ pub mod jobs;
 
 mod long;
 
+mod summary;
+
 pub mod retention;
 
 pub mod app;
@@ -32,3 +34,5 @@ pub mod clock;
 pub mod metrics;
 
 pub mod top;
+
+pub mod report;

@@ -14,7 +14,7 @@ use evenstep_observability::otlp::Otlp;
 use evenstep_predictor::app::App;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::{Config, Flags};
-use evenstep_predictor::top;
+use evenstep_predictor::{report, top};
 use evenstep_store::command as store;
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
@@ -36,16 +36,18 @@ enum Command {
     Plan(Box<plan::Args>),
     Store(store::Args),
     Top(top::Args),
+    Report(report::Args),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     match Cli::parse().command {
-        Command::Serve(flags) => start(&flags).map(|()| ExitCode::SUCCESS),
-        Command::Backtest(args) => offline(args.check(), || backtest::run(&args)),
-        Command::Simulate(args) => offline(args.check(), || simulate::run(&args)),
-        Command::Plan(args) => offline(args.check(), || plan::run(&args)),
-        Command::Store(args) => offline(args.check(), || store::run(&args, &model_readers())),
-        Command::Top(args) => offline(Ok(()), || top::run(&args)),
+        Command::Serve(flags) => finish(Ok(()), || start(&flags)),
+        Command::Backtest(args) => finish(args.check(), || backtest::run(&args)),
+        Command::Simulate(args) => finish(args.check(), || simulate::run(&args)),
+        Command::Plan(args) => finish(args.check(), || plan::run(&args)),
+        Command::Store(args) => finish(args.check(), || store::run(&args, &model_readers())),
+        Command::Top(args) => finish(Ok(()), || top::run(&args)),
+        Command::Report(args) => finish(Ok(()), || report::run(&args)),
     }
 }
 
@@ -61,11 +63,8 @@ fn model_readers() -> store::ModelReaders {
     }
 }
 
-/// Runs a command that needs no service. Reports wrong flags in clap's format, and other errors in one line.
-fn offline(
-    checked: Result<(), String>,
-    run: impl FnOnce() -> anyhow::Result<()>,
-) -> anyhow::Result<ExitCode> {
+/// Runs a command. Reports wrong flags in clap's format, and other errors in one line.
+fn finish(checked: Result<(), String>, run: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<ExitCode> {
     if let Err(wrong) = checked {
         Cli::command().error(ErrorKind::ValueValidation, wrong).exit();
     }

@@ -1,5 +1,7 @@
 //! Jobs and their workers: job options and membership.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{BackgroundSettings, JobId, LearningRateRule, LearningRateSettings, WorkerId};
@@ -94,6 +96,10 @@ pub struct JobSpec {
     /// to 10^10. Default: the service's retention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_s: Option<u64>,
+    /// Speeds of workers in an earlier run, in samples per second; at most 10,000. A worker is planned with its own
+    /// until its first report. Default: workers without reports get at most an even share.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub initial_speeds: BTreeMap<WorkerId, f64>,
 }
 
 impl JobSpec {
@@ -122,6 +128,7 @@ impl JobSpec {
             max_batch_growth: default_max_batch_growth(),
             flap_cooldown_s: default_flap_cooldown_s(),
             keep_s: None,
+            initial_speeds: BTreeMap::new(),
         }
     }
 }

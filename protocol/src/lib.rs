@@ -15,6 +15,7 @@ mod live;
 mod problem;
 mod reports;
 mod store;
+mod summary;
 mod telemetry;
 mod view;
 
@@ -34,6 +35,7 @@ pub use live::{
 pub use problem::{PROBLEM_CONTENT_TYPE, Problem};
 pub use reports::{ReportSummary, ReportsView};
 pub use store::{LevelView, RetentionView, StoreView};
+pub use summary::{GainView, SlowWorker, SummaryView};
 pub use telemetry::{
     GpuSample, NodeSample, ProcessSample, Readings, TelemetryBatch, TelemetryResponse, driver,
 };

@@ -70,10 +70,17 @@ class Program:
 @contextmanager
 def serving(binary: Path, folder: Path, listen: str = "127.0.0.1:0") -> Iterator[str]:
     """Runs a predictor, by default on a free port, with a store in `folder`; yields its base URL."""
+    with stoppable(binary, folder, listen) as (url, _):
+        yield url
+
+
+@contextmanager
+def stoppable(binary: Path, folder: Path, listen: str = "127.0.0.1:0") -> Iterator[tuple[str, int]]:
+    """Runs a predictor; yields its base URL and its process id."""
     store = f"--store=sqlite://{folder / 'evenstep.db'}"
     program = Program([str(binary), "serve", f"--listen={listen}", "--log=warn", store])
     try:
-        yield program.line(lambda line: line.removeprefix("listening on ").strip() if "listening on" in line else None)
+        yield program.line(_url), program.process.pid
     finally:
         program.kill()
 
@@ -87,6 +94,10 @@ def sampling(binary: Path, folder: Path, server: str, *more: str) -> Iterator[st
         yield program.line(_listening)
     finally:
         program.kill()
+
+
+def _url(line: str) -> str | None:
+    return line.removeprefix("listening on ").strip() if "listening on" in line else None
 
 
 def _listening(line: str) -> str | None:

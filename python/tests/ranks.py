@@ -48,6 +48,9 @@ def run_ranks(
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "OMP_NUM_THREADS": "1",
+        "EVENSTEP_SERVER": "off",
+        # No speeds of earlier tests.
+        "EVENSTEP_HOME": os.devnull,
         # Iterations are short here: ranks exchange after each one, regardless of the cost.
         "EVENSTEP_OVERHEAD": "1000",
         **(environ or {}),
@@ -91,6 +94,8 @@ def _rank(said: Any, environ: dict[str, str], work: Callable[..., Any], args: by
     try:
         if environ["WORLD_SIZE"] != "1":
             dist.init_process_group("gloo", timeout=timedelta(seconds=PATIENCE_S))
+            # A rank may be connected, work and end before another rank has connected to it.
+            dist.barrier()
         # By value: ranks must not share tensors.
         result = work(rank, *pickle.loads(args))  # noqa: S301  # Written by the test.
     except BaseException:  # noqa: BLE001  # the test reports any error.

@@ -67,10 +67,10 @@ def train_halves(_rank: int, folder: str) -> list[list[float]]:
         accelerator = accelerate.Accelerator(cpu=True)
         job = evenstep.init(plan=plan_of_two)
         network_ = network()
-        model, optimizer = prepare(job, accelerator, network_, sgd(network_))
+        batches = job.loader(Samples(), drop_last=True)
+        model, optimizer, loader = prepare(job, accelerator, network_, sgd(network_), batches)
         if is_resumed:
             accelerator.load_state(folder)
-        loader = prepare(job, accelerator, job.loader(Samples(), drop_last=True))
         for _ in range(EPOCHS if is_resumed else 1):
             for at, (x, y, _) in enumerate(loader):
                 optimizer.zero_grad()

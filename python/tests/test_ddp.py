@@ -1,12 +1,11 @@
-"""Common uses of DDP with uneven batches: each gives the gradient of one process, or raises an error."""
+"""Uses of DDP beyond those of test_cases: what raises an error, compressed gradients, and the reduced loss."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, bf16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
@@ -27,31 +26,8 @@ from training import (
 )
 
 TOLERANCE = 1e-14
-CLIP = 0.05
 
 Parameters = list[list[float]]
-
-
-class Branching(torch.nn.Module):
-    """Uses one of its branches, depending on the batch: ranks differ in the parameters that they use."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.common = torch.nn.Linear(8, 8).double()
-        self.branches = torch.nn.ModuleList(torch.nn.Linear(8, 3).double() for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> Any:
-        hidden = torch.tanh(self.common(x))
-        positive = x[:, :1] > 0
-        used = [
-            branch(hidden)
-            for branch, use in zip(self.branches, (positive.any(), (~positive).any()), strict=False)
-            if use
-        ]
-        if len(used) == 2:
-            return torch.where(positive, *used)
-        return used[0]
 
 
 def epochs_of(loader: Any) -> Any:
@@ -59,215 +35,35 @@ def epochs_of(loader: Any) -> Any:
         yield from loader
 
 
-def prefetching(_rank: int, plan: str) -> Parameters:
+class MixedTypes(torch.nn.Module):
+    """A network in float64 with a factor in float32: DDP has two buckets from the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.ones(1))
+        self.network = network()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.network(x) * self.factor.double()
+
+
+def static_graph_of_two_types(_rank: int, plan: str) -> Parameters:
     job = evenstep.init(plan=PLANS[plan])
-    options: dict[str, Any] = {
-        "num_workers": 2,
-        "prefetch_factor": 3,
-        "persistent_workers": True,
-        "multiprocessing_context": "fork",
-    }
-    loader = job.loader(Samples(), **options)
-    model = job.wrap(DistributedDataParallel(network()))
-    optimizer = sgd(model)
-    for x, y, _ in epochs_of(loader):
+    loader = job.loader(Samples())
+    model = job.wrap(DistributedDataParallel(MixedTypes(), static_graph=True))
+    optimizer = sgd(model.module.network)
+    for at, (x, y, _) in enumerate(epochs_of(loader)):
         optimizer.zero_grad()
         loss_of(model, x, y).backward()
         optimizer.step()
-    return parameters(model)
+        assert job.state_dict()["iteration"] == at + 1
+    return parameters(model.module.network)
 
 
-def clipped(_rank: int, plan: str) -> Parameters:
-    job = evenstep.init(plan=PLANS[plan])
-    loader = job.loader(Samples())
-    model = job.wrap(DistributedDataParallel(network()))
-    optimizer = sgd(model)
-    for x, y, _ in epochs_of(loader):
-        optimizer.zero_grad()
-        loss_of(model, x, y).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
-    return parameters(model)
-
-
-def with_options(_rank: int, plan: str, **options: Any) -> Parameters:
-    job = evenstep.init(plan=PLANS[plan])
-    loader = job.loader(Samples())
-    model = job.wrap(DistributedDataParallel(network(), bucket_cap_mb=0.0005, **options))
-    optimizer = sgd(model)
-    for x, y, _ in epochs_of(loader):
-        optimizer.zero_grad()
-        loss_of(model, x, y).backward()
-        optimizer.step()
-    return parameters(model)
-
-
-def static_graph(rank: int, plan: str) -> Parameters:
-    return with_options(rank, plan, static_graph=True)
-
-
-def bucket_views(rank: int, plan: str) -> Parameters:
-    return with_options(rank, plan, gradient_as_bucket_view=True)
-
-
-def averaged_inside(_rank: int, plan: str) -> Parameters:
-    job = evenstep.init(plan=PLANS[plan])
-    loader = job.loader(Samples())
-    model = job.wrap(DistributedDataParallel(network()), inner=allreduce_hook)
-    optimizer = sgd(model)
-    for x, y, _ in epochs_of(loader):
-        optimizer.zero_grad()
-        loss_of(model, x, y).backward()
-        optimizer.step()
-    return parameters(model)
-
-
-def summed_loss(_rank: int, plan: str) -> Parameters:
-    job = evenstep.init(plan=PLANS[plan])
-    loader = job.loader(Samples())
-    model = job.wrap(DistributedDataParallel(network()), loss="sum")
-    optimizer = sgd(model)
-    for x, y, _ in epochs_of(loader):
-        optimizer.zero_grad()
-        # The mean is over three outputs of each sample.
-        (torch.nn.functional.mse_loss(model(x), y, reduction="sum") / 3).backward()
-        optimizer.step()
-    return parameters(model)
-
-
-def scaled_loss(_rank: int, plan: str) -> Parameters:
-    """Trains without the hook, with a scaled loss, as frameworks with their own average need it."""
-    job = evenstep.init(plan=PLANS[plan])
-    loader = job.loader(Samples())
-    model = DistributedDataParallel(network())
-    optimizer = sgd(model)
-    for x, y, _ in epochs_of(loader):
-        optimizer.zero_grad()
-        job.scale(loss_of(model, x, y)).backward()
-        optimizer.step()
-    return parameters(model)
-
-
-def scaler_for(model: torch.nn.Module) -> tuple[torch.optim.SGD, torch.amp.GradScaler]:
-    """Returns a scaler whose first scale is too large: the first steps overflow, and all ranks skip them."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05 / 64, momentum=0.9)
-    return optimizer, torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=0.25)
-
-
-def large_loss(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return 64 * loss_of(model, x.float(), y.float())
-
-
-def mixed_precision(_rank: int, plan: str) -> Parameters:
-    job = evenstep.init(plan=PLANS[plan])
-    loader = job.loader(Samples())
-    model = job.wrap(DistributedDataParallel(network().float()))
-    optimizer, scaler = scaler_for(model)
-    for x, y, _ in epochs_of(loader):
-        optimizer.zero_grad()
-        scaler.scale(large_loss(model, x, y)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    return [*parameters(model), [scaler.get_scale()]]
-
-
-def mixed_precision_alone() -> Parameters:
-    order, data, model = Order(SAMPLES, GLOBAL_BATCH), Samples(), network().float()
-    optimizer, scaler = scaler_for(model)
-    for epoch in range(EPOCHS):
-        permutation = order.permutation(epoch)
-        for step in range(order.steps):
-            at = permutation[step * order.global_batch :][: order.size(step)]
-            optimizer.zero_grad()
-            scaler.scale(large_loss(model, data.x[at], data.y[at])).backward()
-            scaler.step(optimizer)
-            scaler.update()
-    return [*parameters(model), [scaler.get_scale()]]
-
-
-@pytest.mark.parametrize("plan", ["changing", "13/3/0"])
-@pytest.mark.parametrize(
-    "work",
-    [prefetching, static_graph, bucket_views, averaged_inside, summed_loss, scaled_loss],
-    ids=lambda work: work.__name__,
-)
-def test_it_is_the_gradient_of_one_process(work: Callable[..., Parameters], plan: str) -> None:
+def test_a_static_graph_of_parameters_of_two_types() -> None:
     reference = one_process()
-    for trained in run_ranks(3, work, plan):
+    for trained in run_ranks(3, static_graph_of_two_types, "changing"):
         assert difference(trained, reference) <= TOLERANCE
-
-
-def test_clipping_sees_the_whole_gradient() -> None:
-    reference = one_process(clip=CLIP)
-    assert difference(reference, one_process()) > 1e-3, "it clips"
-    assert difference(run_ranks(3, clipped, "changing")[0], reference) <= TOLERANCE
-
-
-def test_a_gradient_scaler_skips_the_same_steps() -> None:
-    reference = mixed_precision_alone()
-    assert reference[-1][0] < 2.0**126, "it skipped some steps"
-    for trained in run_ranks(3, mixed_precision, "changing"):
-        assert trained[-1] == reference[-1], "the same scale"
-        assert difference(trained[:-1], reference[:-1]) <= 1e-6, "in float32"
-
-
-def unused_parameters(_rank: int, plan: str) -> Parameters:
-    job = evenstep.init(plan=PLANS[plan])
-    loader = job.loader(Samples())
-    model = job.wrap(DistributedDataParallel(Branching(), find_unused_parameters=True))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for x, y, _ in epochs_of(loader):
-        optimizer.zero_grad()
-        loss_of(model, x, y).backward()
-        optimizer.step()
-    return parameters(model)
-
-
-def unused_parameters_alone() -> Parameters:
-    order, data, model = Order(SAMPLES, GLOBAL_BATCH), Samples(), Branching()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for epoch in range(EPOCHS):
-        permutation = order.permutation(epoch)
-        for step in range(order.steps):
-            at = permutation[step * order.global_batch :][: order.size(step)]
-            optimizer.zero_grad()
-            loss_of(model, data.x[at], data.y[at]).backward()
-            optimizer.step()
-    return parameters(model)
-
-
-def test_parameters_that_some_ranks_do_not_use() -> None:
-    reference = unused_parameters_alone()
-    for trained in run_ranks(3, unused_parameters, "12/3/1"):
-        assert difference(trained, reference) <= TOLERANCE
-
-
-def accumulated(_rank: int, syncs_each: bool) -> Parameters:
-    job = evenstep.init(plan=lambda iteration: [[8, 4, 4], [4, 12, 0]][iteration % 2])
-    loader = job.loader(Samples(208), accumulate=4)
-    model = job.wrap(DistributedDataParallel(network()))
-    optimizer = sgd(model)
-    for count, (x, y, _) in enumerate(epochs_of(loader)):
-        is_last = count % 4 == 3
-        with nullcontext() if is_last or syncs_each else model.no_sync():
-            (loss_of(model, x, y) / 4).backward()
-        if is_last:
-            optimizer.step()
-            optimizer.zero_grad()
-    return parameters(model)
-
-
-@pytest.mark.parametrize("syncs_each", [False, True])
-def test_accumulation(syncs_each: bool) -> None:
-    order, data, model = Order(208, GLOBAL_BATCH), Samples(208), network()
-    optimizer = sgd(model)
-    for epoch in range(EPOCHS):
-        for at in order.permutation(epoch).split(GLOBAL_BATCH):
-            optimizer.zero_grad()
-            loss_of(model, data.x[at], data.y[at]).backward()
-            optimizer.step()
-    for trained in run_ranks(3, accumulated, syncs_each):
-        assert difference(trained, parameters(model)) <= TOLERANCE
 
 
 def refuses(_rank: int) -> list[str]:
@@ -281,7 +77,7 @@ def refuses(_rank: int) -> list[str]:
     job = evenstep.init(plan=[10, 6])
     loader = job.loader(Samples())
     model = job.wrap(DistributedDataParallel(network()))
-    refused(lambda: job.wrap(network()))  # type: ignore[arg-type]  # The test needs the wrong type.
+    refused(lambda: job.wrap(network()))
     # On CPUs DDP rejects it at construction.
     synced = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 8)))
     synced.module.append(torch.nn.SyncBatchNorm(8))
@@ -293,50 +89,12 @@ def refuses(_rank: int) -> list[str]:
     return told
 
 
-def reads_ahead(_rank: int) -> str:
-    job = evenstep.init(plan=lambda iteration: [10 - iteration, 6 + iteration])
-    loader = job.loader(Samples())
-    model = job.wrap(DistributedDataParallel(network()))
-    batches = iter(loader)
-    first = next(batches)
-    next(batches)
-    with pytest.raises(evenstep.UnsupportedError) as error:
-        model(first[0])
-    return str(error.value)
-
-
-def reads_ahead_and_says_so(_rank: int, plan: str) -> Parameters:
-    job = evenstep.init(plan=PLANS[plan])
-    loader = job.loader(Samples())
-    model = job.wrap(DistributedDataParallel(network()))
-    optimizer = sgd(model)
-    for _ in range(EPOCHS):
-        batches = iter(loader)
-        ahead: list[Any] = [next(batches, None), next(batches, None)]
-        while ahead[0] is not None:
-            x, y, _ = ahead.pop(0)
-            with job.step():
-                optimizer.zero_grad()
-                loss_of(model, x, y).backward()
-                optimizer.step()
-            ahead.append(next(batches, None))
-    return parameters(model)
-
-
 def test_what_would_be_wrong_is_refused() -> None:
     plain, synced, no_sync = run_ranks(2, refuses)[0]
     assert "wrap(Sequential): must be DistributedDataParallel" in plain
     assert "job.scale(loss).backward()" in plain
     assert synced.startswith("SyncBatchNorm")
     assert "accumulate=N" in no_sync
-
-
-def test_a_loop_that_reads_ahead_must_say_which_batch_it_begins() -> None:
-    for rank, told in enumerate(run_ranks(2, reads_ahead)):
-        assert f"got a batch of {[10, 6][rank]}, but the last batch read has {[9, 7][rank]}" in told
-    reference = one_process()
-    for trained in run_ranks(3, reads_ahead_and_says_so, "changing"):
-        assert difference(trained, reference) <= TOLERANCE
 
 
 def compressed(_rank: int) -> Parameters:
@@ -355,3 +113,62 @@ def test_compressed_gradients_are_weighted_too() -> None:
     reference = [parameter.grad.flatten().tolist() for parameter in model.parameters() if parameter.grad is not None]
     largest = max(abs(value) for values in reference for value in values)
     assert difference(run_ranks(2, compressed)[0], reference) <= 2**-8 * largest * 2, "two roundings to eight bits"
+
+
+def losses(_rank: int, plan: str) -> list[float]:
+    job = evenstep.init(plan=PLANS[plan])
+    loader = job.loader(Samples())
+    model = job.wrap(DistributedDataParallel(network()))
+    optimizer = sgd(model)
+    means = []
+    for x, y, _ in epochs_of(loader):
+        optimizer.zero_grad()
+        loss = loss_of(model, x, y)
+        means.append(job.reduce(loss).item())
+        loss.backward()
+        optimizer.step()
+    return means
+
+
+def means_of_two(_rank: int) -> tuple[list[list[float]], str]:
+    """Reduces a whole number and the share of a rank, in hedged steps and with ``job.scale``."""
+    hedged, scaled, means = evenstep.init(), evenstep.init(plan=[13, 3, 0]), []
+    model = DistributedDataParallel(network())
+    for step in hedged.steps(Samples(32), global_batch=16, model=model, tail=0.5):
+        computed = 0
+        for x, y, _ in step:
+            computed += len(x)
+            loss_of(model, x, y).backward()
+        means.append(hedged.reduce(torch.tensor([7.0, computed / 16 * 3])).tolist())
+    hedged.close()
+    for x, y, _ in scaled.loader(Samples(16)):
+        loss = loss_of(network(), x, y)
+        with pytest.raises(evenstep.UnsupportedError) as error:
+            scaled.reduce(loss)
+        scaled.scale(loss).backward()
+        means.append(scaled.reduce(torch.tensor([7, len(x)])).tolist())
+    return means, str(error.value)
+
+
+def test_means_of_hedged_steps_and_of_scaled_losses() -> None:
+    for [first, second, scaled], error in run_ranks(3, means_of_two):
+        assert first[0] == second[0] == scaled[0] == pytest.approx(7.0)
+        # Each rank's part times itself: at least the third of equal parts.
+        assert min(first[1], second[1]) >= 1 - TOLERANCE
+        assert scaled[1] == pytest.approx((13 * 13 + 3 * 3) / 16)
+        assert "after job.scale" in error
+
+
+@pytest.mark.parametrize("plan", ["changing", "13/3/0"])
+def test_the_reduced_loss_is_that_of_the_whole_batch(plan: str) -> None:
+    order, data, model = Order(SAMPLES, GLOBAL_BATCH), Samples(), network()
+    optimizer, expected = sgd(model), []
+    for epoch in range(EPOCHS):
+        for batch in order.permutation(epoch).split(GLOBAL_BATCH):
+            optimizer.zero_grad()
+            loss = loss_of(model, data.x[batch], data.y[batch])
+            expected.append(loss.item())
+            loss.backward()
+            optimizer.step()
+    for means in run_ranks(3, losses, plan):
+        assert means == pytest.approx(expected, abs=TOLERANCE)

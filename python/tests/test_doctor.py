@@ -65,13 +65,13 @@ def test_a_predictor_that_is_away_fails_and_says_what_to_do() -> None:
     ran = run("-m", "evenstep", "doctor", "--server", away, "--agent", "")
     assert ran.returncode == 1, ran.stdout + ran.stderr
     (line,) = (line for line in ran.stdout.splitlines() if line.startswith("failed"))
-    assert f"server {away}: Connection refused" in line
+    assert f"server {away}: io: Connection refused" in line
     assert "evenstep-predictor serve" in line
 
 
 def test_ranks_meet_under_torchrun(predictor: str) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    ran = run(*torchrun, "-m", "evenstep", "doctor", "--json", "--server", predictor, "--agent", "")
+    ran = run(*torchrun, "-m", "evenstep", "doctor", "--json", "--server", predictor, "--agent", "", "--job", "new")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     told = [line for line in ran.stdout.splitlines() if line.startswith("{")]
     assert len(told) == 1, "only rank 0 prints"
@@ -94,23 +94,32 @@ def test_without_a_command_the_command_line_says_what_there_is() -> None:
     assert "COMMAND" in ran.stderr
 
 
-def test_nobody_at_the_default_is_only_worth_a_look() -> None:
-    (check,) = check_servers(unused_address(), named=False, own_version="0.1.0", timeout_s=PATIENCE_S)
-    assert (check.status, "init(plan=...)" in check.advice) == ("warning", True)
+def test_without_a_server_the_programs_that_runs_start_are_checked(predictor_binary: Path, tmp_path: Path) -> None:
+    path = f"{predictor_binary.parent}{os.pathsep}{os.environ['PATH']}"
+    ran = run("-m", "evenstep", "doctor", "--json", PATH=path, EVENSTEP_HOME=str(tmp_path))
+    found = statuses(ran.stdout)
+    for name in ("local folder", "local predictor", "local agent"):
+        assert found[name] == "ok", ran.stdout
+    ran = run("-m", "evenstep", "doctor", "--json", PATH="/nowhere", EVENSTEP_HOME="/proc/none")
+    assert ran.returncode == 1
+    assert statuses(ran.stdout)["local folder"] == "failed"
+    ran = run("-m", "evenstep", "doctor", "--json", EVENSTEP_SERVER="off")
+    assert statuses(ran.stdout)["server"] == "ok"
+    assert "local folder" not in statuses(ran.stdout)
 
 
 def test_a_server_that_is_none_of_ours_fails() -> None:
-    (bad,) = check_servers("localhost:1", named=True, own_version="0.1.0", timeout_s=PATIENCE_S)
+    (bad,) = check_servers("localhost:1", own_version="0.1.0", timeout_s=PATIENCE_S)
     assert (bad.status, "http://host:port" in bad.found) == ("failed", True)
     other = Scripted([refuses(503, "unavailable"), Answers(body=b"<html>")])
-    ready, version, clock = check_servers(other.url, named=True, own_version="0.1.0", timeout_s=PATIENCE_S)
+    ready, version, clock = check_servers(other.url, own_version="0.1.0", timeout_s=PATIENCE_S)
     assert [check.status for check in (ready, version, clock)] == ["failed", "failed", "warning"]
     assert ready.found == "not ready: d"
 
 
 def test_another_minor_version_is_worth_a_look(predictor: str) -> None:
     for own, status in (("0.1.9", "ok"), ("0.2.0", "warning"), (None, "ok")):
-        checks = check_servers(predictor, named=True, own_version=own, timeout_s=PATIENCE_S)
+        checks = check_servers(predictor, own_version=own, timeout_s=PATIENCE_S)
         assert [check.status for check in checks if check.name.endswith("version")] == [status]
 
 

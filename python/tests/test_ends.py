@@ -1,9 +1,9 @@
 """Epochs and runs with an unusual end: left early, unmeasured, or restarted."""
 
+import os
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from operator import contains
 from typing import Any
 
 import pytest
@@ -11,12 +11,11 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
+from evenstep._native import Plan
 from evenstep.budget import WARM_UP
 from evenstep.exchange import Exchange
-from evenstep.predictor import Predictor, Registration
-from evenstep.wire.client import Client
-from evenstep.wire.messages import JobSpec, JoinRequest
-from programs import fetch_json
+from evenstep.predictor import Predictor
+from programs import fetch, fetch_json
 from ranks import run_ranks
 from test_service import check, train, until
 from training import Samples, loss_of, network, sgd
@@ -59,21 +58,26 @@ class Script:
             self.batches.append(self.job._run.current.step.local_batch)
 
 
+def is_planned(iteration: int) -> bool:
+    query = f"job_id={os.environ['EVENSTEP_JOB']}&iteration={iteration}"
+    return fetch(f"{os.environ['EVENSTEP_SERVER']}/allocate?{query}")[0] == 200
+
+
 def leaves_epochs(_rank: int) -> list[int]:
     script = Script()
-    # All positions of an epoch, including those whose plan was requested for the number of samples of its end.
+    # All positions of an epoch, including those whose plan was requested for its end.
     for stop in range(1, 13):
         script.epoch(stop)
         opened = script.job._opened
-        if opened and opened.predictor:
-            plans, next_one = opened.predictor._plans, opened.run.progress.iteration + opened.run.ahead
-            until(partial(contains, plans, next_one), "the plan of an iteration ahead")
+        if opened and opened.plans and opened.plans.predictor:
+            next_one = opened.run.progress.iteration + opened.run.ahead
+            until(partial(is_planned, next_one), "the plan of an iteration ahead")
     script.job.close()
     return script.batches
 
 
 def test_epochs_that_are_left_midway_end_nobody(predictor: str, job_id: str) -> None:
-    """The published plan may be for the last samples of an epoch, while the iteration has more."""
+    """The plan of an iteration was requested when it seemed to be the last one of an epoch, with fewer samples."""
     ranks = run_ranks(2, leaves_epochs, environ=environ(predictor, job_id))
     assert all(sum(batches) == GLOBAL_BATCH for batches in zip(*ranks, strict=True))
     assert iterations_reported(predictor, job_id) == set(range(sum(range(1, 13))))
@@ -81,8 +85,9 @@ def test_epochs_that_are_left_midway_end_nobody(predictor: str, job_id: str) -> 
 
 def exchange_of(script: Script) -> Exchange:
     assert script.job._opened is not None
-    assert script.job._opened.exchange is not None
-    return script.job._opened.exchange
+    script.job._opened.run.start()
+    assert script.job._opened.plans is not None
+    return script.job._opened.plans.exchange
 
 
 def fails_to_measure(rank: int) -> list[int]:
@@ -194,9 +199,9 @@ def test_a_run_that_torchrun_begins_again_is_the_same_run(predictor: str, job_id
 
 def test_who_died_is_not_waited_for(predictor: str, job_id: str) -> None:
     """Its lease continues when torchrun restarts the others: they train, and retry until the lease has expired."""
-    client = Client(predictor, job_id)
-    client.put_job(JobSpec(GLOBAL_BATCH))
-    client.join(JoinRequest("another-node/0"))
+    job = f"{predictor}/v1/jobs/{job_id}"
+    assert fetch(job, method="PUT", body={"global_batch": GLOBAL_BATCH})[0] < 300
+    assert fetch(f"{job}/workers", method="POST", body={"worker": "another-node/0"})[0] < 300
     with pytest.raises(AssertionError, match="another live worker, another-node/0"):
         run_ranks(2, train, 1, [0.0, 0.0], environ=environ(predictor, job_id))
     again = environ(predictor, job_id, TORCHELASTIC_RESTART_COUNT="1")
@@ -205,17 +210,21 @@ def test_who_died_is_not_waited_for(predictor: str, job_id: str) -> None:
 
 def test_a_plan_that_comes_late_is_taken_up_late(predictor: str, job_id: str) -> None:
     """If responses take longer than iterations, every plan is late."""
-    spec, workers = JobSpec(GLOBAL_BATCH), [JoinRequest("node-a/0"), JoinRequest("node-a/1")]
-    planner = Predictor(Registration(Client(predictor, job_id), job_id, spec, workers, 0, resumed=False))
-    planner.open([(0, GLOBAL_BATCH)], lambda _: pytest.fail("it answers"))
+    workers = [{"worker": "node-a/0"}, {"worker": "node-a/1"}]
+    planner = Predictor(predictor, job_id, {"global_batch": GLOBAL_BATCH}, workers)
+    planner.open([0], Plan.even(GLOBAL_BATCH, 2))
     try:
-        for iteration in (3, 4):
-            planner.learn(0, [None, None], (iteration, GLOBAL_BATCH))
-            until(partial(contains, planner._plans, iteration), "an answer")
-        assert planner.take(2) is None
-        taken = planner.take(9)
-        assert taken is not None
-        assert taken.size == GLOBAL_BATCH
+        plans: list[Any] = []
+
+        def taken(iteration: int) -> bool:
+            plans.extend(plan for plan in [planner.take(iteration)] if plan)
+            return bool(plans)
+
+        planner.learn(0, [], 4)
+        until(lambda: planner.cpu_s > 0, "a response")
+        assert not taken(2)
+        until(partial(taken, 9), "a plan")
+        assert plans[0].size == GLOBAL_BATCH
         assert planner.take(9) is None, "an older plan never follows a newer one"
     finally:
         planner.close(10.0)

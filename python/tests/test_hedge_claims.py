@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # missing in torch's type stubs.
 
+from evenstep._native import Plan, Share, Tail
 from evenstep.errors import EvenstepError, SettingError
 from evenstep.hedge.claims import Claims, Turn
 from evenstep.hedge.line import ClaimThread, Total, connect
-from evenstep.plan import Plan, Share, Tail
 
 #: A time that no test reaches, in seconds.
 NEVER_S = 1e6
@@ -74,7 +74,7 @@ class ImmediateLine:
 
 @settings(max_examples=50)
 @given(
-    sizes=st.lists(st.integers(1, 9), max_size=12),
+    sizes=st.lists(st.integers(1, 9), min_size=2, max_size=12),
     split=st.integers(0, 12),
     speeds=st.lists(st.one_of(st.none(), st.floats(0.1, 1e4)), min_size=4, max_size=4),
     paces=st.lists(st.floats(1e-6, 10.0), min_size=4, max_size=4),
@@ -88,7 +88,7 @@ def test_chunks_of_all_pools_are_each_taken_once_in_every_iteration(
     acts: list[tuple[int, bool]],
 ) -> None:
     """For any speeds, order of claims and timing, with counters that are never reset."""
-    split = min(split, len(sizes))
+    split = 1 + split % (len(sizes) - 1)
     tail = Tail(0, tuple(sizes), (split, len(sizes) - split), (0, 0, 1, 1), tuple(speeds))
     plan = Plan((Share(0, 0),) * 4, tail=tail).checked(sum(sizes))
     totals: dict[str, int] = {}

@@ -7,12 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenstep._native import CHUNKS_PER_RANK_MAX, CLAIM, LEAVE, Counter, LeaveRule, Peer, Plan, Share, Tail, chunks
 from evenstep.errors import SettingError
-from evenstep.hedge.chunks import CHUNKS_PER_RANK_MAX, SharedTail, chunks
-from evenstep.hedge.claim import CLAIM, LEAVE, Counter, LeaveRule, Peer
+from evenstep.hedge.chunks import SharedTail
 from evenstep.hedge.reduce import Reducer, digits, from_digits
-from evenstep.hedge.seat import PoolMembership
-from evenstep.plan import Plan, Share, Tail
 
 
 def wrapped(total: int) -> int:
@@ -115,10 +113,10 @@ def test_shares_and_a_tail_cover_in_whole_quanta(
     assert all(chunk % quantum == 0 for chunk in tail.chunks)
     assert len(tail.chunks) == 1 or min(tail.chunks) >= shared.min_chunk
     for rank in range(ranks):
-        seat = PoolMembership.of(plan, rank)
+        seat = plan.pool(rank)
         assert seat
         assert seat.chunks == tail.chunks
-        assert (seat.members, seat.peers) == (ranks, ())
+        assert (seat.members, seat.peers) == (ranks, [])
 
 
 @pytest.mark.parametrize(("share", "min_chunk"), [(0.0, 4), (1.1, 4), (float("nan"), 4), (0.3, 6), (0.3, 0)])
@@ -131,14 +129,30 @@ def test_who_sits_where() -> None:
     """If one speed of a pool is unknown, there are no peers; pools have separate parts of the tail."""
     shares = (Share(0, 10), Share(10, 20), Share(30, 5))
     known = Plan(shares, tail=Tail(35, (6, 3), (2,), (0, 0, None), (10.0, 40.0, None)))
-    assert PoolMembership.of(known, 0) == PoolMembership(0, 35, (6, 3), 2, (Peer(0.5, 40.0),), 10.0)
-    assert PoolMembership.of(known, 2) is None
-    unknown = Plan(shares, tail=Tail(35, (6, 3), (2,), (0, 0, None), (10.0, None, None)))
-    assert PoolMembership.of(unknown, 0) == PoolMembership(0, 35, (6, 3), 2, (), 10.0)
-    pools = Plan(shares, tail=Tail(35, (6, 3, 2), (1, 2), (0, 1, 1), (None,) * 3))
-    seat = PoolMembership.of(pools, 2)
-    assert seat == PoolMembership(1, 41, (3, 2), 2, (), None)
-    assert [seat.chunk_offset(chunk) for chunk in range(2)] == [41, 44]
+    seat = known.pool(0)
+    assert seat is not None
+    assert (seat.pool, seat.offset, seat.chunks, seat.members, seat.speed) == (0, 35, [6, 3], 2, 10.0)
+    assert seat.peers == [Peer(0.5, 40.0)]
+    assert known.pool(2) is None
+    unknown = Plan(shares, tail=Tail(35, (6, 3), (2,), (0, 0, None), (10.0, None, None))).pool(0)
+    assert unknown is not None
+    assert (unknown.peers, unknown.speed) == ([], 10.0)
+    pools = Plan(shares, tail=Tail(35, (6, 3, 2), (1, 2), (0, 1, 1), (None,) * 3)).pool(2)
+    assert pools is not None
+    assert (pools.pool, pools.offset, pools.chunks, pools.members) == (1, 41, [3, 2], 2)
+    assert [pools.share(chunk) for chunk in range(2)] == [Share(41, 3), Share(44, 2)]
+
+
+def test_tails_that_ranks_cannot_claim_are_refused() -> None:
+    for chunks_, pools, seats, rule in [
+        ((), (), (0, 0), "0 chunks must be 1 to 32"),
+        ((3, 0), (2,), (0, 0), "must not be empty"),
+        ((3, 2), (1,), (0, 0), "must have 2 chunks in total"),
+        ((3, 2), (2,), (0, 7), "below the number of pools"),
+        ((3, 2), (2,), (None, None), "no worker"),
+    ]:
+        with pytest.raises(SettingError, match=rule):
+            Tail(0, chunks_, pools, seats, (None, None))
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=4))

@@ -122,7 +122,7 @@ def test_an_iteration_that_is_left_early_is_refused() -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     data, model = Samples(), network()
-    job = evenstep.init()
+    job = evenstep.init(server="off")
     with pytest.raises(evenstep.SettingError, match="micro_batch=0"):
         job.steps(data, global_batch=16, micro_batch=0)
     with pytest.raises(evenstep.SettingError, match="min_chunk=4: there is no tail"):

@@ -1,5 +1,6 @@
 """The job interface: arguments, the learning rate, running out of memory."""
 
+import math
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch.utils.data import IterableDataset
 
 import evenstep
 from evenstep import oom
+from evenstep.sensor import Sensor
 from evenstep.settings import Settings
 from programs import fetch_json
 from ranks import run_ranks
@@ -20,9 +22,12 @@ from training import Samples, difference, loss_of, network, parameters
     [
         ({"quantum": 0}, "quantum=0: must be at least 1"),
         ({"max_local_batch": 0}, "max_local_batch=0: must be at least 1"),
-        ({"job": "a b"}, "job id 'a b'"),
-        ({"job_options": {"mingain": 1}}, "job_options: 'mingain': must be one of .*min_gain"),
+        ({"job": "a b"}, 'job id "a b": must be 1 to 128 characters'),
+        ({"job_options": {"mingain": 1}}, "job_options: unknown field `mingain`, expected .*`min_gain`"),
+        ({"job_options": {"min_gain": "no"}}, "job_options: invalid type: string"),
+        ({"job_options": {"min_gain": math.nan}}, "not JSON compliant"),
         ({"job_options": {"global_batch": 1}}, "job_options: 'global_batch'"),
+        ({"job_options": {"accumulation": True}}, "accumulation=True: .* use job.loader\\(accumulate=N\\)"),
     ],
 )
 def test_init_refuses_what_breaks_a_rule(arguments: dict[str, Any], rule: str) -> None:
@@ -43,7 +48,6 @@ class Stream(IterableDataset[int]):
         ([8, 8], {}, "must have one batch for each of the 1 ranks"),
         ([17, -1][:1], {"global_batch": 17, "accumulate": 2}, "must be a multiple of accumulate=2"),
         (None, {}, "global_batch is missing"),
-        ([16], {"num_workers": 40}, "80 batches ahead.*must be at most 62"),
     ],
 )
 def test_the_loader_refuses_what_breaks_a_rule(plan: list[int] | None, arguments: dict[str, Any], rule: str) -> None:
@@ -58,13 +62,21 @@ def test_data_sets_without_random_access_are_refused() -> None:
         evenstep.init(plan=[16]).loader(Stream())
 
 
+def test_a_loader_for_validation_is_refused_with_advice() -> None:
+    job = evenstep.init(plan=[16])
+    job.loader(Samples())
+    with pytest.raises(
+        evenstep.SettingError, match=r"samples=64.*: read a validation set with PyTorch's DataLoader, on"
+    ):
+        job.loader(Samples(64), shuffle=False)
+
+
 def test_settings_are_what_torchrun_and_the_user_say() -> None:
     environ = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "run-7"}
     settings = Settings.read(environ, hostname="node-b")
     assert (settings.rank, settings.world_size, settings.worker) == (3, 4, "node-b/1")
-    assert (settings.job, settings.server, settings.agent) == ("run-7", None, None)
+    assert (settings.job, settings.server, settings.agent) == (None, None, None)
     assert Settings.read({**environ, "EVENSTEP_JOB": "mine"}).job == "mine"
-    assert Settings.read({"TORCHELASTIC_RUN_ID": "none"}).job is None
     with pytest.raises(evenstep.SettingError, match="RANK='one': must be a whole number"):
         Settings.read({"RANK": "one"})
 
@@ -178,3 +190,13 @@ def test_streams_are_shared_too() -> None:
         optimizer.step()
     for _, trained in ranks:
         assert difference(trained, parameters(model)) <= 1e-14
+
+
+def test_waits_for_other_ranks_are_not_compute_time() -> None:
+    times = iter([1.0, 2.0, 5.0, 6.0])
+    sensor = Sensor(lambda: next(times))
+    sensor.forward_begins(torch.device("cpu"))
+    with sensor.paused():
+        pass
+    compute_time_s, _ = sensor.computed()
+    assert compute_time_s() == 2.0

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 import evenstep
+from evenstep import run
 from ranks import run_ranks
 from training import SAMPLES, Samples
 
@@ -45,6 +46,22 @@ def test_who_is_left_late_does_no_harm() -> None:
     assert sorted(seen) == list(range(SAMPLES))
     del kept
     assert len(loader) == len(list(loader)) == 13
+
+
+def test_a_batch_that_was_dropped_is_not_taken_for_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "READ_AHEAD_MAX", 8)
+    job = evenstep.init(plan=[16])
+    loader = job.loader(Samples())
+    assert len(list(loader)) == 13, "looking at batches has no limit"
+    with pytest.raises(evenstep.SettingError, match="more than 8 batches were read"), job.step():
+        pass
+    batches = iter(loader)
+    ahead = [next(batches) for _ in range(8)]
+    with job.step() as step:
+        assert step.iteration == 0
+    ahead += [next(batches), next(batches)]
+    with pytest.raises(evenstep.SettingError, match="the oldest are unknown"), job.step():
+        pass
 
 
 def few(_rank: int) -> list[int]:

@@ -1,8 +1,9 @@
-"""The installed wheel: its contents, type hints and licence, and its few requirements."""
+"""The installed wheel: its contents, programs, type hints and licence, and its few requirements."""
 
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,9 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from evenstep import _native
+
 PACKAGE = Path(__file__).parents[1]
 REPOSITORY = PACKAGE.parent
 SOURCES = PACKAGE / "src"
+PROGRAMS = ("evenstep-predictor", "evenstep-agent")
+MODULE = "evenstep/_native.abi3.so"
 SOURCE_PATH = {"PYTHONPATH": str(SOURCES)}
 # Time limit for an installation and an import of torch on a busy machine, in seconds.
 COMMAND_S = 300
@@ -42,11 +47,11 @@ def run(*command: str | Path, **environment: str) -> str:
     return done.stdout
 
 
-def version_of(file: Path, table: str) -> str:
-    """Returns the version in a table of a TOML file; Python 3.10 has no TOML parser."""
-    body = file.read_text().split(f"[{table}]\n", 1)[1].split("\n[", 1)[0]
+def workspace_version() -> str:
+    """Returns the version of the Rust workspace; Python 3.10 has no TOML parser."""
+    body = (REPOSITORY / "Cargo.toml").read_text().split("[workspace.package]\n", 1)[1]
     found = re.search(r'^version = "(.+)"$', body, re.MULTILINE)
-    assert found, f"{file}: no version in [{table}]"
+    assert found, "no version in [workspace.package]"
     return found[1]
 
 
@@ -59,10 +64,24 @@ def backend() -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(backend: str, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+def binaries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Returns variables for a build without cargo: the native module, and programs that print their names.
+
+    Building the real programs takes minutes; test_wheel.py tests the wheel with them.
+    """
+    folder = tmp_path_factory.mktemp("binaries")
+    for name in PROGRAMS:
+        (folder / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
+        (folder / name).chmod(0o755)
+    shutil.copy(SOURCES / MODULE, folder / "lib_native.so")
+    return {"EVENSTEP_WHEEL_BINARIES": str(folder), "EVENSTEP_WHEEL_PLATFORM": "linux_x86_64"}
+
+
+@pytest.fixture(scope="module")
+def wheel(backend: str, binaries: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """Builds the wheel with the backend that pip would use."""
     folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", backend, "build", "--target", "wheel", "--directory", folder)
+    run(sys.executable, "-m", backend, "build", "--target", "wheel", "--directory", folder, **binaries)
     (path,) = folder.glob("*.whl")
     return zipfile.ZipFile(path)
 
@@ -73,17 +92,23 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
 
 
 def test_package_and_workspace_have_one_version(wheel: zipfile.ZipFile) -> None:
-    version = version_of(PACKAGE / "pyproject.toml", "project")
-    assert version == version_of(REPOSITORY / "Cargo.toml", "workspace.package")
-    assert metadata(wheel)["Version"] == version
+    assert metadata(wheel)["Version"] == workspace_version() == _native.version()
 
 
-def test_wheel_holds_every_source_and_nothing_else(wheel: zipfile.ZipFile) -> None:
-    information = f"evenstep-{metadata(wheel)['Version']}.dist-info/"
-    packed = {name for name in wheel.namelist() if not name.startswith(information)}
+def test_wheel_holds_every_source_the_module_and_the_programs(wheel: zipfile.ZipFile) -> None:
+    name = f"evenstep-{metadata(wheel)['Version']}"
+    packed = {file for file in wheel.namelist() if not file.startswith(f"{name}.dist-info/")}
     sources = {path for path in SOURCES.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
-    assert packed == {path.relative_to(SOURCES).as_posix() for path in sources}
-    assert "evenstep/py.typed" in packed
+    programs = {f"{name}.data/scripts/{program}" for program in PROGRAMS}
+    assert packed == {path.relative_to(SOURCES).as_posix() for path in sources} | programs
+    assert {"evenstep/py.typed", MODULE} <= packed
+
+
+def test_wheel_is_for_every_python_and_one_platform(wheel: zipfile.ZipFile) -> None:
+    assert wheel.filename is not None
+    assert wheel.filename.endswith("-cp310-abi3-linux_x86_64.whl")
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/WHEEL"))
+    assert b"Root-Is-Purelib: false\n" in wheel.read(name)
 
 
 def test_wheel_carries_the_licence_of_the_repository(wheel: zipfile.ZipFile) -> None:
@@ -98,7 +123,7 @@ def test_wheel_requires_only_torch(wheel: zipfile.ZipFile) -> None:
 
 
 @pytest.mark.usefixtures("backend")
-def test_pip_installs_the_folder_into_a_fresh_environment(tmp_path: Path) -> None:
+def test_pip_installs_the_folder_into_a_fresh_environment(binaries: dict[str, str], tmp_path: Path) -> None:
     venv.create(tmp_path, with_pip=True, symlinks=True)
     python = tmp_path / "bin" / "python"
     (site,) = (tmp_path / "lib").glob("python3*/site-packages")
@@ -106,10 +131,54 @@ def test_pip_installs_the_folder_into_a_fresh_environment(tmp_path: Path) -> Non
     # included: evenstep itself has to come from the wheel.
     (site / "lent.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     options = ("--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
-    run(python, "-m", "pip", "install", *options, PACKAGE)
-    imported = run(python, "-c", "import evenstep; print(evenstep.__file__)")
-    assert Path(imported.splitlines()[-1]) == site / "evenstep" / "__init__.py"
+    run(python, "-m", "pip", "install", *options, PACKAGE, **binaries)
+    imported = run(python, "-c", "import evenstep._native; print(evenstep.__file__, evenstep._native.__file__)")
+    package = site / "evenstep"
+    assert imported.splitlines()[-1] == f"{package / '__init__.py'} {site / MODULE}"
     assert "usage: evenstep" in run(tmp_path / "bin" / "evenstep", "--help")
+    for name in PROGRAMS:
+        assert run(tmp_path / "bin" / name, "--version") == f"{name} --version\n"
+
+
+@pytest.mark.parametrize(
+    ("cargo", "message"),
+    [
+        (None, "cannot run cargo [(]No such file or directory[)], which builds the Rust parts"),
+        ("echo cargo 1.70.0", r"cargo 1.70.0 is older than [\d.]+, which the Rust parts require"),
+        ("echo no network >&2; exit 1", "cargo --version failed: no network"),
+    ],
+)
+def test_a_build_without_a_usable_cargo_fails_with_one_line(
+    backend: str, tmp_path: Path, cargo: str | None, message: str
+) -> None:
+    if cargo is not None:
+        (tmp_path / "cargo").write_text(f"#!/bin/sh\n{cargo}\n")
+        (tmp_path / "cargo").chmod(0o755)
+    output = build(backend, "wheel", tmp_path, PATH=str(tmp_path))
+    assert re.fullmatch(rf"evenstep: {message}; install Rust from .*\n", output)
+
+
+def test_there_is_no_source_archive(backend: str, tmp_path: Path) -> None:
+    # It would have to contain the whole workspace.
+    assert build(backend, "sdist", tmp_path).startswith(
+        "evenstep: there is no source archive; build a wheel from a clone"
+    )
+
+
+def build(backend: str, target: str, folder: Path, **environment: str) -> str:
+    """Runs a build that fails; returns what it writes to standard error."""
+    command = (sys.executable, "-m", backend, "build", "--target", target, "--directory", folder)
+    done = subprocess.run(
+        command,
+        check=False,
+        text=True,
+        cwd=PACKAGE,
+        env=os.environ | environment,
+        capture_output=True,
+        timeout=COMMAND_S,
+    )
+    assert done.returncode != 0
+    return done.stderr
 
 
 def test_import_needs_nothing_but_torch() -> None:

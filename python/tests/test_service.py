@@ -5,14 +5,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
+from evenstep import oom
+from evenstep.order import Order
 from programs import PATIENCE_S, fetch_json, serving
 from ranks import run_ranks
 from scripted import SLEEPS, Scripted
@@ -46,9 +50,16 @@ class Paced(torch.nn.Module):
         return self.model(x)
 
 
-def train(rank: int, epochs: int, paces: list[float], at: dict[int, Callable[[], None]] | None = None) -> RankResult:
+def train(
+    rank: int,
+    epochs: int,
+    paces: list[float],
+    at: dict[int, Callable[[], None]] | None = None,
+    samples: int = SAMPLES,
+    **options: Any,
+) -> RankResult:
     job = evenstep.init(timeout_s=1.0)
-    loader = job.loader(Samples(), global_batch=GLOBAL_BATCH)
+    loader = job.loader(Samples(samples), global_batch=GLOBAL_BATCH, **options)
     model = job.wrap(DistributedDataParallel(Paced(network(), PACE_S * paces[rank])))
     optimizer = sgd(model)
     told = RankResult()
@@ -67,12 +78,12 @@ def train(rank: int, epochs: int, paces: list[float], at: dict[int, Callable[[],
     return told
 
 
-def check(ranks: list[RankResult], epochs: int) -> None:
+def check(ranks: list[RankResult], epochs: int, order: Order | None = None) -> None:
     """Checks the conditions that hold regardless of the predictor."""
-    reference = one_process(epochs)
+    reference, samples = one_process(epochs, order), order.samples if order else SAMPLES
     for told in ranks:
         assert difference(told.parameters, reference) <= TOLERANCE
-    assert sorted(sample for told in ranks for sample in told.seen) == sorted(list(range(SAMPLES)) * epochs)
+    assert sorted(sample for told in ranks for sample in told.seen) == sorted(list(range(samples)) * epochs)
     for shares in zip(*(told.steps for told in ranks), strict=True):
         assert len({iteration for iteration, _, _ in shares}) == 1, "ranks are in one iteration"
         reached = 0
@@ -108,9 +119,17 @@ def test_slow_workers_get_fewer_samples(predictor: str, job_id: str) -> None:
     assert {worker["state"] for worker in workers} == {"left"}, "the workers left the job"
 
 
+def test_workers_may_read_further_ahead_than_the_predictor_plans(predictor: str, job_id: str) -> None:
+    far = partial(train, samples=3205, num_workers=4, prefetch_factor=20)
+    ranks = run_ranks(2, far, 1, [1.0, 4.0], environ=environ(predictor, job_id))
+    check(ranks, 1, Order(3205, GLOBAL_BATCH))
+    fast, slow = (told.steps[-2][2] for told in ranks)
+    assert fast > slow
+
+
 def test_a_job_is_one_run(predictor: str, job_id: str) -> None:
     run_ranks(2, train, 1, [0.0, 0.0], environ=environ(predictor, job_id))
-    with pytest.raises(AssertionError, match="a job id identifies one run; resume with load_state_dict, or use a new"):
+    with pytest.raises(AssertionError, match="a job id identifies one run; resume that run, or use a new"):
         run_ranks(2, train, 1, [0.0, 0.0], environ=environ(predictor, job_id))
 
 
@@ -120,7 +139,7 @@ def test_what_the_predictor_refuses_ends_all_ranks(predictor: str, job_id: str) 
 
 
 def refused(_rank: int) -> None:
-    evenstep.init(job_options={"min_gain": 7.0}).loader(Samples(), global_batch=GLOBAL_BATCH)
+    next(iter(evenstep.init(job_options={"min_gain": 7.0}).loader(Samples(), global_batch=GLOBAL_BATCH)))
 
 
 def test_nobody_there_is_an_even_training(job_id: str) -> None:
@@ -204,3 +223,60 @@ def test_a_predictor_that_dies_and_comes_back(predictor_binary: Path, tmp_path: 
         check(ranks, epochs)
     finally:
         goes(second)
+
+
+def capped(rank: int) -> list[int]:
+    """Returns the local batches of epochs of 17 whole iterations and a remainder of 5 samples."""
+    job = evenstep.init(max_local_batch=9)
+    loader = job.loader(Samples(17 * 24 + 5), global_batch=24)
+    model = job.wrap(DistributedDataParallel(Paced(network(), PACE_S * (1 + rank))))
+    batches = []
+    for _ in range(4):
+        for x, y, _index in loader:
+            loss_of(model, x, y).backward()
+            batches.append(job._run.current.step.local_batch)
+    job.close()
+    return batches
+
+
+def test_the_plan_of_a_remainder_is_no_plan_of_whole_iterations(predictor: str, job_id: str) -> None:
+    """Ranks exchange seldom after the start, so a plan stays in force for many iterations."""
+    seldom = {**environ(predictor, job_id), "EVENSTEP_OVERHEAD": "1e-9"}
+    for batches in run_ranks(3, capped, environ=seldom):
+        assert max(batches) <= 9, batches
+
+
+def runs_out(rank: int) -> int:
+    job = evenstep.init()
+    next(iter(job.loader(Samples(512), global_batch=256, accumulate=4)))
+    if rank == 1:
+        with pytest.raises(oom.OUT_OF_MEMORY), job.on_oom():
+            raise oom.OUT_OF_MEMORY("tried to allocate")
+    dist.barrier()
+    return job._run.current.step.batch_size
+
+
+def test_a_micro_batch_that_does_not_fit_caps_the_local_batch(predictor: str, job_id: str) -> None:
+    """The service caps all samples of an iteration: 32 of 128 did not fit, so about nine tenths of 128 may."""
+    assert run_ranks(2, runs_out, environ=environ(predictor, job_id)) == [32, 32]
+    workers = fetch_json(f"{predictor}/v1/jobs/{job_id}/workers")["workers"]
+    assert [worker["cap"]["max_local_batch"] for worker in workers if worker["cap"]] == [112]
+
+
+def runs_out_in_a_pass(rank: int) -> None:
+    job = evenstep.init()
+    job.wrap(DistributedDataParallel(network()))
+    iteration = next(iter(job.steps(Samples(512), global_batch=256, micro_batch=32)))
+    assert iteration.step.local_batch == 128
+    next(iter(iteration))
+    if rank == 1:
+        with pytest.raises(oom.OUT_OF_MEMORY), job.on_oom():
+            raise oom.OUT_OF_MEMORY("tried to allocate")
+    dist.barrier()
+
+
+def test_a_pass_of_a_hedged_step_that_does_not_fit_caps_the_passes(predictor: str, job_id: str) -> None:
+    """Nine tenths of the whole base would change nothing, because passes would have as many samples as before."""
+    run_ranks(2, runs_out_in_a_pass, environ=environ(predictor, job_id))
+    workers = fetch_json(f"{predictor}/v1/jobs/{job_id}/workers")["workers"]
+    assert [worker["cap"]["max_local_batch"] for worker in workers if worker["cap"]] == [28]

@@ -1,6 +1,7 @@
 """Hugging Face's Trainer with uneven batches trains as one process does, for every kind of loss."""
 
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch.nn import functional
 
 import evenstep
 import ranks
-from evenstep.order import Order
+from evenstep.order import Order, epoch_seed
 from training import difference, parameters
 
 transformers = pytest.importorskip("transformers", reason="evenstep[transformers] is not installed")
@@ -40,6 +41,8 @@ class Sentences(torch.utils.data.Dataset[dict[str, Any]]):
         return SAMPLES
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        if index >= SAMPLES:
+            raise IndexError(index)
         generator = torch.Generator().manual_seed(index)
         tokens = torch.randint(1, 11, (1 + index * 7 % 9,), generator=generator)
         return {"input_ids": tokens, "labels": tokens * 3 % 11}
@@ -127,7 +130,60 @@ MODELS: dict[str, tuple[Callable[[], Any], type[Sentences], float]] = {
 }
 
 
-def trainer(kind: str, job: evenstep.Job, accumulate: int, folder: str, **options: Any) -> Any:
+class Repeated(torch.utils.data.Sampler[int]):
+    """Repeats each index, with a generator whose state continues over epochs, as TRL's RepeatSampler does."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(SEED)
+
+    def __len__(self) -> int:
+        return 2 * SAMPLES
+
+    def __iter__(self) -> Any:
+        for index in torch.randperm(SAMPLES, generator=self.generator).tolist():
+            yield from (index, index)
+
+
+class Unrepeatable(Repeated):
+    """Has random numbers that no seed of the trainer reaches."""
+
+    def __iter__(self) -> Any:
+        yield from random.SystemRandom().sample(range(SAMPLES), SAMPLES)
+
+
+def weighted() -> Any:
+    """Draws with replacement from the global random numbers."""
+    return torch.utils.data.WeightedRandomSampler([1.0 + index % 5 for index in range(SAMPLES)], 40)
+
+
+def by_length() -> Any:
+    lengths = [len(sample["input_ids"]) for sample in map(Sentences().__getitem__, range(SAMPLES))]
+    return transformers.trainer_pt_utils.LengthGroupedSampler(1, lengths=lengths)
+
+
+SAMPLERS: dict[str, Callable[[], Any]] = {
+    "weighted": weighted,
+    "repeated": Repeated,
+    "by length": by_length,
+    "unrepeatable": Unrepeatable,
+}
+
+
+class Sampling(Trainer):  # type: ignore[misc,valid-type]  # Found at run time.
+    """Overrides the sampler, as trainers for unbalanced data do."""
+
+    def _get_train_sampler(self, *_: Any) -> Any:
+        return self.sampler()
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Computes the loss twice, as trainers do that compare two passes."""
+        losses = [super(Sampling, self).compute_loss(model, inputs, *args, **kwargs) for _ in range(2)]
+        return sum(losses) / 2
+
+
+def trainer(
+    kind: str, job: evenstep.Job, accumulate: int, folder: str, trainer_class: Any = Trainer, **options: Any
+) -> Any:
     net, dataset, _ = MODELS[kind]
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -144,7 +200,7 @@ def trainer(kind: str, job: evenstep.Job, accumulate: int, folder: str, **option
         report_to=[],
         disable_tqdm=True,
     )
-    return Trainer(
+    return trainer_class(
         job=job,
         global_batch=GLOBAL_BATCH,
         model=model,
@@ -159,6 +215,38 @@ def train(_rank: int, kind: str, accumulate: int, folder: str) -> list[list[floa
     train_ = trainer(kind, evenstep.init(plan=plan), accumulate, folder)
     train_.train()
     return parameters(train_.model)
+
+
+def train_sampled(_rank: int, name: str, folder: str) -> list[list[float]]:
+    if name == "by length":
+        old = "group_by_length" in transformers.TrainingArguments.__dataclass_fields__
+        options = {"group_by_length": True} if old else {"train_sampling_strategy": "group_by_length"}
+        train_ = trainer("tokens", evenstep.init(plan=plan), 1, folder, **options)
+    else:
+        train_ = trainer("tokens", evenstep.init(plan=plan), 1, folder, Sampling)
+        train_.sampler = SAMPLERS[name]
+    train_.train()
+    return parameters(train_.model)
+
+
+class OwnLoader(Trainer):  # type: ignore[misc,valid-type]  # Found at run time.
+    def get_train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(Sentences(), GLOBAL_BATCH, collate_fn=collate)
+
+
+def refused_sampler(_rank: int, folder: str) -> list[str]:
+    told = []
+    for trainer_class, options in (
+        (Sampling, {}),
+        (Trainer, {"train_sampling_strategy": "batch_rebalance"}),
+        (OwnLoader, {}),
+    ):
+        train_ = trainer("tokens", evenstep.init(plan=plan), 1, folder, trainer_class, **options)
+        train_.sampler = SAMPLERS["unrepeatable"]
+        with pytest.raises(evenstep.EvenstepError) as refused:
+            train_.train()
+        told.append(str(refused.value))
+    return told
 
 
 def train_halves(_rank: int, folder: str) -> list[list[float]]:
@@ -181,7 +269,7 @@ def resume_from_elsewhere(_rank: int, folder: str) -> str:
     return str(refused.value)
 
 
-def one_process(kind: str) -> list[list[float]]:
+def one_process(kind: str, sampler: str | None = None) -> list[list[float]]:
     """The reference: whole batches, plain PyTorch."""
     net, dataset, _ = MODELS[kind]
     model, data = net(), dataset()
@@ -189,7 +277,9 @@ def one_process(kind: str) -> list[list[float]]:
     order = Order(SAMPLES, GLOBAL_BATCH, SEED, drop_last=True)
     for epoch in range(EPOCHS):
         permutation = order.permutation(epoch).tolist()
-        for step in range(order.steps):
+        if sampler:
+            permutation = drawn(SAMPLERS[sampler](), epoch)
+        for step in range(len(permutation) // GLOBAL_BATCH):
             rows = [data[at] for at in permutation[step * GLOBAL_BATCH :][:GLOBAL_BATCH]]
             optimizer.zero_grad()
             model(**collate(rows))["loss"].backward()
@@ -198,12 +288,47 @@ def one_process(kind: str) -> list[list[float]]:
     return parameters(model)
 
 
+def drawn(sampler: Any, epoch: int) -> list[int]:
+    """Draws from a sampler with the seed of an epoch."""
+    seed = epoch_seed(SEED, epoch)
+    torch.manual_seed(seed)
+    if sampler.generator:
+        sampler.generator.manual_seed(seed)
+    return list(sampler)
+
+
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("kind", MODELS)
 def test_uneven_batches_train_as_one_process_does(kind: str, accumulate: int, tmp_path: Path) -> None:
     reference = one_process(kind)
     for trained in ranks.run_ranks(3, train, kind, accumulate, str(tmp_path)):
         assert difference(trained, reference) <= MODELS[kind][2]
+
+
+@pytest.mark.parametrize("name", ["weighted", "repeated", "by length"])
+def test_a_sampler_is_the_order_of_samples(name: str, tmp_path: Path) -> None:
+    reference = one_process("tokens", name)
+    assert difference(reference, one_process("tokens")) > 1e-3, "another order"
+    for trained in ranks.run_ranks(3, train_sampled, name, str(tmp_path)):
+        assert difference(trained, reference) <= TOLERANCE
+
+
+def test_a_kind_of_random_sampler_keeps_its_order() -> None:
+    class EasiestFirst(torch.utils.data.RandomSampler):
+        def __iter__(self) -> Any:
+            return iter(range(SAMPLES))
+
+    order = evenstep.transformers._order  # Accelerate's version decides which samplers arrive here.
+    assert order(EasiestFirst(Sentences()), SAMPLES, SEED)["order"](0) == list(range(SAMPLES))
+    assert order(torch.utils.data.RandomSampler(Sentences()), SAMPLES, SEED) == {"shuffle": True, "seed": SEED}
+
+
+def test_samplers_that_cannot_be_an_order_are_refused(tmp_path: Path) -> None:
+    unrepeatable, composed, own = ranks.run_ranks(3, refused_sampler, str(tmp_path))[0]
+    assert "Unrepeatable" in unrepeatable
+    assert "different indices in two calls" in unrepeatable
+    assert composed.startswith("BatchRebalanceSampler composes the batches")
+    assert own.startswith("OwnLoader.get_train_dataloader is overridden")
 
 
 def test_a_checkpoint_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:

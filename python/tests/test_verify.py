@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import SettingError
-from evenstep.verify import Verdict, verify
+from evenstep.verify import Verdict, device, verify
 from evenstep.verify.items import checksum
 from evenstep.verify.plans import batches, default_plans, parse_plan
 from evenstep.verify.record import difference
@@ -157,10 +157,8 @@ def test_what_people_do_agrees(tmp_path: Path, changes: list[tuple[str, str]]) -
 @pytest.mark.parametrize(
     ("changes", "check", "hint"),
     [
-        pytest.param([(WRAP, "DistributedDataParallel(net)")], "gradients", "job.wrap", id="no wrap"),
         pytest.param([(WRAP, 'job.wrap(DistributedDataParallel(net), loss="sum")')], "gradients", "sum", id="no sum"),
         pytest.param([(LOSS, 'mse_loss(model(x), y, reduction="sum")')], "gradients", "sum", id="no mean"),
-        pytest.param([(LOSS, f"job.scale({LOSS})")], "gradients", "job.scale", id="weighted twice"),
         pytest.param([(WRAP, "net"), (LOSS, f"job.scale({LOSS})")], "ranks", "Distributed", id="no averaging"),
         pytest.param(
             [(LOADER, "job.loader(torch.utils.data.random_split(dataset, [160, 45])[0], global_batch=16)")],
@@ -230,6 +228,8 @@ def test_a_rate_that_depends_on_the_number_of_processes_is_seen(tmp_path: Path) 
     ("changes", "said"),
     [
         pytest.param([(LOSS, "(1 / 0)")], "ZeroDivisionError", id="an error"),
+        pytest.param([(WRAP, "DistributedDataParallel(net)")], "neither job.wrap nor job.scale", id="no wrap"),
+        pytest.param([(LOSS, f"job.scale({LOSS})")], "job.wrap and job.scale both weight", id="weighted twice"),
         pytest.param([("for epoch", "raise SystemExit('no such data')\nfor epoch")], "no such data", id="an exit"),
     ],
 )  # fmt: skip
@@ -304,6 +304,7 @@ def test_settings_that_break_a_rule_are_refused(tmp_path: Path) -> None:
         {"plans": [[1, 2]], "ranks": 3},
         {"plans": [[0, 0]]},
         {"device": "tpu"},
+        {"micro_batch": 0},
     ):
         with pytest.raises(SettingError):
             verify(path, **options)
@@ -312,6 +313,25 @@ def test_settings_that_break_a_rule_are_refused(tmp_path: Path) -> None:
     for text in ("", "1,a", "-1,2", "0,0"):
         with pytest.raises(SettingError):
             parse_plan(text)
+
+
+@pytest.mark.parametrize(
+    ("build", "gpus", "said"),
+    [
+        (None, 0, "was built without CUDA"),
+        ("12.8", 0, "finds no GPU (CUDA_VISIBLE_DEVICES: 9)"),
+        ("12.8", 1, "use --device cpu"),
+        ("12.8", 2, "3 ranks need one GPU each, but there are 2: use --ranks 2"),
+        ("12.8", 3, ""),
+    ],
+)
+def test_missing_gpus_are_named(monkeypatch: pytest.MonkeyPatch, build: str | None, gpus: int, said: str) -> None:
+    monkeypatch.setattr(torch.version, "cuda", build)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "9")
+    monkeypatch.setattr(device, "_gpus", lambda: gpus)
+    problem = device.check_device("cuda", 3)
+    assert said in problem if said else not problem
 
 
 @given(st.integers(2, 9), st.integers(1, 200), st.integers(1, 4))

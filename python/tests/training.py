@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, WeightedRandomSampler
 
 import evenstep
 from evenstep.order import Order
@@ -38,6 +38,19 @@ class Samples(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
         return self.x[index], self.y[index], index
+
+
+def weighted(epoch: int) -> list[int]:
+    """Draws 150 samples with replacement, as for unbalanced classes."""
+    weights = [1.0 + sample % 7 for sample in range(SAMPLES)]
+    return list(WeightedRandomSampler(weights, 150, generator=torch.Generator().manual_seed(epoch)))
+
+
+def bucketed(epoch: int) -> torch.Tensor:
+    """Samples of similar length follow each other; the order of the buckets is random."""
+    buckets = torch.arange(SAMPLES).split(25)
+    order = torch.randperm(len(buckets), generator=torch.Generator().manual_seed(epoch)).tolist()
+    return torch.cat([buckets[at] for at in order])
 
 
 def network() -> torch.nn.Module:
@@ -115,9 +128,9 @@ def train_stock(_rank: int, plan: str) -> list[list[float]]:
     optimizer = sgd(model)
     for _ in range(EPOCHS):
         for x, y, _index in loader:
-            optimizer.zero_grad()
-            loss_of(model, x, y).backward()
-            optimizer.step()
-            job._run.gradients_ready()
+            with job.step():
+                optimizer.zero_grad()
+                loss_of(model, x, y).backward()
+                optimizer.step()
     assert dist.get_world_size() == 3
     return parameters(model)

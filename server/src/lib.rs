@@ -1,4 +1,5 @@
-//! Serves HTTP/1.1 with bounded connections.
+//! Serves HTTP/1.1 with bounded connections, see [`serve`], and lets the processes of a user share programs, see
+//! [`local`].
 //!
 //! - At most [`Limits::connections`] are open, and at most [`Limits::per_address`] from one IP address. At a limit, the
 //!   connection that has been waiting for a request the longest is closed in favour of a new one. If all of them serve
@@ -12,6 +13,7 @@
 mod activity;
 mod counts;
 mod limits;
+pub mod local;
 mod open;
 mod socket;
 

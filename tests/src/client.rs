@@ -11,6 +11,8 @@ use serde::de::DeserializeOwned;
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
+use crate::wait::until;
+
 /// Longer than any healthy response takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -23,6 +25,7 @@ pub struct Client {
     agent: Agent,
     url: String,
     hops: usize,
+    is_patient: bool,
     token: Option<String>,
 }
 
@@ -78,7 +81,7 @@ impl Client {
             .timeout_recv_response(Some(TIMEOUT))
             .timeout_recv_body(Some(TIMEOUT))
             .build();
-        Self { agent: config.into(), url: url.to_owned(), hops: 0, token: None }
+        Self { agent: config.into(), url: url.to_owned(), hops: 0, is_patient: false, token: None }
     }
 
     /// Returns the URL of the server.
@@ -89,6 +92,12 @@ impl Client {
     /// Creates a client that follows redirects.
     pub fn following(url: &str) -> Self {
         Self { hops: REDIRECTS_MAX, ..Self::new(url) }
+    }
+
+    /// Creates a client that follows redirects, and repeats requests while the predictor is unavailable, for example
+    /// because a busy machine let its lease expire.
+    pub fn patient(url: &str) -> Self {
+        Self { is_patient: true, ..Self::following(url) }
     }
 
     /// Returns the same client with an operator token.
@@ -103,6 +112,21 @@ impl Client {
 
     /// Sends a request, and follows redirects if the client follows them.
     fn send(
+        &self,
+        path: &str,
+        send: impl Fn(&str) -> Result<Response<Body>, ureq::Error>,
+    ) -> Result<Reply, ureq::Error> {
+        if !self.is_patient {
+            return self.send_once(path, send);
+        }
+        until("the predictor is available", || {
+            let answer = self.send_once(path, &send);
+            let is_unavailable = answer.as_ref().is_ok_and(|answer| answer.status == 503);
+            (!is_unavailable).then_some(answer)
+        })
+    }
+
+    fn send_once(
         &self,
         path: &str,
         send: impl Fn(&str) -> Result<Response<Body>, ureq::Error>,

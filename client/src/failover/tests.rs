@@ -153,3 +153,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_new_list_replaces_the_servers_and_keeps_only_a_listed_one_first() {
+    let failover = Failover::new(servers("http://a,http://b"));
+    assert_eq!(
+        request(&failover, |server| if server == "http://b" { responds(server) } else { fails() }).0.len(),
+        2
+    );
+    let clone = failover.clone();
+    clone.replace(servers("http://c,http://b"));
+    assert_eq!(failover.first(), "http://b");
+    clone.replace(servers("http://c"));
+    assert_eq!(request(&failover, |_| fails()).0, ["http://c"]);
+}

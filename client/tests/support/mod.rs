@@ -19,6 +19,8 @@ pub enum Action {
     ClosesConnection,
     /// Reads the request and never responds.
     NeverResponds,
+    /// Sends this text and nothing more.
+    StopsAfter(&'static str),
 }
 
 /// A server on a separate port that follows the steps of a script and repeats the last one.
@@ -98,6 +100,12 @@ fn turn(
         Action::NeverResponds => loop {
             thread::park();
         },
+        Action::StopsAfter(text) => {
+            connection.write_all(text.as_bytes()).ok()?;
+            loop {
+                thread::park();
+            }
+        }
     }
 }
 

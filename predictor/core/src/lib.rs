@@ -1,7 +1,7 @@
 //! The pure core of evenstep: forecasts of the workers' speeds, and allocations of samples to workers.
 //!
-//! The core is deterministic. It does no I/O, reads no clock, uses no unseeded random numbers and never
-//! blocks. Modules in reading order:
+//! The core is deterministic. It does no I/O, reads no clock and uses no unseeded random numbers. It learns wide jobs on
+//! all cores, with the results of one core. Modules in reading order:
 //! - [`series`]: observations of a worker, and its drivers
 //! - [`forecast`]: the speed of the next iteration, with an interval
 //! - [`curve`]: a worker's time over its batch size
@@ -14,6 +14,8 @@
 //! - [`learning_rate`]: learning-rate rules for a changing global batch
 //! - [`gate`]: when and how much background work may run next to a job
 //! - [`job`]: the state of one job: `observe(reports)` and `decide(iteration)`
+
+mod parallel;
 
 pub mod series;
 

@@ -17,6 +17,9 @@ use crate::jobs::WORKERS_MAX;
 pub const GLOBAL_BATCH_MAX: u64 = 1 << 31;
 /// Upper limit of leases and cooldowns: one day.
 pub const LEASE_S_MAX: f64 = 86_400.0;
+/// Limits of a speed from an earlier run, in samples per second.
+pub const INITIAL_SPEED_MIN: f64 = 1e-9;
+pub const INITIAL_SPEED_MAX: f64 = 1e12;
 /// Upper limit of the retention of a job's raw history: three centuries.
 pub const KEEP_S_MAX: u64 = 10_000_000_000;
 /// Limit of the number of `allowed_sizes`.
@@ -112,6 +115,10 @@ fn check(spec: &JobSpec) -> Result<(), ErrorResponse> {
     let background = spec.background.unwrap_or_default();
     between("background.slow_down_limit", background.slow_down_limit, 1.0, LIMIT_MAX)?;
     between("flap_cooldown_s", spec.flap_cooldown_s, 0.0, LEASE_S_MAX)?;
+    within("number of initial_speeds", spec.initial_speeds.len() as u64, 0..=WORKERS_MAX as u64)?;
+    for speed in spec.initial_speeds.values() {
+        between("initial_speeds", *speed, INITIAL_SPEED_MIN, INITIAL_SPEED_MAX)?;
+    }
     spec.keep_s.map_or(Ok(()), |keep_s| within("keep_s", keep_s, 60..=KEEP_S_MAX))?;
     check_learning_rate(spec)
 }

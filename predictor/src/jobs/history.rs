@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use evenstep_core::job::JobState;
 use evenstep_protocol::{AllocateResponse, HistoryView, WorkerHistory, WorkerId};
 use evenstep_store::{EveryNth, Measured};
 
@@ -22,7 +23,11 @@ impl Job {
     /// An error of the store.
     pub async fn history(&self, since_s: u64, points: u64) -> Result<HistoryView, JobError> {
         // Known once the job is in memory.
-        let workers = self.view().await?.live_workers.max(1);
+        let workers = |state: &JobState| {
+            let last = state.last_allocation.as_ref().map_or(0, |answer| answer.allocations.len());
+            last.max(state.live().len()).max(1) as u64
+        };
+        let workers = self.look(workers).await?;
         let points = points.min((SHARES_MAX / workers).max(POINTS_MIN));
         let since_ms = i64::try_from(since_s.saturating_mul(1000)).unwrap_or(i64::MAX);
         let since = self.now_unix_ms().saturating_sub(since_ms);
@@ -31,7 +36,7 @@ impl Job {
         let wanted = EveryNth { iterations, every };
         let mut columns = Columns::default();
         for (at_unix_ms, stored) in self.store().every_nth_allocation(self.id(), &wanted).await? {
-            columns.answer(at_unix_ms, &stored.parse()?);
+            columns.answer(stored.iteration, at_unix_ms, &stored.parse()?);
         }
         for report in self.store().every_nth_report(self.id(), &wanted).await? {
             columns.report(&report);
@@ -64,9 +69,9 @@ struct Columns {
 }
 
 impl Columns {
-    fn answer(&mut self, at_unix_ms: i64, answer: &AllocateResponse) {
+    fn answer(&mut self, iteration: u64, at_unix_ms: i64, answer: &AllocateResponse) {
         let at = self.iterations.len();
-        self.iterations.push(answer.iteration);
+        self.iterations.push(iteration);
         self.at_unix_ms.push(at_unix_ms);
         self.step_time_s.push(None);
         self.predicted_step_time_s.push(answer.decision.predicted_step_time_s.map(rounded));

@@ -15,8 +15,10 @@ const NODES_MAX: usize = 20_000;
 pub struct NewestSamples(Mutex<BTreeMap<NodeId, i64>>);
 
 impl NewestSamples {
-    /// Records a sample of a node, with its time by the node's clock.
-    pub fn saw(&self, node: &NodeId, at_unix_ms: i64) {
+    /// Records a sample of a node, with its time by the node's clock. A time after `now_unix_ms` counts as now: the clock of
+    /// the node was wrong, and must not hide that the node is silent later.
+    pub fn saw(&self, node: &NodeId, at_unix_ms: i64, now_unix_ms: i64) {
+        let at_unix_ms = at_unix_ms.min(now_unix_ms);
         let mut nodes = self.lock();
         if let Some(latest) = nodes.get_mut(node) {
             *latest = at_unix_ms.max(*latest);
@@ -48,9 +50,17 @@ mod tests {
     fn nodes_silent_for_a_day_are_not_shown() {
         let seen = NewestSamples::default();
         let [a, b] = ["a", "b"].map(|node| NodeId::new(node).unwrap());
-        seen.saw(&a, 1_000);
-        seen.saw(&b, 90_000_000);
-        seen.saw(&b, 80_000_000);
+        seen.saw(&a, 1_000, 90_000_000);
+        seen.saw(&b, 90_000_000, 90_000_000);
+        seen.saw(&b, 80_000_000, 90_000_000);
         assert_eq!(seen.lines(90_000_000), [NodeSummary { node: b, at_unix_ms: 90_000_000 }]);
+    }
+    #[test]
+    fn a_node_whose_clock_was_fast_is_silent_later() {
+        let seen = NewestSamples::default();
+        let node = NodeId::new("a").unwrap();
+        seen.saw(&node, i64::MAX, 1_000);
+        assert_eq!(seen.lines(1_000), [NodeSummary { node, at_unix_ms: 1_000 }]);
+        assert_eq!(seen.lines(1_001 + SILENCE_MAX_MS), []);
     }
 }

@@ -23,7 +23,7 @@ impl Job {
             return Ok(());
         }
         let mut guard = self.lock().await?;
-        let due = guard.change().state.models_mut().take_due_refits(REFIT_OBSERVATIONS);
+        let due = guard.change().state.models_mut().due_refits(REFIT_OBSERVATIONS);
         guard.settle();
         drop(guard);
         let mut networks = Vec::new();
@@ -40,7 +40,11 @@ impl Job {
             self.live().refitted(guard.now_unix_ms, networks.len());
         }
         let state = &mut guard.change().state;
-        state.models_mut().install(networks);
+        if !due.is_empty() {
+            let models = state.models_mut();
+            models.record_refits(&due);
+            models.install(networks);
+        }
         let revision = state.models.revision();
         let snapshot =
             (revision != self.fits().stored_revision()).then(|| (state.models.clone(), state.devices()));

@@ -241,7 +241,7 @@ impl Jobs {
         let latest = rows.rows().map(|row| row.at_unix_ms).max();
         let stored = self.store.write(vec![Change::Telemetry(rows)], self.clock.now_unix_ms()).await?;
         if let Some(at_unix_ms) = latest {
-            self.newest_samples.saw(&node, at_unix_ms);
+            self.newest_samples.saw(&node, at_unix_ms, self.clock.now_unix_ms());
         }
         Ok(TelemetryResponse { node, boot_id, next_sequence, stored, duplicates: count - stored })
     }
@@ -253,7 +253,7 @@ impl Jobs {
     /// An error of the store.
     pub async fn load_nodes(&self) -> Result<(), JobError> {
         for (node, at_unix_ms) in self.store.latest_sample_times().await? {
-            self.newest_samples.saw(&node, at_unix_ms);
+            self.newest_samples.saw(&node, at_unix_ms, self.clock.now_unix_ms());
         }
         Ok(())
     }
@@ -290,7 +290,7 @@ impl Jobs {
         loaded.add([], jobs.iter().filter(|job| job.is_loaded()).count() as f64);
         let mut last_sample = Family::gauge(
             "evenstep_node_last_sample_timestamp_seconds",
-            "Time of the latest sample of a node, by its clock.",
+            "Time of the latest sample of a node, by its clock, at most the time at which it arrived.",
         );
         for line in self.newest_samples.lines(self.clock.now_unix_ms()) {
             last_sample.add([("node", line.node.as_str())], line.at_unix_ms as f64 / 1e3);

@@ -16,8 +16,8 @@ impl Jobs {
         if !self.memory().is_full() {
             return;
         }
-        // One caller frees enough for all.
-        let Ok(_alone) = self.making_room().try_lock() else { return };
+        // Later callers wait: they load states into the room that this one makes, usually enough for all.
+        let _alone = self.making_room().lock().await;
         let mut jobs = self.all();
         // Cached, because other requests change these numbers meanwhile.
         jobs.sort_by_cached_key(|job| job.last_use());
@@ -28,19 +28,28 @@ impl Jobs {
             job.trim_responses();
         }
         jobs.pop();
+        let mut some_in_use = false;
         for job in jobs {
             if !self.memory().is_full() {
                 return;
             }
-            if job.remove_state().await {
-                self.memory().count_removed();
-                tracing::debug!(job_id = %job.id(), "removed the state from memory");
+            // The models of a removed state are stored even if the caller stops waiting.
+            match tokio::spawn(job.clone().remove_state()).await.unwrap_or(Removal::InUse) {
+                Removal::Removed => {
+                    self.memory().count_removed();
+                    tracing::debug!(job_id = %job.id(), "removed the state from memory");
+                }
+                Removal::Absent => {}
+                Removal::InUse => some_in_use = true,
             }
             let job_id = job.id().clone();
             drop(job);
             self.forget(&job_id);
         }
-        self.memory().accept_use();
+        // States in use now can be removed soon.
+        if !some_in_use {
+            self.memory().accept_use();
+        }
     }
 
     /// Removes a job that has nothing in memory. It must have no other user: one job never has two states.
@@ -52,15 +61,26 @@ impl Jobs {
     }
 }
 
+/// Result of removing a state from memory.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Removal {
+    Removed,
+    Absent,
+    /// A request uses the state, or is about to read it from the store.
+    InUse,
+}
+
 impl Job {
-    /// Removes the state from memory, unless a request uses it. The next request loads it again. Returns whether it
-    /// was removed.
+    /// Removes the state from memory, unless a request uses it. The next request loads it again.
     ///
     /// Models that are not stored are stored first. If that fails, they learn again from the stored reports.
-    pub(super) async fn remove_state(&self) -> bool {
-        let Ok(mut slot) = self.held().try_lock() else { return false };
+    pub(super) async fn remove_state(self: Arc<Self>) -> Removal {
+        let Ok(mut slot) = self.held().try_lock() else { return Removal::InUse };
+        if slot.is_none() {
+            return Removal::Absent;
+        }
         // A state in doubt is read from the store anyway, which also decides on the leases.
-        let Some(held) = slot.take_if(|held| held.is_certain()) else { return false };
+        let Some(held) = slot.take_if(|held| held.is_certain()) else { return Removal::InUse };
         self.rest(held.leases());
         let (revision, observations) = (held.state.models.revision(), held.state.models.observations());
         let is_stored = revision == self.fits().stored_revision();
@@ -86,6 +106,6 @@ impl Job {
                 tracing::warn!(job_id = %self.id(), %error, "cannot store models; they learn again from recent reports");
             }
         }
-        true
+        Removal::Removed
     }
 }

@@ -4,13 +4,20 @@ use std::collections::BTreeMap;
 
 use evenstep_core::job::JobState;
 use evenstep_protocol::{
-    AllocateResponse, Allocation, ForecastView, JobView, SpeedPoint, SpeedsView, WorkerId, WorkersView,
+    AllocateResponse, Allocation, ForecastView, JobView, SpeedPoint, SpeedsView, SummaryView, WorkerId,
+    WorkersView,
 };
 use evenstep_store::StoredAllocation;
 
 use super::describe;
 use super::error::JobError;
 use super::job::Job;
+use crate::long::compute;
+use crate::summary::summarize;
+
+/// The history of a summary: a year, in at most this many iterations.
+const SUMMARY_S: u64 = 366 * 86_400;
+const SUMMARY_POINTS: u64 = 1_000;
 
 impl Job {
     /// Returns the summary of the job.
@@ -28,6 +35,16 @@ impl Job {
     pub async fn workers(&self) -> Result<WorkersView, JobError> {
         let counts = self.store().report_counts(self.id()).await?;
         self.look(|state| describe::workers(state, self.id(), &counts)).await
+    }
+
+    /// Returns what the job gained, and its slow workers.
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub async fn summary(&self) -> Result<SummaryView, JobError> {
+        let history = self.history(SUMMARY_S, SUMMARY_POINTS).await?;
+        let (workers, iterations) = (self.workers().await?.workers, self.view().await?.next_iteration);
+        Ok(compute(true, move || summarize(&history, &workers, iterations)))
     }
 
     /// Returns the forecast of each live worker.
@@ -88,7 +105,7 @@ impl Job {
         Ok(SpeedsView { job_id: self.id().clone(), speeds })
     }
 
-    async fn look<T>(&self, look: impl FnOnce(&JobState) -> T) -> Result<T, JobError> {
+    pub(super) async fn look<T>(&self, look: impl FnOnce(&JobState) -> T) -> Result<T, JobError> {
         Ok(look(self.lock().await?.state()))
     }
 }

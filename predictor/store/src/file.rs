@@ -67,8 +67,8 @@ impl LockedFile {
     /// # Errors
     /// [`StoreError::LogRemoved`].
     pub fn check_log(&self) -> Result<(), StoreError> {
-        let left = |path: &Path| path.try_exists().unwrap_or(true);
-        if left(&self.index) && !left(&self.log) {
+        let exists = |path: &Path| path.try_exists().unwrap_or(true);
+        if is_index_alone(&self.log, &self.index, exists) {
             return Err(StoreError::LogRemoved { log: self.log.clone(), index: self.index.clone() });
         }
         Ok(())
@@ -101,6 +101,12 @@ impl LockedFile {
     }
 }
 
+/// Whether an index exists without its log. A connection of an earlier [`Store`](crate::Store) in this process may be
+/// closing meanwhile: SQLite then removes the index, and after it the log. So the log is looked for first.
+fn is_index_alone(log: &Path, index: &Path, mut exists: impl FnMut(&Path) -> bool) -> bool {
+    !exists(log) && exists(index)
+}
+
 fn identity(metadata: io::Result<fs::Metadata>) -> Option<Identity> {
     metadata.ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
@@ -109,4 +115,25 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(ending);
     name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The removals that happen before the first look, and between the two looks, are any part of SQLite's.
+    #[test]
+    fn a_connection_that_closes_meanwhile_removes_no_log() {
+        let [log, index] = ["-wal", "-shm"].map(|ending| beside(Path::new("store.db"), ending));
+        for [before, between] in [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [2, 0]] {
+            let removals = [&index, &log];
+            let mut steps = [before, before + between].into_iter();
+            let exists = |path: &Path| {
+                let removed = steps.next().unwrap_or(removals.len());
+                !removals[..removed].iter().any(|gone| **gone == path)
+            };
+            assert!(!is_index_alone(&log, &index, exists), "{before} removed before, {between} between");
+        }
+        assert!(is_index_alone(&log, &index, |path| path == index));
+    }
 }

@@ -111,7 +111,7 @@ fn a_long_computation_blocks_nothing() {
     service.kill_and_restart();
     let client = &service.client;
     client.put_job("job", &JobSpec::new(COSTS as u64));
-    let generation = join_all(client, "job", 48);
+    let generation = join_all(client, "job", 256);
     let mut request = allocate_request("job", generation, 0);
     // A few samples cost a thousand times more than the others.
     request.cost_per_sample =

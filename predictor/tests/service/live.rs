@@ -3,7 +3,7 @@
 use evenstep_predictor::clock::Clock;
 use evenstep_protocol::{
     HistoryView, JobSpec, LiveView, LogEntry, LogKind, LogView, OperatorView, SpeedsView, StepView,
-    WorkerOverride,
+    SummaryView, WorkerOverride,
 };
 use evenstep_tests::{Client, Events};
 
@@ -128,6 +128,37 @@ fn history_is_the_past_thinned_out() {
     client.put_job("idle", &JobSpec::new(2));
     let empty: HistoryView = client.get("/v1/jobs/idle/history").json();
     assert!(empty.iterations.is_empty() && empty.workers.is_empty());
+}
+
+/// A client that exchanges rarely reports other iterations than those that it requests.
+#[test]
+fn history_and_summary_have_iterations_that_were_reported_and_not_requested() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec::new(128));
+    let generation = join_all(client, "job", 2);
+    for requested in (0..800).step_by(13) {
+        let mut request = allocate_request_with_reports("job", generation, requested, &SPEEDS);
+        request.reports.iter_mut().for_each(|report| report.iteration = requested.saturating_sub(5));
+        if requested == 0 {
+            request.reports.clear();
+        }
+        assert_eq!(client.allocate(&request).status, 200);
+    }
+    let history: HistoryView = client.get("/v1/jobs/job/history?points=40").json();
+    assert_eq!(history.every, 20);
+    // Those of 8, 21, 34, .. that are the first from a multiple of 20 on.
+    assert_eq!(history.iterations[..4], [8, 21, 47, 60]);
+    let last = history.iterations.len() - 1;
+    assert!(history.step_time_s[..last].iter().all(Option::is_some), "{history:?}");
+    assert!(history.workers.iter().all(|worker| worker.local_batch.iter().all(Option::is_some)));
+    let summary: SummaryView = client.get("/v1/jobs/job/summary").json();
+    assert_eq!((summary.iterations, summary.lines.len()), (794, 3));
+    let gain = summary.gain.unwrap();
+    assert!(gain.lower <= gain.ratio && gain.ratio <= gain.upper, "{gain:?}");
+    assert_eq!(summary.slow[0].worker.as_str(), "node/0");
+    assert!((summary.slow[0].speed_ratio - SPEEDS[0] / SPEEDS[1]).abs() < 1e-3, "{summary:?}");
+    assert_eq!(client.get("/v1/jobs/unknown/summary").status, 404);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::Service;
 
 /// Methods and paths of the contract.
-const ROUTES: [(&str, &str); 29] = [
+const ROUTES: [(&str, &str); 30] = [
     ("post", "/allocate"),
     ("get", "/allocate"),
     ("put", "/v1/jobs/{job_id}"),
@@ -29,6 +29,7 @@ const ROUTES: [(&str, &str); 29] = [
     ("get", "/v1/live"),
     ("get", "/v1/jobs/{job_id}/live"),
     ("get", "/v1/jobs/{job_id}/history"),
+    ("get", "/v1/jobs/{job_id}/summary"),
     ("get", "/v1/jobs/{job_id}/log"),
     ("get", "/v1/operator"),
     ("post", "/v1/plan/burst"),

@@ -18,6 +18,8 @@ mod world;
 
 mod run;
 
+mod eviction;
+
 use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -24,6 +24,8 @@ pub struct World {
     folder: TempDir,
     clock: Clock,
     now: Arc<AtomicI64>,
+    /// Budget for the memory of jobs, in bytes.
+    budget: u64,
     service: Option<Service>,
 }
 
@@ -38,11 +40,16 @@ struct Service {
 impl World {
     /// A service with an empty database.
     pub async fn new() -> Self {
+        Self::with_memory(u64::MAX).await
+    }
+
+    /// A service with an empty database and this budget for the memory of jobs, in bytes.
+    pub async fn with_memory(budget: u64) -> Self {
         let memory = PathBuf::from(MEMORY);
         let folder = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() }.unwrap();
         let (clock, now) = Clock::manual();
         now.store(1_000_000, Ordering::SeqCst);
-        let mut world = Self { folder, clock, now, service: None };
+        let mut world = Self { folder, clock, now, budget, service: None };
         world.start().await;
         world
     }
@@ -70,7 +77,7 @@ impl World {
             format!("sqlite://{}/evenstep.db", self.folder.path().display()).parse().unwrap();
         let commits = Commits::new();
         let (store, writer) = Store::open_with_faults(&address, None, Some(commits.clone())).await.unwrap();
-        let jobs = Arc::new(Jobs::new(store.clone(), self.clock.clone(), u64::MAX));
+        let jobs = Arc::new(Jobs::new(store.clone(), self.clock.clone(), self.budget));
         self.service = Some(Service { jobs, store, commits, writer });
     }
 

@@ -10,10 +10,14 @@ Each worker gets a local batch sized so that all workers finish the step at the 
 gradient of the whole global batch. Every sample occurs exactly once per epoch.
 """
 
-from evenstep.errors import DivergedError, EvenstepError, RejectedError, SettingError, UnsupportedError
-from evenstep.job import Job, init
-from evenstep.profiles import Profile, profile
-from evenstep.run import Step
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from evenstep.errors import DivergedError, EvenstepError, RejectedError, SettingError, UnsupportedError
+    from evenstep.job import Job, init
+    from evenstep.profiles import Profile, profile
+    from evenstep.step import Step
 
 __all__ = [
     "DivergedError",
@@ -27,3 +31,17 @@ __all__ = [
     "init",
     "profile",
 ]
+
+_MODULES = {"Job": "job", "init": "job", "Profile": "profiles", "profile": "profiles", "Step": "step"}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name at its first use: importing torch takes seconds, which most commands need not wait for."""
+    if name not in __all__:
+        try:
+            return importlib.import_module(f"evenstep.{name}")
+        except ModuleNotFoundError:
+            raise AttributeError(f"module 'evenstep' has no attribute {name!r}") from None
+    value = getattr(importlib.import_module(f"evenstep.{_MODULES.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value

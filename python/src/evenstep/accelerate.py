@@ -33,8 +33,8 @@ def prepare(job: Job, accelerator: Any, *objects: Any, loss: Loss = "mean") -> A
     - Optimizers follow the job's learning-rate rule.
     - The loader of evenstep yields batches on the accelerator's device and is not sharded again.
 
-    Preparing a model adds the job to ``accelerator.save_state``. Call ``accelerator.load_state`` before ``job.loader``,
-    and then prepare the loader in a separate call.
+    Preparing a model adds the job to ``accelerator.save_state``. Call ``accelerator.load_state`` before the first batch
+    is read.
 
     Args:
         job: what ``evenstep.init()`` returned.

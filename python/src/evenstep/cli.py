@@ -1,17 +1,93 @@
-"""The command line: `evenstep doctor` and `evenstep verify`."""
+"""The command line. Most commands run the programs that are installed with this package."""
 
 import argparse
+import importlib
+import os
+import sys
 from collections.abc import Callable, Sequence
 
-from evenstep import doctor, verify
+from evenstep.errors import EvenstepError
+from evenstep.local import find_program, own_version
+from evenstep.settings import OFF
+
+#: Commands of this package, and their modules, which are imported only when needed.
+_OWN = {
+    "demo": ("train on unequal workers of this machine and show the gain", "evenstep.demo"),
+    "doctor": ("check everything that training needs", "evenstep.doctor"),
+    "verify": ("check that a script trains with uneven batches as in one process", "evenstep.verify"),
+    "completion": ("print a script for completion in a shell", "evenstep.completion"),
+}
+
+#: Commands of a program, and the arguments that select them there.
+_PROGRAMS = {
+    "server": ("run a predictor; status, logs and stop concern the embedded one", ["serve"]),
+    "agent": ("run the agent of this node", []),
+    "top": ("show running jobs in this terminal", ["top"]),
+    "report": ("summarize a job: gain, waits, slow workers; --html FILE also writes a page", ["report"]),
+    "backtest": ("replay history with other models", ["backtest"]),
+    "simulate": ("simulate policies on recorded speeds", ["simulate"]),
+    "plan": ("plan a burst-parallel job", ["plan"]),
+    "store": ("check, export and import the store of a predictor", ["store"]),
+}
+
+#: Commands that query a predictor: without EVENSTEP_SERVER and --server, the local one.
+_ASKING = ("top", "report")
+
+_LOCAL = ("status", "logs", "stop")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
-    parser = argparse.ArgumentParser(prog="evenstep", description="Checks for training with evenstep")
-    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    doctor.add_arguments(subparsers)
-    verify.add_arguments(subparsers)
-    parsed = parser.parse_args(arguments)
-    run: Callable[[argparse.Namespace], int] = parsed.run
-    return run(parsed)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    name = given[0] if given else ""
+    try:
+        if name == "server" and given[1:] and given[1] in _LOCAL:
+            status: int = importlib.import_module("evenstep.local.command").run(given[1], given[2:])
+            return status
+        if name in _PROGRAMS:
+            return _run_program(name, given[1:])
+        parsed = _parser(name).parse_args(given)
+        run: Callable[[argparse.Namespace], int] = parsed.run
+        return run(parsed)
+    except EvenstepError as error:
+        sys.stderr.write(f"evenstep: {error}\n")
+        return 1
+
+
+class _Versions(argparse.Action):
+    """Prints the versions of the package and of its programs."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        command = importlib.import_module("evenstep.local.command")
+        lines = [f"evenstep {own_version()}", *map(command.version_of, ("evenstep-predictor", "evenstep-agent"))]
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+        parser.exit()
+
+
+def _parser(chosen: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="evenstep", description="Balanced synchronous training on unequal machines.")
+    parser.add_argument(
+        "--version", action=_Versions, nargs=0, help="show the versions of the package and its programs"
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, (text, module) in _OWN.items():
+        if name == chosen:
+            importlib.import_module(module).add_arguments(commands)
+        else:
+            commands.add_parser(name, help=text)
+    for name, (text, _) in _PROGRAMS.items():
+        commands.add_parser(name, help=text)
+    return parser
+
+
+def _run_program(name: str, arguments: Sequence[str]) -> int:
+    """Replaces this process by a program."""
+    path = str(find_program("evenstep-agent" if name == "agent" else "evenstep-predictor"))
+    asks_for_server = name in _ASKING and not any(
+        word.split("=")[0] in ("-h", "--help", "--server") for word in arguments
+    )
+    if asks_for_server and os.environ.get("EVENSTEP_SERVER", "") in ("", OFF):
+        os.environ["EVENSTEP_SERVER"] = importlib.import_module("evenstep.local.command").server_url()
+    sys.stdout.flush()
+    os.execv(path, [path, *_PROGRAMS[name][1], *arguments])  # noqa: S606  # Our own program, without a shell.
+    return 1

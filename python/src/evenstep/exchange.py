@@ -3,52 +3,67 @@
 Each rank runs the exchange in its own thread and in a separate CPU process group, so no step waits for a report, a
 reading or the predictor. At iteration ``k`` rank 0 publishes a plan for iteration ``k + ahead``, and the iteration of
 the next exchange. Exchanges are rare enough to stay within the overhead budget; if iterations are long, every iteration
-has one. The plan of an iteration depends only on the published plans, which are the same on all ranks.
+has one.
+
+The plan of an iteration depends only on the published plans, which are the same on all ranks. Loops may read any number
+of iterations ahead, and each rank another number. Therefore a plan is published for an iteration that no rank has read:
+each rank sends the first iteration whose plan it does not use before the exchange ends, and the largest one counts.
 """
 
-import json
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 
+from evenstep._native import Plan
 from evenstep.budget import Budget
-from evenstep.errors import EvenstepError
-from evenstep.plan import Plan
+from evenstep.errors import EvenstepError, SettingError
 from evenstep.report import SLOTS, Report, merged
+from evenstep.share_log import ShareLog
 
 log = logging.getLogger("evenstep")
 
-#: Number of published plans that are kept; more than any look-ahead needs.
-PLANS_MAX = 256
+#: The predictor plans at most this many iterations past the last report.
+LOOK_AHEAD_MAX = 64
 
-#: Number of leading slots in the reduced tensor: the iteration of the plan plus 1, the plan's length in bytes, and the
-#: iteration of the next exchange.
-_HEADER = 3
+#: The reason for an error after :meth:`Exchange.close`, and the advice.
+CLOSED = "the job was closed: read all batches before job.close(), or create a new job with evenstep.init()"
+
+#: Number of leading slots in the reduced tensor: the plan's length in bytes, and the iteration of the next exchange.
+#: The first open iteration of each rank follows.
+_HEADER = 2
+
+#: Duration of a wait for a plan without a message, in seconds.
+_QUIET_S = 60.0
+
+#: Maximum duration of one wait for other ranks. After it, the thread looks whether the exchange was closed.
+_WAIT = timedelta(seconds=0.2)
 
 
 class Planner(Protocol):
     """The source of plans on rank 0."""
 
-    #: CPU time of the planner's own threads up to now, in seconds.
-    cpu_s: float
+    @property
+    def cpu_s(self) -> float:
+        """CPU time of the planner's own threads up to now, in seconds."""
 
     def take(self, iteration: int) -> Plan | None:
         """Returns the plan for an iteration, or None to keep the current one. Never waits."""
 
-    def learn(self, iteration: int, reports: list[Report | None], then: tuple[int, int]) -> None:
-        """Records the reports of an iteration by rank and requests the next plan. Never waits.
+    def learn(self, iteration: int, rows: list[float], then: int) -> None:
+        """Records the reports of an iteration and requests the next plan. Never waits.
 
         Args:
             iteration: the reported iteration.
-            reports: the reports by rank.
-            then: the (iteration, samples) of the requested plan.
+            rows: the rows of the reports (:meth:`Report.to_row`) in rank order; zeros for a rank without a report.
+            then: the iteration of the requested plan, which is for a whole global batch.
         """
 
 
@@ -58,6 +73,7 @@ class Lead:
 
     planner: Planner
     budget: Budget
+    share_log: ShareLog
 
     def iterations(self, iteration: int) -> int:
         """Returns the number of iterations until the next exchange; the exchange thread calls it."""
@@ -71,8 +87,6 @@ class Submission:
     iteration: int
     #: Called by the exchange thread and may wait for a device. The report has no driver readings yet.
     report: Callable[[], Report]
-    #: The number of samples of the iteration that comes the given number of iterations later.
-    size_after: Callable[[int], int]
     #: Whether this iteration always has an exchange.
     is_last: bool
 
@@ -92,7 +106,7 @@ class Exchange:
 
         Args:
             group: a CPU process group of all ranks, used for nothing else.
-            ahead: at iteration ``k`` the plan of ``k + ahead`` is published.
+            ahead: at iteration ``k`` the plan of ``k + ahead`` is published, or of a later one that no rank has read.
             plans: the plans of the first iterations, the same on all ranks; at least one.
             drivers: reads the drivers of this machine.
             lead: the source of plans and the exchange budget; only on rank 0.
@@ -101,16 +115,24 @@ class Exchange:
         self._ahead = ahead
         self._drivers = drivers
         self._lead = lead
-        self._plans = deque(plans, maxlen=PLANS_MAX)
+        #: The published plans with their first iterations. Those before the last exchanged iteration are dropped.
+        self._plans = deque(plans)
         #: Submissions that are not exchanged yet. Its length is bounded by the exchange interval plus the look-ahead.
         self._submissions: deque[Submission] = deque()
         #: The iteration of the next exchange, which starts as soon as that iteration is submitted.
         self._due = 0
         #: The iteration that the thread is exchanging now.
         self._now: int | None = None
+        #: The first iteration whose plan is not used before the current exchange ends.
+        self._open = 0
+        #: The iteration after the highest one whose plan was read.
+        self._read = 0
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
-        self._is_closing = False
+        #: Time of the monotonic clock after which the thread waits for no other rank; None before :meth:`close`.
+        self._deadline: float | None = None
+        #: Whether the thread has left the code of torch for good.
+        self._has_ended = threading.Event()
         #: Whether every report was measured so far.
         self._is_measured = True
         self._thread = threading.Thread(target=self._run, name="evenstep-exchange", daemon=True)
@@ -119,6 +141,8 @@ class Exchange:
     def submit(self, said: Submission) -> None:
         """Submits an iteration; every rank must submit the same iterations in the same order."""
         with self._changed:
+            if self._deadline is not None:
+                return  # No thread would exchange it.
             self._submissions.append(said)
             # While the thread is busy, the iteration of the next exchange is unknown; the thread checks again
             # afterwards.
@@ -128,15 +152,35 @@ class Exchange:
     def plan(self, iteration: int) -> Plan:
         """Returns the plan of an iteration: the newest one published for it or for an earlier iteration.
 
-        Waits for the exchange that was due ``ahead`` iterations before, which has nearly always finished.
+        Waits for an exchange that may change it. The exchange that was due ``ahead`` iterations before has nearly
+        always finished.
 
         Raises:
             EvenstepError: the exchange between ranks failed.
+            SettingError: the exchange was closed, so the newest plan is unknown.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._failure or self._now is None or self._now > iteration - self._ahead)
+            # Before the wait: the exchange after the current one cannot change this plan any more.
+            self._read = max(self._read, iteration + 1)
+            is_known = lambda: (  # noqa: E731
+                self._failure or self._deadline is not None or self._now is None or iteration < self._open
+            )
+            if not self._changed.wait_for(is_known, _QUIET_S):
+                log.warning(
+                    "the plan of iteration %s has been missing for %s s: another rank has not finished iteration %s",
+                    iteration,
+                    _QUIET_S,
+                    self._now,
+                )
+                # Its end is the time limit of the group.
+                self._changed.wait_for(is_known)
             if self._failure:
-                raise EvenstepError(f"the exchange of plans between ranks failed: {self._failure}") from self._failure
+                raise EvenstepError(
+                    f"the plan of iteration {iteration} is missing: the exchange between ranks after iteration "
+                    f"{self._now} failed; another rank may have ended or hang: {self._failure}"
+                ) from self._failure
+            if self._deadline is not None:
+                raise SettingError(f"iteration {iteration} has no plan, because {CLOSED}")
             return next((plan for at, plan in reversed(self._plans) if at <= iteration), self._plans[0][1])
 
     def settle(self, timeout_s: float) -> None:
@@ -145,17 +189,22 @@ class Exchange:
             self._changed.wait_for(lambda: self._failure or self._now is None, timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Stops the thread once all due exchanges are finished, or after ``timeout_s`` seconds."""
+        """Stops the thread once all due exchanges are finished, or after ``timeout_s`` seconds.
+
+        Before Python 3.14 a thread that returns from C++ while the interpreter ends aborts the process.
+        """
         with self._changed:
-            self._is_closing = True
+            self._deadline = time.monotonic() + timeout_s
             self._changed.notify_all()
-        self._thread.join(timeout_s)
+        # The thread notices the deadline soon, except while it reads a device or the agent.
+        self._has_ended.wait(2 * timeout_s)
 
     def _check_due(self) -> None:
         """Checks whether an exchange is due. The caller holds the lock."""
         due = (said.iteration for said in self._submissions if said.is_last or said.iteration >= self._due)
         self._now = next(due, None)
         if self._now is not None:
+            self._open = max(self._read, self._now + self._ahead)
             self._changed.notify_all()
 
     def _run(self) -> None:
@@ -165,18 +214,23 @@ class Exchange:
                 with self._changed:
                     if published:
                         self._plans.append(published)
+                    # All ranks have finished this iteration, so none reads the plan of an earlier one.
+                    while len(self._plans) > 1 and self._plans[1][0] <= said[-1].iteration:
+                        self._plans.popleft()
                     self._due = due
                     self._check_due()
                     self._changed.notify_all()
-        except Exception as error:  # noqa: BLE001  # the training must get any error instead of waiting for ever.
+        except BaseException as error:  # noqa: BLE001  # the training must get any error instead of waiting for ever.
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
+        finally:
+            self._has_ended.set()
 
     def _next(self) -> list[Submission]:
         """Returns the submissions up to the next exchange; an empty list when the exchange is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closing or self._now is not None)
+            self._changed.wait_for(lambda: self._deadline is not None or self._now is not None)
             submissions_due: list[Submission] = []
             while self._now is not None and self._submissions and self._submissions[0].iteration <= self._now:
                 submissions_due.append(self._submissions.popleft())
@@ -185,31 +239,49 @@ class Exchange:
     def _exchange(self, submissions_due: list[Submission]) -> tuple[tuple[int, Plan] | None, int]:
         rank, world_size = dist.get_rank(self._group), dist.get_world_size(self._group)
         said = submissions_due[-1]
-        slots = torch.zeros(_HEADER + world_size * SLOTS, dtype=torch.float64)
-        begin = _HEADER + rank * SLOTS
+        rows = _HEADER + world_size
+        slots = torch.zeros(rows + world_size * SLOTS, dtype=torch.float64)
+        slots[_HEADER + rank] = self._open
+        begin = rows + rank * SLOTS
         slots[begin : begin + SLOTS] = torch.tensor(self._row(submissions_due), dtype=torch.float64)
-        target, payload = said.iteration + self._ahead, b""
+        payload = b""
         if self._lead:
-            slots[2] = said.iteration + self._lead.iterations(said.iteration)
-            # A plan equal to the current one need not be sent. A plan may be for a different number of samples, because
-            # an epoch can end early; the rank that uses it resizes it.
-            if (plan := self._lead.planner.take(target)) and plan != self._plans[-1][1]:
-                payload = json.dumps(plan.to_json()).encode()
-                slots[0], slots[1] = target + 1.0, len(payload)
-        dist.all_reduce(slots, group=self._group)
+            slots[1] = said.iteration + self._lead.iterations(said.iteration)
+            # A plan equal to the current one need not be sent.
+            if (plan := self._lead.planner.take(said.iteration + self._ahead)) and plan != self._plans[-1][1]:
+                payload = plan.to_json().encode()
+                slots[0] = len(payload)
+        self._complete(dist.all_reduce(slots, group=self._group, async_op=True))
 
-        at, length, due = (int(slot) for slot in slots[:_HEADER].tolist())
+        length, due, *opened = (int(slot) for slot in slots[:rows].tolist())
         published = None
         if length:
             wire = torch.frombuffer(bytearray(payload or length), dtype=torch.uint8)
-            dist.broadcast(wire, src=0, group=self._group)
-            published = (at - 1, Plan.from_json(json.loads(bytes(wire.tolist()))))
+            self._complete(dist.broadcast(wire, src=0, group=self._group, async_op=True))
+            published = (max(opened), Plan.from_json(bytes(wire.tolist()).decode()))
         if self._lead:
-            rows = slots[_HEADER:].reshape(world_size, SLOTS).tolist()
-            reports = [Report.from_row(row) for row in rows]
-            further = due - said.iteration + self._ahead
-            self._lead.planner.learn(said.iteration, reports, (said.iteration + further, said.size_after(further)))
+            # If ranks plan further ahead than the predictor, they use a plan that it made for an earlier iteration.
+            then = min(due + self._ahead, said.iteration + LOOK_AHEAD_MAX)
+            self._lead.planner.learn(said.iteration, slots[rows:].tolist(), then)
+            self._lead.share_log.see(*(published or self._plans[-1]))
         return published, due
+
+    def _complete(self, work: dist.Work | None) -> None:
+        """Waits for a collective, after :meth:`close` only until the deadline."""
+        while work:
+            try:
+                work.wait(_WAIT)
+            except RuntimeError:
+                if work.is_completed():
+                    work.wait()  # Raises its error, if it has one.
+                elif self._deadline is not None and time.monotonic() > self._deadline:
+                    self._has_ended.set()
+                    # Another rank hangs. This thread keeps the group until the process ends: the destructor of a group
+                    # waits for its collectives, up to half an hour.
+                    threading.Event().wait()
+                else:
+                    continue
+            return
 
     def _row(self, submissions_due: list[Submission]) -> list[float]:
         try:

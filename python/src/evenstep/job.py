@@ -1,26 +1,34 @@
 """The training job: the package's main interface."""
 
 import atexit
+import logging
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
+import torch.distributed as dist
 
-from evenstep import hook, loader, oom
+from evenstep import batchnorm, fsdp, hook, loader, oom
+from evenstep._native import check_job_id
 from evenstep.errors import SettingError, UnsupportedError
+from evenstep.first_step import check_first_step
 from evenstep.hedge.begin import claims_of, hedged
 from evenstep.hedge.claims import Claims
 from evenstep.hedge.steps import Steps
 from evenstep.hedge.trainee import TrainedModel
+from evenstep.metrics import Metrics
 from evenstep.observer import Observer
-from evenstep.opening import Fixed, OpenRun, RunOptions, checked_job_options, open_run
-from evenstep.order import Order
-from evenstep.run import Run, Step, Turn
+from evenstep.opening import OpenRun, open_run
+from evenstep.options import Fixed, RunOptions, checked_job_options
+from evenstep.order import GivenIndices, Indices, Order
+from evenstep.run import Run
 from evenstep.settings import Settings
-from evenstep.wire.ids import check_job_id
+from evenstep.step import Step, Turn
+
+log = logging.getLogger("evenstep")
 
 #: Maximum time that the end of a run waits for the last reports to be delivered, in seconds.
 _CLOSE_S = 5.0
@@ -28,7 +36,20 @@ _CLOSE_S = 5.0
 #: Number of iterations of a stream; practically unlimited.
 _STREAM_STEPS = 2**32
 
+#: The error of gradients that would be weighted twice.
+_TWICE = (
+    "job.wrap and job.scale both weight the gradients: use job.wrap with DistributedDataParallel and fully_shard, and "
+    "job.scale with wrappers that average gradients themselves"
+)
+
+#: Advice for second loaders.
+_VALIDATION = (
+    "read a validation set with PyTorch's DataLoader, on rank r of n the samples range(r, len(dataset), n), and add "
+    "the losses of all ranks with all_reduce"
+)
+
 _Optimizer = TypeVar("_Optimizer", bound=torch.optim.Optimizer)
+_Model = TypeVar("_Model", bound=torch.nn.Module)
 
 
 def init(
@@ -45,16 +66,17 @@ def init(
 
     It reads torchrun's variables, ``EVENSTEP_SERVER`` and ``EVENSTEP_JOB``.
 
-    No request is sent before :meth:`Job.loader` or :meth:`Job.steps`. Without a server and without a plan, all workers
-    get equal batches.
+    Rank 0 starts the predictor in :meth:`Job.loader` or :meth:`Job.steps`, if there are several processes and neither a
+    server nor a plan is given. No request is sent before the first batch.
 
     Args:
         plan: local batches by rank, such as ``[24, 12, 16]``, or a function that returns them for an iteration. No
             predictor is needed then.
-        server: predictor URLs, comma-separated; default ``EVENSTEP_SERVER``.
-        job: id of this run at the predictor; default ``EVENSTEP_JOB``, else torchrun's ``--rdzv-id``.
+        server: predictor URLs, comma-separated, or ``"off"`` for equal batches without a predictor; default
+            ``EVENSTEP_SERVER``.
+        job: id of this run at the predictor; default ``EVENSTEP_JOB``, else an automatic one.
         quantum: every local batch is a multiple of it.
-        max_local_batch: the largest batch, in samples, that fits into this worker's memory.
+        max_local_batch: the largest local batch of this worker, in samples: all micro-batches of an iteration together.
         job_options: other job options: the fields of ``PUT /v1/jobs/{job}`` (``rule``, ``min_gain``, ...).
         timeout_s: timeout of a request to the predictor, in seconds. Training steps do not wait for requests.
 
@@ -86,8 +108,22 @@ class Job:
         self._options = self._observer.job_made(job_options)
         self._opened: OpenRun | None = None
         self._state: dict[str, Any] | None = None
+        #: The model that was wrapped last, and the number of wrapped models.
         self._trained_model: TrainedModel | None = None
+        self._wrapped_models = 0
         self._claims: Claims | None = None
+        self._dataset: Any = None
+        #: Whether a warning about another data set was logged.
+        self._is_told = False
+        #: Whether the training scales its losses.
+        self._is_scaled = False
+        self._metrics = Metrics()
+        #: Functions that remove the hooks of optimizers at the end of the job.
+        self._ends: list[Callable[[], None]] = []
+        #: Whether a wrapped model needs the numbers of tokens.
+        self._is_counting = False
+        #: Whether a wrapped model cannot compute a batch of a single sample.
+        self._avoids_singles = False
 
     # Data
 
@@ -100,12 +136,14 @@ class Job:
         seed: int = 0,
         drop_last: bool = False,
         accumulate: int = 1,
+        order: Indices | None = None,
         **dataloader_kwargs: Any,
     ) -> loader.Loader:
         """Returns an iterable of this rank's batches, sized by the plan.
 
-        Over all ranks, every sample occurs exactly once per epoch. All ranks must call it with the same arguments,
-        after ``init_process_group``.
+        Over all ranks, every sample occurs exactly once per epoch, or as often as in ``order``. All ranks must call it
+        with the same arguments, after ``init_process_group``, and read the first batch together. That raises
+        RejectedError if the predictor rejects this run.
 
         Args:
             dataset: a map-style data set, with a length and random access.
@@ -114,16 +152,21 @@ class Job:
             seed: seed of the permutations.
             drop_last: skip the last iteration of an epoch if it has fewer samples.
             accumulate: number of micro-batches before each optimizer step. They have equal sizes.
+            order: the indices of an epoch's samples, instead of ``shuffle`` and ``seed``: a sequence, or a function of
+                the epoch. Samples may occur several times or not at all, as weighted samplers draw them. The indices
+                must be the same on all ranks, and each epoch must have the same number of them.
             **dataloader_kwargs: passed to PyTorch's DataLoader (``num_workers``, ``collate_fn``, ``pin_memory``, ...).
 
         Raises:
             SettingError: an argument breaks its rule.
             DivergedError: ranks differ in a value that must be the same.
-            RejectedError: the predictor rejects this run.
         """
         loader.check(dataset, dataloader_kwargs)
-        order = Order(len(dataset), self._global_batch(global_batch), seed, shuffle, drop_last, accumulate)
-        run = self._begin(order, loader.reads_ahead(dataloader_kwargs, accumulate))
+        given = None if order is None else GivenIndices.of(order, len(dataset))
+        samples, shuffle, seed = (given.samples, False, 0) if given else (len(dataset), shuffle, seed)
+        whole = Order(samples, self._global_batch(global_batch), seed, shuffle, drop_last, accumulate, given)
+        run = self._begin(whole, loader.reads_ahead(dataloader_kwargs, accumulate))
+        self._tell_of_another(dataset)
         return loader.Loader(run, dataset, dataloader_kwargs)
 
     def steps(
@@ -172,13 +215,12 @@ class Job:
             micro_batch: maximum number of samples per forward pass. Larger batches are split, and their gradients are
                 added. Default ``init(max_local_batch=..)``.
             tail: without a predictor, the fraction of each iteration that becomes the shared tail; above 0 and at most
-                1.
+                1. With it, no predictor is started.
             min_chunk: minimum number of samples in a chunk; default the quantum.
 
         Raises:
             SettingError: an argument breaks its rule.
             DivergedError: ranks differ in a value that must be the same.
-            RejectedError: the predictor rejects this run.
         """
         loader.check(dataset, {})
         if micro_batch is not None and micro_batch < 1:
@@ -191,10 +233,12 @@ class Job:
             )
         self._options = job_options
         order = Order(len(dataset), self._global_batch(global_batch), seed, shuffle, drop_last)
+        run = self._begin(order, reads_ahead=0)
+        self._tell_of_another(dataset)
         return Steps(
-            self._begin(order, reads_ahead=0),
+            run,
             dataset,
-            lambda: self._trained(TrainedModel(model) if model else None),
+            lambda: self._trained(None if model is None else TrainedModel(hook.ddp_of(model) or model)),
             self._claims_of,
             collate_fn=collate_fn,
             micro_batch=micro_batch or self._options.max_local_batch,
@@ -206,7 +250,8 @@ class Job:
         """Marks an iteration, or one micro-batch with gradient accumulation.
 
         With ``job.loader``, use it in loops that read batches ahead: each call begins the oldest batch that was read
-        and not begun. Without it, the loop must train on the batch that it read last.
+        and not begun. Without it, each forward pass must be of the batch that the loop read last; further batches may
+        be read after the forward pass.
 
         Without a loader, use it for data streams: this rank must take ``step.local_batch`` of the next ``global_batch``
         samples, starting at ``step.offset``. The loop itself must use each sample exactly once.
@@ -229,68 +274,169 @@ class Job:
 
     def wrap(
         self,
-        model: DistributedDataParallel,
+        model: _Model,
         *,
         loss: hook.Loss = "mean",
         inner: hook.Hook | None = None,
         inner_state: Any = None,
-    ) -> DistributedDataParallel:
+    ) -> _Model:
         """Weights gradients by local batch and measures compute time.
 
         The result of uneven local batches is the gradient of one process.
 
         Args:
-            model: a DistributedDataParallel model. It gets a communication hook and is returned.
-            loss: the reduction of the loss: ``"mean"`` over the batch (the default of PyTorch's losses), ``"sum"``, or
-                ``"scaled"`` if DDP's average over ranks is already right.
+            model: a DistributedDataParallel model, or the result of ``torch.compile`` for one, or a model made with
+                ``fully_shard`` (FSDP2). It gets a communication hook and is returned.
+            loss: the reduction of the loss.
+
+                - ``"mean"`` over the batch, the default of PyTorch's losses: you get the gradient of the mean over the
+                  samples of the iteration.
+                - ``"sum"`` over the batch: you get the same gradient, of the mean over the samples of the iteration.
+                - ``"tokens"``, a sum over the tokens of the batch: you get the gradient of the mean over the tokens of
+                  the iteration. It requires :meth:`count`.
+                - ``"scaled"``: you get the gradient of DDP's or FSDP's own reduction, with 0 for ranks without samples.
+
+                All but ``"mean"`` allow one reduction per iteration: run earlier backward passes under ``no_sync``.
             inner: another communication hook that gets the weighted gradients, such as ``fp16_compress_hook``.
             inner_state: the state of ``inner``.
 
         Raises:
-            UnsupportedError: the model is not DDP, or uses synchronized batch norm.
+            UnsupportedError: the model is neither DDP nor FSDP2, is on a part of the ranks, or uses synchronized batch
+                norm; or :meth:`scale` was called.
         """
-        if not isinstance(model, DistributedDataParallel):
+        ddp = hook.ddp_of(model)
+        if ddp is None and not fsdp.modules(model):
             raise UnsupportedError(
-                f"wrap({type(model).__name__}): must be DistributedDataParallel; with FSDP, DeepSpeed and others "
-                "that average gradients themselves, omit wrap and use job.scale(loss).backward()"
+                f"wrap({type(model).__name__}): must be DistributedDataParallel, or made with fully_shard; with FSDP1, "
+                "DeepSpeed and others that average gradients themselves, omit wrap and use job.scale(loss).backward()"
             )
         if any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules()):
             raise UnsupportedError(
                 "SyncBatchNorm sends gradients between ranks before they can be weighted: omit wrap and use "
                 "job.scale(loss).backward()"
             )
-        if loss not in ("mean", "sum", "scaled"):
-            raise SettingError(f'loss={loss!r}: must be "mean", "sum" or "scaled"')
-        group, world_size = model.process_group, model.process_group.size()
-
-        def weight() -> float:
-            step = self._run.current.step
-            return hook.weight(loss, step.local_batch, step.global_batch, world_size)
-
-        ready = self._gradients_ready
-        self._trained_model = TrainedModel(model, loss, has_inner=inner is not None)
+        if self._is_scaled:
+            raise UnsupportedError(_TWICE)
+        hook.check_loss(loss)
+        # The job holds the model, and the garbage collector does not see that DDP holds its hook.
+        opened = weakref.WeakMethod(self._started_run)
+        opened_run = lambda: get() if (get := opened()) else None  # noqa: E731  # The run starts later.
+        if ddp is None:
+            fsdp.check_wrap(model, has_inner=inner is not None)
+            fsdp.GradientWeights(model, loss, opened_run).register()
+        else:
+            hook.check_group(ddp)
+            weights = hook.GradientWeights(ddp, loss, opened_run, inner, inner_state)
+            try:
+                ddp.register_comm_hook(None, weights.reduce)
+            except RuntimeError as error:
+                raise UnsupportedError(
+                    "wrap: this DistributedDataParallel model has a communication hook already: pass the script's own "
+                    "hook as inner=, and make a new DistributedDataParallel(model.module) for each job"
+                ) from error
+            # A hook is not to be compiled. Outside of a compiled model it is not even seen by the compiler.
+            observed = ddp.module if model is ddp else model
+            observed.register_forward_pre_hook(torch.compiler.disable(weights.forward_begins), with_kwargs=True)
+        self._is_counting |= loss == "tokens"
+        self._avoids_singles |= batchnorm.needs_two_samples(model)
+        if self._opened:
+            self._opened.run.avoids_singles = self._avoids_singles
+        self._trained_model = TrainedModel(ddp or model, loss, has_inner=inner is not None)
+        self._wrapped_models += 1
         self._observer.wrapped(loss, has_inner=inner is not None)
-        model.register_comm_hook(None, hook.weighted(weight, group, ready, inner, inner_state))
-        model.module.register_forward_pre_hook(self._forward_begins(model), with_kwargs=True)
         return model
+
+    def count(self, items: float | torch.Tensor) -> None:
+        """Tells the number of tokens in a batch, for ``wrap(loss="tokens")``.
+
+        Call it once for each batch, before its backward pass. The numbers of all ranks and micro-batches are added. A
+        batch of a rank without samples does not count.
+
+        Args:
+            items: the number of tokens over which the loss is a sum, or the sum of their weights. A tensor is not read
+                by this process, so it may be on the GPU.
+
+        Raises:
+            SettingError: the batch was counted before, no batch was read, or the loss is not ``"tokens"``.
+        """
+        if not self._is_counting:
+            raise SettingError('count: requires job.wrap(.., loss="tokens")')
+        self._run.count(items)
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Scales the loss so that the average of gradients over ranks is the gradient of one process.
 
         Use it with FSDP, DeepSpeed and other frameworks that average gradients themselves; never together with
-        :meth:`wrap`. The loss must be the mean over this rank's batch.
+        :meth:`wrap`. The loss must be the mean over this rank's batch. The framework must average over all ranks:
+        meshes with tensor or pipeline parallelism are not supported.
 
         The compute time is then measured over the forward pass, to which the whole is proportional. If forward passes
         wait for other ranks (FSDP, ZeRO-3), it does not show the speed of this rank; use ``init(plan=..)``.
+
+        Raises:
+            UnsupportedError: :meth:`wrap` was called, or the loop read batches ahead without :meth:`step`.
         """
-        self._observer.scaled()
+        if self._trained_model:
+            raise UnsupportedError(_TWICE)
         run = self._run
+        self._is_scaled = True
+        self._observer.scaled()
+        run.computes()
         step = run.current.step
         run.gradients_ready()
         run.sensor.measure_from_arrival(loss.device)
         factor = step.weight * run.world_size
         # 0 times NaN or infinity is not 0.
         return loss * factor if factor else torch.nan_to_num(loss, nan=0.0, posinf=0.0, neginf=0.0) * 0.0
+
+    def reduce(self, value: torch.Tensor) -> torch.Tensor:
+        """Returns the mean over all samples of the iteration, from each rank's mean over its batch.
+
+        A rank's own loss or accuracy describes its share only. All ranks must call this together: it waits for the
+        slowest, so log every tenth iteration or less. With gradient accumulation, pass the mean over the micro-batches.
+        With :meth:`steps`, call it after the inner loop, with the mean over all its samples.
+
+        Args:
+            value: a tensor of any shape, the same on all ranks; for example the loss.
+
+        Raises:
+            UnsupportedError: :meth:`scale` was not called yet for the batch that was read last.
+        """
+        run = self._run
+        if self._is_unmarked(run):
+            raise UnsupportedError(
+                f"job.reduce: the batch of iteration {run.current.step.iteration} is not being computed yet: call it "
+                "after the forward pass of the wrapped model, or after job.scale"
+            )
+        weight = run.computed.weight
+        mean = value.detach() * 1.0
+        # 0 times NaN is not 0.
+        mean = mean * weight if weight else torch.zeros_like(mean)
+        if run.world_size > 1:
+            with run.sensor.paused():
+                dist.all_reduce(mean)
+        return mean
+
+    def metrics(self) -> dict[str, float]:
+        """Returns numbers for TensorBoard and other loggers, by name. Call it on rank 0, every tenth iteration or less.
+
+        It does not wait for other ranks. It sends one request to the predictor and waits at most 0.5 s; after a failed
+        request it sends none for 30 s. All but the local batches are the predictor's forecasts for the newest plan,
+        which is a few iterations ahead. They are absent without a predictor, until workers are measured, and on hosts
+        that cannot reach the predictor.
+
+        - ``evenstep/local_batch/rank_0``, ...: samples. With hedged steps, without claimed chunks.
+        - ``evenstep/compute_time_s/rank_0``, ...: forward and backward passes, in seconds.
+        - ``evenstep/step_time_s``: the slowest rank, in seconds: the expected maximum of uncertain times.
+        - ``evenstep/wait_s/rank_0``, ...: wait for the slowest rank, in seconds.
+        - ``evenstep/gain``: the step time with even shares, divided by ``step_time_s``; 1 means no gain.
+
+        Raises:
+            SettingError: the run has not started.
+        """
+        run, plans = self._run, self._opened.plans if self._opened else None
+        batches = run.plans(run.progress.iteration).batches
+        return self._metrics.read(plans.place if plans else None, batches)
 
     # Learning rate and memory
 
@@ -303,23 +449,25 @@ class Job:
         """Makes an optimizer follow the job's learning-rate rule.
 
         The learning rate is multiplied before each step and restored afterwards, so schedulers see and change the
-        unscaled rate.
+        unscaled rate. After the end of the job the optimizer uses the unscaled rate.
         """
         kept: list[Any] = []
 
-        def before(opt: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-            multiplier = self.lr_multiplier
+        def restore(opt: torch.optim.Optimizer, *_: Any) -> None:
+            for group, rate in zip(opt.param_groups, kept, strict=False):
+                group["lr"] = rate
+            kept.clear()
+
+        def multiply(opt: torch.optim.Optimizer, *_: Any) -> None:
+            # A step that raised an error has left the multiplied rate.
+            restore(opt)
+            multiplier = self._run.computed.lr_multiplier
             for group in opt.param_groups:
                 kept.append(group["lr"])
                 group["lr"] = group["lr"] * multiplier
 
-        def after(opt: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-            for group, rate in zip(opt.param_groups, kept, strict=True):
-                group["lr"] = rate
-            kept.clear()
-
-        optimizer.register_step_pre_hook(before)
-        optimizer.register_step_post_hook(after)
+        handles = optimizer.register_step_pre_hook(multiply), optimizer.register_step_post_hook(restore)
+        self._ends += [handle.remove for handle in handles]
         return optimizer
 
     @contextmanager
@@ -332,7 +480,8 @@ class Job:
         try:
             yield
         except oom.OUT_OF_MEMORY as error:
-            oom.report(self._options, self._run.current.step, error)
+            place = self._opened.plans.place if self._opened and self._opened.plans else None
+            oom.report(self._options, place, self._run.current, error)
             raise
 
     # Checkpoints
@@ -346,31 +495,39 @@ class Job:
         return self._run.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the progress of a checkpoint; call it on all ranks, before :meth:`loader`.
+        """Restores the progress of a checkpoint; call it on all ranks, before the first batch is read.
 
         The number of ranks may have changed.
 
         Raises:
-            SettingError: the run has already started.
+            SettingError: a batch was read already, or the checkpoint does not fit the loader.
         """
-        if self._opened:
+        opened = self._opened
+        if opened and not opened.run.starts:
             raise SettingError(
-                "load_state_dict: must be called before job.loader, which starts at the restored position"
+                f"load_state_dict: the first batch was read already, and {opened.run.progress.iteration} iterations "
+                "are done: load the checkpoint before the loop over job.loader, or continue it in a new job of "
+                "evenstep.init()"
             )
+        if opened:
+            opened.restore(state)
         self._state = dict(state)
 
     def close(self) -> None:
         """Delivers the last reports and leaves the job; called automatically when the process ends."""
         opened, self._opened = self._opened, None
-        if opened and opened.exchange:
-            opened.exchange.close(_CLOSE_S)
-        if opened and opened.predictor:
-            opened.predictor.close(_CLOSE_S)
+        while self._ends:
+            self._ends.pop()()
+        if opened:
+            opened.close(_CLOSE_S)
         if self._claims:
             self._claims.line.close(_CLOSE_S)
         atexit.unregister(self.close)
 
     # Internals
+
+    def _started_run(self) -> Run | None:
+        return self._opened.run if self._opened else None
 
     @property
     def _run(self) -> Run:
@@ -382,28 +539,58 @@ class Job:
         if self._opened is None:
             self._observer.run_begins(order)
             self._opened = open_run(self._options, order, reads_ahead, self._state)
+            self._opened.run.avoids_singles = self._avoids_singles
             atexit.register(self.close)
+            if self._opened.run.world_size > 1:
+                self._ends.append(check_first_step(self._opened.run, self._is_weighted).remove)
         elif self._opened.run.order != order:
             raise SettingError(
-                f"a job has one data set and one order, {self._opened.run.order}; got {order}: create a new job with "
-                "evenstep.init()"
+                f"a job has one data set and one order, {self._opened.run.order}; got {order}: {_VALIDATION}; for "
+                "another training create another job with evenstep.init()"
             )
         return self._opened.run
 
+    def _tell_of_another(self, dataset: Any) -> None:
+        if self._dataset is None:
+            self._dataset = dataset
+        elif self._dataset is not dataset and not self._is_told:
+            self._is_told = True
+            log.warning(
+                "the job got another data set with as many samples, whose epochs continue the job's: right if its "
+                "samples are the same; %s",
+                _VALIDATION,
+            )
+
+    def _is_unmarked(self, run: Run) -> bool:
+        """Whether the loop has read a batch that it does not compute yet, so far as this job can see."""
+        return not (self._trained_model or self._options.claims or run.is_explicit or run.current.begun)
+
+    def _is_weighted(self) -> bool:
+        return self._is_scaled or self._options.claims or self._trained_model is not None
+
     def _stream(self, size: int) -> None:
         """Prepares the next iteration of a stream, with ``size`` samples."""
-        whole = self._opened.run.order.global_batch if self._opened else size
+        # A checkpoint may have been written before a smaller iteration.
+        before = (self._state or {}).get("global_batch", size)
+        whole = self._opened.run.order.global_batch if self._opened else before
         if not 1 <= size <= whole:
             raise SettingError(
                 f"step(global_batch={size}): must be between 1 and {whole}, the global batch of the first iteration"
             )
         run = self._begin(Order(whole * _STREAM_STEPS, whole, shuffle=False), reads_ahead=0)
+        run.start()
         done = run.progress
         run.read(Turn(run.step(done.iteration, done.epoch, done.position, size), 0))
 
     def _trained(self, given: TrainedModel | None) -> TrainedModel:
         """Returns the model of hedged steps: the wrapped one, else the given one."""
         wrapped = self._trained_model
+        if self._wrapped_models > 1:
+            raise UnsupportedError(
+                f"job.steps with {self._wrapped_models} wrapped models: must be one, because ranks have different "
+                "numbers of passes and only its gradients would be summed after them; put the models into one module "
+                "and wrap that, or use job.loader"
+            )
         if given and wrapped and given.model is not wrapped.model:
             raise SettingError("job.steps(model=..) and job.wrap(..) got different models: pass the same model")
         if trainee := wrapped or given:
@@ -423,31 +610,3 @@ class Job:
                 raise SettingError("global_batch is missing: pass it, or use init(plan=..)")
             global_batch = sum(plan(0) if callable(plan) else plan)
         return self._observer.global_batch(global_batch)
-
-    def _gradients_ready(self) -> None:
-        self._run.gradients_ready()
-
-    def _forward_begins(self, model: DistributedDataParallel) -> Callable[..., None]:
-        def begins(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if self._opened is None or not (model.training and torch.is_grad_enabled()):
-                return
-            run = self._run
-            if run.is_hedging:
-                return
-            if not model.require_backward_grad_sync and run.order.accumulate == 1:
-                raise UnsupportedError(
-                    "no_sync with one weight for several batches would give a wrong gradient: use job.loader(.., "
-                    "accumulate=N), where N is the number of batches per optimizer step"
-                )
-            sizes = [
-                value.shape[0] for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.ndim
-            ]
-            if sizes and not run.is_expected(sizes):
-                raise UnsupportedError(
-                    f"the model got a batch of {sizes[0]}, but the last batch read has "
-                    f"{run.current.step.batch_size}: loops that read ahead must mark iterations with `with "
-                    "job.step()`"
-                )
-            run.sensor.forward_begins(model.device)
-
-        return begins

@@ -5,36 +5,32 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from evenstep.errors import SettingError
-from evenstep.run import Run, Step, Turn
+from evenstep.run import Run
+from evenstep.step import Step, Turn
 
-#: DataLoader arguments that evenstep's loader sets itself.
-_OURS = ("batch_size", "batch_sampler", "sampler", "shuffle", "drop_last")
+#: DataLoader arguments that evenstep's loader sets itself, and the advice for each.
+_OURS = {
+    "batch_size": "is set by the plan: pass global_batch, the number of samples over all ranks",
+    "sampler": "pass its indices as order=, for example order=lambda epoch: list(sampler) with a generator seeded by "
+    "the epoch",
+    "batch_sampler": "batches are sized by the plan: pass the indices in order as order=, and global_batch",
+}
+
+#: Advice for data sets without random access.
+_STREAMS = "read streams with `job.step(global_batch=..)`, as in docs/python.md"
 
 #: Number of samples that a rank with an empty share computes with weight 0; batch norm needs at least two.
 _WEIGHTLESS_SAMPLES = 2
 
-#: Maximum read-ahead in iterations: the predictor plans 64 ahead, and the exchange of plans between ranks takes 2.
-_AHEAD_MAX = 62
-
 
 def reads_ahead(dataloader_kwargs: dict[str, Any], accumulate: int) -> int:
-    """Returns the number of iterations whose indices a DataLoader draws ahead of the training.
-
-    Raises:
-        SettingError: the DataLoader reads further ahead than plans are made.
-    """
+    """Returns the number of iterations whose indices a DataLoader draws ahead of the training."""
     workers = dataloader_kwargs.get("num_workers", 0)
     batches = workers * (dataloader_kwargs.get("prefetch_factor") or 2) if workers else 0
-    iterations = -(-batches // accumulate)
-    if iterations > _AHEAD_MAX:
-        raise SettingError(
-            f"num_workers={workers} read {batches} batches ahead, which are {iterations} iterations: must be at "
-            f"most {_AHEAD_MAX}; lower num_workers or prefetch_factor"
-        )
-    return iterations
+    return -(-batches // accumulate)
 
 
 def check(dataset: Any, dataloader_kwargs: dict[str, Any]) -> None:
@@ -43,16 +39,18 @@ def check(dataset: Any, dataloader_kwargs: dict[str, Any]) -> None:
     Raises:
         SettingError: the data set has no random access, or an argument conflicts with the plan.
     """
-    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+    # IterableDataset has the method, which raises NotImplementedError.
+    is_indexed = getattr(type(dataset), "__getitem__", Dataset.__getitem__) is not Dataset.__getitem__
+    has_random_access = is_indexed and hasattr(dataset, "__len__")
+    if isinstance(dataset, IterableDataset) or not has_random_access:
+        advice = "wrap it: Subset(dataset, range(len(dataset)))" if has_random_access else _STREAMS
         raise SettingError(
             f"{type(dataset).__name__}: must be a map-style data set, with a length and random access, so that "
-            "every sample occurs exactly once; for streams use `with job.step(global_batch=..)`"
+            f"every sample occurs exactly once; {advice}"
         )
-    for name in _OURS:
+    for name, advice in _OURS.items():
         if name in dataloader_kwargs:
-            raise SettingError(
-                f"{name}: is set by the plan; job.loader takes global_batch, shuffle, drop_last and seed instead"
-            )
+            raise SettingError(f"{name}: {advice}")
     if not dataloader_kwargs.get("in_order", True):
         raise SettingError(
             "in_order=False: batches belong to iterations and must keep their order; remove the argument"
@@ -106,6 +104,7 @@ class Loader:
             begun = time.perf_counter()
             batch = next(batches, None)
             if not self._drawn:
+                run.is_read = True
                 run.settle()
                 run.observer.epoch_ends()
                 return
@@ -132,14 +131,14 @@ class _Indices:
 
     def __iter__(self) -> Iterator[list[int]]:
         run = self._run
-        permutation = run.order.permutation(run.progress.epoch)
+        permutation = run.permutation()
         for step in run.epoch_steps():
             begin = step.position * run.order.global_batch + step.offset
             for micro in range(step.micro_batches):
                 self._drawn.append(Turn(step, micro))
                 first, size = begin + micro * step.batch_size, step.batch_size
                 indices = permutation[first : first + size].tolist()
-                run.observer.drawn(step, indices)
+                indices = run.observer.drawn(step, indices)
                 # The mean over no samples is NaN, and DDP waits for every rank's gradients, so this rank computes
                 # samples with weight 0.
                 weightless = min(_WEIGHTLESS_SAMPLES, step.global_batch)

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from evenstep.hook import Loss
-    from evenstep.opening import RunOptions
+    from evenstep.options import RunOptions
     from evenstep.order import Order
-    from evenstep.run import Step
+    from evenstep.step import Step
 
 
 class Observer:
@@ -42,8 +42,9 @@ class Observer:
     def epoch_begins(self) -> None:
         """Called before the first batch of an epoch is read."""
 
-    def drawn(self, step: "Step", indices: list[int]) -> None:
-        """Called before samples are read for an iteration."""
+    def drawn(self, step: "Step", indices: list[int]) -> list[int]:  # noqa: ARG002  # For subclasses.
+        """Called before samples are read for an iteration; returns them in the order to read."""
+        return indices
 
     def read(self, step: "Step") -> None:
         """Called when the training gets a batch of an iteration.

@@ -1,13 +1,15 @@
 """Handling of out-of-memory errors."""
 
 import logging
+import socket
 
 import torch
 
+from evenstep._native import report_oom
 from evenstep.errors import EvenstepError
-from evenstep.opening import RunOptions
-from evenstep.run import Step
-from evenstep.wire.client import Client
+from evenstep.opening import Place
+from evenstep.options import RunOptions
+from evenstep.step import Turn
 
 log = logging.getLogger("evenstep")
 
@@ -18,20 +20,34 @@ OUT_OF_MEMORY: type[BaseException] = getattr(torch, "OutOfMemoryError", torch.cu
 _SAMPLES_MIN = 2
 
 
-def report(job_options: RunOptions, step: Step, error: BaseException) -> None:
+def report(job_options: RunOptions, place: Place | None, turn: Turn, error: BaseException) -> None:
     """Reports the batch that did not fit to the predictor, so that this worker never gets it again. Never raises."""
-    settings, samples = job_options.settings, step.batch_size
-    what = f"iteration {step.iteration}: {samples} samples did not fit into the memory of {settings.worker} ({error})"
-    if settings.server is None or settings.job is None or job_options.fixed is not None:
+    settings, step = job_options.settings, turn.step
+    if turn.passing is None:
+        # Caps bound all micro-batches of an iteration together.
+        samples, smallest = step.local_batch, step.batch_size
+        passes = f" in {step.micro_batches} micro-batches" if step.micro_batches > 1 else ""
+    else:
+        # Caps bound the base batch and each chunk of a hedged step separately, and so all of its passes.
+        samples = smallest = turn.passing
+        passes = " in one pass"
+    what = (
+        f"iteration {step.iteration}: {samples} samples{passes} did not fit into the memory of {settings.worker} "
+        f"({error})"
+    )
+    if place is None:
         log.error("%s; give it fewer samples in init(plan=..), or cap it with init(max_local_batch=..)", what)
         return
-    if samples < _SAMPLES_MIN:
+    if smallest < _SAMPLES_MIN:
         log.error("%s; no batch below %s samples is possible", what, _SAMPLES_MIN)
         return
+    if place.host not in (None, socket.gethostname()):
+        log.error("%s; only workers on %s reach the predictor: cap it with init(max_local_batch=..)", what, place.host)
+        return
     try:
-        client = Client(settings.server, settings.job, job_options.timeout_s)
-        answer = client.report_oom(settings.worker, step.iteration, samples)
+        timeout_s = job_options.timeout_s
+        cap = report_oom(place.current_server(), place.job, settings.worker, step.iteration, samples, timeout_s)
     except EvenstepError as unheard:
         log.error("%s; reporting it to the predictor failed: %s", what, unheard)  # noqa: TRY400  # The message contains the cause.
     else:
-        log.error("%s; its batch is now limited to %s samples. Restart the processes.", what, answer.max_local_batch)
+        log.error("%s; its batch is now limited to %s samples. Restart the processes.", what, cap)

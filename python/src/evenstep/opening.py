@@ -1,99 +1,189 @@
-"""The start of a run: ranks check that they agree and get the plans of the first iterations."""
+"""The start of a run: ranks check that they agree, and get the plans of the first iterations.
 
+The first part is in ``job.loader``, the second before the first batch, so scripts may load a checkpoint between them.
+"""
+
+import itertools
+import json
 import logging
+import os
+import socket
+import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from evenstep import closing, earlier, job_id
+from evenstep._native import Http, Plan, parse_servers
+from evenstep.agreement import check_alike, gather_facts, gathered
 from evenstep.budget import Budget
 from evenstep.drivers import Drivers
-from evenstep.errors import DivergedError, EvenstepError, RejectedError, SettingError
-from evenstep.exchange import Exchange, Lead
-from evenstep.hedge.chunks import SharedTail
+from evenstep.errors import EvenstepError, RejectedError, SettingError
+from evenstep.exchange import CLOSED, LOOK_AHEAD_MAX, Exchange, Lead
+from evenstep.given_plans import batches_of, even_plan, given_plans
+from evenstep.group import awaiting, open_group
+from evenstep.local import AGENT, PREDICTOR, local_url
+from evenstep.local.embedded import Embedded
+from evenstep.options import RunOptions, job_spec
 from evenstep.order import Order
-from evenstep.plan import Plan
-from evenstep.predictor import Predictor, Registration
-from evenstep.run import Progress, Run, resumed
+from evenstep.predictor import Predictor
+from evenstep.progress import Progress, resumed
+from evenstep.run import Run
 from evenstep.sensor import Sensor
-from evenstep.settings import Settings
-from evenstep.wire.client import Client
-from evenstep.wire.messages import JobSpec, JoinRequest
+from evenstep.settings import OFF
+from evenstep.share_log import ShareLog
 
 log = logging.getLogger("evenstep")
-
-#: Local batches by rank, constant or as a function of the iteration.
-Fixed = Sequence[int] | Callable[[int], Sequence[int]]
 
 #: Additional iterations between a report and the plan that depends on its exchange, so that no step waits for it.
 _SLACK = 1
 
-#: The predictor plans at most this many iterations past the last report.
-_LOOK_AHEAD_MAX = 64
-
 #: Number of iterations of a given plan that ranks compare at the start.
 _COMPARED = 4
 
+#: Maximum number of iterations between two exchanges: with the shortest look-ahead, the predictor plans for the second.
+_INTERVAL_MAX = LOOK_AHEAD_MAX - _SLACK - 1
+
+#: Time limit for a look at the job of a checkpoint, in seconds.
+_LOOK_S = 2.0
+
+#: Duration of a wait for the other ranks' first batches without a message, in seconds.
+_NOTICE_S = 60.0
+
+#: That message. The script may be slow, so it is no error.
+_MISSING = (
+    "rank %s has waited for %s s because other ranks have not read their first batch: all ranks must iterate over "
+    "job.loader together, also to look at a batch. A rank that reads one before it creates DistributedDataParallel "
+    "waits for ranks that wait for it there"
+)
+
 
 @dataclass(frozen=True, slots=True)
-class RunOptions:
-    """The user's options of a run."""
+class Place:
+    """A job at a predictor."""
 
-    settings: Settings
-    #: A plan that needs no predictor.
-    fixed: Fixed | None
-    quantum: int
-    #: The cap of this worker.
-    max_local_batch: int | None
-    #: Other fields of `PUT /v1/jobs/{job}`.
-    job: Mapping[str, Any]
-    #: Whether workers can claim chunks of a shared tail.
-    claims: bool
-    #: The shared tail that is taken from plans without one; None for no tail.
-    tail: SharedTail | None
-    #: Timeout of a request to the predictor, in seconds.
-    timeout_s: float
+    server: str
+    job: str
+    #: Host name of the only machine that can reach the predictor; None if all machines can.
+    host: str | None = None
+
+    def current_server(self) -> str:
+        """Returns the URL now: an embedded predictor may have another address since the start."""
+        return (self.host and local_url(PREDICTOR)) or self.server
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedPlans:
+    """The plans of a predictor."""
+
+    exchange: Exchange
+    #: On rank 0 only.
+    predictor: Predictor | None
+    place: Place
 
 
 @dataclass(slots=True)
 class OpenRun:
-    """A started run, and the objects to close at its end."""
+    """A run whose ranks agree, and the objects to close at its end."""
 
     run: Run
-    exchange: Exchange | None = None
-    predictor: Predictor | None = None
+    begin: "_RunStart"
+    group: dist.ProcessGroup | None
+    workers: Sequence[Mapping[str, Any]]
+    #: The values that ranks compare when the run starts.
+    alike: dict[str, Any]
+    embedded: Embedded | None
+    #: The plans of the predictor since the start; None without one.
+    plans: OpenedPlans | None = None
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Moves a run that has not started to the position of a checkpoint.
+
+        Raises:
+            SettingError: the checkpoint does not fit this run, which then does not change.
+        """
+        begin, before = self.begin.restored(state)
+        plans = begin.plans(before)
+        self.begin, self.alike = begin, begin.alike()
+        self.run.progress, self.run.plans, self.run.job = begin.progress, plans, begin.resumed_job
+
+    def start(self) -> None:
+        """Gets the first plans; all ranks call it together, before they read their first batch.
+
+        Raises:
+            DivergedError: only a part of the ranks has loaded the checkpoint.
+            RejectedError: the predictor rejects this run.
+            EvenstepError: other ranks do not read a first batch.
+        """
+        run, begin = self.run, self.begin
+        if self.group:
+            notice = threading.Timer(_NOTICE_S, log.warning, (_MISSING, run.rank, _NOTICE_S))
+            notice.daemon = True
+            notice.start()
+            try:
+                everyone = gathered(self.group, self.alike)
+            except RuntimeError as error:
+                raise EvenstepError(
+                    f"not all ranks read their first batch: {error}; all ranks must iterate over job.loader together, "
+                    "also to look at a batch"
+                ) from error
+            finally:
+                notice.cancel()
+            check_alike(everyone)
+            if begin.is_planned(run.world_size):
+                otherwise = run.plans(run.progress.iteration)
+                self.plans = begin.opened(self.group, self.embedded, self.workers, otherwise)
+        run.job = self.plans.place.job if self.plans else None
+        if self.plans:
+            run.exchange, run.plans = self.plans.exchange, self.plans.exchange.plan
+
+    def close(self, timeout_s: float) -> None:
+        """Delivers the last reports and leaves the job, each within this time. Rank 0 shows what the job gained."""
+        self.run.starts = _refuse_start
+        if self.plans:
+            self.plans.exchange.close(timeout_s)
+            if self.plans.predictor:
+                job = self.plans.place.job
+                server = self.plans.place.current_server()
+                # While its workers are still there: why one is slow is not known after they have left.
+                summary = closing.lines(server, job)
+                earlier.remember(_script(), server.partition(",")[0].strip(), job)
+                self.plans.predictor.close(timeout_s)
+                closing.show(summary)
+        if self.embedded:
+            self.embedded.close()
 
 
 def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dict[str, Any] | None) -> OpenRun:
-    """Starts a run; all ranks must call it with the same arguments.
+    """Opens a run, which starts before its first batch; all ranks must call it with the same arguments.
 
     Raises:
         SettingError: an option breaks its rule, or there is no process group for several processes.
         DivergedError: ranks differ in a value that must be the same.
-        RejectedError: the predictor rejects this run.
+        EvenstepError: another rank ended, hangs, did not come, or cannot be reached.
     """
-    progress, before = resumed(state, order) if state else (Progress(), None)
-    group = _group(job_options)
-    rank, world_size = (dist.get_rank(), dist.get_world_size()) if group else (0, 1)
     quantum = (
         job_options.quantum if job_options.quantum % order.accumulate == 0 else job_options.quantum * order.accumulate
     )
-    if job_options.fixed is not None:
-        _check_fixed(job_options.fixed, order, world_size, progress.iteration)
-    device = _device()
-    begin = _RunStart(job_options, order, quantum, reads_ahead + _SLACK + 1, progress, is_resumed=state is not None)
-    workers, restarts = _gather_facts(group, begin.facts(device)) if group else ([], 0)
-    begin = replace(begin, was_restarted=restarts > 0)
-
-    def even(size: int) -> Plan:
-        fits = before is not None and len(before.shares) == world_size
-        return before.resized(size, quantum) if before and fits else Plan.even(size, world_size, quantum)
-
-    plans, exchange, predictor = begin.opened(group, rank, workers, even, _drivers(job_options.settings.agent, device))
-    run = Run(order, rank, world_size, quantum, plans, exchange, begin.ahead, Sensor(), progress)
-    return OpenRun(run, exchange, predictor)
+    begin = _RunStart(job_options, order, quantum, reads_ahead + _SLACK + 1)
+    begin, before = begin.restored(state) if state else (begin, None)
+    group = open_group(job_options.settings.world_size)
+    rank, world_size = (dist.get_rank(), dist.get_world_size()) if group else (0, 1)
+    embedded = begin.embedded(rank) if world_size > 1 else None
+    facts = {**begin.facts(_device()), "alike": begin.alike()}
+    workers, restarts = gather_facts(group, facts) if group else ([], 0)
+    # Every rank knows all caps, so all come to the same plan, or to the same error.
+    caps = [worker["max_local_batch"] for worker in workers] or [job_options.cap]
+    begin = replace(begin, caps=caps, was_restarted=restarts > 0)
+    run = Run(order, rank, world_size, quantum, begin.plans(before), None, begin.ahead, Sensor(), begin.progress)
+    opened = OpenRun(run, begin, group, workers, facts["alike"], embedded)
+    run.caps, run.job, run.starts = caps, begin.resumed_job, opened.start
+    run.number = next(_runs)
+    return opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,159 +194,179 @@ class _RunStart:
     order: Order
     quantum: int
     ahead: int
-    progress: Progress
-    is_resumed: bool
+    progress: Progress = field(default_factory=Progress)
+    #: The id of the job in the checkpoint that this run resumes from.
+    resumed_job: str | None = None
+    is_resumed: bool = False
     #: Whether torchrun restarted any of the ranks.
     was_restarted: bool = False
+    #: The caps of all ranks' local batches.
+    caps: Sequence[int | None] = ()
+
+    def restored(self, state: dict[str, Any]) -> tuple["_RunStart", Plan]:
+        """Returns the values of a run that resumes from a checkpoint, and the checkpoint's plan.
+
+        Raises:
+            SettingError: the checkpoint does not fit this run.
+        """
+        progress, before = resumed(state, self.order)
+        return replace(self, progress=progress, resumed_job=state.get("job"), is_resumed=True), before
+
+    def plans(self, before: Plan | None) -> Callable[[int], Plan]:
+        """Returns the plans by iteration without a predictor; ``before`` is the checkpoint's plan.
+
+        Raises:
+            SettingError: a given plan breaks a rule, or the caps do not allow the global batch.
+        """
+        if self.job_options.fixed is not None:
+            return given_plans(self.job_options.fixed, self.order, self.caps, self.progress.iteration)
+        plan = even_plan(before, self.order, self.caps, self.quantum)
+        return lambda _: plan
+
+    def is_planned(self, world_size: int) -> bool:
+        """Returns whether a predictor makes the plans."""
+        server = self.job_options.settings.server
+        return self.job_options.fixed is None and server != OFF and (world_size > 1 or bool(server))
+
+    def embedded(self, rank: int) -> Embedded | None:
+        """Starts the programs that this rank is responsible for; None if the run does not need them."""
+        settings = self.job_options.settings
+        if self.job_options.fixed is not None or settings.server is not None:
+            return None
+        return Embedded.start(rank, settings.local_rank, with_agent=settings.agent is None)
 
     def opened(
         self,
-        group: dist.ProcessGroup | None,
-        rank: int,
-        workers: Sequence[JoinRequest],
-        even: Callable[[int], Plan],
-        drivers: Drivers,
-    ) -> tuple[Callable[[int], Plan], Exchange | None, Predictor | None]:
-        """Returns the source of plans, and the exchange and predictor that run in the background."""
-        server = self.job_options.settings.server
-        if self.job_options.fixed is not None:
-            world_size = dist.get_world_size(group) if group else 1
-            return _plans_of(self.job_options.fixed, world_size, self.order.accumulate), None, None
-        if server is None or group is None:
-            if server is None and group is not None and rank == 0:
-                log.warning("neither EVENSTEP_SERVER nor a plan is set: all workers get equal batches")
-            return (lambda _: even(self.order.global_batch)), None, None
+        group: dist.ProcessGroup,
+        embedded: Embedded | None,
+        workers: Sequence[Mapping[str, Any]],
+        otherwise: Plan,
+    ) -> OpenedPlans | None:
+        """Returns the exchange that provides the plans, and the job; None if there is no predictor."""
         told: list[Any] = [None]
         predictor = None
-        if rank == 0:
-            told[0], predictor = self.first_plans(server, workers, even)
-        dist.broadcast_object_list(told, src=0, group=group)
+        server = embedded.server if embedded else self.job_options.settings.server
+        if dist.get_rank() == 0 and server is not None:
+            try:
+                plans, predictor = self.first_plans(server, embedded, workers, otherwise)
+                place = Place(server, predictor.job_id, socket.gethostname() if embedded else None)
+                told[0] = ([(iteration, plan.to_json()) for iteration, plan in plans], place)
+            except EvenstepError as error:
+                # All ranks must end, for the same reason.
+                told[0] = str(error)
+        with awaiting("ended or hung while rank 0 requested the first plans"):
+            dist.broadcast_object_list(told, src=0, group=group)
+        if told[0] is None:
+            return None
         if isinstance(told[0], str):
             raise RejectedError(told[0])
-        plans = [(iteration, Plan.from_json(plan)) for iteration, plan in told[0]]
-        budget = Budget(max(1, _LOOK_AHEAD_MAX - self.ahead), self.job_options.settings.overhead)
-        lead = Lead(predictor, budget) if predictor else None
-        exchange = Exchange(group, self.ahead, plans, drivers.read, lead)
-        return exchange.plan, exchange, predictor
+        said, place = told[0]
+        plans = [(iteration, Plan.from_json(plan)) for iteration, plan in said]
+        budget = Budget(_INTERVAL_MAX, self.job_options.settings.overhead)
+        lead = Lead(predictor, budget, ShareLog(plans[0][1])) if predictor else None
+        agent = self.job_options.settings.agent or (local_url(AGENT) if embedded else None)
+        drivers = _drivers(agent, _device())
+        return OpenedPlans(Exchange(group, self.ahead, plans, drivers.read, lead), predictor, place)
 
     def first_plans(
-        self, server: str, workers: Sequence[JoinRequest], even: Callable[[int], Plan]
-    ) -> tuple[list[Any] | str, Predictor | None]:
-        """On rank 0: returns the first plans, or the error message for all ranks."""
-        job_id, first = self.job_options.settings.job, self.progress.iteration
-        sizes = [self.order.size(self.progress.position + k) for k in range(self.ahead)]
-        try:
-            if job_id is None:
-                raise SettingError(
-                    "EVENSTEP_JOB is not set: set it to the id of this run at the predictor, or use init(job=..)"
-                )
-            spec = _spec(self.job_options, self.order, self.quantum)
-            client = Client(server, job_id, self.job_options.timeout_s)
-            registration = Registration(client, job_id, spec, workers, first, self.is_resumed, self.was_restarted)
-            predictor = Predictor(registration)
-            plans = predictor.open([(first + k, size) for k, size in enumerate(sizes)], even)
-        except EvenstepError as error:
-            # All ranks must end, for the same reason.
-            return str(error), None
-        return [(iteration, plan.to_json()) for iteration, plan in plans], predictor
+        self, server: str, embedded: Embedded | None, workers: Sequence[Mapping[str, Any]], otherwise: Plan
+    ) -> tuple[list[tuple[int, Plan]], Predictor]:
+        """On rank 0: returns the first plans, and the connection to the predictor.
+
+        Raises:
+            EvenstepError: the predictor rejects this run.
+        """
+        first = self.progress.iteration
+        wanted = range(first, first + min(self.ahead, LOOK_AHEAD_MAX))
+        spec = job_spec(self.job_options, self.order, self.quantum)
+        speeds = earlier.initial_speeds(_script(), workers)
+        # A shared predictor of an earlier version would reject the option.
+        if embedded and speeds:
+            spec.setdefault("initial_speeds", speeds)
+        *resumed_ids, job_id = self.job_ids()
+        if resumed_ids and not self.was_restarted and _has_live_workers(server, resumed_ids[0]):
+            log.warning("job %s of the checkpoint has live workers; starting the job %s", resumed_ids[0], job_id)
+            resumed_ids = []
+        for candidate in (*resumed_ids, job_id):
+            predictor = Predictor(
+                server,
+                candidate,
+                spec,
+                workers,
+                begin=first,
+                resumed=self.is_resumed,
+                restarted=self.was_restarted,
+                timeout_s=self.job_options.timeout_s,
+                find_server=embedded.find_server if embedded else None,
+            )
+            try:
+                return predictor.open(wanted, otherwise), predictor
+            except RejectedError as error:
+                if candidate == job_id:
+                    raise
+                log.warning("cannot continue the job of the checkpoint: %s; starting the job %s", error, job_id)
+        raise AssertionError
+
+    def job_ids(self) -> list[str]:
+        """Returns the ids to try, in order. A checkpoint continues its job, if no other run does."""
+        if given := self.job_options.settings.job:
+            return [given]
+        automatic = job_id.automatic(os.environ, _script(), os.getpid(), os.getppid())
+        # Each job of a process has its own id, the same after a restart.
+        number = next(_automatic_jobs)
+        automatic = automatic if number == 1 else f"{automatic}-{number}"
+        return [*([self.resumed_job] if self.resumed_job else []), automatic]
 
     def facts(self, device: torch.device) -> dict[str, Any]:
-        """Returns this worker's description and the values that must be the same on all ranks."""
-        job_options, first = self.job_options, self.progress.iteration
-        fixed, is_cuda = job_options.fixed, device.type == "cuda"
+        """Returns this worker's description."""
+        job_options, is_cuda = self.job_options, device.type == "cuda"
         return {
             "worker": job_options.settings.worker,
             "device": torch.cuda.get_device_name(device) if is_cuda else "cpu",
             "memory_bytes": torch.cuda.get_device_properties(device).total_memory if is_cuda else None,
-            "max_local_batch": job_options.max_local_batch,
+            "max_local_batch": job_options.cap,
             "claims": job_options.claims,
             "restarts": job_options.settings.restarts,
-            "alike": {
-                "order": repr(self.order),
-                "sample order": self.order.checksum(self.progress.epoch),
-                "planning look-ahead": self.ahead,
-                "state": repr(self.progress),
-                "plan": None if fixed is None else [list(_batches(fixed, first + k)) for k in range(_COMPARED)],
-                "quantum": self.quantum,
-                "server": job_options.settings.server is not None,
-                "claims": job_options.claims,
-                "tail": repr(job_options.tail),
-            },
+        }
+
+    def alike(self) -> dict[str, Any]:
+        """Returns the values that must be the same on all ranks."""
+        job_options, first = self.job_options, self.progress.iteration
+        fixed = job_options.fixed
+        return {
+            "order": repr(self.order),
+            "sample order": self.order.checksum(self.progress.epoch),
+            "planning look-ahead": self.ahead,
+            "state": repr(self.progress),
+            "plan": None if fixed is None else [list(batches_of(fixed, first + k)) for k in range(_COMPARED)],
+            "quantum": self.quantum,
+            "server": job_options.settings.server,
+            "claims": job_options.claims,
+            "tail": repr(job_options.tail),
         }
 
 
-def _group(job_options: RunOptions) -> dist.ProcessGroup | None:
-    """Returns a CPU process group of all ranks for evenstep; None if this process is alone."""
-    if dist.is_available() and dist.is_initialized():
-        group = dist.new_group(backend="gloo")
-        return group if isinstance(group, dist.ProcessGroup) else None
-    if job_options.settings.world_size > 1:
-        raise SettingError(
-            f"WORLD_SIZE={job_options.settings.world_size} and no process group: call "
-            "torch.distributed.init_process_group() before job.loader"
-        )
-    return None
+def _refuse_start() -> None:
+    raise SettingError(f"job.loader: no epoch can begin, because {CLOSED}")
 
 
-def _spec(job_options: RunOptions, order: Order, quantum: int) -> JobSpec:
-    return JobSpec(
-        global_batch=order.global_batch,
-        quantum=quantum,
-        hedge="auto" if job_options.claims else "off",
-        **job_options.job,
-    )
+#: Numbers of the runs of this process, the same on all ranks.
+_runs = itertools.count()
+
+#: Numbers of the jobs of this process with automatic ids.
+_automatic_jobs = itertools.count(1)
 
 
-#: Job options that the loader and :func:`evenstep.init` set.
-_SET_ELSEWHERE = ("global_batch", "per_worker_batch", "quantum", "hedge")
+def _has_live_workers(servers: str, job: str) -> bool:
+    try:
+        answer = Http(parse_servers(servers)[0]).get(f"/v1/jobs/{job}", _LOOK_S)
+        return bool(json.loads(answer.body)["live_workers"])
+    except (EvenstepError, ValueError, KeyError, TypeError):
+        return False
 
 
-def checked_job_options(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Checks the names of the other job options; the predictor checks the values.
-
-    Raises:
-        SettingError: an unknown option, or one that is set elsewhere.
-    """
-    known = sorted({field.name for field in fields(JobSpec)} - set(_SET_ELSEWHERE))
-    for name in job:
-        if name not in known:
-            raise SettingError(f"job_options: {name!r}: must be one of {', '.join(known)}")
-    return dict(job)
-
-
-def _gather_facts(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[JoinRequest], int]:
-    """Returns the workers of all ranks and the highest restart count.
-
-    Raises:
-        DivergedError: ranks differ in a value that must be the same, or two have the same worker name.
-    """
-    all_facts: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(all_facts, own, group=group)
-    for name, value in all_facts[0]["alike"].items():
-        for rank, facts in enumerate(all_facts):
-            if facts["alike"][name] != value:
-                other = facts["alike"][name]
-                raise DivergedError(
-                    f"{name}: rank 0 has {value} but rank {rank} has {other}; must be the same on all ranks"
-                )
-    names = [facts["worker"] for facts in all_facts]
-    for rank, name in enumerate(names):
-        if name in names[:rank]:
-            raise DivergedError(
-                f"ranks {names.index(name)} and {rank} have the same worker name {name!r}: set a different "
-                "EVENSTEP_WORKER for each"
-            )
-    workers = [
-        JoinRequest(
-            worker=facts["worker"],
-            device=facts["device"],
-            max_local_batch=facts["max_local_batch"],
-            memory_bytes=facts["memory_bytes"],
-            claims=facts["claims"],
-        )
-        for facts in all_facts
-    ]
-    return workers, max(facts["restarts"] for facts in all_facts)
+def _script() -> str:
+    return sys.argv[0] if sys.argv else ""
 
 
 def _device() -> torch.device:
@@ -272,31 +382,3 @@ def _drivers(agent: str | None, device: torch.device) -> Drivers:
     if device.type == "cuda":
         return Drivers(agent, gpu=device.index)
     return Drivers(agent or "")
-
-
-def _batches(fixed: Fixed, iteration: int) -> Sequence[int]:
-    return fixed(iteration) if callable(fixed) else fixed
-
-
-def _plans_of(fixed: Fixed, world_size: int, accumulate: int) -> Callable[[int], Plan]:
-    if callable(fixed):
-        return lambda iteration: Plan.of(_checked(fixed(iteration), world_size, accumulate, iteration))
-    plan = Plan.of(_checked(fixed, world_size, accumulate, 0))
-    return lambda _: plan
-
-
-def _checked(batches: Sequence[int], world_size: int, accumulate: int, iteration: int) -> Sequence[int]:
-    what = f"plan={list(batches)} of iteration {iteration}"
-    if len(batches) != world_size:
-        raise SettingError(f"{what}: must have one batch for each of the {world_size} ranks")
-    if any(batch < 0 or batch % accumulate for batch in batches):
-        raise SettingError(f"{what}: batches must be multiples of accumulate={accumulate} and at least 0")
-    return batches
-
-
-def _check_fixed(fixed: Fixed, order: Order, world_size: int, first: int) -> None:
-    batches = list(_checked(_batches(fixed, first), world_size, order.accumulate, first))
-    if sum(batches) != order.global_batch:
-        raise SettingError(
-            f"plan={batches} sums to {sum(batches)}, but global_batch is {order.global_batch}: make them equal"
-        )

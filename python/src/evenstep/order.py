@@ -1,7 +1,9 @@
-"""The order of samples: one seeded permutation of the whole data set per epoch."""
+"""The order of samples: one seeded permutation of the whole data set per epoch, or the indices that a script gives."""
 
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import torch
 
@@ -9,6 +11,52 @@ from evenstep.errors import SettingError
 
 #: Seeds of successive epochs differ by this odd number (a Weyl sequence), modulo 2^63.
 _EPOCH_STRIDE = 0x9E3779B97F4A7C15
+
+
+#: The indices of an epoch's samples in order: the same for each epoch, or a function of the epoch.
+Indices: TypeAlias = Sequence[int] | torch.Tensor | Callable[[int], Sequence[int] | torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenIndices:
+    """The indices that a script gives: any samples of the data set, any of them several times."""
+
+    indices: Indices = field(repr=False, compare=False)
+    #: Number of samples in the data set.
+    dataset_samples: int
+    #: Number of indices in an epoch.
+    samples: int
+    #: Checksum of the first epoch.
+    checksum: int
+
+    @classmethod
+    def of(cls, indices: Indices, dataset_samples: int) -> "GivenIndices":
+        """Checks the indices of the first epoch.
+
+        Raises:
+            SettingError: an index is outside of the data set, or a function returns other indices for the same epoch.
+        """
+        first = _checked(indices, 0, dataset_samples)
+        if callable(indices) and not torch.equal(first, _checked(indices, 0, dataset_samples)):
+            raise SettingError(
+                "order(0) returned different indices in two calls: must depend only on the epoch, because each rank "
+                "and each resumed run calls it; use a generator with a seed made from the epoch"
+            )
+        # A copy: the script may change its list later.
+        return cls(indices if callable(indices) else first.clone(), dataset_samples, len(first), checksum(first))
+
+    def epoch(self, epoch: int) -> torch.Tensor:
+        """Returns the indices of an epoch, int64, shape (samples,).
+
+        Raises:
+            SettingError: an index is outside of the data set, or the epoch has another number of samples.
+        """
+        found = _checked(self.indices, epoch, self.dataset_samples)
+        if len(found) != self.samples:
+            raise SettingError(
+                f"order({epoch}) has {len(found)} indices: must have {self.samples} in each epoch, as in epoch 0"
+            )
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +76,8 @@ class Order:
     #: Number of micro-batches per iteration. They must have equal sizes: otherwise their mean is not the mean over
     #: samples.
     accumulate: int = 1
+    #: The order that a script gives instead of the permutation; any number of times for each sample.
+    given: GivenIndices | None = None
 
     def __post_init__(self) -> None:
         """Validates the values.
@@ -71,13 +121,46 @@ class Order:
         return min(self.global_batch, self.samples - begin)
 
     def checksum(self, epoch: int) -> int:
-        """Returns a checksum of an epoch's permutation, to compare it between ranks."""
-        return zlib.crc32(self.permutation(epoch).numpy().tobytes()) if self.shuffle else 0
+        """Returns a checksum of an epoch's order, to compare it between ranks."""
+        return checksum(self.permutation(epoch)) if self.shuffle or self.given else 0
 
     def permutation(self, epoch: int) -> torch.Tensor:
-        """Returns the order of all samples in an epoch, int64, shape (samples,)."""
+        """Returns the order of all samples in an epoch, int64, shape (samples,).
+
+        Raises:
+            SettingError: the script's function returned indices that break a rule.
+        """
+        if self.given:
+            return self.given.epoch(epoch)
         if not self.shuffle:
             return torch.arange(self.samples)
         generator = torch.Generator()
-        generator.manual_seed((self.seed + epoch * _EPOCH_STRIDE) % 2**63)
+        generator.manual_seed(epoch_seed(self.seed, epoch))
         return torch.randperm(self.samples, generator=generator)
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """Returns the seed of an epoch."""
+    return (seed + epoch * _EPOCH_STRIDE) % 2**63
+
+
+def _checked(indices: Indices, epoch: int, dataset_samples: int) -> torch.Tensor:
+    name, found = (f"order({epoch})", indices(epoch)) if callable(indices) else ("order", indices)
+    try:
+        tensor = torch.as_tensor(found)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SettingError(f"{name} is a {type(found).__name__}: must be a sequence of indices ({error})") from error
+    if tensor.ndim != 1 or not len(tensor) or tensor.is_floating_point() or tensor.dtype == torch.bool:
+        raise SettingError(
+            f"{name} has shape {tuple(tensor.shape)} and type {tensor.dtype}: must be at least one whole number in one "
+            "dimension"
+        )
+    for index in (int(tensor.min()), int(tensor.max())):
+        if not 0 <= index < dataset_samples:
+            raise SettingError(f"{name} has the index {index}: must be between 0 and {dataset_samples - 1}")
+    return tensor.to("cpu", torch.int64)
+
+
+def checksum(indices: torch.Tensor) -> int:
+    """Returns a checksum of indices, int64, shape (samples,), to compare them between ranks."""
+    return zlib.crc32(indices.numpy().tobytes())

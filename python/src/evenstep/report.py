@@ -52,23 +52,6 @@ class Report:
             *(self.drivers.get(name, math.nan) for name in NAMES),
         ]
 
-    @classmethod
-    def from_row(cls, row: list[float]) -> "Report | None":
-        """Restores a report from the result of :meth:`to_row`; None if the row is empty."""
-        if row[0] == 0:
-            return None
-        peak, readings = row[5], dict(zip(NAMES, row[10:], strict=True))
-        return cls(
-            iteration=int(row[0]) - 1,
-            local_batch=int(row[1]),
-            compute_time_s=row[2],
-            loader_wait_s=row[3],
-            micro_batches=int(row[4]),
-            peak_memory_bytes=None if math.isnan(peak) else int(peak),
-            tail=TailWork(int(row[6]), int(row[7]), row[8], row[9]) if row[6] else None,
-            drivers={name: value for name, value in readings.items() if math.isfinite(value)},
-        )
-
 
 #: Number of slots of a row.
 SLOTS = 10 + len(NAMES)

@@ -1,18 +1,24 @@
 """A started run: its current iteration, the samples of each rank, and the report after each iteration."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenstep.errors import EvenstepError, SettingError
+import torch
+from torch.distributed.distributed_c10d import _get_default_store
+
+from evenstep import shares
+from evenstep._native import Plan
+from evenstep.errors import DivergedError, SettingError, UnsupportedError
 from evenstep.exchange import Exchange, Submission
 from evenstep.observer import Observer
-from evenstep.order import Order
-from evenstep.plan import Plan
+from evenstep.order import Order, checksum
+from evenstep.progress import Progress, state_of
 from evenstep.report import Report
 from evenstep.sensor import Sensor
+from evenstep.step import Step, Turn
 
 #: Maximum number of batches that can be read before training begins their iteration.
 READ_AHEAD_MAX = 4096
@@ -20,63 +26,11 @@ READ_AHEAD_MAX = 4096
 #: Maximum time that the end of an epoch waits for the exchange of its last iterations, in seconds.
 _SETTLE_S = 5.0
 
-#: Format version of checkpoints.
-_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One rank's part of one iteration."""
-
-    #: Number of optimizer steps since the start of the run.
-    iteration: int
-    #: The epoch, and the position of the iteration in it.
-    epoch: int
-    position: int
-    #: Number of samples over all ranks.
-    global_batch: int
-    #: This rank takes samples ``offset .. offset + local_batch`` of the iteration.
-    offset: int
-    local_batch: int
-    #: Number of micro-batches, all of equal size.
-    micro_batches: int
-    #: Factor for the schedule's learning rate.
-    lr_multiplier: float
-
-    @property
-    def weight(self) -> float:
-        """The weight of this rank's mean gradient in the mean over all samples."""
-        return self.local_batch / self.global_batch
-
-    @property
-    def batch_size(self) -> int:
-        """The number of samples of one micro-batch."""
-        return self.local_batch // self.micro_batches
-
-
-@dataclass(slots=True)
-class Turn:
-    """A batch and its state in the training loop."""
-
-    step: Step
-    #: Index of the micro-batch in its iteration.
-    micro: int
-    #: Whether the training loop marked its begin explicitly.
-    begun: bool = False
-
-    @property
-    def is_last(self) -> bool:
-        """Whether the iteration's gradients are complete after it."""
-        return self.micro + 1 == self.step.micro_batches
-
-
-@dataclass(slots=True)
-class Progress:
-    """The position after the last iteration whose gradients are complete."""
-
-    iteration: int = 0
-    epoch: int = 0
-    position: int = 0
+#: Advice for loops that read ahead.
+_MARK = (
+    "loops that read ahead must mark each iteration with `with job.step()`, which begins the oldest batch that was "
+    "read and not begun"
+)
 
 
 @dataclass(slots=True)
@@ -97,8 +51,32 @@ class Run:
     observer: Observer = field(default_factory=lambda: Observer.current)
     #: Whether the current passes belong to a hedged step.
     is_hedging: bool = False
+    #: Whether no rank may get micro-batches of a single sample; the same on all ranks.
+    avoids_singles: bool = False
+    #: Maximum numbers of samples by rank; None for no cap. Empty if no rank has one.
+    caps: Sequence[int | None] = ()
+    #: The number of the run in this process, the same on all ranks.
+    number: int = 0
+    #: The id of the job at the predictor; None without a predictor.
+    job: str | None = None
+    #: Gets the first plans, together with the other ranks; None once the run has started.
+    starts: Callable[[], None] | None = None
+    #: The first iteration of the current epoch iterator.
+    begins: Progress = field(default_factory=Progress)
+    #: Whether the last epoch iterator was read to its end.
+    is_read: bool = False
     _read_batches: deque[Turn] = field(default_factory=lambda: deque(maxlen=READ_AHEAD_MAX))
+    #: Whether more batches were read than can be kept.
+    _has_dropped: bool = False
     _current: Turn | None = None
+    #: Whether the current batch is being computed: its forward pass began, and its gradients are not complete.
+    _is_computing: bool = False
+    #: The last batch that was read while another one was being computed.
+    _read_early: Turn | None = None
+    #: The last iteration that began to be computed.
+    _computed: Step | None = None
+    #: The batches of the last iteration whose gradients are complete.
+    _finished: list[Turn] = field(default_factory=list)
     #: The last plan that was checked, and the number of samples it was checked for.
     _checked: tuple[Plan, int] | None = None
     #: Whether the training loop marks the begin of each batch itself.
@@ -110,10 +88,26 @@ class Run:
         """Returns this rank's part of an iteration.
 
         Raises:
+            SettingError: a given plan has fewer samples than the iteration.
             EvenstepError: the exchange between ranks failed.
         """
         size = self.order.size(position) if size is None else size
-        return self._part(self.plans(iteration).resized(size, self.quantum), iteration, epoch, position, size)
+        # Without hedged steps, no rank claims a tail.
+        plan = self._allowed(self._plan(iteration, size).resized(size, self.quantum))
+        return self._part(plan, iteration, epoch, position, size)
+
+    def _plan(self, iteration: int, size: int) -> Plan:
+        plan = self.plans(iteration)
+        # The plan of a remainder is far from balanced, and scaled up it could exceed the memory of a rank.
+        if plan.size < size:
+            raise SettingError(
+                f"plan={plan.batches} of iteration {iteration} sums to {plan.size}, but the iteration has {size} "
+                "samples: make them equal"
+            )
+        return plan if plan.size == size else plan.resized(size, self.quantum)
+
+    def _allowed(self, plan: Plan) -> Plan:
+        return shares.without_singles(plan, self.order.accumulate, self.caps) if self.avoids_singles else plan
 
     def _part(self, plan: Plan, iteration: int, epoch: int, position: int, size: int) -> Step:
         # Most iterations have the same plan as the previous one.
@@ -131,9 +125,31 @@ class Run:
             lr_multiplier=plan.rate.at(iteration),
         )
 
+    def permutation(self) -> torch.Tensor:
+        """Returns the order of samples in the current epoch, int64, shape (samples,).
+
+        Ranks compare the order that a function of the script returns. No rank waits for another one, because loops may
+        read ahead: the first rank stores its checksum, and the others read it.
+
+        Raises:
+            DivergedError: another rank has another order.
+            SettingError: the script's function returned indices that break a rule.
+        """
+        epoch = self.begins.epoch
+        found = self.order.permutation(epoch)
+        if self.world_size > 1 and self.order.given and callable(self.order.given.indices):
+            store, own = _get_default_store(), str(checksum(found))
+            first = store.compare_set(f"evenstep/order/{self.number}/{epoch}", "", own).decode()
+            if first != own:
+                raise DivergedError(
+                    f"order({epoch}): rank {self.rank} has other indices (checksum {own}) than another rank ({first}): "
+                    "must depend only on the epoch, because each rank calls it"
+                )
+        return found
+
     def epoch_steps(self) -> Iterator[Step]:
         """Yields the remaining steps of the epoch."""
-        begun = self.progress
+        begun = self.begins
         iteration, epoch = begun.iteration, begun.epoch
         for ahead, position in enumerate(range(begun.position, self.order.steps)):
             yield self.step(iteration + ahead, epoch, position)
@@ -143,16 +159,17 @@ class Run:
 
         ``planned`` may change the plans.
         """
-        begun = self.progress
+        begun = self.begins
         iteration, epoch = begun.iteration, begun.epoch
         for ahead, position in enumerate(range(begun.position, self.order.steps)):
-            size, plan = self.order.size(position), self.plans(iteration + ahead)
-            plan = planned(plan if plan.size == size else plan.resized(size, self.quantum))
+            size = self.order.size(position)
+            plan = self._allowed(planned(self._plan(iteration + ahead, size)))
             yield self._part(plan, iteration + ahead, epoch, position, size), plan
 
     @contextmanager
     def hedging(self) -> Iterator[None]:
         """Context manager for the passes of a hedged step, which reports its work itself."""
+        self.computes()
         self.is_hedging = True
         try:
             yield
@@ -160,9 +177,18 @@ class Run:
             self.is_hedging = False
 
     def read(self, turn: Turn) -> None:
-        """Records that the training loop got a batch, which begins now unless the loop marks iterations itself."""
+        """Records that the training loop got a batch. It does not change the batch that is being computed."""
+        # A stream repeats an iteration that it left with an error. Its earlier batch does not count.
+        while not turn.micro and self._read_batches and self._read_batches[-1].step.iteration == turn.step.iteration:
+            self._read_batches.pop()
+        # Loops that only look at batches may read any number of them.
+        self._has_dropped = bool(self._read_batches) and (
+            self._has_dropped or len(self._read_batches) == READ_AHEAD_MAX
+        )
         self._read_batches.append(turn)
-        if not self._explicit:
+        if self._is_computing:
+            self._read_early = turn
+        elif not self._explicit:
             self._make_current(turn)
         self.sensor.batch_arrived()
         self.observer.read(turn.step)
@@ -171,17 +197,59 @@ class Run:
         """Begins the oldest batch that was read and not begun.
 
         Raises:
-            SettingError: there is no such batch.
+            SettingError: there is no such batch, or it is unknown because too many were read.
         """
         self._explicit = True
-        turn = next((turn for turn in self._read_batches if not turn.begun), None)
+        if self._has_dropped:
+            raise SettingError(
+                f"step(): more than {READ_AHEAD_MAX} batches were read before their iterations began, and the oldest "
+                f"are unknown now: read at most {READ_AHEAD_MAX} ahead"
+            )
+        # A copy: another thread may be reading batches.
+        turn = next((turn for turn in list(self._read_batches) if not turn.begun), None)
         if turn is None:
             raise SettingError(
                 "step(): every batch read so far has already begun: read the next batch from job.loader first"
             )
-        turn.begun = True
-        self._make_current(turn)
+        self._compute(turn)
         return turn.step
+
+    def computes(self, samples: Sequence[int] = ()) -> None:
+        """Begins to compute the batch read last, unless the training loop marks batches itself.
+
+        The gradients that follow belong to this batch, even if the loop reads further batches before them.
+
+        Args:
+            samples: first dimensions of the model's inputs.
+
+        Raises:
+            UnsupportedError: the loop read batches ahead, so it is unknown which batch this is.
+        """
+        before = self._current
+        if self._explicit or before is None:
+            return
+        turn = self._read_batches[-1] if self._read_batches else before
+        others = [other for other in self._read_batches if other.step.iteration != turn.step.iteration]
+        for other in others:
+            if not other.begun:
+                raise UnsupportedError(
+                    f"iterations {other.step.iteration} and {turn.step.iteration} were read before the forward pass of "
+                    f"either: {_MARK}"
+                )
+        if turn is self._read_early and before is not turn:
+            others.append(before)
+        # A rank without samples computes a batch of weight 0.
+        if samples and _size(turn) not in (0, *samples) and any(_size(other) in samples for other in others):
+            raise UnsupportedError(
+                f"the model got a batch of {samples[0]}, but the last batch read has {_size(turn)}: {_MARK}"
+            )
+        self._compute(turn)
+
+    def _compute(self, turn: Turn) -> None:
+        if turn is not self._current:
+            self._make_current(turn)
+        turn.begun = self._is_computing = True
+        self._computed = turn.step
 
     def _make_current(self, turn: Turn) -> None:
         self._current = turn
@@ -189,8 +257,23 @@ class Run:
             self.sensor.iteration_begins()
 
     @property
+    def has_batch(self) -> bool:
+        """Whether the training loop has read a batch."""
+        return self._current is not None
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether the training loop marks the begin of each batch itself."""
+        return self._explicit
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether a forward pass of the wrapped model was observed, or a batch was marked."""
+        return self._computed is not None
+
+    @property
     def current(self) -> Turn:
-        """The batch that is being trained on.
+        """The batch that is being computed, else the one that was read last.
 
         Raises:
             SettingError: no batch was read yet.
@@ -199,20 +282,50 @@ class Run:
             raise SettingError("no iteration has begun: read a batch from job.loader, or use `with job.step()`")
         return self._current
 
-    def is_expected(self, samples: list[int]) -> bool:
-        """Whether inputs with these first dimensions may belong to the current batch.
+    @property
+    def computed(self) -> Step:
+        """The last iteration that was computed, to which an optimizer's step belongs.
 
-        Returns False only if they match another batch that was read, and not the current one.
+        Raises:
+            SettingError: no batch was read yet.
         """
-        current = self._current
-        # A rank without samples computes a batch of weight 0.
-        if current is None or self._explicit or _size(current) in (0, *samples):
-            return True
-        return not any(_size(turn) in samples for turn in self._read_batches if turn is not current)
+        return self._computed or self.current.step
+
+    def count(self, items: Any) -> None:
+        """Records the number of items in the batch that is being computed, else in the one that comes next.
+
+        Raises:
+            SettingError: there is no such batch, or its items are counted already.
+        """
+        turn = self._current
+        if turn is None or not self._is_computing or turn.items is not None:
+            turn = next((turn for turn in self._read_batches if not turn.begun and turn.items is None), None)
+        if turn is None:
+            raise SettingError(
+                f"count({items}): the items of every batch read so far are counted: call it once for each batch"
+            )
+        turn.items = items
+
+    def items(self) -> list[Any]:
+        """Returns the numbers of items of the current iteration's batches; none if this rank has no samples.
+
+        Raises:
+            SettingError: a batch is not counted.
+        """
+        step = self.current.step
+        if not step.local_batch:
+            return []
+        turns = [turn for turn in (*self._finished, *self._read_batches) if turn.step.iteration == step.iteration]
+        if any(turn.items is None for turn in turns):
+            raise SettingError(
+                f'iteration {step.iteration}: job.wrap(loss="tokens") requires job.count(number of tokens) for each '
+                "batch, before its backward pass"
+            )
+        return [turn.items for turn in turns]
 
     def gradients_ready(self) -> None:
         """Records that all gradients of the current batch are complete; the last batch finishes its iteration."""
-        turn = self.current
+        turn, self._is_computing = self.current, False
         step = turn.step
         if not turn.is_last or step.iteration < self.progress.iteration:
             return
@@ -236,12 +349,7 @@ class Run:
     def submit(self, step: Step, report: Callable[[], Report]) -> None:
         """Submits the report of an iteration to the exchange. The last one of an epoch may be the last of the run."""
         if self.exchange:
-            order, position = self.order, step.position
-            self.exchange.submit(
-                Submission(
-                    step.iteration, report, lambda further: order.size(position + further), position + 1 == order.steps
-                )
-            )
+            self.exchange.submit(Submission(step.iteration, report, step.position + 1 == self.order.steps))
 
     def settle(self) -> None:
         """Waits for due exchanges, because scripts may destroy the process group after an epoch."""
@@ -249,12 +357,20 @@ class Run:
             self.exchange.settle(_SETTLE_S)
 
     def finish(self, step: Step) -> None:
-        """Marks an iteration as done."""
+        """Marks an iteration as done, with the samples that this rank computed."""
+        self._computed = step
         is_end = step.position + 1 == self.order.steps
         epoch, position = (step.epoch + 1, 0) if is_end else (step.epoch, step.position + 1)
-        self.progress = Progress(step.iteration + 1, epoch, position)
+        self.progress, self._is_computing = Progress(step.iteration + 1, epoch, position), False
+        self._finished.clear()
         while self._read_batches and self._read_batches[0].step.iteration <= step.iteration:
-            self._read_batches.popleft()
+            self._finished.append(self._read_batches.popleft())
+
+    def start(self) -> None:
+        """Starts the run before its first batch is read, together with all ranks. Later calls have no effect."""
+        if self.starts:
+            self.starts()
+            self.starts = None
 
     def begin_epoch(self) -> Callable[[], bool]:
         """Starts reading an epoch at the current position.
@@ -265,9 +381,19 @@ class Run:
         Returns:
             a function that tells whether this reading of the epoch is still the current one.
         """
-        self._read_batches.clear()
-        if self._epoch_iterators and self.progress.position:
-            self.progress = Progress(self.progress.iteration, self.progress.epoch + 1, 0)
+        self.start()
+        last = self._read_batches[-1].step if self._read_batches else None
+        is_ahead = self._is_computing or (self._explicit and self.progress.position > 0)
+        if last and self.is_read and is_ahead:
+            # The loop reads ahead, over the end of the epoch. Its last iterations are still to be computed.
+            self.begins = Progress(last.iteration + 1, last.epoch + 1, 0)
+        else:
+            self._read_batches.clear()
+            self._is_computing = False
+            if self._epoch_iterators and self.progress.position:
+                self.progress = Progress(self.progress.iteration, self.progress.epoch + 1, 0)
+            self.begins = self.progress
+        self.is_read = False
         self._epoch_iterators += 1
         self.observer.epoch_begins()
         mine = self._epoch_iterators
@@ -275,41 +401,8 @@ class Run:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state after the last iteration whose gradients are complete."""
-        done, order = self.progress, self.order
-        plan = self.plans(max(0, done.iteration - 1))
-        return {
-            "version": _VERSION,
-            "iteration": done.iteration,
-            "epoch": done.epoch,
-            "position": done.position,
-            "seed": order.seed,
-            "samples": order.samples,
-            "global_batch": order.global_batch,
-            "plan": plan.to_json(),
-        }
-
-
-def resumed(state: dict[str, Any], order: Order) -> tuple[Progress, Plan]:
-    """Returns the progress and the plan stored in a checkpoint.
-
-    Raises:
-        SettingError: the checkpoint has another format, data set size, seed or global batch, so that samples would
-            repeat or be missed.
-    """
-    if state.get("version") != _VERSION:
-        raise SettingError(f"the state has version {state.get('version')!r}: must be {_VERSION}")
-    for name in ("seed", "samples", "global_batch"):
-        if state[name] != getattr(order, name):
-            raise SettingError(
-                f"{name}: the state has {state[name]} but the loader has {getattr(order, name)}; use the same "
-                "value, or samples would be repeated or missed"
-            )
-    progress = Progress(state["iteration"], state["epoch"], state["position"])
-    if not 0 <= progress.position < order.steps:
-        raise EvenstepError(
-            f"the state's position {progress.position} must be below the epoch's {order.steps} iterations"
-        )
-    return progress, Plan.from_json(state["plan"])
+        plan = self.plans(max(0, self.progress.iteration - 1))
+        return state_of(self.progress, self.order, plan, self.job)
 
 
 def _size(turn: Turn) -> int:

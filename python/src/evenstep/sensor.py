@@ -1,7 +1,8 @@
 """Measures the compute time of a rank without code in the training loop and without waiting for a device."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -24,6 +25,7 @@ class Sensor:
         self._begun: Moment | None = None
         self._waited = 0.0
         self._waited_before = 0.0
+        self._pauses: list[tuple[Moment, Moment]] = []
 
     def loader_waited(self, seconds: float) -> None:
         """Records that the training waited for its data."""
@@ -40,6 +42,7 @@ class Sensor:
         """
         if not self._from_arrival:
             self._begun = None
+            self._pauses = []
             self._waited, self._waited_before = 0.0, self._waited + self._waited_before
 
     def batch_arrived(self) -> None:
@@ -57,6 +60,14 @@ class Sensor:
             self._device = device
             self._begun = now(self._device, self._clock)
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Context manager for waits for other ranks, which are not compute time."""
+        begun = now(self._device, self._clock)
+        yield
+        if self._begun is not None:
+            self._pauses.append((begun, now(self._device, self._clock)))
+
     def computed(self) -> tuple[Callable[[], float], float]:
         """Records that the last gradient is complete.
 
@@ -64,10 +75,15 @@ class Sensor:
             a function that returns the compute time in seconds once the device is done, and the seconds of waiting for
                 data. The time is 0 if no forward pass was observed; such an iteration does not measure the speed.
         """
-        begun, end, waited = self._begun, now(self._device, self._clock), self._waited
+        begun, end, waited, pauses = self._begun, now(self._device, self._clock), self._waited, self._pauses
         loader_wait = waited + self._waited_before
-        self._begun, self._waited, self._waited_before = None, 0.0, 0.0
-        return (lambda: 0.0 if begun is None else max(0.0, between(begun, end) - waited)), loader_wait
+        self._begun, self._waited, self._waited_before, self._pauses = None, 0.0, 0.0, []
+
+        def compute_time_s() -> float:
+            paused = sum(between(*pause) for pause in pauses)
+            return 0.0 if begun is None else max(0.0, between(begun, end) - waited - paused)
+
+        return compute_time_s, loader_wait
 
     def peak_memory_bytes(self) -> int | None:
         """Returns the peak memory of tensors on the GPU in bytes; None on CPUs."""

@@ -6,9 +6,12 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from evenstep._native import check_job_id, check_worker_id
 from evenstep.budget import SHARE
 from evenstep.errors import SettingError
-from evenstep.wire.ids import check_job_id, check_worker_id
+
+#: The value of ``EVENSTEP_SERVER`` for training without a predictor.
+OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +22,9 @@ class Settings:
     rank: int
     local_rank: int
     world_size: int
-    #: Predictor URLs, comma-separated; None for no predictor (plans are even or given).
+    #: Predictor URLs, comma-separated; None for an embedded one, :data:`OFF` for none.
     server: str | None
-    #: Id of the job; one id identifies one run.
+    #: Id of the job; one id identifies one run. None for an automatic one.
     job: str | None
     #: Stable id of this worker: ``node/slot``.
     worker: str
@@ -36,7 +39,7 @@ class Settings:
     def read(cls, environ: Mapping[str, str] | None = None, hostname: str | None = None) -> "Settings":
         """Reads torchrun's variables and ``EVENSTEP_{SERVER,JOB,WORKER,AGENT,OVERHEAD}``.
 
-        Without torchrun's variables the process is alone. The default job id is torchrun's ``--rdzv-id``.
+        Without torchrun's variables the process is alone.
 
         Raises:
             SettingError: a variable is not a valid number or id.
@@ -44,8 +47,7 @@ class Settings:
         environ = os.environ if environ is None else environ
         hostname = socket.gethostname() if hostname is None else hostname
         local_rank = _count(environ, "LOCAL_RANK", 0)
-        run_id = environ.get("TORCHELASTIC_RUN_ID", "")
-        job = environ.get("EVENSTEP_JOB") or (run_id if run_id not in ("", "none") else None)
+        job = environ.get("EVENSTEP_JOB") or None
         worker = environ.get("EVENSTEP_WORKER") or f"{hostname}/{local_rank}"
         return cls(
             rank=_count(environ, "RANK", 0),

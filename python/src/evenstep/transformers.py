@@ -17,14 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from evenstep.errors import SettingError, UnsupportedError
 from evenstep.frameworks import check_ranks
+from evenstep.items import total as items_over_ranks
 from evenstep.job import Job
+from evenstep.order import epoch_seed
 
 try:
     import transformers
+    from accelerate.data_loader import SeedableRandomSampler
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 except ImportError as error:
     raise ImportError("evenstep.transformers needs Transformers: pip install evenstep[transformers]") from error
@@ -35,9 +40,6 @@ STATE_NAME = "evenstep.json"
 #: Settings that evenstep's loader takes over from the trainer's DataLoader.
 _KEPT = ("collate_fn", "num_workers", "pin_memory", "worker_init_fn", "multiprocessing_context")
 _KEPT_WITH_WORKERS = ("persistent_workers", "prefetch_factor")
-
-#: Supported sampling strategies, and whether they shuffle.
-_SHUFFLES = {"random": True, "sequential": False}
 
 
 class EvenstepMixin:
@@ -58,7 +60,10 @@ class EvenstepMixin:
         """  # noqa: D415  # The line ends with a colon.
         super().__init__(*args, **kwargs)
         self.args: Any
-        self._shuffle = _shuffle(self.args)
+        if self.args.auto_find_batch_size:
+            raise UnsupportedError(
+                "auto_find_batch_size: the plan sizes batches; cap this rank with init(max_local_batch=..) instead"
+            )
         # evenstep counts the items of a batch over ranks itself: items of a rank without samples must not count.
         self.args.average_tokens_across_devices = False
         # evenstep's loader resumes at the checkpoint's position, so no data needs to be skipped.
@@ -82,21 +87,24 @@ class EvenstepMixin:
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)  # type: ignore[misc]
 
     def get_train_dataloader(self) -> Any:
-        """Returns evenstep's loader with the settings of the trainer's own loader."""
+        """Returns evenstep's loader with the settings and the sampler of the trainer's own loader."""
         check_ranks("the Trainer", self.args.world_size, "on CPUs use TrainingArguments(use_cpu=True)")
         theirs = super().get_train_dataloader()  # type: ignore[misc]  # Defined by the trainer.
         kept = _KEPT + (_KEPT_WITH_WORKERS if theirs.num_workers else ())
         args, seed = self.args, self.args.data_seed
-        self._loader = self._job.loader(
-            theirs.dataset,
-            global_batch=self._global_batch
-            or args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps,
-            shuffle=self._shuffle,
-            seed=args.seed if seed is None else seed,
-            drop_last=args.dataloader_drop_last,
-            accumulate=args.gradient_accumulation_steps,
-            **{name: getattr(theirs, name) for name in kept},
-        )
+        sampler = _sampler(theirs)
+        try:
+            self._loader = self._job.loader(
+                theirs.dataset,
+                global_batch=self._global_batch
+                or args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps,
+                **_order(sampler, len(theirs.dataset), args.seed if seed is None else seed),
+                drop_last=args.dataloader_drop_last,
+                accumulate=args.gradient_accumulation_steps,
+                **{name: getattr(theirs, name) for name in kept},
+            )
+        except SettingError as error:
+            raise SettingError(f"with the trainer's {type(sampler).__name__}: {error}") from error
         return self._loader
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, *device: Any) -> tuple[list[Any], Any]:
@@ -115,7 +123,10 @@ class EvenstepMixin:
         """Trains on one micro-batch."""
         with self._job.step(), self._job.on_oom():
             self._share = self._shares.popleft()
-            return super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
+            try:
+                return super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
+            finally:
+                self._share = None
 
     def compute_loss(
         self,
@@ -131,10 +142,10 @@ class EvenstepMixin:
         their mean. Models without this argument return a mean as well. That mean is then multiplied by its weight in
         the mean over all items.
         """
-        share, self._share = self._share, None
-        if share is None:
+        # An evaluation has none. A subclass may compute several losses in a training step.
+        if self._share is None:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch, **kwargs)  # type: ignore[misc]
-        factor, items = share
+        factor, items = self._share
         items = None if items is None else items.clamp(min=1)
         outputs: Any = None
         loss = super().compute_loss(model, inputs, return_outputs, items, **kwargs)  # type: ignore[misc]
@@ -154,9 +165,10 @@ class EvenstepMixin:
         if items[0] is None:
             # The trainer divides by the number of micro-batches, which have equal sizes.
             return [step.weight * ranks] * len(items)
-        counts = torch.stack(items).to(torch.float64) * (1.0 if step.local_batch else 0.0)
-        total = self.accelerator.reduce(counts.sum(), reduction="sum")  # type: ignore[attr-defined]  # The trainer's.
-        return list(counts * ranks / total.clamp(min=1))
+        group = dist.group.WORLD if ranks > 1 else None
+        counted = items if step.local_batch else []
+        total = items_over_ranks(counted, self.args.device, group).wait()
+        return [count * ranks / total for count in counted] or [0.0] * len(items)
 
 
 class Trainer(EvenstepMixin, transformers.Trainer):
@@ -172,6 +184,11 @@ class _Callback(transformers.TrainerCallback):
         self._wrapped: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._trainer._loader is None:  # noqa: SLF001  # Both classes implement one object.
+            raise UnsupportedError(
+                f"{type(self._trainer).__name__}.get_train_dataloader is overridden: the plan must size the batches; "
+                "override _get_train_sampler instead, or put EvenstepMixin before the class that overrides it"
+            )
         model = self._trainer.model_wrapped
         if model is self._wrapped:
             return
@@ -194,18 +211,45 @@ class _Callback(transformers.TrainerCallback):
             (folder / STATE_NAME).write_text(json.dumps(self._job.state_dict()))
 
 
-def _shuffle(args: Any) -> bool:
-    """Whether samples are shuffled.
+def _sampler(theirs: Any) -> Any:
+    """Returns the sampler of the trainer's own loader, which Accelerate has split over ranks.
 
     Raises:
-        UnsupportedError: another option would size or compose the batches.
+        UnsupportedError: the loader reads a stream, or composes its batches itself.
     """
-    if args.auto_find_batch_size:
+    if isinstance(theirs.dataset, IterableDataset):
         raise UnsupportedError(
-            "auto_find_batch_size: the plan sizes batches; cap this rank with init(max_local_batch=..) instead"
+            f"train_dataset is a stream ({type(theirs.dataset).__name__}): must have a length and random access; use "
+            "such a data set, or your own loop with job.step(global_batch=..)"
         )
-    old = "group_by_length" if getattr(args, "group_by_length", False) else "random"
-    strategy = str(getattr(args, "train_sampling_strategy", old))
-    if strategy not in _SHUFFLES:
-        raise UnsupportedError(f'train_sampling_strategy={strategy!r}: must be "random" or "sequential"')
-    return _SHUFFLES[strategy]
+    batches = theirs.batch_sampler
+    while hasattr(batches, "batch_sampler"):
+        batches = batches.batch_sampler
+    if type(batches) is not BatchSampler:
+        raise UnsupportedError(
+            f"{type(batches).__name__} composes the batches of the trainer, but the plan sizes them: override "
+            "_get_train_sampler, which returns an order of samples, instead"
+        )
+    return batches.sampler
+
+
+def _order(sampler: Any, samples: int, seed: int) -> dict[str, Any]:
+    """Returns the arguments of ``job.loader`` for the order of a sampler."""
+    if type(sampler) is SequentialSampler:
+        return {"shuffle": False}
+    # Other subclasses may have another order.
+    is_random = type(sampler) in {RandomSampler, SeedableRandomSampler}
+    if is_random and not sampler.replacement and sampler.num_samples == samples:
+        return {"shuffle": True, "seed": seed}
+
+    def order(epoch: int) -> list[int]:
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        # The random numbers of ranks differ after the first steps.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(epoch_seed(seed, epoch))
+            if isinstance(generator := getattr(sampler, "generator", None), torch.Generator):
+                generator.manual_seed(epoch_seed(seed, epoch))
+            return list(sampler)
+
+    return {"order": order}

@@ -42,7 +42,7 @@ fn no_two_predictors_allocate_the_same_iteration() {
     let lease = format!("--lease-s={LEASE_S}");
     let start = || Predictor::start_over(&binary, &store.address(), &[&lease, "--refit-interval-s=1"]);
     let mut predictors = [start(), start()];
-    load::begin(&Client::following(&predictors[0].url), &ledger);
+    load::begin(&Client::patient(&predictors[0].url), &ledger);
     let mut taken_over = [Vec::new(), Vec::new(), Vec::new()];
     for kill in 0..kills() {
         let urls = predictors.each_ref().map(|predictor| predictor.url.clone());
@@ -71,10 +71,10 @@ fn no_two_predictors_allocate_the_same_iteration() {
             predictors[out].restart();
         }
         for predictor in &predictors {
-            audit::some(&Client::following(&predictor.url), &ledger, &mut random);
+            audit::some(&Client::patient(&predictor.url), &ledger, &mut random);
         }
     }
-    audit::all(&Client::following(&predictors[0].url), &ledger);
+    audit::all(&Client::patient(&predictors[0].url), &ledger);
     for predictor in &mut predictors {
         predictor.process.terminate();
         assert!(predictor.process.wait().success(), "{}", predictor.process.output());

@@ -4,7 +4,7 @@ use evenstep_tests::Store;
 use evenstep_tests::postgres::{Database, try_rows};
 use evenstep_tests::wait::until;
 
-use crate::grafana::View;
+use crate::grafana::{Selection, View};
 use crate::shipped::{DashboardQuery, dashboard, list};
 use crate::world::{JOB, World};
 
@@ -61,6 +61,7 @@ fn every_question_answers() {
         }
     }
     matches_the_service(&url, &world, &questions);
+    skips_iterations_without_a_decision(&url, &world, &questions);
     faults(&url, &world, &questions);
 }
 
@@ -81,6 +82,18 @@ fn matches_the_service(url: &str, world: &World, questions: &[DashboardQuery]) {
     }
     let variable_values = answered(url, &world.view(true), find("variable \"worker\"")).expect("rows");
     assert_eq!(variable_values.len(), world.workers().len());
+}
+
+/// Without a selected iteration, the audit shows the latest reported one that has a decision.
+fn skips_iterations_without_a_decision(url: &str, world: &World, questions: &[DashboardQuery]) {
+    let audit =
+        questions.iter().find(|question| question.place.contains("\"Decision details\"")).expect("the audit");
+    let job = world.asks_out_of_turn();
+    let mut view = world.view(true);
+    view.selections.insert("job_id".to_owned(), Selection::One(job.to_owned()));
+    let rows = answered(url, &view, audit).expect("rows");
+    let row: serde_json::Value = serde_json::from_str(&rows[0]).expect("JSON");
+    assert_eq!((rows.len(), &row["Iteration"]), (1, &0.into()));
 }
 
 fn faults(url: &str, world: &World, questions: &[DashboardQuery]) {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use evenstep_protocol::{AllocateRequest, JobId, JobSpec};
+use evenstep_protocol::{AllocateRequest, JobId, JobSpec, WorkerId, WorkerReport};
 use evenstep_tests::agent::Agent;
 use evenstep_tests::prometheus::program;
 use evenstep_tests::training::Training;
@@ -112,6 +112,16 @@ impl World {
         for pid in self.training.workers() {
             self.agent.client.get(&format!("/sample?pid={pid}"));
         }
+    }
+
+    /// Requests iterations 0 and 2 of a job, the latter with a report of iteration 1. Returns the job.
+    pub fn asks_out_of_turn(&self) -> &'static str {
+        let client = self.predictor.client();
+        assert_eq!(client.allocate(&self.asking).status, 200);
+        let report = WorkerReport::new(WorkerId::new("asker").expect("an id"), 1, 8, 0.1);
+        let request = AllocateRequest { iteration: 2, reports: vec![report], ..self.asking.clone() };
+        assert_eq!(client.allocate(&request).status, 200);
+        ASKING
     }
 
     /// Returns the view of a dashboard: the whole time range, and either all workers or two of them.

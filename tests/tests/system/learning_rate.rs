@@ -142,7 +142,15 @@ fn adascale_gains_what_the_noise_of_gradients_allows() {
     let common = common();
     let common: Vec<&str> = common.iter().map(String::as_str).collect();
     let (base, server) = (format!("--global-batch={EACH}"), format!("--server={}", predictor.url));
-    let adascale = ["--workers=3", "--request=boundary", "--rule=adascale", "--epochs=4", &base, &server];
+    let adascale = [
+        "--workers=3",
+        "--request=boundary",
+        "--request-timeout-ms=60000",
+        "--rule=adascale",
+        "--epochs=4",
+        &base,
+        &server,
+    ];
     let mut training = Training::start(&trainer, folder.path(), &[&common, &adascale[..]].concat());
     training.succeed();
     training.assert_each_sample_once("evenstep", 4, SAMPLES);

@@ -19,7 +19,8 @@ fn a_rolling_restart_loses_no_allocation() {
     let gates = [Gate::shut(), Gate::shut()];
     let mut predictors = gates.each_ref().map(|gate| {
         let url = format!("--url={}", gate.url());
-        let predictor = Predictor::start_over(&binary, &database.url(), &[&url]);
+        // A busy machine delays renewals and responses; neither may end a lease or a request here.
+        let predictor = Predictor::start_over(&binary, &database.url(), &[&url, "--lease-s=60"]);
         gate.open(&predictor.url);
         predictor
     });
@@ -31,6 +32,7 @@ fn a_rolling_restart_loses_no_allocation() {
             "--pace=1,3",
             "--pace-unit-ms=4",
             "--request=boundary",
+            "--request-timeout-ms=60000",
             "--job=job",
             "--worker-id=w",
             "--global-batch=50",

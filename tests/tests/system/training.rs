@@ -28,6 +28,7 @@ fn uneven_shares_train_what_even_shares_train() {
                 "--policy=even,base,evenstep",
                 // Every iteration has its own allocation, so the shares can be compared with the allocations.
                 "--request=boundary",
+                "--request-timeout-ms=60000",
                 "--block=4",
                 "--job=job",
                 "--verify-gradient=1",

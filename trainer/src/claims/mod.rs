@@ -93,7 +93,7 @@ impl Claims {
         let table = Table {
             key: format!("claims/{}/{policy}/{}", self.round, pool.number),
             counter: Counter::new(began_at, pool.chunks.len(), pool.members),
-            policy: ClaimPolicy::new(pool.chunks, &pool.peers),
+            policy: ClaimPolicy::new(pool.chunks, &pool.peers[..]),
             pool,
             connection,
             claim_s: &mut self.claim_s,

@@ -301,7 +301,11 @@ impl Life<'_> {
         };
         let job = log.job(self.replica.policy)?;
         let devices: Vec<String> = members.members.iter().map(|member| member.device.clone()).collect();
-        let start = RunStart { iteration: self.replica.iteration, resumed: options.resume || begun };
+        let start = RunStart {
+            iteration: self.replica.iteration,
+            resumed: options.resume || begun,
+            restarted: false,
+        };
         let registration = registration(&self.worker, job, &log.workers, &devices, start)
             .with_former_workers(members.ever.clone());
         self.outdated = registration.superseded();

@@ -3,14 +3,11 @@
 use std::time::Instant;
 
 use evenstep_c10d::Group;
-use evenstep_client::{Allocated, Connection, Mismatch, Prefetcher, Requested};
-use evenstep_protocol::AllocateResponse;
+use evenstep_client::{Allocated, Connection, Prefetcher};
+use evenstep_plan::{Plan, SharedTail, checked};
 use tch::{Device, Tensor};
 
-use super::answer::PlanError;
 use super::policy::RequestMode;
-use super::split::Plan;
-use super::tail::SharedTail;
 
 /// Chooses the plan of each iteration.
 #[derive(Debug)]
@@ -103,7 +100,7 @@ impl Planner {
                 return Ok(Planned { plan, request_s: 0.0, answered: None });
             }
             Source::Boundary { rank0 } => {
-                let answered = rank0.as_mut().and_then(|rank0| rank0.request(iteration, size, check));
+                let answered = rank0.as_mut().and_then(|rank0| rank0.request(iteration, size, checked));
                 let own = answered.as_ref().map(|answered| &answered.plan);
                 (broadcast_plan(group, own, self.device)?, answered)
             }
@@ -119,7 +116,7 @@ impl Planner {
 
     /// Records the newest plan. An allocation of a full batch stays in force until the next one.
     fn follow(&mut self, newest: Option<Plan>, size: u64) -> Plan {
-        let Some(newest) = newest else { return self.in_force.resized(size) };
+        let Some(newest) = newest else { return self.in_force.resized(size, 1) };
         // The learning rate follows every allocation, whatever its size.
         let rate = self.in_force.rate().with(newest.rate());
         let newest = newest.at_rate(rate);
@@ -127,7 +124,7 @@ impl Planner {
         if newest.global_batch() == self.in_force.global_batch() {
             self.in_force = newest.clone();
         }
-        if newest.global_batch() == size { newest } else { self.in_force.resized(size) }
+        if newest.global_batch() == size { newest } else { self.in_force.resized(size, 1) }
     }
 
     /// When requesting ahead, on rank 0: returns the newest allocation, which this iteration's all-reduce
@@ -155,7 +152,7 @@ impl Planner {
             Source::Even { .. } => {}
             Source::Boundary { rank0 } => *rank0 = Some(connection),
             Source::Ahead { rank0, .. } => {
-                *rank0 = Some(Ahead { prefetcher: Prefetcher::start(connection, check), carried: None });
+                *rank0 = Some(Ahead { prefetcher: Prefetcher::start(connection, checked), carried: None });
             }
         }
     }
@@ -171,15 +168,6 @@ impl Planner {
         if let Some(connection) = connection {
             connection.close(next_size);
         }
-    }
-}
-
-/// Converts an allocation into a plan. Skips an allocation for fewer workers: a later one fits.
-fn check(response: &AllocateResponse, requested: &Requested<'_>) -> Result<Option<Plan>, String> {
-    match Plan::from_response(response, requested) {
-        Ok(plan) => Ok(Some(plan)),
-        Err(PlanError::Workers(Mismatch::Outgrown)) => Ok(None),
-        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -48,7 +48,7 @@ pub fn prepare<'a>(
     if rank == 0 {
         worker.log = Some(start_log(&mut worker, &workers, &start, started, false)?);
     }
-    let run_start = RunStart { iteration: start.iteration, resumed: options.resume };
+    let run_start = RunStart { iteration: start.iteration, resumed: options.resume, restarted: false };
     for replica in &mut replicas {
         let even = Plan::even(replica.global_batch, world_size, options.quantum);
         let even = even.at_rate(worker.rate(replica, start.rate));

@@ -10,6 +10,10 @@ pub const MAX_SCENARIOS: usize = 128;
 /// Minimum number of common iterations: fewer do not describe a joint distribution.
 pub const MIN_SCENARIOS: usize = 8;
 
+/// Maximum number of factors of a job with more than [`MIN_SCENARIOS`] scenarios: every decision reads all of them. The
+/// slowest of many workers varies little from scenario to scenario, so wide jobs need fewer.
+const FACTORS_MAX: usize = 1 << 18;
+
 /// Factors by which compute can take longer than forecast: one per worker and scenario.
 ///
 /// Each scenario is a past iteration, so workers that slow down together also do so in the scenarios.
@@ -28,14 +32,17 @@ impl Scenarios {
     pub fn joined(residuals: &[impl AsRef<[(u64, f64)]>]) -> Self {
         let Some((first, others)) = residuals.split_first() else { return Self::default() };
         let mut common: Vec<u64> = first.as_ref().iter().map(|(iteration, _)| *iteration).collect();
-        for worker in others {
-            common = matching(worker.as_ref(), &common).map(|(iteration, _)| iteration).collect();
+        for worker in others.iter().map(AsRef::as_ref) {
+            // Most often all workers have reported the same iterations.
+            if !worker.iter().map(|(iteration, _)| iteration).eq(&common) {
+                common = matching(worker, &common).map(|(iteration, _)| iteration).collect();
+            }
         }
-        let aligned: Vec<Vec<f64>> = residuals
-            .iter()
-            .map(|worker| matching(worker.as_ref(), &common).map(|(_, residual)| residual).collect())
-            .collect();
-        Self::from_residuals(&aligned)
+        let count = count(common.len(), residuals.len());
+        let common = &common[common.len() - count..];
+        let columns =
+            residuals.iter().map(|worker| matching(worker.as_ref(), common).map(|(_, residual)| residual));
+        Self::from_columns(count, columns)
     }
 
     /// Builds scenarios from the residuals of each worker, by rank.
@@ -45,15 +52,25 @@ impl Scenarios {
     /// before them. The result is empty if fewer than [`MIN_SCENARIOS`] iterations are common to all workers.
     pub fn from_residuals(residuals: &[impl AsRef<[f64]>]) -> Self {
         let common = residuals.iter().map(|worker| worker.as_ref().len()).min().unwrap_or(0);
-        let count = common.min(MAX_SCENARIOS);
-        if count < MIN_SCENARIOS {
-            return Self::default();
+        let count = count(common, residuals.len());
+        Self::from_columns(
+            count,
+            residuals.iter().map(|worker| {
+                let worker = worker.as_ref();
+                worker[worker.len() - count..].iter().copied()
+            }),
+        )
+    }
+
+    fn from_columns(count: usize, columns: impl ExactSizeIterator<Item = impl Iterator<Item = f64>>) -> Self {
+        let workers = columns.len();
+        let mut factors = vec![0.0; count * workers];
+        for (rank, residuals) in columns.enumerate() {
+            for (row, residual) in factors.chunks_exact_mut(workers).zip(residuals) {
+                row[rank] = (-residual).exp();
+            }
         }
-        let factor = |worker: &[f64], back: usize| (-worker[worker.len() - back]).exp();
-        let rows = (1..=count).rev();
-        let factors =
-            rows.flat_map(|back| residuals.iter().map(move |worker| factor(worker.as_ref(), back))).collect();
-        Self { workers: residuals.len(), factors }
+        Self { workers, factors }
     }
 
     /// Number of scenarios.
@@ -98,6 +115,12 @@ impl Scenarios {
                 .fold(0.0, |latest_s, finish_s| if finish_s > latest_s { finish_s } else { latest_s })
         })
     }
+}
+
+/// Returns the number of scenarios from this many common iterations of this many workers.
+fn count(common: usize, workers: usize) -> usize {
+    let most = (FACTORS_MAX / workers.max(1)).clamp(MIN_SCENARIOS, MAX_SCENARIOS);
+    if common < MIN_SCENARIOS { 0 } else { common.min(most) }
 }
 
 /// Returns the residuals whose iterations are in a list; both are in ascending order.

@@ -89,6 +89,9 @@ pub struct PooledArx {
     settings: ArxSettings,
     layout: Layout,
     rls: RecursiveLeastSquares,
+    /// Number of updates since the model was created or read.
+    #[serde(skip)]
+    updates: u64,
 }
 
 /// State of the pooled model for one worker.
@@ -110,7 +113,12 @@ impl PooledArx {
     pub fn new(settings: ArxSettings, drivers: &DriverSet) -> Self {
         let layout = Layout::new(settings.groups, true, drivers);
         let rls = RecursiveLeastSquares::new(layout.width() + 1, settings.ridge, settings.forgetting);
-        Self { settings, layout, rls }
+        Self { settings, layout, rls, updates: 0 }
+    }
+
+    /// Returns the number of updates since the model was created or read. Equal numbers mean equal models.
+    pub fn updates(&self) -> u64 {
+        self.updates
     }
 
     /// Creates the state of a worker with one observed log speed.
@@ -132,6 +140,7 @@ impl PooledArx {
 
     /// Updates the model: the worker's iteration of `batch` samples, after this history, had this log speed.
     pub fn update(&mut self, share: &mut Share, history: &History, batch: f64, log_speed: f64) {
+        self.updates += 1;
         let base = share.base.level().ln();
         let raw = self.layout.raw(history, base, batch);
         let inputs = share.scaler.scaled(&self.layout, &raw);

@@ -184,6 +184,11 @@ impl Expert {
         })
     }
 
+    /// Whether its forecasts depend on other workers.
+    pub fn is_pooled(&self) -> bool {
+        matches!(self, Self::Pooled(_))
+    }
+
     /// Returns the log speed of the next iteration.
     pub fn predict(&self, history: &History, pool: &PooledArx, batch: f64) -> f64 {
         match self {
@@ -197,15 +202,21 @@ impl Expert {
         }
     }
 
-    /// Updates the expert: the iteration after this history had this log speed.
-    pub fn update(&mut self, history: &History, pool: &mut PooledArx, batch: f64, log_speed: f64) {
+    /// Updates the expert: the iteration after this history had this log speed. Has no effect on a pooled expert.
+    pub fn update(&mut self, history: &History, batch: f64, log_speed: f64) {
         match self {
-            Self::Last | Self::Narx(_) => {}
+            Self::Last | Self::Pooled(_) | Self::Narx(_) => {}
             Self::MovingAverage(average) => average.update(log_speed),
             Self::Ema(ema) => ema.update(log_speed),
             Self::Hold(hold) => hold.update(log_speed),
             Self::Arx(arx) => arx.update(history, batch, log_speed),
-            Self::Pooled(share) => pool.update(share, history, batch, log_speed),
+        }
+    }
+
+    /// Updates a pooled expert and the model that it shares with other workers. Has no effect on other experts.
+    pub fn update_pool(&mut self, history: &History, pool: &mut PooledArx, batch: f64, log_speed: f64) {
+        if let Self::Pooled(share) = self {
+            pool.update(share, history, batch, log_speed);
         }
     }
 

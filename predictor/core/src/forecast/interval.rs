@@ -5,8 +5,6 @@
 //! `alpha_{t+1} = alpha_t + gamma (alpha - missed)`: a residual outside the interval widens it, one inside
 //! narrows it.
 
-use std::collections::VecDeque;
-
 use serde::{Deserialize, Serialize};
 
 /// Number of residuals kept.
@@ -25,8 +23,8 @@ const ALPHA_RANGE: (f64, f64) = (0.001, 0.5);
 pub struct AdaptiveInterval {
     alpha: f64,
     level: f64,
-    /// The latest residuals with their iterations.
-    residuals: VecDeque<(u64, f64)>,
+    /// The latest residuals with their iterations, oldest first.
+    residuals: Vec<(u64, f64)>,
     half_width: f64,
 }
 
@@ -34,7 +32,7 @@ impl AdaptiveInterval {
     /// Creates an interval with a coverage in (0, 1).
     pub fn new(coverage: f64) -> Self {
         let alpha = 1.0 - coverage;
-        Self { alpha, level: alpha, residuals: VecDeque::with_capacity(WINDOW), half_width: HALF_WIDTH_COLD }
+        Self { alpha, level: alpha, residuals: Vec::with_capacity(WINDOW), half_width: HALF_WIDTH_COLD }
     }
 
     /// Updates the interval with the residual (actual minus forecast) of an iteration.
@@ -44,9 +42,9 @@ impl AdaptiveInterval {
             self.level = (self.level + GAMMA * (self.alpha - missed)).clamp(ALPHA_RANGE.0, ALPHA_RANGE.1);
         }
         if self.residuals.len() == WINDOW {
-            self.residuals.pop_front();
+            self.residuals.remove(0);
         }
-        self.residuals.push_back((iteration, residual));
+        self.residuals.push((iteration, residual));
         if self.residuals.len() >= WINDOW_MIN {
             self.half_width = self.quantile(1.0 - self.level);
         }
@@ -58,8 +56,8 @@ impl AdaptiveInterval {
     }
 
     /// Returns the latest residuals with their iterations, oldest first.
-    pub fn residuals(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
-        self.residuals.iter().copied()
+    pub fn residuals(&self) -> &[(u64, f64)] {
+        &self.residuals
     }
 
     fn quantile(&self, share: f64) -> f64 {

@@ -9,6 +9,7 @@ use super::expert::ExpertKind;
 use super::nonlinear::FittedExpert;
 use super::value::{ExpertRecord, Forecast};
 use super::worker::WorkerForecaster;
+use crate::parallel;
 use crate::series::{DriverSet, Observation};
 
 /// The loss that determines the weights of the mix.
@@ -55,7 +56,7 @@ enum Worker {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Earlier(WorkerForecaster);
 
-impl<K: Ord + Clone> JobForecaster<K> {
+impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     /// Creates a forecaster without observations, with the default experts.
     pub fn new(drivers: DriverSet) -> Self {
         let roster = ExpertKind::roster(&drivers);
@@ -84,14 +85,22 @@ impl<K: Ord + Clone> JobForecaster<K> {
 
     /// Sets the drivers read before a worker's next iteration, in the order of [`Self::drivers`].
     pub fn boundary(&mut self, worker: &K, readings: &[Option<f64>]) {
-        match self.workers.get_mut(worker) {
-            Some(Worker::Measured(forecaster) | Worker::Aged(forecaster)) => forecaster.boundary(readings),
-            Some(Worker::Unmeasured { readings: known, .. }) => *known = readings.to_vec(),
-            None => {
-                let unmeasured = Worker::Unmeasured { readings: readings.to_vec(), earlier: None };
-                self.workers.insert(worker.clone(), unmeasured);
-            }
+        self.boundaries(&BTreeMap::from([(worker, readings.to_vec())]));
+    }
+
+    /// Sets the drivers read before the next iteration of several workers, in the order of [`Self::drivers`].
+    pub fn boundaries(&mut self, readings: &BTreeMap<&K, Vec<Option<f64>>>) {
+        for worker in
+            readings.keys().filter(|worker| !self.workers.contains_key(**worker)).collect::<Vec<_>>()
+        {
+            let unmeasured = Worker::Unmeasured { readings: Vec::new(), earlier: None };
+            self.workers.insert((*worker).clone(), unmeasured);
         }
+        let pool = &self.pool;
+        parallel::update(&mut self.workers, readings, |worker, readings| match worker {
+            Worker::Measured(forecaster) | Worker::Aged(forecaster) => forecaster.boundary(pool, readings),
+            Worker::Unmeasured { readings: known, .. } => known.clone_from(readings),
+        });
     }
 
     /// Sets the starting point of an unmeasured worker. Has no effect on a measured worker, which has its own
@@ -134,21 +143,26 @@ impl<K: Ord + Clone> JobForecaster<K> {
     /// every model. Takes microseconds per worker.
     pub fn observe_iteration(&mut self, iteration: u64, outcomes: &[(K, Observation)]) {
         self.next = iteration.saturating_add(1);
-        let expected: Vec<Option<Vec<f64>>> = outcomes
-            .iter()
-            .map(|(worker, seen)| Some(self.measured(worker)?.expect(&self.pool, seen.batch)))
-            .collect();
+        let expected = parallel::map(outcomes, |(worker, seen)| self.expect(worker, seen.batch));
         let slopes = match self.loss {
             Loss::SquaredError => vec![None; outcomes.len()],
-            Loss::StepTime => self.step_time_slopes(outcomes, &expected),
+            Loss::StepTime => step_time_slopes(outcomes, &expected),
         };
-        for (((worker, seen), expected), slope) in outcomes.iter().zip(&expected).zip(slopes) {
-            match (self.workers.get_mut(worker), expected) {
-                (Some(Worker::Measured(forecaster)), Some(expected)) => {
-                    forecaster.observe(&mut self.pool, expected, slope, iteration, seen);
-                }
-                (Some(Worker::Measured(_)), None) => {}
-                (known, _) => {
+        let lessons: BTreeMap<&K, (&Observation, Option<Expected>, Option<f64>)> = outcomes
+            .iter()
+            .zip(expected.into_iter().zip(slopes))
+            .map(|((worker, seen), (expected, slope))| (worker, (seen, expected, slope)))
+            .collect();
+        parallel::update(&mut self.workers, &lessons, |worker, (seen, expected, slope)| {
+            if let (Worker::Measured(forecaster), Some(expected)) = (worker, expected) {
+                forecaster.observe(&expected.experts, *slope, iteration, seen);
+            }
+        });
+        // The shared model learns from one worker after the other.
+        for (worker, seen) in outcomes {
+            match self.workers.get_mut(worker) {
+                Some(Worker::Measured(forecaster)) => forecaster.observe_with(&mut self.pool, seen),
+                known => {
                     let mut new = WorkerForecaster::new(&self.roster, &self.drivers, &self.pool, seen);
                     match known {
                         Some(Worker::Aged(before)) => new.warm_start(before),
@@ -170,29 +184,11 @@ impl<K: Ord + Clone> JobForecaster<K> {
         }
     }
 
-    /// Returns the derivative of the log step time with respect to each worker's log forecast. Shares are
-    /// proportional to the forecasts. With `d_i` the log of forecast over actual speed,
-    /// `log T = max_i d_i - log sum_j forecast_j`. The derivative for worker i is its part of the (soft) maximum minus its share
-    /// of the batch.
-    fn step_time_slopes(
-        &self,
-        outcomes: &[(K, Observation)],
-        expected: &[Option<Vec<f64>>],
-    ) -> Vec<Option<f64>> {
-        let mixed: Vec<Option<f64>> = outcomes
-            .iter()
-            .zip(expected)
-            .map(|((worker, _), expected)| Some(self.measured(worker)?.combine(expected.as_ref()?)))
-            .collect();
-        if mixed.iter().flatten().count() < 2 {
-            return vec![None; outcomes.len()];
-        }
-        let excess = |(i, mixed): (usize, &Option<f64>)| {
-            mixed.map(|mixed| (mixed - outcomes[i].1.speed().ln()) / SOFT_MAXIMUM)
-        };
-        let blame = softmax(&mixed.iter().enumerate().map(excess).collect::<Vec<_>>());
-        let share = softmax(&mixed);
-        blame.iter().zip(&share).map(|(blame, share)| Some((*blame)? - (*share)?)).collect()
+    /// Returns the forecasts of a worker's next iteration of `batch` samples; `None` while it is unmeasured.
+    fn expect(&self, worker: &K, batch: f64) -> Option<Expected> {
+        let forecaster = self.measured(worker)?;
+        let experts = forecaster.expect(&self.pool, batch);
+        Some(Expected { mixed: forecaster.combine(&experts), experts })
     }
 
     fn measured(&self, worker: &K) -> Option<&WorkerForecaster> {
@@ -211,8 +207,8 @@ impl<K: Ord + Clone> JobForecaster<K> {
     /// Returns the residuals of a worker's latest forecasts in log speed (actual minus forecast) with their
     /// iterations, oldest first. Together with the forecast they describe its distribution. Empty while the
     /// worker is unmeasured.
-    pub fn residuals(&self, worker: &K) -> impl Iterator<Item = (u64, f64)> + '_ {
-        self.measured(worker).into_iter().flat_map(WorkerForecaster::residuals)
+    pub fn residuals(&self, worker: &K) -> &[(u64, f64)] {
+        self.measured(worker).map_or(&[], WorkerForecaster::residuals)
     }
 
     /// Returns the record of each expert of a worker; empty while the worker is unmeasured.
@@ -224,6 +220,29 @@ impl<K: Ord + Clone> JobForecaster<K> {
     pub fn last_speed(&self, worker: &K) -> Option<f64> {
         Some(self.measured(worker)?.last_speed())
     }
+}
+
+/// Forecasts of one worker's next iteration, in log speed.
+struct Expected {
+    experts: Vec<f64>,
+    mixed: f64,
+}
+
+/// Returns the derivative of the log step time with respect to each worker's log forecast. Shares are
+/// proportional to the forecasts. With `d_i` the log of forecast over actual speed,
+/// `log T = max_i d_i - log sum_j forecast_j`. The derivative for worker i is its part of the (soft) maximum minus its share
+/// of the batch.
+fn step_time_slopes<K>(outcomes: &[(K, Observation)], expected: &[Option<Expected>]) -> Vec<Option<f64>> {
+    let mixed: Vec<Option<f64>> = expected.iter().map(|expected| Some(expected.as_ref()?.mixed)).collect();
+    if mixed.iter().flatten().count() < 2 {
+        return vec![None; outcomes.len()];
+    }
+    let excess = |(i, mixed): (usize, &Option<f64>)| {
+        mixed.map(|mixed| (mixed - outcomes[i].1.speed().ln()) / SOFT_MAXIMUM)
+    };
+    let blame = softmax(&mixed.iter().enumerate().map(excess).collect::<Vec<_>>());
+    let share = softmax(&mixed);
+    blame.iter().zip(&share).map(|(blame, share)| Some((*blame)? - (*share)?)).collect()
 }
 
 /// Returns `exp(x_i) / sum exp(x_j)` over the values that are present.

@@ -41,7 +41,7 @@ impl RecursiveLeastSquares {
     /// forgotten.
     pub fn update(&mut self, inputs: &[f64], target: f64) {
         let n = self.width();
-        let weighted: Vec<f64> = self.gain.chunks_exact(n).map(|row| dot(row, inputs)).collect();
+        let weighted = self.weighted(inputs);
         let step = 1.0 / (self.forgetting + dot(&weighted, inputs));
         let error = target - self.predict(inputs);
         if !(error * step).is_finite() {
@@ -57,6 +57,19 @@ impl RecursiveLeastSquares {
             }
         }
         self.reset_large_gains();
+    }
+
+    /// Returns the product of the gain and the inputs. The gain is symmetric, so the loop adds its columns instead of
+    /// summing its rows: each sum would be one chain of additions that wait for each other.
+    fn weighted(&self, inputs: &[f64]) -> Vec<f64> {
+        let n = self.width();
+        let mut weighted = vec![0.0; n];
+        for (column, input) in self.gain.chunks_exact(n).zip(inputs) {
+            for (sum, gain) in weighted.iter_mut().zip(column) {
+                *sum += gain * input;
+            }
+        }
+        weighted
     }
 
     /// Resets inputs whose gain has grown too large. The gain of a constant input grows without limit

@@ -49,6 +49,33 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Forecasts that were computed before equal the forecasts of a stored copy, which computes them again.
+    #[test]
+    fn a_copy_forecasts_the_same(
+        rows in prop::collection::vec((0u8..3, 0u8..8, 1u64..4, -1.0f64..1.0, prop::array::uniform6(reading())), 2..60)
+    ) {
+        let mut forecaster = forecaster(&NAMES);
+        for (worker, change, batch, log, drivers) in rows {
+            let batch = batch as f64 * 32.0;
+            match change {
+                0 => forecaster.age(&worker),
+                1..=3 => forecaster.boundary(&worker, &drivers),
+                _ => forecaster.observe(&[(worker, Observation::new(batch, batch / log.exp()).unwrap())]),
+            }
+            let copy: JobForecaster<u8> =
+                postcard::from_bytes(&postcard::to_allocvec(&forecaster).unwrap()).unwrap();
+            for worker in 0..3 {
+                for coming in [None, Some(64.0)] {
+                    prop_assert_eq!(forecaster.forecast(&worker, coming), copy.forecast(&worker, coming));
+                }
+            }
+        }
+    }
+}
+
 /// Without noise, the forecast is exactly the speed.
 #[test]
 fn a_constant_speed_is_forecast_exactly() {
@@ -92,7 +119,7 @@ fn a_new_regime_is_learned_within_a_few_iterations() {
     for _ in 0..5 {
         forecaster.observe(&[(0, observation(40.0))]);
     }
-    let residuals: Vec<f64> = forecaster.residuals(&0).map(|(_, residual)| residual).collect();
+    let residuals: Vec<f64> = forecaster.residuals(&0).iter().map(|(_, residual)| *residual).collect();
     // The first residual of the new regime is the full change; the following residuals get smaller.
     assert!((residuals[residuals.len() - 5] - 0.4f64.ln()).abs() < 1e-9, "{residuals:?}");
     assert!(residuals[residuals.len() - 1].abs() < 0.5 * 0.4f64.ln().abs());
@@ -226,7 +253,7 @@ fn a_returning_worker_restarts_with_its_models() {
     let after = job.forecast(&"w", None).unwrap();
     assert!((after.speed / 10.0 - 1.0).abs() < 0.05, "{after:?}");
     assert!(after.upper / after.lower > 1.5, "{after:?}");
-    assert_eq!((job.observations(&"w"), job.residuals(&"w").count()), (1, 0));
+    assert_eq!((job.observations(&"w"), job.residuals(&"w").len()), (1, 0));
     job.age(&"unknown");
 }
 
@@ -248,4 +275,30 @@ fn a_driver_that_is_never_read_changes_nothing() {
         more.observe(&seen);
         assert_eq!(known.forecast(&0, None), more.forecast(&0, None));
     }
+}
+
+/// Workers whose models are learned on several cores end as workers that are learned one after the other.
+#[test]
+fn the_number_of_cores_changes_no_model() {
+    const WORKERS: u16 = 300;
+    let drivers = DriverSet::new(NAMES);
+    let mut roster = ExpertKind::roster(&drivers);
+    roster.retain(|kind| *kind != ExpertKind::ArxPooled);
+    let forecaster = || JobForecaster::<u16>::with(drivers.clone(), roster.clone(), Loss::SquaredError);
+    let (mut together, mut apart) = (forecaster(), forecaster());
+    for iteration in 0..12u64 {
+        let noise = |worker: u16| f64::from((u32::from(worker) * 7 + iteration as u32 * 13) % 17) / 17.0;
+        let outcomes: Vec<(u16, Observation)> = (0..WORKERS)
+            .map(|worker| (worker, Observation::new(64.0, 1.0 + noise(worker)).unwrap()))
+            .collect();
+        together.observe_iteration(iteration, &outcomes);
+        outcomes.chunks(100).for_each(|some| apart.observe_iteration(iteration, some));
+        let readings: Vec<Vec<Option<f64>>> =
+            (0..WORKERS).map(|worker| vec![Some(noise(worker)); NAMES.len()]).collect();
+        let keyed = (0..WORKERS).collect::<Vec<u16>>();
+        together.boundaries(&keyed.iter().zip(readings.clone()).collect());
+        keyed.iter().zip(&readings).for_each(|(worker, readings)| apart.boundary(worker, readings));
+        assert!((0..WORKERS).all(|worker| together.forecast(&worker, None) == apart.forecast(&worker, None)));
+    }
+    assert_eq!(postcard::to_allocvec(&together).unwrap(), postcard::to_allocvec(&apart).unwrap());
 }

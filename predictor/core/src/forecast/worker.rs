@@ -23,6 +23,21 @@ pub(super) struct WorkerForecaster {
     mix: Mix,
     interval: AdaptiveInterval,
     observations: u64,
+    /// Forecasts of the next iteration with the batch of the latest one. `None` after a change of what they depend on.
+    #[serde(skip)]
+    usual: Option<Usual>,
+}
+
+/// Forecasts of the next iteration with one batch, computed once for all readers: a request reads them several times, and
+/// the models of many workers do not fit into the caches of a processor.
+#[derive(Debug, Clone)]
+struct Usual {
+    batch: f64,
+    /// By expert, in log speed.
+    experts: Vec<f64>,
+    /// Number of updates of the pool that the forecasts of pooled experts are from.
+    pool_updates: u64,
+    forecast: Forecast,
 }
 
 impl WorkerForecaster {
@@ -36,11 +51,13 @@ impl WorkerForecaster {
             experts,
             interval: AdaptiveInterval::new(COVERAGE),
             observations: 1,
+            usual: None,
         }
     }
 
     /// Adds a fitted network to the experts, or replaces the previous one.
     pub fn install(&mut self, network: FittedExpert) {
+        self.usual = None;
         let network = Expert::Narx(Box::new(network));
         match self.experts.iter_mut().find(|(kind, _)| *kind == ExpertKind::Narx) {
             Some((_, expert)) => *expert = network,
@@ -51,28 +68,47 @@ impl WorkerForecaster {
         }
     }
 
-    pub fn boundary(&mut self, drivers: &[Option<f64>]) {
+    /// Sets the drivers read before the next iteration.
+    pub fn boundary(&mut self, pool: &PooledArx, drivers: &[Option<f64>]) {
         self.history.boundary(drivers);
+        self.usual = None;
+        let batch = self.history.batch();
+        let experts = self.expect(pool, batch);
+        let forecast = self.interval_around(self.combine(&experts));
+        self.usual = Some(Usual { batch, experts, pool_updates: pool.updates(), forecast });
     }
 
     /// Returns each expert's forecast of the next iteration, in log speed.
     pub fn expect(&self, pool: &PooledArx, batch: f64) -> Vec<f64> {
-        self.experts.iter().map(|(_, expert)| expert.predict(&self.history, pool, batch)).collect()
+        let usual = self.usual(batch);
+        let known = |at: usize, expert: &Expert| {
+            let usual = usual.filter(|usual| !expert.is_pooled() || usual.pool_updates == pool.updates());
+            usual.and_then(|usual| usual.experts.get(at).copied())
+        };
+        let forecast = |(at, (_, expert)): (usize, &(ExpertKind, Expert))| {
+            known(at, expert).unwrap_or_else(|| expert.predict(&self.history, pool, batch))
+        };
+        self.experts.iter().enumerate().map(forecast).collect()
+    }
+
+    fn usual(&self, batch: f64) -> Option<&Usual> {
+        self.usual.as_ref().filter(|usual| usual.batch.to_bits() == batch.to_bits())
     }
 
     pub fn combine(&self, expected: &[f64]) -> f64 {
         self.mix.combine(expected)
     }
 
-    /// Scores the forecasts by squared error or by a loss with this slope, then updates every model.
+    /// Scores the forecasts by squared error or by a loss with this slope, then updates the worker's own models.
+    /// [`Self::observe_with`] must follow.
     pub fn observe(
         &mut self,
-        pool: &mut PooledArx,
         expected: &[f64],
         slope: Option<f64>,
         iteration: u64,
         observation: &Observation,
     ) {
+        self.usual = None;
         let log_speed = observation.speed().ln();
         self.interval.score(iteration, log_speed - self.mix.combine(expected));
         match slope {
@@ -80,7 +116,15 @@ impl WorkerForecaster {
             None => self.mix.score(expected, log_speed),
         }
         for (_, expert) in &mut self.experts {
-            expert.update(&self.history, pool, observation.batch, log_speed);
+            expert.update(&self.history, observation.batch, log_speed);
+        }
+    }
+
+    /// Updates the model that all workers share, and adds the observation to the history.
+    pub fn observe_with(&mut self, pool: &mut PooledArx, observation: &Observation) {
+        let log_speed = observation.speed().ln();
+        for (_, expert) in &mut self.experts {
+            expert.update_pool(&self.history, pool, observation.batch, log_speed);
         }
         self.history.observe(log_speed, observation.batch);
         self.observations += 1;
@@ -91,7 +135,14 @@ impl WorkerForecaster {
     }
 
     pub fn forecast(&self, pool: &PooledArx, batch: Option<f64>) -> Forecast {
-        let log_speed = self.combine(&self.expect(pool, batch.unwrap_or(self.history.batch())));
+        let batch = batch.unwrap_or(self.history.batch());
+        match self.usual(batch).filter(|usual| usual.pool_updates == pool.updates()) {
+            Some(usual) => usual.forecast,
+            None => self.interval_around(self.combine(&self.expect(pool, batch))),
+        }
+    }
+
+    fn interval_around(&self, log_speed: f64) -> Forecast {
         let half_width = self.interval.half_width();
         Forecast {
             speed: log_speed.exp(),
@@ -102,7 +153,7 @@ impl WorkerForecaster {
 
     /// Returns the residuals of the latest forecasts in log speed (actual minus forecast) with their iterations, oldest
     /// first.
-    pub fn residuals(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
+    pub fn residuals(&self) -> &[(u64, f64)] {
         self.interval.residuals()
     }
 
@@ -123,6 +174,7 @@ impl WorkerForecaster {
 
     /// Starts from an earlier worker's models; the level remains the worker's own.
     pub fn warm_start(&mut self, earlier: &Self) {
+        self.usual = None;
         // A network is fitted to one worker, so it is not transferred; only the experts before it are.
         self.mix.warm_start(&earlier.mix);
         for (kind, expert) in &mut self.experts {

@@ -12,6 +12,8 @@
 //! earlier iterations. The members exchange their numbers of additions at the barrier: see
 //! [`Counter::settle`].
 
+use std::borrow::Cow;
+
 /// Addition that claims the next chunk.
 pub const CLAIM: i64 = 1;
 
@@ -72,8 +74,8 @@ pub struct Peer {
 /// later.
 #[derive(Debug, Clone)]
 pub struct ClaimPolicy<'a> {
-    chunks: &'a [u64],
-    members: &'a [Peer],
+    chunks: Cow<'a, [u64]>,
+    members: Cow<'a, [Peer]>,
     /// Index of this member, if `members` includes it.
     own: Option<usize>,
     /// Sum of the samples of the others' bases, and the sum of their forecast speeds.
@@ -90,16 +92,16 @@ pub struct ClaimPolicy<'a> {
 
 impl<'a> ClaimPolicy<'a> {
     /// Returns the judge of a member of a pool with these chunks and these other members.
-    pub fn new(chunks: &'a [u64], others: &'a [Peer]) -> Self {
-        Self::of(chunks, others, None)
+    pub fn new(chunks: impl Into<Cow<'a, [u64]>>, others: impl Into<Cow<'a, [Peer]>>) -> Self {
+        Self::of(chunks.into(), others.into(), None)
     }
 
     /// Returns the judge of one member, given by its index among all members.
     pub fn of_member(chunks: &'a [u64], members: &'a [Peer], own: usize) -> Self {
-        Self::of(chunks, members, Some(own))
+        Self::of(chunks.into(), members.into(), Some(own))
     }
 
-    fn of(chunks: &'a [u64], members: &'a [Peer], own: Option<usize>) -> Self {
+    fn of(chunks: Cow<'a, [u64]>, members: Cow<'a, [Peer]>, own: Option<usize>) -> Self {
         let left = chunks.iter().sum();
         let mut judge =
             Self { chunks, members, own, bases: 0.0, speed: 0.0, taken: 0, at_s: 0.0, by_others: 0, left };
@@ -137,7 +139,7 @@ impl<'a> ClaimPolicy<'a> {
         }
         let (speed, done) = if self.by_others > 0 {
             let in_flight = others * self.chunks[self.taken - 1] as f64;
-            let speed = (self.bases + self.by_others as f64 - in_flight).max(1.0) / self.at_s;
+            let speed = (self.bases + self.by_others as f64 - in_flight).max(1.0) / self.at_s.max(1e-9);
             (speed, speed * (now_s - self.at_s))
         } else {
             let done = |peer: &Peer| peer.speed * (now_s - peer.base_end_s).max(0.0);

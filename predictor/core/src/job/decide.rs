@@ -11,10 +11,16 @@ use super::plans::is_same_work;
 use super::reason;
 use super::state::JobState;
 use super::tail::{self, Hedging};
+use crate::curve::Curve;
+use crate::forecast::Forecast;
 use crate::learning_rate::{LearningRateError, PendingInstruction};
+use crate::parallel;
 use crate::plan::{
     InForce, Measured, Objective, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, plan, plan_by_cost,
 };
+
+/// Assumed half width of the interval of a speed from an earlier run, as a factor.
+const EARLIER_RUN_FACTOR: f64 = 1.5;
 
 /// The reason why an iteration has no allocation.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -61,7 +67,7 @@ impl JobState {
         let whole_batch = self.global_batch();
         let ragged = request.global_batch.filter(|samples| *samples < whole_batch);
         let global_batch = ragged.unwrap_or(whole_batch);
-        let bounds: Vec<Bounds> = live.iter().map(|id| self.bounds(id)).collect();
+        let bounds: Vec<Bounds> = parallel::map(&live, |id| self.bounds(id));
         let outlooks = outlooks(self, &live, &bounds, ragged);
         let rules = rules(self, global_batch, ragged.is_some());
         let in_force = self.in_force.as_ref().filter(|(workers, _)| ragged.is_none() && *workers == live);
@@ -170,6 +176,7 @@ fn outlooks(
         .map(|bounds| bounds.floor.div_ceil(quantum).saturating_mul(quantum))
         .fold(0u64, u64::saturating_add);
     let ignore_floors = ragged.is_some_and(|samples| least > samples);
+    let even_share = state.global_batch().div_ceil(live.len().max(1) as u64);
     let outlook = |(id, bounds): (&WorkerId, &Bounds)| {
         let known = models.worker(id);
         let measured = models.expected(id, bounds.micro_batch).map(|(forecast, curve)| Measured {
@@ -177,6 +184,9 @@ fn outlooks(
             curve,
             largest: known.map_or(0, |known| known.largest),
         });
+        let initial_speed = state.spec.initial_speeds.get(id);
+        let measured =
+            measured.or_else(|| Some(earlier_run(*initial_speed?, bounds.micro_batch, even_share)));
         WorkerOutlook {
             measured,
             communication: known
@@ -186,7 +196,20 @@ fn outlooks(
             cap: bounds.cap,
         }
     };
-    live.iter().zip(bounds).map(outlook).collect()
+    let bounded: Vec<(&WorkerId, &Bounds)> = live.iter().zip(bounds).collect();
+    parallel::map(&bounded, |bounded| outlook(*bounded))
+}
+
+/// Returns the outlook of a worker that has not reported yet, from its speed in an earlier run. That run measured it at
+/// least at an even share.
+fn earlier_run(speed: f64, micro_batch: Option<u64>, even_share: u64) -> Measured {
+    let forecast = Forecast { speed, lower: speed / EARLIER_RUN_FACTOR, upper: speed * EARLIER_RUN_FACTOR };
+    let curve = Curve::at_speed(speed);
+    let curve = match micro_batch {
+        Some(micro_batch) => curve.accumulating(micro_batch),
+        None => curve,
+    };
+    Measured { forecast, curve, largest: even_share }
 }
 
 /// Returns the plan of an iteration in the profile at the start.

@@ -1,5 +1,6 @@
 //! The models of a job's workers.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use evenstep_protocol::{WorkerId, WorkerReport};
@@ -16,6 +17,7 @@ use crate::forecast::{Earlier, Forecast, JobForecaster};
 use crate::hedge::learner::CLAIM_FIRST_S;
 use crate::hedge::{ChunkCost, ClaimCost};
 use crate::learning_rate::GradientNorms;
+use crate::parallel;
 use crate::series::Observation;
 
 /// Time that a counter is busy with one addition, in seconds, unless a claim takes less: 50,000 claims per
@@ -95,15 +97,20 @@ impl Models {
 
     /// Returns the joint distribution of these workers' forecasts, from their recent residuals. A worker that
     /// `is_idle`, by rank, does not report, so its forecasts are taken as exact.
-    pub fn scenarios(&self, workers: &[WorkerId], is_idle: impl Fn(usize) -> bool) -> Scenarios {
-        let of = |worker| self.forecaster.residuals(worker).collect::<Vec<(u64, f64)>>();
+    pub fn scenarios(
+        &self,
+        workers: &[WorkerId],
+        is_idle: impl Fn(usize) -> bool + Sync + Send,
+    ) -> Scenarios {
         let working = workers.iter().enumerate().find(|(rank, _)| !is_idle(*rank));
         let Some((_, working)) = working else { return Scenarios::default() };
-        let exact: Vec<(u64, f64)> = of(working).into_iter().map(|(iteration, _)| (iteration, 0.0)).collect();
-        let ranked = workers.iter().enumerate();
-        let residuals: Vec<Vec<(u64, f64)>> =
-            ranked.map(|(rank, worker)| if is_idle(rank) { exact.clone() } else { of(worker) }).collect();
-        Scenarios::joined(&residuals)
+        let residuals = self.forecaster.residuals(working);
+        let exact: Vec<(u64, f64)> = residuals.iter().map(|(iteration, _)| (*iteration, 0.0)).collect();
+        let of = |(rank, worker): (usize, &WorkerId)| {
+            if is_idle(rank) { &exact[..] } else { self.forecaster.residuals(worker) }
+        };
+        let ranked: Vec<(usize, &WorkerId)> = workers.iter().enumerate().collect();
+        Scenarios::joined(&parallel::map(&ranked, |ranked| of(*ranked)))
     }
 
     /// Returns the cost of a claim: the mean over the workers.
@@ -157,57 +164,82 @@ impl Models {
     }
 
     fn learn_iteration(&mut self, closed: Closed<'_>, learned: &mut Learned) {
-        let Closed { iteration, mut reports, profile, is_complete } = closed;
+        let Closed { iteration, reports, profile, is_complete } = closed;
         if let Some(norms) =
             gradient_norms(reports.iter().map(|(report, _)| &**report)).filter(|_| is_complete)
         {
             learned.gradients.push((iteration, norms));
         }
-        reports.retain(|(report, planned)| self.is_usable(report, *planned));
-        let measured =
-            reports.iter().filter_map(|(report, _)| self.measure(report, profile, &mut learned.failed));
-        let outcomes: Vec<(WorkerId, Observation)> = measured.collect();
+        let usable = self.take(&reports);
+        let outcomes = self.measure(&usable, profile, &mut learned.failed);
         if profile == ProfilePart::Last {
             // Speeds before this iteration were measured without the curve, so the forecaster starts again with it.
-            reports.iter().for_each(|(report, _)| self.forecaster.age(&report.worker));
+            usable.keys().for_each(|worker| self.forecaster.age(worker));
         }
         self.forecaster.observe_iteration(iteration, &outcomes);
-        for (report, _) in &reports {
-            let readings = readings(self.forecaster.drivers(), report);
-            self.forecaster.boundary(&report.worker, &readings);
-        }
+        let drivers = self.forecaster.drivers();
+        let usable: Vec<(&WorkerId, &WorkerReport)> = usable.into_iter().collect();
+        let readings = parallel::map(&usable, |(worker, report)| (*worker, readings(drivers, report)));
+        self.forecaster.boundaries(&readings.into_iter().collect());
     }
 
-    /// Updates all models except the speed. Returns whether the report may be used to learn the speed.
-    fn is_usable(&mut self, report: &WorkerReport, planned: Option<PlannedWorker>) -> bool {
-        let first = !self.workers.contains_key(&report.worker);
-        let known = self.workers.entry(report.worker.clone()).or_default();
-        if known.newest.is_some_and(|newest| report.iteration <= newest) {
-            return false;
+    /// Updates all models except the speed. Returns the reports that may be used to learn the speed.
+    fn take<'a>(
+        &mut self,
+        reports: &'a [(Cow<'_, WorkerReport>, Option<PlannedWorker>)],
+    ) -> BTreeMap<&'a WorkerId, &'a WorkerReport> {
+        let by_worker: BTreeMap<&WorkerId, (&WorkerReport, Option<PlannedWorker>)> =
+            reports.iter().map(|(report, planned)| (&report.worker, (&**report, *planned))).collect();
+        for worker in by_worker.keys() {
+            if !self.workers.contains_key(*worker) {
+                self.workers.insert((*worker).clone(), WorkerModel::default());
+            }
         }
-        if known.take(report, planned) {
-            self.forecaster.age(&report.worker);
+        let taken = parallel::update(&mut self.workers, &by_worker, |known, (report, planned)| {
+            let newest = known.newest;
+            let is_new = newest.is_none_or(|newest| report.iteration > newest);
+            let is_other = is_new && known.take(report, *planned);
+            (*report, is_new && newest.is_some(), is_other)
+        });
+        let mut usable = BTreeMap::new();
+        for (worker, (report, is_usable, is_other)) in taken {
+            if is_other {
+                self.forecaster.age(worker);
+            }
+            if is_usable {
+                usable.insert(worker, report);
+            }
         }
-        !first
+        usable
     }
 
-    /// Updates the curve with a report. Returns the observation in sample equivalents of the curve.
+    /// Updates the curves with the reports of an iteration. Returns the observations in sample equivalents of the curves.
     fn measure(
         &mut self,
-        report: &WorkerReport,
+        reports: &BTreeMap<&WorkerId, &WorkerReport>,
         profile: ProfilePart,
         failed: &mut Vec<(WorkerId, PointsError)>,
-    ) -> Option<(WorkerId, Observation)> {
-        let known = self.workers.get_mut(&report.worker)?;
-        let parts = parts(report);
-        parts.observation(&known.curve)?;
-        let forecast = self.forecaster.forecast(&report.worker, None).map(|forecast| forecast.speed);
-        if let Err(error) = known.measure(&parts, forecast, profile) {
-            failed.push((report.worker.clone(), error));
+    ) -> Vec<(WorkerId, Observation)> {
+        let forecaster = &self.forecaster;
+        let measured = parallel::update(&mut self.workers, reports, |known, report| {
+            let parts = parts(report);
+            parts.observation(&known.curve)?;
+            let forecast = forecaster.forecast(&report.worker, None).map(|forecast| forecast.speed);
+            let error = known.measure(&parts, forecast, profile).err();
+            let observation = parts.observation(&known.curve);
+            if let Some(observation) = &observation {
+                known.watch.observe(report.iteration, observation.speed(), signs(report));
+            }
+            Some((observation, error))
+        });
+        let mut outcomes = Vec::new();
+        for (worker, (observation, error)) in
+            measured.into_iter().filter_map(|(worker, found)| Some((worker, found?)))
+        {
+            failed.extend(error.map(|error| (worker.clone(), error)));
+            outcomes.extend(observation.map(|observation| (worker.clone(), observation)));
         }
-        let observation = parts.observation(&known.curve)?;
-        known.watch.observe(report.iteration, observation.speed(), signs(report));
-        Some((report.worker.clone(), observation))
+        outcomes
     }
 
     /// Returns the number of a worker's reports that each driver was missing from.
@@ -226,9 +258,9 @@ impl Models {
         self.forecaster.warm_start(worker, earlier);
     }
 
-    /// Returns the approximate memory of the models, in bytes.
+    /// Returns the approximate memory of the models, of plans and of waiting reports, in bytes.
     pub fn bytes(&self) -> u64 {
-        self.workers.len() as u64 * MODEL_BYTES
+        self.workers.len() as u64 * MODEL_BYTES + self.open.bytes()
     }
 
     /// Returns the number of observations of all workers.
@@ -237,8 +269,8 @@ impl Models {
     }
 
     /// Returns the workers with `every` or more new observations since the last fit of their network, with
-    /// their curves. They count as fitted from now on.
-    pub fn take_due_refits(&mut self, every: u64) -> Vec<(WorkerId, CurveLearner)> {
+    /// their curves.
+    pub fn due_refits(&mut self, every: u64) -> Vec<(WorkerId, CurveLearner)> {
         let mut due = Vec::new();
         for (worker, known) in &mut self.workers {
             let observations = self.forecaster.observations(worker);
@@ -248,12 +280,20 @@ impl Models {
                 known.fitted_at = 0;
             }
             if observations >= known.fitted_at + every {
-                known.fitted_at = observations;
                 due.push((worker.clone(), known.curve.clone()));
             }
         }
-        self.revision += due.len() as u64;
         due
+    }
+
+    /// Records that the networks of these workers were fitted, or that no fit was possible.
+    pub fn record_refits(&mut self, due: &[(WorkerId, CurveLearner)]) {
+        for (worker, _) in due {
+            if let Some(known) = self.workers.get_mut(worker) {
+                self.revision += 1;
+                known.fitted_at = self.forecaster.observations(worker);
+            }
+        }
     }
 
     /// Adds fitted networks to the experts of their workers.
@@ -291,6 +331,30 @@ mod tests {
         assert!((0.8..2.0).contains(&ratio), "{ratio}: {encoded} bytes of 8 workers");
     }
 
+    #[test]
+    fn plans_and_waiting_reports_have_a_size() {
+        let ids: Vec<WorkerId> =
+            (0..8).map(|number| WorkerId::new(format!("node/{number}")).unwrap()).collect();
+        let mut models = Models::new();
+        let mut before = (models.bytes(), crate::job::write_models(&models).unwrap().len() as u64);
+        for iteration in 0..4 {
+            let planned =
+                |id: &WorkerId| (id.clone(), PlannedWorker { joined: Some(iteration), micro_batch: None });
+            let workers = ids.iter().map(planned).collect();
+            models.plan(iteration, PlannedWork { workers, profile: ProfilePart::Outside });
+            let drivers = evenstep_protocol::driver::ALL.map(|name| (name.to_owned(), 0.125));
+            let report = |id: &WorkerId| WorkerReport {
+                drivers: drivers.clone().into(),
+                ..WorkerReport::new(id.clone(), iteration, 8, 0.1)
+            };
+            models.learn(&ids[1..].iter().map(report).collect::<Vec<_>>());
+            let after = (models.bytes(), crate::job::write_models(&models).unwrap().len() as u64);
+            let [grown, encoded] = [after.0 - before.0, after.1 - before.1];
+            assert!((encoded..8 * encoded).contains(&grown), "{grown} bytes for {encoded} encoded bytes");
+            before = after;
+        }
+    }
+
     /// The observation count of a worker that was away starts again, so its next network is due after as many
     /// observations.
     #[test]
@@ -307,7 +371,12 @@ mod tests {
             }
             newest += count;
         };
-        let due = |models: &mut Models| !models.take_due_refits(20).is_empty();
+        let due = |models: &mut Models| {
+            let due = models.due_refits(20);
+            assert_eq!(models.due_refits(20).len(), due.len(), "due until the fit is recorded");
+            models.record_refits(&due);
+            !due.is_empty()
+        };
         learn(&mut models, 20, 1);
         assert!(!due(&mut models), "the first report is not used");
         learn(&mut models, 1, 1);

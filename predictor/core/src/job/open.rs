@@ -23,6 +23,9 @@ use super::worker::ProfilePart;
 /// Number of iterations for which an incomplete iteration waits for its missing reports.
 pub const WINDOW: u64 = 4;
 
+/// Approximate memory of a waiting report, in bytes.
+const REPORT_BYTES: u64 = 1536;
+
 /// The open iterations of a job, and the plans that name the workers with work.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct OpenIterations {
@@ -73,6 +76,12 @@ impl OpenIterations {
             self.reports.retain(|_, reports| !reports.is_empty());
         }
         changes
+    }
+
+    /// Returns the approximate memory of plans and waiting reports, in bytes.
+    pub fn bytes(&self) -> u64 {
+        let reports: usize = self.reports.values().map(BTreeMap::len).sum();
+        self.plans.bytes() + reports as u64 * REPORT_BYTES
     }
 
     /// Whether reports of open iterations wait.

@@ -10,6 +10,9 @@ use super::worker::ProfilePart;
 /// Maximum number of different plans that are kept. A client requests at most 64 iterations ahead.
 const PLANS_MAX: usize = 64;
 
+/// Approximate memory of one worker in a plan, in bytes.
+const PLANNED_WORKER_BYTES: u64 = 112;
+
 /// The part of an allocation that determines how reports of its iteration are learned.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlannedWork {
@@ -81,6 +84,12 @@ impl Plans {
             self.starts.pop_first();
         }
         true
+    }
+
+    /// Returns the approximate memory of the plans, in bytes.
+    pub fn bytes(&self) -> u64 {
+        let workers: usize = self.starts.values().map(|work| work.workers.len()).sum();
+        workers as u64 * PLANNED_WORKER_BYTES
     }
 
     /// Returns the plan of an iteration; `None` if it is unknown.

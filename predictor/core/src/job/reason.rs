@@ -25,7 +25,7 @@ pub fn text(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
             format!("{workers} of {} workers are unmeasured: even shares", live.len())
         }
         Reason::Profiling { step, of } => format!("step {step} of {of} of the batch curve profile"),
-        Reason::FirstMeasured => "first allocation by measured speed".into(),
+        Reason::FirstMeasured => "first allocation by speed".into(),
         Reason::SpeedChanged { rank, ratio } => {
             let (direction, percent) = if ratio < 1.0 {
                 ("slowed", (1.0 - ratio) * 100.0)

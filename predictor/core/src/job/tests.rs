@@ -57,6 +57,26 @@ fn a_decision_is_part_of_the_state_only_once_it_is_applied() {
 }
 
 #[test]
+fn speeds_of_an_earlier_run_hold_until_the_first_reports() {
+    let initial_speeds = BTreeMap::from([(worker(0), 300.0), (worker(1), 100.0)]);
+    let mut state = job(JobSpec { initial_speeds, ..JobSpec::new(64) });
+    let batches = |state: &JobState, iteration| -> Vec<u64> {
+        let answer = state.decide(&request(iteration)).unwrap().answer;
+        answer.allocations.iter().map(|share| share.local_batch).collect()
+    };
+    assert_eq!(batches(&state, 0), [48, 16]);
+    let first = state.decide(&request(0)).unwrap();
+    state.apply(first);
+    (0..3).for_each(|iteration| drop(state.observe(&reports(iteration))));
+    let [slow, fast] = batches(&state, 3)[..] else { panic!("two workers") };
+    assert!(slow < fast, "the reports say the opposite of the earlier run: {slow}, {fast}");
+    // A worker without a speed gets at most an even share.
+    let initial_speeds = BTreeMap::from([(worker(0), 100.0)]);
+    let unknown = job(JobSpec { initial_speeds, ..JobSpec::new(64) });
+    assert!(batches(&unknown, 0)[1] <= 32);
+}
+
+#[test]
 fn an_infeasible_plan_is_an_error_that_changes_nothing() {
     let mut state = job(JobSpec::new(64));
     state.apply(state.decide(&request(0)).unwrap());

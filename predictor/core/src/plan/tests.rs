@@ -157,7 +157,7 @@ fn changes_by_noise(seed: u64) -> usize {
         let outlook = |worker| job.forecast(&worker, None).map_or_else(unmeasured, |seen| at(seen.speed));
         let outlooks: Vec<WorkerOutlook> = (0..4u8).map(outlook).collect();
         let residuals: Vec<Vec<(u64, f64)>> =
-            (0..4u8).map(|worker| job.residuals(&worker).collect()).collect();
+            (0..4u8).map(|worker| job.residuals(&worker).to_vec()).collect();
         let next = plan(&outlooks, &Scenarios::joined(&residuals), now.as_ref(), &rules).unwrap();
         changes += usize::from(now.as_ref().is_some_and(|now| now.batches != next.batches));
         let outcome = |worker: u8| {

@@ -87,8 +87,8 @@ impl<'a> Evenstep<'a> {
     }
 
     fn scenarios(&self, present: &[usize]) -> Scenarios {
-        let residuals: Vec<Vec<(u64, f64)>> =
-            present.iter().map(|worker| self.forecaster.residuals(worker).collect()).collect();
+        let residuals: Vec<&[(u64, f64)]> =
+            present.iter().map(|worker| self.forecaster.residuals(worker)).collect();
         Scenarios::joined(&residuals)
     }
 

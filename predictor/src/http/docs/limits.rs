@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 use crate::http::allocate::COSTS_MAX;
 use crate::http::body::{INTEGER_MAX, READING_NAME_MAX, READINGS_MAX};
 use crate::http::jobs::{
-    ALLOWED_SIZES_MAX, GLOBAL_BATCH_MAX, ITERATIONS_MAX, KEEP_S_MAX, LEASE_S_MAX, WARMUP_EPOCHS_MAX,
+    ALLOWED_SIZES_MAX, GLOBAL_BATCH_MAX, INITIAL_SPEED_MAX, INITIAL_SPEED_MIN, ITERATIONS_MAX, KEEP_S_MAX,
+    LEASE_S_MAX, WARMUP_EPOCHS_MAX,
 };
 use crate::http::telemetry::{PARTS_MAX, SAMPLES_MAX, TEXT_BYTES_MAX, UNIX_MS_MAX};
 use crate::http::workers::DEVICE_BYTES_MAX;
@@ -84,7 +85,10 @@ fn limits() -> Vec<(&'static str, Value)> {
                 "lease_s": between(1.0, LEASE_S_MAX), "flap_cooldown_s": between(0.0, LEASE_S_MAX),
                 "min_gain": between(0.0, 1.0), "max_batch_growth": between(1.0, 1e9),
                 "overlap_begins": between(0.0, 1.0), "memory_headroom": between(0.0, 0.9),
-                "keep_s": count(60, KEEP_S_MAX)
+                "keep_s": count(60, KEEP_S_MAX),
+                "initial_speeds": {"maxProperties": WORKERS_MAX, "additionalProperties": {
+                    "type": "number", "format": "double", "minimum": INITIAL_SPEED_MIN, "maximum": INITIAL_SPEED_MAX
+                }}
             }),
         ),
         ("BackgroundSettings", json!({"slow_down_limit": between(1.0, evenstep_core::gate::LIMIT_MAX)})),

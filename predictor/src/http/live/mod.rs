@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Sse;
 use axum::response::sse::{Event, KeepAlive};
-use evenstep_protocol::{HistoryView, JobId, LogView};
+use evenstep_protocol::{HistoryView, JobId, LogView, SummaryView};
 use futures_util::Stream;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -39,6 +39,7 @@ pub fn router() -> OpenApiRouter<Api> {
         .routes(routes!(all::follow))
         .routes(routes!(job::follow))
         .routes(routes!(history))
+        .routes(routes!(summary))
         .routes(routes!(log))
 }
 
@@ -115,6 +116,18 @@ async fn history(
     within("since_s", since_s, 1..=SINCE_S_MAX)?;
     within("points", points, 1..=POINTS_MAX)?;
     Ok(axum::Json(api.jobs.job(&job_id).await?.history(since_s, points).await?))
+}
+
+/// Get the summary of a job: what it gained over even shares, how long workers waited, and who was slow.
+#[utoipa::path(
+    get, path = "/v1/jobs/{job_id}/summary", tag = "jobs",
+    responses((status = 200, description = "The summary", body = SummaryView))
+)]
+async fn summary(
+    State(api): State<Api>,
+    InPath(job_id): InPath<JobId>,
+) -> Result<axum::Json<SummaryView>, ErrorResponse> {
+    Ok(axum::Json(api.jobs.job(&job_id).await?.summary().await?))
 }
 
 /// Get the log of a job.

@@ -15,25 +15,36 @@ use crate::store::Store;
 pub struct EveryNth {
     /// The range.
     pub iterations: Range<u64>,
-    /// n, at least 1: selects the iterations that are multiples of n.
+    /// n, at least 1: selects the first iteration with reports from each multiple of n on. Clients may report and
+    /// request only some iterations.
     pub every: u64,
 }
 
-impl EveryNth {
-    fn first(&self) -> u64 {
-        self.iterations.start.next_multiple_of(self.every.max(1))
-    }
+/// The first iteration from an expression on and before $4 that has reports, else the first that was allocated.
+macro_rules! first_from {
+    ($start:literal) => {
+        concat!(
+            "COALESCE((SELECT min(iteration) FROM report WHERE job_id = $1 AND iteration >= ",
+            $start,
+            " AND iteration < CAST($4 AS BIGINT)),
+             (SELECT min(iteration) FROM allocation WHERE job_id = $1 AND iteration >= ",
+            $start,
+            " AND iteration < CAST($4 AS BIGINT)))"
+        )
+    };
 }
 
 /// A common table expression `wanted` with the iterations of an [`EveryNth`]: from $2, every $3-th, before
 /// $4.
 macro_rules! every_nth {
     () => {
-        "WITH RECURSIVE wanted(iteration) AS (
-             SELECT CAST($2 AS BIGINT)
-             UNION ALL SELECT iteration + CAST($3 AS BIGINT) FROM wanted
-                 WHERE iteration + CAST($3 AS BIGINT) < CAST($4 AS BIGINT))
-         "
+        concat!(
+            "WITH RECURSIVE wanted(iteration) AS (SELECT ",
+            first_from!("CAST($2 AS BIGINT)"),
+            " UNION ALL SELECT ",
+            first_from!("(wanted.iteration / CAST($3 AS BIGINT) + 1) * CAST($3 AS BIGINT)"),
+            " FROM wanted WHERE wanted.iteration IS NOT NULL) "
+        )
     };
 }
 
@@ -75,8 +86,9 @@ impl Store {
         Ok(low.cast_unsigned()..(last + 1).cast_unsigned())
     }
 
-    /// Returns selected allocations of a job with their times in milliseconds since 1970, by iteration. Each
-    /// is from the iteration's latest generation.
+    /// Returns the allocations that selected iterations of a job were computed with, and their times in
+    /// milliseconds since 1970. Each has the number of the selected iteration: an allocation holds until the next
+    /// one. It is from the latest generation.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -90,14 +102,15 @@ impl Store {
             (i64, i64, i64, String),
             concat!(
                 every_nth!(),
-                "SELECT this.iteration, this.generation, this.at_unix_ms, this.answer
-             FROM wanted JOIN allocation AS this ON this.job_id = $1 AND this.iteration = wanted.iteration
+                "SELECT wanted.iteration, this.generation, this.at_unix_ms, this.answer
+             FROM wanted JOIN allocation AS this ON this.job_id = $1 AND this.iteration =
+                 (SELECT max(iteration) FROM allocation WHERE job_id = $1 AND iteration <= wanted.iteration)
              WHERE NOT EXISTS (SELECT 1 FROM allocation AS later WHERE later.job_id = this.job_id
                                AND later.iteration = this.iteration AND later.generation > this.generation)
-             ORDER BY this.iteration"
+             ORDER BY wanted.iteration"
             ),
             job_id.as_str(),
-            integer(wanted.first()),
+            integer(wanted.iterations.start),
             integer(wanted.every),
             integer(wanted.iterations.end),
         )?;
@@ -127,7 +140,7 @@ impl Store {
              ORDER BY report.iteration, worker"
             ),
             job_id.as_str(),
-            integer(wanted.first()),
+            integer(wanted.iterations.start),
             integer(wanted.every),
             integer(wanted.iterations.end),
         )?;

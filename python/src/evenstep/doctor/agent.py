@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
+from evenstep._native import Http
 from evenstep.doctor.check import Check
 from evenstep.drivers.agent import FromAgent
 from evenstep.drivers.reader import is_own_process
-from evenstep.errors import SettingError
-from evenstep.wire.http import Connection, ExchangeError
+from evenstep.errors import EvenstepError, SettingError
 
 
 def check_agent(agent: str, *, timeout_s: float) -> list[Check]:
@@ -15,15 +15,14 @@ def check_agent(agent: str, *, timeout_s: float) -> list[Check]:
     name = f"agent {agent}"
     try:
         readings = FromAgent(agent).read()
-        connection = Connection(agent.rstrip("/"))
-        health = connection.exchange("GET", "/healthz", None, timeout_s)
-        said = connection.exchange("GET", "/status", None, timeout_s)
+        connection = Http(agent)
+        health = connection.get("/healthz", timeout_s)
+        said = connection.get("/status", timeout_s)
     except SettingError as error:
         return [Check(name, "failed", str(error), "correct EVENSTEP_AGENT or --agent")]
-    except ExchangeError as error:
+    except EvenstepError as error:
         advice = "start evenstep-agent on each node to get GPU readings; without it, /proc is read"
         return [Check(name, "warning", f"no agent is listening ({error})", advice)]
-    connection.close()
     status = _object(said.body)
     if status is None or said.status != 200:
         return [

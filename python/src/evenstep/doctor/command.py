@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from evenstep.doctor.agent import check_agent
 from evenstep.doctor.check import Check, all_passed
+from evenstep.doctor.local import check_local
 from evenstep.doctor.ranks import compare, gather_facts, read_place
 from evenstep.doctor.service import check_job, check_servers
 from evenstep.doctor.versions import check_devices, check_versions, installed
 from evenstep.drivers.agent import DEFAULT_AGENT
+from evenstep.local import AGENT, PREDICTOR, local_url
+from evenstep.settings import OFF
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  # It has no public name.
-
-DEFAULT_SERVER = "http://127.0.0.1:7117"
-"""The default address of a predictor."""
 
 TIMEOUT_S = 2.0
 """Timeout of each request, in seconds."""
@@ -28,10 +28,13 @@ def add_arguments(subparsers: "Subparsers") -> None:
     """Adds the `doctor` command to a command line."""
     parser = subparsers.add_parser("doctor", help="check everything that training needs", description=__doc__)
     parser.add_argument(
-        "--server", help=(f"predictor URLs, comma-separated; default EVENSTEP_SERVER, else {DEFAULT_SERVER}")
+        "--server", help="predictor URLs, comma-separated; default EVENSTEP_SERVER, else the one that runs start"
     )
-    parser.add_argument("--agent", help=f"agent URL, empty for none; default EVENSTEP_AGENT, else {DEFAULT_AGENT}")
-    parser.add_argument("--job", help="job id; default EVENSTEP_JOB, else torchrun's --rdzv-id")
+    parser.add_argument(
+        "--agent",
+        help=f"agent URL, empty for none; default EVENSTEP_AGENT, else {DEFAULT_AGENT} or the one that runs start",
+    )
+    parser.add_argument("--job", help="job id; default EVENSTEP_JOB")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     parser.set_defaults(run=run)
 
@@ -40,20 +43,23 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs all checks and returns 1 if one failed, else 0. Only rank 0 prints the result."""
     place, environment = read_place(os.environ)
     server = _setting(arguments.server, os.environ, "EVENSTEP_SERVER")
-    job = _setting(arguments.job, os.environ, "EVENSTEP_JOB") or _run_id(os.environ)
+    job = _setting(arguments.job, os.environ, "EVENSTEP_JOB")
     agent = _setting(arguments.agent, os.environ, "EVENSTEP_AGENT")
     versions = installed()
     checks = [check_versions(versions), check_devices(), environment]
-    checks += check_servers(
-        server or DEFAULT_SERVER,
-        named=bool(server),
-        own_version=versions.get("evenstep"),
-        timeout_s=TIMEOUT_S,
-    )
-    if job:
-        checks += check_job(server or DEFAULT_SERVER, job, timeout_s=TIMEOUT_S)
-    if agent != "":
+    if server == OFF:
+        checks.append(Check("server", "ok", "off: all workers get even shares"))
+    elif not server:
+        checks += check_local()
+    asked = None if server == OFF else server or local_url(PREDICTOR)
+    if asked:
+        checks += check_servers(asked, own_version=versions.get("evenstep"), timeout_s=TIMEOUT_S)
+    if asked and job:
+        checks += check_job(asked, job, timeout_s=TIMEOUT_S)
+    if agent != "" and (agent or server):
         checks += check_agent(agent or DEFAULT_AGENT, timeout_s=TIMEOUT_S)
+    elif agent is None and (sampling := local_url(AGENT)):
+        checks += check_agent(sampling, timeout_s=TIMEOUT_S)
     if place is not None:
         settings = {"EVENSTEP_SERVER": server, "EVENSTEP_JOB": job}
         told = {name: value for name, value in settings.items() if value}
@@ -73,12 +79,6 @@ def render(checks: Sequence[Check], *, as_json: bool) -> str:
     if as_json:
         return json.dumps({"ok": all_passed(checks), "checks": [check.to_json() for check in checks]}) + "\n"
     return "".join(f"{check.line()}\n" for check in checks)
-
-
-def _run_id(environ: Mapping[str, str]) -> str | None:
-    """Returns the name that torchrun has for this run, if any."""
-    run_id = environ.get("TORCHELASTIC_RUN_ID")
-    return None if run_id == "none" else run_id
 
 
 def _setting(flag: str | None, environ: Mapping[str, str], variable: str) -> str | None:

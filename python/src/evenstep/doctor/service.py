@@ -4,12 +4,10 @@ import email.utils
 import json
 import time
 
+from evenstep._native import Http, HttpResponse, check_job_id, parse_servers
 from evenstep.doctor.check import Check
 from evenstep.doctor.versions import major_minor
-from evenstep.errors import SettingError
-from evenstep.wire.http import Answer, Connection, ExchangeError
-from evenstep.wire.ids import check_job_id
-from evenstep.wire.servers import parse_servers
+from evenstep.errors import EvenstepError, SettingError
 
 CLOCK_DIFFERENCE_MAX_S = 2.0
 """Maximum clock difference in seconds; above it, times in telemetry and on pages do not match."""
@@ -18,12 +16,11 @@ DATE_RESOLUTION_S = 1.0
 """Resolution of HTTP's `Date` in seconds."""
 
 
-def check_servers(servers: str, *, named: bool, own_version: str | None, timeout_s: float) -> list[Check]:
+def check_servers(servers: str, *, own_version: str | None, timeout_s: float) -> list[Check]:
     """Checks each predictor of a list.
 
     Args:
         servers: Base URLs, separated by commas.
-        named: Whether the user named these servers. An unreachable default server is not a failure.
         own_version: Version of this package, if it is installed.
         timeout_s: Timeout of each request, in seconds.
     """
@@ -31,9 +28,7 @@ def check_servers(servers: str, *, named: bool, own_version: str | None, timeout
         urls = parse_servers(servers)
     except SettingError as error:
         return [Check("server", "failed", str(error), "correct EVENSTEP_SERVER or --server")]
-    return [
-        check for url in urls for check in _check_server(url, named=named, own_version=own_version, timeout_s=timeout_s)
-    ]
+    return [check for url in urls for check in _check_server(url, own_version=own_version, timeout_s=timeout_s)]
 
 
 def check_job(servers: str, job_id: str, *, timeout_s: float) -> list[Check]:
@@ -45,8 +40,8 @@ def check_job(servers: str, job_id: str, *, timeout_s: float) -> list[Check]:
         return [Check("job", "failed", str(error), "correct EVENSTEP_JOB or --job")]
     for url in urls:
         try:
-            answer = Connection(url).exchange("GET", f"/v1/jobs/{job_id}", None, timeout_s)
-        except ExchangeError:
+            answer = Http(url).get(f"/v1/jobs/{job_id}", timeout_s)
+        except EvenstepError:
             continue
         if answer.status == 404:
             return [Check("job", "ok", f"{job_id} does not exist yet")]
@@ -55,21 +50,16 @@ def check_job(servers: str, job_id: str, *, timeout_s: float) -> list[Check]:
     return []
 
 
-def _check_server(url: str, *, named: bool, own_version: str | None, timeout_s: float) -> list[Check]:
+def _check_server(url: str, *, own_version: str | None, timeout_s: float) -> list[Check]:
     name = f"server {url}"
-    connection = Connection(url)
+    connection = Http(url)
     try:
         before = time.time()
-        ready = connection.exchange("GET", "/readyz", None, timeout_s)
+        ready = connection.get("/readyz", timeout_s)
         after = time.time()
-        described = connection.exchange("GET", "/openapi.json", None, timeout_s)
-    except ExchangeError as error:
-        if named:
-            return [Check(name, "failed", str(error), "start evenstep-predictor serve, or correct EVENSTEP_SERVER")]
-        advice = "set EVENSTEP_SERVER, or train with init(plan=...), which needs no predictor"
-        return [Check(name, "warning", f"no predictor is listening ({error})", advice)]
-    finally:
-        connection.close()
+        described = connection.get("/openapi.json", timeout_s)
+    except EvenstepError as error:
+        return [Check(name, "failed", str(error), "start evenstep-predictor serve, or correct EVENSTEP_SERVER")]
     return [
         _check_ready(name, ready),
         _check_version(name, _text(described, "info", "version"), own_version),
@@ -77,7 +67,7 @@ def _check_server(url: str, *, named: bool, own_version: str | None, timeout_s: 
     ]
 
 
-def _check_ready(name: str, ready: Answer) -> Check:
+def _check_ready(name: str, ready: HttpResponse) -> Check:
     if ready.status == 200:
         return Check(name, "ok", "ready")
     why = _text(ready, "detail") or f"status {ready.status}"
@@ -128,7 +118,7 @@ def _unix_s(date: str | None) -> float | None:
         return None
 
 
-def _text(answer: Answer, *path: str) -> str | None:
+def _text(answer: HttpResponse, *path: str) -> str | None:
     """Returns a text field of a JSON response by its path."""
     try:
         value = json.loads(answer.body)

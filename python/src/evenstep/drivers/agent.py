@@ -4,9 +4,8 @@ import json
 import math
 import os
 
-from evenstep.errors import SettingError
-from evenstep.wire.http import Connection, ExchangeError
-from evenstep.wire.servers import parse_base
+from evenstep._native import Http
+from evenstep.errors import EvenstepError, SettingError
 
 DEFAULT_AGENT = "http://127.0.0.1:7118"
 """The default address of an agent."""
@@ -35,17 +34,18 @@ class FromAgent:
         Raises:
             SettingError: `agent` is not a base URL.
         """
-        if parse_base(agent) is None:
-            raise SettingError(f"agent {agent!r}: must be a base URL such as {DEFAULT_AGENT}")
+        try:
+            self._connection = Http(agent)
+        except SettingError as error:
+            raise SettingError(f"agent {agent!r}: must be a base URL such as {DEFAULT_AGENT}") from error
         self._timeout_s = timeout_s
-        self._connection = Connection(agent.rstrip("/"))
         self._path = f"/sample?pid={os.getpid()}" + (f"&gpu={gpu}" if gpu is not None else "")
 
     def read(self) -> dict[str, float] | None:
         """Returns the readings of this process and its machine by name; `None` if the agent does not respond."""
         try:
-            answer = self._connection.exchange("GET", self._path, None, self._timeout_s)
-        except ExchangeError:
+            answer = self._connection.get(self._path, self._timeout_s)
+        except EvenstepError:
             return None
         return parse_sample(answer.body) if answer.status == 200 else None
 

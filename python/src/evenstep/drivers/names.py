@@ -1,23 +1,8 @@
 """Names of the drivers used by forecasts, in order. `agent/README.md` describes each one."""
 
-NAMES: tuple[str, ...] = (
-    "psi_cpu_some",
-    "psi_memory_some",
-    "psi_io_some",
-    "run_queue_wait",
-    "own_cpu",
-    "other_cpu",
-    "procs_running",
-    "procs_blocked",
-    "voluntary_switches_per_s",
-    "involuntary_switches_per_s",
-    "cpu_busy",
-    "memory_used",
-    "sm_clock_mhz",
-    "gpu_busy",
-    "gpu_power_w",
-    "gpu_temperature_celsius",
-)
+from evenstep._native import DRIVER_NAMES
+
+NAMES: tuple[str, ...] = tuple(DRIVER_NAMES)
 """All readings that enter a forecast: `evenstep_protocol::driver::ALL`."""
 
 WINDOWLESS = frozenset(

@@ -8,11 +8,13 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # missing in torch's type stubs.
 
 from evenstep.errors import SettingError
+from evenstep.group import awaiting
 from evenstep.hedge.chunks import SharedTail
 from evenstep.hedge.claims import Claims
 from evenstep.hedge.line import ClaimThread, connect
 from evenstep.hedge.trainee import TrainedModel
-from evenstep.opening import RunOptions
+from evenstep.options import RunOptions
+from evenstep.settings import OFF
 
 
 def hedged(job_options: RunOptions, tail: float | None, min_chunk: int | None) -> RunOptions:
@@ -26,6 +28,9 @@ def hedged(job_options: RunOptions, tail: float | None, min_chunk: int | None) -
     Raises:
         SettingError: an option breaks its rule.
     """
+    if tail is not None and job_options.settings.server is None:
+        # A given tail needs no predictor, so none is started.
+        job_options = replace(job_options, settings=replace(job_options.settings, server=OFF))
     if is_planned(job_options):
         if tail is not None:
             raise SettingError(
@@ -44,7 +49,7 @@ def hedged(job_options: RunOptions, tail: float | None, min_chunk: int | None) -
 
 def is_planned(job_options: RunOptions) -> bool:
     """Returns whether a predictor makes the plans."""
-    return job_options.fixed is None and job_options.settings.server is not None
+    return job_options.fixed is None and job_options.settings.server != OFF
 
 
 def claims_of(trainee: TrainedModel, job_options: RunOptions) -> Claims:
@@ -61,5 +66,6 @@ def claims_of(trainee: TrainedModel, job_options: RunOptions) -> Claims:
         return Claims(ClaimThread(HashStore()), job)
     store = connect()
     name = torch.tensor([secrets.randbits(62)], device=trainee.parameters()[0].device)
-    dist.broadcast(name, src=dist.get_global_rank(group, 0), group=group)
+    with awaiting("ended or hung before its first hedged step"):
+        dist.broadcast(name, src=dist.get_global_rank(group, 0), group=group)
     return Claims(ClaimThread(store), f"evenstep/claims/{job}/{int(name):x}")

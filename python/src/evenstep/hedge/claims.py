@@ -4,10 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from evenstep.hedge.claim import CLAIM, LEAVE, Counter, LeaveRule
+from evenstep._native import CLAIM, LEAVE, Counter, Plan, PoolMembership, Share
 from evenstep.hedge.line import ClaimThread
-from evenstep.hedge.seat import PoolMembership, ranks_of
-from evenstep.plan import Plan, Share
 
 #: Expected duration of the first claim, in seconds.
 CLAIM_S = 5e-4
@@ -46,7 +44,7 @@ class Claims:
 
     def turn(self, plan: Plan, rank: int) -> "Turn":
         """Returns this rank's part in the tail of an iteration that starts now."""
-        seat = PoolMembership.of(plan, rank)
+        seat = plan.pool(rank)
         if not seat:
             return Turn(self)
         return Turn(self, seat, f"{self._prefix}/{seat.pool}", self._counter_values.get(seat.pool, 0))
@@ -57,10 +55,11 @@ class Claims:
         ``pace_s`` is this rank's seconds per sample, None if it computed none.
         """
         self.pace_s = self.pace_s if pace_s is None else pace_s
-        if plan.tail is None:
+        tail = plan.tail
+        if tail is None:
             return
-        for pool in range(len(plan.tail.pools)):
-            members = [additions[rank] for rank in ranks_of(plan.tail, pool)]
+        for pool in range(len(tail.pools)):
+            members = [additions[rank] for rank in tail.members(pool)]
             claims, leaves = sum(own.claims for own in members), sum(own.leaves for own in members)
             self._counter_values[pool] = Counter.settle(self._counter_values.get(pool, 0), claims, leaves)
 
@@ -79,8 +78,8 @@ class Turn:
         self._key = key
         self._begun = claims.clock()
         if seat:
-            self._counter = Counter(began_at, len(seat.chunks), seat.members)
-            self._judge = LeaveRule(seat.chunks, seat.peers)
+            self._counter = seat.counter(began_at)
+            self._judge = seat.leave_rule()
         #: The addition whose total has not arrived yet.
         self._pending_addition: int | None = None
         #: Whether this rank was the last to leave, so that it must claim until no chunks are left.
@@ -157,4 +156,4 @@ class Turn:
             self._membership = None
             return None
         self._judge.record_claim(chunk, total.at - self._begun)
-        return Share(seat.chunk_offset(chunk), seat.chunks[chunk])
+        return seat.share(chunk)

@@ -20,6 +20,8 @@ from itertools import accumulate
 import torch
 import torch.distributed as dist
 
+from evenstep import fsdp
+
 #: A rank sends integers as digits of this base, each digit in a slot that only this rank uses. The sum is then exact
 #: in every floating-point type: bfloat16 represents integers up to 256.
 _BASE = 256
@@ -56,12 +58,15 @@ class Reducer:
     #: Number of whole numbers that each rank sends.
     numbers: int
     _flats: list[_Flat] = field(init=False)
+    #: The parameters that passes use, by the parameters of the optimizer. They differ only if the model is sharded.
+    _computing: dict[torch.nn.Parameter, torch.nn.Parameter] = field(init=False)
     _world_size: int = field(init=False)
     _rank: int = field(init=False)
 
     def __post_init__(self) -> None:
         """Creates a flat buffer for each type and device; the first one also carries the numbers."""
         self._world_size, self._rank = (self.group.size(), self.group.rank()) if self.group else (1, 0)
+        self._computing = dict(zip(self.parameters, self.parameters, strict=True))
         by_kind: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
         for tensor in (*self.parameters, *self.buffers):
             by_kind.setdefault((tensor.dtype, tensor.device), []).append(tensor)
@@ -74,26 +79,33 @@ class Reducer:
         """The device of the gradients."""
         return self.parameters[0].device
 
-    def begin(self) -> None:
-        """Starts an iteration with an empty sum; gradients of an earlier one are dropped."""
+    def begin(self, computing: Sequence[torch.nn.Parameter] | None = None) -> None:
+        """Starts an iteration with an empty sum; gradients of an earlier one are dropped.
+
+        Args:
+            computing: the parameters that passes use, in the order of ``parameters``; default the same.
+        """
         for flat in self._flats:
             flat.buffer.zero_()
         for parameter in self.parameters:
             parameter.grad = None
+        if computing is not None:
+            self._computing = dict(zip(self.parameters, computing, strict=True))
 
     @torch.no_grad()
     def add(self, weight: float) -> None:
         """Adds the gradients of a pass with this weight and clears them; unused parameters have none."""
         for flat in self._flats:
             pairs = [
-                (view, parameter.grad)
+                (view, computing.grad)
                 for view, parameter in zip(flat.views, flat.tensors, strict=True)
-                if isinstance(parameter, torch.nn.Parameter) and parameter.grad is not None
+                if isinstance(parameter, torch.nn.Parameter)
+                and (computing := self._computing[parameter]).grad is not None
             ]
             if pairs:
                 views, gradients = zip(*pairs, strict=True)
                 torch._foreach_add_(list(views), list(gradients), alpha=weight)
-        for parameter in self.parameters:
+        for parameter in self._computing.values():
             parameter.grad = None
 
     @torch.no_grad()
@@ -118,7 +130,7 @@ class Reducer:
             self._copy_buffers(flat, into_views=False)
             for view, parameter in zip(flat.views, flat.tensors, strict=True):
                 if isinstance(parameter, torch.nn.Parameter):
-                    parameter.grad = view
+                    parameter.grad = fsdp.own_shard(view, parameter)
         told = from_digits([int(digit) for digit in slots.tolist()])
         return [told[begin : begin + self.numbers] for begin in range(0, len(told), self.numbers)]
 

@@ -2,23 +2,24 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from torch.utils.data import default_collate
 
 from evenstep import hook
+from evenstep._native import Plan, Share
 from evenstep.errors import DivergedError, SettingError
 from evenstep.hedge.chunks import SharedTail
 from evenstep.hedge.claims import Additions, Claims, Turn
 from evenstep.hedge.reduce import Reducer
 from evenstep.hedge.trainee import TrainedModel
 from evenstep.hedge.watch import PassTimer
-from evenstep.plan import Plan, Share
 from evenstep.report import Report, TailWork
-from evenstep.run import Run, Step
-from evenstep.run import Turn as Batch
+from evenstep.run import Run
+from evenstep.step import Step
+from evenstep.step import Turn as Batch
 
 #: Samples, claims and leaves: the numbers that ranks exchange in an iteration.
 _NUMBERS = 3
@@ -90,7 +91,7 @@ class Steps:
         goes_on = run.begin_epoch()
         reducer = Reducer(trainee.parameters(), trainee.buffers(), trainee.group, _NUMBERS)
         own = _Rank(run, trainee, reducer, claims, self._micro_batch)
-        permutation = run.order.permutation(run.progress.epoch)
+        permutation = run.order.permutation(run.begins.epoch)
         for step, plan in run.hedged_epoch_steps(self._planned):
             begin = step.position * run.order.global_batch
             indices = permutation[begin : begin + step.global_batch].tolist()
@@ -114,7 +115,7 @@ class Steps:
 
     def _load(self, step: Step, indices: list[int], share: Share) -> Any:
         wanted = indices[share.offset : share.offset + share.local_batch]
-        self._run.observer.drawn(step, wanted)
+        wanted = self._run.observer.drawn(step, wanted)
         if getattr(self._dataset, "__getitems__", None):
             return self._collate(self._dataset.__getitems__(wanted))
         return self._collate([self._dataset[index] for index in wanted])
@@ -150,12 +151,12 @@ class Iteration:
                 f"iteration {self.step.iteration} was already iterated: take the next one from job.steps"
             )
         self._is_begun = True
-        self._own.reducer.begin()
         rank = self._own.run.rank
         turn = self._own.claims.turn(self.plan, rank)
         has_tail, base_s = not turn.is_over, 0.0
         part: Share | None = self.plan.shares[rank]
-        with self._own.trainee.without_ddp_sync(), self._own.run.hedging():
+        with self._own.trainee.without_sync() as computing, self._own.run.hedging():
+            self._own.reducer.begin(computing)
             while part:
                 yield from self._passes(part, turn)
                 if has_tail and not turn.chunks:
@@ -175,6 +176,7 @@ class Iteration:
             self._loader_wait_s += time.perf_counter() - loading
             if offset + samples == end:
                 turn.request_ahead(samples, self._pace_s(turn))
+            self._own.run.current.passing = samples
             self._watch.begin()
             yield batch
             own, iteration_size = self._own, self.step.global_batch
@@ -217,5 +219,5 @@ class Iteration:
             )
         additions = [Additions(claims, leaves) for _, claims, leaves in told]
         self._own.claims.settle(self.plan, additions, self._watch.pace_s())
-        self._own.run.finish(self.step)
+        self._own.run.finish(replace(self.step, local_batch=self._watch.samples))
         self.is_done = True

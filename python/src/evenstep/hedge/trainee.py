@@ -1,6 +1,6 @@
-"""The model that hedged steps train, with DDP's own reduction of incomplete gradients switched off."""
+"""The model that hedged steps train, with the reduction of incomplete gradients by DDP or FSDP switched off."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from evenstep import hook
+from evenstep import fsdp, hook
 from evenstep.errors import UnsupportedError
 
 
@@ -30,10 +30,19 @@ class TrainedModel:
         """
         if not self.parameters():
             raise UnsupportedError(f"job.steps with {type(self.model).__name__}: no parameter requires a gradient")
-        if world_size > 1 and not isinstance(self.model, DistributedDataParallel):
+        if self.is_sharded:
+            fsdp.check_hedged(self.model, self.loss)
+        elif world_size > 1 and not isinstance(self.model, DistributedDataParallel):
             raise UnsupportedError(
-                f"job.steps with {type(self.model).__name__}: must be DistributedDataParallel with several ranks; "
-                "with other wrappers that reduce gradients themselves use job.loader"
+                f"job.steps with {type(self.model).__name__}: must be DistributedDataParallel, or made with "
+                "fully_shard, with several ranks; with other wrappers that reduce gradients themselves use job.loader"
+            )
+        if isinstance(self.model, DistributedDataParallel):
+            hook.check_group(self.model)
+        if self.loss == "tokens":
+            raise UnsupportedError(
+                'wrap(loss="tokens") with job.steps: the number of passes differs between ranks; use job.loader, or a '
+                "loss that is a mean or sum over samples"
             )
         if self.has_inner:
             raise UnsupportedError(
@@ -47,13 +56,22 @@ class TrainedModel:
             )
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether the model is made with ``fully_shard``."""
+        return bool(fsdp.modules(self.model))
+
+    @property
     def group(self) -> dist.ProcessGroup | None:
         """The process group of the model; None if this process is alone."""
         model = self.model
+        if self.is_sharded:
+            return dist.group.WORLD
         return model.process_group if isinstance(model, DistributedDataParallel) else None
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        """The trained parameters that DDP would reduce, in the order of the module."""
+        """The trained parameters that DDP or FSDP would reduce, in the order of the module."""
+        if self.is_sharded:
+            return fsdp.parameters(self.model)
         model, ignored = self.model, set[str]()
         if isinstance(model, DistributedDataParallel):
             model, ignored = model.module, set(model.parameters_to_ignore)
@@ -72,18 +90,23 @@ class TrainedModel:
         ]  # fmt: skip
 
     @contextmanager
-    def without_ddp_sync(self) -> Iterator[None]:
-        """Context manager that switches off DDP's communication in passes, whose number differs between ranks.
+    def without_sync(self) -> Iterator[Sequence[torch.nn.Parameter] | None]:
+        """Context manager that switches off communication in passes, whose number differs between ranks.
 
-        Like DDP's ``no_sync``, but it also covers the first forward pass, which would broadcast buffers.
+        Like DDP's ``no_sync``, but it also covers the first forward pass, which would broadcast buffers. It yields the
+        parameters that passes use, if they are not those of :meth:`parameters`.
         """
         model = self.model
+        if self.is_sharded:
+            with fsdp.gathered(model) as computing:
+                yield computing
+            return
         if not isinstance(model, DistributedDataParallel):
-            yield
+            yield None
             return
         backward, forward = model.require_backward_grad_sync, model.require_forward_param_sync
         model.require_backward_grad_sync = model.require_forward_param_sync = False
         try:
-            yield
+            yield None
         finally:
             model.require_backward_grad_sync, model.require_forward_param_sync = backward, forward

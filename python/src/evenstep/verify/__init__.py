@@ -13,12 +13,14 @@ your own loop. The command compares:
 - contents: a sample is the same on every rank (this detects a ``random_split`` without a seed);
 - ranks: all ranks have the same gradients and parameters after each step;
 - gradients: the optimizer gets the gradients of one process, for each parameter. The tolerance is relative to the
-  largest entry: float64 1e-12, float32 1e-5, float16 2e-2, bfloat16 1e-1; ``--tolerance`` changes it.
+  largest entry: at least 1e-12 in float64, 1e-5 in float32, 2e-2 in float16 and 1e-1 in bfloat16. In float64 and
+  float32 it is ten times the model's rounding error, if that is more. ``--tolerance`` replaces it.
 
 Each step of the one process starts with the parameters of the ranks. So every iteration is an independent check, and
 scripts without a seed can be compared too. Random parts of a step (dropout, augmentation) cannot be compared. The
-second run in one process uses other random numbers; if these alone change the gradient, the command reports it and
-gives no verdict. ``--plain`` switches dropout off and makes batch norm use its running statistics, to compare the rest.
+second run in one process uses other random numbers, and reads each batch in reverse order. If only rounding errors
+change, they give the tolerance. If the gradient changes by more, the command reports it and gives no verdict.
+``--plain`` switches dropout off and makes batch norm use its running statistics, to compare the rest.
 
 Exit status: 0 agrees, 1 differs, 2 no verdict. There is no verdict if the script failed (its output is shown), or if
 its gradient changes from run to run.

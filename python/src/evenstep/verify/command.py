@@ -43,6 +43,11 @@ def add_arguments(subparsers: "Subparsers") -> None:
         "--plain", action="store_true", help=("switch dropout off; batch norm uses its running statistics")
     )
     parser.add_argument(
+        "--micro-batch",
+        type=int,
+        help="maximum number of samples in a pass of the one process, if the global batch does not fit its memory",
+    )
+    parser.add_argument(
         "--timeout",
         type=float,
         default=TIMEOUT_S,
@@ -68,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
             tolerance=arguments.tolerance,
             device=arguments.device,
             plain=arguments.plain,
+            micro_batch=arguments.micro_batch,
             timeout_s=arguments.timeout,
         )
     except SettingError as error:

@@ -23,6 +23,7 @@ import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # missing in torch's type stubs.
 
 from evenstep.observer import Observer
+from evenstep.verify import device as devices
 from evenstep.verify.record import Recorder, reseed
 from evenstep.verify.target import Target
 from evenstep.verify.task import Task
@@ -57,26 +58,12 @@ def launch(tasks: Sequence[Task], target: Target, *, device: str, timeout_s: flo
     """
     tasks[0].folder.mkdir()
     with _store() as port:
-        ranks = [_begun(task, target, _environ(task, port, device)) for task in tasks]
+        ranks = [_begun(task, target, _environ(task, port, device), device) for task in tasks]
         try:
             _await(ranks, timeout_s)
         finally:
             for rank in ranks:
                 rank.end()
-
-
-def gpus() -> int:
-    """Returns the number of GPUs, counted in a separate process: a process that uses GPUs must not be forked."""
-    ours, theirs = _CONTEXT.Pipe()
-    counter = _CONTEXT.Process(target=lambda: theirs.send(torch.cuda.device_count()))
-    counter.start()
-    theirs.close()
-    try:
-        count: int = ours.recv()
-    except EOFError:
-        count = 0
-    counter.join()
-    return count
 
 
 class _Rank:
@@ -115,9 +102,9 @@ class _Rank:
         self.pipe.close()
 
 
-def _begun(task: Task, target: Target, environ: Mapping[str, str]) -> _Rank:
+def _begun(task: Task, target: Target, environ: Mapping[str, str], device: str) -> _Rank:
     ours, theirs = _CONTEXT.Pipe()
-    process = _CONTEXT.Process(target=_work, args=(theirs, task, target, environ))
+    process = _CONTEXT.Process(target=_work, args=(theirs, task, target, environ, device))
     process.start()
     theirs.close()
     return _Rank(task, process, ours)
@@ -167,7 +154,7 @@ def _wait_for_end(pipe: Connection) -> None:
     os._exit(0)
 
 
-def _work(pipe: Connection, task: Task, target: Target, environ: Mapping[str, str]) -> None:
+def _work(pipe: Connection, task: Task, target: Target, environ: Mapping[str, str], device: str) -> None:
     """Runs the script on one rank with a recorder."""
     os.setsid()
     with _log(task).open("wb") as log:
@@ -177,13 +164,12 @@ def _work(pipe: Connection, task: Task, target: Target, environ: Mapping[str, st
     for name in _OURS:
         os.environ.pop(name, None)
     os.environ.update(environ)
-    if "OMP_NUM_THREADS" not in os.environ:
-        # torchrun sets this with several processes; the results should not depend on it.
-        torch.set_num_threads(1)
+    # One thread unless the user sets another number, as torchrun does; the results should not depend on it. This also
+    # replaces the thread pool of the forking process. Otherwise several threads of autograd do so at once and abort.
+    torch.set_num_threads(torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else 1)
     # A forked process inherits random state: processes without a seed would seem to share one.
     reseed(None)
-    # TF32 is less precise than the comparison requires.
-    torch.backends.cudnn.allow_tf32 = False
+    devices.make_repeatable(device)
 
     def finished() -> None:
         _flush()
@@ -209,7 +195,7 @@ def _work(pipe: Connection, task: Task, target: Target, environ: Mapping[str, st
 
 def _environ(task: Task, port: int, device: str) -> dict[str, str]:
     world_size, rank = str(task.world_size), str(task.rank)
-    environ = {
+    return {
         "RANK": rank,
         "LOCAL_RANK": rank,
         "GROUP_RANK": "0",
@@ -224,8 +210,8 @@ def _environ(task: Task, port: int, device: str) -> dict[str, str]:
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "EVENSTEP_WORKER": f"{socket.gethostname()}/{rank}",
         "EVENSTEP_AGENT": "",
+        **devices.environ(device),
     }
-    return environ if device == "cuda" else {**environ, "CUDA_VISIBLE_DEVICES": ""}
 
 
 def tail(log: Path) -> str:

@@ -1,14 +1,25 @@
 """Finds the models that a script trains, including those that it did not pass to evenstep."""
 
 import gc
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+
+from evenstep import fsdp
+from evenstep.errors import UnsupportedError
+
+#: Wrappers whose ranks hold flat parts of all parameters, without the names and shapes of the model.
+_FLAT = {"FullyShardedDataParallel", "DeepSpeedEngine"}
+
+#: The attribute with a module's number.
+_NUMBER = "_evenstep_number"
 
 _Kind = TypeVar("_Kind")
 
@@ -17,8 +28,20 @@ class Models:
     """The trained modules of this process, with a name for each of their tensors."""
 
     def __init__(self) -> None:
-        """Searches for the models that exist now."""
+        """Searches for the models that exist now.
+
+        Raises:
+            UnsupportedError: the parameters of a model cannot be compared.
+        """
         self.roots = _roots()
+        if flat := {type(module).__name__ for _, module in self.modules()} & _FLAT:
+            raise UnsupportedError(
+                f"evenstep verify cannot compare the parameters of {flat.pop()}, which are flat parts of the model's: "
+                "verify the script with DistributedDataParallel or fully_shard"
+            )
+        for root in self.roots:
+            # The optimizer has the shards; a pass without gradients may leave whole parameters.
+            fsdp.reshard(root)
         named = [
             (name, tensor)
             for root in self.roots
@@ -52,7 +75,11 @@ class Models:
 
     def dropouts(self) -> list[str]:
         """Returns the names of modules that drop values at random."""
-        return [name for name, module in self.modules() if isinstance(module, _DropoutNd) and module.p > 0]
+        return [
+            name
+            for name, module in self.modules()
+            if _drop_rates(module) or (isinstance(module, _DropoutNd) and module.p > 0)
+        ]
 
     def batch_norms(self) -> list[str]:
         """Returns the names of modules that mix the samples of a batch."""
@@ -67,12 +94,22 @@ class Models:
         for _, module in self.modules():
             if isinstance(module, _DropoutNd | _BatchNorm):
                 module.register_forward_pre_hook(evaluates)
+            for rate in _drop_rates(module):
+                setattr(module, rate, 0.0)
 
     def watch(self, forward_begins: Callable[..., None]) -> None:
         """Calls ``forward_begins`` before each module's forward pass."""
         for _, module in self.modules():
             if not isinstance(module, torch.jit.ScriptModule):
                 module.register_forward_pre_hook(forward_begins)
+
+
+def _drop_rates(module: torch.nn.Module) -> list[str]:
+    """Returns a module's attributes with a rate for functional dropout.
+
+    Attention and recurrent layers have ``dropout``; other names are ``attention_dropout`` and ``drop_prob``.
+    """
+    return [name for name, value in vars(module).items() if "drop" in name and isinstance(value, float) and value > 0]
 
 
 def _roots() -> list[torch.nn.Module]:
@@ -91,8 +128,31 @@ def _roots() -> list[torch.nn.Module]:
     for module in modules:
         if id(module) not in inner and {id(parameter) for parameter in module.parameters()} & (trained - covered):
             roots[id(module)] = module
-    # The order of creation is unknown; the names are the same in all processes.
-    return sorted(roots.values(), key=lambda root: (type(root).__name__, [name for name, _ in root.named_parameters()]))
+    return sorted(roots.values(), key=_place)
+
+
+def number_modules() -> None:
+    """Numbers the modules that are created from now on, to tell models with the same names apart in all processes."""
+    numbers = itertools.count()
+
+    def number(module: torch.nn.Module, *_: Any) -> None:
+        vars(module).setdefault(_NUMBER, next(numbers))
+
+    register_module_parameter_registration_hook(number)
+
+
+def _place(root: torch.nn.Module) -> tuple[Any, ...]:
+    """Returns the place of a model among all, the same in all processes: by its names, then by its creation."""
+    names = [(name, tuple(parameter.shape)) for name, parameter in root.named_parameters()]
+    return (
+        type(root).__name__,
+        names,
+        min((vars(module).get(_NUMBER, 0) for module in _with_parameters(root)), default=0),
+    )
+
+
+def _with_parameters(root: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    return (module for module in root.modules() if next(module.parameters(recurse=False), None) is not None)
 
 
 def _alive(kind: type[_Kind]) -> list[_Kind]:

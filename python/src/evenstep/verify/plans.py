@@ -1,10 +1,13 @@
 """The default plans: nearly even, very uneven, and with a rank without samples."""
 
+from evenstep._native import apportion
 from evenstep.errors import SettingError
-from evenstep.plan import apportion
 
 #: Ratio of the shares of two successive ranks in a very uneven plan.
 _UNEVEN = 4
+
+#: Maximum exponent of this ratio. Proportions are 64-bit numbers.
+_EXPONENT_MAX = 20
 
 
 def default_plans(world_size: int) -> tuple[tuple[int, ...], ...]:
@@ -14,7 +17,7 @@ def default_plans(world_size: int) -> tuple[tuple[int, ...], ...]:
     """
     if world_size == 1:
         return ((1,),)
-    uneven = tuple(_UNEVEN ** (world_size - 1 - rank) for rank in range(world_size))
+    uneven = tuple(_UNEVEN ** min(world_size - 1 - rank, _EXPONENT_MAX) for rank in range(world_size))
     nearly_even = (5,) + (4,) * (world_size - 1)
     without_last = (*uneven[:-1], 0)
     return uneven, without_last, nearly_even, uneven[::-1], without_last[::-1], nearly_even[::-1]

@@ -17,11 +17,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from evenstep.errors import SettingError
 from evenstep.hook import Loss
 from evenstep.observer import Observer
-from evenstep.opening import Fixed, RunOptions
+from evenstep.options import Fixed, RunOptions
 from evenstep.order import Order
-from evenstep.run import Step
+from evenstep.step import Step
 from evenstep.verify.items import RecordingDataset, checksum, tensor_bytes
-from evenstep.verify.models import Models
+from evenstep.verify.micro import split_passes
+from evenstep.verify.models import Models, number_modules
 from evenstep.verify.plans import batches
 from evenstep.verify.task import INITIAL, Recorded, Task, Update, summary_file, update_file
 
@@ -58,6 +59,7 @@ class Recorder(Observer):
         #: The parameters before the next step, in one process.
         self._before: Tensors = {}
         register_optimizer_step_post_hook(self._on_step)
+        number_modules()
 
     def finish(self) -> None:
         """Writes the records and ends the process."""
@@ -111,9 +113,10 @@ class Recorder(Observer):
             self._is_reseeded = True
             reseed(_OTHER_SEED)
 
-    def drawn(self, step: Step, indices: list[int]) -> None:
-        """Records the samples."""
+    def drawn(self, step: Step, indices: list[int]) -> list[int]:
+        """Records the samples; the second run in one process adds them up in another order."""
         self._recorded.samples.setdefault(step.iteration, []).extend(indices)
+        return indices[::-1] if self._task.role == "again" else indices
 
     def read(self, step: Step) -> None:
         """Records a batch. The first one finds the initial models; the last one is not trained on."""
@@ -147,23 +150,34 @@ class Recorder(Observer):
             models.make_plain()
         else:
             seen.dropouts, seen.batch_norms = models.dropouts(), models.batch_norms()
-        models.watch(self._notes_autocast)
+        models.watch(self._notes_type)
         for root in models.roots:
             root.register_forward_pre_hook(self._notes_batch)
         if self._task.reference is None:
             seen.has_same_start = bool(models.tensors)
+            # Ranks gather sharded tensors together.
+            initial = {name: whole(tensor) for name, tensor in models.tensors.items()}
             if self._task.rank == 0:
-                torch.save({name: whole(tensor) for name, tensor in models.tensors.items()}, path)
+                torch.save(initial, path)
             return
         initial = torch.load(self._task.reference.folder / INITIAL, weights_only=True)
         seen.has_same_start = bool(initial) and initial.keys() == models.tensors.keys()
         _take_over(models.tensors, initial)
         self._before = initial
+        if self._task.micro_batch:
+            for root in models.roots:
+                split_passes(root, self._task.micro_batch, self._notes_split)
 
-    def _notes_autocast(self, *_: Any) -> None:
+    def _notes_type(self, module: torch.nn.Module, *_: Any) -> None:
+        """Records the type of autocast, and that of parameters, which FSDP casts for each pass."""
+        types = self._recorded.seen.types
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
-                self._recorded.seen.autocast = str(torch.get_autocast_dtype(device))
+                types.add(str(torch.get_autocast_dtype(device)))
+        types.update(str(parameter.dtype) for parameter in module.parameters(recurse=False))
+
+    def _notes_split(self) -> None:
+        self._recorded.seen.is_split = True
 
     def _notes_batch(self, root: torch.nn.Module, args: tuple[Any, ...]) -> None:
         """Records a model whose input tensors do not have the number of samples of the last batch read."""
@@ -250,7 +264,9 @@ def difference(own: torch.Tensor, other: torch.Tensor, floor: float = 0.0) -> fl
 def _take_over(tensors: Tensors, theirs: Tensors) -> None:
     for name, tensor in tensors.items():
         if name in theirs and theirs[name].shape == tensor.shape:
-            tensor.data.copy_(theirs[name])
+            data: Any = tensor.detach()
+            # The shard of one process is the whole tensor.
+            (data.to_local() if hasattr(data, "to_local") else data).copy_(theirs[name])
 
 
 def _checksum(tensors: Tensors) -> int:

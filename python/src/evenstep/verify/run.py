@@ -8,11 +8,12 @@ from typing import Any
 
 from evenstep.errors import SettingError
 from evenstep.verify import compare
-from evenstep.verify.launch import RunFailedError, gpus, launch
+from evenstep.verify.device import check_device
+from evenstep.verify.launch import RunFailedError, launch
 from evenstep.verify.plans import default_plans
 from evenstep.verify.target import Target
 from evenstep.verify.task import Recorded, Reference, Role, Task
-from evenstep.verify.verdict import Verdict, could_not_run, judge, missing_line
+from evenstep.verify.verdict import Verdict, could_not_run, judge, missing_line, mixing
 
 #: Default number of ranks.
 RANKS = 3
@@ -38,6 +39,7 @@ def verify(
     tolerance: float | None = None,
     device: str = "cpu",
     plain: bool = False,
+    micro_batch: int | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Verdict:
     """Runs a script for a few iterations with uneven plans and in one process, and compares the results.
@@ -55,21 +57,21 @@ def verify(
         tolerance: maximum gradient difference, relative to the largest entry; default by type.
         device: ``"cpu"`` hides all GPUs, ``"cuda"`` gives each rank one.
         plain: switch dropout off and use batch norm's running statistics.
+        micro_batch: maximum number of samples in a pass of the one process, if the global batch does not fit into its
+            memory; default the whole batch.
         timeout_s: time limit of each of the three runs, in seconds.
 
     Raises:
         SettingError: an argument breaks its rule.
     """
     ranks = _checked_ranks(ranks, plans)
-    if steps < 1:
-        raise SettingError(f"steps={steps}: must be at least 1")
-    if device not in ("cpu", "cuda"):
-        raise SettingError(f'device={device!r}: must be "cpu" or "cuda"')
+    _check_at_least_one("steps", steps)
+    _check_at_least_one("micro_batch", micro_batch)
     what = Target.of(target, arguments, is_module=is_module)
+    if problem := check_device(device, ranks):
+        return could_not_run("device", problem)
     for name in _PRELOADED:
         importlib.import_module(name)
-    if device == "cuda" and (count := gpus()) < ranks:
-        return could_not_run("device", f"{ranks} ranks need one GPU each, but there are {count}")
     chosen = tuple(tuple(plan) for plan in plans) or default_plans(ranks)
     with tempfile.TemporaryDirectory(prefix="evenstep-verify-") as name:
         folder = Path(name)
@@ -77,7 +79,7 @@ def verify(
         def tasks(role: Role, reference: Reference | None) -> list[Task]:
             world_size = 1 if reference else ranks
             return [
-                Task(role, folder / role, rank, world_size, steps, chosen, is_plain=plain, reference=reference)
+                Task(role, folder / role, rank, world_size, steps, chosen, plain, micro_batch, reference)
                 for rank in range(world_size)
             ]
 
@@ -91,21 +93,30 @@ def verify(
             seen = uneven[0].seen
             if missing := missing_line(seen, min(len(rank.updates) for rank in uneven)):
                 return missing
+            if micro_batch and seen.batch_norms:
+                return could_not_run("micro-batch", mixing(seen))
             reference = Reference(folder / "ranks", seen.global_batch)
             one, again = run("one", reference)[0], run("again", reference)[0]
         except RunFailedError as failure:
             return could_not_run(f"run of {what.name}", failure.why, failure.tail)
         count = min(len(uneven[0].updates), len(one.updates))
-        allowed = compare.tolerance(uneven[0])
+        repeated = compare.compare_gradients(folder / "again", folder / "one", one, min(count, len(again.updates)))
+        allowed = compare.tolerance(uneven[0], repeated)
         return judge(
             uneven,
             one,
             samples=compare.compare_samples(uneven, one, folder / "ranks", folder / "one"),
             unlike_ranks=compare.unlike_between_ranks(uneven),
             gradients=compare.compare_gradients(folder / "ranks", folder / "one", uneven[0], count),
-            repeated=compare.compare_gradients(folder / "again", folder / "one", one, min(count, len(again.updates))),
+            repeated=repeated,
+            micro_batch=micro_batch,
             allowed=allowed if tolerance is None else (allowed[0], tolerance),
         )
+
+
+def _check_at_least_one(name: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise SettingError(f"{name}={value}: must be at least 1")
 
 
 def _checked_ranks(ranks: int | None, plans: Sequence[Sequence[int]]) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-#: The uneven ranks; one process; one process again, with other random numbers.
+#: The uneven ranks; one process; one process again, with other random numbers and each batch in reverse order.
 Role = Literal["ranks", "one", "again"]
 
 #: File of the initial parameters and buffers, the same for all roles.
@@ -26,6 +26,8 @@ class Task:
     plans: tuple[tuple[int, ...], ...]
     #: Whether dropout is off and batch norm uses its running statistics.
     is_plain: bool
+    #: Maximum number of samples in a pass of the one process; None for the whole batch.
+    micro_batch: int | None = None
     #: The records of the uneven ranks; None for the ranks themselves.
     reference: "Reference | None" = None
 
@@ -68,12 +70,14 @@ class Observations:
     #: Names of modules in training mode that draw random numbers, or that mix the samples of a batch.
     dropouts: list[str] = field(default_factory=list)
     batch_norms: list[str] = field(default_factory=list)
-    #: The computing type of autocast.
-    autocast: str | None = None
+    #: The computing types of the models: of autocast, and of the parameters in forward passes.
+    types: set[str] = field(default_factory=set)
     #: An iteration, the number of samples read, and the different number that the model got.
     mismatched_batch: tuple[int, int, int] | None = None
     #: Checksums of samples that were read twice.
     probes: list[tuple[int, int]] = field(default_factory=list)
+    #: Whether a model computed a batch in micro-batches.
+    is_split: bool = False
     #: Whether the initial parameters were recorded or restored.
     has_same_start: bool = False
 

@@ -104,6 +104,7 @@ def judge(
     unlike_ranks: Sequence[int],
     gradients: Sequence[Difference],
     repeated: Sequence[Difference],
+    micro_batch: int | None,
     allowed: tuple[str, float],
 ) -> Verdict:
     """Returns the verdict on a script that ran.
@@ -114,7 +115,9 @@ def judge(
         samples: the comparison of the samples.
         unlike_ranks: iterations after which ranks differed.
         gradients: differences between the ranks and the one process, the largest first.
-        repeated: differences between the two runs in one process, which have other random numbers; the largest first.
+        repeated: differences between the two runs in one process, which have other random numbers and other orders of
+            the samples in a batch; the largest first.
+        micro_batch: maximum number of samples in a pass of the one process.
         allowed: the computing type, and the maximum gradient difference for it.
     """
     seen, tolerance = ranks[0].seen, allowed[1]
@@ -125,7 +128,7 @@ def judge(
         _samples(samples),
         _contents(samples, is_random=is_random),
         _ranks(unlike_ranks),
-        _gradients(gradients, allowed, _reason(seen, gradients[0], samples) if differs else ""),
+        _gradients(gradients, allowed, _reason(seen, gradients[0], samples, _empty(ranks, differs)) if differs else ""),
     ]
     if is_random:
         checks.append(_repeatable(seen, repeated, samples))
@@ -136,6 +139,9 @@ def judge(
     if not one.seen.has_same_start:
         found = "the models of the ranks and of the one process have different parameters"
         checks.append(Check("beginning", "warning", found, "does the script create another model in one process?"))
+    if micro_batch and not one.seen.is_split:
+        found = f"no pass of the one process had more than {micro_batch} samples, or not through the trained model"
+        checks.append(Check("micro-batch", "warning", found, "call the model, not its parts"))
     result: Result = "agree"
     if any(check.status == "failed" for check in checks):
         result = "differ"
@@ -143,6 +149,11 @@ def judge(
         result = "unknown"
     worst = tuple(gradients[:_SHOWN])
     return Verdict(result, tuple(checks), worst, gradients[0].relative if gradients else None, tolerance)
+
+
+def mixing(seen: Observations) -> str:
+    """Returns why the batches of a model with batch norm cannot be split."""
+    return f"batch norm ({_some(seen.batch_norms)}) mixes the samples of a batch, so it cannot be split; {PLAIN}"
 
 
 def _plans(ranks: Sequence[Recorded]) -> Check:
@@ -202,8 +213,14 @@ def _gradients(gradients: Sequence[Difference], allowed: tuple[str, float], reas
     return Check("gradients", "ok", f"differ from one process's by {shown} {rule}")
 
 
-def _reason(seen: Observations, worst: Difference, samples: Samples) -> str:
-    """Returns the most likely reason."""
+def _empty(ranks: Sequence[Recorded], differs: Sequence[Difference]) -> bool:
+    """Returns whether only iterations differ in which a rank has no samples, of several kinds of iterations."""
+    empty = {iteration for rank in ranks for iteration, batch in rank.batches.items() if not batch}
+    return {found.iteration for found in differs} <= empty and not set(ranks[0].iterations()) <= empty
+
+
+def _reason(seen: Observations, worst: Difference, samples: Samples, is_empty: bool) -> str:
+    """Returns the most likely reason; ``is_empty`` if only iterations differ in which a rank has no samples."""
     times = "" if worst.factor is None else f" ({worst.name} is {worst.factor:.3g} times the gradient of one process)"
     batch_norm = (
         f"batch norm ({_some(seen.batch_norms)}) uses the statistics of each rank's own batch, in any "
@@ -216,12 +233,19 @@ def _reason(seen: Observations, worst: Difference, samples: Samples) -> str:
     )
     reasons = (
         (not seen.is_weighted, WITHOUT_WRAP),
-        (seen.loss is not None and seen.has_scale, "job.wrap and job.scale both weight gradients: use one of them"),
         (bool(samples.unlike), "samples differ, see contents"),
+        (
+            is_empty,
+            "a rank without samples computes a batch that must not count, such as in the number of tokens of all ranks",
+        ),
         (seen.mismatched_batch is not None, strange),
         (bool(seen.batch_norms), batch_norm),
         (bool(seen.dropouts), f"dropout ({_some(seen.dropouts)}) drops different values; {PLAIN}"),
         (seen.has_inner, "the inner hook of job.wrap may lose precision: set the allowed difference with --tolerance"),
+        (
+            seen.loss == "tokens",
+            f'wrap(loss="tokens") is for sums over tokens, whose number job.count gets{times}',
+        ),
         (
             seen.loss == "sum",
             f'wrap(loss="sum") is for sums over samples: remove it if the loss is a mean{times}',
@@ -235,15 +259,18 @@ def _reason(seen: Observations, worst: Difference, samples: Samples) -> str:
         ),
     )
     mean = (
-        'the loss must be the mean over the samples of the batch: for sums use wrap(loss="sum"); means over '
-        f"tokens, or over anything but samples, have other weights{times}"
+        'the loss must be the mean over the samples of the batch: for sums use wrap(loss="sum"), for '
+        f'means over tokens, or over anything but samples, wrap(loss="tokens"){times}'
     )
     return next((reason for is_so, reason in reasons if is_so), mean)
 
 
 def _repeatable(seen: Observations, repeated: Sequence[Difference], samples: Samples) -> Check:
     worst = repeated[0]
-    found = f"in one process, other random numbers change the gradient: {worst.relative:.1e} in {worst.name}"
+    found = (
+        "in one process, other random numbers or another order of the samples change the gradient: "
+        f"{worst.relative:.1e} in {worst.name}"
+    )
     if seen.dropouts:
         return Check("repeatable", "warning", found, f"dropout ({_some(seen.dropouts)}); {PLAIN}")
     if samples.unlike:
@@ -252,7 +279,7 @@ def _repeatable(seen: Observations, repeated: Sequence[Difference], samples: Sam
         )
     advice = (
         "the script is not repeatable, with or without evenstep: switch off its use of random numbers for the "
-        "verification"
+        "verification, and use a loss that does not depend on the order of the samples"
     )
     return Check("repeatable", "warning", found, advice)
 

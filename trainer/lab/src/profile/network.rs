@@ -24,6 +24,10 @@ use crate::burst::{Layout, cross, sum};
 
 const VALUE_BYTES: u64 = 4;
 
+/// Least time per byte: a petabyte per second, beyond any network. If the measured times do not depend on the bytes, the
+/// bandwidth is this, because plans need a finite one.
+const US_PER_BYTE_MIN: f64 = 1e-9;
+
 /// A measured time. By the formula, it is the sum of `messages` latencies and the transfer time of `bytes`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sample {
@@ -75,12 +79,12 @@ pub fn measure(bench: &Bench<'_>, layers: &[BurstLayer], batches: &[u64]) -> Res
         if ring.error <= tree.error { (BurstAllReduce::Ring, ring) } else { (BurstAllReduce::Tree, tree) };
     bench.say(&format!(
         "network: {:.2} GB/s, {:.0} us ({all_reduce:?}); relative error of the fitted formulas {:.0} % (root mean square)",
-        1e-3 / fitted.us_per_byte,
+        1e-9 * fitted.bandwidth_bytes_per_s(),
         fitted.latency_us,
         fitted.error * 100.0
     ));
     Ok(BurstNetwork {
-        bandwidth_bytes_per_s: Some(1e6 / fitted.us_per_byte),
+        bandwidth_bytes_per_s: Some(fitted.bandwidth_bytes_per_s()),
         latency_us: Some(fitted.latency_us),
         all_reduce: Some(all_reduce),
     })
@@ -128,6 +132,12 @@ struct Fitted {
     error: f64,
 }
 
+impl Fitted {
+    fn bandwidth_bytes_per_s(&self) -> f64 {
+        1e6 / self.us_per_byte
+    }
+}
+
 /// Fits the times per byte and per message, both non-negative, by least squares of the relative errors.
 ///
 /// Solves the normal equations of `bytes x + messages y = took`, each row divided by `took`.
@@ -149,8 +159,7 @@ fn fit(samples: &[Sample]) -> Fitted {
     let legal = candidates.into_iter().filter(|[x, y]| *x >= 0.0 && *y >= 0.0);
     let best = legal.min_by(|p, q| error(p[0], p[1]).total_cmp(&error(q[0], q[1])));
     let [x, y] = best.unwrap_or_default();
-    // A plan divides by the bandwidth, so it must be finite.
-    Fitted { us_per_byte: x.max(f64::MIN_POSITIVE), latency_us: y, error: error(x, y) }
+    Fitted { us_per_byte: x.max(US_PER_BYTE_MIN), latency_us: y, error: error(x, y) }
 }
 
 #[cfg(test)]
@@ -177,12 +186,13 @@ mod tests {
     }
 
     #[test]
-    fn no_statistic_is_negative() {
+    fn no_statistic_is_negative_or_infinite() {
         // First, times that fall with more bytes; then times so steep that a fitted line has a
         // negative latency.
         let took = |bytes, took_us| Sample { bytes, messages: 2.0, took_us };
         let found = fit(&[took(1e3, 50.0), took(1e6, 40.0)]);
         assert!(found.us_per_byte > 0.0 && found.latency_us > 0.0, "{found:?}");
+        assert!(found.bandwidth_bytes_per_s().is_finite(), "{found:?}");
         let steep = fit(&[took(1e3, 1.0), took(1e6, 2e3)]);
         assert!(steep.latency_us >= 0.0 && steep.us_per_byte > 0.0, "{steep:?}");
     }

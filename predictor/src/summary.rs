@@ -1,0 +1,269 @@
+//! The summary of a job, from its history: gain, waiting, slow workers.
+//!
+//! The time with even shares is an estimate. It is the predicted time with even shares, corrected by the error of the
+//! forecast in that iteration: predicted over measured speed of the slowest worker, which determines this time. The
+//! shares of the prediction are not used, because an allocation that arrives late is used in later iterations. Waits for
+//! data are unchanged. Reports do not contain the time of the communication and the optimizer, so the gain does not
+//! either.
+
+use evenstep_protocol::{
+    GainView, HistoryView, SlowWorker, StragglerReason, SummaryView, WorkerHistory, WorkerId, WorkerView,
+};
+
+/// Minimum number of iterations for an estimate of the gain.
+const ITERATIONS_MIN: usize = 32;
+/// Number of blocks of the jackknife. Successive iterations are alike, so blocks, not iterations, are left out.
+const BLOCKS: usize = 16;
+/// The 0.95 quantile of Student's t distribution with 15 degrees of freedom.
+const T_QUANTILE: f64 = 1.753;
+/// Speed over the median of the others, below which a worker is slow.
+const SLOW: f64 = 0.9;
+/// Minimum share of slow iterations of a slow worker.
+const SLOW_SHARE_MIN: f64 = 0.05;
+/// Share of slow iterations from which on a worker is slow throughout.
+const THROUGHOUT: f64 = 0.9;
+/// Maximum number of slow workers.
+const SLOW_WORKERS_MAX: usize = 8;
+/// Gain below which even shares would have done as well.
+const PAYS: f64 = 1.02;
+
+/// Returns the summary of a job with `iterations` iterations, from an evenly sampled history and the states of its
+/// workers.
+pub fn summarize(history: &HistoryView, workers: &[WorkerView], iterations: u64) -> SummaryView {
+    let gain = gain(history);
+    let waiting_share = waiting_share(history);
+    let slow = slow_workers(history, workers);
+    let lines = vec![gain_line(gain, iterations), waiting_line(waiting_share), slow_line(&slow)];
+    SummaryView { job_id: history.job_id.clone(), iterations, gain, waiting_share, slow, lines }
+}
+
+/// Measured and estimated even time of an iteration, in seconds.
+type Times = (f64, f64);
+
+fn gain(history: &HistoryView) -> Option<GainView> {
+    let times: Vec<Times> = (0..history.iterations.len()).filter_map(|at| times(history, at)).collect();
+    if times.len() < ITERATIONS_MIN {
+        return None;
+    }
+    let ratio = |(took, even): Times| even / took;
+    let all = sum(&times);
+    let size = times.len().div_ceil(BLOCKS);
+    let without = |block: &[Times]| {
+        let block = sum(block);
+        ratio((all.0 - block.0, all.1 - block.1))
+    };
+    let left_out: Vec<f64> = times.chunks(size).map(without).collect();
+    let blocks = left_out.len() as f64;
+    let mean = left_out.iter().sum::<f64>() / blocks;
+    let squares: f64 = left_out.iter().map(|value| (value - mean).powi(2)).sum();
+    let half_width = T_QUANTILE * (squares * (blocks - 1.0) / blocks).sqrt();
+    let ratio = ratio(all);
+    let iterations = times.len() as u64;
+    Some(GainView { ratio, lower: ratio - half_width, upper: ratio + half_width, iterations })
+}
+
+fn sum(times: &[Times]) -> Times {
+    times.iter().fold((0.0, 0.0), |sum, times| (sum.0 + times.0, sum.1 + times.1))
+}
+
+fn times(history: &HistoryView, at: usize) -> Option<Times> {
+    let (took, even) = (history.step_time_s[at]?, history.even_step_time_s[at]?);
+    let computed = history.workers.iter().filter_map(|worker| worker.compute_time_s[at]).fold(0.0, f64::max);
+    let speeds = history
+        .workers
+        .iter()
+        .filter_map(|worker| Some((worker.actual_samples_per_s[at]?, worker.predicted_samples_per_s[at]?)));
+    let (actual, predicted) = speeds.min_by(|one, other| one.0.total_cmp(&other.0))?;
+    let is_known = took > 0.0 && computed > 0.0 && actual > 0.0;
+    is_known.then(|| (took, took - computed + even * predicted / actual))
+}
+
+fn waiting_share(history: &HistoryView) -> Option<f64> {
+    let mut shares = Vec::new();
+    for (at, took) in history.step_time_s.iter().enumerate() {
+        let waits: Vec<f64> = history.workers.iter().filter_map(|worker| worker.barrier_wait_s[at]).collect();
+        if let Some(took) = took.filter(|took| *took > 0.0 && !waits.is_empty()) {
+            shares.push(waits.iter().sum::<f64>() / (took * waits.len() as f64));
+        }
+    }
+    (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64)
+}
+
+fn slow_workers(history: &HistoryView, workers: &[WorkerView]) -> Vec<SlowWorker> {
+    let speeds = |at: usize| -> Vec<Option<f64>> {
+        history.workers.iter().map(|worker| worker.actual_samples_per_s[at]).collect()
+    };
+    let mut ratios: Vec<Vec<f64>> = vec![Vec::new(); history.workers.len()];
+    for at in 0..history.iterations.len() {
+        let speeds = speeds(at);
+        let mut known: Vec<f64> = speeds.iter().copied().flatten().collect();
+        known.sort_by(f64::total_cmp);
+        for (ratios, own) in ratios.iter_mut().zip(&speeds) {
+            if let Some((own, others)) = own.zip(own.and_then(|own| median_without(&known, own))) {
+                ratios.push(own / others);
+            }
+        }
+    }
+    let described = |(worker, ratios): (&WorkerHistory, Vec<f64>)| {
+        let mut slow: Vec<f64> = ratios.iter().copied().filter(|ratio| *ratio < SLOW).collect();
+        slow.sort_by(f64::total_cmp);
+        let iterations_share = slow.len() as f64 / ratios.len().max(1) as f64;
+        let speed_ratio = *slow.get(slow.len() / 2)?;
+        let reason = reason(&worker.worker, workers, iterations_share);
+        let found = SlowWorker { worker: worker.worker.clone(), speed_ratio, iterations_share, reason };
+        (iterations_share >= SLOW_SHARE_MIN).then_some(found)
+    };
+    let mut slow: Vec<SlowWorker> = history.workers.iter().zip(ratios).filter_map(described).collect();
+    slow.sort_by(|one, other| one.speed_ratio.total_cmp(&other.speed_ratio));
+    slow.truncate(SLOW_WORKERS_MAX);
+    slow
+}
+
+/// Returns the median of sorted values without one of them; `None` if there is no other.
+fn median_without(sorted: &[f64], own: f64) -> Option<f64> {
+    let others = sorted.len().checked_sub(1).filter(|others| *others > 0)?;
+    let position = sorted.partition_point(|value| *value < own);
+    let other = |at: usize| sorted[if at < position { at } else { at + 1 }];
+    Some((other((others - 1) / 2) + other(others / 2)) / 2.0)
+}
+
+fn reason(worker: &WorkerId, workers: &[WorkerView], iterations_share: f64) -> String {
+    let straggler =
+        workers.iter().find(|known| known.worker == *worker).and_then(|known| known.straggler.as_ref());
+    match straggler {
+        Some(straggler) if straggler.reason != StragglerReason::Unknown => straggler.detail.clone(),
+        _ if iterations_share >= THROUGHOUT => "all the time: a slower device, or a constant load".to_owned(),
+        _ => "at times: a changing load".to_owned(),
+    }
+}
+
+fn gain_line(gain: Option<GainView>, iterations: u64) -> String {
+    let Some(GainView { ratio, lower, upper, .. }) = gain else {
+        return format!("{iterations} iterations, too few to estimate the gain over even shares");
+    };
+    let interval = format!("90 % interval {lower:.2} to {upper:.2}");
+    if lower > 1.0 && ratio >= PAYS {
+        return format!(
+            "{iterations} iterations, {ratio:.2} times as fast as with even shares ({interval}; communication not counted)"
+        );
+    }
+    format!(
+        "{iterations} iterations, not faster than with even shares ({ratio:.2} times; {interval}); EVENSTEP_SERVER=off trains without a predictor"
+    )
+}
+
+fn waiting_line(waiting_share: Option<f64>) -> String {
+    match waiting_share {
+        Some(share) => format!("workers waited {:.1} % of their time for the slowest one", 100.0 * share),
+        None => "no worker has reported how long it waited".to_owned(),
+    }
+}
+
+fn slow_line(slow: &[SlowWorker]) -> String {
+    let Some(SlowWorker { worker, speed_ratio, iterations_share, reason }) = slow.first() else {
+        return format!("no worker was slower than {SLOW} times the median of the others");
+    };
+    let more = match slow.len() {
+        1 => String::new(),
+        _ => format!("; {} more", slow.len() - 1),
+    };
+    format!(
+        "slowest: {worker}, {speed_ratio:.2} times the median speed of the others in {:.0} % of the iterations ({reason}){more}",
+        100.0 * iterations_share
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use evenstep_protocol::JobId;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A history of workers with constant speeds and given batches, whose forecasts are wrong by `bias`.
+    fn history(speeds: &[f64], batches: &[u64], length: usize, bias: f64) -> HistoryView {
+        let time = |batch: f64, speed: f64| batch / speed;
+        let step =
+            speeds.iter().zip(batches).map(|(speed, batch)| time(*batch as f64, *speed)).fold(0.0, f64::max);
+        let mean = batches.iter().sum::<u64>() as f64 / batches.len() as f64;
+        let even = speeds.iter().map(|speed| time(mean, *speed)).fold(0.0, f64::max);
+        let worker = |(at, (speed, batch)): (usize, (&f64, &u64))| WorkerHistory {
+            worker: WorkerId::new(format!("node/{at}")).unwrap(),
+            local_batch: vec![Some(*batch); length],
+            predicted_samples_per_s: vec![Some(*speed / bias); length],
+            lower_samples_per_s: vec![None; length],
+            upper_samples_per_s: vec![None; length],
+            actual_samples_per_s: vec![Some(*speed); length],
+            compute_time_s: vec![Some(time(*batch as f64, *speed)); length],
+            barrier_wait_s: vec![Some(step - time(*batch as f64, *speed)); length],
+        };
+        HistoryView {
+            job_id: JobId::new("job").unwrap(),
+            every: 1,
+            iterations: (0..length as u64).collect(),
+            at_unix_ms: vec![0; length],
+            step_time_s: vec![Some(step); length],
+            predicted_step_time_s: vec![Some(step * bias); length],
+            even_step_time_s: vec![Some(even * bias); length],
+            lr_multiplier: vec![Some(1.0); length],
+            workers: speeds.iter().zip(batches).enumerate().map(worker).collect(),
+        }
+    }
+
+    #[test]
+    fn two_workers_with_speeds_in_proportion_to_their_batches_gain_one_half() {
+        let summary = summarize(&history(&[100.0, 200.0], &[20, 40], 64, 1.3), &[], 64);
+        let gain = summary.gain.unwrap();
+        assert!((gain.ratio - 1.5).abs() < 1e-9, "{gain:?}");
+        assert!(gain.upper - gain.lower < 1e-9, "{gain:?}");
+        assert_eq!(summary.waiting_share, Some(0.0));
+        let slow: Vec<(&str, f64)> =
+            summary.slow.iter().map(|slow| (slow.worker.as_str(), slow.speed_ratio)).collect();
+        assert_eq!(slow, [("node/0", 0.5)]);
+        assert_eq!(
+            summary.lines[0],
+            "64 iterations, 1.50 times as fast as with even shares (90 % interval 1.50 to 1.50; communication not counted)"
+        );
+        assert_eq!(summary.lines[1], "workers waited 0.0 % of their time for the slowest one");
+        assert!(summary.lines[2].starts_with("slowest: node/0, 0.50 times"), "{}", summary.lines[2]);
+    }
+
+    #[test]
+    fn equal_workers_gain_nothing_and_the_summary_says_so() {
+        let summary = summarize(&history(&[100.0; 4], &[8; 4], 64, 1.0), &[], 64);
+        assert_eq!(summary.gain.unwrap().ratio, 1.0);
+        assert!(summary.lines[0].contains("not faster than with even shares"), "{}", summary.lines[0]);
+        assert!(summary.slow.is_empty());
+    }
+
+    #[test]
+    fn few_iterations_give_no_estimate() {
+        assert_eq!(summarize(&history(&[1.0, 2.0], &[1, 2], 31, 1.0), &[], 31).gain, None);
+        assert_eq!(summarize(&history(&[1.0, 2.0], &[1, 2], 0, 1.0), &[], 0).waiting_share, None);
+    }
+
+    proptest! {
+        #[test]
+        fn the_median_of_the_others_is_that_of_the_list_without_the_value(
+            mut values in prop::collection::vec(1u32..50, 2..12), at in 0usize..12
+        ) {
+            let at = at % values.len();
+            let own = f64::from(values[at]);
+            let mut sorted: Vec<f64> = values.iter().copied().map(f64::from).collect();
+            sorted.sort_by(f64::total_cmp);
+            values.remove(at);
+            values.sort_unstable();
+            let n = values.len();
+            let expected = f64::from(values[(n - 1) / 2] + values[n / 2]) / 2.0;
+            prop_assert_eq!(median_without(&sorted, own), Some(expected));
+        }
+
+        /// Time lost by uneven shares of equal workers is a gain below 1 by the same factor.
+        #[test]
+        fn the_gain_is_the_ratio_of_the_step_times(slow in 1u64..30, fast in 1u64..30, speed in 1.0f64..100.0) {
+            let gain = summarize(&history(&[speed, speed], &[slow, fast], 40, 1.0), &[], 40).gain.unwrap();
+            let expected = (slow + fast) as f64 / 2.0 / slow.max(fast) as f64;
+            prop_assert!((gain.ratio - expected).abs() < 1e-9);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The summary of a job.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{JobId, WorkerId};
+
+/// `GET /v1/jobs/{id}/summary`: what the job gained, who was slow, and why.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SummaryView {
+    /// The job.
+    pub job_id: JobId,
+    /// Number of iterations up to now.
+    pub iterations: u64,
+    /// Estimated time with even shares over the measured time, without communication and optimizer. Absent with fewer than 32 iterations that have
+    /// forecasts and reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<GainView>,
+    /// Share of the workers' time spent waiting for the slowest worker, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_share: Option<f64>,
+    /// Workers that computed fewer than 0.9 times as many samples per second as the median of the others in at
+    /// least 5 % of the iterations, slowest first; at most 8.
+    pub slow: Vec<SlowWorker>,
+    /// All of this in three sentences: gain, waiting, slow workers.
+    pub lines: Vec<String>,
+}
+
+/// An estimated gain with its 90 % interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct GainView {
+    /// The estimate. 1 means no gain.
+    pub ratio: f64,
+    /// Lower end of the interval.
+    pub lower: f64,
+    /// Upper end of the interval.
+    pub upper: f64,
+    /// Number of iterations that it is estimated from.
+    pub iterations: u64,
+}
+
+/// A worker that was slower than the others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SlowWorker {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Its speed over the median speed of the others: the median over the iterations in which it was slow.
+    pub speed_ratio: f64,
+    /// Share of the iterations in which it was slow, 0 to 1.
+    pub iterations_share: f64,
+    /// The likely reason, in words.
+    pub reason: String,
+}

@@ -1,0 +1,48 @@
+//! The native module `evenstep._native`: what the Python package and Rust programs decide by the same rules.
+//!
+//! - `plan`: plans, learning rates and their encodings (`evenstep-plan`)
+//! - `claim`: claims on a shared tail (`evenstep-core`)
+//! - `predictor`, `reports`: rank 0's connection to the predictor (`evenstep-client`)
+//! - `http`: single requests to a predictor or an agent
+//! - `errors`: exceptions of the package
+//!
+//! Threads of this module do not hold the interpreter's lock while they talk or parse.
+
+mod claim;
+mod errors;
+mod http;
+mod plan;
+mod predictor;
+mod reports;
+
+use pyo3::prelude::*;
+
+/// Rules and client of evenstep, shared with its Rust programs.
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use super::claim::{Counter, LeaveRule, Peer, chunks};
+    #[pymodule_export]
+    use super::http::{
+        Http, HttpResponse, check_job_id, check_job_options, check_worker_id, parse_servers, report_oom,
+    };
+    #[pymodule_export]
+    use super::plan::{Plan, PoolMembership, Rate, Share, Tail, apportion};
+    #[pymodule_export]
+    use super::predictor::Predictor;
+    use super::{Bound, PyModule, PyModuleMethods, PyResult, pyfunction};
+
+    /// Returns the version of the module, which equals the package's.
+    #[pyfunction]
+    fn version() -> &'static str {
+        env!("CARGO_PKG_VERSION")
+    }
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("CLAIM", ::evenstep_core::hedge::CLAIM)?;
+        module.add("LEAVE", ::evenstep_core::hedge::LEAVE)?;
+        module.add("CHUNKS_PER_RANK_MAX", ::evenstep_core::hedge::CHUNKS_PER_WORKER_MAX)?;
+        module.add("DRIVER_NAMES", super::reports::DRIVERS)
+    }
+}

@@ -1,0 +1,54 @@
+"""Comparison of the values that must be the same on all ranks, and the descriptions of workers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from evenstep.errors import DivergedError
+from evenstep.group import awaiting
+
+#: The facts of a worker that joins the job.
+_JOINED = ("worker", "device", "max_local_batch", "memory_bytes", "claims")
+
+
+def gather_facts(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[Mapping[str, Any]], int]:
+    """Returns the workers of all ranks and the highest restart count.
+
+    Raises:
+        DivergedError: ranks differ in a value that must be the same, or two have the same worker name.
+        EvenstepError: another rank ended or hangs.
+    """
+    with awaiting("ended or hung while ranks compared their settings"):
+        all_facts = gathered(group, own)
+    check_alike([facts["alike"] for facts in all_facts])
+    names = [facts["worker"] for facts in all_facts]
+    for rank, name in enumerate(names):
+        if name in names[:rank]:
+            raise DivergedError(
+                f"ranks {names.index(name)} and {rank} have the same worker name {name!r}: set a different "
+                "EVENSTEP_WORKER for each"
+            )
+    workers: list[Mapping[str, Any]] = [{name: facts[name] for name in _JOINED} for facts in all_facts]
+    return workers, max(int(facts["restarts"]) for facts in all_facts)
+
+
+def gathered(group: dist.ProcessGroup, own: Any) -> list[Any]:
+    """Returns the objects of all ranks."""
+    everyone: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, own, group=group)
+    return everyone
+
+
+def check_alike(everyone: Sequence[Mapping[str, Any]]) -> None:
+    """Checks that all ranks have the same values.
+
+    Raises:
+        DivergedError: they differ.
+    """
+    for name, value in everyone[0].items():
+        for rank, other in enumerate(everyone):
+            if other[name] != value:
+                raise DivergedError(
+                    f"{name}: rank 0 has {value} but rank {rank} has {other[name]}; must be the same on all ranks"
+                )

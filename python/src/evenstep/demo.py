@@ -1,0 +1,182 @@
+"""`evenstep demo`: unequal workers train with even shares, with a plan by hand, and with the predictor's plans.
+
+Each worker has a GPU. Without enough GPUs, or with ``--pace``, workers are processes on CPUs with imposed speeds.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils import data
+
+import evenstep
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  # It has no public name.
+
+#: Time per sample of a worker with pace 1, in seconds.
+IMPOSED_S = 0.001
+
+#: Speeds of the workers if none are given and there are fewer than two GPUs.
+PACES = (1.0, 2.0, 2.0, 4.0)
+
+#: Steps of the measurement of a worker that trains alone.
+STEPS_ALONE = 5
+
+
+def add_arguments(subparsers: "Subparsers") -> None:
+    """Adds the `demo` command to a command line."""
+    parser = subparsers.add_parser("demo", help="train on unequal workers of this machine and show the gain")
+    parser.description = __doc__
+    _add_options(parser)
+    parser.set_defaults(run=_launch)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pace", type=float, nargs="+", help="impose these relative speeds, one for each worker")
+    parser.add_argument("--global-batch", type=int, default=256, help="samples per step; default %(default)s")
+    parser.add_argument("--steps", type=int, default=160, help="steps of each of the three runs; default %(default)s")
+    parser.add_argument("--width", type=int, help="width of the network; default 64, and 4096 on GPUs")
+
+
+def _launch(arguments: argparse.Namespace) -> int:
+    """Starts torchrun with this module, and returns its exit status."""
+    gpus = torch.cuda.device_count()
+    paces = arguments.pace or (None if gpus > 1 else list(PACES))
+    workers = len(paces) if paces else gpus
+    flags = ["--global-batch", str(arguments.global_batch), "--steps", str(arguments.steps)]
+    if arguments.width:
+        flags += ["--width", str(arguments.width)]
+    if paces:
+        flags += ["--pace", *map(str, paces)]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+    environ = {"OMP_NUM_THREADS": "1", **os.environ}
+    # An id belongs to one run, and people start the demo several times.
+    environ.pop("EVENSTEP_JOB", None)
+    return subprocess.run([*torchrun, "-m", __name__, *flags], env=environ, check=False).returncode  # noqa: S603  # This package.
+
+
+class Net(torch.nn.Module):
+    """A perceptron with an imposed time per sample."""
+
+    def __init__(self, width: int, s_per_sample: float) -> None:
+        """Creates a network that takes at least this time for each sample."""
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU(),
+            torch.nn.Linear(width, 1),
+        )  # fmt: skip
+        self.s_per_sample = s_per_sample
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """Returns the prediction for each sample."""
+        time.sleep(self.s_per_sample * len(x))
+        return self.layers(x)
+
+
+def _step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+
+
+def _finished(device: torch.device) -> float:
+    """Returns the time after the device has finished all its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _speed_alone(net: Net, batch: int, device: torch.device) -> float:
+    """Returns the samples per second of this worker without waiting for others."""
+    x, y = torch.randn(batch, 64, device=device), torch.randn(batch, 1, device=device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    _step(net, optimizer, x, y)
+    begun = _finished(device)
+    for _ in range(STEPS_ALONE):
+        _step(net, optimizer, x, y)
+    return STEPS_ALONE * batch / (_finished(device) - begun)
+
+
+def _train(job: evenstep.Job, net: Net, loading: dict[str, Any], steps: int, device: torch.device) -> float:
+    """Returns the samples per second of all workers, over the second half of the steps."""
+
+    def batches() -> Iterator[Any]:
+        loader = job.loader(**loading)
+        while True:
+            yield from loader
+
+    model = job.wrap(DistributedDataParallel(net))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    begun = 0.0
+    for at, (x, y) in zip(range(steps), batches(), strict=False):
+        if at == steps // 2:
+            begun = _finished(device)
+        _step(model, optimizer, x.to(device), y.to(device))
+    samples: int = (steps - steps // 2) * loading["global_batch"]
+    throughput = samples / (_finished(device) - begun)
+    job.close()
+    return throughput
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Trains as one rank of torchrun."""
+    parser = argparse.ArgumentParser()
+    _add_options(parser)
+    options = parser.parse_args(arguments)
+
+    is_real = options.pace is None
+    dist.init_process_group("nccl" if is_real else "gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if is_real else torch.device("cpu")
+    if is_real:
+        torch.cuda.set_device(device)
+    elif len(options.pace) != ranks:
+        parser.error(f"--pace {options.pace}: must be one for each of the {ranks} ranks")
+
+    torch.manual_seed(0)
+    x = torch.randn(16_384, 64)
+    dataset = data.TensorDataset(x, (x[:, :8] * x[:, 8:16]).sum(1, keepdim=True))
+    batch, steps = options.global_batch, options.steps
+    loading = {"dataset": dataset, "global_batch": batch, "drop_last": True}
+    width = options.width or (4096 if is_real else 64)
+
+    def net() -> Net:
+        return Net(width, 0.0 if is_real else IMPOSED_S / options.pace[rank]).to(device)
+
+    def say(what: str) -> None:
+        if rank == 0:
+            sys.stdout.write(what + "\n")
+            sys.stdout.flush()
+
+    speeds = [torch.zeros(1, dtype=torch.float64, device=device) for _ in range(ranks)]
+    own = _speed_alone(net(), batch // ranks, device)
+    dist.all_gather(speeds, torch.tensor([own], dtype=torch.float64, device=device))
+    alone = [speed.item() for speed in speeds]
+    say(f"alone: {', '.join(f'{speed:,.0f}' for speed in alone)} samples/s; {sum(alone):,.0f} together at best")
+
+    def tell(name: str, throughput: float) -> None:
+        gain, share = throughput / even, throughput / sum(alone)
+        say(f"{name}: {throughput:,.0f} samples/s, {gain:.2f} times even shares, {share:.0%} of best")
+
+    even_plan = [batch // ranks] * (ranks - 1) + [batch - batch // ranks * (ranks - 1)]
+    even = _train(evenstep.init(plan=even_plan), net(), loading, steps, device)
+    tell(f"even shares {even_plan}", even)
+
+    plan = [round(batch * speed / sum(alone)) for speed in alone[:-1]]
+    plan.append(batch - sum(plan))
+    tell(f"a plan by hand {plan}", _train(evenstep.init(plan=plan), net(), loading, steps, device))
+
+    tell("the predictor's plans", _train(evenstep.init(), net(), loading, steps, device))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

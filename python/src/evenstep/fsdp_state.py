@@ -1,0 +1,105 @@
+"""The state of FSDP2 that has no public interface. Tests run with PyTorch 2.8 and the newest version.
+
+| private name | used to |
+|---|---|
+| ``FSDPModule._get_fsdp_state()`` | find the groups of a module's parameters |
+| ``FSDPState._fsdp_param_groups``, in older versions ``_fsdp_param_group`` | the same |
+| ``FSDPState._auto_reshard_after_forward`` | know whether a root module keeps its parameters after the forward pass |
+| ``FSDPParamGroup._reshard_after_forward`` | the same for any module |
+| ``FSDPParamGroup.reduce_grads`` | know whether a backward pass reduces gradients |
+| ``FSDPParamGroup.all_reduce_grads``, ``.reshard_after_backward`` | restore the script's settings |
+| ``FSDPParamGroup.gradient_divide_factor`` | find a factor that the script has set later |
+| ``Variable._execution_engine.queue_callback`` | learn when a backward pass ends; DDP and FSDP use it, too |
+"""
+# ruff: noqa: SLF001  # The purpose of this module.
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+
+from evenstep.errors import UnsupportedError
+
+_MISSING = object()
+
+#: The settings of a group that let backward passes communicate.
+_COMMUNICATION = ("reduce_grads", "all_reduce_grads", "reshard_after_backward")
+
+
+def groups(module: Any) -> list[Any]:
+    """Returns the groups of parameters of a module: none, one, or several with newer versions of PyTorch.
+
+    Raises:
+        UnsupportedError: this version of PyTorch has other names.
+    """
+    state = _private(module, "_get_fsdp_state")()
+    found = getattr(state, "_fsdp_param_groups", None)
+    return [group for group in ([_private(state, "_fsdp_param_group")] if found is None else found) if group]
+
+
+def reshards(module: Any, *, is_root: bool) -> bool:
+    """Returns whether a module frees its parameters after a forward pass.
+
+    Raises:
+        UnsupportedError: this version of PyTorch has other names.
+    """
+    if is_root and _private(_private(module, "_get_fsdp_state")(), "_auto_reshard_after_forward"):
+        return False
+    return any(_private(group, "_reshard_after_forward") for group in groups(module))
+
+
+def reduces(group: Any) -> bool:
+    """Returns whether the next backward pass reduces the gradients of a group.
+
+    Raises:
+        UnsupportedError: this version of PyTorch has other names.
+    """
+    return bool(_private(group, "reduce_grads"))
+
+
+def divide_factor(group: Any) -> float:
+    """Returns the factor by which FSDP divides the gradients of a group.
+
+    Raises:
+        UnsupportedError: this version of PyTorch has other names.
+    """
+    factor: float = _private(group, "gradient_divide_factor")
+    return factor
+
+
+@contextmanager
+def local_passes(groups: Sequence[Any]) -> Iterator[None]:
+    """Context manager in which passes neither reduce gradients nor free parameters, whatever the script has set.
+
+    Raises:
+        UnsupportedError: this version of PyTorch has other names.
+    """
+    before = [(group, name, _private(group, name)) for group in groups for name in _COMMUNICATION]
+    for group, name, _ in before:
+        setattr(group, name, False)
+    try:
+        yield
+    finally:
+        for group, name, value in before:
+            setattr(group, name, value)
+
+
+def at_end_of_backward(callback: Callable[[], None]) -> None:
+    """Calls a function at the end of the backward pass that is running.
+
+    Raises:
+        UnsupportedError: this version of PyTorch has other names.
+    """
+    _private(Variable._execution_engine, "queue_callback")(callback)
+
+
+def _private(thing: Any, name: str) -> Any:
+    value = getattr(thing, name, _MISSING)
+    if value is _MISSING:
+        raise UnsupportedError(
+            f"{type(thing).__name__} of PyTorch {torch.__version__} has no {name}, which evenstep needs for "
+            "fully_shard: omit job.wrap and use job.scale(loss).backward(), or use another version of PyTorch"
+        )
+    return value

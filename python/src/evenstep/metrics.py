@@ -1,0 +1,60 @@
+"""The numbers of a job for TensorBoard and other loggers."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from evenstep._native import Http
+from evenstep.errors import EvenstepError
+from evenstep.opening import Place
+
+#: Timeout of a request, in seconds. The training waits for it.
+_TIMEOUT_S = 0.5
+
+#: Pause after a request that failed, in seconds.
+_PAUSE_S = 30.0
+
+
+class Metrics:
+    """Reads the newest plan of a job, with the predictor's forecasts."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Sends no request yet; ``clock`` is monotonic, in seconds."""
+        self._clock = clock
+        self._paused_until = -float("inf")
+
+    def read(self, place: Place | None, batches: Sequence[int]) -> dict[str, float]:
+        """Returns the numbers by name; those without a value are absent.
+
+        Args:
+            place: the job at the predictor; None without a predictor.
+            batches: the local batches by rank, for times without a predictor.
+        """
+        allocation = self._newest(place) if place else {}
+        told = {f"evenstep/local_batch/rank_{rank}": float(batch) for rank, batch in enumerate(batches)}
+        decision = allocation.get("decision", {})
+        step_s, even_s = decision.get("predicted_step_time_s"), decision.get("even_step_time_s")
+        if step_s:
+            told["evenstep/step_time_s"] = float(step_s)
+            if even_s:
+                told["evenstep/gain"] = float(even_s) / float(step_s)
+        for share in allocation.get("allocations", ()):
+            told[f"evenstep/local_batch/rank_{share['rank']}"] = float(share["local_batch"])
+            compute_s = share.get("predicted_compute_time_s")
+            if step_s and compute_s is not None:
+                told[f"evenstep/compute_time_s/rank_{share['rank']}"] = float(compute_s)
+                told[f"evenstep/wait_s/rank_{share['rank']}"] = max(0.0, float(step_s) - float(compute_s))
+        return told
+
+    def _newest(self, place: Place) -> dict[str, Any]:
+        if self._clock() < self._paused_until:
+            return {}
+        server = place.current_server().partition(",")[0].strip().rstrip("/")
+        try:
+            answer = Http(server).get(f"/v1/jobs/{place.job}/allocations?limit=1", _TIMEOUT_S)
+            newest: dict[str, Any] = json.loads(answer.body)[0]
+        except (EvenstepError, ValueError, LookupError, TypeError):
+            self._paused_until = self._clock() + _PAUSE_S
+            return {}
+        return newest

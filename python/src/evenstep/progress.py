@@ -1,0 +1,70 @@
+"""The progress of a run, and its state in checkpoints."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from evenstep._native import Plan
+from evenstep.errors import SettingError
+from evenstep.order import Order
+
+#: Format version of checkpoints.
+_VERSION = 1
+
+
+@dataclass(slots=True)
+class Progress:
+    """The position after the last iteration whose gradients are complete."""
+
+    iteration: int = 0
+    epoch: int = 0
+    position: int = 0
+
+
+def state_of(progress: Progress, order: Order, plan: Plan, job: str | None) -> dict[str, Any]:
+    """Returns the state of a run for a checkpoint: its progress, its plan, and the id of its job at the predictor."""
+    return {
+        "version": _VERSION,
+        "iteration": progress.iteration,
+        "epoch": progress.epoch,
+        "position": progress.position,
+        **_samples_of(order),
+        "plan": json.loads(plan.to_json()),
+        **({"job": job} if job else {}),
+    }
+
+
+def resumed(state: dict[str, Any], order: Order) -> tuple[Progress, Plan]:
+    """Returns the progress and the plan stored in a checkpoint.
+
+    Raises:
+        SettingError: the checkpoint has another format, or another order of samples, so that samples would repeat or
+            be missed.
+    """
+    if state.get("version") != _VERSION:
+        raise SettingError(f"the state has version {state.get('version')!r}: must be {_VERSION}")
+    for name, value in _samples_of(order).items():
+        # Earlier versions stored fewer values.
+        if state.get(name, value) != value:
+            raise SettingError(
+                f"{name}: the state has {state[name]} but the loader has {value}; use the same value, or samples "
+                "would be repeated or missed"
+            )
+    progress = Progress(state["iteration"], state["epoch"], state["position"])
+    if not 0 <= progress.position < order.steps:
+        raise SettingError(
+            f"the state's position {progress.position} must be below the epoch's {order.steps} iterations; use the "
+            "earlier drop_last until the end of the epoch"
+        )
+    return progress, Plan.from_json(json.dumps(state["plan"]))
+
+
+def _samples_of(order: Order) -> dict[str, Any]:
+    """Returns the values that decide which samples an iteration has; ``drop_last`` only ends an epoch earlier."""
+    return {
+        "seed": order.seed,
+        "samples": order.samples,
+        "global_batch": order.global_batch,
+        "shuffle": order.shuffle,
+        "order_checksum": order.given.checksum if order.given else None,
+    }

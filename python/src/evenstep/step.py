@@ -1,0 +1,54 @@
+"""A rank's part of an iteration, and its batches in the training loop."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One rank's part of one iteration."""
+
+    #: Number of optimizer steps since the start of the run.
+    iteration: int
+    #: The epoch, and the position of the iteration in it.
+    epoch: int
+    position: int
+    #: Number of samples over all ranks.
+    global_batch: int
+    #: This rank takes samples ``offset .. offset + local_batch`` of the iteration.
+    offset: int
+    local_batch: int
+    #: Number of micro-batches, all of equal size.
+    micro_batches: int
+    #: Factor for the schedule's learning rate.
+    lr_multiplier: float
+
+    @property
+    def weight(self) -> float:
+        """The weight of this rank's mean gradient in the mean over all samples."""
+        return self.local_batch / self.global_batch
+
+    @property
+    def batch_size(self) -> int:
+        """The number of samples of one micro-batch."""
+        return self.local_batch // self.micro_batches
+
+
+@dataclass(slots=True)
+class Turn:
+    """A batch and its state in the training loop."""
+
+    step: Step
+    #: Index of the micro-batch in its iteration.
+    micro: int
+    #: Whether the training loop began to compute it.
+    begun: bool = False
+    #: The number of items in it, such as tokens, if the training loop counts them.
+    items: Any = None
+    #: The number of samples in the current pass of a hedged step; None for other batches.
+    passing: int | None = None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the iteration's gradients are complete after it."""
+        return self.micro + 1 == self.step.micro_batches
