@@ -78,7 +78,7 @@ impl Client {
     /// # Errors
     /// The predictor does not respond or rejects the request.
     pub fn register_job(&self, spec: &JobSpec) -> Result<(), Error> {
-        let path = format!("/v1/jobs/{}", self.job_id);
+        let path = format!("/v1/jobs/{}", self.job_id.in_path());
         let sent = self.send_json(&Method::PUT, &path, spec).map(|_: Timed<IgnoredAny>| ());
         sent.map_err(|kind| kind.in_operation(Operation::RegisterJob(self.job_id.clone())))
     }
@@ -88,7 +88,7 @@ impl Client {
     /// # Errors
     /// The predictor does not respond or rejects the request.
     pub fn join(&self, request: &JoinRequest) -> Result<JoinResponse, Error> {
-        let path = format!("/v1/jobs/{}/workers", self.job_id);
+        let path = format!("/v1/jobs/{}/workers", self.job_id.in_path());
         let joined = self.send_json(&Method::POST, &path, request).map(|timed| timed.response);
         joined.map_err(|kind| kind.in_operation(Operation::Join(request.worker.clone())))
     }
@@ -122,8 +122,7 @@ impl Client {
     }
 
     fn worker_path(&self, worker: &WorkerId) -> String {
-        // The slash is the only character of a worker id with a meaning in a path.
-        format!("/v1/jobs/{}/workers/{}", self.job_id, worker.as_str().replace('/', "%2F"))
+        format!("/v1/jobs/{}/workers/{}", self.job_id.in_path(), worker.in_path())
     }
 
     fn send_json<T: DeserializeOwned>(

@@ -16,9 +16,10 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::access::{self, Access, Auth, Refresher};
 use crate::clock::Clock;
-use crate::config::Config;
-use crate::http::{Api, Meter, Plans, Streams, Token, router};
+use crate::config::{Config, Secret};
+use crate::http::{Api, Meter, Plans, Streams, router};
 use crate::jobs::{Jobs, Pool};
 use crate::metrics;
 use crate::retention::{self, Keep, RetentionStats};
@@ -46,7 +47,7 @@ pub struct App {
     refit_threads: usize,
     clock: Clock,
     keep: Keep,
-    operator: Option<Token>,
+    access: Arc<Access>,
     otlp: Option<Otlp>,
     reports: Option<Arc<Path>>,
     local: Option<(Local, Duration)>,
@@ -89,6 +90,17 @@ impl App {
         if let Some(local) = &mut local {
             local.announce(address).with_context(|| format!("local {:?}", config.local))?;
         }
+        let operator = config.operator_token.as_ref().map(Secret::reveal);
+        let access = Arc::new(Access::new(config.auth(), operator, clock.clone()));
+        if access.auth() != Auth::None {
+            let tokens = store.tokens().await.context("tokens of the store")?;
+            if tokens.is_empty() && operator.is_none() {
+                tracing::warn!(
+                    "no client has access: there are no tokens; create one with evenstep-predictor token create"
+                );
+            }
+            access.replace(tokens);
+        }
         tracing::info!(%address, store = %place, version = env!("CARGO_PKG_VERSION"), "listening");
         Ok(Self {
             listener,
@@ -99,7 +111,7 @@ impl App {
             refit_threads: config.refit_threads,
             clock,
             keep: config.keep(),
-            operator: config.operator_token.as_ref().map(|token| Token::new(token.reveal())),
+            access,
             otlp: None,
             reports: config.reports.as_deref().map(Arc::from),
             local: local.map(|local| (local, Duration::from_secs(config.linger_s))),
@@ -133,7 +145,7 @@ impl App {
         let record = RetentionStats::new(&self.keep);
         let (pool, meter) = (Pool::new(self.refit_threads), Meter::default());
         let connections = Connections::default();
-        let gather = metrics::gather(&self.jobs, &pool, &meter, &connections);
+        let gather = metrics::gather(&self.jobs, &pool, &meter, &connections, &self.access);
         let mut otlp = self.otlp;
         if let Some(otlp) = &mut otlp {
             let clock = self.clock.clone();
@@ -146,7 +158,9 @@ impl App {
             draining,
             meter,
             gather,
-            operator: self.operator,
+            access: self.access.clone(),
+            refresher: Arc::new(Refresher::new(self.access.clone(), self.jobs.store().clone())),
+            is_secure: false,
             scraping: Arc::default(),
             plans: Plans::default(),
             reports: self.reports,
@@ -161,6 +175,7 @@ impl App {
         let leases = tokio::spawn(watch_leases(self.jobs.clone()));
         let lease = self.jobs.clone();
         let lease = tokio::spawn(async move { lease.keep_lease().await });
+        let tokens = tokio::spawn(access::follow(self.access.clone(), self.jobs.store().clone()));
         let refits = tokio::spawn(refit(self.jobs.clone(), self.refit_interval, pool));
         let leaving = self.jobs.clone();
         let local = self.local;
@@ -184,10 +199,11 @@ impl App {
             drop(leaving);
         };
         evenstep_server::serve(self.listener, router(api), Limits::of_process(), connections, stopping).await;
-        for task in [leases, refits, retention, lease] {
+        for task in [leases, refits, retention, lease, tokens] {
             task.abort();
             drop(task.await);
         }
+        access::store_uses(&self.access, self.jobs.store(), 0).await;
         if let Some(otlp) = otlp {
             drop(tokio::task::spawn_blocking(|| otlp.end()).await);
         }

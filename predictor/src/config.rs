@@ -16,6 +16,7 @@ use figment::providers::{Env, Format, Serialized, Toml};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::access::Auth;
 use crate::retention::Keep;
 pub use amount::{Size, Span};
 
@@ -61,7 +62,13 @@ pub struct Config {
     pub log: String,
     /// Log format. Default `text`.
     pub log_format: LogFormat,
-    /// Token required to override workers. Default: none, so that every client may override them.
+    /// Allows clients of other machines without TLS and tokens. Default: false.
+    pub insecure_listen: bool,
+    /// Whether clients need tokens. Default: `required` for clients of other machines, unless `insecure_listen` is set,
+    /// else `none`.
+    pub auth: Option<Auth>,
+    /// A token with the scope `operator`, in addition to those in the store. Without it and with `auth = "none"`, every
+    /// client may override workers and delete jobs.
     #[serde(deserialize_with = "token")]
     pub operator_token: Option<Secret>,
     /// OTLP (HTTP) collector for spans and metrics. Default: none.
@@ -170,6 +177,8 @@ impl Default for Config {
             reports: None,
             log: "info".into(),
             log_format: LogFormat::Text,
+            insecure_listen: false,
+            auth: None,
             operator_token: None,
             otlp: None,
             local: None,
@@ -249,8 +258,19 @@ pub struct Flags {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_format: Option<LogFormat>,
-    /// Token required to override workers; other users of the machine can see flags, so prefer the
-    /// environment or the file [env: EVENSTEP_OPERATOR_TOKEN] [default: none]
+    /// Listen on an address that other machines can reach although clients need no TLS or no token [env:
+    /// EVENSTEP_INSECURE_LISTEN] [default: false]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub insecure_listen: bool,
+    /// Whether clients need tokens (evenstep-predictor token): none, optional (a token that is sent must be
+    /// valid) or required [env: EVENSTEP_AUTH] [default: required
+    /// if other machines can reach it, unless --insecure-listen is given; else none]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth: Option<Auth>,
+    /// Token required to override workers and delete jobs; other users of the machine can see flags, so prefer
+    /// the environment or the file [env: EVENSTEP_OPERATOR_TOKEN] [default: none]
     #[arg(long, value_name = "TOKEN")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operator_token: Option<Secret>,
@@ -272,7 +292,7 @@ pub struct Flags {
 
 /// Environment variables of the predictor. Other programs of evenstep use other variables with the same
 /// prefix.
-const VARIABLES: [&str; 18] = [
+const VARIABLES: [&str; 20] = [
     "listen",
     "store",
     "url",
@@ -287,6 +307,8 @@ const VARIABLES: [&str; 18] = [
     "reports",
     "log",
     "log_format",
+    "insecure_listen",
+    "auth",
     "operator_token",
     "otlp",
     "local",
@@ -316,7 +338,29 @@ impl Config {
         if hours < minutes {
             anyhow::bail!("configuration: keep_hours: {hours} must be at least keep_minutes ({minutes})");
         }
+        config.check_listen()?;
         Ok(config)
+    }
+
+    /// Whether clients need tokens.
+    pub fn auth(&self) -> Auth {
+        let is_open = self.listen.ip().is_loopback() || self.insecure_listen;
+        self.auth.unwrap_or(if is_open { Auth::None } else { Auth::Required })
+    }
+
+    /// Rejects to serve clients of other machines without TLS or without tokens, unless the user insists.
+    fn check_listen(&self) -> anyhow::Result<()> {
+        let has_tls = false;
+        if self.listen.ip().is_loopback()
+            || self.insecure_listen
+            || (has_tls && self.auth() == Auth::Required)
+        {
+            return Ok(());
+        }
+        anyhow::bail!(
+            "configuration: listen: other machines can reach {}, so clients need TLS (tls_cert, tls_key) and tokens (auth = \"required\"); set them, or insecure_listen to allow everyone in the network to use this predictor",
+            self.listen
+        );
     }
 
     /// Retention periods.

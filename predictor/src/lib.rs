@@ -15,6 +15,8 @@
 //! - An allocation is durable before it is returned, and never changes after.
 //! - Every queue, body and batch is bounded.
 
+pub mod access;
+
 pub mod config;
 
 pub mod http;

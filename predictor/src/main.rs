@@ -11,6 +11,7 @@ use evenstep_core::learning_rate::Controller;
 use evenstep_lab::command::{backtest, simulate};
 use evenstep_observability::logs;
 use evenstep_observability::otlp::Otlp;
+use evenstep_predictor::access::{command as token, secrets};
 use evenstep_predictor::app::App;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::{Config, Flags};
@@ -35,6 +36,7 @@ enum Command {
     Simulate(Box<simulate::Args>),
     Plan(Box<plan::Args>),
     Store(store::Args),
+    Token(token::Args),
     Top(top::Args),
     Report(report::Args),
 }
@@ -46,6 +48,9 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Simulate(args) => finish(args.check(), || simulate::run(&args)),
         Command::Plan(args) => finish(args.check(), || plan::run(&args)),
         Command::Store(args) => finish(args.check(), || store::run(&args, &model_readers())),
+        Command::Token(args) => {
+            finish(Ok(()), || token::run(&args, Clock::system().now_unix_ms(), &mut secrets()))
+        }
         Command::Top(args) => finish(Ok(()), || top::run(&args)),
         Command::Report(args) => finish(Ok(()), || report::run(&args)),
     }

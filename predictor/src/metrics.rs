@@ -8,17 +8,24 @@ use evenstep_observability::metrics::{Family, collect};
 
 use evenstep_server::Connections;
 
+use crate::access::Access;
 use crate::http::Meter;
 use crate::jobs::{Jobs, Pool};
 
 /// Returns the function that collects all metrics. It holds weak references, so that exporters do not keep a
 /// closed registry alive.
-pub fn gather(jobs: &Arc<Jobs>, pool: &Pool, meter: &Meter, connections: &Connections) -> Gather {
+pub fn gather(
+    jobs: &Arc<Jobs>,
+    pool: &Pool,
+    meter: &Meter,
+    connections: &Connections,
+    access: &Arc<Access>,
+) -> Gather {
     let (jobs, pool, meter): (Weak<Jobs>, _, _) = (Arc::downgrade(jobs), pool.clone(), meter.clone());
-    let connections = connections.clone();
+    let (connections, access) = (connections.clone(), access.clone());
     let process = ProcessCollector::for_self();
     Arc::new(move || {
-        let mut families = [pool.families(), meter.families()].concat();
+        let mut families = [pool.families(), meter.families(), access.families()].concat();
         if let Some(jobs) = jobs.upgrade() {
             families.extend(jobs.families());
             families.extend(jobs.store().families());

@@ -19,7 +19,7 @@ mod socket;
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use axum::Router;
@@ -36,6 +36,10 @@ const TICK: Duration = Duration::from_millis(500);
 const BACKLOG: u32 = 4096;
 /// Pause after a failure to accept a connection, such as a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// IP address of the client of a request, an extension of the request.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientAddress(pub IpAddr);
 
 /// Binds an address, with room for many clients that connect at once, such as after a restart.
 ///

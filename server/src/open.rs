@@ -22,6 +22,7 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::Instant;
 use tower::ServiceExt;
 
+use crate::ClientAddress;
 use crate::activity::{Activity, Phase, Serving};
 use crate::counts::Connections;
 use crate::limits::Limits;
@@ -80,7 +81,8 @@ impl Open {
         }
         let activity = Activity::new();
         let router = self.router.clone();
-        let task = self.tasks.spawn(converse(stream, activity.clone(), router, self.draining.subscribe()));
+        let draining = self.draining.subscribe();
+        let task = self.tasks.spawn(converse(stream, address, activity.clone(), router, draining));
         self.connections.insert(task.id(), Connection { address, activity, task });
         *self.by_address.entry(address).or_default() += 1;
         self.counts.set_open(self.connections.len());
@@ -191,12 +193,14 @@ fn panicked(error: &JoinError) -> Id {
 /// Serves the requests of a connection until it is closed.
 async fn converse(
     stream: TcpStream,
+    address: IpAddr,
     activity: Activity,
     router: Router,
     mut draining: watch::Receiver<bool>,
 ) {
     let socket = TokioIo::new(Socket::new(stream, activity.clone()));
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(ClientAddress(address));
         let (router, serving) = (router.clone(), activity.serve());
         async move {
             let response = router.oneshot(request).await?;

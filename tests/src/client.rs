@@ -100,7 +100,7 @@ impl Client {
         Self { is_patient: true, ..Self::following(url) }
     }
 
-    /// Returns the same client with an operator token.
+    /// Returns the same client with a token.
     pub fn with_token(self, token: &str) -> Self {
         Self { token: Some(token.to_owned()), ..self }
     }
@@ -183,12 +183,17 @@ impl Client {
     /// # Errors
     /// The server does not respond.
     pub fn try_post(&self, path: &str, body: &impl Serialize) -> Result<Reply, ureq::Error> {
-        self.send(path, |url| self.agent.post(url).send_json(body))
+        self.send(path, |url| {
+            self.agent.post(url).header("authorization", self.authorization()).send_json(body)
+        })
     }
 
     /// Sends `POST` with any text.
     pub fn post_text(&self, path: &str, body: &str) -> Reply {
-        let send = |url: &str| self.agent.post(url).content_type("application/json").send(body);
+        let send = |url: &str| {
+            let request = self.agent.post(url).header("authorization", self.authorization());
+            request.content_type("application/json").send(body)
+        };
         self.send(path, send).unwrap_or_else(|error| panic!("POST {path}: {error}"))
     }
 

@@ -51,9 +51,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let transport = Transport::new(&args.server, config);
     let Some(job) = &args.job else { return list(&transport) };
     output::check(&[&args.html, &args.json])?;
-    let summary: SummaryView = get(&transport, &format!("/v1/jobs/{job}/summary"))?;
+    let summary: SummaryView = get(&transport, &format!("/v1/jobs/{}/summary", job.in_path()))?;
     if args.html.is_some() {
-        let history: HistoryView = get(&transport, &format!("/v1/jobs/{job}/history{HISTORY_QUERY}"))?;
+        let history: HistoryView =
+            get(&transport, &format!("/v1/jobs/{}/history{HISTORY_QUERY}", job.in_path()))?;
         output::write_page(&args.html, |command| page::page(&summary, &history, command))?;
     }
     let text = summary.lines.iter().map(|line| format!("{line}\n")).collect::<String>();

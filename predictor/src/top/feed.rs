@@ -151,7 +151,7 @@ impl StreamThread {
     fn path(&self) -> String {
         match &self.subject {
             Subject::All => "/v1/live".to_owned(),
-            Subject::Job(job) => format!("/v1/jobs/{job}/live"),
+            Subject::Job(job) => format!("/v1/jobs/{}/live", job.in_path()),
         }
     }
 
@@ -175,9 +175,9 @@ impl StreamThread {
         }
         // Read after the stream was opened, so that no change in between is missed.
         if let Subject::Job(job) = &self.subject {
-            self.fetch(&format!("/v1/jobs/{job}/log"), StreamEvent::Logs);
-            self.fetch(&format!("/v1/jobs/{job}/history{HISTORY_QUERY}"), StreamEvent::History);
-            self.fetch(&format!("/v1/jobs/{job}/workers"), StreamEvent::Workers);
+            self.fetch(&format!("/v1/jobs/{}/log", job.in_path()), StreamEvent::Logs);
+            self.fetch(&format!("/v1/jobs/{}/history{HISTORY_QUERY}", job.in_path()), StreamEvent::History);
+            self.fetch(&format!("/v1/jobs/{}/workers", job.in_path()), StreamEvent::Workers);
         }
         let mut nodes_due = Instant::now();
         loop {
@@ -198,7 +198,7 @@ impl StreamThread {
                 // Deleted, or served by another predictor now: opening the stream again finds out which.
                 ("gone", _) => return End::Old,
                 ("changed", Subject::Job(job)) => {
-                    self.fetch(&format!("/v1/jobs/{job}/workers"), StreamEvent::Workers);
+                    self.fetch(&format!("/v1/jobs/{}/workers", job.in_path()), StreamEvent::Workers);
                     Ok(StreamEvent::Alive)
                 }
                 _ => Ok(StreamEvent::Alive),

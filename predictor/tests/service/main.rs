@@ -51,4 +51,6 @@ mod openapi;
 
 mod page;
 
+mod access;
+
 mod plan;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::Service;
 
 /// Methods and paths of the contract.
-const ROUTES: [(&str, &str); 30] = [
+const ROUTES: [(&str, &str); 37] = [
     ("post", "/allocate"),
     ("get", "/allocate"),
     ("put", "/v1/jobs/{job_id}"),
@@ -32,6 +32,13 @@ const ROUTES: [(&str, &str); 30] = [
     ("get", "/v1/jobs/{job_id}/summary"),
     ("get", "/v1/jobs/{job_id}/log"),
     ("get", "/v1/operator"),
+    ("get", "/v1/session"),
+    ("post", "/v1/session"),
+    ("delete", "/v1/session"),
+    ("get", "/v1/tokens"),
+    ("post", "/v1/tokens"),
+    ("delete", "/v1/tokens/{token_id}"),
+    ("get", "/v1/audit"),
     ("post", "/v1/plan/burst"),
     ("get", "/metrics"),
     ("get", "/healthz"),

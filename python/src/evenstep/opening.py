@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import quote
 
 import torch
 import torch.distributed as dist
@@ -359,7 +360,7 @@ _automatic_jobs = itertools.count(1)
 
 def _has_live_workers(servers: str, job: str) -> bool:
     try:
-        answer = Http(parse_servers(servers)[0]).get(f"/v1/jobs/{job}", _LOOK_S)
+        answer = Http(parse_servers(servers)[0]).get(f"/v1/jobs/{quote(job, safe='')}", _LOOK_S)
         return bool(json.loads(answer.body)["live_workers"])
     except (EvenstepError, ValueError, KeyError, TypeError):
         return False

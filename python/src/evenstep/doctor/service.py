@@ -3,6 +3,7 @@
 import email.utils
 import json
 import time
+from urllib.parse import quote
 
 from evenstep._native import Http, HttpResponse, check_job_id, parse_servers
 from evenstep.doctor.check import Check
@@ -40,7 +41,7 @@ def check_job(servers: str, job_id: str, *, timeout_s: float) -> list[Check]:
         return [Check("job", "failed", str(error), "correct EVENSTEP_JOB or --job")]
     for url in urls:
         try:
-            answer = Http(url).get(f"/v1/jobs/{job_id}", timeout_s)
+            answer = Http(url).get(f"/v1/jobs/{quote(job_id, safe='')}", timeout_s)
         except EvenstepError:
             continue
         if answer.status == 404:
