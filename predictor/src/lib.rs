@@ -17,6 +17,8 @@
 
 pub mod config;
 
+mod client_tls;
+
 pub mod http;
 
 pub mod jobs;
