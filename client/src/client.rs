@@ -46,6 +46,7 @@ impl Client {
                 response_bytes_max: config.response_bytes_max,
                 limit: TimeLimit::Phase,
                 clock: config.clock.clone(),
+                tls: config.tls.clone(),
             },
         );
         Self { transport, job_id, config }
@@ -165,7 +166,8 @@ impl Client {
 
 /// Returns whether another server should be tried.
 fn judge(response: Response) -> Outcome<Response, String> {
-    if matches!(response.status, 502..=504) {
+    // 421: a port that requires TLS. The predictor may have been restarted with it during the run.
+    if matches!(response.status, 421 | 502..=504) {
         let (slug, detail) = describe(&response);
         // These problems concern the job: other servers would redirect to its owner, which sent them.
         if !matches!(slug.as_str(), "paused" | "cooling-down") {

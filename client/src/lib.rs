@@ -16,6 +16,7 @@ mod recovery;
 mod registration;
 pub mod servers;
 mod shares;
+mod tls;
 
 pub use backlog::{Backlog, BacklogLimits};
 pub use backoff::Backoff;
@@ -25,8 +26,10 @@ pub use clock::{Clock, SystemClock};
 pub use config::ClientConfig;
 pub use connection::{Allocated, Connection, Reconnect};
 pub use error::{Error, ErrorKind, Operation};
+pub use evenstep_tls::InvalidFile;
 pub use event::Event;
 pub use prefetch::Prefetcher;
 pub use registration::{Registration, RunStart};
 pub use servers::Servers;
 pub use shares::{Mismatch, Requested, Share, shares};
+pub use tls::{ClientTls, ClientTlsFiles};

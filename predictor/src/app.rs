@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use evenstep_observability::otlp::Otlp;
 use evenstep_server::local::Local;
-use evenstep_server::{Connections, Limits};
+use evenstep_server::{Connections, Limits, Options, Tls};
 use evenstep_store::{Address, Sharing, Store};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -41,6 +41,7 @@ pub type Serving = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
 pub struct App {
     listener: TcpListener,
     address: SocketAddr,
+    tls: Option<Tls>,
     jobs: Arc<Jobs>,
     writer: JoinHandle<()>,
     refit_interval: Duration,
@@ -67,6 +68,7 @@ impl App {
         if let Some(folder) = config.reports.as_ref().filter(|folder| !folder.is_dir()) {
             anyhow::bail!("reports: {}: no such folder; create it or change --reports", folder.display());
         }
+        let tls = config.load_tls().context("TLS")?;
         let local =
             config.local.as_ref().map(|folder| Local::enter(folder, "predictor", env!("CARGO_PKG_VERSION")));
         let mut local = local.transpose().context("local")?;
@@ -82,13 +84,14 @@ impl App {
                 "url: must be set to the URL at which clients reach this predictor: it listens on {address}, and other predictors on the same PostgreSQL redirect clients to it"
             );
         }
-        let url = config.url.clone().unwrap_or_else(|| format!("http://{address}"));
+        let listening = url(address, tls.as_ref());
+        let url = config.url.clone().unwrap_or_else(|| listening.clone());
         let lease = Duration::from_secs_f64(config.lease_s);
         let sharing = Sharing { url, lease, clock: clock.clone() };
         let store = Store::open(&place, Some(sharing)).await;
         let (store, writer) = store.with_context(|| format!("store {place}"))?;
         if let Some(local) = &mut local {
-            local.announce(address).with_context(|| format!("local {:?}", config.local))?;
+            local.announce(&listening).with_context(|| format!("local {:?}", config.local))?;
         }
         let operator = config.operator_token.as_ref().map(Secret::reveal);
         let access = Arc::new(Access::new(config.auth(), operator, clock.clone()));
@@ -105,6 +108,7 @@ impl App {
         Ok(Self {
             listener,
             address,
+            tls,
             jobs: Arc::new(Jobs::new(store, clock.clone(), config.memory_budget.bytes())),
             writer,
             refit_interval: Duration::from_secs(config.refit_interval_s),
@@ -128,6 +132,11 @@ impl App {
         self.address
     }
 
+    /// The URL of that address.
+    pub fn url(&self) -> String {
+        url(self.address, self.tls.as_ref())
+    }
+
     /// Serves until `stop` completes, then finishes the requests in flight and closes the store.
     ///
     /// # Errors
@@ -145,7 +154,8 @@ impl App {
         let record = RetentionStats::new(&self.keep);
         let (pool, meter) = (Pool::new(self.refit_threads), Meter::default());
         let connections = Connections::default();
-        let gather = metrics::gather(&self.jobs, &pool, &meter, &connections, &self.access);
+        let tls = self.tls.as_ref();
+        let gather = metrics::gather(&self.jobs, &pool, &meter, &connections, &self.access, tls);
         let mut otlp = self.otlp;
         if let Some(otlp) = &mut otlp {
             let clock = self.clock.clone();
@@ -198,7 +208,8 @@ impl App {
             // The writer ends with the last registry.
             drop(leaving);
         };
-        evenstep_server::serve(self.listener, router(api), Limits::of_process(), connections, stopping).await;
+        let options = Options { limits: Limits::of_process(), connections, tls: self.tls };
+        evenstep_server::serve(self.listener, router(api), options, stopping).await;
         for task in [leases, refits, retention, lease, tokens] {
             task.abort();
             drop(task.await);
@@ -217,6 +228,10 @@ impl App {
         drop((local, last_user));
         Ok(())
     }
+}
+
+fn url(address: SocketAddr, tls: Option<&Tls>) -> String {
+    format!("{}://{address}", if tls.is_some() { "https" } else { "http" })
 }
 
 async fn refit(jobs: Arc<Jobs>, every: Duration, pool: Pool) {

@@ -2,6 +2,7 @@
 //! TOML file, defaults.
 
 mod amount;
+mod tls;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -74,6 +75,12 @@ pub struct Config {
     /// OTLP (HTTP) collector for spans and metrics. Default: none.
     #[serde(deserialize_with = "web_address")]
     pub otlp: Option<String>,
+    /// Certificate chain for TLS, in PEM format. Default: none, so that connections are not encrypted.
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, in PEM format.
+    pub tls_key: Option<PathBuf>,
+    /// CAs of client certificates, in PEM format. If set, every client needs one. Default: none.
+    pub tls_client_ca: Option<PathBuf>,
     /// Folder of a predictor that runs for the processes of one user, see [`evenstep_server::local`]. With port 0, it
     /// listens on the port of its predecessor if that is free. Default: none.
     pub local: Option<PathBuf>,
@@ -181,6 +188,9 @@ impl Default for Config {
             auth: None,
             operator_token: None,
             otlp: None,
+            tls_cert: None,
+            tls_key: None,
+            tls_client_ca: None,
             local: None,
             linger_s: 300,
         }
@@ -279,6 +289,19 @@ pub struct Flags {
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otlp: Option<String>,
+    /// Certificate chain (PEM) for TLS; read again when it changes [env: EVENSTEP_TLS_CERT] [default: no TLS]
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key (PEM) of the certificate [env: EVENSTEP_TLS_KEY]
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_key: Option<PathBuf>,
+    /// CAs (PEM) of client certificates; if set, every client needs one [env: EVENSTEP_TLS_CLIENT_CA] [default:
+    /// none]
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_client_ca: Option<PathBuf>,
     /// Folder in which processes of one user find this predictor, by the file predictor.json. It ends when no
     /// process holds a lock on the file users any more [env: EVENSTEP_LOCAL] [default: none]
     #[arg(long, value_name = "FOLDER")]
@@ -292,7 +315,7 @@ pub struct Flags {
 
 /// Environment variables of the predictor. Other programs of evenstep use other variables with the same
 /// prefix.
-const VARIABLES: [&str; 20] = [
+const VARIABLES: [&str; 23] = [
     "listen",
     "store",
     "url",
@@ -311,6 +334,9 @@ const VARIABLES: [&str; 20] = [
     "auth",
     "operator_token",
     "otlp",
+    "tls_cert",
+    "tls_key",
+    "tls_client_ca",
     "local",
     "linger_s",
 ];

@@ -19,6 +19,8 @@ pub mod access;
 
 pub mod config;
 
+mod client_tls;
+
 pub mod http;
 
 pub mod jobs;

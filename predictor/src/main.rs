@@ -107,7 +107,7 @@ async fn serve(config: &Config, otlp: Option<Otlp>) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let app = App::open(config, Clock::system()).await?.with_otlp(otlp);
     // The only line on standard output, for scripts that start the service with port 0.
-    writeln!(std::io::stdout(), "listening on http://{}", app.address())?;
+    writeln!(std::io::stdout(), "listening on {}", app.url())?;
     app.serve(async move {
         tokio::select! {
             _ = terminate.recv() => {}

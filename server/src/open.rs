@@ -22,17 +22,19 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::Instant;
 use tower::ServiceExt;
 
-use crate::ClientAddress;
+use crate::{ClientAddress, Options};
 use crate::activity::{Activity, Phase, Serving};
 use crate::counts::Connections;
 use crate::limits::Limits;
-use crate::socket::Socket;
+use crate::socket::{Socket, Stream};
+use crate::tls::Tls;
 
 /// The open connections.
 #[derive(Debug)]
 pub struct Open {
     router: Router,
     limits: Limits,
+    tls: Option<Tls>,
     tasks: JoinSet<()>,
     connections: HashMap<Id, Connection>,
     counts: Connections,
@@ -49,10 +51,12 @@ struct Connection {
 
 impl Open {
     /// No connection yet.
-    pub fn new(router: Router, limits: Limits, counts: Connections) -> Self {
+    pub fn new(router: Router, options: Options) -> Self {
+        let Options { limits, connections: counts, tls } = options;
         Self {
             router,
             limits,
+            tls,
             tasks: JoinSet::new(),
             connections: HashMap::new(),
             counts,
@@ -79,10 +83,9 @@ impl Open {
             tracing::debug!(%error, "a connection was closed before it was served");
             return;
         }
-        let activity = Activity::new();
-        let router = self.router.clone();
-        let draining = self.draining.subscribe();
-        let task = self.tasks.spawn(converse(stream, address, activity.clone(), router, draining));
+        let activity = Activity::new(if self.tls.is_some() { Phase::Handshake } else { Phase::Idle });
+        let (tls, router, draining) = (self.tls.clone(), self.router.clone(), self.draining.subscribe());
+        let task = self.tasks.spawn(converse(stream, address, tls, activity.clone(), router, draining));
         self.connections.insert(task.id(), Connection { address, activity, task });
         *self.by_address.entry(address).or_default() += 1;
         self.counts.set_open(self.connections.len());
@@ -132,13 +135,13 @@ impl Open {
         }
     }
 
-    /// Closes the connections that have waited too long for a request or for the rest of its headers.
+    /// Closes the connections that have waited too long for a handshake, a request or the rest of its headers.
     pub fn close_late(&mut self, now: Instant) {
         let is_late = |connection: &Connection| {
             let (phase, since) = connection.activity.get();
             let limit = match phase {
                 Phase::Idle => self.limits.idle,
-                Phase::Headers => self.limits.headers,
+                Phase::Handshake | Phase::Headers => self.limits.headers,
                 Phase::Serving | Phase::Sending => return false,
             };
             now.saturating_duration_since(since) >= limit
@@ -194,10 +197,21 @@ fn panicked(error: &JoinError) -> Id {
 async fn converse(
     stream: TcpStream,
     address: IpAddr,
+    tls: Option<Tls>,
     activity: Activity,
     router: Router,
     mut draining: watch::Receiver<bool>,
 ) {
+    let stream: Box<dyn Stream> = match tls {
+        None => Box::new(stream),
+        Some(tls) => match tls.accept(stream).await {
+            Ok(stream) => {
+                activity.encrypted();
+                Box::new(stream)
+            }
+            Err(error) => return tracing::debug!(%error, "a TLS handshake failed"),
+        },
+    };
     let socket = TokioIo::new(Socket::new(stream, activity.clone()));
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ClientAddress(address));

@@ -5,8 +5,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TryR
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use evenstep_client::Servers;
 use evenstep_client::failover::{Failover, Outcome};
+use evenstep_client::{ClientTls, Servers};
 use evenstep_protocol::{JobId, Problem};
 use serde::de::DeserializeOwned;
 
@@ -63,6 +63,7 @@ enum End {
 struct Source {
     servers: Servers,
     http: ureq::Agent,
+    tls: ClientTls,
     news: SyncSender<FeedEvent>,
 }
 
@@ -71,17 +72,18 @@ impl Feed {
     ///
     /// # Errors
     /// An error if the system cannot start a thread.
-    pub fn start(servers: Servers) -> std::io::Result<(Self, Receiver<FeedEvent>)> {
+    pub fn start(servers: Servers, tls: ClientTls) -> std::io::Result<(Self, Receiver<FeedEvent>)> {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
             .timeout_connect(Some(RESPONSE_TIMEOUT))
             .timeout_recv_response(Some(RESPONSE_TIMEOUT))
             .timeout_recv_body(Some(STREAM_TIMEOUT))
+            .tls_config(tls.config())
             .user_agent(concat!("evenstep-predictor/", env!("CARGO_PKG_VERSION")))
             .build();
         let (sender, receiver) = mpsc::sync_channel(QUEUED_EVENTS_MAX);
-        let source = Source { servers, http: config.into(), news: sender };
+        let source = Source { servers, http: config.into(), tls, news: sender };
         let (all, left) = mpsc::channel();
         let thread = source.clone().follow(Subject::All, left)?;
         Ok((Self { source, _all: all, followed: None, threads: vec![thread] }, receiver))
@@ -230,7 +232,7 @@ impl StreamThread {
         let answer = self.failover.request(path, |attempt| {
             let answer = match self.source.http.get(format!("{}{path}", attempt.server)).call() {
                 Ok(answer) => answer,
-                Err(error) => return Outcome::Unreachable(error.to_string()),
+                Err(error) => return Outcome::Unreachable(self.source.tls.explain(&error)),
             };
             match answer.status().as_u16() {
                 200 => Outcome::Responded(Some(answer.into_body())),

@@ -26,6 +26,7 @@ mod memory;
 mod refusals;
 
 mod telemetry;
+mod tls;
 
 mod admission;
 

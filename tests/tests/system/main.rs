@@ -17,5 +17,6 @@ mod elastic;
 mod hedged;
 
 mod delivery;
+mod tls;
 
 mod metrics;
