@@ -51,9 +51,9 @@ def predictor(predictor_binary: Path, tmp_path_factory: pytest.TempPathFactory) 
         yield url
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def agent(agent_binary: Path, predictor: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Base URL of a real agent that all tests share."""
+    """Base URL of a real agent that the tests of a module share; it takes a tenth of a core."""
     with sampling(agent_binary, tmp_path_factory.mktemp("agent"), predictor) as url:
         yield url
 

@@ -89,6 +89,8 @@ def _results(said: Any, ranks: Sequence[Any]) -> list[Any]:
 
 def _rank(said: Any, environ: dict[str, str], work: Callable[..., Any], args: bytes) -> None:
     os.environ.update(environ)
+    # The default of scripts before Python 3.14. Here it would be a forkserver for each rank, which loads torch again.
+    multiprocessing.set_start_method("fork", force=True)
     torch.set_num_threads(1)
     rank = int(environ["RANK"])
     try:
