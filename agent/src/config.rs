@@ -309,8 +309,12 @@ impl Config {
             let rule = "requires --metrics-listen; --listen is for this machine only and has no TLS";
             return Err(wrong("tls-cert", &tls.certificate.display(), rule));
         }
-        let client_tls =
-            ClientTlsFiles { ca: settings.ca, certificate: settings.client_cert, key: settings.client_key };
+        let client_tls = ClientTlsFiles {
+            ca: settings.ca,
+            certificate: settings.client_cert,
+            key: settings.client_key,
+            token: None,
+        };
         let servers = || settings.server.parse::<Servers>();
         let servers = (settings.server != "off").then(servers).transpose();
         Ok(Self {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use evenstep_client::{ClientTls, InvalidFile};
+use evenstep_client::{ClientTls, ClientTlsFiles, InvalidFile, TokenSource};
 use evenstep_observability::serve::{self, Healthy};
 use evenstep_observability::{Gather, otlp};
 use evenstep_server::local::{Local, LocalError};
@@ -123,7 +123,8 @@ pub async fn run(
     on_ready: impl FnOnce(Listening, &SampleIdentity),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
-    let client_tls = ClientTls::load(config.client_tls.clone())?;
+    let token = TokenSource::of_environment(|name| std::env::var_os(name))?;
+    let client_tls = ClientTls::load(ClientTlsFiles { token, ..config.client_tls.clone() })?;
     let tls = config.tls.clone().map(Tls::load).transpose()?;
     let linger = config.linger;
     let enter = |folder: &PathBuf| Local::enter(folder, "agent", env!("CARGO_PKG_VERSION"));

@@ -136,17 +136,40 @@ impl Transport {
         if limit.is_zero() {
             return Outcome::Unreachable("not tried: the time limit had passed".to_owned());
         }
-        let head = http::Request::builder()
-            .method(request.method)
-            .uri(format!("{}{}", attempt.server, request.path));
-        let response = match request.body {
-            Some(body) => {
-                let request = head.header(header::CONTENT_TYPE, "application/json").body(body);
-                request.map_err(ureq::Error::from).and_then(|request| self.run(request, limit))
-            }
-            None => head.body(()).map_err(ureq::Error::from).and_then(|request| self.run(request, limit)),
+        let mut response = self.exchange(attempt.server, request, limit);
+        let is_rejected = |response: &http::Response<Body>| {
+            matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
         };
+        if response.as_ref().is_ok_and(is_rejected) && self.renew_token() {
+            response = self.exchange(attempt.server, request, limit);
+        }
         response.map_or_else(|error| self.unreachable(&error), |response| self.read(response))
+    }
+
+    fn exchange(
+        &self,
+        server: &str,
+        request: Request<'_>,
+        limit: Duration,
+    ) -> Result<http::Response<Body>, ureq::Error> {
+        let mut head =
+            http::Request::builder().method(request.method).uri(format!("{server}{}", request.path));
+        if let Some(authorization) = self.http().0.authorization() {
+            head = head.header(header::AUTHORIZATION, authorization);
+        }
+        match request.body {
+            Some(body) => self.run(head.header(header::CONTENT_TYPE, "application/json").body(body)?, limit),
+            None => self.run(head.body(())?, limit),
+        }
+    }
+
+    /// Reads the token again. Returns whether it changed.
+    fn renew_token(&self) -> bool {
+        let mut http = self.http();
+        let renewed = http.0.with_renewed_token();
+        let has_changed = renewed.is_some();
+        http.0 = renewed.unwrap_or_else(|| http.0.clone());
+        has_changed
     }
 
     /// Describes an error. If new certificates may resolve it, the next attempt uses them.

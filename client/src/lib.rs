@@ -17,6 +17,7 @@ mod registration;
 pub mod servers;
 mod shares;
 mod tls;
+mod token;
 
 pub use backlog::{Backlog, BacklogLimits};
 pub use backoff::Backoff;
@@ -33,3 +34,4 @@ pub use registration::{Registration, RunStart};
 pub use servers::Servers;
 pub use shares::{Mismatch, Requested, Share, shares};
 pub use tls::{ClientTls, ClientTlsFiles};
+pub use token::TokenSource;

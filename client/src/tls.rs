@@ -1,13 +1,17 @@
-//! TLS of a client: the CAs that it trusts, and its own certificate.
+//! TLS and token of a client: the CAs that it trusts, its own certificate, and its token.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use evenstep_tls::{InvalidFile, PemFile, certified_key, provider};
 use rustls::{AlertDescription, CertificateError, Error};
+use ureq::http::HeaderValue;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
-/// Files of a client's TLS, in PEM format.
+use crate::token::TokenSource;
+
+/// Files of a client's TLS, in PEM format, and the place of its token.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientTlsFiles {
     /// CAs that the client trusts, and no others. Default: Mozilla's list of public CAs.
@@ -16,15 +20,20 @@ pub struct ClientTlsFiles {
     pub certificate: Option<PathBuf>,
     /// Private key of that certificate, not encrypted.
     pub key: Option<PathBuf>,
+    /// The token, for predictors that require one.
+    pub token: Option<TokenSource>,
 }
 
-/// TLS of a client, for URLs with `https://`. The default trusts public CAs and has no certificate.
-#[derive(Debug, Clone, Default)]
+/// TLS of a client, for URLs with `https://`, and its token. The default trusts public CAs, and has no certificate and no
+/// token.
+#[derive(Clone, Default)]
 pub struct ClientTls {
     files: ClientTlsFiles,
     /// Their contents, in the order of the fields.
     contents: Arc<[Option<PemFile>; 3]>,
     config: TlsConfig,
+    /// The token as a request header.
+    authorization: Option<HeaderValue>,
 }
 
 impl ClientTls {
@@ -53,12 +62,18 @@ impl ClientTls {
         };
         let config = TlsConfig::builder().root_certs(roots).client_cert(own);
         let config = config.unversioned_rustls_crypto_provider(provider()).build();
-        Ok(Self { files, contents: Arc::new(contents), config })
+        let authorization = files.token.as_ref().map(authorization).transpose()?;
+        Ok(Self { files, contents: Arc::new(contents), config, authorization })
     }
 
     /// Returns the configuration of an [`ureq::Agent`].
     pub fn config(&self) -> TlsConfig {
         self.config.clone()
+    }
+
+    /// Returns the `authorization` header of requests, if the client has a token.
+    pub fn authorization(&self) -> Option<&HeaderValue> {
+        self.authorization.as_ref()
     }
 
     /// Describes why a request failed. For an error of TLS, names the file in use and what to do.
@@ -98,6 +113,31 @@ impl ClientTls {
         let renewed = Self::load(self.files.clone()).ok()?;
         (renewed.contents != self.contents).then_some(renewed)
     }
+}
+
+impl ClientTls {
+    /// Reads the file of the token again after the predictor rejected the token. Returns what changed, if it is valid:
+    /// tokens are replaced while clients run for months.
+    pub(crate) fn with_renewed_token(&self) -> Option<Self> {
+        let authorization = Some(authorization(self.files.token.as_ref()?).ok()?);
+        (authorization != self.authorization).then(|| Self { authorization, ..self.clone() })
+    }
+}
+
+/// The output has no token.
+impl fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ClientTls").field(&self.files).finish()
+    }
+}
+
+fn authorization(token: &TokenSource) -> Result<HeaderValue, InvalidFile> {
+    let token = token.read()?;
+    // A token is printable ASCII, so this does not fail.
+    let header = HeaderValue::from_str(&format!("Bearer {token}"));
+    let mut header = header.unwrap_or(HeaderValue::from_static(""));
+    header.set_sensitive(true);
+    Ok(header)
 }
 
 fn identity(certificate: &PemFile, key: &PemFile) -> Result<ClientCert, InvalidFile> {

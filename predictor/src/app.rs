@@ -170,7 +170,7 @@ impl App {
             gather,
             access: self.access.clone(),
             refresher: Arc::new(Refresher::new(self.access.clone(), self.jobs.store().clone())),
-            is_secure: false,
+            is_secure: self.tls.is_some(),
             scraping: Arc::default(),
             plans: Plans::default(),
             reports: self.reports,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use evenstep_client::{ClientTls, ClientTlsFiles};
+use evenstep_client::{ClientTls, ClientTlsFiles, TokenSource};
 
 /// TLS options of a command, for servers with https://.
 #[derive(Debug, Clone, clap::Args)]
@@ -19,7 +19,7 @@ pub struct ClientTlsArgs {
 }
 
 impl ClientTlsArgs {
-    /// Reads the files.
+    /// Reads the files, and the token that `EVENSTEP_TOKEN` or `EVENSTEP_TOKEN_FILE` names.
     ///
     /// # Errors
     /// The file that cannot be used, and why.
@@ -28,6 +28,7 @@ impl ClientTlsArgs {
             ca: self.ca.clone(),
             certificate: self.client_cert.clone(),
             key: self.client_key.clone(),
+            token: TokenSource::of_environment(|name| std::env::var_os(name))?,
         };
         Ok(ClientTls::load(files)?)
     }

@@ -376,7 +376,7 @@ impl Config {
 
     /// Rejects to serve clients of other machines without TLS or without tokens, unless the user insists.
     fn check_listen(&self) -> anyhow::Result<()> {
-        let has_tls = false;
+        let has_tls = self.tls_cert.is_some();
         if self.listen.ip().is_loopback()
             || self.insecure_listen
             || (has_tls && self.auth() == Auth::Required)

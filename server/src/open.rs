@@ -22,12 +22,12 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::Instant;
 use tower::ServiceExt;
 
-use crate::{ClientAddress, Options};
 use crate::activity::{Activity, Phase, Serving};
 use crate::counts::Connections;
 use crate::limits::Limits;
 use crate::socket::{Socket, Stream};
 use crate::tls::Tls;
+use crate::{ClientAddress, Options};
 
 /// The open connections.
 #[derive(Debug)]

@@ -31,11 +31,23 @@ impl Agent {
 
     /// Starts `binary` with these flags as the agent of `node`, and waits until it listens.
     pub fn start_with(binary: &Path, node: &str, server: &str, spool: &Path, flags: &[String]) -> Self {
+        Self::start_in(binary, node, server, spool, flags, &[])
+    }
+
+    /// Starts `binary` with these flags and environment variables as the agent of `node`, and waits until it listens.
+    pub fn start_in(
+        binary: &Path,
+        node: &str,
+        server: &str,
+        spool: &Path,
+        flags: &[String],
+        environment: &[(&str, &Path)],
+    ) -> Self {
         let mut command = Command::new(binary);
         command.args(["--listen=127.0.0.1:0", "--interval=20ms", "--send-every=20ms", "--log=warn"]);
         command.args([format!("--server={server}"), format!("--node={node}")]);
         command.arg("--spool-dir").arg(spool).args(flags);
-        let process = Process::start(without_settings(&mut command));
+        let process = Process::start(without_settings(&mut command).envs(environment.iter().copied()));
         let ready = |line: &str| {
             serde_json::from_str::<Value>(line).ok().filter(|line| line["listening"].is_string())
         };

@@ -58,6 +58,17 @@ enum End {
     Lost(String),
 }
 
+impl Source {
+    /// A request with the token, if there is one.
+    fn get(&self, server: &str, path: &str) -> ureq::RequestBuilder<ureq::typestate::WithoutBody> {
+        let request = self.http.get(format!("{server}{path}"));
+        match self.tls.authorization() {
+            Some(authorization) => request.header("authorization", authorization),
+            None => request,
+        }
+    }
+}
+
 /// State shared by all threads.
 #[derive(Clone)]
 struct Source {
@@ -230,7 +241,7 @@ impl StreamThread {
     /// Requests a path from the first server that responds.
     fn send(&self, path: &str) -> Result<ureq::Body, End> {
         let answer = self.failover.request(path, |attempt| {
-            let answer = match self.source.http.get(format!("{}{path}", attempt.server)).call() {
+            let answer = match self.source.get(attempt.server, path).call() {
                 Ok(answer) => answer,
                 Err(error) => return Outcome::Unreachable(self.source.tls.explain(&error)),
             };

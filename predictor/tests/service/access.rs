@@ -4,11 +4,14 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Output};
+use std::time::Duration;
 
+use evenstep_client::{Client as Trainer, ClientConfig, ClientTls, ClientTlsFiles, TokenSource};
 use evenstep_predictor::access::Scope;
 use evenstep_predictor::http::{Allowed, ROUTES};
 use evenstep_protocol::{
-    AuditView, CreatedToken, JobSpec, JobsView, LiveView, NewToken, NodesView, SessionView, TokensView,
+    AuditView, CreatedToken, JobSpec, JobsView, JoinRequest, LiveView, NewToken, NodesView, SessionView,
+    TokensView,
 };
 use evenstep_tests::Client;
 use evenstep_tests::events::Events;
@@ -16,7 +19,7 @@ use evenstep_tests::predictor::without_settings;
 use evenstep_tests::wait::until;
 use serde_json::json;
 
-use crate::support::{BINARY, Service, allocate_request, join_all};
+use crate::support::{BINARY, Service, allocate_request, job_id, join_all, worker_id};
 
 /// Runs `evenstep-predictor token` on a store.
 fn token_command(store: &str, arguments: &[&str]) -> Output {
@@ -397,6 +400,52 @@ fn the_operator_token_also_protects_jobs() {
     let problem = operator.delete("/v1/jobs/job").problem(429, "too-many-wrong-tokens");
     assert!(problem.retry_after_s.is_some_and(|wait_s| (1..=60).contains(&wait_s)));
     service.client.put_job("job", &JobSpec::new(64));
+}
+
+/// The clients of this project read their token from the environment, and a file again when it has changed.
+#[test]
+fn clients_send_the_token_of_their_environment() {
+    let service = start("required");
+    let store = service.store.address();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    let first = create(&store, "trainer", "*");
+    std::fs::write(&file, format!("{first}\n")).unwrap();
+    let files = ClientTlsFiles { token: Some(TokenSource::File(file.clone())), ..ClientTlsFiles::default() };
+    let config = ClientConfig {
+        tls: ClientTls::load(files).unwrap(),
+        request_timeout: Duration::from_secs(60),
+        ..ClientConfig::default()
+    };
+    assert!(!format!("{config:?}").contains(&first));
+    let trainer = Trainer::new(&service.predictor.url.parse().unwrap(), job_id("team-a/job"), config);
+    trainer.register_job(&JobSpec::new(64)).unwrap();
+    std::fs::write(&file, create(&store, "trainer", "*")).unwrap();
+    assert!(token_command(&store, &["revoke", id(&first)]).status.success());
+    until("the first token is revoked", || {
+        (with_token(&service, &first).get("/v1/jobs").status == 401).then_some(())
+    });
+    trainer.join(&JoinRequest::new(worker_id(0))).unwrap();
+    std::fs::write(&file, "revoked").unwrap();
+    let report = |token: &str| {
+        let mut command = Command::new(BINARY);
+        let server = format!("--server={}", service.predictor.url);
+        without_settings(&mut command)
+            .args(["report", &server])
+            .env("EVENSTEP_TOKEN", token)
+            .output()
+            .unwrap()
+    };
+    let listed = report(&create(&store, "viewer", "*"));
+    assert_eq!(String::from_utf8_lossy(&listed.stdout), "team-a/job\n");
+    let refused = report(&first);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("token") && !said.contains(&first), "{said}");
+    let mut top = Command::new(BINARY);
+    let once = ["top", "--once", &format!("--server={}", service.predictor.url)];
+    std::fs::write(&file, create(&store, "viewer", "*")).unwrap();
+    let shown = without_settings(&mut top).args(once).env("EVENSTEP_TOKEN_FILE", &file).output().unwrap();
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("team-a/job"), "{shown:?}");
 }
 
 /// Joins two workers of a node, and returns the generation.

@@ -51,6 +51,7 @@ impl World {
     fn files(&self, ca: Option<&str>, own: Option<&str>) -> ClientTlsFiles {
         let file = |name: String| self.folder.path().join(name);
         ClientTlsFiles {
+            token: None,
             ca: ca.map(|name| file(name.to_owned())),
             certificate: own.map(|name| file(format!("{name}.pem"))),
             key: own.map(|name| file(format!("{name}.key"))),

@@ -9,7 +9,7 @@ use evenstep_client::failover::Outcome;
 use evenstep_client::http::{
     HeaderName, HeaderValue, Method, Request, Response, TimeLimit, Transport, TransportConfig,
 };
-use evenstep_client::{Client, ClientConfig, ClientTlsFiles, Servers, SystemClock};
+use evenstep_client::{Client, ClientConfig, ClientTlsFiles, Servers, SystemClock, TokenSource};
 use evenstep_protocol::{JobId, JobSpec, OomReport, WorkerId};
 use pyo3::prelude::*;
 
@@ -26,16 +26,24 @@ pub fn timeout(seconds: f64) -> PyResult<Duration> {
     positive.ok_or_else(|| invalid_setting(format!("timeout_s {seconds}: must be finite and above 0")))
 }
 
-/// CAs that a client trusts, and its own certificate.
+/// CAs that a client trusts, its own certificate, and its token.
 #[pyclass(frozen, module = "evenstep._native")]
 pub struct ClientTls(evenstep_client::ClientTls);
 
 #[pymethods]
 impl ClientTls {
     #[new]
-    #[pyo3(signature = (ca = None, certificate = None, key = None))]
-    fn new(ca: Option<PathBuf>, certificate: Option<PathBuf>, key: Option<PathBuf>) -> PyResult<Self> {
-        let loaded = evenstep_client::ClientTls::load(ClientTlsFiles { ca, certificate, key });
+    #[pyo3(signature = (ca = None, certificate = None, key = None, environ = HashMap::new()))]
+    #[expect(clippy::needless_pass_by_value, reason = "the signature that PyO3 requires")]
+    fn new(
+        ca: Option<PathBuf>,
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+        environ: HashMap<String, String>,
+    ) -> PyResult<Self> {
+        let token =
+            TokenSource::of_environment(|name| environ.get(name).map(Into::into)).map_err(invalid_setting)?;
+        let loaded = evenstep_client::ClientTls::load(ClientTlsFiles { ca, certificate, key, token });
         loaded.map(Self).map_err(invalid_setting)
     }
 }

@@ -5,7 +5,7 @@
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 CLAIM: int
 """Added to a pool's counter to claim the next chunk."""
@@ -267,13 +267,14 @@ class Predictor:
         """CPU time of the requests up to now, in seconds."""
 
 class ClientTls:
-    """CAs that a client trusts, and its own certificate, from PEM files. Connections use them for ``https://``."""
+    """CAs that a client trusts and its own certificate, from PEM files for ``https://``, and its token."""
 
     def __init__(
         self,
         ca: str | os.PathLike[str] | None = None,
         certificate: str | os.PathLike[str] | None = None,
         key: str | os.PathLike[str] | None = None,
+        environ: Mapping[str, str] = ...,
     ) -> None:
         """Reads the files.
 
@@ -281,6 +282,7 @@ class ClientTls:
             ca: the CAs to trust, and no others; None for public CAs.
             certificate: the client's certificate chain, for servers that require one.
             key: its private key.
+            environ: the variables ``EVENSTEP_TOKEN`` or ``EVENSTEP_TOKEN_FILE``, if the client has a token.
 
         Raises:
             SettingError: a file cannot be used; the message names it and the rule.

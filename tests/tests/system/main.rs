@@ -18,5 +18,6 @@ mod hedged;
 
 mod delivery;
 mod tls;
+mod tokens;
 
 mod metrics;

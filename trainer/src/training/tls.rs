@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use evenstep_client::{ClientTls, ClientTlsFiles, InvalidFile};
+use evenstep_client::{ClientTls, ClientTlsFiles, InvalidFile, TokenSource};
 
 /// TLS options, for predictors with https://.
 #[derive(Debug, Clone, Args)]
@@ -20,7 +20,7 @@ pub struct ClientTlsOptions {
 }
 
 impl ClientTlsOptions {
-    /// Reads the files.
+    /// Reads the files, and the token that `EVENSTEP_TOKEN` or `EVENSTEP_TOKEN_FILE` names.
     ///
     /// # Errors
     /// The file that cannot be used, and why.
@@ -29,6 +29,7 @@ impl ClientTlsOptions {
             ca: self.ca.clone(),
             certificate: self.client_cert.clone(),
             key: self.client_key.clone(),
+            token: TokenSource::of_environment(|name| std::env::var_os(name))?,
         })
     }
 }
