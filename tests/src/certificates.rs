@@ -38,14 +38,14 @@ impl Authority {
         file.to_owned()
     }
 
-    /// Creates a certificate for 127.0.0.1 and localhost, valid until the year 4096.
+    /// Creates a certificate for 127.0.0.1, valid until the year 4096.
     pub fn issue(&self, name: &str) -> Identity {
         self.issue_until(name, 4096)
     }
 
-    /// Creates a certificate for 127.0.0.1 and localhost, valid until the beginning of a year.
+    /// Creates a certificate for 127.0.0.1, valid until the beginning of a year.
     pub fn issue_until(&self, name: &str, year: i32) -> Identity {
-        let mut params = params(name, &["127.0.0.1", "localhost"]);
+        let mut params = params(name, &["127.0.0.1"]);
         params.not_after = rcgen::date_time_ymd(year, 1, 1);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.0).expect("a certificate");
