@@ -23,6 +23,9 @@ mod telemetry;
 mod views;
 mod workers;
 
+#[cfg(test)]
+mod fuzz;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
