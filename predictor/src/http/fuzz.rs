@@ -4,6 +4,8 @@
 //! - An error is problem+json of a known type, and changes nothing.
 //! - The job can be read again after a restart, with the same responses.
 
+use std::cell::RefCell;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -48,7 +50,7 @@ const PROBLEMS: [(&str, u16); 12] = [
     ("paused", 503),
 ];
 /// Size limit of an error response, in bytes: it must not repeat a long body.
-const PROBLEM_BYTES_MAX: usize = 4096;
+const PROBLEM_BYTES_MAX: usize = 8192;
 
 /// Requests with a body, and valid bodies for them.
 const REQUESTS: [(Method, &str, &[&str]); 7] = [
@@ -104,10 +106,17 @@ const REQUESTS: [(Method, &str, &[&str]); 7] = [
 ];
 
 /// A request of the fuzz test: an index of [`REQUESTS`], and a body.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 struct Attempt {
     at: usize,
     body: Vec<u8>,
+}
+
+impl fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (method, path, _) = &REQUESTS[self.at];
+        write!(f, "{method} {path} {}", self.body.escape_ascii())
+    }
 }
 
 fn attempt() -> impl Strategy<Value = Attempt> {
@@ -126,8 +135,9 @@ fn attempt() -> impl Strategy<Value = Attempt> {
 /// The router with its store in a temporary folder.
 struct Service {
     runtime: Runtime,
-    folder: TempDir,
+    store: Store,
     router: Router,
+    _folder: TempDir,
 }
 
 impl Service {
@@ -135,14 +145,14 @@ impl Service {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let router = runtime.block_on(serve(&folder));
-        Self { runtime, folder, router }
+        let address: Address = format!("sqlite://{}/evenstep.db", folder.path().display()).parse().unwrap();
+        let (store, _writer) = runtime.block_on(Store::open(&address, None)).unwrap();
+        Self { runtime, router: serve(&store), store, _folder: folder }
     }
 
     /// Forgets all that is only in memory.
     fn restart(&mut self) {
-        self.router = Router::new();
-        self.router = self.runtime.block_on(serve(&self.folder));
+        self.router = serve(&self.store);
     }
 
     fn send(&self, method: &Method, path: &str, body: impl Into<Body>) -> Reply {
@@ -272,16 +282,13 @@ impl Reply {
     }
 }
 
-async fn serve(folder: &TempDir) -> Router {
-    let address: Address = format!("sqlite://{}/evenstep.db", folder.path().display()).parse().unwrap();
-    // The writer ends when the last router is dropped.
-    let (store, _writer) = Store::open(&address, None).await.unwrap();
+fn serve(store: &Store) -> Router {
     let (clock, now) = Clock::manual();
     now.store(1_000_000, Ordering::SeqCst);
     let keep = Keep { raw_s: 1000, minutes_s: 1000, hours_s: 1000, bytes: None };
     let (_, draining) = watch::channel(false);
     router(Api {
-        jobs: Arc::new(Jobs::new(store, clock, 1 << 30)),
+        jobs: Arc::new(Jobs::new(store.clone(), clock, 1 << 30)),
         retention: RetentionStats::new(&keep),
         streams: Streams::new(draining.clone()),
         draining,
@@ -296,7 +303,7 @@ async fn serve(folder: &TempDir) -> Router {
 
 #[test]
 fn no_body_panics_and_no_error_changes_anything() {
-    let service = std::cell::RefCell::new(Service::start());
+    let service = RefCell::new(Service::start());
     let mut runner = TestRunner::new(config(32));
     let outcome = runner.run(&prop::collection::vec(attempt(), 1..8), |attempts| {
         let mut service = service.borrow_mut();
