@@ -329,3 +329,6 @@ impl Config {
         }
     }
 }
+
+#[cfg(test)]
+mod fuzz;
