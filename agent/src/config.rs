@@ -372,6 +372,10 @@ fn check_time(option: &'static str, time: &str, least: Duration) -> Result<Durat
 
 #[cfg(test)]
 mod tests {
+    use evenstep_fuzz::{arbitrary, damaged};
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
     use super::*;
 
     fn config(arguments: &[&str]) -> Result<Config, ConfigError> {
@@ -425,6 +429,76 @@ mod tests {
         ] {
             let error = config(&[option, value]).unwrap_err().to_string();
             assert!(error.contains(option) && error.contains(value), "{option} {value}: {error}");
+        }
+    }
+
+    /// Files with any of the options and any values.
+    fn files() -> impl Strategy<Value = Vec<u8>> {
+        let keys = [
+            "server",
+            "node",
+            "listen",
+            "metrics_listen",
+            "interval",
+            "send_every",
+            "watch_pid",
+            "spool_dir",
+            "spool_max_bytes",
+            "local",
+            "linger_s",
+            "demo_seed",
+            "x",
+        ];
+        let values = [
+            "0",
+            "-1",
+            "1.5",
+            "inf",
+            "nan",
+            "65536",
+            "9223372036854775807",
+            "18446744073709551616",
+            "true",
+            "[]",
+            "[1]",
+            "[-1, 4294967296]",
+            "{}",
+            "1979-05-27",
+            "\"\"",
+            "\"off\"",
+            "\"http://a:1,\"",
+            "\"[::1]:99999\"",
+            "\"127.0.0.1:0\"",
+            "\"1s\"",
+            "\"99999999999999999999y\"",
+            "\"1ms 1ms\"",
+            "\"\\u0000\"",
+            "\"/\"",
+        ];
+        let line = (select(keys.to_vec()), select(values.to_vec()))
+            .prop_map(|(key, value)| format!("{key} = {value}\n"));
+        let text = prop::collection::vec(line, 0..8).prop_map(|lines| lines.concat().into_bytes());
+        let whole = keys[..6].iter().map(|key| format!("{key} = \"1s\"\n")).collect::<String>().into_bytes();
+        prop_oneof![1 => arbitrary(), 2 => damaged(vec![whole]), 6 => text]
+    }
+
+    proptest! {
+        #![proptest_config(evenstep_fuzz::config(256))]
+
+        /// Whatever a file contains: an error that names the value, or a configuration within all rules.
+        #[test]
+        fn any_file_is_a_configuration_or_an_error(bytes in files()) {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), bytes).unwrap();
+            match config(&["--config", file.path().to_str().unwrap()]) {
+                Ok(config) => {
+                    prop_assert!((INTERVAL_MIN..=INTERVAL_MAX).contains(&config.interval));
+                    prop_assert!((SEND_EVERY_MIN..=INTERVAL_MAX).contains(&config.send_every));
+                    prop_assert!(config.listen.ip().is_loopback() && config.spool_bytes_max >= SPOOL_BYTES_MIN);
+                    prop_assert!(config.watch_pids.len() <= WATCHED_MAX && !config.linger.is_zero());
+                }
+                Err(error) => prop_assert!(!error.to_string().is_empty()),
+            }
         }
     }
 

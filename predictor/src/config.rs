@@ -399,3 +399,6 @@ impl Config {
         }
     }
 }
+
+#[cfg(test)]
+mod fuzz;

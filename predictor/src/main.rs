@@ -6,8 +6,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use evenstep_burst::command as plan;
-use evenstep_core::job::{FORMAT, read_device_model, read_models};
-use evenstep_core::learning_rate::Controller;
+use evenstep_core::job::{FORMAT, read_device_model, read_learning_rate, read_models};
 use evenstep_lab::command::{backtest, simulate};
 use evenstep_observability::logs;
 use evenstep_observability::otlp::Otlp;
@@ -62,9 +61,7 @@ fn model_readers() -> store::ModelReaders {
         format: FORMAT,
         job: |state| read_models(state).map(drop).map_err(|error| error.to_string()),
         device: |state| read_device_model(state).map(drop).map_err(|error| error.to_string()),
-        learning_rate: |state| {
-            serde_json::from_str::<Controller>(state).map(drop).map_err(|error| error.to_string())
-        },
+        learning_rate: |state| read_learning_rate(state).map(drop).map_err(|error| error.to_string()),
     }
 }
 

@@ -25,6 +25,9 @@ mod tokens;
 mod views;
 mod workers;
 
+#[cfg(test)]
+mod fuzz;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;

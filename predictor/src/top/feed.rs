@@ -59,7 +59,7 @@ enum End {
 }
 
 impl Source {
-    /// A request with the token, if there is one.
+    /// A request with the token of the client, if it has a token.
     fn get(&self, server: &str, path: &str) -> ureq::RequestBuilder<ureq::typestate::WithoutBody> {
         let request = self.http.get(format!("{server}{path}"));
         match self.tls.authorization() {

@@ -15,9 +15,9 @@ def client_tls(environ: Mapping[str, str] | None = None) -> ClientTls:
         SettingError: a file cannot be used.
     """
     environ = os.environ if environ is None else environ
-    names = ("EVENSTEP_CA", "EVENSTEP_CLIENT_CERT", "EVENSTEP_CLIENT_KEY")
+    certificates = [environ.get(f"EVENSTEP_{name}") or None for name in ("CA", "CLIENT_CERT", "CLIENT_KEY")]
     token = {name: environ[name] for name in ("EVENSTEP_TOKEN", "EVENSTEP_TOKEN_FILE") if name in environ}
-    return ClientTls(*(environ.get(name) or None for name in names), environ=token)
+    return ClientTls(certificates[0], certificates[1], certificates[2], token)
 
 
 def connect(server: str) -> Http:
