@@ -27,10 +27,13 @@ pub struct ClientTlsFiles {
 /// TLS of a client, for URLs with `https://`, and its token. The default trusts public CAs, and has no certificate and no
 /// token.
 #[derive(Clone, Default)]
-pub struct ClientTls {
+pub struct ClientTls(Arc<Loaded>);
+
+#[derive(Clone, Default)]
+struct Loaded {
     files: ClientTlsFiles,
     /// Their contents, in the order of the fields.
-    contents: Arc<[Option<PemFile>; 3]>,
+    contents: [Option<PemFile>; 3],
     config: TlsConfig,
     /// The token as a request header.
     authorization: Option<HeaderValue>,
@@ -63,26 +66,26 @@ impl ClientTls {
         let config = TlsConfig::builder().root_certs(roots).client_cert(own);
         let config = config.unversioned_rustls_crypto_provider(provider()).build();
         let authorization = files.token.as_ref().map(authorization).transpose()?;
-        Ok(Self { files, contents: Arc::new(contents), config, authorization })
+        Ok(Self(Arc::new(Loaded { files, contents, config, authorization })))
     }
 
     /// Returns the configuration of an [`ureq::Agent`].
     pub fn config(&self) -> TlsConfig {
-        self.config.clone()
+        self.0.config.clone()
     }
 
     /// Returns the `authorization` header of requests, if the client has a token.
     pub fn authorization(&self) -> Option<&HeaderValue> {
-        self.authorization.as_ref()
+        self.0.authorization.as_ref()
     }
 
     /// Describes why a request failed. For an error of TLS, names the file in use and what to do.
     pub fn explain(&self, error: &ureq::Error) -> String {
         let Some(tls) = tls_error(error) else { return error.to_string() };
-        let own = self.files.certificate.as_ref().map(|file| file.display());
+        let own = self.0.files.certificate.as_ref().map(|file| file.display());
         match (tls, own) {
             (Error::InvalidCertificate(CertificateError::UnknownIssuer), _) => {
-                let trusted = self.files.ca.as_ref().map_or_else(
+                let trusted = self.0.files.ca.as_ref().map_or_else(
                     || "of the public CAs".to_owned(),
                     |ca| format!("of the CAs in {}", ca.display()),
                 );
@@ -110,8 +113,8 @@ impl ClientTls {
     /// before they expire, while clients run for months.
     pub(crate) fn renewed(&self, error: &ureq::Error) -> Option<Self> {
         tls_error(error)?;
-        let renewed = Self::load(self.files.clone()).ok()?;
-        (renewed.contents != self.contents).then_some(renewed)
+        let renewed = Self::load(self.0.files.clone()).ok()?;
+        (renewed.0.contents != self.0.contents).then_some(renewed)
     }
 }
 
@@ -119,15 +122,16 @@ impl ClientTls {
     /// Reads the file of the token again after the predictor rejected the token. Returns what changed, if it is valid:
     /// tokens are replaced while clients run for months.
     pub(crate) fn with_renewed_token(&self) -> Option<Self> {
-        let authorization = Some(authorization(self.files.token.as_ref()?).ok()?);
-        (authorization != self.authorization).then(|| Self { authorization, ..self.clone() })
+        let authorization = Some(authorization(self.0.files.token.as_ref()?).ok()?);
+        (authorization != self.0.authorization)
+            .then(|| Self(Arc::new(Loaded { authorization, ..(*self.0).clone() })))
     }
 }
 
 /// The output has no token.
 impl fmt::Debug for ClientTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ClientTls").field(&self.files).finish()
+        f.debug_tuple("ClientTls").field(&self.0.files).finish()
     }
 }
 

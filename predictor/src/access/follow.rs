@@ -32,8 +32,8 @@ impl Refresher {
         Self { access, store, latest: Mutex::default() }
     }
 
-    /// Reads the tokens, unless this one is known. So a new token works at once. The store is read at most once per
-    /// [`PAUSE`], and clients with unknown tokens wait for that.
+    /// Reads the tokens, unless this one is known. So a new token works at once. The store is read at most every
+    /// 250 ms, and clients with unknown tokens wait for that.
     pub async fn know(&self, bearer: &str) {
         if self.access.auth() == Auth::None || self.access.knows(bearer) {
             return;
