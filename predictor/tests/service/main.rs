@@ -29,6 +29,8 @@ mod telemetry;
 
 mod admission;
 
+mod connections;
+
 mod restart;
 
 mod models;
