@@ -150,7 +150,7 @@ impl Service {
         Self { runtime, router: serve(&store), store, _folder: folder }
     }
 
-    /// Forgets all that is only in memory.
+    /// Forgets all states that are only in memory.
     fn restart(&mut self) {
         self.router = serve(&self.store);
     }

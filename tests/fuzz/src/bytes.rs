@@ -27,7 +27,7 @@ pub fn arbitrary() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 0..BYTES_MAX)
 }
 
-/// One of these files with up to 8 changes: flipped bits, bytes that are overwritten, inserted, removed or repeated, and a
+/// Any of these files with up to 8 changes: flipped bits, bytes that are overwritten, inserted, removed or repeated, and a
 /// truncated end.
 pub fn damaged(files: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
     (select(files), vec(change(), 0..=CHANGES_MAX)).prop_map(|(mut file, changes)| {

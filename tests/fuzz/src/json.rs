@@ -81,7 +81,7 @@ enum Change {
     Rename(Index, String),
 }
 
-/// One of these JSON texts with up to 5 changes of values, fields and elements: values at the borders of types and rules,
+/// Any of these JSON texts with up to 5 changes of values, fields and elements: values at the borders of types and rules,
 /// long strings, deep arrays, fields that are missing, unknown or present twice.
 pub fn damaged_json(texts: Vec<String>) -> impl Strategy<Value = String> {
     (select(texts), vec(change(), 0..=CHANGES_MAX)).prop_map(|(mut text, changes)| {

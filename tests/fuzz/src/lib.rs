@@ -1,6 +1,6 @@
 //! Inputs of the fuzz tests: arbitrary bytes, damaged files and damaged JSON.
 //!
-//! Each fuzz test is a property test beside the code that it tests. It runs with few cases in every test run; the
+//! Each fuzz test is a property test next to the code that it tests. It runs with few cases in every test run; the
 //! environment variable `PROPTEST_CASES` sets another number.
 
 mod bytes;

@@ -187,7 +187,7 @@ impl Layout {
         layout
     }
 
-    /// Whether a stored layout is that of its groups for these drivers.
+    /// Whether a stored layout is the layout of its groups for these drivers.
     pub(super) fn is_valid(&self, drivers: &DriverSet) -> bool {
         *self == Self::new(self.groups, self.repeats, drivers)
     }
