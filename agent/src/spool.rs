@@ -465,7 +465,4 @@ impl Batch {
 }
 
 #[cfg(test)]
-mod fuzz;
-
-#[cfg(test)]
 mod tests;

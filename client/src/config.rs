@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock};
-use crate::tls::ClientTls;
 
 /// Time limits and bounds of a [`Client`](crate::Client).
 #[derive(Debug, Clone)]
@@ -22,8 +21,6 @@ pub struct ClientConfig {
     pub handover_pause: Duration,
     /// The time source.
     pub clock: Arc<dyn Clock>,
-    /// TLS, for servers with `https://`. Default: public CAs.
-    pub tls: ClientTls,
 }
 
 impl Default for ClientConfig {
@@ -35,7 +32,6 @@ impl Default for ClientConfig {
             handover_attempts_max: 10,
             handover_pause: Duration::from_millis(20),
             clock: Arc::new(SystemClock),
-            tls: ClientTls::default(),
         }
     }
 }

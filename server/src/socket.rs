@@ -1,28 +1,24 @@
-//! A stream that notes when bytes of requests arrive and when all bytes are sent.
+//! A TCP stream that notes when bytes arrive and when all bytes are sent.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 
 use crate::activity::Activity;
 
-/// TCP, or TLS over TCP.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
-
-/// The stream of a connection. A trait object, so that the HTTP server is compiled once.
+/// The stream of a connection.
+#[derive(Debug)]
 pub struct Socket {
-    stream: Box<dyn Stream>,
+    stream: TcpStream,
     activity: Activity,
 }
 
 impl Socket {
-    /// Notes the traffic of `stream` in `activity`. With TLS, `stream` has completed its handshake, because that is not
-    /// traffic of requests.
-    pub fn new(stream: Box<dyn Stream>, activity: Activity) -> Self {
+    /// Notes the traffic of `stream` in `activity`.
+    pub fn new(stream: TcpStream, activity: Activity) -> Self {
         Self { stream, activity }
     }
 }

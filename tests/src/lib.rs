@@ -19,8 +19,6 @@ pub mod process;
 
 pub mod gate;
 
-pub mod certificates;
-
 pub mod client;
 
 pub mod events;

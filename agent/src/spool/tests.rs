@@ -4,16 +4,16 @@ use proptest::prelude::*;
 
 use super::*;
 
-pub(super) fn identity(boot_id: &str) -> SampleIdentity {
+fn identity(boot_id: &str) -> SampleIdentity {
     SampleIdentity { node: NodeId::new("node-a").unwrap(), boot_id: boot_id.to_owned() }
 }
 
-pub(super) fn sample(at_unix_ms: i64) -> NodeSample {
+fn sample(at_unix_ms: i64) -> NodeSample {
     let readings = BTreeMap::from([("cpu_busy".to_owned(), 0.1 + at_unix_ms as f64 / 3.0)]);
     NodeSample { at_unix_ms, readings, ..NodeSample::default() }
 }
 
-pub(super) fn json(at_unix_ms: i64) -> String {
+fn json(at_unix_ms: i64) -> String {
     serde_json::to_string(&sample(at_unix_ms)).unwrap()
 }
 

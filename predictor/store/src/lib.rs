@@ -57,8 +57,6 @@ mod read;
 
 mod vacuum;
 
-pub mod access;
-
 pub mod tables;
 
 pub mod command;

@@ -26,7 +26,6 @@ mod memory;
 mod refusals;
 
 mod telemetry;
-mod tls;
 
 mod admission;
 
@@ -51,7 +50,5 @@ mod command;
 mod openapi;
 
 mod page;
-
-mod access;
 
 mod plan;

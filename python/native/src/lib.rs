@@ -24,8 +24,7 @@ mod _native {
     use super::claim::{Counter, LeaveRule, Peer, chunks};
     #[pymodule_export]
     use super::http::{
-        ClientTls, Http, HttpResponse, check_job_id, check_job_options, check_worker_id, parse_servers,
-        report_oom,
+        Http, HttpResponse, check_job_id, check_job_options, check_worker_id, parse_servers, report_oom,
     };
     #[pymodule_export]
     use super::plan::{Plan, PoolMembership, Rate, Share, Tail, apportion};

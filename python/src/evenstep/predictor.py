@@ -7,7 +7,6 @@ from typing import Any
 
 from evenstep import _native
 from evenstep._native import Plan
-from evenstep.connection import client_tls
 
 log = logging.getLogger("evenstep")
 
@@ -33,14 +32,12 @@ class Predictor:
             **options: see :class:`evenstep._native.Predictor`.
 
         Raises:
-            SettingError: an argument breaks its rule, or a TLS file of the environment cannot be used.
+            SettingError: an argument breaks its rule.
         """
         self.job_id = job_id
         #: Plans are for whole iterations: the remainder of an epoch follows the plan of a whole one, scaled down.
         self._global_batch: int = spec["global_batch"]
-        self._native = _native.Predictor(
-            servers, job_id, json.dumps(spec), json.dumps(workers), tls=client_tls(), **options
-        )
+        self._native = _native.Predictor(servers, job_id, json.dumps(spec), json.dumps(workers), **options)
 
     @property
     def cpu_s(self) -> float:

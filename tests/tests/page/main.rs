@@ -14,8 +14,6 @@ mod narrow;
 
 mod operator;
 
-mod session;
-
 mod reports;
 
 mod accessible;

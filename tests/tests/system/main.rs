@@ -17,7 +17,5 @@ mod elastic;
 mod hedged;
 
 mod delivery;
-mod tls;
-mod tokens;
 
 mod metrics;

@@ -26,13 +26,8 @@ pub fn set(schemas: &mut Map<String, Value>) {
             add(&mut properties[field], limits);
         }
     }
-    let patterns = [
-        ("JobId", "^[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9][A-Za-z0-9._:@-]*)?$"),
-        ("NodeId", "^[A-Za-z0-9][A-Za-z0-9._:@-]*$"),
-        ("TokenId", "^[0-9a-f]{10}$"),
-        ("WorkerId", "^[A-Za-z0-9][A-Za-z0-9._:@/-]*$"),
-    ];
-    for (name, pattern) in patterns {
+    for (name, slash) in [("JobId", ""), ("NodeId", ""), ("WorkerId", "/")] {
+        let pattern = format!("^[A-Za-z0-9][A-Za-z0-9._:@{slash}-]{{0,127}}$");
         schemas.insert(
             name.into(),
             json!({"type": "string", "minLength": 1, "maxLength": 128, "pattern": pattern}),
