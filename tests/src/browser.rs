@@ -139,14 +139,13 @@ impl Browser {
     /// Waits for an element and clicks on it like a mouse: in its middle, which must not be covered.
     pub fn click(&self, css: &str) {
         self.until(&format!("{css} exists"), &format!("document.querySelector({})", json!(css)));
-        let element = self.element(css);
-        self.post(&format!("/element/{element}/click"), &json!({}));
+        self.with_element(css, |element| self.try_post(&format!("/element/{element}/click"), &json!({})));
     }
 
     /// Types a text, or the path of a file, into an element.
     pub fn fill(&self, css: &str, text: &str) {
-        let element = self.element(css);
-        self.post(&format!("/element/{element}/value"), &json!({ "text": text }));
+        let text = json!({ "text": text });
+        self.with_element(css, |element| self.try_post(&format!("/element/{element}/value"), &text));
     }
 
     /// Presses keys one after the other, in the focused element. Named keys are private characters of
@@ -212,6 +211,17 @@ impl Browser {
         let lines = lines.as_array().cloned().unwrap_or_default();
         let bad = lines.iter().filter(|line| line["level"] == "SEVERE" || line["level"] == "WARNING");
         bad.map(|line| format!("{} {}", text(&line["level"]), text(&line["message"]))).collect()
+    }
+
+    /// Uses the element that a CSS selector finds. The page may replace the element meanwhile: then uses the new one.
+    fn with_element(&self, css: &str, act: impl Fn(&str) -> Result<Value, String>) {
+        until(&format!("{css} can be used"), || match act(&self.element(css)) {
+            Ok(_) => Some(()),
+            Err(why) => {
+                assert!(why.contains("stale element reference"), "{css}: {why}");
+                None
+            }
+        });
     }
 
     fn element(&self, css: &str) -> String {
