@@ -192,10 +192,13 @@ impl Browser {
     pub fn picture(&self, name: &str) {
         let number = |script: &str| self.run(script).as_f64().unwrap_or_default() as u32;
         let window = (number("return innerWidth"), number("return innerHeight"));
-        // The whole page must be in view, because the rest is not drawn.
-        self.resize((window.0, number("return document.documentElement.scrollHeight").max(window.1)));
         let plots = "[...document.querySelectorAll('.figure .plot:not([hidden])')]";
-        self.until("every chart is drawn", &format!("{plots}.every((plot) => plot.firstElementChild)"));
+        let drawn = format!("return {plots}.every((plot) => plot.firstElementChild)");
+        until(&format!("every chart of {name} is drawn"), || {
+            // The whole page must be in view, because the rest is not drawn. It grows while responses arrive.
+            self.resize((window.0, number("return document.documentElement.scrollHeight").max(window.1)));
+            (self.run(&drawn) == true).then_some(())
+        });
         let picture = self.devtools("Page.captureScreenshot", &json!({ "format": "png" }));
         self.resize(window);
         let bytes = BASE64_STANDARD.decode(picture["data"].as_str().expect("a picture")).expect("base64");
