@@ -26,6 +26,7 @@ mod memory;
 mod refusals;
 
 mod telemetry;
+mod tls;
 
 mod admission;
 
@@ -50,5 +51,7 @@ mod command;
 mod openapi;
 
 mod page;
+
+mod access;
 
 mod plan;

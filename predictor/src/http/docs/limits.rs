@@ -26,8 +26,13 @@ pub fn set(schemas: &mut Map<String, Value>) {
             add(&mut properties[field], limits);
         }
     }
-    for (name, slash) in [("JobId", ""), ("NodeId", ""), ("WorkerId", "/")] {
-        let pattern = format!("^[A-Za-z0-9][A-Za-z0-9._:@{slash}-]{{0,127}}$");
+    let patterns = [
+        ("JobId", "^[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9][A-Za-z0-9._:@-]*)?$"),
+        ("NodeId", "^[A-Za-z0-9][A-Za-z0-9._:@-]*$"),
+        ("TokenId", "^[0-9a-f]{10}$"),
+        ("WorkerId", "^[A-Za-z0-9][A-Za-z0-9._:@/-]*$"),
+    ];
+    for (name, pattern) in patterns {
         schemas.insert(
             name.into(),
             json!({"type": "string", "minLength": 1, "maxLength": 128, "pattern": pattern}),
