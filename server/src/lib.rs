@@ -6,6 +6,7 @@
 //!   requests, the new one is closed.
 //! - A connection without a request, one whose request headers do not arrive in time, and one whose client does not take
 //!   its response are closed.
+//! - The head of a request has at most 64 KiB and 100 headers.
 //! - A shutdown ends idle connections at once and waits a bounded time for requests.
 //!
 //! With [`Tls`], a connection waits for a request from its first byte on: its handshake has the deadline of headers.

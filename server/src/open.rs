@@ -29,6 +29,10 @@ use crate::socket::{Socket, Stream};
 use crate::tls::Tls;
 use crate::{ClientAddress, Options};
 
+/// Size limit of the head of a request, which is buffered until it is complete, in bytes. Also the size of the buffers
+/// of a connection.
+const BUFFER_BYTES_MAX: usize = 64 << 10;
+
 /// The open connections.
 #[derive(Debug)]
 pub struct Open {
@@ -221,7 +225,9 @@ async fn converse(
             Ok::<_, Infallible>(response.map(|body| ServedBody { body, _serving: serving }))
         }
     });
-    let mut connection = std::pin::pin!(http1::Builder::new().serve_connection(socket, service));
+    let mut builder = http1::Builder::new();
+    let connection = builder.max_buf_size(BUFFER_BYTES_MAX).serve_connection(socket, service);
+    let mut connection = std::pin::pin!(connection);
     let stopped = async move {
         // The sender lives as long as this task.
         let _ = draining.wait_for(|draining| *draining).await;

@@ -30,6 +30,8 @@ mod tls;
 
 mod admission;
 
+mod connections;
+
 mod restart;
 
 mod models;

@@ -65,6 +65,7 @@ fn responses(path: &str, method: &str, operation: &mut Value) {
         (has_job || is_in_path, "404", "Unknown job, worker or path"),
         (has_body, "408", "The body arrived too slowly"),
         (has_body, "413", "Body too large"),
+        (has_body, "415", "The body is encoded, for example with gzip"),
         (has_body || has_parameters, "422", "A value breaks the rule that `detail` names"),
         (has_job || method != "get", "429", "Too many requests; Retry-After is the time to wait, in seconds"),
         (path != "/healthz", "500", "A defect of the predictor"),
