@@ -128,7 +128,7 @@ fn encoding(headers: &HeaderMap) -> Option<ErrorResponse> {
         .map(|value| value.as_bytes().trim_ascii())
         .find(|value| !value.eq_ignore_ascii_case(b"identity"))?;
     let detail = format!(
-        "content-encoding {:?}: must be identity; send the body as it is",
+        "content-encoding {:?}: must be identity; send the body without an encoding",
         String::from_utf8_lossy(encoding)
     );
     let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
