@@ -15,6 +15,11 @@ use crate::jobs::WORKERS_MAX;
 
 /// Pattern of a number of samples or GPUs as the name of a field.
 const COUNT: &str = "^[1-9][0-9]{0,15}$";
+/// Patterns of IDs.
+const JOB: &str = "^[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9][A-Za-z0-9._:@-]*)?$";
+const NODE: &str = "^[A-Za-z0-9][A-Za-z0-9._:@-]*$";
+const TOKEN: &str = "^[0-9a-f]{10}$";
+const WORKER: &str = "^[A-Za-z0-9][A-Za-z0-9._:@/-]*$";
 /// Pattern of text without the character 0.
 const NO_NUL: &str = "^[^\\u0000]*$";
 
@@ -28,18 +33,14 @@ pub fn set(schemas: &mut Map<String, Value>) {
             add(&mut properties[field], limits);
         }
     }
-    let patterns = [
-        ("JobId", "^[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9][A-Za-z0-9._:@-]*)?$"),
-        ("NodeId", "^[A-Za-z0-9][A-Za-z0-9._:@-]*$"),
-        ("TokenId", "^[0-9a-f]{10}$"),
-        ("WorkerId", "^[A-Za-z0-9][A-Za-z0-9._:@/-]*$"),
-    ];
-    for (name, pattern) in patterns {
-        schemas.insert(
-            name.into(),
-            json!({"type": "string", "minLength": 1, "maxLength": 128, "pattern": pattern}),
-        );
+    for (name, pattern) in [("JobId", JOB), ("NodeId", NODE), ("TokenId", TOKEN), ("WorkerId", WORKER)] {
+        schemas.insert(name.into(), id(pattern));
     }
+}
+
+/// The schema of an ID.
+fn id(pattern: &str) -> Value {
+    json!({"type": "string", "minLength": 1, "maxLength": 128, "pattern": pattern})
 }
 
 /// Adds keywords to a schema.
@@ -100,9 +101,7 @@ fn limits() -> Vec<(&'static str, Value)> {
                 "min_gain": between(0.0, 1.0), "max_batch_growth": between(1.0, 1e9),
                 "overlap_begins": between(0.0, 1.0), "memory_headroom": between(0.0, 0.9),
                 "keep_s": count(60, KEEP_S_MAX),
-                "initial_speeds": {"maxProperties": WORKERS_MAX, "propertyNames": {
-                    "$ref": "#/components/schemas/WorkerId"
-                }, "additionalProperties": {
+                "initial_speeds": {"maxProperties": WORKERS_MAX, "propertyNames": id(WORKER), "additionalProperties": {
                     "type": "number", "format": "double", "minimum": INITIAL_SPEED_MIN, "maximum": INITIAL_SPEED_MAX
                 }}
             }),
