@@ -48,10 +48,10 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let service = start(&runtime, folder.path(), "service", Config::default());
     let mut asker = KeptAliveConnection::to(service);
-    let mut encrypted = connect_with_tls(&runtime, folder.path());
     // The same job twice. The workers of the second can claim, so that its iterations are hedged.
     begin(&mut asker, "bench", false);
     begin(&mut asker, "hedged", true);
+    let mut encrypted = connect_with_tls(&runtime, folder.path());
     begin(&mut encrypted, "bench", false);
     let answer = asker.call("POST", "/allocate", &allocate_request("bench", WARM_UP));
     let hedged = asker.call("POST", "/allocate", &allocate_request("hedged", WARM_UP));
