@@ -5,15 +5,16 @@ mod amount;
 mod tls;
 
 use std::convert::Infallible;
-use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::{fmt, fs};
 
 use clap::Args;
 use evenstep_observability::logs::Format as LogFormat;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
+use figment::value::Dict;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -113,8 +114,9 @@ fn web_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Stri
 }
 
 fn token<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
-    let token = Option::<String>::deserialize(deserializer)?;
-    // The error does not repeat the value: it is a secret.
+    // The errors do not repeat the value: it is a secret.
+    let token = Option::<String>::deserialize(deserializer)
+        .map_err(|_| D::Error::custom("must be text, in quotation marks"))?;
     let rule = "must be 8 to 256 printable ASCII characters without spaces";
     let is_one = |token: &String| {
         (8..=256).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic())
@@ -131,6 +133,18 @@ fn lease<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         return Ok(seconds);
     }
     Err(D::Error::custom(format!("{seconds} s is out of range; must be 1 to 300 s")))
+}
+
+/// Checks the syntax of a TOML file. The error names the line without its text, which may contain the operator token.
+fn check_syntax(file: &Path) -> anyhow::Result<()> {
+    let text = fs::read_to_string(file)
+        .map_err(|error| anyhow::anyhow!("configuration: {}: {error}", file.display()))?;
+    let table: Result<Dict, _> = Toml::from_str(&text);
+    if let Err(error) = table {
+        let line = 1 + error.span().map_or(0, |at| text[..at.start].matches('\n').count());
+        anyhow::bail!("configuration: {}, line {line}: {}", file.display(), error.message());
+    }
+    Ok(())
 }
 
 /// Rejects 0. The error names the rule.
@@ -352,6 +366,7 @@ impl Config {
             if !file.is_file() {
                 anyhow::bail!("config {}: no such file; check --config or EVENSTEP_CONFIG", file.display());
             }
+            check_syntax(file)?;
             figment = figment.merge(Toml::file_exact(file));
         }
         figment =
