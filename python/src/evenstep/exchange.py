@@ -43,6 +43,10 @@ _HEADER = 2
 #: Duration of a wait for a plan without a message, in seconds.
 _QUIET_S = 60.0
 
+#: Time after the deadline in which the thread notices it, in seconds: soon, except on a machine under load and while it
+#: reads a device or the agent.
+_NOTICE_S = 5.0
+
 #: Maximum duration of one wait for other ranks. After it, the thread looks whether the exchange was closed.
 _WAIT = timedelta(seconds=0.2)
 
@@ -196,8 +200,7 @@ class Exchange:
         with self._changed:
             self._deadline = time.monotonic() + timeout_s
             self._changed.notify_all()
-        # The thread notices the deadline soon, except while it reads a device or the agent.
-        self._has_ended.wait(2 * timeout_s)
+        self._has_ended.wait(timeout_s + _NOTICE_S)
 
     def _check_due(self) -> None:
         """Checks whether an exchange is due. The caller holds the lock."""
