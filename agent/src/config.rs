@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
-use evenstep_client::Servers;
 use evenstep_client::servers::InvalidServers;
+use evenstep_client::{ClientTlsFiles, Servers};
 use evenstep_observability::logs::Format as LogFormat;
 use evenstep_protocol::{DEFAULT_SERVER, InvalidId, NodeId};
+use evenstep_server::TlsFiles;
 use figment::Figment;
 use figment::providers::{Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,21 @@ pub struct Flags {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
 
+    /// CAs (PEM) to trust for predictors with https:// [default: public CAs].
+    #[arg(long, value_name = "FILE", env = "EVENSTEP_CA")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+
+    /// Client certificate chain (PEM), for predictors with --tls-client-ca.
+    #[arg(long, value_name = "FILE", env = "EVENSTEP_CLIENT_CERT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_cert: Option<PathBuf>,
+
+    /// Private key (PEM) of the client certificate.
+    #[arg(long, value_name = "FILE", env = "EVENSTEP_CLIENT_KEY")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_key: Option<PathBuf>,
+
     /// Name of this node [default: its host name].
     #[arg(long, value_name = "NAME", env = "EVENSTEP_NODE")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,6 +83,21 @@ pub struct Flags {
     #[arg(long, value_name = "ADDRESS", env = "EVENSTEP_AGENT_METRICS_LISTEN")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics_listen: Option<String>,
+
+    /// Certificate chain (PEM) for TLS at --metrics-listen; read again when it changes [default: no TLS].
+    #[arg(long, value_name = "FILE", env = "EVENSTEP_AGENT_TLS_CERT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Private key (PEM) of that certificate.
+    #[arg(long, value_name = "FILE", env = "EVENSTEP_AGENT_TLS_KEY")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_key: Option<PathBuf>,
+
+    /// CAs (PEM) of client certificates; if set, every scraper needs one [default: none].
+    #[arg(long, value_name = "FILE", env = "EVENSTEP_AGENT_TLS_CLIENT_CA")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_client_ca: Option<PathBuf>,
 
     /// Time between samples, 20ms to 1h [default: 1s].
     #[arg(long, value_name = "TIME", env = "EVENSTEP_AGENT_INTERVAL")]
@@ -118,9 +149,15 @@ pub struct Flags {
 #[serde(deny_unknown_fields)]
 struct Settings {
     server: String,
+    ca: Option<PathBuf>,
+    client_cert: Option<PathBuf>,
+    client_key: Option<PathBuf>,
     node: Option<String>,
     listen: String,
     metrics_listen: Option<String>,
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    tls_client_ca: Option<PathBuf>,
     interval: String,
     send_every: String,
     watch_pid: Vec<u32>,
@@ -135,9 +172,15 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             server: DEFAULT_SERVER.to_owned(),
+            ca: None,
+            client_cert: None,
+            client_key: None,
             node: None,
             listen: "127.0.0.1:7118".to_owned(),
             metrics_listen: None,
+            tls_cert: None,
+            tls_key: None,
+            tls_client_ca: None,
             interval: "1s".to_owned(),
             send_every: "5s".to_owned(),
             watch_pid: Vec::new(),
@@ -155,12 +198,16 @@ impl Default for Settings {
 pub struct Config {
     /// Base URLs of the predictors; `None` if samples are not sent.
     pub servers: Option<Servers>,
+    /// Files of the uplink's TLS.
+    pub client_tls: ClientTlsFiles,
     /// Node name.
     pub node: NodeId,
     /// Loopback address of the local API.
     pub listen: SocketAddr,
     /// Address of the metrics listener for scrapers on other machines.
     pub metrics_listen: Option<SocketAddr>,
+    /// TLS of the metrics listener. The local API has none: its bytes do not leave the machine.
+    pub tls: Option<TlsFiles>,
     /// Time between samples.
     pub interval: Duration,
     /// Time between batches.
@@ -203,6 +250,9 @@ pub enum ConfigError {
         /// The rule.
         rule: String,
     },
+    /// An option requires another one.
+    #[error("{0}")]
+    Requires(String),
     /// The node name violates the rules for ids.
     #[error("{0}; set a node name with --node")]
     Node(#[from] InvalidId),
@@ -253,13 +303,27 @@ impl Config {
         if settings.linger_s == 0 {
             return Err(wrong("linger-s", &settings.linger_s, "must be at least 1"));
         }
+        let tls = TlsFiles::of_options(settings.tls_cert, settings.tls_key, settings.tls_client_ca);
+        let tls = tls.map_err(ConfigError::Requires)?;
+        if let Some(tls) = tls.as_ref().filter(|_| settings.metrics_listen.is_none()) {
+            let rule = "requires --metrics-listen; --listen is for this machine only and has no TLS";
+            return Err(wrong("tls-cert", &tls.certificate.display(), rule));
+        }
+        let client_tls = ClientTlsFiles {
+            ca: settings.ca,
+            certificate: settings.client_cert,
+            key: settings.client_key,
+            token: None,
+        };
         let servers = || settings.server.parse::<Servers>();
         let servers = (settings.server != "off").then(servers).transpose();
         Ok(Self {
             servers: servers.map_err(|error: InvalidServers| wrong("server", &error.value, error.rule))?,
+            client_tls,
             node,
             listen: check_listen(&settings.listen)?,
             metrics_listen: settings.metrics_listen.as_deref().map(check_metrics_listen).transpose()?,
+            tls,
             interval: check_time("interval", &settings.interval, INTERVAL_MIN)?,
             send_every: check_time("send-every", &settings.send_every, SEND_EVERY_MIN)?,
             watch_pids: settings.watch_pid,
@@ -308,6 +372,10 @@ fn check_time(option: &'static str, time: &str, least: Duration) -> Result<Durat
 
 #[cfg(test)]
 mod tests {
+    use evenstep_fuzz::{arbitrary, damaged};
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
     use super::*;
 
     fn config(arguments: &[&str]) -> Result<Config, ConfigError> {
@@ -361,6 +429,91 @@ mod tests {
         ] {
             let error = config(&[option, value]).unwrap_err().to_string();
             assert!(error.contains(option) && error.contains(value), "{option} {value}: {error}");
+        }
+    }
+
+    /// Files with any of the options and any values.
+    fn files() -> impl Strategy<Value = Vec<u8>> {
+        let keys = [
+            "server",
+            "node",
+            "listen",
+            "metrics_listen",
+            "interval",
+            "send_every",
+            "watch_pid",
+            "spool_dir",
+            "spool_max_bytes",
+            "local",
+            "linger_s",
+            "demo_seed",
+            "x",
+        ];
+        let values = [
+            "0",
+            "-1",
+            "1.5",
+            "inf",
+            "nan",
+            "65536",
+            "9223372036854775807",
+            "18446744073709551616",
+            "true",
+            "[]",
+            "[1]",
+            "[-1, 4294967296]",
+            "{}",
+            "1979-05-27",
+            "\"\"",
+            "\"off\"",
+            "\"http://a:1,\"",
+            "\"[::1]:99999\"",
+            "\"127.0.0.1:0\"",
+            "\"1s\"",
+            "\"99999999999999999999y\"",
+            "\"1ms 1ms\"",
+            "\"\\u0000\"",
+            "\"/\"",
+        ];
+        let line = (select(keys.to_vec()), select(values.to_vec()))
+            .prop_map(|(key, value)| format!("{key} = {value}\n"));
+        let text = prop::collection::vec(line, 0..8).prop_map(|lines| lines.concat().into_bytes());
+        let whole = keys[..6].iter().map(|key| format!("{key} = \"1s\"\n")).collect::<String>().into_bytes();
+        prop_oneof![1 => arbitrary(), 2 => damaged(vec![whole]), 6 => text]
+    }
+
+    proptest! {
+        #![proptest_config(evenstep_fuzz::config(256))]
+
+        /// Whatever a file contains: an error that names the value, or a configuration within all rules.
+        #[test]
+        fn any_file_is_a_configuration_or_an_error(bytes in files()) {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), bytes).unwrap();
+            match config(&["--config", file.path().to_str().unwrap()]) {
+                Ok(config) => {
+                    prop_assert!((INTERVAL_MIN..=INTERVAL_MAX).contains(&config.interval));
+                    prop_assert!((SEND_EVERY_MIN..=INTERVAL_MAX).contains(&config.send_every));
+                    prop_assert!(config.listen.ip().is_loopback() && config.spool_bytes_max >= SPOOL_BYTES_MIN);
+                    prop_assert!(config.watch_pids.len() <= WATCHED_MAX && !config.linger.is_zero());
+                }
+                Err(error) => prop_assert!(!error.to_string().is_empty()),
+            }
+        }
+    }
+
+    #[test]
+    fn an_option_that_requires_another_is_named() {
+        let complete = ["--tls-cert=a.pem", "--tls-key=a.key", "--metrics-listen=127.0.0.1:0"];
+        assert_eq!(config(&complete).unwrap().tls.unwrap().certificate, Path::new("a.pem"));
+        for (lacking, named) in [
+            (&["--tls-cert=a.pem"][..], "--tls-cert a.pem: requires --tls-key"),
+            (&["--tls-key=a.key"], "--tls-key a.key: requires --tls-cert"),
+            (&["--tls-client-ca=ca.pem"], "--tls-client-ca ca.pem: requires --tls-cert and --tls-key"),
+            (&complete[..2], "--tls-cert \"a.pem\": requires --metrics-listen"),
+        ] {
+            let error = config(lacking).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
         }
     }
 

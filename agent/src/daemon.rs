@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use evenstep_client::{ClientTls, ClientTlsFiles, InvalidFile, TokenSource};
 use evenstep_observability::serve::{self, Healthy};
 use evenstep_observability::{Gather, otlp};
 use evenstep_server::local::{Local, LocalError};
-use evenstep_server::{Connections, Limits};
+use evenstep_server::{Limits, Options, Tls};
 
 use crate::clock::unix_ms;
 use crate::config::Config;
@@ -50,6 +51,9 @@ pub enum AgentError {
     /// Another agent has its place in the folder, or the folder cannot be used.
     #[error("--local: {0}")]
     Local(#[from] LocalError),
+    /// A file of TLS cannot be used.
+    #[error("TLS: {0}")]
+    Tls(#[from] InvalidFile),
     /// Metrics cannot be exported.
     #[error(transparent)]
     Otlp(#[from] otlp::OtlpError),
@@ -119,6 +123,9 @@ pub async fn run(
     on_ready: impl FnOnce(Listening, &SampleIdentity),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
+    let token = TokenSource::of_environment(|name| std::env::var_os(name))?;
+    let client_tls = ClientTls::load(ClientTlsFiles { token, ..config.client_tls.clone() })?;
+    let tls = config.tls.clone().map(Tls::load).transpose()?;
     let linger = config.linger;
     let enter = |folder: &PathBuf| Local::enter(folder, "agent", env!("CARGO_PKG_VERSION"));
     let mut local = config.local.as_ref().map(enter).transpose()?;
@@ -154,7 +161,7 @@ pub async fn run(
 
     let seed = boot.as_u64_pair().0;
     let uplink = spool.clone().zip(config.servers.as_ref()).map(|(spool, servers)| {
-        let uplink = Uplink::new(spool, uplink_state, servers, config.send_every, seed);
+        let uplink = Uplink::new(spool, uplink_state, servers, client_tls, config.send_every, seed);
         StoppableThread::start("uplink", move |stop| uplink.run(stop))
     });
     let uplink = uplink.transpose()?;
@@ -162,14 +169,14 @@ pub async fn run(
     let sampler =
         StoppableThread::start("sampler", move |stop| sample(&config, &sampled, written.as_deref(), stop))?;
 
-    let gather = metrics::gather(shared.clone());
+    let gather = metrics::gather(shared.clone(), tls.clone());
     if let Some(collector) = collector {
         collector.export(gather.clone(), unix_ms)?;
     }
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     if let Some(local) = &mut local {
-        local.announce(listening.local)?;
+        local.announce(&format!("http://{}", listening.local))?;
     }
     on_ready(listening, &shared.identity);
     let healthy: Healthy = Arc::new({
@@ -180,8 +187,7 @@ pub async fn run(
     // keeps a connection open must not delay the shutdown.
     let router = local::router(shared, gather.clone());
     let limits = Limits { per_address: CONNECTIONS_MAX, ..Limits::new(CONNECTIONS_MAX) };
-    let serve_local =
-        evenstep_server::serve(listener, router, limits, Connections::default(), future::pending());
+    let serve_local = evenstep_server::serve(listener, router, Options::new(limits), future::pending());
     let unused = async {
         match &local {
             Some(local) => local.unused(linger).await,
@@ -191,7 +197,7 @@ pub async fn run(
     let mut last_user = None;
     let served = tokio::select! {
         () = serve_local => Ok(()),
-        served = serve_metrics(scraped, gather, healthy) => served,
+        served = serve_metrics(scraped, gather, healthy, tls) => served,
         () = shutdown => Ok(()),
         held = unused => {
             last_user = held;
@@ -238,9 +244,14 @@ fn listen(option: &'static str, address: SocketAddr) -> Result<TcpListener, Agen
 }
 
 /// Serves scrapers if a metrics listener is configured.
-async fn serve_metrics(listener: Option<TcpListener>, gather: Gather, healthy: Healthy) -> io::Result<()> {
+async fn serve_metrics(
+    listener: Option<TcpListener>,
+    gather: Gather,
+    healthy: Healthy,
+    tls: Option<Tls>,
+) -> io::Result<()> {
     match listener {
-        Some(listener) => serve::serve(listener, gather, healthy, std::future::pending()).await,
+        Some(listener) => serve::serve(listener, gather, healthy, tls, std::future::pending()).await,
         None => std::future::pending().await,
     }
 }

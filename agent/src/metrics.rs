@@ -14,17 +14,21 @@ use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_protocol::{GpuSample, NodeSample, ProcessSample, Readings};
 
 use crate::local::{Shared, lock};
+use evenstep_server::{Tls, TlsStatus};
 use names::{GPU, GPU_PROCESS, HOST, PROCESS, ReadingMetric};
 
 /// Returns the function that gathers the metrics of an agent.
-pub fn gather(shared: Arc<Shared>) -> Gather {
-    Arc::new(move || families(&shared))
+pub fn gather(shared: Arc<Shared>, tls: Option<Tls>) -> Gather {
+    Arc::new(move || families(&shared, tls.as_ref()))
 }
 
-fn families(shared: &Shared) -> Vec<MetricFamily> {
+fn families(shared: &Shared, tls: Option<&Tls>) -> Vec<MetricFamily> {
     let mut families = Families { node: shared.identity.node.as_str(), by_name: BTreeMap::new() };
     machine(&mut families, shared);
     agent_metrics(&mut families, shared);
+    if let Some(tls) = tls {
+        tls_metrics(&mut families, tls.status());
+    }
     let latest = lock(&shared.sampling).latest.clone();
     if let Some(sample) = latest {
         families.sample(&sample);
@@ -185,6 +189,21 @@ fn agent_metrics(families: &mut Families<'_>, shared: &Shared) {
             &[],
             up,
         );
+    }
+}
+
+/// Adds the metrics of the TLS of `--metrics-listen`.
+fn tls_metrics(families: &mut Families<'_>, tls: TlsStatus) {
+    for (outcome, count) in [("loaded", tls.reloads), ("failed", tls.failed_reloads)] {
+        let (name, help) = ("evenstep_agent_tls_reloads_total", "Changes of the TLS files.");
+        families.counter(name, help, &[("outcome", outcome)], count);
+    }
+    let (name, help) =
+        ("evenstep_agent_tls_handshake_failures_total", "Connections without a TLS handshake.");
+    families.counter(name, help, &[], tls.failed_handshakes);
+    if let Some(expires_unix_s) = tls.expires_unix_s {
+        let name = "evenstep_agent_tls_certificate_expiry_timestamp_seconds";
+        families.gauge(name, "End of the validity of the certificate.", &[], expires_unix_s as f64);
     }
 }
 

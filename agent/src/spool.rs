@@ -465,4 +465,7 @@ impl Batch {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests;

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use evenstep_client::http::{Method, Request, TimeLimit, Transport, TransportConfig};
-use evenstep_client::{Backoff, Servers, SystemClock};
+use evenstep_client::{Backoff, ClientTls, Servers, SystemClock};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
@@ -87,6 +87,7 @@ impl Uplink {
         spool: Arc<Mutex<Spool>>,
         state: Arc<Mutex<UplinkState>>,
         servers: &Servers,
+        tls: ClientTls,
         send_every: Duration,
         seed: u64,
     ) -> Self {
@@ -95,6 +96,7 @@ impl Uplink {
             response_bytes_max: ANSWER_BYTES_MAX,
             limit: TimeLimit::Attempt,
             clock: Arc::new(SystemClock),
+            tls,
         };
         let uplink = Self {
             spool,

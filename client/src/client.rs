@@ -46,6 +46,7 @@ impl Client {
                 response_bytes_max: config.response_bytes_max,
                 limit: TimeLimit::Phase,
                 clock: config.clock.clone(),
+                tls: config.tls.clone(),
             },
         );
         Self { transport, job_id, config }
@@ -78,7 +79,7 @@ impl Client {
     /// # Errors
     /// The predictor does not respond or rejects the request.
     pub fn register_job(&self, spec: &JobSpec) -> Result<(), Error> {
-        let path = format!("/v1/jobs/{}", self.job_id);
+        let path = format!("/v1/jobs/{}", self.job_id.in_path());
         let sent = self.send_json(&Method::PUT, &path, spec).map(|_: Timed<IgnoredAny>| ());
         sent.map_err(|kind| kind.in_operation(Operation::RegisterJob(self.job_id.clone())))
     }
@@ -88,7 +89,7 @@ impl Client {
     /// # Errors
     /// The predictor does not respond or rejects the request.
     pub fn join(&self, request: &JoinRequest) -> Result<JoinResponse, Error> {
-        let path = format!("/v1/jobs/{}/workers", self.job_id);
+        let path = format!("/v1/jobs/{}/workers", self.job_id.in_path());
         let joined = self.send_json(&Method::POST, &path, request).map(|timed| timed.response);
         joined.map_err(|kind| kind.in_operation(Operation::Join(request.worker.clone())))
     }
@@ -122,8 +123,7 @@ impl Client {
     }
 
     fn worker_path(&self, worker: &WorkerId) -> String {
-        // The slash is the only character of a worker id with a meaning in a path.
-        format!("/v1/jobs/{}/workers/{}", self.job_id, worker.as_str().replace('/', "%2F"))
+        format!("/v1/jobs/{}/workers/{}", self.job_id.in_path(), worker.in_path())
     }
 
     fn send_json<T: DeserializeOwned>(
@@ -166,7 +166,8 @@ impl Client {
 
 /// Returns whether another server should be tried.
 fn judge(response: Response) -> Outcome<Response, String> {
-    if matches!(response.status, 502..=504) {
+    // 421: a port that requires TLS. The predictor may have been restarted with it during the run.
+    if matches!(response.status, 421 | 502..=504) {
         let (slug, detail) = describe(&response);
         // These problems concern the job: other servers would redirect to its owner, which sent them.
         if !matches!(slug.as_str(), "paused" | "cooling-down") {

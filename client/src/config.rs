@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock};
+use crate::tls::ClientTls;
 
 /// Time limits and bounds of a [`Client`](crate::Client).
 #[derive(Debug, Clone)]
@@ -21,6 +22,8 @@ pub struct ClientConfig {
     pub handover_pause: Duration,
     /// The time source.
     pub clock: Arc<dyn Clock>,
+    /// TLS, for servers with `https://`. Default: public CAs.
+    pub tls: ClientTls,
 }
 
 impl Default for ClientConfig {
@@ -32,6 +35,7 @@ impl Default for ClientConfig {
             handover_attempts_max: 10,
             handover_pause: Duration::from_millis(20),
             clock: Arc::new(SystemClock),
+            tls: ClientTls::default(),
         }
     }
 }

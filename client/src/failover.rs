@@ -112,6 +112,9 @@ impl Failover {
                         None => E::from(format!(
                             "307 with the Location {location:?}, which must be like http://host:port{path}"
                         )),
+                        Some(owner) if is_encrypted(&server) && !is_encrypted(&owner) => E::from(format!(
+                            "redirects to {owner}, which is not encrypted; set --url of that predictor to https://"
+                        )),
                         Some(owner) if has_failed(&owner) => {
                             E::from(format!("redirects to {owner}, which was tried before"))
                         }
@@ -170,6 +173,10 @@ impl Failover {
         // Every change leaves the value valid, so a panic of another thread does no harm.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn is_encrypted(server: &str) -> bool {
+    server.starts_with("https://")
 }
 
 /// Returns the base URL of the server to which a `Location` redirects a request for `path`.

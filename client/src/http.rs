@@ -1,7 +1,7 @@
 //! Requests over HTTP with failover: sends to one server after the other until one responds, within one time limit.
 
 use std::io::Read;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ureq::http::header;
@@ -11,6 +11,7 @@ use ureq::{Agent, AsSendBody, Body};
 use crate::clock::Clock;
 use crate::failover::{AllUnreachable, Attempt, Failover, Outcome};
 use crate::servers::Servers;
+use crate::tls::ClientTls;
 
 pub use ureq::http::{HeaderMap, HeaderName, HeaderValue, Method};
 
@@ -18,7 +19,7 @@ pub use ureq::http::{HeaderMap, HeaderName, HeaderValue, Method};
 /// last.
 #[derive(Debug, Clone)]
 pub struct Transport {
-    agent: Agent,
+    http: Arc<Mutex<(ClientTls, Agent)>>,
     failover: Failover,
     config: TransportConfig,
 }
@@ -34,6 +35,8 @@ pub struct TransportConfig {
     pub limit: TimeLimit,
     /// The source of time.
     pub clock: Arc<dyn Clock>,
+    /// TLS, for servers with `https://`.
+    pub tls: ClientTls,
 }
 
 /// Scope of the time limit of an attempt.
@@ -85,14 +88,8 @@ impl Response {
 impl Transport {
     /// Creates a transport, which connects on demand.
     pub fn new(servers: &Servers, config: TransportConfig) -> Self {
-        let agent = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            // Predictors and agents are in the cluster or on this machine; proxies of the environment are for others.
-            .proxy(None)
-            .user_agent(config.user_agent)
-            .build();
-        Self { agent: agent.into(), failover: Failover::new(servers.clone()), config }
+        let http = (config.tls.clone(), agent(&config.tls, config.user_agent));
+        Self { http: Arc::new(Mutex::new(http)), failover: Failover::new(servers.clone()), config }
     }
 
     /// Returns the base URL of the server that is tried first.
@@ -139,17 +136,55 @@ impl Transport {
         if limit.is_zero() {
             return Outcome::Unreachable("not tried: the time limit had passed".to_owned());
         }
-        let head = http::Request::builder()
-            .method(request.method)
-            .uri(format!("{}{}", attempt.server, request.path));
-        let response = match request.body {
-            Some(body) => {
-                let request = head.header(header::CONTENT_TYPE, "application/json").body(body);
-                request.map_err(ureq::Error::from).and_then(|request| self.run(request, limit))
-            }
-            None => head.body(()).map_err(ureq::Error::from).and_then(|request| self.run(request, limit)),
+        let mut response = self.exchange(attempt.server, request, limit);
+        let is_rejected = |response: &http::Response<Body>| {
+            matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
         };
-        response.map_or_else(|error| Outcome::Unreachable(error.to_string()), |response| self.read(response))
+        if response.as_ref().is_ok_and(is_rejected) && self.renew_token() {
+            response = self.exchange(attempt.server, request, limit);
+        }
+        response.map_or_else(|error| self.unreachable(&error), |response| self.read(response))
+    }
+
+    fn exchange(
+        &self,
+        server: &str,
+        request: Request<'_>,
+        limit: Duration,
+    ) -> Result<http::Response<Body>, ureq::Error> {
+        let mut head =
+            http::Request::builder().method(request.method).uri(format!("{server}{}", request.path));
+        if let Some(authorization) = self.http().0.authorization() {
+            head = head.header(header::AUTHORIZATION, authorization);
+        }
+        match request.body {
+            Some(body) => self.run(head.header(header::CONTENT_TYPE, "application/json").body(body)?, limit),
+            None => self.run(head.body(())?, limit),
+        }
+    }
+
+    /// Reads the token again. Returns whether it changed.
+    fn renew_token(&self) -> bool {
+        let mut http = self.http();
+        let renewed = http.0.with_renewed_token();
+        let has_changed = renewed.is_some();
+        http.0 = renewed.unwrap_or_else(|| http.0.clone());
+        has_changed
+    }
+
+    /// Describes an error. If new certificates may resolve it, the next attempt uses them.
+    fn unreachable<T>(&self, error: &ureq::Error) -> Outcome<T, String> {
+        let tls = self.http().0.clone();
+        if let Some(renewed) = tls.renewed(error) {
+            let agent = agent(&renewed, self.config.user_agent);
+            *self.http() = (renewed, agent);
+        }
+        Outcome::Unreachable(tls.explain(error))
+    }
+
+    fn http(&self) -> MutexGuard<'_, (ClientTls, Agent)> {
+        // Every change leaves the value valid, so a panic of another thread does no harm.
+        self.http.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run(
@@ -157,7 +192,8 @@ impl Transport {
         request: http::Request<impl AsSendBody>,
         limit: Duration,
     ) -> Result<http::Response<Body>, ureq::Error> {
-        let configured = self.agent.configure_request(request);
+        let agent = self.http().1.clone();
+        let configured = agent.configure_request(request);
         let request = match self.config.limit {
             TimeLimit::Attempt => configured.timeout_global(Some(limit)).build(),
             // With timeout_global ureq resolves the host name in a new thread for every request.
@@ -169,7 +205,7 @@ impl Transport {
                 .timeout_recv_body(Some(limit))
                 .build(),
         };
-        self.agent.run(request)
+        agent.run(request)
     }
 
     fn read(&self, response: http::Response<Body>) -> Outcome<Response, String> {
@@ -187,6 +223,18 @@ impl Transport {
             Err(error) => Outcome::Unreachable(format!("the response was interrupted: {error}")),
         }
     }
+}
+
+fn agent(tls: &ClientTls, user_agent: &'static str) -> Agent {
+    let config = Agent::config_builder()
+        .http_status_as_error(false)
+        .max_redirects(0)
+        // Predictors and agents are in the cluster or on this machine; proxies of the environment are for others.
+        .proxy(None)
+        .tls_config(tls.config())
+        .user_agent(user_agent)
+        .build();
+    config.into()
 }
 
 fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use evenstep_server::{Connections, Limits};
+use evenstep_server::{Limits, Options, Tls};
 use tokio::sync::oneshot;
 
 use crate::Gather;
@@ -32,7 +32,7 @@ pub fn answer(gather: &Gather) -> Response {
     }
 }
 
-/// Serves requests on `listener` until `stop` completes.
+/// Serves requests on `listener` until `stop` completes, with TLS if given.
 ///
 /// # Errors
 /// If the listener cannot be used.
@@ -40,12 +40,14 @@ pub async fn serve(
     listener: TcpListener,
     gather: Gather,
     healthy: Healthy,
+    tls: Option<Tls>,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let limits = Limits { per_address: CONNECTIONS_MAX, ..Limits::new(CONNECTIONS_MAX) };
-    evenstep_server::serve(listener, router(gather, healthy), limits, Connections::default(), stop).await;
+    let options = Options { tls, ..Options::new(limits) };
+    evenstep_server::serve(listener, router(gather, healthy), options, stop).await;
     Ok(())
 }
 
@@ -84,7 +86,7 @@ impl Server {
                 // An error means that the server was dropped.
                 let _ = stopped.await;
             };
-            if let Err(error) = runtime.block_on(serve(listener, gather, healthy, stopped)) {
+            if let Err(error) = runtime.block_on(serve(listener, gather, healthy, None, stopped)) {
                 tracing::error!(%error, "cannot serve metrics");
             }
         };

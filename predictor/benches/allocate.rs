@@ -1,5 +1,6 @@
 //! Duration of `/allocate`, compared with its lower bound: a bare axum handler that receives and sends the
-//! same bytes, plus one bare commit of the same row. All in one run on one machine, alternating.
+//! same bytes, plus one bare commit of the same row. All in one run on one machine, alternating. The repeated iteration
+//! is also requested over TLS, from a second service with the same job.
 //!
 //! `cargo bench -p evenstep-predictor --bench allocate [-- ROUNDS]` prints a table of milliseconds and
 //! ratios.
@@ -12,7 +13,9 @@
 
 mod support;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -22,10 +25,14 @@ use axum::routing::post;
 use evenstep_predictor::app::App;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::Config;
+use evenstep_tests::certificates::Authority;
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
 use support::{KeptAliveConnection, percentiles};
+use tokio::runtime::Runtime;
 
 const WORKERS: usize = 4;
 /// Iterations before the measurement.
@@ -39,24 +46,13 @@ fn main() {
     let rounds = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(2000);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let store = format!("sqlite://{}", folder.path().join("service.db").display());
-    let config = Config { listen: SocketAddr::from(([127, 0, 0, 1], 0)), store, ..Config::default() };
-    let app = runtime.block_on(App::open(&config, Clock::system())).expect("the service opens");
-    let service = app.address();
-    runtime.spawn(app.serve(std::future::pending()));
-
+    let service = start(&runtime, folder.path(), "service", Config::default());
     let mut asker = KeptAliveConnection::to(service);
     // The same job twice. The workers of the second can claim, so that its iterations are hedged.
-    for (job, claims) in [("bench", false), ("hedged", true)] {
-        asker.call("PUT", &format!("/v1/jobs/{job}"), r#"{"global_batch":1024}"#);
-        for worker in 0..WORKERS {
-            let join = format!(r#"{{"worker":"node/{worker}","claims":{claims}}}"#);
-            asker.call("POST", &format!("/v1/jobs/{job}/workers"), &join);
-        }
-        for iteration in 0..WARM_UP {
-            asker.call("POST", "/allocate", &allocate_request(job, iteration));
-        }
-    }
+    begin(&mut asker, "bench", false);
+    begin(&mut asker, "hedged", true);
+    let mut encrypted = connect_with_tls(&runtime, folder.path());
+    begin(&mut encrypted, "bench", false);
     let answer = asker.call("POST", "/allocate", &allocate_request("bench", WARM_UP));
     let hedged = asker.call("POST", "/allocate", &allocate_request("hedged", WARM_UP));
     assert!(hedged.contains("\"tail\""), "noise of 10 % should lead to a tail: {hedged}");
@@ -64,20 +60,21 @@ fn main() {
     let mut bare_asker = KeptAliveConnection::to(bare);
     let mut database = runtime.block_on(bare_database(folder.path().join("bare.db")));
 
-    let (mut handler, mut commit, mut allocate, mut again, mut hedge) =
-        (vec![], vec![], vec![], vec![], vec![]);
+    let (mut handler, mut commit, mut allocate, mut again, mut hedge, mut secret) =
+        (vec![], vec![], vec![], vec![], vec![], vec![]);
     for round in 0..rounds {
         let body = allocate_request("bench", WARM_UP + 1 + round);
         handler.push(timed(|| bare_asker.call("POST", "/", &body)));
         commit.push(timed(|| runtime.block_on(bare_commit(&mut database, round, &answer))));
         allocate.push(timed(|| asker.call("POST", "/allocate", &body)));
         again.push(timed(|| asker.call("POST", "/allocate", &body)));
+        encrypted.call("POST", "/allocate", &body);
+        secret.push(timed(|| encrypted.call("POST", "/allocate", &body)));
         let body = allocate_request("hedged", WARM_UP + 1 + round);
         hedge.push(timed(|| asker.call("POST", "/allocate", &body)));
     }
-    let rows =
-        [&mut handler, &mut commit, &mut allocate, &mut again, &mut hedge].map(|times| percentiles(times));
-    let [handler, commit, allocate, again, hedge] = rows;
+    let rows = [&mut handler, &mut commit, &mut allocate, &mut again, &mut hedge, &mut secret];
+    let [handler, commit, allocate, again, hedge, secret] = rows.map(|times| percentiles(times));
     println!("{rounds} alternating rounds, {WORKERS} workers, SQLite WAL with a sync at every commit; ms");
     println!("{:<42}{:>8}{:>8}", "", "p50", "p99");
     for (name, [p50, p99]) in [
@@ -85,6 +82,7 @@ fn main() {
         ("bare commit, same row", commit),
         ("/allocate, a new iteration", allocate),
         ("/allocate, a repeated iteration", again),
+        ("/allocate, a repeated iteration, TLS 1.3", secret),
         ("/allocate, a new iteration, hedged", hedge),
     ] {
         println!("{name:<42}{p50:>8.3}{p99:>8.3}");
@@ -96,6 +94,12 @@ fn main() {
         "repeated iteration / handler",
         again[0] / handler[0],
         again[1] / handler[1]
+    );
+    println!(
+        "{:<42}{:>8.2}{:>8.2}   aim: 1.3",
+        "repeated iteration, with TLS / without",
+        secret[0] / again[0],
+        secret[1] / again[1]
     );
 
     let body = allocate_request("bench", WARM_UP + rounds);
@@ -120,6 +124,45 @@ fn main() {
         best[2],
         best[0] / best[2]
     );
+}
+
+/// Starts a service with its own store.
+fn start(runtime: &Runtime, folder: &Path, name: &str, config: Config) -> SocketAddr {
+    let store = format!("sqlite://{}", folder.join(format!("{name}.db")).display());
+    let config = Config { listen: SocketAddr::from(([127, 0, 0, 1], 0)), store, ..config };
+    let app = runtime.block_on(App::open(&config, Clock::system())).expect("the service opens");
+    let address = app.address();
+    runtime.spawn(app.serve(std::future::pending()));
+    address
+}
+
+/// Starts a service with TLS and connects to it.
+fn connect_with_tls(runtime: &Runtime, folder: &Path) -> KeptAliveConnection {
+    let authority = Authority::new("bench");
+    let (certificate, key) = authority.issue("server").write(folder, "server");
+    let config = Config { tls_cert: Some(certificate), tls_key: Some(key), ..Config::default() };
+    let service = start(runtime, folder, "encrypted", config);
+    let mut roots = RootCertStore::empty();
+    let ca = CertificateDer::from_pem_slice(authority.certificate().as_bytes()).expect("a certificate");
+    roots.add(ca).expect("a CA");
+    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let name = "127.0.0.1".try_into().expect("an address");
+    let connection = ClientConnection::new(Arc::new(config), name).expect("a client");
+    let stream = TcpStream::connect(service).expect("the server listens");
+    stream.set_nodelay(true).expect("a TCP stream");
+    KeptAliveConnection::over(Box::new(StreamOwned::new(connection, stream)))
+}
+
+/// Creates a job and requests its first iterations.
+fn begin(asker: &mut KeptAliveConnection, job: &str, claims: bool) {
+    asker.call("PUT", &format!("/v1/jobs/{job}"), r#"{"global_batch":1024}"#);
+    for worker in 0..WORKERS {
+        let join = format!(r#"{{"worker":"node/{worker}","claims":{claims}}}"#);
+        asker.call("POST", &format!("/v1/jobs/{job}/workers"), &join);
+    }
+    for iteration in 0..WARM_UP {
+        asker.call("POST", "/allocate", &allocate_request(job, iteration));
+    }
 }
 
 /// A request for an iteration with the reports of the previous one: speeds that vary, and the drivers of a

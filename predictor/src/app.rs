@@ -10,15 +10,16 @@ use std::time::Duration;
 use anyhow::Context;
 use evenstep_observability::otlp::Otlp;
 use evenstep_server::local::Local;
-use evenstep_server::{Connections, Limits};
+use evenstep_server::{Connections, Limits, Options, Tls};
 use evenstep_store::{Address, Sharing, Store};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::access::{self, Access, Auth, Refresher};
 use crate::clock::Clock;
-use crate::config::Config;
-use crate::http::{Api, Meter, Plans, Streams, Token, router};
+use crate::config::{Config, Secret};
+use crate::http::{Api, Meter, Plans, Streams, router};
 use crate::jobs::{Jobs, Pool};
 use crate::metrics;
 use crate::retention::{self, Keep, RetentionStats};
@@ -40,13 +41,14 @@ pub type Serving = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
 pub struct App {
     listener: TcpListener,
     address: SocketAddr,
+    tls: Option<Tls>,
     jobs: Arc<Jobs>,
     writer: JoinHandle<()>,
     refit_interval: Duration,
     refit_threads: usize,
     clock: Clock,
     keep: Keep,
-    operator: Option<Token>,
+    access: Arc<Access>,
     otlp: Option<Otlp>,
     reports: Option<Arc<Path>>,
     local: Option<(Local, Duration)>,
@@ -66,6 +68,7 @@ impl App {
         if let Some(folder) = config.reports.as_ref().filter(|folder| !folder.is_dir()) {
             anyhow::bail!("reports: {}: no such folder; create it or change --reports", folder.display());
         }
+        let tls = config.load_tls().context("TLS")?;
         let local =
             config.local.as_ref().map(|folder| Local::enter(folder, "predictor", env!("CARGO_PKG_VERSION")));
         let mut local = local.transpose().context("local")?;
@@ -81,25 +84,38 @@ impl App {
                 "url: must be set to the URL at which clients reach this predictor: it listens on {address}, and other predictors on the same PostgreSQL redirect clients to it"
             );
         }
-        let url = config.url.clone().unwrap_or_else(|| format!("http://{address}"));
+        let listening = url(address, tls.as_ref());
+        let url = config.url.clone().unwrap_or_else(|| listening.clone());
         let lease = Duration::from_secs_f64(config.lease_s);
         let sharing = Sharing { url, lease, clock: clock.clone() };
         let store = Store::open(&place, Some(sharing)).await;
         let (store, writer) = store.with_context(|| format!("store {place}"))?;
         if let Some(local) = &mut local {
-            local.announce(address).with_context(|| format!("local {:?}", config.local))?;
+            local.announce(&listening).with_context(|| format!("local {:?}", config.local))?;
+        }
+        let operator = config.operator_token.as_ref().map(Secret::reveal);
+        let access = Arc::new(Access::new(config.auth(), operator, clock.clone()));
+        if access.auth() != Auth::None {
+            let tokens = store.tokens().await.context("tokens of the store")?;
+            if tokens.is_empty() && operator.is_none() {
+                tracing::warn!(
+                    "no client has access: there are no tokens; create one with evenstep-predictor token create"
+                );
+            }
+            access.replace(tokens);
         }
         tracing::info!(%address, store = %place, version = env!("CARGO_PKG_VERSION"), "listening");
         Ok(Self {
             listener,
             address,
+            tls,
             jobs: Arc::new(Jobs::new(store, clock.clone(), config.memory_budget.bytes())),
             writer,
             refit_interval: Duration::from_secs(config.refit_interval_s),
             refit_threads: config.refit_threads,
             clock,
             keep: config.keep(),
-            operator: config.operator_token.as_ref().map(|token| Token::new(token.reveal())),
+            access,
             otlp: None,
             reports: config.reports.as_deref().map(Arc::from),
             local: local.map(|local| (local, Duration::from_secs(config.linger_s))),
@@ -114,6 +130,11 @@ impl App {
     /// The address that the service listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The URL of that address.
+    pub fn url(&self) -> String {
+        url(self.address, self.tls.as_ref())
     }
 
     /// Serves until `stop` completes, then finishes the requests in flight and closes the store.
@@ -133,7 +154,8 @@ impl App {
         let record = RetentionStats::new(&self.keep);
         let (pool, meter) = (Pool::new(self.refit_threads), Meter::default());
         let connections = Connections::default();
-        let gather = metrics::gather(&self.jobs, &pool, &meter, &connections);
+        let tls = self.tls.as_ref();
+        let gather = metrics::gather(&self.jobs, &pool, &meter, &connections, &self.access, tls);
         let mut otlp = self.otlp;
         if let Some(otlp) = &mut otlp {
             let clock = self.clock.clone();
@@ -146,7 +168,9 @@ impl App {
             draining,
             meter,
             gather,
-            operator: self.operator,
+            access: self.access.clone(),
+            refresher: Arc::new(Refresher::new(self.access.clone(), self.jobs.store().clone())),
+            is_secure: self.tls.is_some(),
             scraping: Arc::default(),
             plans: Plans::default(),
             reports: self.reports,
@@ -161,6 +185,7 @@ impl App {
         let leases = tokio::spawn(watch_leases(self.jobs.clone()));
         let lease = self.jobs.clone();
         let lease = tokio::spawn(async move { lease.keep_lease().await });
+        let tokens = tokio::spawn(access::follow(self.access.clone(), self.jobs.store().clone()));
         let refits = tokio::spawn(refit(self.jobs.clone(), self.refit_interval, pool));
         let leaving = self.jobs.clone();
         let local = self.local;
@@ -183,11 +208,13 @@ impl App {
             // The writer ends with the last registry.
             drop(leaving);
         };
-        evenstep_server::serve(self.listener, router(api), Limits::of_process(), connections, stopping).await;
-        for task in [leases, refits, retention, lease] {
+        let options = Options { limits: Limits::of_process(), connections, tls: self.tls };
+        evenstep_server::serve(self.listener, router(api), options, stopping).await;
+        for task in [leases, refits, retention, lease, tokens] {
             task.abort();
             drop(task.await);
         }
+        access::store_uses(&self.access, self.jobs.store(), 0).await;
         if let Some(otlp) = otlp {
             drop(tokio::task::spawn_blocking(|| otlp.end()).await);
         }
@@ -201,6 +228,10 @@ impl App {
         drop((local, last_user));
         Ok(())
     }
+}
+
+fn url(address: SocketAddr, tls: Option<&Tls>) -> String {
+    format!("{}://{address}", if tls.is_some() { "https" } else { "http" })
 }
 
 async fn refit(jobs: Arc<Jobs>, every: Duration, pool: Pool) {

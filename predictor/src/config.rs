@@ -2,20 +2,23 @@
 //! TOML file, defaults.
 
 mod amount;
+mod tls;
 
 use std::convert::Infallible;
-use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::{fmt, fs};
 
 use clap::Args;
 use evenstep_observability::logs::Format as LogFormat;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
+use figment::value::Dict;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::access::Auth;
 use crate::retention::Keep;
 pub use amount::{Size, Span};
 
@@ -61,12 +64,24 @@ pub struct Config {
     pub log: String,
     /// Log format. Default `text`.
     pub log_format: LogFormat,
-    /// Token required to override workers. Default: none, so that every client may override them.
+    /// Allows clients of other machines without TLS and tokens. Default: false.
+    pub insecure_listen: bool,
+    /// Whether clients need tokens. Default: `required` for clients of other machines, unless `insecure_listen` is set,
+    /// else `none`.
+    pub auth: Option<Auth>,
+    /// A token with the scope `operator`, in addition to those in the store. Without it and with `auth = "none"`, every
+    /// client may override workers and delete jobs.
     #[serde(deserialize_with = "token")]
     pub operator_token: Option<Secret>,
     /// OTLP (HTTP) collector for spans and metrics. Default: none.
     #[serde(deserialize_with = "web_address")]
     pub otlp: Option<String>,
+    /// Certificate chain for TLS, in PEM format. Default: none, so that connections are not encrypted.
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, in PEM format.
+    pub tls_key: Option<PathBuf>,
+    /// CAs of client certificates, in PEM format. If set, every client needs one. Default: none.
+    pub tls_client_ca: Option<PathBuf>,
     /// Folder of a predictor that runs for the processes of one user, see [`evenstep_server::local`]. With port 0, it
     /// listens on the port of its predecessor if that is free. Default: none.
     pub local: Option<PathBuf>,
@@ -99,8 +114,9 @@ fn web_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Stri
 }
 
 fn token<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
-    let token = Option::<String>::deserialize(deserializer)?;
-    // The error does not repeat the value: it is a secret.
+    // The errors do not repeat the value: it is a secret.
+    let token = Option::<String>::deserialize(deserializer)
+        .map_err(|_| D::Error::custom("must be text, in quotation marks"))?;
     let rule = "must be 8 to 256 printable ASCII characters without spaces";
     let is_one = |token: &String| {
         (8..=256).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic())
@@ -117,6 +133,18 @@ fn lease<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         return Ok(seconds);
     }
     Err(D::Error::custom(format!("{seconds} s is out of range; must be 1 to 300 s")))
+}
+
+/// Checks the syntax of a TOML file. The error names the line without its text, which may contain the operator token.
+fn check_syntax(file: &Path) -> anyhow::Result<()> {
+    let text = fs::read_to_string(file)
+        .map_err(|error| anyhow::anyhow!("configuration: {}: {error}", file.display()))?;
+    let table: Result<Dict, _> = Toml::from_str(&text);
+    if let Err(error) = table {
+        let line = 1 + error.span().map_or(0, |at| text[..at.start].matches('\n').count());
+        anyhow::bail!("configuration: {}, line {line}: {}", file.display(), error.message());
+    }
+    Ok(())
 }
 
 /// Rejects 0. The error names the rule.
@@ -170,8 +198,13 @@ impl Default for Config {
             reports: None,
             log: "info".into(),
             log_format: LogFormat::Text,
+            insecure_listen: false,
+            auth: None,
             operator_token: None,
             otlp: None,
+            tls_cert: None,
+            tls_key: None,
+            tls_client_ca: None,
             local: None,
             linger_s: 300,
         }
@@ -249,8 +282,19 @@ pub struct Flags {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_format: Option<LogFormat>,
-    /// Token required to override workers; other users of the machine can see flags, so prefer the
-    /// environment or the file [env: EVENSTEP_OPERATOR_TOKEN] [default: none]
+    /// Listen on an address that other machines can reach although clients need no TLS or no token [env:
+    /// EVENSTEP_INSECURE_LISTEN] [default: false]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub insecure_listen: bool,
+    /// Whether clients need tokens (evenstep-predictor token): none, optional (a token that is sent must be
+    /// valid) or required [env: EVENSTEP_AUTH] [default: required
+    /// if other machines can reach it, unless --insecure-listen is given; else none]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth: Option<Auth>,
+    /// Token required to override workers and delete jobs; other users of the machine can see flags, so prefer
+    /// the environment or the file [env: EVENSTEP_OPERATOR_TOKEN] [default: none]
     #[arg(long, value_name = "TOKEN")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operator_token: Option<Secret>,
@@ -259,6 +303,19 @@ pub struct Flags {
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otlp: Option<String>,
+    /// Certificate chain (PEM) for TLS; read again when it changes [env: EVENSTEP_TLS_CERT] [default: no TLS]
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key (PEM) of the certificate [env: EVENSTEP_TLS_KEY]
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_key: Option<PathBuf>,
+    /// CAs (PEM) of client certificates; if set, every client needs one [env: EVENSTEP_TLS_CLIENT_CA] [default:
+    /// none]
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_client_ca: Option<PathBuf>,
     /// Folder in which processes of one user find this predictor, by the file predictor.json. It ends when no
     /// process holds a lock on the file users any more [env: EVENSTEP_LOCAL] [default: none]
     #[arg(long, value_name = "FOLDER")]
@@ -272,7 +329,7 @@ pub struct Flags {
 
 /// Environment variables of the predictor. Other programs of evenstep use other variables with the same
 /// prefix.
-const VARIABLES: [&str; 18] = [
+const VARIABLES: [&str; 23] = [
     "listen",
     "store",
     "url",
@@ -287,8 +344,13 @@ const VARIABLES: [&str; 18] = [
     "reports",
     "log",
     "log_format",
+    "insecure_listen",
+    "auth",
     "operator_token",
     "otlp",
+    "tls_cert",
+    "tls_key",
+    "tls_client_ca",
     "local",
     "linger_s",
 ];
@@ -304,6 +366,7 @@ impl Config {
             if !file.is_file() {
                 anyhow::bail!("config {}: no such file; check --config or EVENSTEP_CONFIG", file.display());
             }
+            check_syntax(file)?;
             figment = figment.merge(Toml::file_exact(file));
         }
         figment =
@@ -316,7 +379,29 @@ impl Config {
         if hours < minutes {
             anyhow::bail!("configuration: keep_hours: {hours} must be at least keep_minutes ({minutes})");
         }
+        config.check_listen()?;
         Ok(config)
+    }
+
+    /// Whether clients need tokens.
+    pub fn auth(&self) -> Auth {
+        let is_open = self.listen.ip().is_loopback() || self.insecure_listen;
+        self.auth.unwrap_or(if is_open { Auth::None } else { Auth::Required })
+    }
+
+    /// Rejects to serve clients of other machines without TLS or without tokens, unless the user insists.
+    fn check_listen(&self) -> anyhow::Result<()> {
+        let has_tls = self.tls_cert.is_some();
+        if self.listen.ip().is_loopback()
+            || self.insecure_listen
+            || (has_tls && self.auth() == Auth::Required)
+        {
+            return Ok(());
+        }
+        anyhow::bail!(
+            "configuration: listen: other machines can reach {}, so clients need TLS (tls_cert, tls_key) and tokens (auth = \"required\"); set them, or insecure_listen to allow everyone in the network to use this predictor",
+            self.listen
+        );
     }
 
     /// Retention periods.
@@ -329,3 +414,6 @@ impl Config {
         }
     }
 }
+
+#[cfg(test)]
+mod fuzz;

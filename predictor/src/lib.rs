@@ -15,7 +15,11 @@
 //! - An allocation is durable before it is returned, and never changes after.
 //! - Every queue, body and batch is bounded.
 
+pub mod access;
+
 pub mod config;
+
+mod client_tls;
 
 pub mod http;
 

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use evenstep_burst::command as plan;
-use evenstep_core::job::{FORMAT, read_device_model, read_models};
-use evenstep_core::learning_rate::Controller;
+use evenstep_core::job::{FORMAT, read_device_model, read_learning_rate, read_models};
 use evenstep_lab::command::{backtest, simulate};
 use evenstep_observability::logs;
 use evenstep_observability::otlp::Otlp;
+use evenstep_predictor::access::{command as token, secrets};
 use evenstep_predictor::app::App;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::{Config, Flags};
@@ -35,6 +35,7 @@ enum Command {
     Simulate(Box<simulate::Args>),
     Plan(Box<plan::Args>),
     Store(store::Args),
+    Token(token::Args),
     Top(top::Args),
     Report(report::Args),
 }
@@ -46,6 +47,9 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Simulate(args) => finish(args.check(), || simulate::run(&args)),
         Command::Plan(args) => finish(args.check(), || plan::run(&args)),
         Command::Store(args) => finish(args.check(), || store::run(&args, &model_readers())),
+        Command::Token(args) => {
+            finish(Ok(()), || token::run(&args, Clock::system().now_unix_ms(), &mut secrets()))
+        }
         Command::Top(args) => finish(Ok(()), || top::run(&args)),
         Command::Report(args) => finish(Ok(()), || report::run(&args)),
     }
@@ -57,9 +61,7 @@ fn model_readers() -> store::ModelReaders {
         format: FORMAT,
         job: |state| read_models(state).map(drop).map_err(|error| error.to_string()),
         device: |state| read_device_model(state).map(drop).map_err(|error| error.to_string()),
-        learning_rate: |state| {
-            serde_json::from_str::<Controller>(state).map(drop).map_err(|error| error.to_string())
-        },
+        learning_rate: |state| read_learning_rate(state).map(drop).map_err(|error| error.to_string()),
     }
 }
 
@@ -102,7 +104,7 @@ async fn serve(config: &Config, otlp: Option<Otlp>) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let app = App::open(config, Clock::system()).await?.with_otlp(otlp);
     // The only line on standard output, for scripts that start the service with port 0.
-    writeln!(std::io::stdout(), "listening on http://{}", app.address())?;
+    writeln!(std::io::stdout(), "listening on {}", app.url())?;
     app.serve(async move {
         tokio::select! {
             _ = terminate.recv() => {}

@@ -6,19 +6,28 @@ use evenstep_observability::Gather;
 use evenstep_observability::metrics::prometheus::process_collector::ProcessCollector;
 use evenstep_observability::metrics::{Family, collect};
 
-use evenstep_server::Connections;
+use evenstep_observability::metrics::prometheus::proto::MetricFamily;
+use evenstep_server::{Connections, Tls};
 
+use crate::access::Access;
 use crate::http::Meter;
 use crate::jobs::{Jobs, Pool};
 
 /// Returns the function that collects all metrics. It holds weak references, so that exporters do not keep a
 /// closed registry alive.
-pub fn gather(jobs: &Arc<Jobs>, pool: &Pool, meter: &Meter, connections: &Connections) -> Gather {
+pub fn gather(
+    jobs: &Arc<Jobs>,
+    pool: &Pool,
+    meter: &Meter,
+    connections: &Connections,
+    access: &Arc<Access>,
+    tls: Option<&Tls>,
+) -> Gather {
     let (jobs, pool, meter): (Weak<Jobs>, _, _) = (Arc::downgrade(jobs), pool.clone(), meter.clone());
-    let connections = connections.clone();
+    let (connections, access, tls) = (connections.clone(), access.clone(), tls.cloned());
     let process = ProcessCollector::for_self();
     Arc::new(move || {
-        let mut families = [pool.families(), meter.families()].concat();
+        let mut families = [pool.families(), meter.families(), access.families()].concat();
         if let Some(jobs) = jobs.upgrade() {
             families.extend(jobs.families());
             families.extend(jobs.store().families());
@@ -34,10 +43,29 @@ pub fn gather(jobs: &Arc<Jobs>, pool: &Pool, meter: &Meter, connections: &Connec
         );
         refused.add([], connections.refused() as f64);
         families.extend(open.done().into_iter().chain(refused.done()));
+        families.extend(tls.iter().flat_map(tls_families));
         collect(&mut families, &process, []);
         families.sort_by(|a, b| a.name().cmp(b.name()));
         // A metric with labels that never occurred has a name and no series.
         families.retain(|family| !family.get_metric().is_empty());
         families
     })
+}
+
+fn tls_families(tls: &Tls) -> impl Iterator<Item = MetricFamily> {
+    let status = tls.status();
+    let mut reloads = Family::counter("evenstep_tls_reloads_total", "Changes of the TLS files.");
+    reloads.add([("outcome", "loaded")], status.reloads as f64);
+    reloads.add([("outcome", "failed")], status.failed_reloads as f64);
+    let mut failed =
+        Family::counter("evenstep_tls_handshake_failures_total", "Connections without a TLS handshake.");
+    failed.add([], status.failed_handshakes as f64);
+    let mut expiry = Family::gauge(
+        "evenstep_tls_certificate_expiry_timestamp_seconds",
+        "End of the validity of the server's certificate.",
+    );
+    if let Some(expires_unix_s) = status.expires_unix_s {
+        expiry.add([], expires_unix_s as f64);
+    }
+    [reloads, failed, expiry].into_iter().filter_map(Family::done)
 }

@@ -13,28 +13,60 @@ const ID_BYTES_MAX: usize = 128;
 /// An invalid id; the message contains the value and the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{kind} {value:?}: must be 1 to 128 characters of A-Z a-z 0-9 . _ : @ -{extra}, beginning with a letter or digit"
+    "{kind} {value:?}: must be 1 to 128 characters of A-Z a-z 0-9 . _ : @ -{}, beginning with a letter or digit{}", .slash.character(), .slash.rule()
 )]
 pub struct InvalidId {
     kind: &'static str,
     value: String,
-    extra: &'static str,
+    slash: Slash,
 }
 
-fn check(kind: &'static str, value: &str, slash: bool) -> Result<(), InvalidId> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || "._:@-".contains(c) || (slash && c == '/');
-    let ok = value.len() <= ID_BYTES_MAX
-        && value.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && value.chars().all(allowed);
-    if ok {
+/// Use of the slash in a kind of id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Slash {
+    /// No slash.
+    Never,
+    /// At most one, between a team and a name.
+    AfterTeam,
+    /// Anywhere after the first character.
+    Anywhere,
+}
+
+impl Slash {
+    fn character(self) -> &'static str {
+        if self == Self::Anywhere { " /" } else { "" }
+    }
+
+    fn rule(self) -> &'static str {
+        if self == Self::AfterTeam { ", optionally after a team and a slash (team-a/job)" } else { "" }
+    }
+
+    /// Whether the slashes of an id are allowed; the id begins with a letter or digit.
+    fn allows(self, value: &str) -> bool {
+        match (self, value.split_once('/')) {
+            (Self::Anywhere, _) | (_, None) => true,
+            (Self::AfterTeam, Some((_, name))) => begins_well(name) && !name.contains('/'),
+            (Self::Never, Some(_)) => false,
+        }
+    }
+}
+
+fn begins_well(value: &str) -> bool {
+    value.starts_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+fn check(kind: &'static str, value: &str, slash: Slash) -> Result<(), InvalidId> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._:@-/".contains(c);
+    if value.len() <= ID_BYTES_MAX && begins_well(value) && value.chars().all(allowed) && slash.allows(value)
+    {
         return Ok(());
     }
     let shown = value.chars().take(ID_BYTES_MAX).collect();
-    Err(InvalidId { kind, value: shown, extra: if slash { " /" } else { "" } })
+    Err(InvalidId { kind, value: shown, slash })
 }
 
 macro_rules! id {
-    ($(#[$doc:meta])* $name:ident, $kind:literal, slash: $slash:literal) => {
+    ($(#[$doc:meta])* $name:ident, $kind:literal, slash: $slash:expr) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String))]
@@ -57,6 +89,11 @@ macro_rules! id {
             /// Returns the id as text.
             pub fn as_str(&self) -> &str {
                 &self.0
+            }
+
+            /// Returns the id as a segment of a URL's path: the slash is its only character with a meaning there.
+            pub fn in_path(&self) -> String {
+                self.0.replace('/', "%2F")
             }
         }
 
@@ -116,16 +153,17 @@ macro_rules! id {
 
 id! {
     /// One training run. A new run needs a new id, or the old job must be deleted first: the allocation of an
-    /// iteration never changes.
-    JobId, "job id", slash: false
+    /// iteration never changes. It may begin with a team: `team-a/job`. In the path of a URL, the slash is written as
+    /// `%2F`.
+    JobId, "job id", slash: Slash::AfterTeam
 }
 id! {
     /// A worker process. It keeps its id over restarts and changes of rank; by convention `node/slot`.
-    WorkerId, "worker id", slash: true
+    WorkerId, "worker id", slash: Slash::Anywhere
 }
 id! {
     /// A machine.
-    NodeId, "node id", slash: false
+    NodeId, "node id", slash: Slash::Never
 }
 
 #[cfg(test)]
@@ -149,7 +187,12 @@ mod tests {
             assert!(WorkerId::new(bad).is_err(), "{bad:?}");
         }
         assert!(WorkerId::new("node-a/0").is_ok());
-        let error = JobId::new("node-a/0").unwrap_err().to_string();
-        assert!(error.contains("job id \"node-a/0\""), "{error}");
+        let error = NodeId::new("node-a/0").unwrap_err().to_string();
+        assert!(error.contains("node id \"node-a/0\""), "{error}");
+        assert!(JobId::new("team-a/job").is_ok());
+        for bad in ["a/", "/a", "a//b", "a/b/c", "a/-b"] {
+            let error = JobId::new(bad).unwrap_err().to_string();
+            assert!(error.contains("team-a/job"), "{error}");
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! (`_s`, `_bytes`, `_unix_ms`, `_samples_per_s`). A missing reading is absent from its map and listed in
 //! `missing`; it is never 0.
 
+mod access;
 mod allocation;
 mod background;
 mod burst_profile;
@@ -19,6 +20,9 @@ mod summary;
 mod telemetry;
 mod view;
 
+pub use access::{
+    AuditEntryView, AuditView, CreatedToken, NewToken, SessionView, SignIn, TokenView, TokensView,
+};
 pub use allocation::{
     AllocateRequest, AllocateResponse, Allocation, Decision, DecisionKind, ProfileStep, Tail, TailReport,
     WorkerReport,

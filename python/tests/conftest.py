@@ -9,11 +9,17 @@ import pytest
 
 from programs import ROOT, sampling, serving
 
-# In the package, EVENSTEP_AGENT is an address; in tests and elsewhere in this project, it is a program. So both
-# variables are removed from the environment before any test runs.
-_BINARIES = {
-    name: os.environ.pop(name.upper().replace("-", "_"), None) for name in ("evenstep-predictor", "evenstep-agent")
-}
+
+
+def _take(variable: str) -> str | None:
+    """Moves a variable out of the package's sight. The processes of pytest-xdist find it under the other name."""
+    if (said := os.environ.pop(variable, None)) is not None:
+        os.environ[f"TESTS_{variable}"] = said
+    return os.environ.get(f"TESTS_{variable}")
+
+
+# In the package, EVENSTEP_AGENT is an address; in tests and elsewhere in this project, it is a program.
+_BINARIES = {name: _take(name.upper().replace("-", "_")) for name in ("evenstep-predictor", "evenstep-agent")}
 
 _numbers = itertools.count()
 

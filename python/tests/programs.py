@@ -68,17 +68,17 @@ class Program:
 
 
 @contextmanager
-def serving(binary: Path, folder: Path, listen: str = "127.0.0.1:0") -> Iterator[str]:
+def serving(binary: Path, folder: Path, *more: str, listen: str = "127.0.0.1:0") -> Iterator[str]:
     """Runs a predictor, by default on a free port, with a store in `folder`; yields its base URL."""
-    with stoppable(binary, folder, listen) as (url, _):
+    with stoppable(binary, folder, *more, listen=listen) as (url, _):
         yield url
 
 
 @contextmanager
-def stoppable(binary: Path, folder: Path, listen: str = "127.0.0.1:0") -> Iterator[tuple[str, int]]:
+def stoppable(binary: Path, folder: Path, *more: str, listen: str = "127.0.0.1:0") -> Iterator[tuple[str, int]]:
     """Runs a predictor; yields its base URL and its process id."""
     store = f"--store=sqlite://{folder / 'evenstep.db'}"
-    program = Program([str(binary), "serve", f"--listen={listen}", "--log=warn", store])
+    program = Program([str(binary), "serve", f"--listen={listen}", "--log=warn", store, *more])
     try:
         yield program.line(_url), program.process.pid
     finally:

@@ -45,7 +45,7 @@ def test_lists_of_servers_are_read() -> None:
 @pytest.mark.parametrize(
     ("changed", "rule"),
     [
-        ({"job_id": "a/b"}, 'job id "a/b"'),
+        ({"job_id": "a/b/c"}, 'job id "a/b/c"'),
         ({"servers": "nowhere"}, 'server "nowhere"'),
         ({"spec": {"global_batch": "many"}}, "invalid type"),
         ({"workers": [{"worker": "../x"}]}, "worker id"),

@@ -7,6 +7,8 @@ use tokio::time::Instant;
 /// Phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
+    /// The TLS handshake is not complete.
+    Handshake,
     /// No byte of the next request has arrived.
     Idle,
     /// The headers of a request are arriving.
@@ -20,7 +22,7 @@ pub enum Phase {
 impl Phase {
     /// Whether the connection waits for a complete request, so that it can be closed without a loss.
     pub fn is_waiting(self) -> bool {
-        matches!(self, Self::Idle | Self::Headers)
+        matches!(self, Self::Handshake | Self::Idle | Self::Headers)
     }
 }
 
@@ -29,14 +31,19 @@ impl Phase {
 pub struct Activity(Arc<Mutex<(Phase, Instant)>>);
 
 impl Activity {
-    /// A new connection.
-    pub fn new() -> Self {
-        Self(Arc::new(Mutex::new((Phase::Idle, Instant::now()))))
+    /// A new connection in its first phase.
+    pub fn new(phase: Phase) -> Self {
+        Self(Arc::new(Mutex::new((phase, Instant::now()))))
     }
 
     /// Returns the phase and its start.
     pub fn get(&self) -> (Phase, Instant) {
         *self.lock()
+    }
+
+    /// The TLS handshake is complete.
+    pub fn encrypted(&self) {
+        *self.lock() = (Phase::Idle, Instant::now());
     }
 
     /// Bytes have arrived.

@@ -6,7 +6,10 @@
 //!   requests, the new one is closed.
 //! - A connection without a request, one whose request headers do not arrive in time, and one whose client does not take
 //!   its response are closed.
+//! - The head of a request has at most 64 KiB and 100 headers.
 //! - A shutdown ends idle connections at once and waits a bounded time for requests.
+//!
+//! With [`Tls`], a connection waits for a request from its first byte on: its handshake has the deadline of headers.
 //!
 //! Bodies and the duration of requests are the router's own responsibility.
 
@@ -16,10 +19,11 @@ mod limits;
 pub mod local;
 mod open;
 mod socket;
+mod tls;
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use axum::Router;
@@ -29,6 +33,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 pub use counts::Connections;
 pub use limits::Limits;
 use open::Open;
+pub use tls::{Tls, TlsFiles, TlsStatus};
 
 /// Interval at which deadlines are checked.
 const TICK: Duration = Duration::from_millis(500);
@@ -36,6 +41,10 @@ const TICK: Duration = Duration::from_millis(500);
 const BACKLOG: u32 = 4096;
 /// Pause after a failure to accept a connection, such as a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// IP address of the client of a request, an extension of the request.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientAddress(pub IpAddr);
 
 /// Binds an address, with room for many clients that connect at once, such as after a restart.
 ///
@@ -49,16 +58,35 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
+/// Options of [`serve`].
+#[derive(Debug)]
+pub struct Options {
+    /// Limits of connections.
+    pub limits: Limits,
+    /// Counts of connections.
+    pub connections: Connections,
+    /// TLS; without it, connections are not encrypted.
+    pub tls: Option<Tls>,
+}
+
+impl Options {
+    /// Options with these limits, without TLS.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, connections: Connections::default(), tls: None }
+    }
+}
+
 /// Serves requests until `stop` completes. Then finishes the requests in flight within [`Limits::drain`] and aborts the
 /// remaining ones. When this returns, no task of the server is left.
-pub async fn serve(
-    listener: TcpListener,
-    router: Router,
-    limits: Limits,
-    connections: Connections,
-    stop: impl Future<Output = ()>,
-) {
-    let mut open = Open::new(router, limits, connections);
+pub async fn serve(listener: TcpListener, router: Router, options: Options, stop: impl Future<Output = ()>) {
+    let tls = options.tls.clone();
+    let mut open = Open::new(router, options);
+    let mut reading = std::pin::pin!(async {
+        match tls {
+            Some(tls) => tls.watch().await,
+            None => std::future::pending().await,
+        }
+    });
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut stop = std::pin::pin!(stop);
@@ -73,6 +101,7 @@ pub async fn serve(
                 }
             },
             () = open.ended() => {}
+            never = &mut reading => match never {},
             _ = tick.tick() => open.close_late(Instant::now()),
         }
     }

@@ -91,7 +91,7 @@ impl Local {
         (&run_file).take(RUN_FILE_MAX).read_to_end(&mut text).map_err(failed)?;
         let url = serde_json::from_slice(&text).map(|running: Running| running.url);
         let url = url.or_else(|_| serde_json::from_slice(&text).map(|starting: Starting| starting.previous));
-        let previous = url.as_ref().ok().and_then(|url| url.strip_prefix("http://")?.parse().ok());
+        let previous = url.as_ref().ok().and_then(|url| url.split_once("://")?.1.parse().ok());
         let mut local = Self { run_file, users: folder.join("users"), previous, version };
         // The address is not lost if this start fails.
         let starting = url.ok().map(|previous| serde_json::to_vec(&Starting { previous }));
@@ -105,13 +105,13 @@ impl Local {
         self.previous
     }
 
-    /// Writes the run file: the program listens on `address`.
+    /// Writes the run file: the program listens at `url`, which is `http` or `https` and an address.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn announce(&mut self, address: SocketAddr) -> io::Result<()> {
+    pub fn announce(&mut self, url: &str) -> io::Result<()> {
         let running = Running {
-            url: format!("http://{address}"),
+            url: url.to_owned(),
             pid: std::process::id(),
             version: self.version.to_owned(),
             network: std::fs::read_link("/proc/self/ns/net").ok().map(|link| link.display().to_string()),
@@ -163,11 +163,11 @@ mod tests {
         let enter = || Local::enter(folder.path(), "predictor", "1.2.3");
         let mut first = enter().unwrap();
         assert_eq!(first.previous(), None);
-        first.announce("127.0.0.1:4567".parse().unwrap()).unwrap();
+        first.announce("https://127.0.0.1:4567").unwrap();
         assert!(matches!(enter(), Err(LocalError::Running(_))));
         let text = std::fs::read(folder.path().join("predictor.json")).unwrap();
         let running: Running = serde_json::from_slice(&text).unwrap();
-        assert_eq!((running.url.as_str(), running.version.as_str()), ("http://127.0.0.1:4567", "1.2.3"));
+        assert_eq!((running.url.as_str(), running.version.as_str()), ("https://127.0.0.1:4567", "1.2.3"));
         drop(first);
         // A start that fails does not lose the address.
         drop(enter().unwrap());
@@ -179,7 +179,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("predictor.json"), [b'x'; 10_000]).unwrap();
         let mut local = Local::enter(folder.path(), "predictor", "1.2.3").unwrap();
-        local.announce("127.0.0.1:1".parse().unwrap()).unwrap();
+        local.announce("http://127.0.0.1:1").unwrap();
         let text = std::fs::read(folder.path().join("predictor.json")).unwrap();
         assert!(serde_json::from_slice::<Running>(&text).is_ok());
     }

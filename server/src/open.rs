@@ -25,13 +25,20 @@ use tower::ServiceExt;
 use crate::activity::{Activity, Phase, Serving};
 use crate::counts::Connections;
 use crate::limits::Limits;
-use crate::socket::Socket;
+use crate::socket::{Socket, Stream};
+use crate::tls::Tls;
+use crate::{ClientAddress, Options};
+
+/// Size limit of the head of a request, which is buffered until it is complete, in bytes. Also the size of the buffers
+/// of a connection.
+const BUFFER_BYTES_MAX: usize = 64 << 10;
 
 /// The open connections.
 #[derive(Debug)]
 pub struct Open {
     router: Router,
     limits: Limits,
+    tls: Option<Tls>,
     tasks: JoinSet<()>,
     connections: HashMap<Id, Connection>,
     counts: Connections,
@@ -48,10 +55,12 @@ struct Connection {
 
 impl Open {
     /// No connection yet.
-    pub fn new(router: Router, limits: Limits, counts: Connections) -> Self {
+    pub fn new(router: Router, options: Options) -> Self {
+        let Options { limits, connections: counts, tls } = options;
         Self {
             router,
             limits,
+            tls,
             tasks: JoinSet::new(),
             connections: HashMap::new(),
             counts,
@@ -78,9 +87,9 @@ impl Open {
             tracing::debug!(%error, "a connection was closed before it was served");
             return;
         }
-        let activity = Activity::new();
-        let router = self.router.clone();
-        let task = self.tasks.spawn(converse(stream, activity.clone(), router, self.draining.subscribe()));
+        let activity = Activity::new(if self.tls.is_some() { Phase::Handshake } else { Phase::Idle });
+        let (tls, router, draining) = (self.tls.clone(), self.router.clone(), self.draining.subscribe());
+        let task = self.tasks.spawn(converse(stream, address, tls, activity.clone(), router, draining));
         self.connections.insert(task.id(), Connection { address, activity, task });
         *self.by_address.entry(address).or_default() += 1;
         self.counts.set_open(self.connections.len());
@@ -130,13 +139,13 @@ impl Open {
         }
     }
 
-    /// Closes the connections that have waited too long for a request or for the rest of its headers.
+    /// Closes the connections that have waited too long for a handshake, a request or the rest of its headers.
     pub fn close_late(&mut self, now: Instant) {
         let is_late = |connection: &Connection| {
             let (phase, since) = connection.activity.get();
             let limit = match phase {
                 Phase::Idle => self.limits.idle,
-                Phase::Headers => self.limits.headers,
+                Phase::Handshake | Phase::Headers => self.limits.headers,
                 Phase::Serving | Phase::Sending => return false,
             };
             now.saturating_duration_since(since) >= limit
@@ -191,19 +200,34 @@ fn panicked(error: &JoinError) -> Id {
 /// Serves the requests of a connection until it is closed.
 async fn converse(
     stream: TcpStream,
+    address: IpAddr,
+    tls: Option<Tls>,
     activity: Activity,
     router: Router,
     mut draining: watch::Receiver<bool>,
 ) {
+    let stream: Box<dyn Stream> = match tls {
+        None => Box::new(stream),
+        Some(tls) => match tls.accept(stream).await {
+            Ok(stream) => {
+                activity.encrypted();
+                Box::new(stream)
+            }
+            Err(error) => return tracing::debug!(%error, "a TLS handshake failed"),
+        },
+    };
     let socket = TokioIo::new(Socket::new(stream, activity.clone()));
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(ClientAddress(address));
         let (router, serving) = (router.clone(), activity.serve());
         async move {
             let response = router.oneshot(request).await?;
             Ok::<_, Infallible>(response.map(|body| ServedBody { body, _serving: serving }))
         }
     });
-    let mut connection = std::pin::pin!(http1::Builder::new().serve_connection(socket, service));
+    let mut builder = http1::Builder::new();
+    let connection = builder.max_buf_size(BUFFER_BYTES_MAX).serve_connection(socket, service);
+    let mut connection = std::pin::pin!(connection);
     let stopped = async move {
         // The sender lives as long as this task.
         let _ = draining.wait_for(|draining| *draining).await;

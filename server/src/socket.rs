@@ -1,24 +1,28 @@
-//! A TCP stream that notes when bytes arrive and when all bytes are sent.
+//! A stream that notes when bytes of requests arrive and when all bytes are sent.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use crate::activity::Activity;
 
-/// The stream of a connection.
-#[derive(Debug)]
+/// TCP, or TLS over TCP.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// The stream of a connection. A trait object, so that the HTTP server is compiled once.
 pub struct Socket {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     activity: Activity,
 }
 
 impl Socket {
-    /// Notes the traffic of `stream` in `activity`.
-    pub fn new(stream: TcpStream, activity: Activity) -> Self {
+    /// Notes the traffic of `stream` in `activity`. With TLS, `stream` has completed its handshake, because that is not
+    /// traffic of requests.
+    pub fn new(stream: Box<dyn Stream>, activity: Activity) -> Self {
         Self { stream, activity }
     }
 }

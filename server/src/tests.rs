@@ -10,7 +10,9 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
-use super::{Connections, Limits, serve};
+use super::{Connections, Limits, Options, Tls, serve};
+
+mod tls;
 
 const REQUEST: &str = "GET /quick HTTP/1.1\r\nhost: test\r\n\r\n";
 const SLOW_REQUEST: &str = "GET /slow HTTP/1.1\r\nhost: test\r\n\r\n";
@@ -30,6 +32,10 @@ struct Server {
 
 impl Server {
     fn start(limits: Limits) -> Self {
+        Self::start_with(limits, None)
+    }
+
+    fn start_with(limits: Limits, tls: Option<Tls>) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -45,8 +51,9 @@ impl Server {
         };
         let router = Router::new().route("/quick", get(async || "quick")).route("/slow", get(slow));
         let (stop, stopped) = oneshot::channel();
-        let connections = Connections::default();
-        let serving = runtime.spawn(serve(listener, router, limits, connections.clone(), async {
+        let options = Options { tls, ..Options::new(limits) };
+        let connections = options.connections.clone();
+        let serving = runtime.spawn(serve(listener, router, options, async {
             let _ = stopped.await;
         }));
         Self { runtime, address, stop, serving, connections, begun, go_on }
@@ -82,7 +89,7 @@ fn limits(connections: usize) -> Limits {
     }
 }
 
-fn ask(stream: &mut TcpStream) -> String {
+fn ask(stream: &mut (impl Read + Write)) -> String {
     stream.write_all(REQUEST.as_bytes()).unwrap();
     let mut answer = [0; 512];
     let mut length = 0;

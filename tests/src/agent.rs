@@ -19,24 +19,44 @@ pub struct Agent {
     pub boot_id: String,
     /// Client of the agent's own pages.
     pub client: Client,
+    /// Address for scrapers on other machines, if it has one.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl Agent {
     /// Starts `binary` as the agent of `node`, and waits until it listens.
     pub fn start(binary: &Path, node: &str, server: &str, spool: &Path) -> Self {
+        Self::start_with(binary, node, server, spool, &[])
+    }
+
+    /// Starts `binary` with these flags as the agent of `node`, and waits until it listens.
+    pub fn start_with(binary: &Path, node: &str, server: &str, spool: &Path, flags: &[String]) -> Self {
+        Self::start_in(binary, node, server, spool, flags, &[])
+    }
+
+    /// Starts `binary` with these flags and environment variables as the agent of `node`, and waits until it listens.
+    pub fn start_in(
+        binary: &Path,
+        node: &str,
+        server: &str,
+        spool: &Path,
+        flags: &[String],
+        environment: &[(&str, &Path)],
+    ) -> Self {
         let mut command = Command::new(binary);
         command.args(["--listen=127.0.0.1:0", "--interval=20ms", "--send-every=20ms", "--log=warn"]);
         command.args([format!("--server={server}"), format!("--node={node}")]);
-        command.arg("--spool-dir").arg(spool);
-        let process = Process::start(without_settings(&mut command));
+        command.arg("--spool-dir").arg(spool).args(flags);
+        let process = Process::start(without_settings(&mut command).envs(environment.iter().copied()));
         let ready = |line: &str| {
             serde_json::from_str::<Value>(line).ok().filter(|line| line["listening"].is_string())
         };
         let line = process.line("its address", ready);
-        let address: SocketAddr =
-            line["listening"].as_str().and_then(|said| said.parse().ok()).expect("an address");
+        let said = |name: &str| line[name].as_str()?.parse().ok();
+        let address: SocketAddr = said("listening").expect("an address");
         let boot_id = line["boot_id"].as_str().expect("a boot id").to_owned();
-        Self { process, boot_id, client: Client::new(&format!("http://{address}")) }
+        let client = Client::new(&format!("http://{address}"));
+        Self { process, boot_id, client, metrics: said("metrics") }
     }
 
     /// Returns the agent's counters.

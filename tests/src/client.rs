@@ -9,8 +9,10 @@ use evenstep_protocol::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::http::Response;
+use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
+use crate::certificates::{Authority, Identity};
 use crate::wait::until;
 
 /// Longer than any healthy response takes.
@@ -74,8 +76,25 @@ impl Reply {
 impl Client {
     /// Creates a client of the server at `http://host:port`.
     pub fn new(url: &str) -> Self {
+        Self::with_tls(url, TlsConfig::builder().build())
+    }
+
+    /// Creates a client of the server at `https://host:port`, which has a certificate of `authority`. The client's own
+    /// certificate is `own`.
+    pub fn trusting(url: &str, authority: &Authority, own: Option<&Identity>) -> Self {
+        let certificate = |pem: &str| Certificate::from_pem(pem.as_bytes()).expect("a certificate");
+        let own = own.map(|own| {
+            let key = PrivateKey::from_pem(own.key.as_bytes()).expect("a key");
+            ClientCert::new_with_certs(&[certificate(&own.certificate)], key)
+        });
+        let roots = RootCerts::new_with_certs(&[certificate(&authority.certificate())]);
+        Self::with_tls(url, TlsConfig::builder().root_certs(roots).client_cert(own).build())
+    }
+
+    fn with_tls(url: &str, tls: TlsConfig) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
+            .tls_config(tls)
             .max_redirects(0)
             .timeout_connect(Some(TIMEOUT))
             .timeout_recv_response(Some(TIMEOUT))
@@ -100,7 +119,7 @@ impl Client {
         Self { is_patient: true, ..Self::following(url) }
     }
 
-    /// Returns the same client with an operator token.
+    /// Returns the same client with a token.
     pub fn with_token(self, token: &str) -> Self {
         Self { token: Some(token.to_owned()), ..self }
     }
@@ -183,12 +202,17 @@ impl Client {
     /// # Errors
     /// The server does not respond.
     pub fn try_post(&self, path: &str, body: &impl Serialize) -> Result<Reply, ureq::Error> {
-        self.send(path, |url| self.agent.post(url).send_json(body))
+        self.send(path, |url| {
+            self.agent.post(url).header("authorization", self.authorization()).send_json(body)
+        })
     }
 
     /// Sends `POST` with any text.
     pub fn post_text(&self, path: &str, body: &str) -> Reply {
-        let send = |url: &str| self.agent.post(url).content_type("application/json").send(body);
+        let send = |url: &str| {
+            let request = self.agent.post(url).header("authorization", self.authorization());
+            request.content_type("application/json").send(body)
+        };
         self.send(path, send).unwrap_or_else(|error| panic!("POST {path}: {error}"))
     }
 

@@ -39,8 +39,18 @@ impl Events {
     /// # Panics
     /// The server does not send a stream.
     pub fn open(url: &str) -> Self {
+        Self::open_with(url, &[])
+    }
+
+    /// Opens the stream at `url` with these request headers.
+    ///
+    /// # Panics
+    /// The server does not send a stream.
+    pub fn open_with(url: &str, headers: &[(&str, &str)]) -> Self {
         let config = Agent::config_builder().timeout_recv_body(Some(FOLLOW_MAX)).build();
-        let response = Agent::from(config).get(url).call().unwrap_or_else(|error| panic!("{url}: {error}"));
+        let request = Agent::from(config).get(url);
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let response = request.call().unwrap_or_else(|error| panic!("{url}: {error}"));
         let content_type = response.headers().get("content-type").and_then(|value| value.to_str().ok());
         assert_eq!(content_type, Some("text/event-stream"), "{url}");
         let body: Body = response.into_body();

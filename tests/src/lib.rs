@@ -19,6 +19,8 @@ pub mod process;
 
 pub mod gate;
 
+pub mod certificates;
+
 pub mod client;
 
 pub mod events;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::Batch;
+use super::segment::file_number;
 
 /// Maximum number of files; the oldest are deleted first.
 const FILES_MAX: usize = 32;
@@ -72,7 +73,7 @@ impl Rejected {
         for entry in fs::read_dir(&self.directory)? {
             let entry = entry?;
             let path = entry.path();
-            if let Some(number) = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok()) {
+            if let Some(number) = path.file_stem().and_then(|stem| file_number(stem.to_str()?)) {
                 kept.push((number, path, entry.metadata()?.len()));
             }
         }

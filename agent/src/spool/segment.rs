@@ -17,6 +17,9 @@ use super::SampleIdentity;
 /// Maximum length of a line in bytes; samples are much smaller, so a longer line is damaged.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
+/// Number of digits in the name of a segment. Files with other names are not segments.
+const NUMBER_DIGITS: usize = 12;
+
 /// File with the position of the first unacknowledged sample, for the next start.
 const CURSOR: &str = "acknowledged";
 
@@ -35,7 +38,7 @@ pub(super) struct Segment {
 
 impl Segment {
     pub(super) fn new(directory: &Path, number: u64, identity: SampleIdentity) -> Self {
-        let path = directory.join(format!("{number:012}.segment"));
+        let path = directory.join(format!("{number:0NUMBER_DIGITS$}.segment"));
         Self { number, path, identity: Some(identity), bytes: 0, waiting: 0, acknowledged: 0 }
     }
 
@@ -44,11 +47,19 @@ impl Segment {
     pub(super) fn recover(number: u64, path: PathBuf, from: u64) -> io::Result<(Self, u64)> {
         let (identity, header_end) = read_header(&path)?;
         let acknowledged = from.max(header_end);
-        let scan = Scan::records(&path, acknowledged, usize::MAX, usize::MAX)?;
+        let (mut records, mut damaged) = (0, 0);
+        // Only counted: another program may have written more than fits into memory.
+        each_line(&path, acknowledged, |_, line| {
+            match line.and_then(record) {
+                Some(_) => records += 1,
+                None => damaged += 1,
+            }
+            true
+        })?;
         let bytes = fs::metadata(&path)?.len();
         let (waiting, damaged) = match &identity {
-            Some(_) => (scan.records.len() as u64, scan.damaged),
-            None => (0, scan.damaged + scan.records.len() as u64 + u64::from(bytes > 0)),
+            Some(_) => (records, damaged),
+            None => (0, damaged + records + u64::from(bytes > 0)),
         };
         Ok((Self { number, path, identity, bytes, waiting, acknowledged }, damaged))
     }
@@ -74,29 +85,36 @@ impl Scan {
     /// Reads up to `records_max` samples from the offset `from`. Stops after the sample that reaches
     /// `bytes_max` bytes.
     pub(super) fn records(path: &Path, from: u64, records_max: usize, bytes_max: usize) -> io::Result<Self> {
-        let mut file = File::open(path)?;
-        file.seek(SeekFrom::Start(from))?;
-        let mut reader = BufReader::new(file);
         let mut scan = Self::default();
-        let mut place = from;
         let mut bytes = 0;
-        let mut line = Vec::new();
-        while scan.records.len() < records_max && bytes < bytes_max {
-            line.clear();
-            let length = reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
-            if length == 0 {
-                break;
-            }
-            place += length as u64;
-            match verify_checksum(&line).and_then(record) {
+        each_line(path, from, |end, line| {
+            match line.and_then(record) {
                 Some((sequence, sample)) => {
-                    bytes = bytes.saturating_add(sample.get().len());
-                    scan.records.push(Record { sequence, sample, end: place });
+                    bytes += sample.get().len();
+                    scan.records.push(Record { sequence, sample, end });
                 }
                 None => scan.damaged += 1,
             }
-        }
+            scan.records.len() < records_max && bytes < bytes_max
+        })?;
         Ok(scan)
+    }
+}
+
+/// Calls `take` with the end of each line from the offset `from`, and with its text if the checksum matches, until `take`
+/// returns false.
+fn each_line(path: &Path, from: u64, mut take: impl FnMut(u64, Option<&str>) -> bool) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(from))?;
+    let mut reader = BufReader::new(file);
+    let (mut end, mut line) = (from, Vec::new());
+    loop {
+        line.clear();
+        let length = reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+        end += length as u64;
+        if length == 0 || !take(end, verify_checksum(&line)) {
+            return Ok(());
+        }
     }
 }
 
@@ -115,6 +133,12 @@ pub(super) fn is_at(file: &File, path: &Path) -> bool {
     matches!((open, fs::metadata(path).map(identity)), (Ok(open), Ok(there)) if open == there)
 }
 
+/// Returns the number in the name of a file: exactly 12 digits.
+pub(super) fn file_number(stem: &str) -> Option<u64> {
+    let is_number = stem.len() == NUMBER_DIGITS && stem.bytes().all(|byte| byte.is_ascii_digit());
+    stem.parse().ok().filter(|_| is_number)
+}
+
 /// Returns the segments in a directory, oldest first.
 pub(super) fn list(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut segments = Vec::new();
@@ -123,7 +147,7 @@ pub(super) fn list(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
         if path.extension().is_none_or(|extension| extension != "segment") {
             continue;
         }
-        if let Some(number) = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok()) {
+        if let Some(number) = path.file_stem().and_then(|stem| file_number(stem.to_str()?)) {
             segments.push((number, path));
         }
     }
@@ -141,7 +165,9 @@ pub(super) fn save_cursor(directory: &Path, segment: u64, place: u64) -> io::Res
 pub(super) fn read_cursor(directory: &Path) -> Option<(u64, u64)> {
     let line = fs::read(directory.join(CURSOR)).ok()?;
     let (segment, place) = verify_checksum(&line)?.split_once(' ')?;
-    Some((segment.parse().ok()?, place.parse().ok()?))
+    // The next segment has the next number.
+    let segment = segment.parse::<u64>().ok().filter(|segment| *segment < u64::MAX)?;
+    Some((segment, place.parse().ok()?))
 }
 
 fn read_header(path: &Path) -> io::Result<(Option<SampleIdentity>, u64)> {

@@ -4,16 +4,16 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn identity(boot_id: &str) -> SampleIdentity {
+pub(super) fn identity(boot_id: &str) -> SampleIdentity {
     SampleIdentity { node: NodeId::new("node-a").unwrap(), boot_id: boot_id.to_owned() }
 }
 
-fn sample(at_unix_ms: i64) -> NodeSample {
+pub(super) fn sample(at_unix_ms: i64) -> NodeSample {
     let readings = BTreeMap::from([("cpu_busy".to_owned(), 0.1 + at_unix_ms as f64 / 3.0)]);
     NodeSample { at_unix_ms, readings, ..NodeSample::default() }
 }
 
-fn json(at_unix_ms: i64) -> String {
+pub(super) fn json(at_unix_ms: i64) -> String {
     serde_json::to_string(&sample(at_unix_ms)).unwrap()
 }
 

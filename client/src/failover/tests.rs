@@ -51,6 +51,19 @@ fn the_server_that_responded_last_is_tried_first() {
 }
 
 #[test]
+fn a_redirect_does_not_leave_tls() {
+    let failover = Failover::new(servers("https://a,http://b"));
+    let (tried, outcome) =
+        request(&failover, |server| if server == "http://x:1" { fails() } else { redirects("http://x:1") });
+    assert_eq!(tried, ["https://a", "http://b", "http://x:1"], "only from a server without TLS");
+    let said = outcome.unwrap_err().to_string();
+    assert!(said.starts_with("https://a: redirects to http://x:1, which is not encrypted; "), "{said}");
+    let to_owner =
+        |server: &str| if server == "https://x:1" { responds(server) } else { redirects("https://x:1") };
+    assert_eq!(request(&failover, to_owner).1, Ok("https://x:1".into()));
+}
+
+#[test]
 fn an_owner_is_followed_and_remembered_as_long_as_it_responds() {
     let failover = Failover::new(servers("http://a,http://b"));
     let to_owner =

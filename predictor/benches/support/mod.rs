@@ -3,9 +3,14 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
+/// TCP, or TLS over TCP.
+pub trait Stream: Read + Write + Send {}
+
+impl<S: Read + Write + Send> Stream for S {}
+
 /// One kept-alive connection with a minimal HTTP client, so that the client has little overhead.
 pub struct KeptAliveConnection {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<Box<dyn Stream>>,
 }
 
 /// A response.
@@ -19,6 +24,11 @@ impl KeptAliveConnection {
     pub fn to(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_nodelay(true).expect("a TCP stream");
+        Self::over(Box::new(stream))
+    }
+
+    /// Uses a connected stream.
+    pub fn over(stream: Box<dyn Stream>) -> Self {
         Self { stream: BufReader::new(stream) }
     }
 

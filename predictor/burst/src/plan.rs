@@ -38,3 +38,6 @@ pub fn relative_speeds(workers: &[WorkerForecastView]) -> Vec<f64> {
     let mean = known().sum::<f64>() / count as f64;
     speeds.iter().map(|speed| speed.unwrap_or(mean) / fastest).collect()
 }
+
+#[cfg(test)]
+mod fuzz;

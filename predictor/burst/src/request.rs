@@ -21,7 +21,7 @@ const GLOBAL_BATCH_MAX: u64 = 1 << 31;
 /// Maximum number of table entries: one change between any two counts.
 const ENTRIES_MAX: usize = COUNTS_MAX * COUNTS_MAX;
 /// Maximum length of a layer name, in bytes.
-const NAME_BYTES_MAX: usize = 256;
+pub const NAME_BYTES_MAX: usize = 256;
 
 /// Body of `POST /v1/plan/burst`: a request for the number of GPUs of each layer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]

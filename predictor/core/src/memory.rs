@@ -46,6 +46,11 @@ impl MemoryModel {
         }
     }
 
+    /// Whether a stored model is usable.
+    pub(crate) fn is_valid(&self) -> bool {
+        [self.smallest, self.largest].iter().flatten().all(|(batch, peak)| *batch > 0 && *peak > 0)
+    }
+
     /// Returns the largest batch that should fit into `memory_bytes` if the share `headroom` stays free;
     /// `None` if no peak was reported.
     ///

@@ -1,6 +1,18 @@
 //! Observations of a worker: its iterations, and the drivers read between them.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
+
+/// Speeds, and times of an iteration in seconds, that can be learned. Others come from a wrong clock, and would overflow
+/// sums and products of many iterations.
+pub const LEARNABLE: RangeInclusive<f64> = 1e-30..=1e30;
+/// Limit of the logarithm of a learned speed.
+pub const LOG_SPEED_MAX: f64 = 70.0;
+/// Limit of the magnitude of a reading. Larger ones count as missing.
+pub const READING_MAX: f64 = 1e30;
+/// Maximum of a count in stored models, so that later additions do not overflow.
+pub(crate) const COUNT_MAX: u64 = 1 << 53;
 
 /// The known meaning of a driver. Forecasts use some drivers by their meaning; for example, a share of CPU
 /// time divides speed into share and efficiency. Drivers without a role are used as plain numbers.
@@ -84,12 +96,12 @@ impl DriverSet {
         roles
     }
 
-    /// Returns readings in the order of the set: `None` if a reading is missing or not finite.
+    /// Returns readings in the order of the set: `None` if a reading is missing or beyond [`READING_MAX`].
     pub fn readings<'a>(&self, readings: impl IntoIterator<Item = (&'a str, f64)>) -> Vec<Option<f64>> {
         let mut ordered = vec![None; self.len()];
         for (name, value) in readings {
             if let Some(at) = self.names.iter().position(|known| known == name) {
-                ordered[at] = value.is_finite().then_some(value);
+                ordered[at] = (value.abs() <= READING_MAX).then_some(value);
             }
         }
         ordered
@@ -101,16 +113,17 @@ impl DriverSet {
 pub struct Observation {
     /// Number of samples computed; positive and finite.
     pub batch: f64,
-    /// Compute time in seconds, without any waiting; positive and finite.
+    /// Compute time in seconds, without any waiting; in the range [`LEARNABLE`].
     pub compute_time_s: f64,
 }
 
 impl Observation {
-    /// Returns an observation, or `None` if the values determine no speed: no samples, or a time that is not
-    /// positive and finite.
+    /// Returns an observation, or `None` if no speed can be learned from the values: no samples, or a time or speed
+    /// that is not [`LEARNABLE`].
     pub fn new(batch: f64, compute_time_s: f64) -> Option<Self> {
-        let speed = batch / compute_time_s;
-        (batch > 0.0 && speed.is_finite() && speed > 0.0).then_some(Self { batch, compute_time_s })
+        let learnable =
+            [compute_time_s, batch / compute_time_s].iter().all(|value| LEARNABLE.contains(value));
+        (batch > 0.0 && learnable).then_some(Self { batch, compute_time_s })
     }
 
     /// Returns the speed in samples per second of compute time.
@@ -143,9 +156,8 @@ mod tests {
 
     #[test]
     fn reports_without_speed_are_not_observations() {
-        for (batch, time) in
-            [(0.0, 0.1), (8.0, 0.0), (8.0, f64::NAN), (8.0, f64::INFINITY), (8.0, -1.0), (-8.0, -1.0)]
-        {
+        let times = [0.0, f64::NAN, f64::INFINITY, -1.0, f64::MIN_POSITIVE, f64::MAX].map(|time| (8.0, time));
+        for (batch, time) in times.into_iter().chain([(0.0, 0.1), (-8.0, -1.0), (1e20, 1e-20)]) {
             assert_eq!(Observation::new(batch, time), None, "{batch} {time}");
         }
         assert_eq!(Observation::new(8.0, 0.5).unwrap().speed(), 16.0);

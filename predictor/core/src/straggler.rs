@@ -11,6 +11,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::series::{COUNT_MAX, LOG_SPEED_MAX, READING_MAX};
+
 /// Number of iterations over which speed and drivers are averaged.
 const MEMORY: f64 = 20.0;
 /// Share of the distance to the current speed by which the best speed decays in each iteration; half of the
@@ -120,6 +122,16 @@ pub struct StragglerDetector {
 }
 
 impl StragglerDetector {
+    /// Whether a stored detector is usable.
+    pub(crate) fn is_valid(&self) -> bool {
+        let is_reading =
+            |reading: &&mut Option<f64>| reading.is_none_or(|reading| reading.abs() <= READING_MAX);
+        let (mut now, mut healthy) = (self.now, self.healthy);
+        [self.level.unwrap_or(0.0), self.best].iter().all(|level| level.abs() <= LOG_SPEED_MAX)
+            && self.observations.max(self.slow.map_or(0, |(_, count)| count)) <= COUNT_MAX
+            && now.each().iter().chain(&healthy.each()).all(is_reading)
+    }
+
     /// Records one iteration: its speed and its readings.
     pub fn observe(&mut self, iteration: u64, speed: f64, signs: StragglerReadings) {
         let log_speed = speed.ln();

@@ -16,6 +16,7 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::{INTEGER_MAX, InQuery, Json, readings, seconds, within};
 use super::problem::ErrorResponse;
+use crate::access::Caller;
 use crate::jobs::{Allocated, ResponseBytes, WORKERS_MAX};
 
 /// Limit of sample costs in one request.
@@ -42,9 +43,11 @@ pub fn router() -> OpenApiRouter<Api> {
 )]
 async fn post_allocation(
     State(api): State<Api>,
+    caller: Caller,
     Json(request): Json<AllocateRequest>,
 ) -> Result<Response, ErrorResponse> {
     let started = Instant::now();
+    caller.check_job(&request.job_id)?;
     let allocated = allocate(&api, request).await;
     let outcome = allocated.as_ref().map_or("refused", |done| if done.is_new { "new" } else { "repeated" });
     api.meter.allocated(outcome, started.elapsed());
@@ -77,9 +80,11 @@ struct IterationQuery {
 )]
 async fn get_allocation(
     State(api): State<Api>,
+    caller: Caller,
     InQuery(which): InQuery<IterationQuery>,
 ) -> Result<Response, ErrorResponse> {
     let started = Instant::now();
+    caller.check_job(&which.job_id)?;
     within("iteration", which.iteration, 0..=INTEGER_MAX)?;
     let response = api.jobs.job(&which.job_id).await?.allocated(which.iteration).await?;
     Ok(respond(&response, started))

@@ -11,6 +11,7 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::{INTEGER_MAX, InPath, Json, within};
 use super::problem::ErrorResponse;
+use crate::access::{Caller, log_audit};
 use crate::jobs::WORKERS_MAX;
 
 /// The largest global batch.
@@ -45,11 +46,16 @@ pub fn router() -> OpenApiRouter<Api> {
 )]
 async fn put(
     State(api): State<Api>,
+    caller: Caller,
     InPath(job_id): InPath<JobId>,
     Json(spec): Json<JobSpec>,
 ) -> Result<(StatusCode, axum::Json<JobView>), ErrorResponse> {
     check(&spec)?;
-    let (view, new) = api.jobs.put_job(&job_id, spec).await?;
+    let entry = caller.audit("job.create", job_id.as_str());
+    let (view, new) = api.jobs.put_job(&job_id, spec, &entry).await?;
+    if new {
+        log_audit(&entry);
+    }
     Ok((if new { StatusCode::CREATED } else { StatusCode::OK }, axum::Json(view)))
 }
 
@@ -70,15 +76,23 @@ async fn get(
     delete, path = "/v1/jobs/{job_id}", tag = "jobs",
     responses((status = 204, description = "Deleted"))
 )]
-async fn delete(State(api): State<Api>, InPath(job_id): InPath<JobId>) -> Result<StatusCode, ErrorResponse> {
-    api.jobs.delete_job(job_id).await?;
+async fn delete(
+    State(api): State<Api>,
+    caller: Caller,
+    InPath(job_id): InPath<JobId>,
+) -> Result<StatusCode, ErrorResponse> {
+    let entry = caller.audit("job.delete", job_id.as_str());
+    api.jobs.delete_job(job_id, entry.clone()).await?;
+    log_audit(&entry);
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// List all jobs.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", responses((status = 200, description = "The jobs", body = JobsView)))]
-async fn list(State(api): State<Api>) -> Result<axum::Json<JobsView>, ErrorResponse> {
-    Ok(axum::Json(JobsView { jobs: api.jobs.views().await? }))
+async fn list(State(api): State<Api>, caller: Caller) -> Result<axum::Json<JobsView>, ErrorResponse> {
+    let mut jobs = api.jobs.views().await?;
+    jobs.retain(|job| caller.may_use(&job.job_id));
+    Ok(axum::Json(JobsView { jobs }))
 }
 
 fn check(spec: &JobSpec) -> Result<(), ErrorResponse> {

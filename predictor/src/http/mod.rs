@@ -2,6 +2,7 @@
 //!
 //! Every error is problem+json (`problem`). Every body is bounded and checked (`body`).
 
+mod access;
 mod admission;
 mod allocate;
 mod body;
@@ -20,8 +21,12 @@ mod reports;
 mod store;
 mod strict;
 mod telemetry;
+mod tokens;
 mod views;
 mod workers;
+
+#[cfg(test)]
+mod fuzz;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,11 +41,12 @@ use tokio::sync::{Mutex, watch};
 use tower::ServiceBuilder;
 use tower_http::catch_panic::CatchPanicLayer;
 
+use crate::access::{Access, Refresher};
 use crate::jobs::Jobs;
 use crate::retention::RetentionStats;
+pub use access::{Allowed, ROUTES};
 pub use live::Streams;
 pub use meter::Meter;
-pub use operator::Token;
 pub use plan::Plans;
 
 /// Size limit of a request body, in bytes. An allocation request with the reports of 10,000 workers fits.
@@ -61,8 +67,12 @@ pub struct Api {
     pub meter: Meter,
     /// Collects all metrics.
     pub gather: Gather,
-    /// The operator token. Without one, every client is an operator.
-    pub operator: Option<Token>,
+    /// The known tokens.
+    pub access: Arc<Access>,
+    /// Reads tokens that are not known yet.
+    pub refresher: Arc<Refresher>,
+    /// Whether clients connect with TLS.
+    pub is_secure: bool,
     /// Open event streams.
     pub streams: Streams,
     /// Held during a scrape, so that scrapes run one after the other.
@@ -83,6 +93,8 @@ pub fn router(api: Api) -> Router {
         .merge(nodes::router())
         .merge(store::router())
         .merge(operator::router())
+        .merge(access::router())
+        .merge(tokens::router())
         .merge(live::router())
         .merge(reports::router())
         .merge(plan::router())
@@ -95,12 +107,14 @@ pub fn router(api: Api) -> Router {
                 .layer(from_fn_with_state(api.meter.clone(), meter::rejections)),
         )
         .split_for_parts();
+    let access = from_fn_with_state((api.access.clone(), api.refresher.clone()), access::check);
     let counting = from_fn_with_state(api.meter.clone(), meter::requests);
     let noting = from_fn_with_state(api.jobs.clone(), problem::note_damage);
     router
         .merge(docs::router(openapi))
         .merge(page::router())
         .merge(reports::pages())
+        .route_layer(access)
         .fallback(problem::unknown_path)
         .method_not_allowed_fallback(problem::wrong_method)
         .with_state(api)

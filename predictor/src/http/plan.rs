@@ -13,6 +13,7 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::Json;
 use super::problem::ErrorResponse;
+use crate::access::Caller;
 
 /// Limit of plans in progress. A plan takes seconds of processor time at most, and `/allocate` needs
 /// processors too.
@@ -58,10 +59,14 @@ pub fn router() -> OpenApiRouter<Api> {
 )]
 async fn burst(
     State(api): State<Api>,
+    caller: Caller,
     Json(mut request): Json<BurstRequest>,
 ) -> Result<axum::Json<BurstPlan>, ErrorResponse> {
     let workers = match request.job_id.take() {
-        Some(job_id) => workers(&api, &job_id, &mut request).await?,
+        Some(job_id) => {
+            caller.check_job(&job_id)?;
+            workers(&api, &job_id, &mut request).await?
+        }
         None => Vec::new(),
     };
     let room = api.plans.begin()?;

@@ -18,6 +18,9 @@ use crate::jobs::{JobError, Jobs};
 /// Seconds after which a client may retry if a job is paused or the store is busy.
 const RETRY_AFTER_S: u64 = 1;
 
+/// Size limit of the detail of a problem, in bytes. A detail repeats values of the request, which may be long.
+const DETAIL_BYTES_MAX: usize = 1024;
+
 /// An error response.
 #[derive(Debug)]
 pub struct ErrorResponse {
@@ -40,13 +43,13 @@ struct StoreDamaged;
 struct Elsewhere(String);
 
 impl ErrorResponse {
-    /// An error response. `slug` is the stable last part of its type.
+    /// An error response. `slug` is the stable last part of its type. A detail of more than 1,024 bytes is shortened.
     pub fn new(status: StatusCode, slug: &str, title: &str, detail: impl Into<String>) -> Self {
         let problem = Box::new(Problem {
             kind: format!("{}{slug}", Problem::TYPE_PREFIX),
             title: title.into(),
             status: status.as_u16(),
-            detail: detail.into(),
+            detail: shortened(detail.into()),
             current_generation: None,
             global_batch: None,
             sum_of_floors: None,
@@ -76,6 +79,14 @@ impl ErrorResponse {
         self.problem.retry_after_s = Some(seconds);
         self
     }
+}
+
+fn shortened(mut detail: String) -> String {
+    if detail.len() > DETAIL_BYTES_MAX {
+        detail.truncate(detail.floor_char_boundary(DETAIL_BYTES_MAX));
+        detail.push('…');
+    }
+    detail
 }
 
 impl From<JobError> for ErrorResponse {

@@ -18,6 +18,8 @@ use crate::long::compute;
 
 /// Limit of samples in one batch.
 pub const SAMPLES_MAX: u64 = 1000;
+/// Size limit of one sample, in bytes. Responses contain many of them.
+pub const SAMPLE_BYTES_MAX: usize = 256 << 10;
 /// The last millisecond of the year 9999: later times have no standard date text.
 pub const UNIX_MS_MAX: u64 = 253_402_300_799_999;
 /// Limit of processes or GPUs in one sample.
@@ -75,6 +77,11 @@ fn read(text: String) -> Result<TelemetryRows, ErrorResponse> {
     }
     let mut samples = Vec::with_capacity(batch.samples.len());
     for (at, raw) in batch.samples.iter().enumerate() {
+        if raw.get().len() > SAMPLE_BYTES_MAX {
+            let detail =
+                format!("samples[{at}]: {} bytes exceed the limit of {SAMPLE_BYTES_MAX}", raw.get().len());
+            return Err(ErrorResponse::invalid(detail));
+        }
         let sample: NodeSample = strict::from_slice(raw.get().as_bytes()).map_err(misread)?;
         check_sample(format_args!("samples[{at}]"), &sample)?;
         // The raw value is a slice of the text; their addresses give its position.
@@ -151,6 +158,17 @@ fn check_text(name: impl Display, text: &str) -> Result<(), ErrorResponse> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sample_has_a_size_limit() {
+        let read = |bytes: usize| {
+            let padding = " ".repeat(bytes - r#"{"at_unix_ms":7}"#.len());
+            let sample = format!(r#"{{"at_unix_ms":7{padding}}}"#);
+            super::read(format!(r#"{{"node":"node","boot_id":"b","sequence":0,"samples":[{sample}]}}"#))
+        };
+        assert!(read(SAMPLE_BYTES_MAX).is_ok());
+        assert!(read(SAMPLE_BYTES_MAX + 1).is_err());
+    }
 
     #[test]
     fn samples_are_kept_as_the_bytes_that_came() {

@@ -13,8 +13,10 @@ use super::problem::ErrorResponse;
 
 /// Limit of iterations in one response.
 const LIMIT_MAX: u64 = 10_000;
-/// Iterations in one response if the request sets no limit.
+/// Iterations in one response if the request sets no limit. Fewer if the job has many workers.
 const LIMIT_DEFAULT: u64 = 100;
+/// Limit of iterations times workers in one response. Each is about 400 bytes.
+const SHARES_MAX: u64 = 1 << 18;
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(forecast)).routes(routes!(allocations)).routes(routes!(speeds))
@@ -38,7 +40,7 @@ async fn forecast(
 struct Span {
     /// First iteration; the default shows the latest ones.
     from: Option<u64>,
-    /// Limit of iterations, 1 to 10,000; default 100.
+    /// Limit of iterations, 1 to 10,000; default 100. At most 262,144 divided by the number of workers.
     #[param(minimum = 1, maximum = 10_000)]
     limit: Option<u64>,
     /// Return only this worker (speeds).
@@ -46,10 +48,16 @@ struct Span {
 }
 
 impl Span {
-    /// The first iteration and the number of iterations, checked.
-    fn bounds(&self, next_iteration: u64) -> Result<(u64, u64), ErrorResponse> {
-        let limit = self.limit.unwrap_or(LIMIT_DEFAULT);
+    /// The first iteration and the number of iterations, checked, for responses with `workers` workers.
+    fn bounds(&self, next_iteration: u64, workers: u64) -> Result<(u64, u64), ErrorResponse> {
+        let most = (SHARES_MAX / workers.max(1)).max(1);
+        let limit = self.limit.unwrap_or(LIMIT_DEFAULT.min(most));
         within("limit", limit, 1..=LIMIT_MAX)?;
+        if limit > most {
+            return Err(ErrorResponse::invalid(format!(
+                "limit: {limit} must be at most {most} for {workers} workers; request fewer iterations at once"
+            )));
+        }
         let from = self.from.unwrap_or(next_iteration.saturating_sub(limit));
         within("from", from, 0..=INTEGER_MAX)?;
         Ok((from, limit))
@@ -68,7 +76,8 @@ async fn allocations(
     InQuery(span): InQuery<Span>,
 ) -> Result<axum::Json<Vec<AllocateResponse>>, ErrorResponse> {
     let job = api.jobs.job(&job_id).await?;
-    let (from, limit) = span.bounds(job.view().await?.next_iteration)?;
+    let view = job.view().await?;
+    let (from, limit) = span.bounds(view.next_iteration, view.live_workers)?;
     Ok(axum::Json(job.allocations(from, limit).await?))
 }
 
@@ -84,6 +93,25 @@ async fn speeds(
     InQuery(span): InQuery<Span>,
 ) -> Result<axum::Json<SpeedsView>, ErrorResponse> {
     let job = api.jobs.job(&job_id).await?;
-    let (from, limit) = span.bounds(job.view().await?.next_iteration)?;
+    let view = job.view().await?;
+    let (from, limit) = span.bounds(view.next_iteration, view.live_workers)?;
     Ok(axum::Json(job.speeds(span.worker.as_ref(), from, limit).await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wide_jobs_have_fewer_iterations_in_a_response() {
+        let limit = |limit, workers| {
+            let span = Span { from: None, limit, worker: None };
+            span.bounds(1_000_000, workers).ok()
+        };
+        assert_eq!(limit(None, 0), Some((999_900, 100)));
+        assert_eq!(limit(Some(10_000), 26), Some((990_000, 10_000)));
+        assert_eq!(limit(Some(10_000), 27), None);
+        assert_eq!(limit(None, 65_536), Some((999_996, 4)));
+        assert_eq!(limit(Some(1), u64::MAX), Some((999_999, 1)));
+    }
 }

@@ -11,8 +11,8 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::{INTEGER_MAX, InPath, Json, within};
 use super::jobs::{GLOBAL_BATCH_MAX, check_bounds};
-use super::operator::Operator;
 use super::problem::ErrorResponse;
+use crate::access::{Caller, Scope, log_audit};
 
 /// Length limit of a device description, in bytes.
 pub const DEVICE_BYTES_MAX: usize = 256;
@@ -75,9 +75,15 @@ async fn list(
 )]
 async fn leave(
     State(api): State<Api>,
+    caller: Caller,
     InPath((job_id, worker)): InPath<(JobId, WorkerId)>,
 ) -> Result<axum::Json<JoinResponse>, ErrorResponse> {
-    Ok(axum::Json(api.jobs.job(&job_id).await?.leave(&worker).await?))
+    // Leaving is a part of training, so only removals by others are recorded.
+    let is_recorded = caller.token_id().is_some() && caller.has(&[Scope::Operator]);
+    let entry = is_recorded.then(|| caller.audit("worker.delete", format!("{worker} of job {job_id}")));
+    let left = api.jobs.job(&job_id).await?.leave(&worker, entry.as_ref()).await?;
+    entry.as_ref().inspect(|entry| log_audit(entry));
+    Ok(axum::Json(left))
 }
 
 /// Report that a worker ran out of memory.
@@ -111,8 +117,8 @@ async fn out_of_memory(
     )
 )]
 async fn set_override(
-    _operator: Operator,
     State(api): State<Api>,
+    caller: Caller,
     InPath((job_id, worker)): InPath<(JobId, WorkerId)>,
     Json(wanted): Json<WorkerOverride>,
 ) -> Result<StatusCode, ErrorResponse> {
@@ -123,7 +129,9 @@ async fn set_override(
             "paused: a worker with a pinned_local_batch cannot be paused; set only one of them",
         ));
     }
-    api.jobs.job(&job_id).await?.set_override(&worker, Some(wanted)).await?;
+    let entry = caller.audit("worker.override", format!("{worker} of job {job_id}: {}", words(&wanted)));
+    api.jobs.job(&job_id).await?.set_override(&worker, Some(wanted), &entry).await?;
+    log_audit(&entry);
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -136,10 +144,24 @@ async fn set_override(
     )
 )]
 async fn delete_override(
-    _operator: Operator,
     State(api): State<Api>,
+    caller: Caller,
     InPath((job_id, worker)): InPath<(JobId, WorkerId)>,
 ) -> Result<StatusCode, ErrorResponse> {
-    api.jobs.job(&job_id).await?.set_override(&worker, None).await?;
+    let entry = caller.audit("worker.override", format!("{worker} of job {job_id}: removed"));
+    api.jobs.job(&job_id).await?.set_override(&worker, None, &entry).await?;
+    log_audit(&entry);
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// The text of an override.
+fn words(wanted: &WorkerOverride) -> String {
+    let parts = [
+        wanted.paused.then(|| "paused".to_owned()),
+        wanted.pinned_local_batch.map(|batch| format!("pinned to {batch}")),
+        wanted.min_local_batch.map(|batch| format!("at least {batch}")),
+        wanted.max_local_batch.map(|batch| format!("at most {batch}")),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { "no change".to_owned() } else { parts.join(", ") }
 }

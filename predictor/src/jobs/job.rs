@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use evenstep_core::job::JobState;
 use evenstep_protocol::{JobId, WorkerId, WorkerReport};
+use evenstep_store::access::{AccessChange, AuditEntry};
 use evenstep_store::{Change, MemberEvent, MemberEventKind, RollUp, Store};
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
@@ -222,7 +223,7 @@ impl Job {
         if !expired.is_empty() {
             let event =
                 |worker: &WorkerId| MemberEvent { worker: worker.clone(), kind: MemberEventKind::Expired };
-            self.write_membership(&guard, expired.iter().map(event).collect(), true).await?;
+            self.write_membership(&guard, expired.iter().map(event).collect(), true, None).await?;
             let generation = guard.state().members.generation();
             tracing::info!(job_id = %self.id, workers = ?expired, generation, "leases expired");
             self.publish_members(guard.state());
@@ -298,6 +299,7 @@ impl Job {
         guard: &StateGuard<'_>,
         events: Vec<MemberEvent>,
         is_new_generation: bool,
+        entry: Option<&AuditEntry>,
     ) -> Result<(), JobError> {
         let members = &guard.state().members;
         let generation = members.generation();
@@ -308,7 +310,9 @@ impl Job {
             departed_generation: members.departed_generation(),
             events: events.clone(),
         };
-        self.store.write(vec![change], guard.now_unix_ms).await?;
+        let record = entry.map(|entry| Change::Access(AccessChange::Audit(entry.clone())));
+        let changes = std::iter::once(change).chain(record).collect();
+        self.store.write(changes, guard.now_unix_ms).await?;
         events.iter().for_each(|event| self.live.member(guard.now_unix_ms, event));
         Ok(())
     }

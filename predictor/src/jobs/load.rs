@@ -1,7 +1,10 @@
 //! Loads a job from the store.
 
+use std::fmt::Display;
+
 use evenstep_core::job::{FORMAT, JOINS_MAX, JobState, Models, Restored, Skipped, WorkerState, controller};
-use evenstep_core::job::{read_device_model, read_models};
+use evenstep_core::job::{read_device_model, read_learning_rate, read_models};
+use evenstep_core::learning_rate::Controller;
 use evenstep_core::membership::{FLAP_DEPARTURES, Member, State};
 use evenstep_protocol::{AllocateResponse, JobId, JobSpec, WorkerId, WorkerReport};
 use evenstep_store::{Store, StoreError, StoredWorker};
@@ -130,19 +133,16 @@ async fn models(store: &Store, job_id: &JobId) -> Result<Models, StoreError> {
     }))
 }
 
-fn learning_rate(
-    stored: Option<&str>,
-    spec: &JobSpec,
-) -> Result<evenstep_core::learning_rate::Controller, StoreError> {
-    let corrupt = |source| StoreError::Corrupt { what: "learning rate", source };
+fn learning_rate(stored: Option<&str>, spec: &JobSpec) -> Result<Controller, StoreError> {
+    let corrupt = |error: &dyn Display| StoreError::Corrupt {
+        what: "learning rate",
+        source: <serde_json::Error as serde::de::Error>::custom(error),
+    };
     match stored {
-        Some(state) => serde_json::from_str(state).map_err(corrupt),
+        Some(state) => read_learning_rate(state).map_err(|error| corrupt(&error)),
         // The HTTP API only accepts valid settings, but a database that another program wrote may hold
         // others.
-        None => controller(spec).map_err(|error| StoreError::Corrupt {
-            what: "learning-rate rule",
-            source: <serde_json::Error as serde::de::Error>::custom(error),
-        }),
+        None => controller(spec).map_err(|error| corrupt(&error)),
     }
 }
 

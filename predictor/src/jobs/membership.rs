@@ -2,6 +2,7 @@
 
 use evenstep_core::job::WorkerState;
 use evenstep_protocol::{JoinRequest, JoinResponse, OomReport, OomResponse, WorkerId, WorkerOverride};
+use evenstep_store::access::AuditEntry;
 use evenstep_store::{MemberEvent, MemberEventKind, StoreError};
 
 use super::error::JobError;
@@ -56,7 +57,7 @@ impl Job {
         let kinds = kind.into_iter().chain(lifts_cap.then_some(MemberEventKind::MemoryChanged));
         let events: Vec<_> = kinds.map(|kind| MemberEvent { worker: worker.clone(), kind }).collect();
         if !events.is_empty() {
-            self.write_membership(&guard, events, joined).await?;
+            self.write_membership(&guard, events, joined, None).await?;
         }
         let state = &mut guard.change().state;
         let known = state.workers.entry(worker.clone()).or_insert_with(|| WorkerState::new(request.clone()));
@@ -72,23 +73,31 @@ impl Job {
         Ok(self.settle_membership(guard, worker))
     }
 
-    /// Removes a worker from the next iteration on.
+    /// Removes a worker from the next iteration on, and adds `entry` to the audit log if the worker was live.
     ///
     /// # Errors
     /// [`JobError::UnknownWorker`], or an error of the store.
-    pub async fn leave(&self, worker: &WorkerId) -> Result<JoinResponse, JobError> {
-        match self.try_leave(worker).await {
-            Err(JobError::Store(StoreError::Superseded)) => self.try_leave(worker).await,
+    pub async fn leave(
+        &self,
+        worker: &WorkerId,
+        entry: Option<&AuditEntry>,
+    ) -> Result<JoinResponse, JobError> {
+        match self.try_leave(worker, entry).await {
+            Err(JobError::Store(StoreError::Superseded)) => self.try_leave(worker, entry).await,
             outcome => outcome,
         }
     }
 
-    async fn try_leave(&self, worker: &WorkerId) -> Result<JoinResponse, JobError> {
+    async fn try_leave(
+        &self,
+        worker: &WorkerId,
+        entry: Option<&AuditEntry>,
+    ) -> Result<JoinResponse, JobError> {
         let mut guard = self.lock_with(worker).await?;
         let now_unix_ms = guard.now_unix_ms;
         if guard.change().state.members.leave(worker, now_unix_ms) {
             let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Left };
-            self.write_membership(&guard, vec![event], true).await?;
+            self.write_membership(&guard, vec![event], true, entry).await?;
         }
         Ok(self.settle_membership(guard, worker.clone()))
     }
@@ -135,7 +144,7 @@ impl Job {
                 let cap = memory.unwrap_or_default().after_failure(report.local_batch, quantum);
                 state.members.void();
                 let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::OutOfMemory(cap) };
-                self.write_membership(&guard, vec![event], true).await?;
+                self.write_membership(&guard, vec![event], true, None).await?;
                 if let Some(known) = guard.change().state.workers.get_mut(worker) {
                     known.oom_cap = Some(cap);
                 }
@@ -154,7 +163,7 @@ impl Job {
     }
 
     /// Sets an operator's override of a worker from the next iteration that was not requested yet. `None`
-    /// removes it.
+    /// removes it. Adds `entry` to the audit log.
     ///
     /// # Errors
     /// - [`JobError::UnknownWorker`].
@@ -164,6 +173,7 @@ impl Job {
         &self,
         worker: &WorkerId,
         wanted: Option<WorkerOverride>,
+        entry: &AuditEntry,
     ) -> Result<(), JobError> {
         let mut guard = self.lock_with(worker).await?;
         if let Some(wanted) = &wanted {
@@ -171,7 +181,7 @@ impl Job {
         }
         guard.change();
         let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Override(wanted.clone()) };
-        self.write_membership(&guard, vec![event], false).await?;
+        self.write_membership(&guard, vec![event], false, Some(entry)).await?;
         if let Some(known) = guard.change().state.workers.get_mut(worker) {
             known.operator_override = wanted;
         }

@@ -3,6 +3,7 @@
 use evenstep_core::job::{controller, rule};
 use evenstep_protocol::{JobSpec, JobView};
 use evenstep_store::Change;
+use evenstep_store::access::{AccessChange, AuditEntry};
 
 use super::allocate::learning_rate_change;
 use super::describe;
@@ -47,14 +48,16 @@ impl Job {
 
     /// Deletes the job. If this is interrupted, none of its iterations is planned again, and the next request
     /// continues the deletion.
-    pub(super) async fn delete(&self) -> Result<(), JobError> {
+    pub(super) async fn delete(&self, entry: AuditEntry) -> Result<(), JobError> {
         let mut guard = self.lock().await?;
         let now_unix_ms = guard.now_unix_ms;
         // Never settled, so that the next request finds no job.
         guard.change();
         let trim = || vec![Change::TrimJob { job_id: self.id().clone() }];
         while self.store().write(trim(), now_unix_ms).await? > 0 {}
-        self.store().write(vec![Change::DeleteJob { job_id: self.id().clone() }], now_unix_ms).await?;
+        let delete = Change::DeleteJob { job_id: self.id().clone() };
+        let record = Change::Access(AccessChange::Audit(entry));
+        self.store().write(vec![delete, record], now_unix_ms).await?;
         self.publish(|published| *published = Published::default());
         self.set_deleted();
         Ok(())

@@ -6,8 +6,9 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use evenstep_observability::metrics::Family;
 use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_protocol::{
-    JobId, JobSpec, JobSummary, JobView, LiveView, NodeId, NodeSample, NodeView, TelemetryResponse,
+    JobId, JobSpec, JobSummary, JobView, LiveView, NodeId, NodeSample, NodeView, TelemetryResponse, WorkerId,
 };
+use evenstep_store::access::AuditEntry;
 use evenstep_store::{Change, Owner, RollUp, Store, StoreError, TelemetryRows};
 use tokio::sync::Semaphore;
 
@@ -133,12 +134,17 @@ impl Jobs {
         self.read().values().filter(|job| job.registration() == registration).cloned().collect()
     }
 
-    /// Creates a job or changes its options. Returns true if it is new.
+    /// Creates a job or changes its options. Returns true if it is new; `entry` then becomes part of the audit log.
     ///
     /// # Errors
     /// [`JobError::Conflict`] if the learning-rate rule of a job with allocations would change, or
     /// if the limit of jobs is reached.
-    pub async fn put_job(&self, job_id: &JobId, spec: JobSpec) -> Result<(JobView, bool), JobError> {
+    pub async fn put_job(
+        &self,
+        job_id: &JobId,
+        spec: JobSpec,
+        entry: &AuditEntry,
+    ) -> Result<(JobView, bool), JobError> {
         match self.job(job_id).await {
             Err(JobError::UnknownJob(_)) => {}
             job => return Ok((job?.put(spec).await?, false)),
@@ -146,7 +152,8 @@ impl Jobs {
         if self.store.job_count().await? >= JOBS_MAX {
             return Err(JobError::Conflict(format!("{JOBS_MAX} jobs exist, the limit; delete one")));
         }
-        let change = Change::CreateJob { job_id: job_id.clone(), spec: spec.clone().into() };
+        let change =
+            Change::CreateJob { job_id: job_id.clone(), spec: spec.clone().into(), entry: entry.clone() };
         let is_new = self.store.write(vec![change], self.clock.now_unix_ms()).await? == 1;
         let job = self.job(job_id).await?;
         // Another request may have created it at the same moment. In this case this request changes its
@@ -154,18 +161,18 @@ impl Jobs {
         Ok((if is_new { job.view().await? } else { job.put(spec).await? }, is_new))
     }
 
-    /// Deletes a job and all its history. Once started, the deletion continues to its end even if the caller stops waiting.
+    /// Deletes a job and all its history, and adds `entry` to the audit log. Once started, the deletion continues to its end even if the caller stops waiting.
     ///
     /// # Errors
     /// [`JobError::UnknownJob`], or an error of the store.
-    pub async fn delete_job(self: &Arc<Self>, job_id: JobId) -> Result<(), JobError> {
+    pub async fn delete_job(self: &Arc<Self>, job_id: JobId, entry: AuditEntry) -> Result<(), JobError> {
         // The semaphore is never closed.
         let permit = self.deletions.clone().acquire_owned().await.ok();
         let jobs = self.clone();
         let deletion = tokio::spawn(async move {
             let _permit = permit;
             let job = jobs.job(&job_id).await?;
-            job.delete().await?;
+            job.delete(entry).await?;
             let mut known = jobs.write();
             if known.get(&job_id).is_some_and(|known| Arc::ptr_eq(known, &job)) {
                 known.remove(&job_id);
@@ -271,6 +278,12 @@ impl Jobs {
         let jobs = self.store.owners().await?.into_iter().map(line).collect();
         let now_unix_ms = self.clock.now_unix_ms();
         Ok(LiveView { now_unix_ms, jobs, nodes: self.newest_samples.lines(now_unix_ms) })
+    }
+
+    /// The live workers of those jobs in memory that `includes` selects.
+    pub fn live_workers(&self, includes: impl Fn(&JobId) -> bool) -> Vec<WorkerId> {
+        let jobs = self.jobs();
+        jobs.iter().filter(|job| includes(job.id())).flat_map(|job| job.live().live_workers()).collect()
     }
 
     /// Whether this predictor still owns the job, and the job still exists.

@@ -14,6 +14,8 @@ use evenstep_protocol::{DEFAULT_SERVER, HistoryView, JobId, JobsView, Problem, S
 use evenstep_report::output;
 use serde::de::DeserializeOwned;
 
+use crate::client_tls::ClientTlsArgs;
+
 /// Time limit of a request over all servers.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Size limit of a response, in bytes.
@@ -29,6 +31,8 @@ pub struct Args {
     /// Predictor URLs, comma-separated; the first that responds is used
     #[arg(long, value_name = "URL,..", default_value = DEFAULT_SERVER, env = "EVENSTEP_SERVER")]
     server: Servers,
+    #[command(flatten)]
+    tls: ClientTlsArgs,
     /// Write a self-contained page to this file, or - for standard output
     #[arg(long, value_name = "FILE", requires = "job")]
     html: Option<PathBuf>,
@@ -47,13 +51,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         response_bytes_max: RESPONSE_BYTES_MAX,
         limit: TimeLimit::Attempt,
         clock: Arc::new(SystemClock),
+        tls: args.tls.load()?,
     };
     let transport = Transport::new(&args.server, config);
     let Some(job) = &args.job else { return list(&transport) };
     output::check(&[&args.html, &args.json])?;
-    let summary: SummaryView = get(&transport, &format!("/v1/jobs/{job}/summary"))?;
+    let summary: SummaryView = get(&transport, &format!("/v1/jobs/{}/summary", job.in_path()))?;
     if args.html.is_some() {
-        let history: HistoryView = get(&transport, &format!("/v1/jobs/{job}/history{HISTORY_QUERY}"))?;
+        let history: HistoryView =
+            get(&transport, &format!("/v1/jobs/{}/history{HISTORY_QUERY}", job.in_path()))?;
         output::write_page(&args.html, |command| page::page(&summary, &history, command))?;
     }
     let text = summary.lines.iter().map(|line| format!("{line}\n")).collect::<String>();

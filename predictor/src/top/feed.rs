@@ -5,8 +5,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TryR
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use evenstep_client::Servers;
 use evenstep_client::failover::{Failover, Outcome};
+use evenstep_client::{ClientTls, Servers};
 use evenstep_protocol::{JobId, Problem};
 use serde::de::DeserializeOwned;
 
@@ -58,11 +58,23 @@ enum End {
     Lost(String),
 }
 
+impl Source {
+    /// A request with the token of the client, if it has a token.
+    fn get(&self, server: &str, path: &str) -> ureq::RequestBuilder<ureq::typestate::WithoutBody> {
+        let request = self.http.get(format!("{server}{path}"));
+        match self.tls.authorization() {
+            Some(authorization) => request.header("authorization", authorization),
+            None => request,
+        }
+    }
+}
+
 /// State shared by all threads.
 #[derive(Clone)]
 struct Source {
     servers: Servers,
     http: ureq::Agent,
+    tls: ClientTls,
     news: SyncSender<FeedEvent>,
 }
 
@@ -71,17 +83,18 @@ impl Feed {
     ///
     /// # Errors
     /// An error if the system cannot start a thread.
-    pub fn start(servers: Servers) -> std::io::Result<(Self, Receiver<FeedEvent>)> {
+    pub fn start(servers: Servers, tls: ClientTls) -> std::io::Result<(Self, Receiver<FeedEvent>)> {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
             .timeout_connect(Some(RESPONSE_TIMEOUT))
             .timeout_recv_response(Some(RESPONSE_TIMEOUT))
             .timeout_recv_body(Some(STREAM_TIMEOUT))
+            .tls_config(tls.config())
             .user_agent(concat!("evenstep-predictor/", env!("CARGO_PKG_VERSION")))
             .build();
         let (sender, receiver) = mpsc::sync_channel(QUEUED_EVENTS_MAX);
-        let source = Source { servers, http: config.into(), news: sender };
+        let source = Source { servers, http: config.into(), tls, news: sender };
         let (all, left) = mpsc::channel();
         let thread = source.clone().follow(Subject::All, left)?;
         Ok((Self { source, _all: all, followed: None, threads: vec![thread] }, receiver))
@@ -151,7 +164,7 @@ impl StreamThread {
     fn path(&self) -> String {
         match &self.subject {
             Subject::All => "/v1/live".to_owned(),
-            Subject::Job(job) => format!("/v1/jobs/{job}/live"),
+            Subject::Job(job) => format!("/v1/jobs/{}/live", job.in_path()),
         }
     }
 
@@ -175,9 +188,9 @@ impl StreamThread {
         }
         // Read after the stream was opened, so that no change in between is missed.
         if let Subject::Job(job) = &self.subject {
-            self.fetch(&format!("/v1/jobs/{job}/log"), StreamEvent::Logs);
-            self.fetch(&format!("/v1/jobs/{job}/history{HISTORY_QUERY}"), StreamEvent::History);
-            self.fetch(&format!("/v1/jobs/{job}/workers"), StreamEvent::Workers);
+            self.fetch(&format!("/v1/jobs/{}/log", job.in_path()), StreamEvent::Logs);
+            self.fetch(&format!("/v1/jobs/{}/history{HISTORY_QUERY}", job.in_path()), StreamEvent::History);
+            self.fetch(&format!("/v1/jobs/{}/workers", job.in_path()), StreamEvent::Workers);
         }
         let mut nodes_due = Instant::now();
         loop {
@@ -198,7 +211,7 @@ impl StreamThread {
                 // Deleted, or served by another predictor now: opening the stream again finds out which.
                 ("gone", _) => return End::Old,
                 ("changed", Subject::Job(job)) => {
-                    self.fetch(&format!("/v1/jobs/{job}/workers"), StreamEvent::Workers);
+                    self.fetch(&format!("/v1/jobs/{}/workers", job.in_path()), StreamEvent::Workers);
                     Ok(StreamEvent::Alive)
                 }
                 _ => Ok(StreamEvent::Alive),
@@ -228,9 +241,9 @@ impl StreamThread {
     /// Requests a path from the first server that responds.
     fn send(&self, path: &str) -> Result<ureq::Body, End> {
         let answer = self.failover.request(path, |attempt| {
-            let answer = match self.source.http.get(format!("{}{path}", attempt.server)).call() {
+            let answer = match self.source.get(attempt.server, path).call() {
                 Ok(answer) => answer,
-                Err(error) => return Outcome::Unreachable(error.to_string()),
+                Err(error) => return Outcome::Unreachable(self.source.tls.explain(&error)),
             };
             match answer.status().as_u16() {
                 200 => Outcome::Responded(Some(answer.into_body())),

@@ -33,7 +33,7 @@ const HEIGHT_OF_JOBS: usize = 6;
 /// # Errors
 /// An error if no predictor responds, the job does not exist, or standard output is closed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let (mut feed, news) = Feed::start(args.server.clone())?;
+    let (mut feed, news) = Feed::start(args.server.clone(), args.tls.load()?)?;
     let mut state = State::new(args.server.urls()[0].clone(), args.job.clone());
     if let Some(job) = &args.job {
         feed.follow(job.clone()).map_err(anyhow::Error::msg)?;

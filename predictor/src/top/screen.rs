@@ -25,7 +25,7 @@ const DRAW_EVERY: Duration = Duration::from_secs(1);
 /// # Errors
 /// An error if the terminal cannot be used.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let (mut feed, news) = Feed::start(args.server.clone())?;
+    let (mut feed, news) = Feed::start(args.server.clone(), args.tls.load()?)?;
     let mut state = State::new(args.server.urls()[0].clone(), args.job.clone());
     if let Some(job) = &args.job {
         feed.follow(job.clone()).map_err(anyhow::Error::msg)?;

@@ -56,6 +56,11 @@ export async function ask(method, path, { signal, body, token } = {}) {
 export async function refusal(response) {
   const problem = await response.json().catch(() => null);
   const slug = String(problem?.type ?? '').replace('urn:evenstep:problem:', '');
+  // A rejected operator token is shown in its dialog. The form to sign in shows errors itself.
+  if (response.status === 401 && slug !== 'not-operator' && !response.url.endsWith('/v1/session')) {
+    // After the view has shown the error, which the form replaces.
+    setTimeout(() => dispatchEvent(new CustomEvent('token-required', { detail: problem?.detail ?? '' })));
+  }
   const words = problem ? `${problem.title}: ${problem.detail}` : `The predictor responded with status ${response.status}.`;
   return new Refused(response.status, slug, words);
 }

@@ -1,6 +1,8 @@
 /** The page: shows the view that the address names. */
 
 import { fill, h, set } from './charts/dom.js';
+import { quiet } from './connection.js';
+import { offerSignOut, signIn } from './session.js';
 import { followTheme } from './theme.js';
 import { jobsPage } from './views/jobs.js';
 import { jobPage } from './views/job.js';
@@ -82,5 +84,19 @@ document.querySelector('.skip')?.addEventListener('click', (event) => {
   content.focus();
 });
 addEventListener('hashchange', () => open(true));
+addEventListener('token-required', (event) => {
+  if (content.querySelector('.sign-in')) return;
+  current.abort();
+  current = new AbortController();
+  quiet();
+  signIn(content, /** @type {CustomEvent<string>} */ (event).detail, begin);
+});
+
+/** Opens the page at the beginning, and when a session begins or ends. */
+function begin() {
+  void offerSignOut(begin);
+  open(false);
+}
+
 followTheme();
-open(false);
+begin();

@@ -9,6 +9,8 @@ import { plural } from './charts/format.js';
 const KEY = 'evenstep-operator-token';
 /** The token if the browser stores nothing; kept until the page is closed. @type {string | null} */
 let inMemory = null;
+/** Whether the session of the page allows overrides, so that no token is needed. */
+let isAllowed = false;
 
 function token() {
   try {
@@ -32,7 +34,9 @@ function keep(value) {
 /** Whether the page offers overrides. @param {AbortSignal} signal @returns {Promise<boolean>} */
 export async function offered(signal) {
   try {
-    return (await read('v1/operator', signal)).token_set === true;
+    const operator = await read('v1/operator', signal);
+    isAllowed = operator.allowed === true;
+    return operator.token_set === true;
   } catch (error) {
     if (error instanceof Refused) return false;
     throw error;
@@ -73,7 +77,7 @@ export function change(job, worker, done) {
   const error = h('p', { class: 'error', role: 'alert' });
   const password = h('input', { name: 'token', type: 'password', autocomplete: 'off', 'aria-describedby': 'token-note' });
   const secret = h('label', { class: 'field' }, 'Operator token', password, h('span', { class: 'note', id: 'token-note' }, 'The token of serve --operator-token. Kept until this tab is closed.'));
-  secret.hidden = token() != null;
+  secret.hidden = isAllowed || token() != null;
   const save = h('button', { type: 'submit', class: 'primary' }, 'Apply');
   const form = h('form', { novalidate: true, onsubmit: (/** @type {Event} */ event) => void send(event), onchange: () => unfold() },
     h('h2', { id: 'change-title' }, `Override ${worker.worker}`),
@@ -100,7 +104,7 @@ export function change(job, worker, done) {
     if (what === 'pin' && value('pinned') == null) return fill(error, 'Enter the number of samples.');
     if (what === 'bound' && value('least') == null && value('most') == null) return fill(error, 'Enter at least one of the two bounds.');
     if (password.value) keep(password.value);
-    if (!token()) {
+    if (!isAllowed && !token()) {
       password.focus();
       return fill(error, 'Enter the operator token of the service.');
     }

@@ -5,18 +5,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use evenstep_protocol::{JobId, JobSpec, JoinRequest, WorkerId, WorkerOverride, WorkerReport};
 
+use crate::access::{AccessChange, AuditEntry};
 use crate::roll_up::RollUp;
 use crate::telemetry::TelemetryRows;
 
 /// A change. One transaction makes several changes, all or none.
 #[derive(Debug, Clone)]
 pub enum Change {
-    /// Adds a job, unless it exists.
+    /// Adds a job and an entry to the audit log, unless the job exists.
     CreateJob {
         /// The job.
         job_id: JobId,
         /// The job options.
         spec: Box<JobSpec>,
+        /// The entry.
+        entry: AuditEntry,
     },
     /// Replaces a job's options.
     PutJob {
@@ -99,6 +102,8 @@ pub enum Change {
     /// Replaces old rows by their summary. Fails with [`crate::StoreError::Superseded`] if one of the rows no
     /// longer exists.
     RollUp(Arc<RollUp>),
+    /// Changes tokens or the audit log.
+    Access(AccessChange),
     /// Writes durably without changing data, to test whether the store accepts writes.
     Probe,
 }

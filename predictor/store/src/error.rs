@@ -59,6 +59,16 @@ pub enum StoreError {
         /// Newest supported version.
         known: i64,
     },
+    /// A predictor of an earlier version serves the store.
+    #[error(
+        "schema {found} is older than {known}, and a predictor of that version serves the store; stop it, or use its version"
+    )]
+    Older {
+        /// Version of the schema.
+        found: i64,
+        /// Version that is required.
+        known: i64,
+    },
     /// The database does not contain an evenstep schema.
     #[error("the database contains no store of evenstep-predictor")]
     Foreign,

@@ -57,6 +57,8 @@ mod read;
 
 mod vacuum;
 
+pub mod access;
+
 pub mod tables;
 
 pub mod command;

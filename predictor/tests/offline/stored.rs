@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use evenstep_protocol::{JobId, JobSpec, TailReport, WorkerId, WorkerReport};
+use evenstep_store::access::AuditEntry;
 use evenstep_store::{Change, Store, read_reports};
 
 use crate::support::{Folder, number};
@@ -25,7 +26,11 @@ fn stored(folder: &Folder, reports: Vec<WorkerReport>) {
         let job_id = JobId::new("resnet").unwrap();
         let spec: Box<JobSpec> = serde_json::from_str(r#"{"global_batch":32}"#).unwrap();
         let changes = vec![
-            Change::CreateJob { job_id: job_id.clone(), spec },
+            Change::CreateJob {
+                job_id: job_id.clone(),
+                spec,
+                entry: AuditEntry::anonymous("job.create", "resnet"),
+            },
             Change::Reports { job_id, reports: reports.into() },
         ];
         store.write(changes, 0).await.unwrap();

@@ -26,8 +26,11 @@ mod memory;
 mod refusals;
 
 mod telemetry;
+mod tls;
 
 mod admission;
+
+mod connections;
 
 mod restart;
 
@@ -50,5 +53,7 @@ mod command;
 mod openapi;
 
 mod page;
+
+mod access;
 
 mod plan;

@@ -26,7 +26,7 @@ fn changed(mut request: Value, settings: &Value) -> Value {
 }
 
 /// 10 us per sample, and no data to move.
-fn linear(settings: &Value) -> Value {
+pub fn linear(settings: &Value) -> Value {
     let layer = json!({"name": "only", "compute_us": {"1": 10}});
     changed(json!({"profile": {"layers": [layer]}, "global_batch": 120, "counts": [1, 2, 3]}), settings)
 }

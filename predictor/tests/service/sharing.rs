@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use evenstep_protocol::{JobSpec, JobsView, TelemetryResponse};
+use evenstep_store::access::AuditEntry;
 use evenstep_store::{Change, Clock, Owner, Sharing, Store, StoreError};
 use evenstep_tests::postgres::Database;
 use evenstep_tests::predictor::without_settings;
@@ -128,7 +129,11 @@ fn a_commit_of_a_removed_predictor_changes_nothing() {
         let address = database.url().parse().unwrap();
         let (store, _writer) = Store::open(&address, Some(sharing)).await.unwrap();
         let job_id = job_id("shared");
-        let create = Change::CreateJob { job_id: job_id.clone(), spec: JobSpec::new(64).into() };
+        let create = Change::CreateJob {
+            job_id: job_id.clone(),
+            spec: JobSpec::new(64).into(),
+            entry: AuditEntry::anonymous("job.create", job_id.as_str()),
+        };
         store.write(vec![create], 0).await.unwrap();
         let Some(Owner::Us(registration)) = store.claim(&job_id).await.unwrap() else {
             panic!("the job has no owner")

@@ -1,6 +1,7 @@
 //! A client that stops waiting does not interrupt the removal of a state from memory.
 
 use evenstep_protocol::{AllocateRequest, JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
+use evenstep_store::access::AuditEntry;
 use tokio::runtime::Handle;
 
 use crate::world::World;
@@ -16,7 +17,11 @@ async fn a_cut_request_stores_the_models_of_a_removed_state() {
     let worker = WorkerId::new("node/0").unwrap();
     for id in [&other, &used] {
         let (jobs, id) = (world.jobs(), id.clone());
-        world.finish(async move { jobs.put_job(&id, JobSpec::new(8)).await.unwrap() }).await;
+        world
+            .finish(async move {
+                jobs.put_job(&id, JobSpec::new(8), &AuditEntry::anonymous("job.create", "job")).await.unwrap()
+            })
+            .await;
     }
     for iteration in 0..2 {
         let (jobs, id, worker) = (world.jobs(), used.clone(), worker.clone());

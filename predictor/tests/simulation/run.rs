@@ -9,6 +9,7 @@ use evenstep_protocol::{
     WorkerReport, WorkerState,
 };
 use evenstep_store::Fate;
+use evenstep_store::access::AuditEntry;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::task::JoinHandle;
@@ -169,13 +170,15 @@ async fn send(jobs: Arc<Jobs>, request: Request) -> Result<Response, JobError> {
     match request {
         Request::Allocate(request) => job(&jobs).await?.allocate(request).await.map(Response::Allocated),
         Request::Join(request) => job(&jobs).await?.join(request).await.map(Response::Members),
-        Request::Leave(worker) => job(&jobs).await?.leave(&worker).await.map(Response::Members),
+        Request::Leave(worker) => job(&jobs).await?.leave(&worker, None).await.map(Response::Members),
         Request::OutOfMemory(worker, report) => {
             job(&jobs).await?.out_of_memory(&worker, &report).await.map(|_| Response::Nothing)
         }
-        Request::Override(worker, wanted) => {
-            job(&jobs).await?.set_override(&worker, wanted).await.map(|()| Response::Nothing)
-        }
+        Request::Override(worker, wanted) => job(&jobs)
+            .await?
+            .set_override(&worker, wanted, &AuditEntry::anonymous("worker.override", "job"))
+            .await
+            .map(|()| Response::Nothing),
         Request::Expire => {
             jobs.expire_leases().await;
             Ok(Response::Nothing)
@@ -188,7 +191,12 @@ impl Run {
         let world = World::new().await;
         let spec = JobSpec { lease_s: LEASE_S, flap_cooldown_s: 0.0, ..JobSpec::new(GLOBAL_BATCH) };
         let jobs = world.jobs();
-        world.finish(async move { jobs.put_job(&job_id(), spec).await }).await.unwrap();
+        world
+            .finish(async move {
+                jobs.put_job(&job_id(), spec, &AuditEntry::anonymous("job.create", "job")).await
+            })
+            .await
+            .unwrap();
         Self {
             random: ChaCha8Rng::seed_from_u64(seed),
             world,

@@ -1,6 +1,7 @@
 //! Single requests to a predictor or an agent, and checks of settings before anything is sent.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use evenstep_client::failover::Outcome;
 use evenstep_client::http::{
     HeaderName, HeaderValue, Method, Request, Response, TimeLimit, Transport, TransportConfig,
 };
-use evenstep_client::{Client, ClientConfig, Servers, SystemClock};
+use evenstep_client::{Client, ClientConfig, ClientTlsFiles, Servers, SystemClock, TokenSource};
 use evenstep_protocol::{JobId, JobSpec, OomReport, WorkerId};
 use pyo3::prelude::*;
 
@@ -25,10 +26,37 @@ pub fn timeout(seconds: f64) -> PyResult<Duration> {
     positive.ok_or_else(|| invalid_setting(format!("timeout_s {seconds}: must be finite and above 0")))
 }
 
+/// CAs that a client trusts, its own certificate, and its token.
+#[pyclass(frozen, module = "evenstep._native")]
+pub struct ClientTls(evenstep_client::ClientTls);
+
+#[pymethods]
+impl ClientTls {
+    #[new]
+    #[pyo3(signature = (ca = None, certificate = None, key = None, environ = HashMap::new()))]
+    #[expect(clippy::needless_pass_by_value, reason = "the signature that PyO3 requires")]
+    fn new(
+        ca: Option<PathBuf>,
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+        environ: HashMap<String, String>,
+    ) -> PyResult<Self> {
+        let token =
+            TokenSource::of_environment(|name| environ.get(name).map(Into::into)).map_err(invalid_setting)?;
+        let loaded = evenstep_client::ClientTls::load(ClientTlsFiles { ca, certificate, key, token });
+        loaded.map(Self).map_err(invalid_setting)
+    }
+}
+
+fn tls_or_default(tls: Option<&ClientTls>) -> evenstep_client::ClientTls {
+    tls.map_or_else(Default::default, |tls| tls.0.clone())
+}
+
 /// Returns a client of a job.
-pub fn client(list: &str, job_id: &str, timeout_s: f64) -> PyResult<Client> {
+pub fn client(list: &str, job_id: &str, timeout_s: f64, tls: Option<&ClientTls>) -> PyResult<Client> {
     let job_id = JobId::new(job_id).map_err(invalid_setting)?;
-    let config = ClientConfig { request_timeout: timeout(timeout_s)?, ..ClientConfig::default() };
+    let request_timeout = timeout(timeout_s)?;
+    let config = ClientConfig { request_timeout, tls: tls_or_default(tls), ..ClientConfig::default() };
     Ok(Client::new(&servers(list)?, job_id, config))
 }
 
@@ -59,6 +87,8 @@ pub fn check_job_options(text: &str) -> PyResult<()> {
 
 /// Reports that a worker ran out of memory, and returns its new cap.
 #[pyfunction]
+#[pyo3(signature = (servers, job_id, worker, iteration, local_batch, timeout_s, tls = None))]
+#[expect(clippy::too_many_arguments, reason = "Python passes them")]
 pub fn report_oom(
     py: Python<'_>,
     servers: &str,
@@ -67,8 +97,9 @@ pub fn report_oom(
     iteration: u64,
     local_batch: u64,
     timeout_s: f64,
+    tls: Option<&ClientTls>,
 ) -> PyResult<u64> {
-    let client = client(servers, job_id, timeout_s)?;
+    let client = client(servers, job_id, timeout_s, tls)?;
     let worker = WorkerId::new(worker).map_err(invalid_setting)?;
     let reported = py.detach(|| client.report_oom(&worker, &OomReport { iteration, local_batch }));
     reported.map(|response| response.max_local_batch).map_err(|error| request_failed(&error))
@@ -81,12 +112,14 @@ pub struct Http(Transport);
 #[pymethods]
 impl Http {
     #[new]
-    fn new(server: &str) -> PyResult<Self> {
+    #[pyo3(signature = (server, tls = None))]
+    fn new(server: &str, tls: Option<&ClientTls>) -> PyResult<Self> {
         let config = TransportConfig {
             user_agent: concat!("evenstep-python/", env!("CARGO_PKG_VERSION")),
             response_bytes_max: ClientConfig::default().response_bytes_max,
             limit: TimeLimit::Phase,
             clock: Arc::new(SystemClock),
+            tls: tls_or_default(tls),
         };
         Ok(Self(Transport::new(&servers(server)?, config)))
     }

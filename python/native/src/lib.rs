@@ -24,7 +24,8 @@ mod _native {
     use super::claim::{Counter, LeaveRule, Peer, chunks};
     #[pymodule_export]
     use super::http::{
-        Http, HttpResponse, check_job_id, check_job_options, check_worker_id, parse_servers, report_oom,
+        ClientTls, Http, HttpResponse, check_job_id, check_job_options, check_worker_id, parse_servers,
+        report_oom,
     };
     #[pymodule_export]
     use super::plan::{Plan, PoolMembership, Rate, Share, Tail, apportion};

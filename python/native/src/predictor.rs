@@ -66,7 +66,7 @@ impl Predictor {
     /// Prepares the connection of a run; nothing is sent yet. `spec` and `workers` are JSON: the body of
     /// `PUT /v1/jobs/{job}`, and a list of the bodies that join the workers, in rank order.
     #[new]
-    #[pyo3(signature = (servers, job_id, spec, workers, *, begin = 0, resumed = false, restarted = false, timeout_s = 2.0, find_server = None))]
+    #[pyo3(signature = (servers, job_id, spec, workers, *, begin = 0, resumed = false, restarted = false, timeout_s = 2.0, find_server = None, tls = None))]
     #[expect(clippy::too_many_arguments, reason = "Python passes them by name")]
     fn new(
         servers: &str,
@@ -78,9 +78,10 @@ impl Predictor {
         restarted: bool,
         timeout_s: f64,
         find_server: Option<Py<PyAny>>,
+        tls: Option<&http::ClientTls>,
     ) -> PyResult<Self> {
         let closing = Arc::<AtomicBool>::default();
-        let client = http::client(servers, job_id, timeout_s)?;
+        let client = http::client(servers, job_id, timeout_s, tls)?;
         let spec: JobSpec = serde_json::from_str(spec).map_err(invalid_setting)?;
         let joins: Vec<JoinRequest> = serde_json::from_str(workers).map_err(invalid_setting)?;
         let start = RunStart { iteration: begin, resumed, restarted };

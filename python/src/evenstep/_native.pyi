@@ -4,7 +4,8 @@
 `python/native` has its source. Numbers of samples, iterations and ranks are at least 0 and below 2^64.
 """
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 
 CLAIM: int
 """Added to a pool's counter to claim the next chunk."""
@@ -226,6 +227,7 @@ class Predictor:
         restarted: bool = False,
         timeout_s: float = 2.0,
         find_server: Callable[[], str | None] | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         """Prepares a connection; nothing is sent yet.
 
@@ -241,6 +243,7 @@ class Predictor:
             timeout_s: timeout of a request over all servers, in seconds.
             find_server: called in another thread before each attempt to restore a lost connection. If it returns
                 servers, they replace the current ones.
+            tls: TLS for URLs with ``https://``; None trusts public CAs.
 
         Raises:
             SettingError: an argument breaks its rule.
@@ -263,11 +266,33 @@ class Predictor:
     def cpu_s(self) -> float:
         """CPU time of the requests up to now, in seconds."""
 
+class ClientTls:
+    """CAs that a client trusts and its own certificate, from PEM files for ``https://``, and its token."""
+
+    def __init__(
+        self,
+        ca: str | os.PathLike[str] | None = None,
+        certificate: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
+        environ: Mapping[str, str] = ...,
+    ) -> None:
+        """Reads the files.
+
+        Args:
+            ca: the CAs to trust, and no others; None for public CAs.
+            certificate: the client's certificate chain, for servers that require one.
+            key: its private key.
+            environ: the variables ``EVENSTEP_TOKEN`` or ``EVENSTEP_TOKEN_FILE``, if the client has a token.
+
+        Raises:
+            SettingError: a file cannot be used; the message names it and the rule.
+        """
+
 class Http:
     """A kept connection to one server."""
 
-    def __init__(self, server: str) -> None:
-        """Stores the base URL of the server.
+    def __init__(self, server: str, tls: ClientTls | None = None) -> None:
+        """Stores the base URL of the server, and the TLS for ``https://``.
 
         Raises:
             SettingError: it is not a base URL.
@@ -318,7 +343,15 @@ def check_job_options(text: str) -> None:
         SettingError: an unknown option, or one of another type.
     """
 
-def report_oom(servers: str, job_id: str, worker: str, iteration: int, local_batch: int, timeout_s: float) -> int:
+def report_oom(
+    servers: str,
+    job_id: str,
+    worker: str,
+    iteration: int,
+    local_batch: int,
+    timeout_s: float,
+    tls: ClientTls | None = None,
+) -> int:
     """Reports that a worker ran out of memory with a number of samples, and returns its new cap.
 
     Raises:

@@ -3,8 +3,9 @@
 import json
 import logging
 import sys
+from urllib.parse import quote
 
-from evenstep._native import Http
+from evenstep.connection import connect
 from evenstep.errors import EvenstepError
 
 log = logging.getLogger("evenstep")
@@ -16,7 +17,7 @@ def lines(servers: str, job: str) -> list[str]:
     """Returns the summary of a job and the address of its page; empty if the predictor does not respond."""
     server = servers.partition(",")[0].strip().rstrip("/")
     try:
-        answer = Http(server).get(f"/v1/jobs/{job}/summary", _TIMEOUT_S)
+        answer = connect(server).get(f"/v1/jobs/{quote(job, safe='')}/summary", _TIMEOUT_S)
         summary = [str(line) for line in json.loads(answer.body)["lines"]]
     except (EvenstepError, ValueError, KeyError, TypeError):
         return []

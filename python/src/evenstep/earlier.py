@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from evenstep._native import Http
+from evenstep.connection import connect
 from evenstep.errors import EvenstepError
 from evenstep.local import LocalError, open_folder
 
@@ -34,7 +35,7 @@ def initial_speeds(script: str, workers: Sequence[Mapping[str, Any]]) -> dict[st
 def remember(script: str, server: str, job: str) -> None:
     """Stores the speeds of a job's workers for the next run. Without them, that run begins with even shares."""
     with suppress(EvenstepError, OSError, ValueError, KeyError, TypeError):
-        answer = Http(server).get(f"/v1/jobs/{job}/workers", _TIMEOUT_S)
+        answer = connect(server).get(f"/v1/jobs/{quote(job, safe='')}/workers", _TIMEOUT_S)
         workers = json.loads(answer.body)["workers"][:_WORKERS_MAX]
         speeds = {
             worker["worker"]: [worker["device"], worker["speed_samples_per_s"]]

@@ -4,8 +4,9 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import quote
 
-from evenstep._native import Http
+from evenstep.connection import connect
 from evenstep.errors import EvenstepError
 from evenstep.opening import Place
 
@@ -52,7 +53,7 @@ class Metrics:
             return {}
         server = place.current_server().partition(",")[0].strip().rstrip("/")
         try:
-            answer = Http(server).get(f"/v1/jobs/{place.job}/allocations?limit=1", _TIMEOUT_S)
+            answer = connect(server).get(f"/v1/jobs/{quote(place.job, safe='')}/allocations?limit=1", _TIMEOUT_S)
             newest: dict[str, Any] = json.loads(answer.body)[0]
         except (EvenstepError, ValueError, LookupError, TypeError):
             self._paused_until = self._clock() + _PAUSE_S

@@ -6,6 +6,7 @@ import socket
 import torch
 
 from evenstep._native import report_oom
+from evenstep.connection import client_tls
 from evenstep.errors import EvenstepError
 from evenstep.opening import Place
 from evenstep.options import RunOptions
@@ -46,7 +47,8 @@ def report(job_options: RunOptions, place: Place | None, turn: Turn, error: Base
         return
     try:
         timeout_s = job_options.timeout_s
-        cap = report_oom(place.current_server(), place.job, settings.worker, step.iteration, samples, timeout_s)
+        server, tls = place.current_server(), client_tls()
+        cap = report_oom(server, place.job, settings.worker, step.iteration, samples, timeout_s, tls)
     except EvenstepError as unheard:
         log.error("%s; reporting it to the predictor failed: %s", what, unheard)  # noqa: TRY400  # The message contains the cause.
     else:

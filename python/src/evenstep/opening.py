@@ -13,14 +13,16 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import quote
 
 import torch
 import torch.distributed as dist
 
 from evenstep import closing, earlier, job_id
-from evenstep._native import Http, Plan, parse_servers
+from evenstep._native import Plan, parse_servers
 from evenstep.agreement import check_alike, gather_facts, gathered
 from evenstep.budget import Budget
+from evenstep.connection import connect
 from evenstep.drivers import Drivers
 from evenstep.errors import EvenstepError, RejectedError, SettingError
 from evenstep.exchange import CLOSED, LOOK_AHEAD_MAX, Exchange, Lead
@@ -359,7 +361,7 @@ _automatic_jobs = itertools.count(1)
 
 def _has_live_workers(servers: str, job: str) -> bool:
     try:
-        answer = Http(parse_servers(servers)[0]).get(f"/v1/jobs/{job}", _LOOK_S)
+        answer = connect(parse_servers(servers)[0]).get(f"/v1/jobs/{quote(job, safe='')}", _LOOK_S)
         return bool(json.loads(answer.body)["live_workers"])
     except (EvenstepError, ValueError, KeyError, TypeError):
         return False

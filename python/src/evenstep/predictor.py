@@ -7,6 +7,7 @@ from typing import Any
 
 from evenstep import _native
 from evenstep._native import Plan
+from evenstep.connection import client_tls
 
 log = logging.getLogger("evenstep")
 
@@ -32,12 +33,14 @@ class Predictor:
             **options: see :class:`evenstep._native.Predictor`.
 
         Raises:
-            SettingError: an argument breaks its rule.
+            SettingError: an argument breaks its rule, or a TLS file of the environment cannot be used.
         """
         self.job_id = job_id
         #: Plans are for whole iterations: the remainder of an epoch follows the plan of a whole one, scaled down.
         self._global_batch: int = spec["global_batch"]
-        self._native = _native.Predictor(servers, job_id, json.dumps(spec), json.dumps(workers), **options)
+        self._native = _native.Predictor(
+            servers, job_id, json.dumps(spec), json.dumps(workers), tls=client_tls(), **options
+        )
 
     @property
     def cpu_s(self) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from evenstep._native import check_job_id, check_worker_id
 from evenstep.budget import SHARE
+from evenstep.connection import client_tls
 from evenstep.errors import SettingError
 
 #: The value of ``EVENSTEP_SERVER`` for training without a predictor.
@@ -37,14 +38,15 @@ class Settings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None, hostname: str | None = None) -> "Settings":
-        """Reads torchrun's variables and ``EVENSTEP_{SERVER,JOB,WORKER,AGENT,OVERHEAD}``.
+        """Reads torchrun's variables and ``EVENSTEP_{SERVER,JOB,WORKER,AGENT,OVERHEAD}``, and checks the TLS files.
 
         Without torchrun's variables the process is alone.
 
         Raises:
-            SettingError: a variable is not a valid number or id.
+            SettingError: a variable is not a valid number or id, or a TLS file cannot be used.
         """
         environ = os.environ if environ is None else environ
+        client_tls(environ)
         hostname = socket.gethostname() if hostname is None else hostname
         local_rank = _count(environ, "LOCAL_RANK", 0)
         job = environ.get("EVENSTEP_JOB") or None

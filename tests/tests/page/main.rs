@@ -14,6 +14,8 @@ mod narrow;
 
 mod operator;
 
+mod session;
+
 mod reports;
 
 mod accessible;

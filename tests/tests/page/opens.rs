@@ -1,6 +1,6 @@
 //! The list of jobs, a running job, and the messages of empty pages.
 
-use crate::scene::{JOB, Scene, worker};
+use crate::scene::{JOB, Scene, TOKEN, worker};
 
 const WORKERS: usize = 4;
 const STEPS: u64 = 40;
@@ -95,7 +95,8 @@ fn the_deletion_of_the_open_job_is_shown() {
     let name = "opens::the_deletion_of_the_open_job_is_shown";
     let Some(scene) = Scene::with_job(name, 2, 3) else { return };
     scene.open_job();
-    assert_eq!(scene.client().delete(&format!("/v1/jobs/{JOB}")).status, 204);
+    let operator = scene.client().with_token(TOKEN);
+    assert_eq!(operator.delete(&format!("/v1/jobs/{JOB}")).status, 204);
     scene.browser.says("main", "Unknown job");
     scene.browser.click("main a");
     scene.browser.says("main", "No job yet");

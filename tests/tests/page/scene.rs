@@ -27,13 +27,18 @@ pub struct Scene {
 impl Scene {
     /// Starts a predictor without jobs. Returns `None` if a program is missing.
     pub fn empty(test: &str) -> Option<Self> {
+        Self::with_flags(test, &[&format!("--operator-token={TOKEN}")])
+    }
+
+    /// Starts a predictor without jobs, with these flags. Returns `None` if a program is missing.
+    pub fn with_flags(test: &str, flags: &[&str]) -> Option<Self> {
         let binary = binaries::find("evenstep-predictor", test)?;
         let browser = Browser::start(test)?;
         let folder = tempfile::tempdir().unwrap();
         let reports = folder.path().join("reports");
         std::fs::create_dir(&reports).unwrap();
-        let flags = [format!("--operator-token={TOKEN}"), format!("--reports={}", reports.display())];
-        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let reports = format!("--reports={}", reports.display());
+        let flags = [flags, &[&reports]].concat();
         let predictor = Predictor::start_over(&binary, &sqlite_address(folder.path()), &flags);
         let gate = Gate::to(&predictor.url);
         Some(Self { browser, gate, predictor, folder, generation: 0, next: 0, reports: Vec::new() })

@@ -17,5 +17,7 @@ mod elastic;
 mod hedged;
 
 mod delivery;
+mod tls;
+mod tokens;
 
 mod metrics;

@@ -105,7 +105,7 @@ pub fn registration(
 ) -> Registration {
     let options = &worker.training.options;
     let request_timeout = Duration::from_millis(options.request_timeout_ms);
-    let config = ClientConfig { request_timeout, ..ClientConfig::default() };
+    let config = ClientConfig { request_timeout, tls: worker.tls.clone(), ..ClientConfig::default() };
     let spec = JobSpec {
         quantum: options.quantum,
         max_local_batch: options.max_local_batch,

@@ -79,7 +79,7 @@ pub fn prepare<'a>(
 /// Builds the state of a worker that needs no other worker.
 ///
 /// # Errors
-/// The device is unusable.
+/// The device or a TLS file is unusable.
 pub fn build_worker<'a>(
     training: &'a Training,
     process: &'a WorkerProcess,
@@ -95,6 +95,7 @@ pub fn build_worker<'a>(
         device,
         dtype: String::new(),
         compute: Compute { micro_batch: options.micro_batch, pace: hooks.pace },
+        tls: options.tls.load()?,
         claims: Claims::new(process.store.clone(), options.hedge.claim, timeout),
         drivers: Boundary::new(std::process::id(), gpu),
         flags: StopFlags::listen(options.elastic)?,

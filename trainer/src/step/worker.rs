@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use evenstep_agent::Boundary;
+use evenstep_client::ClientTls;
 use evenstep_protocol::JobId;
 use tch::Device;
 
@@ -46,6 +47,8 @@ pub struct Worker<'a> {
     pub dtype: String,
     /// Forward and backward passes.
     pub compute: Compute,
+    /// TLS of the connection to the predictor.
+    pub tls: ClientTls,
     /// Claims from the tails of iterations.
     pub claims: Claims,
     /// Reads drivers at the boundary of an iteration.

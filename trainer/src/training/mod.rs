@@ -2,7 +2,7 @@
 //!
 //! - [`Training`]: training of one worker
 //! - [`Builder`]: a run of your own model, started with one call
-//! - [`Options`]: options of the training; `batch`, `check`, `hedge` and `learning_rate` are parts of it
+//! - [`Options`]: options of the training; `batch`, `check`, `hedge`, `learning_rate` and `tls` are parts of it
 //! - [`Observer`], [`Hooks`]: extension points for experiments
 //! - [`WorkerProcess`]: identity of a worker process
 
@@ -14,6 +14,7 @@ mod learning_rate;
 mod observer;
 mod options;
 mod process;
+mod tls;
 
 pub use builder::{Builder, Training};
 pub use check::InvalidArgs;
@@ -22,3 +23,4 @@ pub use learning_rate::{GroupStart, LearningRateOptions, RuleChoice};
 pub use observer::{At, Hooks, Observer, RunInfo};
 pub use options::{LaunchOptions, Options, StepOptions};
 pub use process::{LOOPBACK, WORKER, WorkerProcess};
+pub use tls::ClientTlsOptions;

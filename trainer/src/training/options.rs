@@ -11,6 +11,7 @@ use evenstep_protocol::{BackgroundSettings, DEFAULT_SERVER, JobId};
 
 use super::hedge::HedgeOptions;
 use super::learning_rate::LearningRateOptions;
+use super::tls::ClientTlsOptions;
 use crate::model::{DeviceChoice, MomentumForm};
 use crate::plan::{GLOBAL_BATCH_MAX, Policy, RequestMode};
 
@@ -64,6 +65,9 @@ pub struct Options {
     /// Predictor URLs, comma-separated; requests go to the first that responds
     #[arg(long, value_name = "URL,..", default_value = DEFAULT_SERVER, env = "EVENSTEP_SERVER")]
     pub server: Servers,
+    /// Options of TLS.
+    #[command(flatten)]
+    pub tls: ClientTlsOptions,
     /// Job id, unique per run [default: made from the time]
     #[arg(long, env = "EVENSTEP_JOB")]
     pub job: Option<JobId>,

@@ -18,6 +18,9 @@ const UNCERTAINTY: [f64; 3] = [10.0, 10.0, 1.0];
 /// Errors beyond this number of scales get a weight that is inversely proportional to the error (Huber).
 const HUBER: f64 = 2.0;
 
+/// Maximum magnitude of a number in a stored forecaster.
+const NUMBER_MAX: f64 = 1e6;
+
 /// Forecasts the log level of contention as `l + c0 (fast - l) + c1 (slow - l) + c2 z`.
 ///
 /// Here l is the last level, `fast` and `slow` are two averages of it, and z is the change that the caller
@@ -40,6 +43,13 @@ impl Contention {
         Self { last: level, averages: [level; 2], coefficients: FIRST, covariance }
     }
 
+    /// Whether a stored forecaster is usable.
+    pub fn is_valid(&self) -> bool {
+        let Self { last, averages, coefficients, covariance } = self;
+        let levels = averages.iter().chain([last]);
+        levels.chain(coefficients).chain(covariance.iter().flatten()).all(|number| number.abs() <= NUMBER_MAX)
+    }
+
     fn regressors(&self, change: f64) -> [f64; 3] {
         let [fast, slow] = self.averages.map(|average| average - self.last);
         [fast, slow, change]
@@ -57,6 +67,11 @@ impl Contention {
         let gain = self.covariance.map(|row| dot(&row, &regressors));
         let weight = (HUBER * scale / error.abs().max(f64::MIN_POSITIVE)).min(1.0);
         let divisor = FORGETTING / weight + dot(&gain, &regressors);
+        // Only rounding errors, or damage of stored models, make a covariance indefinite.
+        if !(divisor > 0.0 && error.is_finite()) {
+            *self = Self::new(level);
+            return;
+        }
         for (coefficient, gain) in self.coefficients.iter_mut().zip(gain) {
             *coefficient += gain / divisor * error;
         }

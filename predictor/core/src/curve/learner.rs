@@ -22,6 +22,10 @@ use serde::{Deserialize, Serialize};
 use super::knowledge::LearnedForm;
 use super::posterior::Posterior;
 use super::shape::{Curve, PointsError};
+use crate::series::Observation;
+
+/// Maximum of the logarithm of the unit of work in a stored learner.
+const LOG_UNIT_MAX: f64 = 50.0;
 
 /// Learner of the form of a worker's curve.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -37,6 +41,14 @@ impl CurveLearner {
     /// Returns a learner without observations: time is proportional to the batch.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Whether a stored learner is usable.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.micro_batch != Some(0)
+            && self.profile.as_ref().is_none_or(Curve::is_valid)
+            && self.learned.as_ref().is_none_or(Posterior::is_valid)
+            && self.log_unit.abs() <= LOG_UNIT_MAX
     }
 
     /// Returns a learner for a worker that accumulates gradients over micro-batches of this size (at least
@@ -94,8 +106,8 @@ impl CurveLearner {
         Ok(())
     }
 
-    /// Records the compute time of a batch. A batch of 0, and a time that is not positive and finite, is
-    /// ignored. The first iteration of a worker and the first of each class of sizes are also ignored,
+    /// Records the compute time of a batch. A batch of 0, and a time that is not
+    /// [learnable](crate::series::LEARNABLE), is ignored. The first iteration of a worker and the first of each class of sizes are also ignored,
     /// because caches fill and kernels are tuned then.
     ///
     /// Use this method if batches are chosen from past observations only. If forecasts also use other inputs,
@@ -115,7 +127,7 @@ impl CurveLearner {
     pub fn measure(&mut self, batch: u64, compute_time_s: f64, forecast: Option<f64>) {
         let forecast = forecast.filter(|forecast| forecast.is_finite() && *forecast > 0.0);
         let forecast = forecast.map(|forecast| forecast / self.unit());
-        if batch == 0 || !compute_time_s.is_finite() || compute_time_s <= 0.0 {
+        if Observation::new(batch as f64, compute_time_s).is_none() {
             return;
         }
         let learned = self

@@ -8,6 +8,7 @@ use super::contention::Contention;
 use super::form::Form;
 use super::knowledge::{Kind, LearnedForm};
 use super::shape::Curve;
+use crate::series::LOG_SPEED_MAX;
 
 /// Degrees of freedom of the Student t distribution of errors.
 const DEGREES_OF_FREEDOM: f64 = 4.0;
@@ -51,6 +52,10 @@ const MIN_CHANGES: u32 = 4;
 
 /// Fixed share below which a linear form counts as proportional.
 const FIXED_SHARE_MIN: f64 = 0.05;
+
+/// Maximum number of candidates in a stored posterior, and of the magnitude of a loss.
+const CANDIDATES_MAX: usize = 128;
+const LOSS_MAX: f64 = 1e6;
 
 /// State of the learner after the first observation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -114,6 +119,32 @@ impl Posterior {
             learned.add_profile(profile);
         }
         learned
+    }
+
+    /// Whether a stored posterior is usable: its curves are, and every number is in its range.
+    pub fn is_valid(&self) -> bool {
+        let is_share = |share: &f64| (0.0..=1.0).contains(share);
+        let knowledge = |known: &LearnedForm| match known {
+            LearnedForm::Unproven => true,
+            LearnedForm::Identified { fixed_share, .. } => is_share(fixed_share),
+        };
+        let is_candidate = |candidate: &Candidate| {
+            candidate.form.is_none_or(|form| is_share(&form.fixed_share))
+                && candidate.curve.is_valid()
+                && candidate.contention.as_ref().is_none_or(Contention::is_valid)
+                && candidate.loss.abs() <= LOSS_MAX
+        };
+        let (smallest, largest) = self.range;
+        self.reference > 0
+            && self.micro_batch != Some(0)
+            && 0 < smallest
+            && smallest <= largest
+            && self.latest != Some(0)
+            && self.log_speed.abs() <= 2.0 * LOG_SPEED_MAX
+            && (SCALE_MIN..=LOSS_MAX).contains(&self.scale)
+            && self.candidates.len() <= CANDIDATES_MAX
+            && self.candidates.iter().all(is_candidate)
+            && self.belief.as_ref().is_none_or(|(known, curve)| knowledge(known) && curve.is_valid())
     }
 
     pub fn add_profile(&mut self, profile: &Curve) {

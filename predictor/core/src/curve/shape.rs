@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::inverse::largest;
 use super::isotonic::isotonic;
+use crate::series::LEARNABLE;
 
 /// Maximum number of points of a measured curve.
 pub const MAX_POINTS: usize = 64;
@@ -78,6 +79,22 @@ impl Curve {
             return Err(PointsError::Value(*batch, *time_s));
         }
         Ok(Self { shape: Shape::Points(isotonic(points)), micro_batch: None })
+    }
+
+    /// Whether a stored curve is usable: non-decreasing and finite.
+    pub(super) fn is_valid(&self) -> bool {
+        let is_time = |time_s: &f64| LEARNABLE.contains(time_s);
+        let is_shape = match &self.shape {
+            Shape::Ramp { base_s, per_sample_s, .. } => {
+                (0.0..=*LEARNABLE.end()).contains(base_s) && is_time(per_sample_s)
+            }
+            Shape::Points(points) => {
+                (1..=MAX_POINTS).contains(&points.len())
+                    && points.iter().all(|(batch, time_s)| *batch > 0 && is_time(time_s))
+                    && points.is_sorted_by(|before, after| before.0 < after.0 && before.1 <= after.1)
+            }
+        };
+        is_shape && self.micro_batch != Some(0)
     }
 
     /// Returns the curve under gradient accumulation: full micro-batches of `micro_batch` samples (at least

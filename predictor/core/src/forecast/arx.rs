@@ -53,6 +53,14 @@ impl Arx {
         }
     }
 
+    /// Whether a stored model for these drivers is usable.
+    pub(super) fn is_valid(&self, drivers: &DriverSet) -> bool {
+        self.layout.is_valid(drivers)
+            && self.base.is_valid_speed()
+            && self.scaler.is_valid(&self.layout)
+            && self.rls.is_valid(self.layout.width() + 1)
+    }
+
     /// Returns the log speed of the next iteration of `batch` samples, clamped to the recent range.
     pub fn predict(&self, history: &History, batch: f64) -> f64 {
         let base = self.base.level().ln();
@@ -114,6 +122,21 @@ impl PooledArx {
         let layout = Layout::new(settings.groups, true, drivers);
         let rls = RecursiveLeastSquares::new(layout.width() + 1, settings.ridge, settings.forgetting);
         Self { settings, layout, rls, updates: 0 }
+    }
+
+    /// Whether a stored model for these drivers is usable.
+    pub(super) fn is_valid(&self, drivers: &DriverSet) -> bool {
+        let is_factor = self.settings.base_alpha > 0.0 && self.settings.base_alpha <= 1.0;
+        is_factor && self.layout.is_valid(drivers) && self.rls.is_valid(self.layout.width() + 1)
+    }
+
+    /// Whether the stored state of a worker for this model is usable.
+    pub(super) fn is_valid_share(&self, share: &Share) -> bool {
+        share.base.is_valid_speed()
+            && share.scaler.is_valid(&self.layout)
+            && share.squares >= 0.0
+            && share.count >= 0.0
+            && (share.squares + share.count).is_finite()
     }
 
     /// Returns the number of updates since the model was created or read. Equal numbers mean equal models.

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use crate::series::LOG_SPEED_MAX;
+
 /// An exponential moving average of at least one value: `level += alpha (y - level)`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ema {
@@ -26,6 +28,21 @@ impl Ema {
     /// Returns the average, which is the forecast of all future values.
     pub fn level(&self) -> f64 {
         self.level
+    }
+
+    /// Whether a stored average is usable: its factor is in (0, 1].
+    pub(super) fn is_valid(&self) -> bool {
+        self.alpha > 0.0 && self.alpha <= 1.0 && self.level.is_finite()
+    }
+
+    /// Whether a stored average of speeds is usable.
+    pub(super) fn is_valid_speed(&self) -> bool {
+        self.is_valid() && self.level > 0.0 && self.level.ln().abs() <= LOG_SPEED_MAX
+    }
+
+    /// Whether a stored average of log speeds is usable.
+    pub(super) fn is_valid_log_speed(&self) -> bool {
+        self.is_valid() && self.level.abs() <= LOG_SPEED_MAX
     }
 }
 
@@ -53,6 +70,12 @@ impl MovingAverage {
     /// Returns the mean, which is the forecast of all future values.
     pub fn level(&self) -> f64 {
         self.values.iter().sum::<f64>() / self.values.len() as f64
+    }
+
+    /// Whether a stored average of log speeds is usable: it has 1 to `window` values.
+    pub(super) fn is_valid(&self) -> bool {
+        (1..=self.window).contains(&self.values.len())
+            && self.values.iter().all(|value| value.abs() <= LOG_SPEED_MAX)
     }
 }
 
@@ -115,6 +138,15 @@ impl Hold {
     /// Returns the EMA over distinct values.
     pub fn fresh(&self) -> f64 {
         self.fresh.level()
+    }
+
+    /// Whether a stored forecast of log speeds is usable.
+    pub(super) fn is_valid(&self) -> bool {
+        let is_share = |(repeats, tries): &(f64, f64)| *tries >= 1.0 && (0.0..=*tries).contains(repeats);
+        self.fresh.is_valid_log_speed()
+            && self.last.abs() <= LOG_SPEED_MAX
+            && self.run < RUNS
+            && self.record.iter().all(is_share)
     }
 }
 

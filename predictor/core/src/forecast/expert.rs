@@ -42,6 +42,8 @@ pub enum ExpertKind {
     Narx,
 }
 
+/// Maximum number of values in a moving average.
+const WINDOW_MAX: usize = 1000;
 /// Prior weights relative to the simplest experts.
 const PRIOR_POOLED: f64 = 8.0;
 const PRIOR_ARX: f64 = 4.0;
@@ -106,6 +108,15 @@ impl ExpertKind {
         }
     }
 
+    /// Whether the parameter of a stored kind is in its range.
+    pub(super) fn is_valid(self) -> bool {
+        match self {
+            Self::MovingAverage(window) => (1..=WINDOW_MAX).contains(&window),
+            Self::Ema(alpha) | Self::Hold(alpha) => alpha > 0.0 && alpha <= 1.0,
+            _ => true,
+        }
+    }
+
     /// Creates the pooled model of a job.
     pub(super) fn pool(drivers: &DriverSet) -> PooledArx {
         PooledArx::new(ArxSettings { forgetting: 0.9998, ..Self::ArxPooled.settings() }, drivers)
@@ -147,7 +158,7 @@ impl FromStr for ExpertKind {
         }
         let (kind, parameter) = name.split_once('_').ok_or_else(unknown)?;
         let factor = || parameter.parse().ok().filter(|alpha| (f64::MIN_POSITIVE..=1.0).contains(alpha));
-        let window = || parameter.parse().ok().filter(|window| (1..=1000).contains(window));
+        let window = || parameter.parse().ok().filter(|window| (1..=WINDOW_MAX).contains(window));
         match kind {
             "ma" => window().map(Self::MovingAverage),
             "ema" => factor().map(Self::Ema),
@@ -182,6 +193,20 @@ impl Expert {
             ExpertKind::Narx => return None,
             arx => Self::Arx(Box::new(Arx::new(arx.settings(), drivers, first))),
         })
+    }
+
+    /// Whether a stored expert is usable with this pooled model. `None` stands for a model of a device, whose pooled
+    /// expert is not used.
+    pub fn is_valid(&self, drivers: &DriverSet, pool: Option<&PooledArx>) -> bool {
+        match self {
+            Self::Last => true,
+            Self::MovingAverage(average) => average.is_valid(),
+            Self::Ema(ema) => ema.is_valid_log_speed(),
+            Self::Hold(hold) => hold.is_valid(),
+            Self::Arx(arx) => arx.is_valid(drivers),
+            Self::Pooled(share) => pool.is_none_or(|pool| pool.is_valid_share(share)),
+            Self::Narx(network) => network.is_valid(drivers),
+        }
     }
 
     /// Whether its forecasts depend on other workers.

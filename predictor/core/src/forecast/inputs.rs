@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::average::{Ema, Hold};
-use crate::series::{DriverSet, Role};
+use crate::series::{DRIVERS_MAX, DriverSet, LEARNABLE, LOG_SPEED_MAX, READING_MAX, Role};
 
 /// Clipping of scaled drivers, in deviations from their mean.
 const DRIVER_DEVIATIONS_MAX: f64 = 5.0;
@@ -96,6 +96,21 @@ impl History {
         }
     }
 
+    /// Whether a stored history is usable.
+    pub(super) fn is_valid(&self) -> bool {
+        let is_reading = |reading: &Option<f64>| reading.is_none_or(|reading| reading.abs() <= READING_MAX);
+        let is_log_speed = |value: &f64| value.abs() <= LOG_SPEED_MAX;
+        (1..=RANGE_VALUES).contains(&self.recent.len())
+            && self.recent.iter().chain([&self.peak]).all(is_log_speed)
+            && self.base.is_valid_speed()
+            && self.slow.is_valid_log_speed()
+            && self.hold.is_valid()
+            && LEARNABLE.contains(&self.batch)
+            && [&self.drivers, &self.drivers_before]
+                .iter()
+                .all(|readings| readings.len() <= DRIVERS_MAX && readings.iter().all(is_reading))
+    }
+
     /// Adds the next iteration.
     pub fn observe(&mut self, log_speed: f64, batch: f64) {
         if self.recent.len() == RANGE_VALUES {
@@ -151,7 +166,7 @@ const SPEED: Shape = Shape { deviations_max: SPEED_DEVIATIONS_MAX, weight: 1.0 }
 const DRIVER: Shape = Shape { deviations_max: DRIVER_DEVIATIONS_MAX, weight: 1.0 };
 
 /// The layout of a model's inputs.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Layout {
     groups: InputGroups,
     repeats: bool,
@@ -170,6 +185,11 @@ impl Layout {
         let mut layout = Self { groups, repeats, selected, drivers: drivers.len(), shapes: Vec::new() };
         layout.shapes = layout.shapes();
         layout
+    }
+
+    /// Whether a stored layout equals the layout of its groups for these drivers.
+    pub(super) fn is_valid(&self, drivers: &DriverSet) -> bool {
+        *self == Self::new(self.groups, self.repeats, drivers)
     }
 
     /// Returns the number of inputs.

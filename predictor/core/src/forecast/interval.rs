@@ -7,6 +7,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::series::LOG_SPEED_MAX;
+
 /// Number of residuals kept.
 const WINDOW: usize = 128;
 /// Number of residuals required before their quantile is used.
@@ -17,6 +19,9 @@ const HALF_WIDTH_COLD: f64 = 0.3;
 const GAMMA: f64 = 0.02;
 /// Range of the level. At its lower end the interval covers all residuals, at its upper end half of them.
 const ALPHA_RANGE: (f64, f64) = (0.001, 0.5);
+
+/// Maximum of a residual: both speeds are bounded, and forecasts are close to the range of speeds.
+const RESIDUAL_MAX: f64 = 2.0 * LOG_SPEED_MAX + 1.0;
 
 /// The half width of a forecast's interval, on the log scale.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -48,6 +53,17 @@ impl AdaptiveInterval {
         if self.residuals.len() >= WINDOW_MIN {
             self.half_width = self.quantile(1.0 - self.level);
         }
+    }
+
+    /// Whether a stored interval is usable. Residuals are in ascending order of iterations.
+    pub(super) fn is_valid(&self) -> bool {
+        let is_residual = |(_, residual): &(u64, f64)| residual.abs() <= RESIDUAL_MAX;
+        (0.0..=1.0).contains(&self.alpha)
+            && (ALPHA_RANGE.0..=ALPHA_RANGE.1).contains(&self.level)
+            && (0.0..=RESIDUAL_MAX).contains(&self.half_width)
+            && self.residuals.len() <= WINDOW
+            && self.residuals.iter().all(is_residual)
+            && self.residuals.is_sorted_by(|(before, _), (after, _)| before < after)
     }
 
     /// Returns the half width for the next forecast.

@@ -10,7 +10,7 @@ use super::nonlinear::FittedExpert;
 use super::value::{ExpertRecord, Forecast};
 use super::worker::WorkerForecaster;
 use crate::parallel;
-use crate::series::{DriverSet, Observation};
+use crate::series::{DRIVERS_MAX, DriverSet, Observation, READING_MAX};
 
 /// The loss that determines the weights of the mix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -21,6 +21,9 @@ pub enum Loss {
     #[default]
     StepTime,
 }
+
+/// Maximum number of experts in a stored forecaster.
+const ROSTER_MAX: usize = 64;
 
 /// Width of the soft maximum over workers in [`Loss::StepTime`], in log speed. Workers within this distance
 /// of the slowest share its gradient.
@@ -56,6 +59,13 @@ enum Worker {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Earlier(WorkerForecaster);
 
+impl Earlier {
+    /// Whether stored models of a device are usable for a job with these drivers.
+    pub(crate) fn is_valid(&self, drivers: &DriverSet) -> bool {
+        self.0.is_valid(drivers, None)
+    }
+}
+
 impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     /// Creates a forecaster without observations, with the default experts.
     pub fn new(drivers: DriverSet) -> Self {
@@ -71,6 +81,24 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
         }
         let pool = ExpertKind::pool(&drivers);
         Self { drivers, roster, loss, pool, workers: BTreeMap::new(), next: 0 }
+    }
+
+    /// Whether a stored forecaster is usable: its parts belong together, and every number is in its range.
+    pub(crate) fn is_valid(&self) -> bool {
+        let worker = |worker: &Worker| match worker {
+            Worker::Measured(known) | Worker::Aged(known) => known.is_valid(&self.drivers, Some(&self.pool)),
+            Worker::Unmeasured { readings, earlier } => {
+                readings.len() <= DRIVERS_MAX
+                    && readings.iter().flatten().all(|reading| reading.abs() <= READING_MAX)
+                    && earlier.as_ref().is_none_or(|earlier| earlier.is_valid(&self.drivers))
+            }
+        };
+        self.drivers.len() <= DRIVERS_MAX
+            && self.roster.len() <= ROSTER_MAX
+            && self.roster.iter().any(|kind| *kind != ExpertKind::Narx)
+            && self.roster.iter().all(|kind| kind.is_valid())
+            && self.pool.is_valid(&self.drivers)
+            && self.workers.values().all(worker)
     }
 
     /// Whether the worker has models, readings or a starting point.

@@ -19,6 +19,11 @@ impl Scaler {
         Self { scales: vec![RunningScale::default(); layout.width()] }
     }
 
+    /// Whether a stored scaler for inputs of this layout is usable.
+    pub fn is_valid(&self, layout: &Layout) -> bool {
+        self.scales.len() == layout.width() && self.scales.iter().all(RunningScale::is_valid)
+    }
+
     /// Returns the inputs of a model: the scaled inputs, followed by a constant 1.
     pub fn scaled(&self, layout: &Layout, raw: &[Option<f64>]) -> Vec<f64> {
         let scale = |((shape, scale), raw): ((&Shape, &RunningScale), &Option<f64>)| {

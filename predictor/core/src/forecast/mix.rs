@@ -21,6 +21,9 @@ const NEW_EXPERT_WEIGHT: f64 = 0.02;
 /// Decay of regrets and losses per step: regimes older than some hundred iterations fade.
 const DECAY: f64 = 0.99;
 
+/// Maximum of a sum in a stored record.
+const SUM_MAX: f64 = 1e30;
+
 /// Weights of experts, learned from their records.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Mix {
@@ -68,6 +71,20 @@ impl Mix {
             self.prior = known.iter().map(|weight| weight / sum).collect();
             self.weights.clone_from(&self.prior);
         }
+    }
+
+    /// Whether a stored mix of this number of experts is usable.
+    pub(super) fn is_valid(&self, experts: usize) -> bool {
+        let is_distribution = |weights: &[f64]| {
+            let sum: f64 = weights.iter().sum();
+            weights.len() == experts
+                && weights.iter().all(|weight| *weight > 0.0)
+                && (0.99..1.01).contains(&sum)
+        };
+        is_distribution(&self.prior)
+            && is_distribution(&self.weights)
+            && self.records.len() == experts
+            && self.records.iter().all(Record::is_valid)
     }
 
     /// Returns the weights; they sum to 1.
@@ -130,6 +147,12 @@ impl Mix {
 }
 
 impl Record {
+    fn is_valid(&self) -> bool {
+        let Self { regret, squared_regret, regret_max, squared_error, scored } = *self;
+        let is_sum = |sum: f64| (0.0..=SUM_MAX).contains(&sum);
+        regret.abs() <= SUM_MAX && [squared_regret, regret_max, squared_error, scored].into_iter().all(is_sum)
+    }
+
     /// Returns 0 while the expert has never differed from the mix, since then its regret is unknown.
     fn learning_rate(&self, choice: f64) -> f64 {
         if self.squared_regret > 0.0 {

@@ -105,6 +105,14 @@ pub struct FittedExpert {
 }
 
 impl FittedExpert {
+    /// Whether a stored network for these drivers is usable.
+    pub(super) fn is_valid(&self, drivers: &DriverSet) -> bool {
+        self.layout.is_valid(drivers)
+            && self.scaler.is_valid(&self.layout)
+            && self.columns.iter().all(|at| *at < self.layout.width())
+            && self.network.is_valid(self.columns.len())
+    }
+
     /// Returns the log speed of the next iteration of `batch` samples, clamped to the recent range.
     pub(super) fn predict(&self, history: &History, batch: f64) -> f64 {
         let base = history.base();

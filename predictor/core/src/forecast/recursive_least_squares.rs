@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 /// Maximum growth of a gain over its prior. A larger gain carries no information and is reset.
 const GAIN_GROWTH_MAX: f64 = 100.0;
 
+/// Maximum magnitude of a number in a stored model.
+const NUMBER_MAX: f64 = 1e30;
+
 /// Recursive least squares. After `n` rows it minimises
 /// `sum_k forgetting^(n-k) (target_k - x_k . theta)^2 + forgetting^n ridge |theta|^2`: the prior fades like the rows. An
 /// input without evidence gets its prior back when its gain is reset.
@@ -25,6 +28,16 @@ impl RecursiveLeastSquares {
     pub fn new(inputs: usize, ridge: f64, forgetting: f64) -> Self {
         let prior_gain = 1.0 / ridge;
         Self { coefficients: vec![0.0; inputs], gain: diagonal(inputs, prior_gain), prior_gain, forgetting }
+    }
+
+    /// Whether a stored model with this number of coefficients is usable.
+    pub(super) fn is_valid(&self, width: usize) -> bool {
+        self.width() == width
+            && self.gain.len() == width * width
+            && self.coefficients.iter().chain(&self.gain).all(|number| number.abs() <= NUMBER_MAX)
+            && (1.0 / NUMBER_MAX..=NUMBER_MAX).contains(&self.prior_gain)
+            && self.forgetting > 0.0
+            && self.forgetting <= 1.0
     }
 
     /// Returns the number of coefficients.
@@ -146,6 +159,13 @@ impl RunningScale {
     pub fn deviations(&self, reading: f64, most: f64) -> f64 {
         let scaled = (reading - self.mean) / (self.squares / self.count).sqrt();
         if scaled.is_finite() { scaled.clamp(-most, most) } else { 0.0 }
+    }
+
+    /// Whether a stored scale is usable.
+    pub(super) fn is_valid(&self) -> bool {
+        self.count >= 0.0
+            && self.squares >= 0.0
+            && [self.count, self.mean, self.squares].iter().all(|x| x.is_finite())
     }
 
     /// Returns the mean of the readings.

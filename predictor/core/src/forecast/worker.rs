@@ -9,7 +9,7 @@ use super::interval::AdaptiveInterval;
 use super::mix::Mix;
 use super::nonlinear::FittedExpert;
 use super::value::{COVERAGE, ExpertRecord, Forecast};
-use crate::series::{DriverSet, Observation};
+use crate::series::{COUNT_MAX, DriverSet, Observation};
 
 /// Share of an earlier worker's evidence that a new worker starts with. It is enough to skip the first
 /// hundred iterations, and small enough that differences are learned quickly.
@@ -53,6 +53,18 @@ impl WorkerForecaster {
             observations: 1,
             usual: None,
         }
+    }
+
+    /// Whether stored models of a worker are usable with this pooled model; see [`Expert::is_valid`].
+    pub fn is_valid(&self, drivers: &DriverSet, pool: Option<&PooledArx>) -> bool {
+        let is_valid =
+            |(kind, expert): &(ExpertKind, Expert)| kind.is_valid() && expert.is_valid(drivers, pool);
+        self.history.is_valid()
+            && self.interval.is_valid()
+            && self.observations <= COUNT_MAX
+            && !self.experts.is_empty()
+            && self.experts.iter().all(is_valid)
+            && self.mix.is_valid(self.experts.len())
     }
 
     /// Adds a fitted network to the experts, or replaces the previous one.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::play::TailWork;
 use crate::curve::CurveLearner;
-use crate::series::Observation;
+use crate::series::{LEARNABLE, Observation};
 
 /// Factor by which an iteration reduces the weight of earlier ones. It ensures that a few bad iterations do
 /// not exclude a worker from tails permanently.
@@ -23,6 +23,9 @@ pub const CLAIM_FIRST_S: f64 = 5e-4;
 
 /// Divisor of a worker's batch that gives its smallest chunk before it has computed any.
 const FIRST_PART: u64 = 16;
+
+/// Maximum magnitude of a number in a stored cost.
+const NUMBER_MAX: f64 = 1e100;
 
 /// Cost of chunks for one worker. The sums decay with each iteration; the prior does not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -86,7 +89,13 @@ impl ChunkCost {
             *sum *= FORGETTING;
         }
         let Parts { base, base_s, tail } = parts;
-        if *base == 0 || tail.chunks == 0 || !(*base_s > 0.0 && tail.compute_s > 0.0) {
+        let is_measured = |samples: u64, time_s: f64| Observation::new(samples as f64, time_s).is_some();
+        let is_claim = (0.0..=*LEARNABLE.end()).contains(&tail.claim_s);
+        if tail.chunks == 0
+            || !is_measured(*base, *base_s)
+            || !is_measured(tail.samples, tail.compute_s)
+            || !is_claim
+        {
             return;
         }
         let (samples, chunks) = (tail.samples as f64, tail.chunks as f64);
@@ -98,6 +107,12 @@ impl ChunkCost {
         self.claim_s += tail.claim_s;
         let chunk = samples / chunks;
         self.smallest = Some(self.smallest.map_or(chunk, |smallest| smallest.min(chunk)));
+    }
+
+    /// Whether a stored cost is usable.
+    pub(crate) fn is_valid(&self) -> bool {
+        let sums = [self.chunks, self.claims, self.claim_s, self.smallest.unwrap_or(1.0)];
+        sums.iter().all(|sum| (0.0..=NUMBER_MAX).contains(sum)) && self.extra.abs() <= NUMBER_MAX
     }
 
     /// Returns the cost of a chunk in samples, in addition to its own samples.

@@ -73,6 +73,9 @@ mod bounds_tests;
 #[cfg(test)]
 mod units;
 
+#[cfg(test)]
+mod fuzz;
+
 pub use bounds::Bounds;
 pub use configured::{Contradiction, Setting, check_spec};
 pub use decide::{DecideError, PlannedIteration};
@@ -82,7 +85,8 @@ pub use observe::Skipped;
 pub use report::inputs;
 pub use state::{JOINS_MAX, JobState, Restored, WorkerState, global_batch};
 pub use stored::{
-    FORMAT, ModelFormatError, read_device_model, read_models, write_device_model, write_models,
+    FORMAT, ModelFormatError, read_device_model, read_learning_rate, read_models, write_device_model,
+    write_models,
 };
 pub use training::trainings;
 pub use worker::WorkerModel;

@@ -68,6 +68,11 @@ impl Models {
         }
     }
 
+    /// Whether stored models are usable: their parts belong together, and every number is in its range.
+    pub(super) fn is_valid(&self) -> bool {
+        self.forecaster.is_valid() && self.workers.values().all(WorkerModel::is_valid) && self.open.is_valid()
+    }
+
     /// Returns the forecaster.
     pub fn forecaster(&self) -> &JobForecaster<WorkerId> {
         &self.forecaster

@@ -51,6 +51,11 @@ pub struct Closed<'a> {
 }
 
 impl OpenIterations {
+    /// Whether stored iterations are within their limits.
+    pub fn is_valid(&self) -> bool {
+        self.plans.is_valid() && self.reports.len() as u64 <= WINDOW
+    }
+
     /// Returns the first iteration that is not closed.
     pub fn next(&self) -> u64 {
         self.next

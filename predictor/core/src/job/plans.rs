@@ -86,6 +86,11 @@ impl Plans {
         true
     }
 
+    /// Whether stored plans are within their limit.
+    pub fn is_valid(&self) -> bool {
+        self.starts.len() <= PLANS_MAX
+    }
+
     /// Returns the approximate memory of the plans, in bytes.
     pub fn bytes(&self) -> u64 {
         let workers: usize = self.starts.values().map(|work| work.workers.len()).sum();

@@ -6,7 +6,7 @@ use evenstep_protocol::{WorkerReport, driver};
 use crate::hedge::TailWork;
 use crate::hedge::learner::Parts;
 use crate::learning_rate::{GradientNorms, LocalNorm};
-use crate::series::DriverSet;
+use crate::series::{DriverSet, READING_MAX};
 use crate::straggler::StragglerReadings;
 
 /// Returns the parts of a report.
@@ -73,14 +73,18 @@ pub fn readings(drivers: &DriverSet, report: &WorkerReport) -> Vec<Option<f64>> 
 
 /// Returns the readings that can explain why a worker is slow.
 pub fn signs(report: &WorkerReport) -> StragglerReadings {
-    let reading = |name: &str| report.drivers.get(name).copied();
+    let is_plausible = |reading: &f64| reading.abs() <= READING_MAX;
+    let reading = |name: &str| report.drivers.get(name).copied().filter(is_plausible);
     StragglerReadings {
         sm_clock_mhz: reading(driver::SM_CLOCK_MHZ),
         gpu_temperature_celsius: reading(driver::GPU_TEMPERATURE_CELSIUS),
         cpu_stall: reading(driver::PSI_CPU_SOME),
         run_queue_wait: reading(driver::RUN_QUEUE_WAIT),
         memory_stall: reading(driver::PSI_MEMORY_SOME),
-        loader_share: report.loader_wait_s.map(|wait_s| wait_s / (wait_s + report.compute_time_s)),
+        loader_share: report
+            .loader_wait_s
+            .map(|wait_s| wait_s / (wait_s + report.compute_time_s))
+            .filter(|share| share.is_finite()),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::curve::{CurveLearner, MAX_POINTS, PointsError};
 use crate::hedge::ChunkCost;
 use crate::hedge::learner::Parts;
 use crate::memory::MemoryModel;
-use crate::series::Observation;
+use crate::series::{COUNT_MAX, LEARNABLE, Observation};
 use crate::straggler::StragglerDetector;
 
 /// Weight of the newest report in the averages of communication.
@@ -68,6 +68,19 @@ impl WorkerModel {
             hidden_s: self.overlapped_s.unwrap_or(0.0),
             begins,
         }
+    }
+
+    /// Whether stored models are usable.
+    pub(super) fn is_valid(&self) -> bool {
+        let is_time = |time_s: f64| (0.0..=*LEARNABLE.end()).contains(&time_s);
+        self.missing.values().chain([&self.fitted_at]).all(|count| *count <= COUNT_MAX)
+            && self.curve.is_valid()
+            && self.chunks.is_valid()
+            && self.memory.is_valid()
+            && self.watch.is_valid()
+            && self.form_drift.iter().all(|drift| drift.is_finite())
+            && self.profiled.len() <= MAX_POINTS
+            && [self.exposed_s, self.overlapped_s].into_iter().flatten().all(is_time)
     }
 
     /// Learns from a measurement and its forecast speed. The batches of a profile give one curve when the
@@ -177,7 +190,7 @@ impl Works {
 }
 
 fn average(mean: &mut Option<f64>, now: Option<f64>) {
-    if let Some(now) = now {
+    if let Some(now) = now.filter(|now| (0.0..=*LEARNABLE.end()).contains(now)) {
         *mean = Some(mean.map_or(now, |mean| mean + COMMUNICATION_WEIGHT * (now - mean)));
     }
 }

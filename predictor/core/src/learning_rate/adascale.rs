@@ -8,7 +8,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::error::LearningRateError;
+use crate::series::COUNT_MAX;
 
+/// Maximum of a squared norm. Larger ones come from a training that diverges, and would overflow the averages.
+pub(super) const NORM_MAX: f64 = 1e100;
 /// Minimum of the estimated noise.
 const VARIANCE_MIN: f64 = 1e-6;
 /// Memory of the averages, in iterations at scale 1.
@@ -47,15 +50,15 @@ impl GradientNorms {
     /// `|G|^2 = |g|^2 - tr Sigma / B`.
     ///
     /// # Errors
-    /// [`LearningRateError`] if there are fewer than 2 local batches, one has no samples, or a norm is
-    /// negative or not finite.
+    /// [`LearningRateError`] if there are fewer than 2 local batches, one has no samples, or a norm is not in its
+    /// range.
     pub fn estimate(&self) -> Result<Estimate, LearningRateError> {
         let count = self.locals.len();
         if count < 2 {
             return Err(LearningRateError::TooFewGradients { count });
         }
         for value in self.locals.iter().map(|local| local.squared).chain([self.global_squared]) {
-            if !(value >= 0.0 && value.is_finite()) {
+            if !(0.0..=NORM_MAX).contains(&value) {
                 return Err(LearningRateError::Norm { value });
             }
         }
@@ -100,6 +103,13 @@ impl Averages {
         let variance = (estimate.sample_variance / base_global_batch as f64).max(VARIANCE_MIN);
         self.variance += weight * (variance - self.variance);
         self.squared_norm += weight * (estimate.squared_norm.max(0.0) - self.squared_norm);
+    }
+
+    /// Whether stored averages are usable.
+    pub fn is_valid(&self) -> bool {
+        self.count <= COUNT_MAX
+            && (0.0..=NORM_MAX).contains(&self.squared_norm)
+            && (self.count == 0 || (VARIANCE_MIN..=NORM_MAX).contains(&self.variance))
     }
 
     /// Returns the gain at a scale; 1 without estimates.
@@ -207,7 +217,7 @@ mod tests {
         let two = norms(&[(4, &[1.0]), (4, &[2.0])]);
         let message = |norms: GradientNorms| norms.estimate().unwrap_err().to_string();
         let nan = GradientNorms { global_squared: f64::NAN, ..two.clone() };
-        assert_eq!(message(nan), "squared gradient norm NaN is invalid; it must be finite and not negative");
+        assert_eq!(message(nan), "squared gradient norm NaN is invalid; it must be 0 to 1e100");
         let mut none = two.clone();
         none.locals[1].local_batch = 0;
         assert_eq!(message(none), "local batch is 0; it must be at least 1");

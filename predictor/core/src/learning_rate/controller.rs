@@ -1,6 +1,7 @@
 //! Instructions by the client's iterations. The state can be stored, and repeated requests do not change it.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +9,9 @@ use super::adascale::{Averages, GradientNorms};
 use super::error::{KEPT_INSTRUCTIONS_MAX, LearningRateError};
 use super::ramp::Ramp;
 use super::rule::{Change, Rule};
+
+/// Multipliers in a stored state.
+const MULTIPLIERS: RangeInclusive<f64> = 1e-60..=1e60;
 
 /// The instruction of a client for one iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -73,6 +77,18 @@ struct Given {
     instruction: Instruction,
 }
 
+impl Given {
+    fn is_valid(&self) -> bool {
+        let is_multiplier = |multiplier: f64| MULTIPLIERS.contains(&multiplier);
+        let Instruction { lr_multiplier, momentum_buffer_scale, ramp, .. } = self.instruction;
+        let ramps = [Some(self.course), ramp].into_iter().flatten();
+        self.global_batch > 0
+            && (0.0..=*MULTIPLIERS.end()).contains(&self.progress)
+            && [lr_multiplier, momentum_buffer_scale].into_iter().all(is_multiplier)
+            && ramps.flat_map(|ramp| [ramp.from, ramp.to]).all(is_multiplier)
+    }
+}
+
 /// An instruction that is not in force yet. [`Controller::preview`] creates it, [`Controller::accept`]
 /// applies it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -107,6 +123,17 @@ impl Controller {
         }
         let averages = Averages::default();
         Ok(Self { rule, base_global_batch, given: VecDeque::new(), averages })
+    }
+
+    /// Whether a stored controller is usable: its instructions are in order, and every number is in its range.
+    pub(crate) fn is_valid(&self) -> bool {
+        let iterations: Vec<u64> = self.given.iter().map(|given| given.iteration).collect();
+        self.rule.is_valid()
+            && self.base_global_batch > 0
+            && self.given.len() <= KEPT_INSTRUCTIONS_MAX
+            && iterations.is_sorted_by(|before, after| before < after)
+            && self.given.iter().all(Given::is_valid)
+            && self.averages.is_valid()
     }
 
     /// Returns the rule.

@@ -1,5 +1,7 @@
 //! Errors of the learning-rate controller.
 
+use super::adascale::NORM_MAX;
+
 /// Maximum number of remembered instructions. At least the number of iterations that can be requested ahead.
 pub const KEPT_INSTRUCTIONS_MAX: usize = 128;
 
@@ -59,8 +61,8 @@ pub enum LearningRateError {
         /// Number of local batches.
         count: usize,
     },
-    /// A squared norm that is negative or not finite.
-    #[error("squared gradient norm {value} is invalid; it must be finite and not negative")]
+    /// A squared norm that is out of its range.
+    #[error("squared gradient norm {value} is invalid; it must be 0 to {NORM_MAX:e}")]
     Norm {
         /// The given value.
         value: f64,

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::error::LearningRateError;
 use super::ramp::Ramp;
 
+/// Maximum of a setting in a stored rule.
+const SETTING_MAX: f64 = 1e9;
+
 /// Rules by which the learning rate follows the global batch. [`super::Controller::new`] checks the settings.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -91,6 +94,16 @@ pub struct Change {
 }
 
 impl Rule {
+    /// Whether a stored rule is usable.
+    pub(super) fn is_valid(&self) -> bool {
+        let most = match *self {
+            Self::DynamicSgd { ramp: RampLength::PerGrowth(each) } => each,
+            Self::Legw { warmup_epochs, .. } => warmup_epochs,
+            _ => 0.0,
+        };
+        self.check().is_ok() && most <= SETTING_MAX
+    }
+
     /// Checks the settings.
     ///
     /// # Errors

@@ -6,6 +6,9 @@ pub mod backtest;
 
 pub mod simulate;
 
+#[cfg(test)]
+mod fuzz;
+
 use crate::trace::table::ROWS_MAX;
 
 /// Largest number of rows that a flag accepts, equal to the maximum of a table.

@@ -1,5 +1,6 @@
 //! A world from a description: groups of workers, with random noise and slow-downs.
 
+use evenstep_core::series::LEARNABLE;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
@@ -100,22 +101,18 @@ impl Group {
             let what = format!("{}: {what}", self.name);
             if holds { Ok(()) } else { Err(SimulateError::Range { what, value, range }) }
         };
-        let positive = |value: f64| value > 0.0 && value.is_finite();
+        // Products of times, factors and batches stay finite.
+        let positive = |value: f64| LEARNABLE.contains(&value);
         rule("count", self.count as f64, self.count > 0, "at least 1")?;
-        rule("speed", self.speed, positive(self.speed), "positive and finite")?;
-        rule(
-            "fixed_s",
-            self.fixed_s,
-            self.fixed_s >= 0.0 && self.fixed_s.is_finite(),
-            "finite and at least 0",
-        )?;
+        rule("speed", self.speed, positive(self.speed), "1e-30 to 1e30")?;
+        rule("fixed_s", self.fixed_s, (0.0..=*LEARNABLE.end()).contains(&self.fixed_s), "0 to 1e30")?;
         rule("noise", self.noise, (0.0..=NOISE_MAX).contains(&self.noise), "0 to 2")?;
         if let Some(leaves) = self.leaves {
             rule("leaves", leaves as f64, leaves > self.joins, "greater than joins")?;
         }
         let Some(slow) = self.slow_downs else { return Ok(()) };
         rule("slow_downs.share", slow.share, (0.0..=1.0).contains(&slow.share), "0 to 1")?;
-        rule("slow_downs.factor", slow.factor, positive(slow.factor), "positive and finite")?;
+        rule("slow_downs.factor", slow.factor, positive(slow.factor), "1e-30 to 1e30")?;
         let mean = slow.mean_iterations;
         rule("slow_downs.mean_iterations", mean, mean >= 1.0 && mean.is_finite(), "at least 1")?;
         let rest = slow.rest_iterations();

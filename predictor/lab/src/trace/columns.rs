@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use evenstep_core::series::LEARNABLE;
+
 use super::table::{Table, TableError};
 use crate::backtest::{Job, Row, Series};
 
@@ -226,12 +228,11 @@ impl ColumnIndices {
             return Err(table.cell_error(row, self.target, "is not positive"));
         }
         let target = if self.target_is_time { batch as f64 / measured } else { measured };
-        if !target.is_finite() || (speeds && target <= 0.0) {
-            return Err(table.cell_error(
-                row,
-                self.target,
-                "gives a speed that is not a positive finite number",
-            ));
+        if !target.is_finite() {
+            return Err(table.cell_error(row, self.target, "gives a number that is not finite"));
+        }
+        if speeds && !LEARNABLE.contains(&target) {
+            return Err(table.cell_error(row, self.target, "gives a speed that is not from 1e-30 to 1e30"));
         }
         if let Some(column) = self.time {
             let seconds = |text: &str| text.parse::<f64>().ok();

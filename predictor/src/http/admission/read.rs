@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
@@ -52,8 +52,16 @@ pub async fn read(request: Request, room: &mut Room, patience: Duration) -> Resu
     if body.is_end_stream() {
         return Ok(Request::from_parts(parts, body));
     }
-    let declared = body.size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     let waits = parts.headers.contains_key(header::EXPECT);
+    if let Some(refusal) = encoding(&parts.headers) {
+        // A client that waits for `100 Continue` sends no body after another response.
+        if waits {
+            return Err(Unread::Rejected(refusal.body_unread()));
+        }
+        discard(body).await;
+        return Err(Unread::Rejected(refusal));
+    }
+    let declared = body.size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     if waits && declared.is_some_and(|bytes| bytes > BODY_BYTES_MAX) {
         // The client only sends the body after `100 Continue`.
         return Err(Unread::Rejected(too_large().body_unread()));
@@ -111,6 +119,20 @@ pub async fn discard(mut body: Body) {
     {
         discarded += part.len();
     }
+}
+
+/// The rejection of a body that is encoded: decoded, a short one could fill the memory.
+fn encoding(headers: &HeaderMap) -> Option<ErrorResponse> {
+    let encoded = headers.get_all(header::CONTENT_ENCODING).into_iter();
+    let encoding = encoded
+        .map(|value| value.as_bytes().trim_ascii())
+        .find(|value| !value.eq_ignore_ascii_case(b"identity"))?;
+    let detail = format!(
+        "content-encoding {:?}: must be identity; send the body without an encoding",
+        String::from_utf8_lossy(encoding)
+    );
+    let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    Some(ErrorResponse::new(status, "encoded", "Encoded body", detail))
 }
 
 fn too_large() -> ErrorResponse {

@@ -4,10 +4,12 @@
 use serde_json::{Map, Value, json};
 
 use super::limits;
+use crate::http::access::{Allowed, ROUTES};
 
 /// Path parameters, their schemas and descriptions.
-const PARAMETERS: [(&str, &str, &str); 3] = [
-    ("job_id", "JobId", "The job"),
+const PARAMETERS: [(&str, &str, &str); 4] = [
+    ("token_id", "TokenId", "The token's ID"),
+    ("job_id", "JobId", "The job, with / written as %2F"),
     ("worker", "WorkerId", "The worker, with / written as %2F"),
     ("node", "NodeId", "The node"),
 ];
@@ -51,13 +53,19 @@ fn responses(path: &str, method: &str, operation: &mut Value) {
     let has_parameters = operation["parameters"].is_array();
     let is_in_path = path.contains('{');
     let has_job = path.contains("{job_id}") || path == "/allocate" || path == "/v1/plan/burst";
+    let is_protected = ROUTES.iter().any(|(of, route, allowed)| {
+        of.eq_ignore_ascii_case(method) && *route == path && *allowed != Allowed::Everyone
+    });
     let is_stored = path.starts_with("/v1/") || path == "/allocate";
     let shared = [
         (has_job, "307", "Another predictor serves the job; Location is the URL there"),
         (has_body, "400", "The body is not JSON"),
+        (is_protected, "401", "The token is missing, unknown or expired, if the predictor requires one"),
+        (is_protected, "403", "The token does not allow this"),
         (has_job || is_in_path, "404", "Unknown job, worker or path"),
         (has_body, "408", "The body arrived too slowly"),
         (has_body, "413", "Body too large"),
+        (has_body, "415", "The body is encoded, for example with gzip"),
         (has_body || has_parameters, "422", "A value breaks the rule that `detail` names"),
         (has_job || method != "get", "429", "Too many requests; Retry-After is the time to wait, in seconds"),
         (path != "/healthz", "500", "A defect of the predictor"),

@@ -1,6 +1,6 @@
 //! Limits of the values in requests, for the OpenAPI document. They come from the constants of the checks.
 
-use evenstep_burst::GPUS_MAX;
+use evenstep_burst::{COUNTS_MAX, GPUS_MAX, INPUTS_MAX, LAYERS_MAX, NAME_BYTES_MAX, US_MAX, VALUES_MAX};
 use serde_json::{Map, Value, json};
 
 use crate::http::allocate::COSTS_MAX;
@@ -13,6 +13,13 @@ use crate::http::telemetry::{PARTS_MAX, SAMPLES_MAX, TEXT_BYTES_MAX, UNIX_MS_MAX
 use crate::http::workers::DEVICE_BYTES_MAX;
 use crate::jobs::WORKERS_MAX;
 
+/// Pattern of a number of samples or GPUs as the name of a field.
+const COUNT: &str = "^[1-9][0-9]{0,15}$";
+/// Patterns of IDs.
+const JOB: &str = "^[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9][A-Za-z0-9._:@-]*)?$";
+const NODE: &str = "^[A-Za-z0-9][A-Za-z0-9._:@-]*$";
+const TOKEN: &str = "^[0-9a-f]{10}$";
+const WORKER: &str = "^[A-Za-z0-9][A-Za-z0-9._:@/-]*$";
 /// Pattern of text without the character 0.
 const NO_NUL: &str = "^[^\\u0000]*$";
 
@@ -26,13 +33,14 @@ pub fn set(schemas: &mut Map<String, Value>) {
             add(&mut properties[field], limits);
         }
     }
-    for (name, slash) in [("JobId", ""), ("NodeId", ""), ("WorkerId", "/")] {
-        let pattern = format!("^[A-Za-z0-9][A-Za-z0-9._:@{slash}-]{{0,127}}$");
-        schemas.insert(
-            name.into(),
-            json!({"type": "string", "minLength": 1, "maxLength": 128, "pattern": pattern}),
-        );
+    for (name, pattern) in [("JobId", JOB), ("NodeId", NODE), ("TokenId", TOKEN), ("WorkerId", WORKER)] {
+        schemas.insert(name.into(), id(pattern));
     }
+}
+
+/// The schema of an ID.
+fn id(pattern: &str) -> Value {
+    json!({"type": "string", "minLength": 1, "maxLength": 128, "pattern": pattern})
 }
 
 /// Adds keywords to a schema.
@@ -63,9 +71,16 @@ pub fn limit_integers(schema: &mut Value) {
 fn limits() -> Vec<(&'static str, Value)> {
     let between = |least: f64, most: f64| json!({"minimum": least, "maximum": most});
     let count = |least: u64, most: u64| json!({"minimum": least, "maximum": most});
+    // The format int32, which utoipa sets for u32, ends at 2^31.
+    let wide = |most: u64| json!({"minimum": 0, "maximum": most, "format": "int64"});
     let batch = |least: u64| count(least, GLOBAL_BATCH_MAX);
     let at_least_0 = json!({"minimum": 0});
     let text = |least: usize, most: usize| json!({"minLength": least, "maxLength": most, "pattern": NO_NUL});
+    let times = |names: &str| {
+        json!({"propertyNames": {"type": "string", "pattern": names}, "additionalProperties": {
+            "type": "number", "format": "double", "minimum": 0, "maximum": US_MAX
+        }})
+    };
     let plain = format!("^[a-z0-9_]{{1,{READING_NAME_MAX}}}$");
     let readings =
         json!({"maxProperties": READINGS_MAX, "propertyNames": {"type": "string", "pattern": plain}});
@@ -86,7 +101,7 @@ fn limits() -> Vec<(&'static str, Value)> {
                 "min_gain": between(0.0, 1.0), "max_batch_growth": between(1.0, 1e9),
                 "overlap_begins": between(0.0, 1.0), "memory_headroom": between(0.0, 0.9),
                 "keep_s": count(60, KEEP_S_MAX),
-                "initial_speeds": {"maxProperties": WORKERS_MAX, "additionalProperties": {
+                "initial_speeds": {"maxProperties": WORKERS_MAX, "propertyNames": id(WORKER), "additionalProperties": {
                     "type": "number", "format": "double", "minimum": INITIAL_SPEED_MIN, "maximum": INITIAL_SPEED_MAX
                 }}
             }),
@@ -145,14 +160,11 @@ fn limits() -> Vec<(&'static str, Value)> {
                 "processes": parts, "gpus": parts
             }),
         ),
-        (
-            "ProcessSample",
-            json!({"readings": readings, "missing": missing, "pid": count(0, u32::MAX.into())}),
-        ),
+        ("ProcessSample", json!({"readings": readings, "missing": missing, "pid": wide(u32::MAX.into())})),
         (
             "GpuSample",
             json!({
-                "index": count(0, u32::MAX.into()), "uuid": text(0, TEXT_BYTES_MAX), "name": text(0, TEXT_BYTES_MAX),
+                "index": wide(u32::MAX.into()), "uuid": text(0, TEXT_BYTES_MAX), "name": text(0, TEXT_BYTES_MAX),
                 "readings": readings, "missing": missing, "processes": parts,
                 "throttle_reasons": {"maxItems": PARTS_MAX, "items": short}
             }),
@@ -161,9 +173,29 @@ fn limits() -> Vec<(&'static str, Value)> {
             "BurstRequest",
             json!({
                 "global_batch": batch(1), "gpus": count(1, GPUS_MAX as u64), "amplification": {"minimum": 1},
+                "counts": {"minItems": 1, "maxItems": COUNTS_MAX, "items": {
+                    "type": "integer", "format": "int64", "minimum": 1, "maximum": GPUS_MAX
+                }},
+                "speeds": {"minItems": 1, "maxItems": GPUS_MAX, "items": {
+                    "type": "number", "format": "double", "minimum": f64::MIN_POSITIVE
+                }},
                 "exempt_below_us": at_least_0, "bytes_per_parameter": at_least_0
             }),
         ),
-        ("BurstNetwork", json!({"bandwidth_bytes_per_s": {"exclusiveMinimum": 0}, "latency_us": at_least_0})),
+        (
+            "BurstNetwork",
+            json!({"bandwidth_bytes_per_s": {"minimum": f64::MIN_POSITIVE}, "latency_us": at_least_0}),
+        ),
+        ("BurstProfile", json!({"layers": {"minItems": 1, "maxItems": LAYERS_MAX}})),
+        (
+            "BurstLayer",
+            json!({
+                "name": {"minLength": 1, "maxLength": NAME_BYTES_MAX}, "inputs": {"maxItems": INPUTS_MAX},
+                "compute_us": times(COUNT), "forward_us": times(COUNT), "cost_us": times(COUNT),
+                "edge_us": times("^[1-9][0-9]{0,15}->[1-9][0-9]{0,15}$"), "parameters": count(0, VALUES_MAX as u64),
+                "outputs": count(0, VALUES_MAX as u64),
+                "activation_bytes": {"propertyNames": {"type": "string", "pattern": COUNT}}
+            }),
+        ),
     ]
 }

@@ -12,7 +12,9 @@ use futures_util::{Stream, stream};
 use tokio::sync::{Mutex, OwnedSemaphorePermit};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
-use super::{ALIVE_EVERY, Api, ErrorResponse, RETRY_AFTER, Streams, event, events};
+use super::super::nodes::Nodes;
+use super::{ALIVE_EVERY, Api, ErrorResponse, RETRY_AFTER, event, events};
+use crate::access::Caller;
 use crate::jobs::{JobError, Jobs};
 
 /// Interval at which the summary is read.
@@ -30,12 +32,12 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 )]
 pub async fn follow(
     State(api): State<Api>,
+    caller: Caller,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ErrorResponse> {
     let place = api.streams.enter()?;
     let mut looks = interval(CHECK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let follower =
-        EventSource { jobs: api.jobs, streams: api.streams, looks, sent: None, begins: true, _place: place };
+    let follower = EventSource { api, caller, looks, sent: None, begins: true, _place: place };
     Ok(events(stream::unfold(follower, |mut follower| async {
         let event = follower.next().await?;
         Some((Ok(event), follower))
@@ -70,8 +72,8 @@ impl Feed {
 }
 
 struct EventSource {
-    jobs: Arc<Jobs>,
-    streams: Streams,
+    api: Api,
+    caller: Caller,
     looks: Interval,
     /// Version and time of the last event.
     sent: Option<(u64, Instant)>,
@@ -80,6 +82,16 @@ struct EventSource {
 }
 
 impl EventSource {
+    /// The part of a summary that the client may see.
+    fn own(&self, view: &LiveView) -> LiveView {
+        let nodes = Nodes::of(&self.api.jobs, &self.caller);
+        LiveView {
+            now_unix_ms: view.now_unix_ms,
+            jobs: view.jobs.iter().filter(|job| self.caller.may_use(&job.job_id)).cloned().collect(),
+            nodes: view.nodes.iter().filter(|node| nodes.include(&node.node)).cloned().collect(),
+        }
+    }
+
     /// The next event; `None` at the end.
     async fn next(&mut self) -> Option<Event> {
         if std::mem::take(&mut self.begins) {
@@ -88,15 +100,19 @@ impl EventSource {
         loop {
             tokio::select! {
                 _ = self.looks.tick() => {}
-                () = self.streams.ended() => return None,
+                () = self.api.streams.ended() => return None,
             }
-            let looked = self.streams.feed.look(&self.jobs).await;
+            let looked = self.api.streams.feed.look(&self.api.jobs).await;
             // The store failed. The client can see the age of its summary, and the next read may succeed.
             let Ok((number, view)) = looked else { continue };
             let is_known = self.sent.is_some_and(|(sent, at)| sent == number && at.elapsed() < ALIVE_EVERY);
             if !is_known {
                 self.sent = Some((number, Instant::now()));
-                return Some(event("jobs", &*view));
+                return Some(if self.caller.jobs().is_all() {
+                    event("jobs", &*view)
+                } else {
+                    event("jobs", &self.own(&view))
+                });
             }
         }
     }

@@ -206,6 +206,11 @@ impl Live {
         self.changes.send_replace(());
     }
 
+    /// The live workers.
+    pub fn live_workers(&self) -> Vec<WorkerId> {
+        self.lock().workers.keys().cloned().collect()
+    }
+
     /// Records the live workers, their ranks and devices.
     pub fn members(&self, state: &JobState) {
         let mut guard = self.lock();

@@ -2,7 +2,7 @@
 
 /// The tables that commands read, each after the tables that its rows refer to. Other tables in the database
 /// are ignored, including `predictor`, which has only the predictors that serve the store at present.
-pub(crate) const TABLES: [&str; 12] = [
+pub(crate) const TABLES: [&str; 14] = [
     "job",
     "worker",
     "report",
@@ -15,6 +15,8 @@ pub(crate) const TABLES: [&str; 12] = [
     "node_sample",
     "node_sample_gone",
     "node_summary",
+    "token",
+    "audit",
 ];
 
 /// Columns about the present state of the service, which are never exported or imported.

@@ -1,6 +1,7 @@
 //! Changes that are applied one by one: changes of jobs, workers and models.
 
 use super::roll_up;
+use crate::access;
 use crate::change::{Change, MemberEvent, MemberEventKind};
 use crate::database::{Connection, run};
 use crate::encode::{integer, to_json};
@@ -23,14 +24,20 @@ pub(super) async fn apply(
     at_unix_ms: i64,
 ) -> Result<u64, StoreError> {
     match change {
-        Change::CreateJob { job_id, spec } => Ok(run!(
-            connection,
-            "INSERT INTO job (job_id, spec, generation, departed_generation, created_unix_ms)
-             VALUES ($1, $2, 0, 0, $3) ON CONFLICT DO NOTHING",
-            job_id.as_str(),
-            to_json(spec)?,
-            at_unix_ms,
-        )?),
+        Change::CreateJob { job_id, spec, entry } => {
+            let created = run!(
+                connection,
+                "INSERT INTO job (job_id, spec, generation, departed_generation, created_unix_ms)
+                 VALUES ($1, $2, 0, 0, $3) ON CONFLICT DO NOTHING",
+                job_id.as_str(),
+                to_json(spec)?,
+                at_unix_ms,
+            )?;
+            if created == 1 {
+                access::audit(connection, entry, at_unix_ms).await?;
+            }
+            Ok(created)
+        }
         Change::PutJob { job_id, spec } => Ok(run!(
             connection,
             "UPDATE job SET spec = $2 WHERE job_id = $1",
@@ -94,6 +101,7 @@ pub(super) async fn apply(
             Ok(kept)
         }
         Change::RollUp(old) => roll_up::apply(connection, old).await,
+        Change::Access(change) => access::apply(connection, change, at_unix_ms).await,
         Change::Probe => schema::probe(connection).await,
     }
 }

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from evenstep._native import Http
+from evenstep.connection import connect
 from evenstep.doctor.check import Check
 from evenstep.drivers.agent import FromAgent
 from evenstep.drivers.reader import is_own_process
@@ -15,7 +15,7 @@ def check_agent(agent: str, *, timeout_s: float) -> list[Check]:
     name = f"agent {agent}"
     try:
         readings = FromAgent(agent).read()
-        connection = Http(agent)
+        connection = connect(agent)
         health = connection.get("/healthz", timeout_s)
         said = connection.get("/status", timeout_s)
     except SettingError as error:

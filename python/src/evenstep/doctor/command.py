@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from evenstep.connection import client_tls
 from evenstep.doctor.agent import check_agent
 from evenstep.doctor.check import Check, all_passed
 from evenstep.doctor.local import check_local
@@ -14,6 +15,7 @@ from evenstep.doctor.ranks import compare, gather_facts, read_place
 from evenstep.doctor.service import check_job, check_servers
 from evenstep.doctor.versions import check_devices, check_versions, installed
 from evenstep.drivers.agent import DEFAULT_AGENT
+from evenstep.errors import SettingError
 from evenstep.local import AGENT, PREDICTOR, local_url
 from evenstep.settings import OFF
 
@@ -47,19 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
     agent = _setting(arguments.agent, os.environ, "EVENSTEP_AGENT")
     versions = installed()
     checks = [check_versions(versions), check_devices(), environment]
-    if server == OFF:
-        checks.append(Check("server", "ok", "off: all workers get even shares"))
-    elif not server:
-        checks += check_local()
-    asked = None if server == OFF else server or local_url(PREDICTOR)
-    if asked:
-        checks += check_servers(asked, own_version=versions.get("evenstep"), timeout_s=TIMEOUT_S)
-    if asked and job:
-        checks += check_job(asked, job, timeout_s=TIMEOUT_S)
-    if agent != "" and (agent or server):
-        checks += check_agent(agent or DEFAULT_AGENT, timeout_s=TIMEOUT_S)
-    elif agent is None and (sampling := local_url(AGENT)):
-        checks += check_agent(sampling, timeout_s=TIMEOUT_S)
+    tls = check_tls()
+    # Without valid files, no request can be sent.
+    checks += tls or _check_services(server, job, agent, versions.get("evenstep"))
     if place is not None:
         settings = {"EVENSTEP_SERVER": server, "EVENSTEP_JOB": job}
         told = {name: value for name, value in settings.items() if value}
@@ -72,6 +64,34 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(render(checks, as_json=arguments.json))
         sys.stdout.flush()
     return 0 if all_passed(checks) else 1
+
+
+def check_tls() -> list[Check]:
+    """Checks the TLS files of the environment; nothing if they can be used."""
+    try:
+        client_tls()
+    except SettingError as error:
+        return [Check("TLS", "failed", str(error), "correct EVENSTEP_CA, EVENSTEP_CLIENT_CERT and EVENSTEP_CLIENT_KEY")]
+    return []
+
+
+def _check_services(server: str | None, job: str | None, agent: str | None, own_version: str | None) -> list[Check]:
+    """Checks predictors, the job and the agent."""
+    checks: list[Check] = []
+    if server == OFF:
+        checks.append(Check("server", "ok", "off: all workers get even shares"))
+    elif not server:
+        checks += check_local()
+    asked = None if server == OFF else server or local_url(PREDICTOR)
+    if asked:
+        checks += check_servers(asked, own_version=own_version, timeout_s=TIMEOUT_S)
+    if asked and job:
+        checks += check_job(asked, job, timeout_s=TIMEOUT_S)
+    if agent != "" and (agent or server):
+        checks += check_agent(agent or DEFAULT_AGENT, timeout_s=TIMEOUT_S)
+    elif agent is None and (sampling := local_url(AGENT)):
+        checks += check_agent(sampling, timeout_s=TIMEOUT_S)
+    return checks
 
 
 def render(checks: Sequence[Check], *, as_json: bool) -> str:

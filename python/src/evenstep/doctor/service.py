@@ -3,8 +3,10 @@
 import email.utils
 import json
 import time
+from urllib.parse import quote
 
-from evenstep._native import Http, HttpResponse, check_job_id, parse_servers
+from evenstep._native import HttpResponse, check_job_id, parse_servers
+from evenstep.connection import connect
 from evenstep.doctor.check import Check
 from evenstep.doctor.versions import major_minor
 from evenstep.errors import EvenstepError, SettingError
@@ -40,7 +42,7 @@ def check_job(servers: str, job_id: str, *, timeout_s: float) -> list[Check]:
         return [Check("job", "failed", str(error), "correct EVENSTEP_JOB or --job")]
     for url in urls:
         try:
-            answer = Http(url).get(f"/v1/jobs/{job_id}", timeout_s)
+            answer = connect(url).get(f"/v1/jobs/{quote(job_id, safe='')}", timeout_s)
         except EvenstepError:
             continue
         if answer.status == 404:
@@ -52,7 +54,7 @@ def check_job(servers: str, job_id: str, *, timeout_s: float) -> list[Check]:
 
 def _check_server(url: str, *, own_version: str | None, timeout_s: float) -> list[Check]:
     name = f"server {url}"
-    connection = Http(url)
+    connection = connect(url)
     try:
         before = time.time()
         ready = connection.get("/readyz", timeout_s)

@@ -5,6 +5,7 @@ import math
 import os
 
 from evenstep._native import Http
+from evenstep.connection import client_tls
 from evenstep.errors import EvenstepError, SettingError
 
 DEFAULT_AGENT = "http://127.0.0.1:7118"
@@ -32,10 +33,11 @@ class FromAgent:
             timeout_s: Timeout of a request, in seconds.
 
         Raises:
-            SettingError: `agent` is not a base URL.
+            SettingError: `agent` is not a base URL, or a TLS file cannot be used.
         """
+        tls = client_tls()
         try:
-            self._connection = Http(agent)
+            self._connection = Http(agent, tls)
         except SettingError as error:
             raise SettingError(f"agent {agent!r}: must be a base URL such as {DEFAULT_AGENT}") from error
         self._timeout_s = timeout_s

@@ -57,6 +57,15 @@ pub struct FittedNarx {
     networks: Vec<Network>,
 }
 
+impl FittedNarx {
+    /// Whether a stored model with this number of regressors is usable. A forecast that is not finite is not used.
+    pub(super) fn is_valid(&self, regressors: usize) -> bool {
+        self.scaling.columns.len() == regressors
+            && !self.networks.is_empty()
+            && self.networks.iter().all(|network| network.is_valid(regressors + 1))
+    }
+}
+
 impl Fit<Array2<f64>, Array1<f64>, FitError> for Narx {
     type Object = FittedNarx;
 

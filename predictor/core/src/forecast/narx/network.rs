@@ -2,7 +2,6 @@
 //!
 //! `f(z) = c z + sum_j v_j tanh(w_j z)` with `z` the scaled regressors and a 1. The linear connection models
 //! the linear part, as ARX does, so the hidden units only model the rest.
-//! would, so that the hidden units are left with what is not linear.
 
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
@@ -20,6 +19,13 @@ impl Network {
     /// Returns the number of weights of a network with this number of inputs, including the 1.
     pub fn size(inputs: usize, hidden: usize) -> usize {
         (hidden + 1) * inputs + hidden
+    }
+
+    /// Whether a stored network with this number of inputs, including the 1, is usable.
+    pub fn is_valid(&self, inputs: usize) -> bool {
+        self.inputs == inputs
+            && self.hidden <= self.weights.len()
+            && self.weights.len() == Self::size(inputs, self.hidden)
     }
 
     /// Creates a network with small random weights. Hidden units start in the nonlinear range of tanh, but

@@ -46,17 +46,33 @@ use crate::trace::{name_series, read_all, stored};
 /// If a trace cannot be used or an output cannot be written. No output is written then.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     output::check(&[&args.json, &args.csv, &args.report])?;
-    let mut traces = match &args.job {
-        Some(job_id) => vec![stored::read(&args.store, job_id)?],
-        None => read_all(&args.trace, &args.choice()?)?,
-    };
-    name_series(&mut traces);
-    let results = judge(&traces, args)?;
+    let results = results(args)?;
     write_results(&text::table(&results), &results, &args.json, &[&args.csv, &args.report])?;
     if let Some(path) = &args.csv {
         put(path, &forecasts::csv(&results)?)?;
     }
     write_page(&args.report, |asked| page::report(&results, asked))
+}
+
+/// Reads the traces and evaluates all models.
+fn results(args: &Args) -> anyhow::Result<Results> {
+    let mut traces = match &args.job {
+        Some(job_id) => vec![stored::read(&args.store, job_id)?],
+        None => read_all(&args.trace, &args.choice()?)?,
+    };
+    name_series(&mut traces);
+    judge(&traces, args)
+}
+
+/// Evaluates all models and renders the results in every form. Writes nothing.
+#[cfg(test)]
+pub(super) fn rehearse(args: &Args) -> anyhow::Result<()> {
+    let results = results(args)?;
+    text::table(&results);
+    serde_json::to_string(&results)?;
+    forecasts::csv(&results)?;
+    page::report(&results, "").to_html();
+    Ok(())
 }
 
 fn judge(traces: &[Trace], args: &Args) -> anyhow::Result<Results> {

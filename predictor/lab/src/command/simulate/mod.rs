@@ -44,6 +44,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     write_page(&args.report, |asked| page::report(&results, &runs, &world, asked))
 }
 
+/// Runs a simulation and renders its results in every form. Writes nothing.
+#[cfg(test)]
+pub(super) fn rehearse(args: &Args) -> anyhow::Result<()> {
+    let world = source::world(args)?;
+    let settings = args.settings(world.workers.len(), world.iterations);
+    let runs = run_policies(&world, &args.policies(), &settings)?;
+    let results = Results::new(&world, &settings, args, &runs)?;
+    text::table(&results);
+    serde_json::to_string(&results)?;
+    page::report(&results, &runs, &world, "").to_html();
+    Ok(())
+}
+
 /// Runs every requested policy, and the policies that they are compared with.
 fn run_policies(world: &World, asked: &[PolicyName], settings: &Settings) -> anyhow::Result<Vec<Run>> {
     let mut policies = asked.to_vec();

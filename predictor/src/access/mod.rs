@@ -1,0 +1,32 @@
+//! Access of clients: their tokens, and what each token allows.
+//!
+//! Tokens are in the store ([`evenstep_store::access`]), which has only the SHA-256 of their secret part. The predictor
+//! reads them again every few seconds, so that commands and other predictors on the same store can change them.
+//!
+//! - [`Scope`]: what a token allows. `http::access` maps each route to scopes.
+//! - [`JobPattern`]: the jobs for which it allows that.
+//! - [`Token`]: the text that a client sends.
+//! - [`Access`]: the known tokens; identifies the [`Caller`] of a request.
+//! - `throttle`: clients that send wrong tokens must wait.
+//! - `sessions`: the page's cookies.
+//! - [`command`]: `evenstep-predictor token`.
+
+mod caller;
+pub mod command;
+mod follow;
+mod known;
+mod options;
+mod pattern;
+mod scope;
+mod sessions;
+mod throttle;
+mod token;
+
+pub use caller::Caller;
+pub use follow::{Refresher, follow, store_uses};
+pub use known::{Access, Auth, Credentials, Denied};
+pub use options::{TokenOptions, log_audit, view};
+pub use pattern::JobPattern;
+pub use scope::Scope;
+pub use sessions::{SESSION_S, SessionKey};
+pub use token::{Token, secrets};

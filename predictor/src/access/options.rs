@@ -1,0 +1,97 @@
+//! Options of a new token, and its view.
+
+use evenstep_protocol::{NewToken, TokenView};
+use evenstep_store::access::{AuditEntry, StoredToken};
+use rand::CryptoRng;
+
+use super::pattern::JobPattern;
+use super::scope::Scope;
+use super::token::Token;
+
+/// Limit of a note, in bytes.
+const NOTE_BYTES_MAX: usize = 256;
+/// Longest time until a token expires, in seconds: 1,000 years.
+const EXPIRES_S_MAX: u64 = 1000 * 31_536_000;
+
+/// Options of a new token.
+#[derive(Debug, Clone)]
+pub struct TokenOptions {
+    scope: Scope,
+    jobs: JobPattern,
+    expires_s: Option<u64>,
+    note: String,
+}
+
+impl TokenOptions {
+    /// Checks options.
+    ///
+    /// # Errors
+    /// A message that names the value and the rule.
+    pub fn new(scope: Scope, jobs: JobPattern, expires_s: Option<u64>, note: String) -> Result<Self, String> {
+        if !scope.has_jobs() && !jobs.is_all() {
+            return Err(format!(
+                "jobs: {jobs} cannot be combined with the scope {scope}, which is not about jobs; use *"
+            ));
+        }
+        if let Some(expires_s) = expires_s.filter(|expires_s| !(1..=EXPIRES_S_MAX).contains(expires_s)) {
+            return Err(format!("expires_s: {expires_s} must be 1 to {EXPIRES_S_MAX}"));
+        }
+        if note.len() > NOTE_BYTES_MAX || note.chars().any(char::is_control) {
+            return Err(format!(
+                "note: {note:?} must be at most {NOTE_BYTES_MAX} bytes without control characters"
+            ));
+        }
+        Ok(Self { scope, jobs, expires_s, note })
+    }
+
+    /// Creates a random token with these options.
+    pub fn create(&self, now_unix_ms: i64, random: &mut impl CryptoRng) -> (Token, StoredToken) {
+        let token = Token::random(random);
+        let expires_ms = self.expires_s.map(|seconds| i64::try_from(seconds * 1000).unwrap_or(i64::MAX));
+        let stored = StoredToken {
+            token_id: token.id().to_owned(),
+            secret_sha256: token.secret_sha256().into(),
+            scope: self.scope.to_string(),
+            jobs: self.jobs.to_string(),
+            note: self.note.clone(),
+            created_unix_ms: now_unix_ms,
+            expires_unix_ms: expires_ms.map(|after| now_unix_ms.saturating_add(after)),
+            last_used_unix_ms: None,
+        };
+        (token, stored)
+    }
+
+    /// The subject of the audit entry of its creation.
+    pub fn subject(&self, token_id: &str) -> String {
+        format!("{token_id} (scope {}, jobs {})", self.scope, self.jobs)
+    }
+}
+
+impl TryFrom<NewToken> for TokenOptions {
+    type Error = String;
+
+    fn try_from(wanted: NewToken) -> Result<Self, String> {
+        let scope = wanted.scope.parse().map_err(|error| format!("scope: {error}"))?;
+        let jobs = wanted.jobs.as_deref().unwrap_or("*").parse().map_err(|error| format!("jobs: {error}"))?;
+        Self::new(scope, jobs, wanted.expires_s, wanted.note)
+    }
+}
+
+/// The view of a stored token.
+pub fn view(stored: &StoredToken) -> TokenView {
+    TokenView {
+        token_id: stored.token_id.clone(),
+        scope: stored.scope.clone(),
+        jobs: stored.jobs.clone(),
+        note: stored.note.clone(),
+        created_unix_ms: stored.created_unix_ms,
+        expires_unix_ms: stored.expires_unix_ms,
+        last_used_unix_ms: stored.last_used_unix_ms,
+    }
+}
+
+/// Writes an entry of the audit log, which is durable in the store, to the program's log.
+pub fn log_audit(entry: &AuditEntry) {
+    let AuditEntry { actor, address, action, subject } = entry;
+    tracing::info!(target: "evenstep_predictor::audit", actor, address, action, subject, "audit");
+}

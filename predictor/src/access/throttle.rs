@@ -1,0 +1,87 @@
+//! Limits how many wrong tokens an address may send.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// Wrong tokens that an address may send per minute.
+const FAILURES_MAX: u32 = 10;
+const WINDOW_MS: i64 = 60_000;
+/// Limit of addresses in memory; the one whose window began first is forgotten.
+const ADDRESSES_MAX: usize = 4096;
+
+/// The wrong tokens of the last minute, by address.
+#[derive(Debug, Default)]
+pub(super) struct Throttle(HashMap<IpAddr, Window>);
+
+#[derive(Debug)]
+struct Window {
+    begun_unix_ms: i64,
+    failures: u32,
+}
+
+impl Throttle {
+    /// The seconds that an address must wait before it may send another token; `None` if it need not wait.
+    pub fn wait_s(&self, address: IpAddr, now_unix_ms: i64) -> Option<u64> {
+        let window = self.0.get(&address).filter(|window| window.failures >= FAILURES_MAX)?;
+        let left_ms = window.begun_unix_ms.saturating_add(WINDOW_MS).saturating_sub(now_unix_ms);
+        // A clock that was set back must not lock the address out for longer.
+        u64::try_from(left_ms.min(WINDOW_MS)).ok().filter(|left| *left > 0).map(|left| left.div_ceil(1000))
+    }
+
+    /// Counts a wrong token.
+    pub fn failed(&mut self, address: IpAddr, now_unix_ms: i64) {
+        let is_over = |window: &Window| {
+            !(window.begun_unix_ms..window.begun_unix_ms.saturating_add(WINDOW_MS)).contains(&now_unix_ms)
+        };
+        if !self.0.contains_key(&address) && self.0.len() >= ADDRESSES_MAX {
+            self.0.retain(|_, window| !is_over(window));
+            let oldest =
+                self.0.iter().min_by_key(|(_, window)| window.begun_unix_ms).map(|(address, _)| *address);
+            if let Some(oldest) = oldest.filter(|_| self.0.len() >= ADDRESSES_MAX) {
+                self.0.remove(&oldest);
+            }
+        }
+        let fresh = Window { begun_unix_ms: now_unix_ms, failures: 0 };
+        let window = self.0.entry(address).or_insert(Window { ..fresh });
+        if is_over(window) {
+            *window = fresh;
+        }
+        window.failures = window.failures.saturating_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn address(number: u32) -> IpAddr {
+        Ipv4Addr::from_bits(number).into()
+    }
+
+    #[test]
+    fn an_address_waits_after_ten_wrong_tokens_in_a_minute() {
+        let mut throttle = Throttle::default();
+        for failure in 0..10 {
+            assert_eq!(throttle.wait_s(address(1), 1_000), None, "{failure}");
+            throttle.failed(address(1), 1_000);
+        }
+        assert_eq!(throttle.wait_s(address(1), 1_000), Some(60));
+        assert_eq!(throttle.wait_s(address(1), 60_001), Some(1));
+        assert_eq!(throttle.wait_s(address(2), 1_000), None, "others do not wait");
+        assert_eq!(throttle.wait_s(address(1), 61_000), None);
+        throttle.failed(address(1), 61_000);
+        assert_eq!(throttle.wait_s(address(1), 61_000), None, "a new window");
+        assert_eq!(throttle.wait_s(address(1), i64::MIN), None);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut throttle = Throttle::default();
+        for number in 0..3 * ADDRESSES_MAX as u32 {
+            throttle.failed(address(number), i64::from(number));
+            assert!(throttle.0.len() <= ADDRESSES_MAX);
+        }
+    }
+}

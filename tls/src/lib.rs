@@ -1,0 +1,161 @@
+//! Certificates and private keys from PEM files, for servers and clients.
+//!
+//! An error names the file and the rule that it breaks. It never contains a part of a file, because that could be a
+//! private key.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::ParsedCertificate;
+use rustls::sign::CertifiedKey;
+use rustls::{Error, InconsistentKeys, RootCertStore};
+
+/// Maximum size of a file, in bytes. A list of all public CAs has a quarter of it.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A file that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {rule}")]
+pub struct InvalidFile {
+    /// The file.
+    pub path: PathBuf,
+    /// The rule that it breaks.
+    pub rule: String,
+}
+
+/// The contents of a PEM file, or the error of reading it. Two are equal if reading gave the same.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PemFile {
+    path: PathBuf,
+    contents: Result<Vec<u8>, String>,
+}
+
+impl fmt::Debug for PemFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PemFile").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl PemFile {
+    /// Reads a file. An error of the system is part of the result.
+    pub fn read(path: &Path) -> Self {
+        Self { path: path.to_owned(), contents: read(path) }
+    }
+
+    /// Returns the certificates of the file, at least one.
+    ///
+    /// # Errors
+    /// The file cannot be read, is not PEM, or has no certificate or a malformed one.
+    pub fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, InvalidFile> {
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(self.contents()?).collect();
+        let certificates = certificates.map_err(|error| self.malformed(&error))?;
+        if certificates.is_empty() {
+            return Err(self.invalid("has no certificate; must be PEM with at least one CERTIFICATE block"));
+        }
+        for (at, certificate) in certificates.iter().enumerate() {
+            let parsed = ParsedCertificate::try_from(certificate).map(drop);
+            parsed.map_err(|error| self.invalid(format!("certificate {}: {error}", at + 1)))?;
+        }
+        Ok(certificates)
+    }
+
+    /// Returns the certificates of the file as trusted CAs.
+    ///
+    /// # Errors
+    /// As [`certificates`](Self::certificates), or a certificate cannot be used for a CA.
+    pub fn authorities(&self) -> Result<RootCertStore, InvalidFile> {
+        let mut roots = RootCertStore::empty();
+        for (at, certificate) in self.certificates()?.into_iter().enumerate() {
+            let added = roots.add(certificate);
+            added.map_err(|error| self.invalid(format!("certificate {}: {error}", at + 1)))?;
+        }
+        Ok(roots)
+    }
+
+    /// Returns the first private key of the file: PKCS#8, PKCS#1 or SEC1.
+    ///
+    /// # Errors
+    /// The file cannot be read, is not PEM, or has no private key.
+    pub fn private_key(&self) -> Result<PrivateKeyDer<'static>, InvalidFile> {
+        PrivateKeyDer::from_pem_slice(self.contents()?).map_err(|error| match error {
+            pem::Error::NoItemsFound => {
+                self.invalid("has no private key; must be PEM with a PRIVATE KEY block that is not encrypted")
+            }
+            error => self.malformed(&error),
+        })
+    }
+
+    /// Returns the bytes of the file.
+    ///
+    /// # Errors
+    /// The file cannot be read or is too large.
+    pub fn contents(&self) -> Result<&[u8], InvalidFile> {
+        self.contents.as_deref().map_err(|rule| self.invalid(rule.as_str()))
+    }
+
+    fn malformed(&self, error: &pem::Error) -> InvalidFile {
+        let what = match error {
+            pem::Error::MissingSectionEnd { .. } => "a block has no END line",
+            pem::Error::IllegalSectionStart { .. } => "a BEGIN line is malformed",
+            _ => "a block is not base64",
+        };
+        self.invalid(format!("is not valid PEM: {what}"))
+    }
+
+    /// Returns the error of a file that breaks a rule.
+    pub fn invalid(&self, rule: impl Into<String>) -> InvalidFile {
+        InvalidFile { path: self.path.clone(), rule: rule.into() }
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let mut contents = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut contents));
+    match read {
+        Err(error) => Err(format!("cannot be read: {error}")),
+        Ok(_) if contents.len() as u64 > FILE_BYTES_MAX => {
+            Err(format!("exceeds the limit of {FILE_BYTES_MAX} bytes"))
+        }
+        Ok(_) => Ok(contents),
+    }
+}
+
+/// Returns the certificate chain in `certificate`, its owner's first, with its private key in `key`.
+///
+/// # Errors
+/// A file is invalid, the kind of key is not supported, or the key does not belong to the first certificate.
+pub fn certified_key(
+    certificate: &PemFile,
+    key: &PemFile,
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, InvalidFile> {
+    let signing = provider.key_provider.load_private_key(key.private_key()?).map_err(|_| {
+        key.invalid(
+            "cannot be used; must be a key of RSA (2048 to 4096 bits), ECDSA (P-256, P-384) or Ed25519",
+        )
+    })?;
+    let certified = CertifiedKey::new(certificate.certificates()?, signing);
+    match certified.keys_match() {
+        // Some keys do not reveal their public part, so they cannot be checked.
+        Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
+        Err(Error::InconsistentKeys(_)) => {
+            let path = certificate.path.display();
+            Err(key.invalid(format!("does not belong to the first certificate in {path}")))
+        }
+        Err(error) => Err(certificate.invalid(format!("certificate 1: {error}"))),
+    }
+}
+
+/// Returns the cryptography of all connections: ring's.
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+#[cfg(test)]
+mod tests;
