@@ -3,17 +3,19 @@
 
 mod amount;
 mod tls;
+pub(crate) mod toml;
 
 use std::convert::Infallible;
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::{fmt, fs};
 
 use clap::Args;
 use evenstep_observability::logs::Format as LogFormat;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
+use figment::value::Dict;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -72,6 +74,9 @@ pub struct Config {
     /// client may override workers and delete jobs.
     #[serde(deserialize_with = "token")]
     pub operator_token: Option<Secret>,
+    /// File with the limits of tokens, see [`Limits`](crate::access::Limits). Default: none, so that tokens have no
+    /// limits.
+    pub limits: Option<PathBuf>,
     /// OTLP (HTTP) collector for spans and metrics. Default: none.
     #[serde(deserialize_with = "web_address")]
     pub otlp: Option<String>,
@@ -187,6 +192,7 @@ impl Default for Config {
             insecure_listen: false,
             auth: None,
             operator_token: None,
+            limits: None,
             otlp: None,
             tls_cert: None,
             tls_key: None,
@@ -284,6 +290,10 @@ pub struct Flags {
     #[arg(long, value_name = "TOKEN")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operator_token: Option<Secret>,
+    /// Limits of tokens (TOML); read again when it changes [env: EVENSTEP_LIMITS] [default: none]
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<PathBuf>,
     /// OTLP (HTTP) collector for spans and metrics, such as http://127.0.0.1:4318 [env: EVENSTEP_OTLP]
     /// [default: none]
     #[arg(long, value_name = "URL")]
@@ -315,7 +325,7 @@ pub struct Flags {
 
 /// Environment variables of the predictor. Other programs of evenstep use other variables with the same
 /// prefix.
-const VARIABLES: [&str; 23] = [
+const VARIABLES: [&str; 24] = [
     "listen",
     "store",
     "url",
@@ -333,6 +343,7 @@ const VARIABLES: [&str; 23] = [
     "insecure_listen",
     "auth",
     "operator_token",
+    "limits",
     "otlp",
     "tls_cert",
     "tls_key",
@@ -352,6 +363,10 @@ impl Config {
             if !file.is_file() {
                 anyhow::bail!("config {}: no such file; check --config or EVENSTEP_CONFIG", file.display());
             }
+            if let Ok(text) = fs::read_to_string(file) {
+                toml::parse::<Dict>(&text)
+                    .map_err(|error| anyhow::anyhow!("configuration: {}: {error}", file.display()))?;
+            }
             figment = figment.merge(Toml::file_exact(file));
         }
         figment =
@@ -363,6 +378,12 @@ impl Config {
         }
         if hours < minutes {
             anyhow::bail!("configuration: keep_hours: {hours} must be at least keep_minutes ({minutes})");
+        }
+        if let Some(file) = config.limits.as_ref().filter(|_| config.auth() == Auth::None) {
+            anyhow::bail!(
+                "configuration: limits: {} has no effect, because clients send no tokens; set auth to required or optional",
+                file.display()
+            );
         }
         config.check_listen()?;
         Ok(config)

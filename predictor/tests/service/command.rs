@@ -19,7 +19,7 @@ fn serve(folder: &TempDir, arguments: &[&str], settings: &[(&str, &str)]) -> Com
 }
 
 /// Checks that the command fails and names `named`.
-fn refused(folder: &TempDir, arguments: &[&str], settings: &[(&str, &str)], named: &str) {
+pub fn refused(folder: &TempDir, arguments: &[&str], settings: &[(&str, &str)], named: &str) {
     let mut process = Process::start(&mut serve(folder, arguments, settings));
     let status = process.wait();
     let said = process.output();
