@@ -93,7 +93,7 @@ fn reached(used: &Used, limit: Limit, number: u64, most: u64, advice: &str) -> E
     used.refused(limit);
     let what = if limit == Limit::Jobs { "jobs exist" } else { "workers are live" };
     let detail = format!(
-        "{number} {what} in {}, and the token {} has the limit {} = {most}; {advice}, or ask the operator for a higher limit",
+        "{number} {what} in {}, and the token {} has the limit {} = {most}; {advice}, or get a higher limit from the operator",
         used.jobs(),
         used.token_id(),
         limit.name()

@@ -94,7 +94,7 @@ mod tests {
             }
         }
 
-        /// A client that waits as long as it is told is served at once: even a cost above the capacity.
+        /// A request that is repeated after the returned wait is accepted: even a cost above the capacity.
         #[test]
         fn no_cost_waits_forever(per_s in 0.001..1e4, costs in prop::collection::vec(0.0..1e6, 1..20)) {
             let (mut now, mut bucket) = (Instant::now(), Bucket::default());

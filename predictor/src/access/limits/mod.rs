@@ -2,7 +2,7 @@
 //!
 //! - `file`: the limits
 //! - `bucket`: rates
-//! - `used`: what a token has used
+//! - `used`: the use of limits by a token
 
 mod bucket;
 mod file;
@@ -74,7 +74,7 @@ impl Limits {
         self.path.is_some()
     }
 
-    /// Reads the file again. A valid change replaces all limits; after any other, they stay as they are.
+    /// Reads the file again. A valid change replaces all limits; after any other, they remain in use.
     pub fn reload(&self) {
         let Some(path) = &self.path else { return };
         let contents = file::read(path);

@@ -1,4 +1,4 @@
-//! What a token has used of its limits.
+//! The use of limits by a token.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::super::pattern::JobPattern;
 use super::bucket::Bucket;
 use super::file::Limit;
 
-/// What a token has used.
+/// The use of limits by a token.
 #[derive(Debug)]
 pub struct Used {
     token_id: Arc<str>,
