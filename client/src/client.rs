@@ -150,7 +150,13 @@ impl Client {
         let response = loop {
             let left = request_timeout.saturating_sub(since());
             match self.transport.send(Request { method, path, body }, left, judge) {
-                Ok(response) => break response,
+                Ok(response) => {
+                    let left = request_timeout.saturating_sub(since());
+                    match rate_limit_pause(&response).filter(|pause| *pause < left) {
+                        Some(pause) => clock.sleep(pause),
+                        None => break response,
+                    }
+                }
                 // The owner that a server redirected to is shutting down. The job is free a few milliseconds later.
                 Err(unreachable) if unreachable.redirected && handover_attempts < handover_attempts_max => {
                     handover_attempts += 1;
@@ -177,6 +183,13 @@ fn judge(response: Response) -> Outcome<Response, String> {
     Outcome::Responded(response)
 }
 
+/// Returns the pause before a retry if the client's token sends more requests per second than it may. Giving up would
+/// cost more requests, because the run then registers again.
+fn rate_limit_pause(response: &Response) -> Option<Duration> {
+    let is_limited = response.status == 429 && describe(response).0 == "limit-requests-per-s";
+    response.retry_after().filter(|_| is_limited)
+}
+
 fn parse<T: DeserializeOwned>(response: &Response) -> Result<T, ErrorKind> {
     if !(200..300).contains(&response.status) {
         return Err(rejection(response));
@@ -192,6 +205,8 @@ fn rejection(response: &Response) -> ErrorKind {
         (409, "stale-generation") => ErrorKind::StaleGeneration(detail),
         (404, "unknown-job" | "unknown-worker") => ErrorKind::Unknown(detail),
         (422, "infeasible") => ErrorKind::Infeasible(detail),
+        // These limits of the token remain until someone changes something.
+        (429, "limit-jobs" | "limit-workers") => ErrorKind::Rejected(detail),
         // Busy and paused are temporary: leases expire and workers return.
         (429 | 500.., _) => ErrorKind::Unreachable(detail),
         _ => ErrorKind::Rejected(detail),
@@ -225,6 +240,8 @@ mod tests {
         assert!(matches!(problem("stale-generation", 409), ErrorKind::StaleGeneration(_)));
         assert!(matches!(problem("unknown-job", 404), ErrorKind::Unknown(_)));
         assert!(matches!(problem("busy", 429), ErrorKind::Unreachable(_)));
+        assert!(matches!(problem("limit-requests-per-s", 429), ErrorKind::Unreachable(_)));
+        assert!(matches!(problem("limit-workers", 429), ErrorKind::Rejected(_)));
         assert!(matches!(problem("infeasible", 422), ErrorKind::Infeasible(_)));
         assert!(matches!(problem("paused", 503), ErrorKind::Unreachable(_)));
         assert!(matches!(rejection(&response(404, "not found")), ErrorKind::Rejected(_)));

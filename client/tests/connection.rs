@@ -128,6 +128,30 @@ fn an_outage_costs_requests_nothing_and_its_reports_are_delivered_late() {
     assert!(connection.backlog().is_empty() && connection.backlog().lost() == 0);
 }
 
+#[test]
+fn requests_beyond_the_rate_of_the_token_are_repeated_after_the_pause() {
+    let limited = || rejects(429, "limit-requests-per-s");
+    let run = Run::new([responds(), limited(), limited(), joined(1, &["node/0"])]);
+    let started = run.clock.now();
+    let connection = run.builder().open().unwrap();
+    assert!(run.events().is_empty(), "connected");
+    assert_eq!(run.clock.now() - started, Duration::from_secs(2), "retry-after is 1 s");
+    assert_eq!(run.server.heard().len(), 4);
+    drop(connection);
+
+    let run = Run::new([limited()]);
+    run.builder().open().unwrap();
+    assert!(matches!(run.events()[..], [Event::Unreachable(_)]), "training starts without the predictor");
+    assert_eq!(run.server.heard().len(), 60, "within the time limit");
+}
+
+#[test]
+fn a_limit_of_jobs_or_workers_ends_a_run_at_its_start() {
+    let run = Run::new([responds(), rejects(429, "limit-workers")]);
+    let error = run.builder().open().unwrap_err();
+    assert!(matches!(&error.kind, ErrorKind::Rejected(why) if why.contains("limit-workers")), "{error}");
+}
+
 /// A worker that joined the run and died while the predictor was away is unknown to it.
 #[test]
 fn reports_of_a_worker_that_was_never_registered_do_not_block_reconnection() {

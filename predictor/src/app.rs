@@ -49,6 +49,7 @@ pub struct App {
     clock: Clock,
     keep: Keep,
     access: Arc<Access>,
+    limits: Arc<access::Limits>,
     otlp: Option<Otlp>,
     reports: Option<Arc<Path>>,
     local: Option<(Local, Duration)>,
@@ -69,6 +70,8 @@ impl App {
             anyhow::bail!("reports: {}: no such folder; create it or change --reports", folder.display());
         }
         let tls = config.load_tls().context("TLS")?;
+        let limits = access::Limits::load(config.limits.as_deref());
+        let limits = limits.map_err(anyhow::Error::msg).context("limits")?;
         let local =
             config.local.as_ref().map(|folder| Local::enter(folder, "predictor", env!("CARGO_PKG_VERSION")));
         let mut local = local.transpose().context("local")?;
@@ -116,6 +119,7 @@ impl App {
             clock,
             keep: config.keep(),
             access,
+            limits: Arc::new(limits),
             otlp: None,
             reports: config.reports.as_deref().map(Arc::from),
             local: local.map(|local| (local, Duration::from_secs(config.linger_s))),
@@ -155,7 +159,8 @@ impl App {
         let (pool, meter) = (Pool::new(self.refit_threads), Meter::default());
         let connections = Connections::default();
         let tls = self.tls.as_ref();
-        let gather = metrics::gather(&self.jobs, &pool, &meter, &connections, &self.access, tls);
+        let gather =
+            metrics::gather(&self.jobs, &pool, &meter, &connections, &self.access, &self.limits, tls);
         let mut otlp = self.otlp;
         if let Some(otlp) = &mut otlp {
             let clock = self.clock.clone();
@@ -170,6 +175,7 @@ impl App {
             gather,
             access: self.access.clone(),
             refresher: Arc::new(Refresher::new(self.access.clone(), self.jobs.store().clone())),
+            limits: self.limits.clone(),
             is_secure: self.tls.is_some(),
             scraping: Arc::default(),
             plans: Plans::default(),
@@ -186,6 +192,8 @@ impl App {
         let lease = self.jobs.clone();
         let lease = tokio::spawn(async move { lease.keep_lease().await });
         let tokens = tokio::spawn(access::follow(self.access.clone(), self.jobs.store().clone()));
+        let limits = access::follow_limits(self.limits, self.access.clone(), self.jobs.store().clone());
+        let limits = tokio::spawn(limits);
         let refits = tokio::spawn(refit(self.jobs.clone(), self.refit_interval, pool));
         let leaving = self.jobs.clone();
         let local = self.local;
@@ -210,7 +218,7 @@ impl App {
         };
         let options = Options { limits: Limits::of_process(), connections, tls: self.tls };
         evenstep_server::serve(self.listener, router(api), options, stopping).await;
-        for task in [leases, refits, retention, lease, tokens] {
+        for task in [leases, refits, retention, lease, tokens, limits] {
             task.abort();
             drop(task.await);
         }

@@ -3,10 +3,11 @@
 
 mod amount;
 mod tls;
+pub(crate) mod toml;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::{fmt, fs};
 
@@ -73,6 +74,9 @@ pub struct Config {
     /// client may override workers and delete jobs.
     #[serde(deserialize_with = "token")]
     pub operator_token: Option<Secret>,
+    /// File with the limits of tokens, see [`Limits`](crate::access::Limits). Default: none, so that tokens have no
+    /// limits.
+    pub limits: Option<PathBuf>,
     /// OTLP (HTTP) collector for spans and metrics. Default: none.
     #[serde(deserialize_with = "web_address")]
     pub otlp: Option<String>,
@@ -135,18 +139,6 @@ fn lease<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Err(D::Error::custom(format!("{seconds} s is out of range; must be 1 to 300 s")))
 }
 
-/// Checks the syntax of a TOML file. The error names the line without its text, which may contain the operator token.
-fn check_syntax(file: &Path) -> anyhow::Result<()> {
-    let text = fs::read_to_string(file)
-        .map_err(|error| anyhow::anyhow!("configuration: {}: {error}", file.display()))?;
-    let table: Result<Dict, _> = Toml::from_str(&text);
-    if let Err(error) = table {
-        let line = 1 + error.span().map_or(0, |at| text[..at.start].matches('\n').count());
-        anyhow::bail!("configuration: {}, line {line}: {}", file.display(), error.message());
-    }
-    Ok(())
-}
-
 /// Rejects 0. The error names the rule.
 fn at_least_1<'de, D: Deserializer<'de>, T: Deserialize<'de> + PartialEq + Default>(
     deserializer: D,
@@ -201,6 +193,7 @@ impl Default for Config {
             insecure_listen: false,
             auth: None,
             operator_token: None,
+            limits: None,
             otlp: None,
             tls_cert: None,
             tls_key: None,
@@ -298,6 +291,10 @@ pub struct Flags {
     #[arg(long, value_name = "TOKEN")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operator_token: Option<Secret>,
+    /// Limits of tokens (TOML); read again when it changes [env: EVENSTEP_LIMITS] [default: none]
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<PathBuf>,
     /// OTLP (HTTP) collector for spans and metrics, such as http://127.0.0.1:4318 [env: EVENSTEP_OTLP]
     /// [default: none]
     #[arg(long, value_name = "URL")]
@@ -329,7 +326,7 @@ pub struct Flags {
 
 /// Environment variables of the predictor. Other programs of evenstep use other variables with the same
 /// prefix.
-const VARIABLES: [&str; 23] = [
+const VARIABLES: [&str; 24] = [
     "listen",
     "store",
     "url",
@@ -347,6 +344,7 @@ const VARIABLES: [&str; 23] = [
     "insecure_listen",
     "auth",
     "operator_token",
+    "limits",
     "otlp",
     "tls_cert",
     "tls_key",
@@ -366,7 +364,10 @@ impl Config {
             if !file.is_file() {
                 anyhow::bail!("config {}: no such file; check --config or EVENSTEP_CONFIG", file.display());
             }
-            check_syntax(file)?;
+            if let Ok(text) = fs::read_to_string(file) {
+                toml::parse::<Dict>(&text)
+                    .map_err(|error| anyhow::anyhow!("configuration: {}: {error}", file.display()))?;
+            }
             figment = figment.merge(Toml::file_exact(file));
         }
         figment =
@@ -378,6 +379,12 @@ impl Config {
         }
         if hours < minutes {
             anyhow::bail!("configuration: keep_hours: {hours} must be at least keep_minutes ({minutes})");
+        }
+        if let Some(file) = config.limits.as_ref().filter(|_| config.auth() == Auth::None) {
+            anyhow::bail!(
+                "configuration: limits: {} has no effect, because clients send no tokens; set auth to required or optional",
+                file.display()
+            );
         }
         config.check_listen()?;
         Ok(config)

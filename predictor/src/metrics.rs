@@ -9,7 +9,7 @@ use evenstep_observability::metrics::{Family, collect};
 use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_server::{Connections, Tls};
 
-use crate::access::Access;
+use crate::access::{Access, Limits};
 use crate::http::Meter;
 use crate::jobs::{Jobs, Pool};
 
@@ -21,13 +21,15 @@ pub fn gather(
     meter: &Meter,
     connections: &Connections,
     access: &Arc<Access>,
+    limits: &Arc<Limits>,
     tls: Option<&Tls>,
 ) -> Gather {
     let (jobs, pool, meter): (Weak<Jobs>, _, _) = (Arc::downgrade(jobs), pool.clone(), meter.clone());
     let (connections, access, tls) = (connections.clone(), access.clone(), tls.cloned());
+    let limits = limits.clone();
     let process = ProcessCollector::for_self();
     Arc::new(move || {
-        let mut families = [pool.families(), meter.families(), access.families()].concat();
+        let mut families = [pool.families(), meter.families(), access.families(), limits.families()].concat();
         if let Some(jobs) = jobs.upgrade() {
             families.extend(jobs.families());
             families.extend(jobs.store().families());

@@ -1,4 +1,4 @@
-//! Keeps the known tokens and the store in step.
+//! Keeps the known tokens and the store in step, and follows the file of limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::known::{Access, Auth};
+use super::limits::Limits;
 
 /// Interval at which tokens are read, and so the time after which a revoked token is rejected.
 const READ_EVERY: Duration = Duration::from_secs(2);
@@ -87,4 +88,32 @@ pub async fn store_uses(access: &Access, store: &Store, since_unix_ms: i64) -> b
     }
     let stored = store.write(vec![Change::Access(AccessChange::Used(used))], access.now_unix_ms()).await;
     stored.inspect_err(|error| tracing::warn!(%error, "cannot store when tokens were used")).is_ok()
+}
+
+/// Reads the file of limits at an interval, and counts the jobs and workers of each token. Never completes.
+pub async fn follow_limits(limits: Arc<Limits>, access: Arc<Access>, store: Store) {
+    if !limits.has_file() {
+        return std::future::pending().await;
+    }
+    let mut tick = tokio::time::interval(READ_EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        limits.keep(|token_id| access.has(token_id));
+        let workers = if limits.count_jobs() { store.live_workers().await.map(Some) } else { Ok(None) };
+        let limits = limits.clone();
+        // A file system may hang.
+        let done = tokio::task::spawn_blocking(move || {
+            limits.reload();
+            match workers {
+                Ok(workers) => workers.iter().for_each(|workers| limits.counted(workers)),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot count jobs and workers; their metrics do not change");
+                }
+            }
+        });
+        if let Err(error) = done.await {
+            tracing::error!(%error, "reading the limits failed");
+        }
+    }
 }

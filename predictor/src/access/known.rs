@@ -27,7 +27,7 @@ const WITHOUT_TOKEN: [Scope; 5] =
 /// The same, if the configuration has an operator token.
 const WITHOUT_OPERATOR_TOKEN: [Scope; 4] = [Scope::Agent, Scope::Trainer, Scope::Viewer, Scope::Metrics];
 /// Name of the token in the configuration.
-const OPERATOR: &str = "operator";
+pub(super) const OPERATOR: &str = "operator";
 
 /// Whether clients need tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -174,6 +174,11 @@ impl Access {
     /// Whether a text is a known token, or cannot be a token of the store.
     pub fn knows(&self, bearer: &str) -> bool {
         Token::parse(bearer).is_none_or(|token| self.known(token.id()).is_some())
+    }
+
+    /// Whether a token with this ID exists.
+    pub fn has(&self, token_id: &str) -> bool {
+        (token_id == OPERATOR && self.operator.is_some()) || self.known(token_id).is_some()
     }
 
     /// Times of the latest use since `since_unix_ms`, in milliseconds since 1970, by token.

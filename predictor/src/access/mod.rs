@@ -7,6 +7,7 @@
 //! - [`JobPattern`]: the jobs for which it allows that.
 //! - [`Token`]: the text that a client sends.
 //! - [`Access`]: the known tokens; identifies the [`Caller`] of a request.
+//! - [`Limits`]: the jobs, workers and rates of each token.
 //! - `throttle`: clients that send wrong tokens must wait.
 //! - `sessions`: the page's cookies.
 //! - [`command`]: `evenstep-predictor token`.
@@ -15,6 +16,7 @@ mod caller;
 pub mod command;
 mod follow;
 mod known;
+mod limits;
 mod options;
 mod pattern;
 mod scope;
@@ -23,8 +25,9 @@ mod throttle;
 mod token;
 
 pub use caller::Caller;
-pub use follow::{Refresher, follow, store_uses};
+pub use follow::{Refresher, follow, follow_limits, store_uses};
 pub use known::{Access, Auth, Credentials, Denied};
+pub use limits::{Limit, Limits, TooFast, Turn, Used};
 pub use options::{TokenOptions, log_audit, view};
 pub use pattern::JobPattern;
 pub use scope::Scope;

@@ -40,11 +40,13 @@ impl Token {
     /// Reads a token; `None` if the text is not one.
     pub fn parse(text: &str) -> Option<Self> {
         let (id, secret) = text.strip_prefix(PREFIX)?.split_once('_')?;
-        let is_part = |part: &str, digits| {
-            part.len() == digits && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-        };
-        let is_token = is_part(id, ID_DIGITS) && is_part(secret, SECRET_DIGITS);
+        let is_token = Self::is_id(id) && is_hexadecimal(secret, SECRET_DIGITS);
         is_token.then(|| Self { id: id.to_owned(), secret: secret.to_owned() })
+    }
+
+    /// Whether a text can be the public part of a token.
+    pub fn is_id(text: &str) -> bool {
+        is_hexadecimal(text, ID_DIGITS)
     }
 
     /// The public part, which identifies the token.
@@ -66,6 +68,10 @@ impl Token {
     pub fn has_sha256(&self, secret_sha256: &[u8]) -> bool {
         self.secret_sha256().ct_eq(secret_sha256).into()
     }
+}
+
+fn is_hexadecimal(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 impl fmt::Debug for Token {

@@ -1,10 +1,11 @@
-//! Access control: identifies the client of each request, and checks its scope and the job in the path.
+//! Access control: identifies the client of each request, and checks its rate, its scope and the job in the path.
 
 mod routes;
 mod session;
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State};
 use axum::http::request::Parts;
@@ -16,7 +17,7 @@ use evenstep_server::ClientAddress;
 
 use super::admission::discard;
 use super::problem::ErrorResponse;
-use crate::access::{Access, Auth, Caller, Credentials, Denied, Refresher};
+use crate::access::{Access, Auth, Caller, Credentials, Denied, Limits, Refresher};
 use routes::allowed;
 pub use routes::{Allowed, ROUTES};
 pub use session::router;
@@ -28,7 +29,7 @@ const COOKIE: &str = "evenstep_session";
 ///
 /// It runs after routing and before a body is read. A route that is missing in [`ROUTES`] is rejected.
 pub async fn check(
-    State((access, refresher)): State<(Arc<Access>, Arc<Refresher>)>,
+    State((access, refresher, limits)): State<(Arc<Access>, Arc<Refresher>, Arc<Limits>)>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -36,7 +37,7 @@ pub async fn check(
     if let Some(bearer) = bearer(&parts.headers) {
         refresher.know(bearer).await;
     }
-    match authorize(&access, &mut parts).await {
+    match authorize(&access, &limits, &mut parts).await {
         Ok(caller) => {
             parts.extensions.insert(caller);
             next.run(Request::from_parts(parts, body)).await
@@ -48,7 +49,7 @@ pub async fn check(
     }
 }
 
-async fn authorize(access: &Access, parts: &mut Parts) -> Result<Caller, ErrorResponse> {
+async fn authorize(access: &Access, limits: &Limits, parts: &mut Parts) -> Result<Caller, ErrorResponse> {
     let route = parts.extensions.get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or("", MatchedPath::as_str);
     let allowed = allowed(&parts.method, route);
@@ -65,6 +66,10 @@ async fn authorize(access: &Access, parts: &mut Parts) -> Result<Caller, ErrorRe
         }
         (Err(denied), _) => return Err(denied.into()),
     };
+    // Requests that need no token do not count: the client could omit it.
+    if allowed != Some(Allowed::Everyone) {
+        limits.request(&caller, Instant::now())?;
+    }
     match allowed {
         Some(Allowed::Everyone) => {}
         Some(Allowed::Scopes(scopes)) if caller.has(scopes) => {}

@@ -298,6 +298,7 @@ fn serve(store: &Store) -> Router {
         gather: Arc::new(Vec::new),
         refresher: Arc::new(Refresher::new(access.clone(), store.clone())),
         access,
+        limits: Arc::default(),
         is_secure: false,
         scraping: Arc::default(),
         plans: Plans::default(),

@@ -10,6 +10,7 @@ use utoipa_axum::routes;
 
 use super::Api;
 use super::body::{INTEGER_MAX, InPath, Json, within};
+use super::limits;
 use super::problem::ErrorResponse;
 use crate::access::{Caller, log_audit};
 use crate::jobs::WORKERS_MAX;
@@ -52,6 +53,7 @@ async fn put(
 ) -> Result<(StatusCode, axum::Json<JobView>), ErrorResponse> {
     check(&spec)?;
     let entry = caller.audit("job.create", job_id.as_str());
+    let _turn = limits::new_job(&api, &caller, &job_id).await?;
     let (view, new) = api.jobs.put_job(&job_id, spec, &entry).await?;
     if new {
         log_audit(&entry);

@@ -9,6 +9,7 @@ mod body;
 mod docs;
 mod health;
 mod jobs;
+mod limits;
 mod live;
 mod meter;
 mod metrics;
@@ -41,7 +42,7 @@ use tokio::sync::{Mutex, watch};
 use tower::ServiceBuilder;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::access::{Access, Refresher};
+use crate::access::{Access, Limits, Refresher};
 use crate::jobs::Jobs;
 use crate::retention::RetentionStats;
 pub use access::{Allowed, ROUTES};
@@ -71,6 +72,8 @@ pub struct Api {
     pub access: Arc<Access>,
     /// Reads tokens that are not known yet.
     pub refresher: Arc<Refresher>,
+    /// The limits of tokens.
+    pub limits: Arc<Limits>,
     /// Whether clients connect with TLS.
     pub is_secure: bool,
     /// Open event streams.
@@ -104,10 +107,12 @@ pub fn router(api: Api) -> Router {
         .merge(
             telemetry::router()
                 .layer(from_fn_with_state(api.meter.admission.telemetry.clone(), admission::telemetry))
-                .layer(from_fn_with_state(api.meter.clone(), meter::rejections)),
+                .layer(from_fn_with_state(api.meter.clone(), meter::rejections))
+                .layer(from_fn_with_state(api.limits.clone(), limits::telemetry)),
         )
         .split_for_parts();
-    let access = from_fn_with_state((api.access.clone(), api.refresher.clone()), access::check);
+    let access = (api.access.clone(), api.refresher.clone(), api.limits.clone());
+    let access = from_fn_with_state(access, access::check);
     let counting = from_fn_with_state(api.meter.clone(), meter::requests);
     let noting = from_fn_with_state(api.jobs.clone(), problem::note_damage);
     router

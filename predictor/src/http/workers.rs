@@ -11,6 +11,7 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::{INTEGER_MAX, InPath, Json, within};
 use super::jobs::{GLOBAL_BATCH_MAX, check_bounds};
+use super::limits;
 use super::problem::ErrorResponse;
 use crate::access::{Caller, Scope, log_audit};
 
@@ -36,6 +37,7 @@ pub fn router() -> OpenApiRouter<Api> {
 )]
 async fn join(
     State(api): State<Api>,
+    caller: Caller,
     InPath(job_id): InPath<JobId>,
     Json(request): Json<JoinRequest>,
 ) -> Result<axum::Json<JoinResponse>, ErrorResponse> {
@@ -51,7 +53,9 @@ async fn join(
     if let Some(device) = request.device.as_ref().filter(|device| device.contains('\0')) {
         return Err(ErrorResponse::invalid(format!("device: {device:?} must not contain the character 0")));
     }
-    Ok(axum::Json(api.jobs.job(&job_id).await?.join(request).await?))
+    let job = api.jobs.job(&job_id).await?;
+    let _turn = limits::new_worker(&api, &caller, &job, &request.worker).await?;
+    Ok(axum::Json(job.join(request).await?))
 }
 
 /// List all workers that ever joined.

@@ -73,6 +73,14 @@ impl Job {
         Ok(self.settle_membership(guard, worker))
     }
 
+    /// Whether a worker is live.
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub async fn has_live(&self, worker: &WorkerId) -> Result<bool, JobError> {
+        Ok(self.lock().await?.state().members.live().any(|live| live == worker))
+    }
+
     /// Removes a worker from the next iteration on, and adds `entry` to the audit log if the worker was live.
     ///
     /// # Errors

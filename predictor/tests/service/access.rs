@@ -29,14 +29,14 @@ fn token_command(store: &str, arguments: &[&str]) -> Output {
 }
 
 /// Creates a token in a store, and returns its text.
-fn create(store: &str, scope: &str, jobs: &str) -> String {
+pub fn create(store: &str, scope: &str, jobs: &str) -> String {
     let output = token_command(store, &["create", &format!("--scope={scope}"), &format!("--jobs={jobs}")]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
 }
 
 /// The public part of a token.
-fn id(token: &str) -> &str {
+pub fn id(token: &str) -> &str {
     token.split('_').nth(1).unwrap()
 }
 
@@ -45,7 +45,7 @@ fn start(auth: &str) -> Service {
 }
 
 /// A client with a token, which works at once.
-fn with_token(service: &Service, token: &str) -> Client {
+pub fn with_token(service: &Service, token: &str) -> Client {
     service.client.clone().with_token(token)
 }
 

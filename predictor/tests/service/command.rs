@@ -19,7 +19,7 @@ fn serve(folder: &TempDir, arguments: &[&str], settings: &[(&str, &str)]) -> Com
 }
 
 /// Checks that the command fails and names `named`.
-fn refused(folder: &TempDir, arguments: &[&str], settings: &[(&str, &str)], named: &str) {
+pub fn refused(folder: &TempDir, arguments: &[&str], settings: &[(&str, &str)], named: &str) {
     let mut process = Process::start(&mut serve(folder, arguments, settings));
     let status = process.wait();
     let said = process.output();
@@ -67,11 +67,13 @@ fn invalid_options_are_named_and_end_the_program() {
     write("unknown.toml", "lisen = \"127.0.0.1:0\"\n");
     write("type.toml", "listen = 7\n");
     write("broken.toml", "listen = \n");
+    write("twice.toml", "operator_token = \"12345678\"\noperator_token = \"12345678\"\n");
     write("text.db", &"this is no database ".repeat(100));
     fs::create_dir(folder.path().join("a-folder")).unwrap();
     refused(&folder, &["--config=unknown.toml"], &[], "lisen");
     refused(&folder, &["--config=type.toml"], &[], "listen");
     refused(&folder, &["--config=broken.toml"], &[], "broken.toml");
+    refused(&folder, &["--config=twice.toml"], &[], "twice.toml: line 2: duplicate key `operator_token`");
     refused(&folder, &["--config=nowhere.toml"], &[], "nowhere.toml");
     refused(&folder, &["--listen=here"], &[], "here");
     refused(&folder, &[], &[("EVENSTEP_LISTEN", "there")], "there");

@@ -56,4 +56,6 @@ mod page;
 
 mod access;
 
+mod limits;
+
 mod plan;

@@ -67,7 +67,11 @@ fn responses(path: &str, method: &str, operation: &mut Value) {
         (has_body, "413", "Body too large"),
         (has_body, "415", "The body is encoded, for example with gzip"),
         (has_body || has_parameters, "422", "A value breaks the rule that `detail` names"),
-        (has_job || method != "get", "429", "Too many requests; Retry-After is the time to wait, in seconds"),
+        (
+            has_job || method != "get" || is_protected,
+            "429",
+            "Too many requests, or a limit of the token; Retry-After is the time to wait, in seconds",
+        ),
         (path != "/healthz", "500", "A defect of the predictor"),
         (
             is_stored || path == "/metrics",

@@ -88,6 +88,20 @@ impl Store {
         Ok(count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0))
     }
 
+    /// Returns the number of live workers of every job.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn live_workers(&self) -> Result<Vec<(JobId, u64)>, StoreError> {
+        let counts = rows!(
+            &self.readers,
+            (String, i64),
+            "SELECT job_id, (SELECT count(*) FROM worker WHERE worker.job_id = job.job_id AND state = 'live')
+             FROM job",
+        )?;
+        counts.into_iter().map(|(job_id, workers)| Ok((id(job_id)?, workers.cast_unsigned()))).collect()
+    }
+
     /// Returns a job with up to `joins` recent joins of each worker, or `None` if it does not exist.
     ///
     /// # Errors
