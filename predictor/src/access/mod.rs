@@ -7,6 +7,7 @@
 //! - [`JobPattern`]: the jobs for which it allows that.
 //! - [`Token`]: the text that a client sends.
 //! - [`Access`]: the known tokens; identifies the [`Caller`] of a request.
+//! - [`Hosts`]: the names at which clients without a token may reach the predictor.
 //! - `throttle`: clients that send wrong tokens must wait.
 //! - `sessions`: the page's cookies.
 //! - [`command`]: `evenstep-predictor token`.
@@ -14,6 +15,7 @@
 mod caller;
 pub mod command;
 mod follow;
+mod hosts;
 mod known;
 mod options;
 mod pattern;
@@ -24,6 +26,7 @@ mod token;
 
 pub use caller::Caller;
 pub use follow::{Refresher, follow, store_uses};
+pub use hosts::{HostName, Hosts};
 pub use known::{Access, Auth, Credentials, Denied};
 pub use options::{TokenOptions, log_audit, view};
 pub use pattern::JobPattern;

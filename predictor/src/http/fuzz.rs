@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use tower::ServiceExt;
 
 use super::{Api, Meter, Plans, Streams, router};
-use crate::access::{Access, Auth, Refresher};
+use crate::access::{Access, Auth, Hosts, Refresher};
 use crate::clock::Clock;
 use crate::jobs::Jobs;
 use crate::retention::{Keep, RetentionStats};
@@ -298,6 +298,7 @@ fn serve(store: &Store) -> Router {
         gather: Arc::new(Vec::new),
         refresher: Arc::new(Refresher::new(access.clone(), store.clone())),
         access,
+        hosts: Arc::new(Hosts::new(&[], None, false)),
         is_secure: false,
         scraping: Arc::default(),
         plans: Plans::default(),

@@ -41,7 +41,7 @@ use tokio::sync::{Mutex, watch};
 use tower::ServiceBuilder;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::access::{Access, Refresher};
+use crate::access::{Access, Hosts, Refresher};
 use crate::jobs::Jobs;
 use crate::retention::RetentionStats;
 pub use access::{Allowed, ROUTES};
@@ -71,6 +71,8 @@ pub struct Api {
     pub access: Arc<Access>,
     /// Reads tokens that are not known yet.
     pub refresher: Arc<Refresher>,
+    /// Names at which clients without a token may reach the predictor.
+    pub hosts: Arc<Hosts>,
     /// Whether clients connect with TLS.
     pub is_secure: bool,
     /// Open event streams.
@@ -107,7 +109,8 @@ pub fn router(api: Api) -> Router {
                 .layer(from_fn_with_state(api.meter.clone(), meter::rejections)),
         )
         .split_for_parts();
-    let access = from_fn_with_state((api.access.clone(), api.refresher.clone()), access::check);
+    let access = (api.access.clone(), api.refresher.clone(), api.hosts.clone());
+    let access = from_fn_with_state(access, access::check);
     let counting = from_fn_with_state(api.meter.clone(), meter::requests);
     let noting = from_fn_with_state(api.jobs.clone(), problem::note_damage);
     router

@@ -55,5 +55,6 @@ mod openapi;
 mod page;
 
 mod access;
+mod browsers;
 
 mod plan;
