@@ -113,7 +113,8 @@ fn content_length(head: &[u8]) -> usize {
 
 fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
     let length = body.len();
-    format!("{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
+    let head = "HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
+    format!("{method} {path} {head}content-length: {length}\r\n\r\n{body}").into_bytes()
 }
 
 /// The body for an iteration, with the reports of the one before.

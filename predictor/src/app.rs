@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::access::{self, Access, Auth, Refresher};
+use crate::access::{self, Access, Auth, Hosts, Refresher};
 use crate::clock::Clock;
 use crate::config::{Config, Secret};
 use crate::http::{Api, Meter, Plans, Streams, router};
@@ -50,6 +50,7 @@ pub struct App {
     keep: Keep,
     access: Arc<Access>,
     limits: Arc<access::Limits>,
+    hosts: Hosts,
     otlp: Option<Otlp>,
     reports: Option<Arc<Path>>,
     local: Option<(Local, Duration)>,
@@ -107,6 +108,11 @@ impl App {
             }
             access.replace(tokens);
         }
+        let hosts = if tls.is_some() || access.auth() == Auth::Required {
+            Hosts::any()
+        } else {
+            Hosts::new(&config.allow_hosts, config.url.as_deref(), !address.ip().is_loopback())
+        };
         tracing::info!(%address, store = %place, version = env!("CARGO_PKG_VERSION"), "listening");
         Ok(Self {
             listener,
@@ -120,6 +126,7 @@ impl App {
             keep: config.keep(),
             access,
             limits: Arc::new(limits),
+            hosts,
             otlp: None,
             reports: config.reports.as_deref().map(Arc::from),
             local: local.map(|local| (local, Duration::from_secs(config.linger_s))),
@@ -176,6 +183,7 @@ impl App {
             access: self.access.clone(),
             refresher: Arc::new(Refresher::new(self.access.clone(), self.jobs.store().clone())),
             limits: self.limits.clone(),
+            hosts: Arc::new(self.hosts),
             is_secure: self.tls.is_some(),
             scraping: Arc::default(),
             plans: Plans::default(),

@@ -2,6 +2,7 @@
 //! TOML file, defaults.
 
 mod amount;
+mod list;
 mod tls;
 pub(crate) mod toml;
 
@@ -19,7 +20,7 @@ use figment::value::Dict;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::access::Auth;
+use crate::access::{Auth, HostName};
 use crate::retention::Keep;
 pub use amount::{Size, Span};
 
@@ -67,6 +68,10 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Allows clients of other machines without TLS and tokens. Default: false.
     pub insecure_listen: bool,
+    /// Names at which clients without TLS and token may reach the predictor, in addition to `localhost`, the name of the
+    /// machine and the host of `url`. If other machines can connect, names of the local network are accepted too.
+    #[serde(deserialize_with = "list::list")]
+    pub allow_hosts: Vec<HostName>,
     /// Whether clients need tokens. Default: `required` for clients of other machines, unless `insecure_listen` is set,
     /// else `none`.
     pub auth: Option<Auth>,
@@ -191,6 +196,7 @@ impl Default for Config {
             log: "info".into(),
             log_format: LogFormat::Text,
             insecure_listen: false,
+            allow_hosts: Vec::new(),
             auth: None,
             operator_token: None,
             limits: None,
@@ -280,6 +286,11 @@ pub struct Flags {
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub insecure_listen: bool,
+    /// More host names of this predictor for clients without TLS and token, comma-separated [env:
+    /// EVENSTEP_ALLOW_HOSTS] [default: localhost, the host of --url]
+    #[arg(long = "allow-host", value_name = "NAME,..", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow_hosts: Vec<HostName>,
     /// Whether clients need tokens (evenstep-predictor token): none, optional (a token that is sent must be
     /// valid) or required [env: EVENSTEP_AUTH] [default: required
     /// if other machines can reach it, unless --insecure-listen is given; else none]
@@ -326,7 +337,7 @@ pub struct Flags {
 
 /// Environment variables of the predictor. Other programs of evenstep use other variables with the same
 /// prefix.
-const VARIABLES: [&str; 24] = [
+const VARIABLES: [&str; 25] = [
     "listen",
     "store",
     "url",
@@ -342,6 +353,7 @@ const VARIABLES: [&str; 24] = [
     "log",
     "log_format",
     "insecure_listen",
+    "allow_hosts",
     "auth",
     "operator_token",
     "limits",
@@ -372,7 +384,9 @@ impl Config {
         }
         figment =
             figment.merge(Env::prefixed("EVENSTEP_").only(&VARIABLES)).merge(Serialized::globals(flags));
-        let config: Self = figment.extract().map_err(|error| anyhow::anyhow!("configuration: {error}"))?;
+        let config: Self = figment
+            .extract()
+            .map_err(|error| anyhow::anyhow!("configuration: {}", without_source(&error.to_string())))?;
         let [raw, minutes, hours] = [config.keep_raw, config.keep_minutes, config.keep_hours];
         if minutes < raw {
             anyhow::bail!("configuration: keep_minutes: {minutes} must be at least keep_raw ({raw})");
@@ -420,6 +434,14 @@ impl Config {
             bytes: self.keep_bytes.map(Size::bytes),
         }
     }
+}
+
+/// An error of the TOML parser without the quoted line, which may have a secret.
+fn without_source(error: &str) -> String {
+    let is_quoted = |line: &&str| {
+        line.trim_start_matches([' ', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']).starts_with('|')
+    };
+    error.lines().filter(|line| !is_quoted(line)).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

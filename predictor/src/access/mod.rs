@@ -8,6 +8,7 @@
 //! - [`Token`]: the text that a client sends.
 //! - [`Access`]: the known tokens; identifies the [`Caller`] of a request.
 //! - [`Limits`]: the jobs, workers and rates of each token.
+//! - [`Hosts`]: the names at which clients without a token may reach the predictor.
 //! - `throttle`: clients that send wrong tokens must wait.
 //! - `sessions`: the page's cookies.
 //! - [`command`]: `evenstep-predictor token`.
@@ -15,6 +16,7 @@
 mod caller;
 pub mod command;
 mod follow;
+mod hosts;
 mod known;
 mod limits;
 mod options;
@@ -26,6 +28,7 @@ mod token;
 
 pub use caller::Caller;
 pub use follow::{Refresher, follow, follow_limits, store_uses};
+pub use hosts::{HostName, Hosts};
 pub use known::{Access, Auth, Credentials, Denied};
 pub use limits::{Limit, Limits, TooFast, Turn, Used};
 pub use options::{TokenOptions, log_audit, view};

@@ -1,23 +1,25 @@
 //! Access control: identifies the client of each request, and checks its rate, its scope and the job in the path.
 
+mod browser;
 mod routes;
 mod session;
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Instant;
 
+use axum::body::HttpBody;
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use evenstep_protocol::JobId;
 use evenstep_server::ClientAddress;
 
+use super::Api;
 use super::admission::discard;
 use super::problem::ErrorResponse;
-use crate::access::{Access, Auth, Caller, Credentials, Denied, Limits, Refresher};
+use crate::access::{Access, Auth, Caller, Credentials, Denied, Limits};
 use routes::allowed;
 pub use routes::{Allowed, ROUTES};
 pub use session::router;
@@ -28,19 +30,23 @@ const COOKIE: &str = "evenstep_session";
 /// Rejects requests of clients that may not make them. Other requests get the [`Caller`] as an extension.
 ///
 /// It runs after routing and before a body is read. A route that is missing in [`ROUTES`] is rejected.
-pub async fn check(
-    State((access, refresher, limits)): State<(Arc<Access>, Arc<Refresher>, Arc<Limits>)>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub async fn check(State(api): State<Api>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     if let Some(bearer) = bearer(&parts.headers) {
-        refresher.know(bearer).await;
+        api.refresher.know(bearer).await;
     }
-    match authorize(&access, &limits, &mut parts).await {
+    let authorized = authorize(&api.access, &api.limits, &mut parts).await.and_then(|caller| {
+        browser::check(&parts, !body.is_end_stream(), &caller, &api.hosts)?;
+        Ok(caller)
+    });
+    match authorized {
         Ok(caller) => {
             parts.extensions.insert(caller);
             next.run(Request::from_parts(parts, body)).await
+        }
+        // A client that waits for `100 Continue` sends no body after another response.
+        Err(rejection) if parts.headers.contains_key(header::EXPECT) => {
+            rejection.body_unread().into_response()
         }
         Err(rejection) => {
             discard(body).await;
@@ -87,7 +93,6 @@ async fn authorize(access: &Access, limits: &Limits, parts: &mut Parts) -> Resul
         }
         None => return Err(lacks_scope(access, &caller, &[])),
     }
-    check_origin(parts)?;
     check_path(&caller, parts).await?;
     Ok(caller)
 }
@@ -102,26 +107,6 @@ async fn check_path(caller: &Caller, parts: &mut Parts) -> Result<(), ErrorRespo
     // The endpoint rejects what is not a job ID.
     let Some(Ok(job_id)) = job_id.map(|(_, job_id)| JobId::new(job_id)) else { return Ok(()) };
     caller.check_job(&job_id)
-}
-
-/// Rejects changes that a page of another site makes with the browser of a user: the browser names that site.
-fn check_origin(parts: &Parts) -> Result<(), ErrorResponse> {
-    if matches!(parts.method, Method::GET | Method::HEAD) {
-        return Ok(());
-    }
-    let Some(origin) = parts.headers.get(header::ORIGIN) else { return Ok(()) };
-    let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    let origin = origin.to_str().unwrap_or("?");
-    // The scheme may differ: a proxy may end TLS.
-    let of_origin = origin.split_once("://").map(|(_, host)| host);
-    if of_origin.is_some() && of_origin == host {
-        return Ok(());
-    }
-    let detail = format!(
-        "origin {origin:?} is not this service, {:?}; only its own pages may change something",
-        host.unwrap_or_default()
-    );
-    Err(ErrorResponse::new(StatusCode::FORBIDDEN, "foreign-origin", "Foreign origin", detail))
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

@@ -24,7 +24,7 @@ pub const READING_NAME_MAX: usize = 64;
 /// Size of a body that is parsed and checked within a millisecond, in bytes.
 pub const SHORT_BYTES: usize = 128 << 10;
 
-/// A JSON body. The content type is ignored.
+/// A JSON body. `access` has checked the content type.
 #[derive(Debug)]
 pub struct Json<T>(pub T);
 

@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use tower::ServiceExt;
 
 use super::{Api, Meter, Plans, Streams, router};
-use crate::access::{Access, Auth, Refresher};
+use crate::access::{Access, Auth, Hosts, Refresher};
 use crate::clock::Clock;
 use crate::jobs::Jobs;
 use crate::retention::{Keep, RetentionStats};
@@ -299,6 +299,7 @@ fn serve(store: &Store) -> Router {
         refresher: Arc::new(Refresher::new(access.clone(), store.clone())),
         access,
         limits: Arc::default(),
+        hosts: Arc::new(Hosts::new(&[], None, false)),
         is_secure: false,
         scraping: Arc::default(),
         plans: Plans::default(),

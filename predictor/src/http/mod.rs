@@ -42,7 +42,7 @@ use tokio::sync::{Mutex, watch};
 use tower::ServiceBuilder;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::access::{Access, Limits, Refresher};
+use crate::access::{Access, Hosts, Limits, Refresher};
 use crate::jobs::Jobs;
 use crate::retention::RetentionStats;
 pub use access::{Allowed, ROUTES};
@@ -74,6 +74,8 @@ pub struct Api {
     pub refresher: Arc<Refresher>,
     /// The limits of tokens.
     pub limits: Arc<Limits>,
+    /// Names at which clients without a token may reach the predictor.
+    pub hosts: Arc<Hosts>,
     /// Whether clients connect with TLS.
     pub is_secure: bool,
     /// Open event streams.
@@ -111,8 +113,7 @@ pub fn router(api: Api) -> Router {
                 .layer(from_fn_with_state(api.limits.clone(), limits::telemetry)),
         )
         .split_for_parts();
-    let access = (api.access.clone(), api.refresher.clone(), api.limits.clone());
-    let access = from_fn_with_state(access, access::check);
+    let access = from_fn_with_state(api.clone(), access::check);
     let counting = from_fn_with_state(api.meter.clone(), meter::requests);
     let noting = from_fn_with_state(api.jobs.clone(), problem::note_damage);
     router

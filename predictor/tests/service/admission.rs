@@ -23,7 +23,8 @@ const GO_ON: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 fn begin(service: &Service, length: usize) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(service.predictor.url.strip_prefix("http://").unwrap()).unwrap();
     let head = format!(
-        "POST /v1/telemetry HTTP/1.1\r\nhost: test\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n\r\n"
+        "POST /v1/telemetry HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-type: application/json\r\n\
+         content-length: {length}\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).unwrap();
     let mut answer = [0; GO_ON.len()];
@@ -146,7 +147,8 @@ fn a_half_sent_request_does_not_delay_a_shutdown() {
 /// Sends the head of a request and one byte of its body.
 fn half_sent(service: &Service, path: &str, length: usize) -> TcpStream {
     let mut stream = TcpStream::connect(service.predictor.url.strip_prefix("http://").unwrap()).unwrap();
-    let head = format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-length: {length}\r\n\r\n{{");
+    let head = "HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
+    let head = format!("POST {path} {head}content-length: {length}\r\n\r\n{{");
     stream.write_all(head.as_bytes()).unwrap();
     stream
 }

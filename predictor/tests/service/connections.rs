@@ -51,8 +51,9 @@ fn statuses(answer: &str) -> Vec<&str> {
 #[test]
 fn heads_beyond_their_limits_are_refused() {
     let service = Service::start();
-    let head =
-        |headers: &str| format!("GET /healthz HTTP/1.1\r\nhost: test\r\n{headers}connection: close\r\n\r\n");
+    let head = |headers: &str| {
+        format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{headers}connection: close\r\n\r\n")
+    };
     assert_eq!(statuses(&attack(&service, head(&"x: y\r\n".repeat(90)).as_bytes())), ["200"]);
     for headers in [
         "x: y\r\n".repeat(101),
@@ -63,7 +64,7 @@ fn heads_beyond_their_limits_are_refused() {
         assert!(is_refused(&answer, &["400", "431"]), "{answer}");
     }
     let path = |length: usize| {
-        format!("GET /{} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n", "x".repeat(length))
+        format!("GET /{} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", "x".repeat(length))
     };
     assert_eq!(statuses(&attack(&service, path(60_000).as_bytes())), ["404"]);
     let answer = attack(&service, path(70_000).as_bytes());
@@ -75,7 +76,7 @@ fn endless_headers_end_with_the_connection() {
     let service = Service::start();
     for line in ["x: y\r\n".repeat(1000), "y".repeat(6000)] {
         let mut stream = connect(&service);
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: test\r\nx: ").unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: ").unwrap();
         let sent =
             (0..ENDLESS_BYTES / line.len()).take_while(|_| stream.write_all(line.as_bytes()).is_ok()).count();
         assert!(sent < ENDLESS_BYTES / line.len(), "the service reads endlessly");
@@ -99,7 +100,7 @@ fn idle_connections_block_nothing() {
     assert_eq!(service.client.put_job("job", &JobSpec::new(64)).global_batch, 64);
     // The first of them is still served.
     let mut first = &idle[0];
-    first.write_all(b"GET /healthz HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").unwrap();
+    first.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     first.read_to_string(&mut answer).unwrap();
     assert_eq!(statuses(&answer), ["200"]);
@@ -119,7 +120,7 @@ fn encoded_bodies_are_415_and_change_nothing() {
     let before = service.client.get("/v1/jobs/job").body;
     let send = |method: &str, path: &str, headers: &str, body: &str| {
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: application/json\r\n"
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
         );
         let request = format!("{head}content-length: {}\r\n{headers}\r\n{body}", body.len());
         attack(&service, request.as_bytes())
@@ -151,7 +152,8 @@ fn encoded_bodies_are_415_and_change_nothing() {
 
 fn chunked(body: &str) -> String {
     format!(
-        "PUT /v1/jobs/job HTTP/1.1\r\nhost: test\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n{body}"
+        "PUT /v1/jobs/job HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         transfer-encoding: chunked\r\n\r\n{body}"
     )
 }
 
@@ -189,8 +191,8 @@ fn absurd_chunks_are_refused() {
 #[test]
 fn ambiguous_lengths_never_hide_a_request() {
     let service = Service::start();
-    let head = "PUT /v1/jobs/job HTTP/1.1\r\nhost: test\r\n";
-    let hidden = "DELETE /v1/jobs/hidden HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
+    let head = "PUT /v1/jobs/job HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
+    let hidden = "DELETE /v1/jobs/hidden HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     for lengths in [
         "content-length: 0\r\ncontent-length: 9\r\n",
         "content-length: 0, 9\r\n",
@@ -223,8 +225,8 @@ fn ambiguous_lengths_never_hide_a_request() {
 #[test]
 fn pipelined_requests_are_answered_in_order() {
     let service = Service::start();
-    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n");
-    let last = "GET /healthz HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    let last = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     let requests =
         [get("/healthz"), get("/v1/jobs/x"), get("/docs"), get("/healthz").repeat(1000), last.into()]
             .concat();
@@ -266,12 +268,12 @@ fn odd_paths_are_problems() {
     ] {
         let answer = attack(
             &service,
-            format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").as_bytes(),
+            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").as_bytes(),
         );
         let [status] = statuses(&answer)[..] else { panic!("{path}: {answer}") };
         assert!(["400", "404", "422"].contains(&status), "{path}: {answer}");
     }
-    let raw = attack(&service, b"GET /v1/jobs/\xff\x00\r HTTP/1.1\r\nhost: test\r\n\r\n");
+    let raw = attack(&service, b"GET /v1/jobs/\xff\x00\r HTTP/1.1\r\nhost: localhost\r\n\r\n");
     assert!(is_refused(&raw, &["400"]), "{raw}");
 }
 
@@ -279,7 +281,7 @@ fn odd_paths_are_problems() {
 #[test]
 fn expecting_to_continue_without_a_body_is_answered() {
     let service = Service::start();
-    let expect = "host: test\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n";
+    let expect = "host: localhost\r\nexpect: 100-continue\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n";
     for (line, status) in
         [("GET /healthz", "200"), ("POST /allocate", "400"), ("DELETE /v1/jobs/x", "404"), ("POST /x", "404")]
     {

@@ -55,6 +55,7 @@ mod openapi;
 mod page;
 
 mod access;
+mod browsers;
 
 mod limits;
 

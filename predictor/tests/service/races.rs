@@ -126,7 +126,7 @@ fn a_deletion_continues_when_its_client_disconnects() {
         until("the job is deleted", || {
             let mut stream =
                 TcpStream::connect(service.predictor.url.strip_prefix("http://").unwrap()).unwrap();
-            stream.write_all(b"DELETE /v1/jobs/job HTTP/1.1\r\nhost: test\r\n\r\n").unwrap();
+            stream.write_all(b"DELETE /v1/jobs/job HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
             let sent = Instant::now();
             while sent.elapsed() < linger {
                 std::hint::spin_loop();
@@ -142,7 +142,8 @@ fn a_deletion_continues_when_its_client_disconnects() {
 /// Sends the first `part` bytes of a body, waits for a moment, and closes the connection without reading.
 fn hang_up(url: &str, body: &str, part: usize, linger: Duration) {
     let mut stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
-    let head = "POST /allocate HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: ";
+    let head =
+        "POST /allocate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: ";
     let request = format!("{head}{}\r\n\r\n{}", body.len(), &body[..part]);
     stream.write_all(request.as_bytes()).unwrap();
     let sent = Instant::now();

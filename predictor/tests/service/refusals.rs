@@ -312,8 +312,8 @@ fn bodies_beyond_8_mib_are_413_also_where_they_hide_their_length() {
     assert!(problem.detail.contains("8388608"), "{}", problem.detail);
 
     let mut stream = TcpStream::connect(service.predictor.url.strip_prefix("http://").unwrap()).unwrap();
-    let head =
-        "POST /allocate HTTP/1.1\r\nhost: test\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head = "POST /allocate HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
+                transfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
     let chunk = format!("{:x}\r\n{}\r\n", 1 << 20, " ".repeat(1 << 20));
     // The service may stop reading at any moment. Writing fails then, but the response arrives.
@@ -357,7 +357,8 @@ fn a_truncated_body_is_not_a_request() {
     let address = service.predictor.url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
     let body = r#"{"job_id":"job","generation":1,"iteration":0}"#;
-    let head = format!("POST /allocate HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n\r\n", body.len() + 1);
+    let head = "POST /allocate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
+    let head = format!("{head}content-length: {}\r\n\r\n", body.len() + 1);
     stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     let mut answer = String::new();

@@ -97,7 +97,8 @@ fn sigterm_finishes_open_requests_and_leaves_one_file() {
     let mut half = TcpStream::connect(service.predictor.url.strip_prefix("http://").unwrap()).unwrap();
     let length = body.len();
     let head = format!(
-        "POST /allocate HTTP/1.1\r\nhost: test\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n\r\n"
+        "POST /allocate HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-type: application/json\r\n\
+         content-length: {length}\r\n\r\n"
     );
     half.write_all(head.as_bytes()).unwrap();
     // The service sends `100 Continue` when it wants the body: the request is in flight.

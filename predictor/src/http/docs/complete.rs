@@ -56,16 +56,23 @@ fn responses(path: &str, method: &str, operation: &mut Value) {
     let is_protected = ROUTES.iter().any(|(of, route, allowed)| {
         of.eq_ignore_ascii_case(method) && *route == path && *allowed != Allowed::Everyone
     });
+    let is_probe = matches!(path, "/healthz" | "/readyz");
     let is_stored = path.starts_with("/v1/") || path == "/allocate";
     let shared = [
         (has_job, "307", "Another predictor serves the job; Location is the URL there"),
         (has_body, "400", "The body is not JSON"),
         (is_protected, "401", "The token is missing, unknown or expired, if the predictor requires one"),
-        (is_protected, "403", "The token does not allow this"),
+        (is_protected, "403", "The token does not allow this, or a page of another site sent the request"),
+        (!is_protected && method != "get", "403", "A page of another site sent the request"),
         (has_job || is_in_path, "404", "Unknown job, worker or path"),
         (has_body, "408", "The body arrived too slowly"),
         (has_body, "413", "Body too large"),
-        (has_body, "415", "The body is encoded, for example with gzip"),
+        (
+            has_body,
+            "415",
+            "The content type is not application/json, or the body is encoded, for example with gzip",
+        ),
+        (!is_probe, "421", "The host name is not a name of this predictor"),
         (has_body || has_parameters, "422", "A value breaks the rule that `detail` names"),
         (
             has_job || method != "get" || is_protected,

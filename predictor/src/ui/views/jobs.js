@@ -82,6 +82,6 @@ function welcome() {
     h('p', {}, 'A job appears here as soon as a training loop creates it. To start one with evenstep-trainer:'),
     h('pre', { tabindex: 0 }, `evenstep-trainer launch --workers 4 --server ${origin}`),
     h('p', {}, 'To create one from your own training loop, in any language:'),
-    h('pre', { tabindex: 0 }, `curl -X PUT  ${origin}/v1/jobs/my-job -d '{"global_batch": 512}'\ncurl -X POST ${origin}/v1/jobs/my-job/workers -d '{"worker": "node-a/0"}'`),
+    h('pre', { tabindex: 0 }, `json='content-type: application/json'\ncurl -X PUT  -H "$json" ${origin}/v1/jobs/my-job -d '{"global_batch": 512}'\ncurl -X POST -H "$json" ${origin}/v1/jobs/my-job/workers -d '{"worker": "node-a/0"}'`),
     h('p', { class: 'soft' }, plural(0, 'job'), '. ', h('a', { href: 'docs/' }, 'The whole API'), '.'));
 }
