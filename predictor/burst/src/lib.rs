@@ -25,6 +25,6 @@ pub mod command;
 pub use error::PlanError;
 pub use plan::{plan, relative_speeds};
 pub use planner::{COUNTS_MAX, GPUS_MAX, INPUTS_MAX, LAYERS_MAX, US_MAX, VALUES_MAX};
-pub use request::NAME_BYTES_MAX;
 pub use request::BurstRequest;
+pub use request::NAME_BYTES_MAX;
 pub use response::{BurstPlan, BurstPlanLayer};
