@@ -1,9 +1,11 @@
-//! A link that can be cut: a TCP port that stays the same while the server behind it restarts.
+//! A link that can be cut or slowed down: a TCP port that stays the same while the server behind it restarts.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 /// The link. Without a server behind it, every connection is closed at once.
 #[derive(Debug)]
@@ -16,6 +18,8 @@ pub struct Gate {
 struct Link {
     server: Option<SocketAddr>,
     closed: bool,
+    /// Time that each KiB takes, in microseconds.
+    slow_us: Arc<AtomicU64>,
     /// Both ends of every connection since the last cut.
     connections: Vec<TcpStream>,
 }
@@ -60,6 +64,12 @@ impl Gate {
         self.link.lock().expect("no panic while linking").server = Some(server);
     }
 
+    /// Sets the time that each KiB takes in each direction, also on open connections.
+    pub fn slow(&self, per_kibibyte: Duration) {
+        let us = u64::try_from(per_kibibyte.as_micros()).expect("a duration of a test");
+        self.link.lock().expect("no panic while linking").slow_us.store(us, Ordering::Relaxed);
+    }
+
     /// Cuts every connection, in the middle of its traffic, and accepts no more.
     pub fn cut(&self) {
         let mut link = self.link.lock().expect("no panic while linking");
@@ -84,19 +94,27 @@ impl Link {
     fn connect(&mut self, client: TcpStream, server: TcpStream) -> std::io::Result<()> {
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
-        carry(client.try_clone()?, server.try_clone()?);
-        carry(server.try_clone()?, client.try_clone()?);
+        carry(client.try_clone()?, server.try_clone()?, self.slow_us.clone());
+        carry(server.try_clone()?, client.try_clone()?, self.slow_us.clone());
         self.connections.extend([client, server]);
         Ok(())
     }
 }
 
 /// Copies bytes in one direction until either end closes.
-fn carry(mut from: TcpStream, mut to: TcpStream) {
+#[expect(clippy::disallowed_methods, reason = "a slow link takes time")]
+fn carry(mut from: TcpStream, mut to: TcpStream, slow_us: Arc<AtomicU64>) {
     thread::spawn(move || {
         let mut buffer = [0; 16 * 1024];
+        let mut write = |part: &[u8]| {
+            let slow_us = slow_us.load(Ordering::Relaxed);
+            if slow_us > 0 {
+                thread::sleep(Duration::from_micros(slow_us));
+            }
+            to.write_all(part)
+        };
         while let Ok(count @ 1..) = from.read(&mut buffer) {
-            if to.write_all(&buffer[..count]).is_err() {
+            if buffer[..count].chunks(1024).try_for_each(&mut write).is_err() {
                 break;
             }
         }

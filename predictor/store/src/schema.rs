@@ -144,6 +144,41 @@ async fn inspect_file(connection: &mut Connection) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// Beginning of the descriptions of migrations that remove something that earlier versions use.
+const CONTRACT: &str = "contract";
+
+/// Whether all migrations that this binary does not know only add to the schema.
+///
+/// Predictors of two versions share one PostgreSQL during a rolling upgrade, and one of the earlier version may have to
+/// start again meanwhile. A file is served by one process, so its upgrade is not gradual.
+///
+/// # Errors
+/// If the database cannot be read.
+async fn is_expanded(connection: &mut Connection) -> Result<bool, StoreError> {
+    if let Either::Sqlite(_) = connection {
+        return Ok(false);
+    }
+    let known = known(connection);
+    let unknown = "SELECT description FROM _sqlx_migrations WHERE version > $1";
+    let unknown = rows!(&mut *connection, (String,), unknown, known)?;
+    Ok(unknown.iter().all(|(description,)| !description.starts_with(CONTRACT)))
+}
+
+/// Upgrades the schema to the newest version, for a predictor. Accepts a newer schema of a PostgreSQL that only adds to
+/// the known one.
+///
+/// # Errors
+/// The errors of [`update`].
+pub(crate) async fn update_shared(connection: &mut Connection) -> Result<(), StoreError> {
+    match check(connection).await {
+        Err(StoreError::Newer { found, known }) if is_expanded(connection).await? => {
+            tracing::warn!(found, known, "a newer version has upgraded the schema; upgrade this program too");
+            Ok(())
+        }
+        _ => update(connection).await,
+    }
+}
+
 /// Upgrades the schema to the newest version.
 ///
 /// # Errors

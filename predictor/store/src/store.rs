@@ -80,7 +80,7 @@ impl Store {
         file.as_ref().map(LockedFile::check_log).transpose()?;
         schema::inspect(address).await?;
         let mut connection = database::connect(address).await?;
-        schema::update(&mut connection).await?;
+        schema::update_shared(&mut connection).await?;
         if let Some(file) = &mut file {
             file.watch_log();
         }

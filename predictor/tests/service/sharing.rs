@@ -184,6 +184,35 @@ fn a_database_clock_set_back_does_not_delay_the_next_owner() {
     assert_eq!(second.allocated("shared", 0).body, pair.answer);
 }
 
+/// During a rolling upgrade, a predictor of the earlier version may have to start again.
+#[test]
+fn a_newer_schema_is_served_if_it_only_adds() {
+    let name = "sharing::a_newer_schema_is_served_if_it_only_adds";
+    let Some(mut pair) = Pair::start(name) else { return };
+    let newer = |description: &str| {
+        pair.database.execute(&format!(
+            "DELETE FROM _sqlx_migrations WHERE version = 9000;
+             INSERT INTO _sqlx_migrations VALUES (9000, '{description}', now(), true, '\\x00', 0)"
+        ));
+    };
+    newer("notes of jobs");
+    pair.first.kill_and_restart();
+    let first = Client::following(&pair.first.url);
+    // The lease of its earlier process may still have to expire.
+    let answer = until("the job has an owner", || {
+        first.try_get("/allocate?job_id=shared&iteration=0").ok().filter(|answer| answer.status == 200)
+    });
+    assert_eq!(answer.body, pair.answer);
+    newer("contract samples");
+    pair.first.process.kill();
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--listen=127.0.0.1:0", "--store", &pair.database.url()]);
+    let mut refused = Process::start(without_settings(&mut command));
+    assert!(!refused.wait().success());
+    assert!(refused.output().contains("schema 9000 is newer than"), "{}", refused.output());
+    assert_eq!(pair.second.client().get("/readyz").status, 200, "a running predictor continues");
+}
+
 #[test]
 fn an_sqlite_file_is_served_by_one() {
     let folder = tempfile::tempdir().unwrap();

@@ -18,7 +18,7 @@ pub type Key = (&'static str, u64, u64);
 pub struct Ledger(Mutex<LedgerEntries>);
 
 /// Entries of the ledger.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct LedgerEntries {
     /// Allocations, byte for byte.
     pub answers: BTreeMap<Key, String>,
@@ -46,6 +46,20 @@ impl Ledger {
     /// Returns the entries.
     pub fn told(&self) -> MutexGuard<'_, LedgerEntries> {
         self.0.lock().expect("no client has failed")
+    }
+
+    /// Returns a copy of the entries so far, for a backup that begins now.
+    pub fn copy(&self) -> Self {
+        Self(Mutex::new(self.told().clone()))
+    }
+
+    /// Accepts all samples that a later ledger has as sent: a backup may or may not contain it.
+    pub fn may_include(&self, later: &Self) {
+        let (mut told, later) = (self.told(), later.told());
+        told.guest = None;
+        for (node, samples) in &mut told.samples {
+            samples.sent = later.samples[node].sent;
+        }
     }
 
     /// Records the allocation that a client received.

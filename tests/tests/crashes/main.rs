@@ -1,5 +1,5 @@
-//! Durability tests: responses and acknowledged data survive `kill -9` under load, full disks and cut
-//! connections.
+//! Durability tests: responses and acknowledged data survive `kill -9` under load, full
+//! disks, cut and slow links, backups and upgrades.
 //!
 //! `load` sends requests like ranks and agents do, and records the responses in a `ledger`. `audit` compares
 //! the predictor and its store with the ledger. The tests inject the faults.
@@ -17,4 +17,8 @@ mod failover;
 mod kills;
 
 mod disks;
+mod links;
 mod postgres;
+
+mod backups;
+mod versions;

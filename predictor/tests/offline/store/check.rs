@@ -245,7 +245,7 @@ fn a_later_schema_is_refused_by_every_command() {
         let checksum = if store.file().is_some() { "x'00'" } else { "'\\x00'" };
         let when = if store.file().is_some() { "'2030-01-01'" } else { "now()" };
         store.rows(&format!(
-            "INSERT INTO _sqlx_migrations VALUES (9999, 'later', {when}, true, {checksum}, 0)"
+            "INSERT INTO _sqlx_migrations VALUES (9999, 'contract later', {when}, true, {checksum}, 0)"
         ));
         let address = store.address();
         let newer = format!("schema 9999 is newer than {found}");
