@@ -1,6 +1,6 @@
 //! Duration of `/allocate`, compared with its lower bound: a bare axum handler that receives and sends the
 //! same bytes, plus one bare commit of the same row. All in one run on one machine, alternating. The repeated iteration
-//! is also requested over TLS, from a second service with the same job.
+//! is also requested over TLS with a token, from a second service with the same job.
 //!
 //! `cargo bench -p evenstep-predictor --bench allocate [-- ROUNDS]` prints a table of milliseconds and
 //! ratios.
@@ -15,6 +15,7 @@ mod support;
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::http::header;
 use axum::routing::post;
+use evenstep_predictor::access::Auth;
 use evenstep_predictor::app::App;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::Config;
@@ -51,7 +53,7 @@ fn main() {
     // The same job twice. The workers of the second can claim, so that its iterations are hedged.
     begin(&mut asker, "bench", false);
     begin(&mut asker, "hedged", true);
-    let mut encrypted = connect_with_tls(&runtime, folder.path());
+    let mut encrypted = connect_securely(&runtime, folder.path());
     begin(&mut encrypted, "bench", false);
     let answer = asker.call("POST", "/allocate", &allocate_request("bench", WARM_UP));
     let hedged = asker.call("POST", "/allocate", &allocate_request("hedged", WARM_UP));
@@ -82,7 +84,7 @@ fn main() {
         ("bare commit, same row", commit),
         ("/allocate, a new iteration", allocate),
         ("/allocate, a repeated iteration", again),
-        ("/allocate, a repeated iteration, TLS 1.3", secret),
+        ("/allocate, repeated, TLS 1.3 and token", secret),
         ("/allocate, a new iteration, hedged", hedge),
     ] {
         println!("{name:<42}{p50:>8.3}{p99:>8.3}");
@@ -97,7 +99,7 @@ fn main() {
     );
     println!(
         "{:<42}{:>8.2}{:>8.2}   aim: 1.3",
-        "repeated iteration, with TLS / without",
+        "repeated, with TLS and token / without",
         secret[0] / again[0],
         secret[1] / again[1]
     );
@@ -136,11 +138,16 @@ fn start(runtime: &Runtime, folder: &Path, name: &str, config: Config) -> Socket
     address
 }
 
-/// Starts a service with TLS and connects to it.
-fn connect_with_tls(runtime: &Runtime, folder: &Path) -> KeptAliveConnection {
+/// Starts a service with TLS and tokens, and connects to it.
+fn connect_securely(runtime: &Runtime, folder: &Path) -> KeptAliveConnection {
     let authority = Authority::new("bench");
     let (certificate, key) = authority.issue("server").write(folder, "server");
-    let config = Config { tls_cert: Some(certificate), tls_key: Some(key), ..Config::default() };
+    let config = Config {
+        tls_cert: Some(certificate),
+        tls_key: Some(key),
+        auth: Some(Auth::Required),
+        ..Config::default()
+    };
     let service = start(runtime, folder, "encrypted", config);
     let mut roots = RootCertStore::empty();
     let ca = CertificateDer::from_pem_slice(authority.certificate().as_bytes()).expect("a certificate");
@@ -150,7 +157,18 @@ fn connect_with_tls(runtime: &Runtime, folder: &Path) -> KeptAliveConnection {
     let connection = ClientConnection::new(Arc::new(config), name).expect("a client");
     let stream = TcpStream::connect(service).expect("the server listens");
     stream.set_nodelay(true).expect("a TCP stream");
-    KeptAliveConnection::over(Box::new(StreamOwned::new(connection, stream)))
+    let authorization = format!("authorization: Bearer {}\r\n", create_token(folder));
+    KeptAliveConnection::over(Box::new(StreamOwned::new(connection, stream)), authorization)
+}
+
+/// Creates a token in the store of the service `encrypted`.
+fn create_token(folder: &Path) -> String {
+    let store = format!("--store=sqlite://{}", folder.join("encrypted.db").display());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenstep-predictor"));
+    let output =
+        command.args(["token", "create", "--scope=trainer", &store]).output().expect("the command runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("a token").trim_end().to_owned()
 }
 
 /// Creates a job and requests its first iterations.

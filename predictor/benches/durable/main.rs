@@ -146,7 +146,7 @@ impl RankZero {
 
     /// Requests the next iteration.
     fn request(&mut self) -> String {
-        let request = request("POST", "/allocate", &allocate_request(&self.job, self.iteration));
+        let request = request("", "POST", "/allocate", &allocate_request(&self.job, self.iteration));
         let answer = self.connected.send(&request);
         assert_eq!(answer.status, 200, "{}", answer.body);
         self.iteration += 1;

@@ -77,7 +77,7 @@ fn send(address: SocketAddr, node: usize, until: Instant, counts: &Counts) {
     let first: u64 = SEQUENCE.parse().expect("a number");
     let row = |at: usize| Row { sequence: (first as usize + at) as i64, at_unix_ms: 0, sample: sample(at) };
     let rows: Vec<Row> = (0..SAMPLES).map(row).collect();
-    let mut request = request("POST", "/v1/telemetry", &body(&format!("node-{node}"), &rows));
+    let mut request = request("", "POST", "/v1/telemetry", &body(&format!("node-{node}"), &rows));
     let marked = format!("\"sequence\":{SEQUENCE}");
     let found = request.windows(marked.len()).position(|bytes| bytes == marked.as_bytes());
     let digits = found.expect("a sequence number") + marked.len() - SEQUENCE.len();

@@ -34,7 +34,8 @@ impl Batches {
         };
         let rows: Vec<Vec<Row>> =
             (0..count).map(|batch| (batch * size..(batch + 1) * size).map(row).collect()).collect();
-        let requests = rows.iter().map(|rows| request("POST", "/v1/telemetry", &body(&node, rows))).collect();
+        let requests =
+            rows.iter().map(|rows| request("", "POST", "/v1/telemetry", &body(&node, rows))).collect();
         Self { node, requests, rows }
     }
 

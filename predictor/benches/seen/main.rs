@@ -68,7 +68,7 @@ fn main() {
         (0..WARM_UP).for_each(|_| rank.request());
     }
     let mut scraper = KeptAliveConnection::to(address);
-    let scrape = request("GET", "/metrics", "");
+    let scrape = request("", "GET", "/metrics", "");
     let bytes = scraper.send(&scrape).body.len();
     let mut scrapes: Vec<f64> = (0..args.scrapes).map(|_| timed(|| drop(scraper.send(&scrape)))).collect();
     let [p50, p99] = percentiles(&mut scrapes);
@@ -107,7 +107,7 @@ fn while_observed(address: SocketAddr, args: &Args, work: impl FnOnce() -> Vec<f
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut scraper = KeptAliveConnection::to(address);
-            let scrape = request("GET", "/metrics", "");
+            let scrape = request("", "GET", "/metrics", "");
             while !over.load(Ordering::Relaxed) {
                 let begun = Instant::now();
                 scraper.send(&scrape);
@@ -134,7 +134,7 @@ fn while_observed(address: SocketAddr, args: &Args, work: impl FnOnce() -> Vec<f
 fn follow(address: SocketAddr, over: &AtomicBool, open: &AtomicUsize) {
     let mut stream = TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
-    let ask = request("GET", "/v1/jobs/asking/live", "");
+    let ask = request("", "GET", "/v1/jobs/asking/live", "");
     std::io::Write::write_all(&mut stream, &ask).expect("a request");
     let (mut buffer, mut is_open) = ([0; 65_536], false);
     while !over.load(Ordering::Relaxed) {
@@ -190,7 +190,7 @@ impl RankZero {
             r#"{{"job_id":"{}","generation":{},"iteration":{},"reports":[{reports}]}}"#,
             self.job, self.workers, self.iteration
         );
-        let answer = self.connected.send(&request("POST", "/allocate", &body));
+        let answer = self.connected.send(&request("", "POST", "/allocate", &body));
         assert_eq!(answer.status, 200, "{}", answer.body);
         self.iteration += 1;
     }

@@ -11,6 +11,8 @@ impl<S: Read + Write + Send> Stream for S {}
 /// One kept-alive connection with a minimal HTTP client, so that the client has little overhead.
 pub struct KeptAliveConnection {
     stream: BufReader<Box<dyn Stream>>,
+    /// Header line of a token, or an empty text.
+    authorization: String,
 }
 
 /// A response.
@@ -24,17 +26,17 @@ impl KeptAliveConnection {
     pub fn to(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_nodelay(true).expect("a TCP stream");
-        Self::over(Box::new(stream))
+        Self::over(Box::new(stream), String::new())
     }
 
-    /// Uses a connected stream.
-    pub fn over(stream: Box<dyn Stream>) -> Self {
-        Self { stream: BufReader::new(stream) }
+    /// Uses a connected stream and sends the header line of a token with each request.
+    pub fn over(stream: Box<dyn Stream>, authorization: String) -> Self {
+        Self { stream: BufReader::new(stream), authorization }
     }
 
     /// Sends a request that must succeed.
     pub fn call(&mut self, method: &str, path: &str, body: &str) -> String {
-        let answer = self.send(&request(method, path, body));
+        let answer = self.send(&request(&self.authorization, method, path, body));
         assert_eq!(answer.status / 100, 2, "{method} {path}: {} {}", answer.status, answer.body);
         answer.body
     }
@@ -72,11 +74,11 @@ impl KeptAliveConnection {
     }
 }
 
-/// The bytes of a request.
-pub fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
+/// The bytes of a request, with the header line of a token or an empty text.
+pub fn request(authorization: &str, method: &str, path: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     let head = "HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
-    format!("{method} {path} {head}content-length: {length}\r\n\r\n{body}").into_bytes()
+    format!("{method} {path} {head}{authorization}content-length: {length}\r\n\r\n{body}").into_bytes()
 }
 
 /// The 50th and the 99th percentile.

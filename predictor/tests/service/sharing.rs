@@ -19,6 +19,8 @@ use sqlx::{Connection, Executor, PgConnection};
 use crate::support::{BINARY, allocate_request, job_id, join_all};
 
 const FLAGS: [&str; 2] = ["--refit-interval-s=86400", "--lease-s=1"];
+/// The owner keeps its jobs, however slow the machine is.
+const LONG_LEASE: [&str; 2] = ["--refit-interval-s=86400", "--lease-s=300"];
 
 /// Two predictors. The first owns the job `shared` of two workers, and has allocated iteration 0.
 struct Pair {
@@ -30,8 +32,12 @@ struct Pair {
 
 impl Pair {
     fn start(test: &str) -> Option<Self> {
+        Self::start_with(test, &FLAGS)
+    }
+
+    fn start_with(test: &str, flags: &[&str]) -> Option<Self> {
         let database = Database::shared(test)?;
-        let start = || Predictor::start_over(Path::new(BINARY), &database.url(), &FLAGS);
+        let start = || Predictor::start_over(Path::new(BINARY), &database.url(), flags);
         let (first, second) = (start(), start());
         let client = first.client();
         client.put_job("shared", &JobSpec::new(64));
@@ -43,7 +49,8 @@ impl Pair {
 
 #[test]
 fn requests_are_redirected_to_the_owner() {
-    let Some(pair) = Pair::start("sharing::requests_are_redirected_to_the_owner") else { return };
+    let name = "sharing::requests_are_redirected_to_the_owner";
+    let Some(pair) = Pair::start_with(name, &LONG_LEASE) else { return };
     let second = pair.second.client();
     let sent = second.allocate(&allocate_request("shared", 2, 1));
     sent.problem(307, "elsewhere");

@@ -26,7 +26,7 @@ fn two_versions_share_one_database() {
     let upgrades = env::var(UPGRADES_VARIABLE).map_or(UPGRADES, |number| number.parse().expect("a number"));
     for seed in 0..upgrades {
         let Some(database) = Database::shared(name) else { return };
-        upgrade(&previous, &current, Store::Postgres(database), seed);
+        upgrade(&previous, &current, &Store::Postgres(database), seed);
     }
 }
 
@@ -39,7 +39,7 @@ fn previous(test: &str) -> Option<PathBuf> {
 }
 
 /// Replaces two predictors of the previous version one after the other, under load.
-fn upgrade(previous: &Path, current: &Path, store: Store, seed: u64) {
+fn upgrade(previous: &Path, current: &Path, store: &Store, seed: u64) {
     let ledger = Ledger::default();
     let start = |binary| Predictor::start_over(binary, &store.address(), &["--lease-s=1"]);
     let end = |mut predictor: Predictor| {
@@ -76,7 +76,7 @@ fn upgrade(previous: &Path, current: &Path, store: Store, seed: u64) {
     audit::all(&Client::patient(&joining.url), &ledger);
     end(new);
     end(joining);
-    audit::store(&store, &ledger);
+    audit::store(store, &ledger);
     let told = ledger.told();
     eprintln!("{} answers, {} reports, all as told", told.answers.len(), told.reports.len());
 }
