@@ -127,6 +127,11 @@ pub struct Flags {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spool_max_bytes: Option<u64>,
 
+    /// Let each user of this machine read the processes of all users at --listen [default: only their own; root, all].
+    #[arg(long, env = "EVENSTEP_AGENT_ANY_USER")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub any_user: bool,
+
     /// Folder in which processes of one user find this agent, by the file agent.json. It ends when no process holds
     /// a lock on the file users any more.
     #[arg(long, value_name = "FOLDER", env = "EVENSTEP_AGENT_LOCAL")]
@@ -163,6 +168,7 @@ struct Settings {
     watch_pid: Vec<u32>,
     spool_dir: Option<PathBuf>,
     spool_max_bytes: u64,
+    any_user: bool,
     local: Option<PathBuf>,
     linger_s: u64,
     demo_seed: Option<u64>,
@@ -186,6 +192,7 @@ impl Default for Settings {
             watch_pid: Vec::new(),
             spool_dir: None,
             spool_max_bytes: 64 << 20,
+            any_user: false,
             local: None,
             linger_s: 300,
             demo_seed: None,
@@ -218,6 +225,8 @@ pub struct Config {
     pub spool_dir: PathBuf,
     /// Maximum size of the spool, in bytes.
     pub spool_bytes_max: u64,
+    /// Whether each user of the machine may read the processes of all users.
+    pub any_user: bool,
     /// Folder of an agent that runs for the processes of one user, see [`evenstep_server::local`].
     pub local: Option<PathBuf>,
     /// Time without users after which a local agent ends.
@@ -329,6 +338,7 @@ impl Config {
             watch_pids: settings.watch_pid,
             spool_dir,
             spool_bytes_max: settings.spool_max_bytes,
+            any_user: settings.any_user,
             local: settings.local,
             linger: Duration::from_secs(settings.linger_s),
             demo_seed: settings.demo_seed,

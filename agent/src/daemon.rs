@@ -151,6 +151,7 @@ pub async fn run(
         cores: Host::cores(),
         synthetic: config.demo_seed.is_some(),
         interval: config.interval,
+        any_user: config.any_user,
         started: Instant::now(),
         sources: sources.clone(),
         spool: spool_state,

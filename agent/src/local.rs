@@ -1,16 +1,21 @@
 //! Local HTTP API of the agent: readings on request, status, metrics and health.
 
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::{Query, Request, State};
+use axum::http::uri::Authority;
 use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use evenstep_observability::{Gather, serve};
 use evenstep_protocol::{NodeSample, PROBLEM_CONTENT_TYPE, Problem, Readings};
+use evenstep_server::ClientUser;
 use serde::{Deserialize, Serialize};
 
 use crate::Reading;
@@ -35,6 +40,8 @@ pub struct Shared {
     pub synthetic: bool,
     /// Time between samples.
     pub interval: Duration,
+    /// Whether each user of the machine may read the processes of all users.
+    pub any_user: bool,
     /// Start time of the agent.
     pub started: Instant,
     /// The sources of readings.
@@ -144,6 +151,7 @@ pub fn router(shared: Arc<Shared>, gather: Gather) -> Router {
         .route("/sample", get(sample))
         .route("/status", get(status))
         .route("/metrics", get(async |State(local): State<Local>| serve::answer(&local.gather)))
+        .layer(from_fn(check_host))
         .route("/healthz", get(health))
         .fallback(async || {
             problem(
@@ -158,6 +166,39 @@ pub fn router(shared: Arc<Shared>, gather: Gather) -> Router {
         .with_state(Local { shared, gather })
 }
 
+/// Rejects requests of web pages that reach this address under their names (DNS rebinding).
+async fn check_host(request: Request, next: Next) -> Response {
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let is_local = host.parse::<Authority>().is_ok_and(|authority| {
+        let name = authority.host().trim_matches(['[', ']']);
+        name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+    });
+    if is_local {
+        return next.run(request).await;
+    }
+    let detail = format!("host {host:?} must be localhost or an IP address");
+    problem(StatusCode::MISDIRECTED_REQUEST, "foreign-host", &detail)
+}
+
+/// Rejects requests for processes of other users, except those of root.
+async fn check_owner(pid: u32, user: Option<&ClientUser>) -> Result<(), Response> {
+    // A process that does not exist has another error.
+    let Ok(process) = tokio::fs::metadata(format!("/proc/{pid}")).await else { return Ok(()) };
+    let owner = process.uid();
+    let user = match user {
+        Some(user) => user.id().await,
+        None => None,
+    };
+    if user == Some(0) || user == Some(owner) {
+        return Ok(());
+    }
+    let user = user.map_or("an unknown user".to_owned(), |user| format!("user {user}"));
+    let detail = format!(
+        "process {pid} belongs to user {owner}, and the request is from {user}; the agent's --any-user allows it"
+    );
+    Err(problem(StatusCode::FORBIDDEN, "foreign-process", &detail))
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SampleQuery {
@@ -165,7 +206,11 @@ struct SampleQuery {
     gpu: Option<u32>,
 }
 
-async fn sample(State(local): State<Local>, query: Result<Query<SampleQuery>, QueryRejection>) -> Response {
+async fn sample(
+    State(local): State<Local>,
+    user: Option<Extension<ClientUser>>,
+    query: Result<Query<SampleQuery>, QueryRejection>,
+) -> Response {
     let Query(query) = match query {
         Ok(query) => query,
         Err(rejection) => return problem(StatusCode::BAD_REQUEST, "malformed", &rejection.body_text()),
@@ -178,6 +223,11 @@ async fn sample(State(local): State<Local>, query: Result<Query<SampleQuery>, Qu
             return problem(StatusCode::BAD_REQUEST, "malformed", &detail);
         }
         (Some(pid), gpu) => {
+            if !local.shared.any_user
+                && let Err(rejection) = check_owner(pid, user.as_deref()).await
+            {
+                return rejection;
+            }
             let Some(RequestedReading { reading, has_process }) = sources.request((pid, gpu)).await else {
                 let detail = format!("process {pid} does not exist");
                 return problem(StatusCode::NOT_FOUND, "unknown-process", &detail);

@@ -4,6 +4,10 @@
 
 mod support;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -102,4 +106,75 @@ fn a_spool_and_an_address_in_use_are_named() {
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(text.contains(named), "{text}");
     }
+}
+
+/// The overflow user of Linux, `nobody`.
+const NOBODY: u32 = 65534;
+/// Sends a request for the process in `$2`, or of the shell itself, to the port in `$1`, and prints the response.
+const ASK: &str = r#"
+exec 3<> /dev/tcp/127.0.0.1/$1
+printf 'GET /sample?pid=%s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n' "${2:-$$}" >&3
+cat <&3
+"#;
+
+#[test]
+fn only_root_reads_the_processes_of_other_users() {
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        eprintln!(
+            "SKIPPED only_root_reads_the_processes_of_other_users: only root can run a process of another user"
+        );
+        return;
+    }
+    let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(take));
+    let ask = |agent: &Agent, pid: &str| {
+        let mut command = Command::new("bash");
+        command.args(["-c", ASK, "bash", &agent.listening.port().to_string(), pid]).uid(NOBODY).gid(NOBODY);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let own = std::process::id().to_string();
+    let mut child = Command::new("cat").stdin(Stdio::piped()).uid(NOBODY).spawn().unwrap();
+    let agent = Agent::start(&receiver.url(), spool.path(), &[]);
+    let rejection = ask(&agent, &own);
+    assert!(rejection.starts_with("HTTP/1.1 403 ") && rejection.contains("foreign-process"), "{rejection}");
+    assert!(rejection.contains("belongs to user 0, and the request is from user 65534"), "{rejection}");
+    assert_eq!(agent.status()["watched_pids"].as_array().unwrap().len(), 0, "a rejection changes nothing");
+    for pid in ["", &child.id().to_string()] {
+        let response = ask(&agent, pid);
+        assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+    }
+    assert_eq!(agent.get(&format!("/sample?pid={}", child.id())).0, 200, "root may read all");
+    drop(agent);
+    let agent = Agent::start(&receiver.url(), spool.path(), &["--any-user"]);
+    assert!(ask(&agent, &own).starts_with("HTTP/1.1 200 "));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn pages_of_other_sites_read_nothing() {
+    let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(take));
+    let agent = Agent::start(&receiver.url(), spool.path(), &[]);
+    let ask = |path: &str, host: &str| {
+        let mut stream = TcpStream::connect(agent.listening).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        response
+    };
+    for path in ["/sample", "/status", "/metrics"] {
+        for host in
+            ["evil.example", "evil.example:7118", "localhost.evil.example", "127.0.0.1.evil.example", ""]
+        {
+            let rejection = ask(path, host);
+            assert!(
+                rejection.starts_with("HTTP/1.1 421 ") && rejection.contains("foreign-host"),
+                "{host}: {rejection}"
+            );
+        }
+        for host in ["localhost", "LocalHost:7118", "127.0.0.1:7118", "[::1]:7118"] {
+            let response = ask(path, host);
+            assert!(response.starts_with("HTTP/1.1 200 "), "{host}: {response}");
+        }
+    }
+    assert!(ask("/healthz", "evil.example").starts_with("HTTP/1.1 200 "));
 }

@@ -20,6 +20,7 @@ pub mod local;
 mod open;
 mod socket;
 mod tls;
+mod user;
 
 use std::future::Future;
 use std::io;
@@ -34,6 +35,7 @@ pub use counts::Connections;
 pub use limits::Limits;
 use open::Open;
 pub use tls::{Tls, TlsFiles, TlsStatus};
+pub use user::ClientUser;
 
 /// Interval at which deadlines are checked.
 const TICK: Duration = Duration::from_millis(500);

@@ -27,7 +27,7 @@ use crate::counts::Connections;
 use crate::limits::Limits;
 use crate::socket::{Socket, Stream};
 use crate::tls::Tls;
-use crate::{ClientAddress, Options};
+use crate::{ClientAddress, ClientUser, Options};
 
 /// Size limit of the head of a request, which is buffered until it is complete, in bytes. Also the size of the buffers
 /// of a connection.
@@ -206,6 +206,8 @@ async fn converse(
     router: Router,
     mut draining: watch::Receiver<bool>,
 ) {
+    let ends = stream.peer_addr().ok().zip(stream.local_addr().ok());
+    let user = ends.map(|(client, server)| ClientUser::new(client, server));
     let stream: Box<dyn Stream> = match tls {
         None => Box::new(stream),
         Some(tls) => match tls.accept(stream).await {
@@ -219,6 +221,9 @@ async fn converse(
     let socket = TokioIo::new(Socket::new(stream, activity.clone()));
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ClientAddress(address));
+        if let Some(user) = &user {
+            request.extensions_mut().insert(user.clone());
+        }
         let (router, serving) = (router.clone(), activity.serve());
         async move {
             let response = router.oneshot(request).await?;
