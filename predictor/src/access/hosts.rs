@@ -16,7 +16,7 @@ use serde::Serialize;
 /// File with the host name of this machine.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 /// Domains that the public DNS does not have, so that only the local network can define names in them.
-const LOCAL_DOMAINS: [&str; 3] = [".internal", ".local", ".svc"];
+const LOCAL_DOMAINS: [&str; 4] = [".home.arpa", ".internal", ".local", ".svc"];
 
 /// A host name in lower case, without a port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -55,14 +55,17 @@ impl Hosts {
     /// `localhost`, the name of this machine, the host of `url` and those of `allowed`.
     ///
     /// If other machines can reach the predictor, also all names of the local network: without a dot, or in a domain that
-    /// the public DNS does not have. Someone who can define such names can reach the predictor directly.
+    /// the public DNS does not have. Someone who can define such names can reach the predictor directly, unless `url` is a
+    /// loopback address.
     pub fn new(allowed: &[HostName], url: Option<&str>, can_others_connect: bool) -> Self {
         let of_machine = std::fs::read_to_string(HOST_NAME).ok();
         let of_url = url.and_then(|url| url.parse::<Uri>().ok()?.host().map(str::to_owned));
-        let others = [Some("localhost".to_owned()), of_machine, of_url];
+        // A published port of a container, which only this machine can reach.
+        let is_published = of_url.as_deref().is_some_and(is_loopback);
+        let others = [of_machine, of_url];
         let others = others.into_iter().flatten().filter_map(|name| name.trim().parse().ok());
         let listed = allowed.iter().cloned().chain(others).collect();
-        Self(Some(Names { listed, has_local_network: can_others_connect }))
+        Self(Some(Names { listed, has_local_network: can_others_connect && !is_published }))
     }
 
     /// Whether the value of a `Host` header is an IP address or an accepted name, with or without a port.
@@ -73,8 +76,15 @@ impl Hosts {
         let is_address = || name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
         let is_local =
             || !name.contains('.') || LOCAL_DOMAINS.into_iter().any(|domain| name.ends_with(domain));
-        listed.iter().any(|known| known.0 == name) || is_address() || (*has_local_network && is_local())
+        let is_own = || name == "localhost" || name.ends_with(".localhost");
+        let is_known = is_own() || is_address() || listed.iter().any(|known| known.0 == name);
+        is_known || (*has_local_network && is_local())
     }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
 }
 
 /// The name in lower case, and whether it has a port; `None` if it is no host.
@@ -101,6 +111,16 @@ mod tests {
     fn hosts(can_others_connect: bool) -> Hosts {
         let allowed = ["Predictor.Example".parse().unwrap()];
         Hosts::new(&allowed, Some("http://gpu-1.example.org:7117/below"), can_others_connect)
+    }
+
+    #[test]
+    fn a_port_that_only_this_machine_can_reach_has_no_names_of_the_network() {
+        for url in ["http://127.0.0.1:7117", "http://localhost:7117", "http://[::1]:7117"] {
+            let hosts = Hosts::new(&["predictor".parse().unwrap()], Some(url), true);
+            assert!(hosts.accepts("predictor:7117") && hosts.accepts("127.0.0.1:7117"), "{url}");
+            assert!(hosts.accepts("evenstep.localhost") && !hosts.accepts("evil.local"), "{url}");
+            assert!(!hosts.accepts("evil") && !hosts.accepts("notlocalhost"), "{url}");
+        }
     }
 
     #[test]

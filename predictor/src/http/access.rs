@@ -19,7 +19,7 @@ use evenstep_server::ClientAddress;
 use super::Api;
 use super::admission::discard;
 use super::problem::ErrorResponse;
-use crate::access::{Access, Auth, Caller, Credentials, Denied, Limits};
+use crate::access::{Access, Auth, Caller, Credentials, Denied};
 use routes::allowed;
 pub use routes::{Allowed, ROUTES};
 pub use session::router;
@@ -35,11 +35,7 @@ pub async fn check(State(api): State<Api>, request: Request, next: Next) -> Resp
     if let Some(bearer) = bearer(&parts.headers) {
         api.refresher.know(bearer).await;
     }
-    let authorized = authorize(&api.access, &api.limits, &mut parts).await.and_then(|caller| {
-        browser::check(&parts, !body.is_end_stream(), &caller, &api.hosts)?;
-        Ok(caller)
-    });
-    match authorized {
+    match authorize(&api, &mut parts, !body.is_end_stream()).await {
         Ok(caller) => {
             parts.extensions.insert(caller);
             next.run(Request::from_parts(parts, body)).await
@@ -55,7 +51,8 @@ pub async fn check(State(api): State<Api>, request: Request, next: Next) -> Resp
     }
 }
 
-async fn authorize(access: &Access, limits: &Limits, parts: &mut Parts) -> Result<Caller, ErrorResponse> {
+async fn authorize(api: &Api, parts: &mut Parts, has_body: bool) -> Result<Caller, ErrorResponse> {
+    let access = &api.access;
     let route = parts.extensions.get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or("", MatchedPath::as_str);
     let allowed = allowed(&parts.method, route);
@@ -72,9 +69,10 @@ async fn authorize(access: &Access, limits: &Limits, parts: &mut Parts) -> Resul
         }
         (Err(denied), _) => return Err(denied.into()),
     };
+    browser::check(parts, has_body, &caller, &api.hosts)?;
     // Requests that need no token do not count: the client could omit it.
     if allowed != Some(Allowed::Everyone) {
-        limits.request(&caller, Instant::now())?;
+        api.limits.request(&caller, Instant::now())?;
     }
     match allowed {
         Some(Allowed::Everyone) => {}

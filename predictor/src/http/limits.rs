@@ -6,15 +6,15 @@ use std::time::Instant;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use evenstep_protocol::{JobId, WorkerId};
 use http_body_util::BodyExt;
 
-use super::Api;
 use super::admission::discard;
 use super::problem::ErrorResponse;
+use super::{Api, BODY_BYTES_MAX};
 use crate::access::{Caller, Limit, Limits, TooFast, Turn, Used};
 use crate::jobs::{Job, JobError};
 
@@ -22,9 +22,15 @@ use crate::jobs::{Job, JobError};
 pub async fn telemetry(State(limits): State<Arc<Limits>>, request: Request, next: Next) -> Response {
     let Some(caller) = request.extensions().get::<Caller>().cloned() else { return next.run(request).await };
     let declared = request.body().size_hint().exact();
-    if let Err(refusal) = limits.telemetry(&caller, declared.unwrap_or(0), Instant::now()) {
+    // A longer body is rejected later, and its length is only a claim.
+    let cost = declared.unwrap_or(0).min(BODY_BYTES_MAX as u64);
+    if let Err(refusal) = limits.telemetry(&caller, cost, Instant::now()) {
+        let response = ErrorResponse::from(refusal);
+        if request.headers().contains_key(header::EXPECT) {
+            return response.body_unread().into_response();
+        }
         discard(request.into_body()).await;
-        return ErrorResponse::from(refusal).into_response();
+        return response.into_response();
     }
     if declared.is_some() {
         return next.run(request).await;
@@ -54,7 +60,7 @@ pub async fn new_job(api: &Api, caller: &Caller, job_id: &JobId) -> Result<Optio
     if jobs < most {
         return Ok(Some(turn));
     }
-    let advice = format!("job {job_id} was not created; delete another job");
+    let advice = format!("job {job_id} was not created; an operator must delete another job");
     Err(reached(&used, Limit::Jobs, jobs, most, &advice))
 }
 

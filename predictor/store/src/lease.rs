@@ -247,7 +247,7 @@ impl Lease {
 }
 
 /// Removes predictors whose leases have expired, which releases their jobs. Skips a predictor whose commit is
-/// in flight.
+/// in flight, and ends the commit if it is late.
 async fn remove_expired(pool: &PgPool) -> Result<(), StoreError> {
     // A lease that ends later than a renewal can set it means that the database's clock was set back. Live
     // predictors renew such a lease. A dead one's ends one lease duration from now, which is not before it
@@ -267,6 +267,20 @@ async fn remove_expired(pool: &PgPool) -> Result<(), StoreError> {
     .await?;
     for url in removed {
         tracing::warn!(url, "predictor's lease expired; its jobs are released");
+    }
+    // A predictor that was stopped within a COPY keeps its row locked: PostgreSQL's limit for idle transactions does
+    // not count the wait for the rest of the data. The last locker of a row is in xmax. The CTE comes first, so that
+    // only these sessions are ended.
+    let ended: Vec<String> = sqlx::query_scalar(
+        "WITH late AS MATERIALIZED
+             (SELECT pid, url FROM predictor JOIN pg_stat_activity ON backend_xid = predictor.xmax
+              WHERE lease_until + interval '1 s' < clock_timestamp())
+         SELECT url FROM late WHERE pg_terminate_backend(pid)",
+    )
+    .fetch_all(pool)
+    .await?;
+    for url in ended {
+        tracing::warn!(url, "predictor's lease expired during a commit, which is ended");
     }
     Ok(())
 }

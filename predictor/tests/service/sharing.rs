@@ -87,6 +87,26 @@ fn a_stopped_predictor_does_not_serve_jobs_it_lost() {
     assert_eq!(second.allocated("shared", 0).body, planned_again);
 }
 
+/// PostgreSQL ends idle transactions, but takes a session that waits for the rest of a COPY for active.
+#[test]
+fn a_predictor_that_stops_within_a_copy_loses_its_jobs() {
+    let name = "sharing::a_predictor_that_stops_within_a_copy_loses_its_jobs";
+    let Some(pair) = Pair::start(name) else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    // What the writer of the first predictor does.
+    let mut connection = runtime.block_on(PgConnection::connect(&pair.database.url())).unwrap();
+    pair.first.process.stop();
+    let lock = format!("BEGIN; SELECT 1 FROM predictor WHERE url = '{}' FOR KEY SHARE", pair.first.url);
+    runtime.block_on(connection.execute(sqlx::AssertSqlSafe(lock))).unwrap();
+    let into = "COPY node_sample (node, boot_id, sequence, at_unix_ms, sample) FROM STDIN";
+    let copy = runtime.block_on(connection.copy_in_raw(into)).unwrap();
+    let second = pair.second.client();
+    until("the second takes over", || (second.get("/v1/jobs/shared").status == 200).then_some(()));
+    assert_eq!(second.allocated("shared", 0).body, pair.answer);
+    assert!(runtime.block_on(copy.finish()).is_err(), "the session was ended");
+    pair.first.process.go_on();
+}
+
 #[test]
 fn a_terminating_predictor_releases_its_jobs() {
     let Some(mut pair) = Pair::start("sharing::a_terminating_predictor_releases_its_jobs") else { return };

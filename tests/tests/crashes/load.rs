@@ -51,6 +51,15 @@ pub fn begin(client: &Client, ledger: &Ledger) {
     ledger.told().guest = Some(false);
 }
 
+/// Ends the requests when it is dropped.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 impl Load {
     /// Runs all clients against the predictor at `url` in parallel with `meanwhile`. Returns when all clients
     /// have ended.
@@ -79,9 +88,9 @@ impl Load {
                 scope.spawn(move || client(32 + number).read_when_visible(job));
             }
             scope.spawn(move || client(64).join_and_leave(JOBS[0]));
-            let outcome = meanwhile();
-            self.stop.store(true, Ordering::SeqCst);
-            outcome
+            // Also if it panics: the scope waits for its threads.
+            let _stop = StopOnDrop(&self.stop);
+            meanwhile()
         })
     }
 

@@ -28,8 +28,10 @@ pub use used::{Turn, Used};
 pub struct Limits {
     path: Option<PathBuf>,
     current: Mutex<Arc<LimitsFile>>,
-    /// The contents that were read last, valid or not.
+    /// The contents in use, or those that cannot be used.
     seen: Mutex<Option<Contents>>,
+    /// The contents of the last reading.
+    latest: Mutex<Option<Contents>>,
     /// By token. Only valid tokens have an entry, so their number is limited.
     used: Mutex<HashMap<Arc<str>, Arc<Used>>>,
     reloads: AtomicU64,
@@ -74,13 +76,15 @@ impl Limits {
         self.path.is_some()
     }
 
-    /// Reads the file again. A valid change replaces all limits; after any other, they remain in use.
+    /// Reads the file again. A valid change that the last call found too replaces all limits; after any other, they remain in
+    /// use.
     pub fn reload(&self) {
         let Some(path) = &self.path else { return };
         let contents = file::read(path);
+        let before = lock(&self.latest).replace(contents.clone());
         let mut seen = lock(&self.seen);
-        // A file that is being written differs between two readings. The next reading has all of it.
-        if seen.as_ref() == Some(&contents) || contents != file::read(path) {
+        // A file that is being written is empty or has a part of the limits. The next call finds all of it.
+        if seen.as_ref() == Some(&contents) || before.as_ref() != Some(&contents) {
             return;
         }
         match parse(&contents) {
