@@ -10,7 +10,6 @@ import pytest
 from programs import ROOT, sampling, serving
 
 
-
 def _take(variable: str) -> str | None:
     """Moves a variable out of the package's sight. The processes of pytest-xdist find it under the other name."""
     if (said := os.environ.pop(variable, None)) is not None:
