@@ -101,8 +101,10 @@ impl Averages {
         let new = (scale / MEMORY_ITERATIONS).min(1.0);
         let weight = if (self.count as f64) < 1.0 / new { 1.0 / self.count as f64 } else { new };
         let variance = (estimate.sample_variance / base_global_batch as f64).max(VARIANCE_MIN);
-        self.variance += weight * (variance - self.variance);
-        self.squared_norm += weight * (estimate.squared_norm.max(0.0) - self.squared_norm);
+        // A mean of two terms, because a difference of extreme numbers would lose the smaller one.
+        let mean = |before: f64, now: f64| weight * now + (1.0 - weight) * before;
+        self.variance = mean(self.variance, variance).max(VARIANCE_MIN);
+        self.squared_norm = mean(self.squared_norm, estimate.squared_norm.max(0.0));
     }
 
     /// Whether stored averages are usable.
@@ -210,6 +212,16 @@ mod tests {
             averages.take(iteration as u64, at(variance), 1, 2.0);
         }
         assert!(near(averages.variance, 5.0), "{averages:?}");
+    }
+
+    /// One iteration at a huge scale replaces an earlier estimate that is larger by more than the precision.
+    #[test]
+    fn a_small_estimate_after_a_huge_one_is_not_lost() {
+        let at = |variance: f64| Estimate { sample_variance: variance, squared_norm: 0.0 };
+        let mut averages = Averages::default();
+        averages.take(0, at(1e60), 1, 1.0);
+        averages.take(1, at(1e-3), 1, 1e9);
+        assert_eq!((averages.variance, averages.gain(2.0)), (1e-3, 2.0));
     }
 
     #[test]
