@@ -4,7 +4,7 @@ use evenstep_client::Share;
 
 use crate::apportion::apportion;
 use crate::rate::Rate;
-use crate::tail::Tail;
+use crate::tail::{Claimant, Tail};
 
 /// The samples that each rank computes in one iteration, and the multiplier of the learning rate.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,6 +81,25 @@ impl Plan {
     /// [`apportion`].
     pub fn without_tail(&self, global_batch: u64, quantum: u64) -> Self {
         Self::in_rank_order(&apportion(global_batch, &self.expected_batches(), quantum), self.rate)
+    }
+
+    /// Returns this plan, whose shares are in units of cost, in samples: with these numbers of samples of the shares,
+    /// then of the chunks. With numbers for the shares only it has no tail. Speeds are multiplied by the samples per
+    /// unit.
+    pub fn in_samples(&self, sizes: &[u64], samples_per_unit: f64) -> Self {
+        let (shares, chunks) = sizes.split_at(self.shares.len().min(sizes.len()));
+        let counted = Self::in_rank_order(shares, self.rate);
+        let tail = self.tail.as_ref().filter(|tail| tail.chunks.len() == chunks.len()).map(|tail| Tail {
+            offset: counted.global_batch(),
+            chunks: chunks.to_vec(),
+            pools: tail.pools.clone(),
+            claimants: tail
+                .claimants
+                .iter()
+                .map(|own| Claimant { speed: own.speed.map(|speed| speed * samples_per_unit), ..*own })
+                .collect(),
+        });
+        Self { tail, ..counted }
     }
 
     /// Returns the expected number of samples by rank: the rank's share plus its part of the tail. The parts

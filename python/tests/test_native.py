@@ -102,7 +102,7 @@ def test_rows_are_reports(predictor: str, job_id: str) -> None:
     assert 10 + len(DRIVER_NAMES) == SLOTS
     planner = Predictor(predictor, job_id, SPEC, [*WORKERS, {"worker": "node-a/2"}])
     planner.open([0], UNUSED)
-    first = Report(0, 6, 0.5, 0.1, 2, 1 << 30, TailWork(1, 2, 0.125, 0.1), {"own_cpu": 0.5})
+    first = Report(0, 6, 0.5, 0.1, 2, 1 << 30, TailWork(1, 2, 0.125, 0.1), drivers={"own_cpu": 0.5})
     rows = [*first.to_row(), *Report(0, 10, 1.0).to_row(), *[0.0] * SLOTS]
     planner.learn(0, rows, 1)
     planner.close(30.0)

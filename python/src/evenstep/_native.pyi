@@ -116,6 +116,14 @@ class Plan:
         """The number of samples of the iteration: all shares and the tail."""
     def resized(self, size: int, quantum: int) -> Plan:
         """Returns a plan with the same proportions for another number of samples, without a tail."""
+    def in_samples(self, sizes: Sequence[int], samples_per_unit: float) -> Plan:
+        """Returns the plan, whose shares are in units of cost, with these numbers of samples of ranks, then of chunks.
+
+        With numbers for ranks only, it has no tail. Speeds become samples per second.
+
+        Raises:
+            SettingError: there are not as many numbers.
+        """
     def with_tail(self, share: float, min_chunk: int, quantum: int) -> Plan:
         """Returns the plan with a tail for all ranks; shares shrink in proportion."""
     def checked(self, size: int) -> Plan:

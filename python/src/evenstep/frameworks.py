@@ -23,8 +23,13 @@ def check_accumulate(name: str, batches: int, loader: Loader) -> None:
     """Checks that the framework and the loader have the same number of accumulation steps.
 
     Raises:
-        SettingError: they differ.
+        SettingError: they differ, or the loader's number changes.
     """
+    if loader.has_varying_passes:
+        raise SettingError(
+            f"{name}={batches} with max_tokens: the loader's number of micro-batches changes from iteration to "
+            "iteration; remove max_tokens, or use your own loop with loader.is_last"
+        )
     if batches != loader.accumulate:
         raise SettingError(
             f"{name}={batches} differs from the loader's accumulate={loader.accumulate}: use the same value for both"

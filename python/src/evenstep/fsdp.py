@@ -206,7 +206,7 @@ class GradientWeights:
             return
         # An earlier backward pass may have failed.
         self._is_reducing, self._total = False, None
-        if run.order.accumulate == 1 and not all(map(reduces, self._groups)):
+        if not run.accumulates and not all(map(reduces, self._groups)):
             raise UnsupportedError(
                 "set_requires_gradient_sync(False) with one weight for several batches would give a wrong gradient: "
                 "use job.loader(.., accumulate=N), where N is the number of batches per optimizer step"

@@ -25,8 +25,10 @@ def given_plans(fixed: Fixed, order: Order, caps: Sequence[int | None], first: i
         what = f"plan={list(batches)} of iteration {iteration}"
         if len(batches) != len(caps):
             raise SettingError(f"{what}: must have one batch for each of the {len(caps)} ranks")
-        if any(batch < 0 or batch % order.accumulate for batch in batches):
-            raise SettingError(f"{what}: batches must be multiples of accumulate={order.accumulate} and at least 0")
+        # With costs, a plan has the ratios of shares.
+        quantum = 1 if order.costs else order.accumulate
+        if any(batch < 0 or batch % quantum for batch in batches) or not any(batches):
+            raise SettingError(f"{what}: batches must be multiples of accumulate={quantum}, at least 0, and not all 0")
         plan = Plan.of(batches)
         if (rank := shares.first_above_cap(plan, caps)) is not None:
             raise SettingError(
@@ -36,7 +38,7 @@ def given_plans(fixed: Fixed, order: Order, caps: Sequence[int | None], first: i
         return plan
 
     plan = checked(batches_of(fixed, first), first)
-    if plan.size != order.global_batch:
+    if plan.size != order.global_batch and not order.costs:
         raise SettingError(
             f"plan={plan.batches} sums to {plan.size}, but global_batch is {order.global_batch}: make them equal"
         )
@@ -49,7 +51,7 @@ def even_plan(before: Plan | None, order: Order, caps: Sequence[int | None], qua
     Raises:
         SettingError: the caps do not allow the global batch.
     """
-    size = order.global_batch
+    size = order.plan_size
     even = shares.even(size, caps, quantum)
     # An earlier version may have stored the plan of an epoch's remainder.
     if before is None or len(before.shares) != len(caps) or before.size != size:

@@ -218,7 +218,7 @@ class GradientWeights:
         run, model = self._run(), self._model()
         if run is None or model is None or run.is_hedging or not torch.is_grad_enabled() or is_recomputing(run):
             return
-        if not model.require_backward_grad_sync and run.order.accumulate == 1:
+        if not model.require_backward_grad_sync and not run.accumulates:
             raise UnsupportedError(
                 "no_sync with one weight for several batches would give a wrong gradient: use job.loader(.., "
                 "accumulate=N), where N is the number of batches per optimizer step"

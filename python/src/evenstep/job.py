@@ -6,13 +6,15 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 import torch.distributed as dist
 
 from evenstep import batchnorm, fsdp, hook, loader, oom
 from evenstep._native import check_job_id
+from evenstep.costs import Costs, SampleCosts
+from evenstep.epoch import Place
 from evenstep.errors import SettingError, UnsupportedError
 from evenstep.first_step import check_first_step
 from evenstep.hedge.begin import claims_of, hedged
@@ -47,6 +49,9 @@ _VALIDATION = (
     "read a validation set with PyTorch's DataLoader, on rank r of n the samples range(r, len(dataset), n), and add "
     "the losses of all ranks with all_reduce"
 )
+
+#: How a collate function arranges the samples of a pass.
+Layout = Literal["packed", "padded"]
 
 _Optimizer = TypeVar("_Optimizer", bound=torch.optim.Optimizer)
 _Model = TypeVar("_Model", bound=torch.nn.Module)
@@ -124,6 +129,8 @@ class Job:
         self._is_counting = False
         #: Whether a wrapped model cannot compute a batch of a single sample.
         self._avoids_singles = False
+        #: Whether the loss of a wrapped model is a mean over each micro-batch.
+        self._needs_equal_passes = False
 
     # Data
 
@@ -137,6 +144,10 @@ class Job:
         drop_last: bool = False,
         accumulate: int = 1,
         order: Indices | None = None,
+        cost: SampleCosts | None = None,
+        global_tokens: int | None = None,
+        max_tokens: int | None = None,
+        layout: Layout = "packed",
         **dataloader_kwargs: Any,
     ) -> loader.Loader:
         """Returns an iterable of this rank's batches, sized by the plan.
@@ -155,6 +166,15 @@ class Job:
             order: the indices of an epoch's samples, instead of ``shuffle`` and ``seed``: a sequence, or a function of
                 the epoch. Samples may occur several times or not at all, as weighted samplers draw them. The indices
                 must be the same on all ranks, and each epoch must have the same number of them.
+            cost: the cost of each sample, usually its number of tokens, or a function that returns it for an index. The
+                plan then balances costs instead of counts, and each rank gets any of the samples. ``shuffle`` uses
+                another permutation than without costs.
+            global_tokens: maximum cost of an iteration over all ranks, instead of ``global_batch``: it has successive
+                samples until the next one would exceed it. Requires ``cost``.
+            max_tokens: maximum cost of one forward pass. Ranks split their samples into as many micro-batches as
+                needed, all ranks into the same number; :attr:`Loader.is_last` tells the last one. Requires ``cost``.
+            layout: how ``collate_fn`` arranges the samples of a pass: ``"packed"`` one after the other, so that a pass
+                costs their sum, or ``"padded"`` to the longest one, so that samples of similar lengths share a pass.
             **dataloader_kwargs: passed to PyTorch's DataLoader (``num_workers``, ``collate_fn``, ``pin_memory``, ...).
 
         Raises:
@@ -164,7 +184,16 @@ class Job:
         loader.check(dataset, dataloader_kwargs)
         given = None if order is None else GivenIndices.of(order, len(dataset))
         samples, shuffle, seed = (given.samples, False, 0) if given else (len(dataset), shuffle, seed)
-        whole = Order(samples, self._global_batch(global_batch), seed, shuffle, drop_last, accumulate, given)
+        costs = _costs(
+            cost,
+            len(dataset),
+            global_batch=global_batch,
+            global_tokens=global_tokens,
+            max_tokens=max_tokens,
+            layout=layout,
+        )
+        size = 1 if costs and costs.budget else self._global_batch(global_batch)
+        whole = Order(samples, size, seed, shuffle, drop_last, accumulate, given, costs)
         run = self._begin(whole, loader.reads_ahead(dataloader_kwargs, accumulate))
         self._tell_of_another(dataset)
         return loader.Loader(run, dataset, dataloader_kwargs)
@@ -182,6 +211,10 @@ class Job:
         micro_batch: int | None = None,
         tail: float | None = None,
         min_chunk: int | None = None,
+        cost: SampleCosts | None = None,
+        global_tokens: int | None = None,
+        max_tokens: int | None = None,
+        layout: Layout = "packed",
     ) -> Steps:
         """Returns an iterable of hedged steps.
 
@@ -216,7 +249,11 @@ class Job:
                 added. Default ``init(max_local_batch=..)``.
             tail: without a predictor, the fraction of each iteration that becomes the shared tail; above 0 and at most
                 1. With it, no predictor is started.
-            min_chunk: minimum number of samples in a chunk; default the quantum.
+            min_chunk: minimum number of samples in a chunk, with ``cost`` its minimum cost; default the quantum.
+            cost: the cost of each sample, as in :meth:`loader`. Base batches and chunks are cut by cost.
+            global_tokens: maximum cost of an iteration, as in :meth:`loader`.
+            max_tokens: maximum cost of one forward pass, instead of ``micro_batch``. Requires ``cost``.
+            layout: how ``collate_fn`` arranges the samples of a pass, as in :meth:`loader`.
 
         Raises:
             SettingError: an argument breaks its rule.
@@ -225,6 +262,10 @@ class Job:
         loader.check(dataset, {})
         if micro_batch is not None and micro_batch < 1:
             raise SettingError(f"micro_batch={micro_batch}: must be at least 1")
+        if micro_batch is not None and cost is not None:
+            raise SettingError(
+                f"micro_batch={micro_batch} with cost: must be max_tokens, because passes are cut by cost"
+            )
         job_options = hedged(self._options, tail, min_chunk)
         if self._opened and job_options != self._options:
             raise SettingError(
@@ -232,7 +273,16 @@ class Job:
                 "the first values, and either job.steps or job.loader"
             )
         self._options = job_options
-        order = Order(len(dataset), self._global_batch(global_batch), seed, shuffle, drop_last)
+        costs = _costs(
+            cost,
+            len(dataset),
+            global_batch=global_batch,
+            global_tokens=global_tokens,
+            max_tokens=max_tokens,
+            layout=layout,
+        )
+        size = 1 if costs and costs.budget else self._global_batch(global_batch)
+        order = Order(len(dataset), size, seed, shuffle, drop_last, costs=costs)
         run = self._begin(order, reads_ahead=0)
         self._tell_of_another(dataset)
         return Steps(
@@ -338,9 +388,10 @@ class Job:
             observed = ddp.module if model is ddp else model
             observed.register_forward_pre_hook(torch.compiler.disable(weights.forward_begins), with_kwargs=True)
         self._is_counting |= loss == "tokens"
+        self._needs_equal_passes |= loss == "mean"
         self._avoids_singles |= batchnorm.needs_two_samples(model)
         if self._opened:
-            self._opened.run.avoids_singles = self._avoids_singles
+            self._see_models(self._opened.run)
         self._trained_model = TrainedModel(ddp or model, loss, has_inner=inner is not None)
         self._wrapped_models += 1
         self._observer.wrapped(loss, has_inner=inner is not None)
@@ -383,6 +434,11 @@ class Job:
         self._observer.scaled()
         run.computes()
         step = run.current.step
+        if len(step.passes) > 1:
+            raise UnsupportedError(
+                f"job.scale in an iteration with passes of {list(step.passes)} samples: the means of its passes have "
+                'unequal weights; use job.wrap(.., loss="tokens") and job.count, or neither max_tokens nor accumulate'
+            )
         run.gradients_ready()
         run.sensor.measure_from_arrival(loss.device)
         factor = step.weight * run.world_size
@@ -539,7 +595,7 @@ class Job:
         if self._opened is None:
             self._observer.run_begins(order)
             self._opened = open_run(self._options, order, reads_ahead, self._state)
-            self._opened.run.avoids_singles = self._avoids_singles
+            self._see_models(self._opened.run)
             atexit.register(self.close)
             if self._opened.run.world_size > 1:
                 self._ends.append(check_first_step(self._opened.run, self._is_weighted).remove)
@@ -549,6 +605,9 @@ class Job:
                 "another training create another job with evenstep.init()"
             )
         return self._opened.run
+
+    def _see_models(self, run: Run) -> None:
+        run.avoids_singles, run.needs_equal_passes = self._avoids_singles, self._needs_equal_passes
 
     def _tell_of_another(self, dataset: Any) -> None:
         if self._dataset is None:
@@ -580,7 +639,8 @@ class Job:
         run = self._begin(Order(whole * _STREAM_STEPS, whole, shuffle=False), reads_ahead=0)
         run.start()
         done = run.progress
-        run.read(Turn(run.step(done.iteration, done.epoch, done.position, size), 0))
+        place = Place(done.iteration, done.epoch, done.position, done.position * whole, size, is_last=False)
+        run.read(Turn(run.step(place), 0))
 
     def _trained(self, given: TrainedModel | None) -> TrainedModel:
         """Returns the model of hedged steps: the wrapped one, else the given one."""
@@ -610,3 +670,32 @@ class Job:
                 raise SettingError("global_batch is missing: pass it, or use init(plan=..)")
             global_batch = sum(plan(0) if callable(plan) else plan)
         return self._observer.global_batch(global_batch)
+
+
+def _costs(
+    cost: SampleCosts | None,
+    samples: int,
+    *,
+    global_batch: int | None,
+    global_tokens: int | None,
+    max_tokens: int | None,
+    layout: Layout,
+) -> Costs | None:
+    """Returns the checked costs of a data set; None without costs.
+
+    Raises:
+        SettingError: an argument breaks its rule.
+    """
+    if layout not in get_args(Layout):
+        raise SettingError(f"layout={layout!r}: must be one of {', '.join(map(repr, get_args(Layout)))}")
+    if cost is None:
+        for name, limit in (("global_tokens", global_tokens), ("max_tokens", max_tokens)):
+            if limit is not None:
+                raise SettingError(f"{name}={limit}: requires cost=, the number of tokens of each sample")
+        return None
+    if global_tokens is not None and global_batch is not None:
+        raise SettingError(
+            f"global_batch={global_batch} and global_tokens={global_tokens}: must be one of them, because each decides "
+            "which samples an iteration has"
+        )
+    return Costs.of(cost, samples, budget=global_tokens, pass_max=max_tokens, is_padded=layout == "padded")

@@ -64,7 +64,7 @@ class Loader:
         """Creates the loader of a started run."""
         self._run = run
         self._drawn: deque[Turn] = deque()
-        self._latest: Step | None = None
+        self._latest: Turn | None = None
         self._dataloader: DataLoader[Any] = DataLoader(
             run.observer.dataset(dataset), batch_sampler=_Indices(run, self._drawn), **dataloader_kwargs
         )
@@ -76,8 +76,14 @@ class Loader:
 
     @property
     def accumulate(self) -> int:
-        """The number of batches before each optimizer step."""
+        """The number of batches before each optimizer step; with ``max_tokens``, the minimum."""
         return self._run.order.accumulate
+
+    @property
+    def has_varying_passes(self) -> bool:
+        """Whether iterations have different numbers of micro-batches."""
+        costs = self._run.order.costs
+        return costs is not None and costs.pass_max is not None
 
     @property
     def latest(self) -> Step:
@@ -86,13 +92,29 @@ class Loader:
         Raises:
             SettingError: no batch was read yet.
         """
+        return self._turn.step
+
+    @property
+    def _turn(self) -> Turn:
         if self._latest is None:
             raise SettingError("no batch was read yet: read one from job.loader first")
         return self._latest
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the batch read last is the last micro-batch of its iteration, so the optimizer may step after it.
+
+        Raises:
+            SettingError: no batch was read yet.
+        """
+        return self._turn.is_last
+
     def __len__(self) -> int:
-        """The number of batches in an epoch: iterations times micro-batches."""
-        return self._run.order.steps * self._run.order.accumulate
+        """The number of batches in the current epoch: iterations times ``accumulate``.
+
+        With ``max_tokens`` there may be more. With ``global_tokens`` the costs of all samples are read, once per epoch.
+        """
+        return self._run.iterations * self._run.order.accumulate
 
     def __iter__(self) -> Iterator[Any]:
         """Yields the remaining batches of the epoch: all of them, except after a resume."""
@@ -110,7 +132,7 @@ class Loader:
                 return
             run.sensor.loader_waited(time.perf_counter() - begun)
             turn = self._drawn.popleft()
-            self._latest = turn.step
+            self._latest = turn
             run.read(turn)
             yield batch
             if not goes_on():
@@ -127,19 +149,17 @@ class _Indices:
         self._drawn = drawn
 
     def __len__(self) -> int:
-        return self._run.order.steps * self._run.order.accumulate
+        return self._run.iterations * self._run.order.accumulate
 
     def __iter__(self) -> Iterator[list[int]]:
         run = self._run
-        permutation = run.permutation()
-        for step in run.epoch_steps():
-            begin = step.position * run.order.global_batch + step.offset
+        for step, samples in run.epoch_steps():
+            begin = step.offset
             for micro in range(step.micro_batches):
-                self._drawn.append(Turn(step, micro))
-                first, size = begin + micro * step.batch_size, step.batch_size
-                indices = permutation[first : first + size].tolist()
-                indices = run.observer.drawn(step, indices)
+                turn = Turn(step, micro)
+                self._drawn.append(turn)
+                indices = run.observer.drawn(step, samples[begin : begin + turn.samples])
+                begin += turn.samples
                 # The mean over no samples is NaN, and DDP waits for every rank's gradients, so this rank computes
                 # samples with weight 0.
-                weightless = min(_WEIGHTLESS_SAMPLES, step.global_batch)
-                yield indices or permutation[begin - step.offset :][:weightless].tolist()
+                yield indices or samples[:_WEIGHTLESS_SAMPLES]

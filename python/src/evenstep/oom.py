@@ -24,6 +24,15 @@ _SAMPLES_MIN = 2
 def report(job_options: RunOptions, place: Place | None, turn: Turn, error: BaseException) -> None:
     """Reports the batch that did not fit to the predictor, so that this worker never gets it again. Never raises."""
     settings, step = job_options.settings, turn.step
+    if step.passes and (len(step.passes) > 1 or turn.passing is not None):
+        log.error(
+            "iteration %s: a pass of %s samples did not fit into the memory of %s (%s); lower max_tokens",
+            step.iteration,
+            turn.passing or turn.samples,
+            settings.worker,
+            error,
+        )
+        return
     if turn.passing is None:
         # Caps bound all micro-batches of an iteration together.
         samples, smallest = step.local_batch, step.batch_size

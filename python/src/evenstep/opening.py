@@ -168,9 +168,7 @@ def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dic
         DivergedError: ranks differ in a value that must be the same.
         EvenstepError: another rank ended, hangs, did not come, or cannot be reached.
     """
-    quantum = (
-        job_options.quantum if job_options.quantum % order.accumulate == 0 else job_options.quantum * order.accumulate
-    )
+    quantum = _quantum(job_options.quantum, order)
     begin = _RunStart(job_options, order, quantum, reads_ahead + _SLACK + 1)
     begin, before = begin.restored(state) if state else (begin, None)
     group = open_group(job_options.settings.world_size)
@@ -346,6 +344,19 @@ class _RunStart:
             "claims": job_options.claims,
             "tail": repr(job_options.tail),
         }
+
+
+def _quantum(asked: int, order: Order) -> int:
+    """Returns the quantum of plans.
+
+    Raises:
+        SettingError: a quantum of samples, but plans are in units of cost.
+    """
+    if order.costs:
+        if asked > 1:
+            raise SettingError(f"quantum={asked} with cost: shares are in tokens, not in samples; remove quantum")
+        return 1
+    return asked if asked % order.accumulate == 0 else asked * order.accumulate
 
 
 def _refuse_start() -> None:

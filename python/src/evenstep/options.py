@@ -69,4 +69,5 @@ def checked_job_options(job: Mapping[str, Any]) -> dict[str, Any]:
 def job_spec(job_options: RunOptions, order: Order, quantum: int) -> dict[str, Any]:
     """Returns the job as the predictor gets it."""
     hedge = "auto" if job_options.claims else "off"
-    return {"global_batch": order.global_batch, "quantum": quantum, "hedge": hedge, **job_options.job}
+    unit = {"unit": "tokens"} if order.costs else {}
+    return {"global_batch": order.plan_size, "quantum": quantum, "hedge": hedge, **unit, **job_options.job}

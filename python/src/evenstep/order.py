@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import torch
 
+from evenstep.costs import Costs
 from evenstep.errors import SettingError
 
 #: Seeds of successive epochs differ by this odd number (a Weyl sequence), modulo 2^63.
@@ -78,6 +79,8 @@ class Order:
     accumulate: int = 1
     #: The order that a script gives instead of the permutation; any number of times for each sample.
     given: GivenIndices | None = None
+    #: The costs of samples; None if all cost the same. ``global_batch`` does not count if they have a budget.
+    costs: Costs | None = None
 
     def __post_init__(self) -> None:
         """Validates the values.
@@ -87,10 +90,25 @@ class Order:
         """
         if self.samples < 1:
             raise SettingError(f"the data set has {self.samples} samples: must have at least 1")
+        if self.costs and self.costs.budget and self.drop_last:
+            raise SettingError(
+                "drop_last=True with global_tokens: iterations have different numbers of samples, so none is too "
+                "small; remove drop_last"
+            )
         if self.global_batch < 1:
             raise SettingError(f"global_batch={self.global_batch}: must be at least 1")
         if self.accumulate < 1:
             raise SettingError(f"accumulate={self.accumulate}: must be at least 1")
+        if self.costs is None:
+            self._check_sizes()
+        if self.drop_last and self.samples < self.global_batch:
+            raise SettingError(
+                f"drop_last=True with global_batch={self.global_batch} leaves no iteration: the data set has only "
+                f"{self.samples} samples; lower global_batch"
+            )
+
+    def _check_sizes(self) -> None:
+        """Checks that micro-batches can have equal sizes."""
         if self.global_batch % self.accumulate:
             raise SettingError(
                 f"global_batch={self.global_batch}: must be a multiple of accumulate={self.accumulate}, so that "
@@ -102,15 +120,27 @@ class Order:
                 f"the last iteration of an epoch has {rest} of the {self.samples} samples, which cannot be split "
                 f"into {self.accumulate} equal micro-batches: pass drop_last=True or another global_batch"
             )
-        if self.drop_last and self.samples < self.global_batch:
-            raise SettingError(
-                f"drop_last=True with global_batch={self.global_batch} leaves no iteration: the data set has only "
-                f"{self.samples} samples; lower global_batch"
-            )
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether the position of each sample is computed where it is read, instead of all positions at once."""
+        return self.costs is not None and self.given is None
+
+    @property
+    def plan_size(self) -> int:
+        """The size of a plan: samples of an iteration, or with costs their mean cost."""
+        if self.costs is None:
+            return self.global_batch
+        return self.costs.budget or max(1, round(self.costs.mean * self.global_batch))
+
+    @property
+    def trained_samples(self) -> int:
+        """The number of samples in an epoch that are trained on."""
+        return self.steps * self.global_batch if self.drop_last else self.samples
 
     @property
     def steps(self) -> int:
-        """The number of iterations in an epoch."""
+        """The number of iterations in an epoch, if they have equal numbers of samples."""
         if self.drop_last:
             return self.samples // self.global_batch
         return -(-self.samples // self.global_batch)
@@ -121,11 +151,15 @@ class Order:
         return min(self.global_batch, self.samples - begin)
 
     def checksum(self, epoch: int) -> int:
-        """Returns a checksum of an epoch's order, to compare it between ranks."""
-        return checksum(self.permutation(epoch)) if self.shuffle or self.given else 0
+        """Returns a checksum of an epoch's order and costs, to compare them between ranks."""
+        costs = self.costs.checksum if self.costs else 0
+        # A computed order depends only on numbers that ranks compare.
+        if self.is_computed or not (self.shuffle or self.given):
+            return costs
+        return checksum(self.permutation(epoch)) ^ costs
 
     def permutation(self, epoch: int) -> torch.Tensor:
-        """Returns the order of all samples in an epoch, int64, shape (samples,).
+        """Returns the order of all samples in an epoch without costs, int64, shape (samples,).
 
         Raises:
             SettingError: the script's function returned indices that break a rule.

@@ -19,6 +19,8 @@ class Progress:
     iteration: int = 0
     epoch: int = 0
     position: int = 0
+    #: Number of samples of the epoch before this position.
+    sample: int = 0
 
 
 def state_of(progress: Progress, order: Order, plan: Plan, job: str | None) -> dict[str, Any]:
@@ -28,6 +30,7 @@ def state_of(progress: Progress, order: Order, plan: Plan, job: str | None) -> d
         "iteration": progress.iteration,
         "epoch": progress.epoch,
         "position": progress.position,
+        "sample": progress.sample,
         **_samples_of(order),
         "plan": json.loads(plan.to_json()),
         **({"job": job} if job else {}),
@@ -50,11 +53,13 @@ def resumed(state: dict[str, Any], order: Order) -> tuple[Progress, Plan]:
                 f"{name}: the state has {state[name]} but the loader has {value}; use the same value, or samples "
                 "would be repeated or missed"
             )
-    progress = Progress(state["iteration"], state["epoch"], state["position"])
-    if not 0 <= progress.position < order.steps:
+    # Earlier versions stored no sample; all of their iterations have the same number.
+    sample = state.get("sample", state["position"] * order.global_batch)
+    progress = Progress(state["iteration"], state["epoch"], state["position"], sample)
+    if not 0 <= sample < order.trained_samples:
         raise SettingError(
-            f"the state's position {progress.position} must be below the epoch's {order.steps} iterations; use the "
-            "earlier drop_last until the end of the epoch"
+            f"the state's position {progress.position} is at sample {sample}: must be below the epoch's "
+            f"{order.trained_samples} samples; use the earlier drop_last until the end of the epoch"
         )
     return progress, Plan.from_json(json.dumps(state["plan"]))
 
@@ -67,4 +72,5 @@ def _samples_of(order: Order) -> dict[str, Any]:
         "global_batch": order.global_batch,
         "shuffle": order.shuffle,
         "order_checksum": order.given.checksum if order.given else None,
+        "with_costs": order.is_computed,
     }

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from evenstep.costs import Work
 from evenstep.drivers import NAMES
 
 
@@ -17,6 +18,8 @@ class TailWork:
     compute_time_s: float
     #: Time spent waiting for claims.
     claim_time_s: float
+    #: Work of the samples, if they have costs.
+    work: Work | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class Report:
     #: Peak memory in bytes; None if the device does not report it.
     peak_memory_bytes: int | None = None
     tail: TailWork | None = None
+    #: Work of the samples, if they have costs.
+    work: Work | None = None
     #: Readings at the end of the iteration's compute, by driver name.
     drivers: dict[str, float] = field(default_factory=dict)
 
@@ -49,29 +54,49 @@ class Report:
             tail.samples,
             tail.compute_time_s,
             tail.claim_time_s,
+            *_sums(self.work),
+            *_sums(tail.work),
             *(self.drivers.get(name, math.nan) for name in NAMES),
         ]
 
 
 #: Number of slots of a row.
-SLOTS = 10 + len(NAMES)
+SLOTS = 14 + len(NAMES)
 
 
 def merged(reports: Sequence[Report]) -> Report:
     """Merges the reports of successive iterations: the last one, with mean times over those with the same share.
 
+    With costs, the mean work and time of all of them count.
+
     With a shared tail the claimed samples differ between iterations, so only the last report counts. The same holds if
     no time could be measured.
     """
     last = reports[-1]
-    alike = [report for report in reports if _share(report) == _share(last) and report.compute_time_s > 0]
+    if last.work:
+        # The work of an iteration differs, but the speed is that of all.
+        alike = [report for report in reports if report.work and not report.tail and report.compute_time_s > 0]
+    else:
+        alike = [report for report in reports if _share(report) == _share(last) and report.compute_time_s > 0]
     if last.tail or not alike:
         return last
     return replace(
         last,
         compute_time_s=statistics.fmean(report.compute_time_s for report in alike),
         loader_wait_s=statistics.fmean(report.loader_wait_s for report in alike),
+        work=_mean_work([report.work for report in alike if report.work]),
     )
+
+
+def _mean_work(works: Sequence[Work]) -> Work | None:
+    if not works:
+        return None
+    lengths, squares = zip(*((work.lengths, work.squares) for work in works), strict=True)
+    return Work(statistics.fmean(lengths), statistics.fmean(squares))
+
+
+def _sums(work: Work | None) -> tuple[float, float]:
+    return (work.lengths, work.squares) if work else (math.nan, math.nan)
 
 
 def _share(report: Report) -> tuple[int, int, bool]:

@@ -3,14 +3,15 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch.distributed.distributed_c10d import _get_default_store
 
 from evenstep import shares
 from evenstep._native import Plan
+from evenstep.costs import Costs, CutIteration, CutRules
+from evenstep.epoch import Epoch, Place
 from evenstep.errors import DivergedError, SettingError, UnsupportedError
 from evenstep.exchange import Exchange, Submission
 from evenstep.observer import Observer
@@ -31,6 +32,9 @@ _MARK = (
     "loops that read ahead must mark each iteration with `with job.step()`, which begins the oldest batch that was "
     "read and not begun"
 )
+
+#: The error of batches without a number of items.
+_UNCOUNTED = 'iteration {}: job.wrap(loss="tokens") requires job.count(number of tokens) before each backward pass'
 
 
 @dataclass(slots=True)
@@ -53,6 +57,8 @@ class Run:
     is_hedging: bool = False
     #: Whether no rank may get micro-batches of a single sample; the same on all ranks.
     avoids_singles: bool = False
+    #: Whether the loss of a micro-batch is a mean, so that all must have the same number of samples.
+    needs_equal_passes: bool = False
     #: Maximum numbers of samples by rank; None for no cap. Empty if no rank has one.
     caps: Sequence[int | None] = ()
     #: The number of the run in this process, the same on all ranks.
@@ -81,27 +87,28 @@ class Run:
     _checked: tuple[Plan, int] | None = None
     #: Whether the training loop marks the begin of each batch itself.
     _explicit: bool = False
+    #: An epoch and its number of iterations.
+    _iterations: tuple[int, int] | None = None
     #: Number of epoch iterators started in this process.
     _epoch_iterators: int = 0
 
-    def step(self, iteration: int, epoch: int, position: int, size: int | None = None) -> Step:
-        """Returns this rank's part of an iteration.
+    def step(self, place: Place) -> Step:
+        """Returns this rank's part of an iteration without costs.
 
         Raises:
             SettingError: a given plan has fewer samples than the iteration.
             EvenstepError: the exchange between ranks failed.
         """
-        size = self.order.size(position) if size is None else size
         # Without hedged steps, no rank claims a tail.
-        plan = self._allowed(self._plan(iteration, size).resized(size, self.quantum))
-        return self._part(plan, iteration, epoch, position, size)
+        plan = self._allowed(self._plan(place).resized(place.size, self.quantum))
+        return self._part(plan, place)
 
-    def _plan(self, iteration: int, size: int) -> Plan:
-        plan = self.plans(iteration)
+    def _plan(self, place: Place) -> Plan:
+        plan, size = self.plans(place.iteration), place.size
         # The plan of a remainder is far from balanced, and scaled up it could exceed the memory of a rank.
         if plan.size < size:
             raise SettingError(
-                f"plan={plan.batches} of iteration {iteration} sums to {plan.size}, but the iteration has {size} "
+                f"plan={plan.batches} of iteration {place.iteration} sums to {plan.size}, but the iteration has {size} "
                 "samples: make them equal"
             )
         return plan if plan.size == size else plan.resized(size, self.quantum)
@@ -109,24 +116,46 @@ class Run:
     def _allowed(self, plan: Plan) -> Plan:
         return shares.without_singles(plan, self.order.accumulate, self.caps) if self.avoids_singles else plan
 
-    def _part(self, plan: Plan, iteration: int, epoch: int, position: int, size: int) -> Step:
+    def _part(self, plan: Plan, place: Place) -> Step:
         # Most iterations have the same plan as the previous one.
-        if not (self._checked and self._checked[0] is plan and self._checked[1] == size):
-            self._checked = plan.checked(size), size
+        if not (self._checked and self._checked[0] is plan and self._checked[1] == place.size):
+            self._checked = plan.checked(place.size), place.size
         share = plan.shares[self.rank]
         return Step(
-            iteration=iteration,
-            epoch=epoch,
-            position=position,
-            global_batch=size,
+            iteration=place.iteration,
+            epoch=place.epoch,
+            position=place.position,
+            global_batch=place.size,
             offset=share.offset,
             local_batch=share.local_batch,
             micro_batches=self.order.accumulate,
-            lr_multiplier=plan.rate.at(iteration),
+            lr_multiplier=plan.rate.at(place.iteration),
+            begin=place.begin,
+            is_last=place.is_last,
         )
 
-    def permutation(self) -> torch.Tensor:
-        """Returns the order of samples in the current epoch, int64, shape (samples,).
+    def _cut(
+        self, costs: Costs, epoch: Epoch, place: Place, planned: Callable[[Plan], Plan], *, is_equal: bool
+    ) -> tuple[Step, CutIteration, list[int]]:
+        """Cuts an iteration whose samples have costs; returns its samples in the order of their parts."""
+        indices = epoch.indices(place.begin, place.size)
+        plan = planned(self.plans(place.iteration))
+        rules = CutRules(self.order.accumulate, 2 if self.avoids_singles else 1, is_equal)
+        cut = costs.cut(plan, costs.at(indices), rules)
+        step = self._part(cut.plan, place)
+        passes = cut.passes[self.rank]
+        if len(passes) > 1 and self.needs_equal_passes:
+            raise SettingError(
+                f"iteration {place.iteration}: rank {self.rank} has {len(passes)} passes with {list(passes)} samples, "
+                'and means over them have unequal weights: use job.wrap(.., loss="tokens") and job.count'
+            )
+        # All ranks have as many passes, if not zero. Hedged steps count their passes themselves.
+        micro_batches = max(map(len, cut.passes[: self.world_size])) if is_equal else 1
+        step = replace(step, micro_batches=micro_batches, passes=passes, work=cut.works[self.rank])
+        return step, cut, [indices[at] for at in cut.positions]
+
+    def epoch(self) -> Epoch:
+        """Returns the current epoch.
 
         Ranks compare the order that a function of the script returns. No rank waits for another one, because loops may
         read ahead: the first rank stores its checksum, and the others read it.
@@ -135,36 +164,43 @@ class Run:
             DivergedError: another rank has another order.
             SettingError: the script's function returned indices that break a rule.
         """
-        epoch = self.begins.epoch
-        found = self.order.permutation(epoch)
-        if self.world_size > 1 and self.order.given and callable(self.order.given.indices):
-            store, own = _get_default_store(), str(checksum(found))
-            first = store.compare_set(f"evenstep/order/{self.number}/{epoch}", "", own).decode()
+        number = self.begins.epoch
+        epoch = Epoch(self.order, number)
+        if self.world_size > 1 and epoch.whole is not None and self.order.given and callable(self.order.given.indices):
+            store, own = _get_default_store(), str(checksum(epoch.whole))
+            first = store.compare_set(f"evenstep/order/{self.number}/{number}", "", own).decode()
             if first != own:
                 raise DivergedError(
-                    f"order({epoch}): rank {self.rank} has other indices (checksum {own}) than another rank ({first}): "
-                    "must depend only on the epoch, because each rank calls it"
+                    f"order({number}): rank {self.rank} has other indices (checksum {own}) than another rank "
+                    f"({first}): must depend only on the epoch, because each rank calls it"
                 )
-        return found
+        return epoch
 
-    def epoch_steps(self) -> Iterator[Step]:
-        """Yields the remaining steps of the epoch."""
-        begun = self.begins
-        iteration, epoch = begun.iteration, begun.epoch
-        for ahead, position in enumerate(range(begun.position, self.order.steps)):
-            yield self.step(iteration + ahead, epoch, position)
+    def epoch_steps(self) -> Iterator[tuple[Step, list[int]]]:
+        """Yields the remaining steps of the epoch with the indices of their samples; each rank's are successive."""
+        epoch = self.epoch()
+        for place in epoch.places(self.begins):
+            if costs := self.order.costs:
+                step, _, indices = self._cut(costs, epoch, place, _without_tail, is_equal=True)
+                yield step, indices
+            else:
+                yield self.step(place), epoch.indices(place.begin, place.size)
 
-    def hedged_epoch_steps(self, planned: Callable[[Plan], Plan]) -> Iterator[tuple[Step, Plan]]:
-        """Yields the remaining steps of the epoch with their complete plans, including tails.
+    def hedged_epoch_steps(
+        self, planned: Callable[[Plan], Plan]
+    ) -> Iterator[tuple[Step, Plan, list[int], CutIteration | None]]:
+        """Yields the remaining steps of the epoch, their complete plans with tails, and the indices of their samples.
 
-        ``planned`` may change the plans.
+        With costs, the cut follows. ``planned`` may change the plans.
         """
-        begun = self.begins
-        iteration, epoch = begun.iteration, begun.epoch
-        for ahead, position in enumerate(range(begun.position, self.order.steps)):
-            size = self.order.size(position)
-            plan = self._allowed(planned(self._plan(iteration + ahead, size)))
-            yield self._part(plan, iteration + ahead, epoch, position, size), plan
+        epoch = self.epoch()
+        for place in epoch.places(self.begins):
+            if costs := self.order.costs:
+                step, cut, indices = self._cut(costs, epoch, place, planned, is_equal=False)
+                yield step, cut.plan, indices, cut
+            else:
+                plan = self._allowed(planned(self._plan(place)))
+                yield self._part(plan, place), plan, epoch.indices(place.begin, place.size), None
 
     @contextmanager
     def hedging(self) -> Iterator[None]:
@@ -238,8 +274,13 @@ class Run:
                 )
         if turn is self._read_early and before is not turn:
             others.append(before)
-        # A rank without samples computes a batch of weight 0.
-        if samples and _size(turn) not in (0, *samples) and any(_size(other) in samples for other in others):
+        # A rank without samples computes a batch of weight 0. Packed batches have one row.
+        if (
+            self.order.costs is None
+            and samples
+            and _size(turn) not in (0, *samples)
+            and any(_size(other) in samples for other in others)
+        ):
             raise UnsupportedError(
                 f"the model got a batch of {samples[0]}, but the last batch read has {_size(turn)}: {_MARK}"
             )
@@ -255,6 +296,19 @@ class Run:
         self._current = turn
         if not turn.micro:
             self.sensor.iteration_begins()
+
+    @property
+    def iterations(self) -> int:
+        """The number of iterations in the current epoch."""
+        if self._iterations is None or self._iterations[0] != self.begins.epoch:
+            self._iterations = self.begins.epoch, len(Epoch(self.order, self.begins.epoch))
+        return self._iterations[1]
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether an iteration may have several micro-batches."""
+        costs = self.order.costs
+        return self.order.accumulate > 1 or (costs is not None and costs.pass_max is not None)
 
     @property
     def has_batch(self) -> bool:
@@ -317,11 +371,20 @@ class Run:
             return []
         turns = [turn for turn in (*self._finished, *self._read_batches) if turn.step.iteration == step.iteration]
         if any(turn.items is None for turn in turns):
-            raise SettingError(
-                f'iteration {step.iteration}: job.wrap(loss="tokens") requires job.count(number of tokens) for each '
-                "batch, before its backward pass"
-            )
+            raise SettingError(_UNCOUNTED.format(step.iteration))
         return [turn.items for turn in turns]
+
+    def taken_items(self) -> Any:
+        """Returns and forgets the number of items of a hedged pass; the next pass counts its own.
+
+        Raises:
+            SettingError: the pass is not counted.
+        """
+        turn = self.current
+        if turn.items is None:
+            raise SettingError(_UNCOUNTED.format(turn.step.iteration))
+        items, turn.items = turn.items, None
+        return items
 
     def gradients_ready(self) -> None:
         """Records that all gradients of the current batch are complete; the last batch finishes its iteration."""
@@ -341,6 +404,7 @@ class Run:
                     loader_wait_s=loader_wait_s,
                     micro_batches=step.micro_batches,
                     peak_memory_bytes=peak,
+                    work=step.work,
                 )
 
             self.submit(step, report)
@@ -349,7 +413,7 @@ class Run:
     def submit(self, step: Step, report: Callable[[], Report]) -> None:
         """Submits the report of an iteration to the exchange. The last one of an epoch may be the last of the run."""
         if self.exchange:
-            self.exchange.submit(Submission(step.iteration, report, step.position + 1 == self.order.steps))
+            self.exchange.submit(Submission(step.iteration, report, step.is_last))
 
     def settle(self) -> None:
         """Waits for due exchanges, because scripts may destroy the process group after an epoch."""
@@ -359,9 +423,9 @@ class Run:
     def finish(self, step: Step) -> None:
         """Marks an iteration as done, with the samples that this rank computed."""
         self._computed = step
-        is_end = step.position + 1 == self.order.steps
-        epoch, position = (step.epoch + 1, 0) if is_end else (step.epoch, step.position + 1)
-        self.progress, self._is_computing = Progress(step.iteration + 1, epoch, position), False
+        begun = (step.epoch, step.position + 1, step.begin + step.global_batch)
+        self.progress = Progress(step.iteration + 1, *((step.epoch + 1, 0, 0) if step.is_last else begun))
+        self._is_computing = False
         self._finished.clear()
         while self._read_batches and self._read_batches[0].step.iteration <= step.iteration:
             self._finished.append(self._read_batches.popleft())
@@ -405,5 +469,9 @@ class Run:
         return state_of(self.progress, self.order, plan, self.job)
 
 
+def _without_tail(plan: Plan) -> Plan:
+    return plan.resized(plan.size, 1)
+
+
 def _size(turn: Turn) -> int:
-    return turn.step.batch_size
+    return turn.samples

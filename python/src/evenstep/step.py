@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from evenstep.costs import Work
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -18,10 +20,18 @@ class Step:
     #: This rank takes samples ``offset .. offset + local_batch`` of the iteration.
     offset: int
     local_batch: int
-    #: Number of micro-batches, all of equal size.
+    #: Number of micro-batches, of equal sizes unless samples have costs.
     micro_batches: int
     #: Factor for the schedule's learning rate.
     lr_multiplier: float
+    #: Position of the iteration's first sample in the order of its epoch.
+    begin: int = 0
+    #: Whether the iteration is the last one of its epoch.
+    is_last: bool = False
+    #: Numbers of samples of the micro-batches, if they differ.
+    passes: tuple[int, ...] = ()
+    #: This rank's work, if samples have costs.
+    work: Work | None = None
 
     @property
     def weight(self) -> float:
@@ -30,8 +40,8 @@ class Step:
 
     @property
     def batch_size(self) -> int:
-        """The number of samples of one micro-batch."""
-        return self.local_batch // self.micro_batches
+        """The number of samples of one micro-batch; with costs, of the largest one."""
+        return max(self.passes, default=self.local_batch // self.micro_batches)
 
 
 @dataclass(slots=True)
@@ -47,6 +57,11 @@ class Turn:
     items: Any = None
     #: The number of samples in the current pass of a hedged step; None for other batches.
     passing: int | None = None
+
+    @property
+    def samples(self) -> int:
+        """The number of samples in this batch; 0 if it has weight 0."""
+        return self.step.passes[self.micro] if self.step.passes else self.step.batch_size
 
     @property
     def is_last(self) -> bool:

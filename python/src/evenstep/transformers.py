@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 
+from evenstep.costs import SampleCosts
 from evenstep.errors import SettingError, UnsupportedError
 from evenstep.frameworks import check_ranks
 from evenstep.items import total as items_over_ranks
@@ -45,7 +46,14 @@ _KEPT_WITH_WORKERS = ("persistent_workers", "prefetch_factor")
 class EvenstepMixin:
     """Mixin for any trainer class: batches sized by the plan, and the gradient of one process."""
 
-    def __init__(self, *args: Any, job: Job, global_batch: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        job: Job,
+        global_batch: int | None = None,
+        cost: SampleCosts | str | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Takes the trainer's arguments, and:
 
         Args:
@@ -53,6 +61,8 @@ class EvenstepMixin:
             job: what ``evenstep.init()`` returned.
             global_batch: number of samples per optimizer step over all ranks. Default ``per_device_train_batch_size``
                 times ranks times ``gradient_accumulation_steps``.
+            cost: the cost of each sample, as in :meth:`evenstep.Job.loader`, or the name of a column of ``train_dataset``
+                that has it, such as ``args.length_column_name``. The plan then balances tokens instead of samples.
             **kwargs: passed to the trainer.
 
         Raises:
@@ -70,6 +80,7 @@ class EvenstepMixin:
         self.args.ignore_data_skip = True
         self._job = job
         self._global_batch = global_batch
+        self._cost = self._column(cost) if isinstance(cost, str) else cost
         self._loader: Any = None
         #: By micro-batch: the weight of its mean loss, and its number of items if the trainer counts them.
         self._shares: deque[tuple[Any, Any]] = deque()
@@ -101,6 +112,7 @@ class EvenstepMixin:
                 **_order(sampler, len(theirs.dataset), args.seed if seed is None else seed),
                 drop_last=args.dataloader_drop_last,
                 accumulate=args.gradient_accumulation_steps,
+                cost=self._cost,
                 **{name: getattr(theirs, name) for name in kept},
             )
         except SettingError as error:
@@ -154,6 +166,12 @@ class EvenstepMixin:
         loss = loss * factor
         return (loss, outputs) if return_outputs else loss
 
+    def _column(self, name: str) -> Any:
+        dataset = self.train_dataset  # type: ignore[attr-defined]  # Defined by the trainer.
+        if name not in (names := getattr(dataset, "column_names", None) or []):
+            raise SettingError(f"cost={name!r}: train_dataset has no such column, only {list(names)}")
+        return list(dataset[name])
+
     def _shares_of(self, items: list[Any]) -> list[Any]:
         """Returns the weight of each micro-batch's mean, times the number of ranks, by which DDP divides."""
         step, ranks = self._loader.latest, self.args.world_size
@@ -163,6 +181,11 @@ class EvenstepMixin:
                 f"loss_is_scaled_for_ga={scaled}: must be None, so that the reduction of the loss is known"
             )
         if items[0] is None:
+            if len(set(step.passes)) > 1:
+                raise UnsupportedError(
+                    f"micro-batches of {list(step.passes)} samples whose losses are means: the trainer must count "
+                    "items, as it does for models with labels; or use gradient_accumulation_steps=1 with cost"
+                )
             # The trainer divides by the number of micro-batches, which have equal sizes.
             return [step.weight * ranks] * len(items)
         group = dist.group.WORLD if ranks > 1 else None

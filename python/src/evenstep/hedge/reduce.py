@@ -109,12 +109,13 @@ class Reducer:
             parameter.grad = None
 
     @torch.no_grad()
-    def reduce(self, numbers: Sequence[int], source: int) -> list[list[int]]:
+    def reduce(self, numbers: Sequence[int], source: int, *, divisor: int | None = None) -> list[list[int]]:
         """Sums over all ranks and sets the parameters' gradients to the gradient of the whole iteration.
 
         Args:
             numbers: the numbers of this rank, each at least 0 and below 2^32.
             source: the rank whose model buffers are sent to all ranks.
+            divisor: index of the number by whose sum over ranks gradients are divided; None for no division.
 
         Returns:
             the numbers of each rank.
@@ -127,12 +128,16 @@ class Reducer:
                 self._copy_buffers(flat, into_views=True)
             if self.group:
                 dist.all_reduce(flat.buffer, group=self.group)
+        told = from_digits([int(digit) for digit in slots.tolist()])
+        by_rank = [told[begin : begin + self.numbers] for begin in range(0, len(told), self.numbers)]
+        # A sum over nothing has no mean.
+        total = None if divisor is None else max(1, sum(own[divisor] for own in by_rank))
+        for flat in self._flats:
             self._copy_buffers(flat, into_views=False)
             for view, parameter in zip(flat.views, flat.tensors, strict=True):
                 if isinstance(parameter, torch.nn.Parameter):
-                    parameter.grad = fsdp.own_shard(view, parameter)
-        told = from_digits([int(digit) for digit in slots.tolist()])
-        return [told[begin : begin + self.numbers] for begin in range(0, len(told), self.numbers)]
+                    parameter.grad = fsdp.own_shard(view if total is None else view.div_(total), parameter)
+        return by_rank
 
     def _slots(self, flat: _Flat) -> torch.Tensor:
         return flat.buffer[flat.buffer.numel() - self._world_size * self.numbers * _DIGITS :]

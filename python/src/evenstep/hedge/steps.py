@@ -1,7 +1,7 @@
 """The iterations of an epoch for a training loop: passes over a base batch and claimed chunks, then one all-reduce."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -10,9 +10,11 @@ from torch.utils.data import default_collate
 
 from evenstep import hook
 from evenstep._native import Plan, Share
+from evenstep.costs import CutIteration
 from evenstep.errors import DivergedError, SettingError
 from evenstep.hedge.chunks import SharedTail
 from evenstep.hedge.claims import Additions, Claims, Turn
+from evenstep.hedge.part_costs import PartCosts
 from evenstep.hedge.reduce import Reducer
 from evenstep.hedge.trainee import TrainedModel
 from evenstep.hedge.watch import PassTimer
@@ -21,8 +23,12 @@ from evenstep.run import Run
 from evenstep.step import Step
 from evenstep.step import Turn as Batch
 
-#: Samples, claims and leaves: the numbers that ranks exchange in an iteration.
-_NUMBERS = 3
+#: Samples, claims, leaves and tokens: the numbers that ranks exchange in an iteration.
+_NUMBERS = 4
+_TOKENS = 3
+
+#: Numbers of tokens are below this one.
+_TOKENS_END = 2**32
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ class Steps:
 
     def __len__(self) -> int:
         """The number of iterations in an epoch."""
-        return self._run.order.steps
+        return self._run.iterations
 
     def __iter__(self) -> "Iterator[Iteration]":
         """Yields the remaining iterations of the epoch.
@@ -91,11 +97,8 @@ class Steps:
         goes_on = run.begin_epoch()
         reducer = Reducer(trainee.parameters(), trainee.buffers(), trainee.group, _NUMBERS)
         own = _Rank(run, trainee, reducer, claims, self._micro_batch)
-        permutation = run.order.permutation(run.begins.epoch)
-        for step, plan in run.hedged_epoch_steps(self._planned):
-            begin = step.position * run.order.global_batch
-            indices = permutation[begin : begin + step.global_batch].tolist()
-            iteration = Iteration(own, step, plan, partial(self._load, step, indices))
+        for step, plan, indices, cut in run.hedged_epoch_steps(self._planned):
+            iteration = Iteration(own, step, plan, partial(self._load, step, indices), cut)
             run.read(Batch(step, 0))
             yield iteration
             if not iteration.is_done:
@@ -124,8 +127,13 @@ class Steps:
 class Iteration:
     """This rank's batches of one optimizer step: its base batch, then the chunks that it claims. Iterate it once."""
 
-    def __init__(self, own: _Rank, step: Step, plan: Plan, load: Callable[[Share], Any]) -> None:
-        """Creates one rank's iteration; ``load`` returns a batch of samples of the iteration."""
+    def __init__(
+        self, own: _Rank, step: Step, plan: Plan, load: Callable[[Share], Any], cut: CutIteration | None = None
+    ) -> None:
+        """Creates one rank's iteration; ``load`` returns a batch of samples of the iteration.
+
+        With costs, ``cut`` has the passes of each share and chunk.
+        """
         #: The iteration, with this rank's base batch.
         self.step = step
         #: The shares of all ranks and the tail.
@@ -137,6 +145,9 @@ class Iteration:
         self._watch = PassTimer(own.reducer.device)
         self._loader_wait_s = 0.0
         self._is_begun = False
+        #: Numbers of tokens of the passes, if the loss is a sum over them; on the device or not.
+        self._tokens: list[Any] = []
+        self._costs = None if cut is None else PartCosts(cut)
 
     def __iter__(self) -> Iterator[Any]:
         """Yields batches for forward and backward passes. Their number is known only at the end and may be 0.
@@ -159,6 +170,8 @@ class Iteration:
             self._own.reducer.begin(computing)
             while part:
                 yield from self._passes(part, turn)
+                if self._costs:
+                    self._costs.compute(part, is_claimed=turn.chunks > 0)
                 if has_tail and not turn.chunks:
                     base_s = self._watch.total_s()
                 part = turn.next(self._pace_s(turn))
@@ -167,10 +180,8 @@ class Iteration:
 
     def _passes(self, part: Share, turn: Turn) -> Iterator[Any]:
         """Yields the batches of a base batch or chunk; requests the next chunk during the last of them."""
-        end = part.offset + part.local_batch
-        size = self._own.micro_batch or max(part.local_batch, 1)
-        for offset in range(part.offset, end, size):
-            samples = min(size, end - offset)
+        offset, end = part.offset, part.offset + part.local_batch
+        for samples in self._costs.passes(part) if self._costs else self._sizes(part.local_batch):
             loading = time.perf_counter()
             batch = self._load(Share(offset, samples))
             self._loader_wait_s += time.perf_counter() - loading
@@ -180,8 +191,17 @@ class Iteration:
             self._watch.begin()
             yield batch
             own, iteration_size = self._own, self.step.global_batch
+            if own.trainee.loss == "tokens":
+                self._tokens.append(own.run.taken_items())
             own.reducer.add(hook.weight(own.trainee.loss, samples, iteration_size, own.run.world_size))
             self._watch.end(samples)
+            offset += samples
+
+    def _sizes(self, samples: int) -> Iterator[int]:
+        """Yields the numbers of samples of equal passes; the last one may be smaller."""
+        size = self._own.micro_batch or max(samples, 1)
+        for begin in range(0, samples, size):
+            yield min(size, samples - begin)
 
     def _pace_s(self, turn: Turn) -> float | None:
         """Without a tail the pace is not needed, and waiting for the device is avoided."""
@@ -189,12 +209,13 @@ class Iteration:
 
     def _submit(self, turn: Turn, base_s: float) -> None:
         """Submits the report before waiting for the other ranks."""
-        watch, loader_wait_s = self._watch, self._loader_wait_s
+        watch, loader_wait_s, costs = self._watch, self._loader_wait_s, self._costs
         peak = watch.peak_memory_bytes()
 
         def report() -> Report:
             compute_time_s = watch.total_s()
-            tail = TailWork(turn.chunks, turn.samples, compute_time_s - base_s, turn.claim_time_s)
+            claimed = costs.claimed if costs else None
+            tail = TailWork(turn.chunks, turn.samples, compute_time_s - base_s, turn.claim_time_s, claimed)
             return Report(
                 iteration=self.step.iteration,
                 local_batch=watch.samples,
@@ -203,6 +224,7 @@ class Iteration:
                 micro_batches=watch.passes,
                 peak_memory_bytes=peak,
                 tail=tail if turn.chunks else None,
+                work=costs.computed if costs else None,
             )
 
         self._own.run.submit(self.step, report)
@@ -210,14 +232,30 @@ class Iteration:
     def _reduce(self, turn: Turn) -> None:
         added, shares = turn.additions, self.plan.shares
         source = max(range(len(shares)), key=lambda rank: (shares[rank].local_batch, -rank))
-        told = self._own.reducer.reduce([self._watch.samples, added.claims, added.leaves], source)
+        is_counted = self._own.trainee.loss == "tokens"
+        numbers = [self._watch.samples, added.claims, added.leaves, _whole(self._tokens)]
+        told = self._own.reducer.reduce(numbers, source, divisor=_TOKENS if is_counted else None)
         samples = sum(numbers[0] for numbers in told)
         if samples != self.step.global_batch:
             raise DivergedError(
                 f"iteration {self.step.iteration}: the ranks computed {[numbers[0] for numbers in told]} samples; "
                 f"the sum must be {self.step.global_batch}"
             )
-        additions = [Additions(claims, leaves) for _, claims, leaves in told]
+        additions = [Additions(claims, leaves) for _, claims, leaves, _ in told]
         self._own.claims.settle(self.plan, additions, self._watch.pace_s())
         self._own.run.finish(replace(self.step, local_batch=self._watch.samples))
         self.is_done = True
+
+
+def _whole(tokens: Sequence[Any]) -> int:
+    """Returns the sum of whole numbers; waits for the device if they are there.
+
+    Raises:
+        SettingError: the sum is not a whole number.
+    """
+    counted = float(sum(tokens))
+    if not counted.is_integer() or not 0 <= counted < _TOKENS_END:
+        raise SettingError(
+            f"count: the items of an iteration sum to {counted:g}: must be a whole number below 2^32 with job.steps"
+        )
+    return int(counted)

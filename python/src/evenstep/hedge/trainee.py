@@ -39,11 +39,6 @@ class TrainedModel:
             )
         if isinstance(self.model, DistributedDataParallel):
             hook.check_group(self.model)
-        if self.loss == "tokens":
-            raise UnsupportedError(
-                'wrap(loss="tokens") with job.steps: the number of passes differs between ranks; use job.loader, or a '
-                "loss that is a mean or sum over samples"
-            )
         if self.has_inner:
             raise UnsupportedError(
                 "job.steps sums gradients once, after the last pass, and without DDP: it cannot use "

@@ -1,0 +1,205 @@
+"""Costs of samples, such as their numbers of tokens: what an iteration costs, and which rank computes which samples.
+
+Ranks receive only shares. Each rank computes the same cut from the order, the costs and the shares.
+"""
+
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+from evenstep._native import Cut, Plan
+from evenstep.errors import SettingError
+
+#: The cost of each sample, or a function of its index.
+SampleCosts: TypeAlias = Sequence[float] | torch.Tensor | Callable[[int], float]
+
+#: Number of samples from which the mean cost is estimated.
+_SAMPLED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """The costs of a data set's samples, and their limits."""
+
+    given: torch.Tensor | Callable[[int], float] = field(repr=False, compare=False)
+    #: Checksum of the costs, of all or of a part.
+    checksum: int
+    #: Mean cost of a part of the samples.
+    mean: float
+    #: Maximum cost of an iteration; None if it has a fixed number of samples.
+    budget: int | None = None
+    #: Maximum cost of one forward pass.
+    pass_max: int | None = None
+    #: Whether a pass computes as many tokens for each sample as its longest one has.
+    is_padded: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        costs: SampleCosts,
+        samples: int,
+        *,
+        budget: int | None = None,
+        pass_max: int | None = None,
+        is_padded: bool = False,
+    ) -> "Costs":
+        """Checks costs and limits.
+
+        Raises:
+            SettingError: they break a rule.
+        """
+        for name, limit in (("global_tokens", budget), ("max_tokens", pass_max)):
+            if limit is not None and limit < 1:
+                raise SettingError(f"{name}={limit}: must be at least 1")
+        limit = min((limit for limit in (budget, pass_max) if limit is not None), default=None)
+        part = torch.linspace(0, samples - 1, min(samples, _SAMPLED), dtype=torch.float64).long().tolist()
+        if callable(costs):
+            sampled = [_checked(costs(index), index) for index in part]
+            found = cls(costs, _checksum(torch.tensor(sampled)), math.fsum(sampled) / len(sampled), budget, pass_max)
+        else:
+            array = _array(costs, samples)
+            is_wrong = ~(torch.isfinite(array) & (array > 0))
+            if limit is not None:
+                is_wrong |= array > limit
+            if wrong := is_wrong.nonzero()[:1].flatten().tolist():
+                _check(array[wrong[0]].item(), wrong[0], limit)
+            mean = math.fsum(array[part].tolist()) / len(part)
+            found = cls(array, _checksum(array), mean, budget, pass_max)
+        return cls(found.given, found.checksum, found.mean, budget, pass_max, is_padded)
+
+    def at(self, indices: Sequence[int]) -> list[float]:
+        """Returns the costs of samples.
+
+        Raises:
+            SettingError: a cost breaks a rule.
+        """
+        if isinstance(self.given, torch.Tensor):
+            found: list[float] = self.given[torch.tensor(indices, dtype=torch.int64)].tolist()
+            return found
+        limit = min((limit for limit in (self.budget, self.pass_max) if limit is not None), default=None)
+        costs = [self.given(index) for index in indices]
+        for cost, index in zip(costs, indices, strict=True):
+            _check(cost, index, limit)
+        return costs
+
+    def cut(self, plan: Plan, lengths: Sequence[float], rules: "CutRules") -> "CutIteration":
+        """Cuts an iteration in proportion to a plan.
+
+        Args:
+            plan: shares and perhaps a tail, in any unit: only their ratios count.
+            lengths: the costs of the iteration's samples in order.
+            rules: the rules for passes.
+
+        Raises:
+            SettingError: a sample is longer than a pass may be.
+        """
+        chunks = plan.tail.chunks if plan.tail else []
+        parts = self._parts(lengths, [*plan.batches, *chunks], plan.quadratic, rules)
+        if not all(parts[len(plan.shares) :]):
+            # A chunk must have samples. Small iterations, at the end of an epoch, have too few for all.
+            plan = plan.resized(plan.size, 1)
+            parts = self._parts(lengths, plan.batches, plan.quadratic, rules)
+        sizes = [sum(map(len, part)) for part in parts]
+        return CutIteration(
+            plan.in_samples(sizes, len(lengths) / sum(lengths)),
+            [at for part in parts for positions in part for at in positions],
+            [tuple(map(len, part)) for part in parts],
+            [self._work([[lengths[at] for at in positions] for positions in part]) for part in parts],
+        )
+
+    def _parts(
+        self, lengths: Sequence[float], weights: Sequence[int], quadratic: float, rules: "CutRules"
+    ) -> list[list[list[int]]]:
+        costs = [length + quadratic * length * length for length in lengths] if quadratic else lengths
+        cut = Cut(
+            costs,
+            weights if any(weights) else [1] * len(weights),
+            lengths=[math.ceil(length) for length in lengths] if self.pass_max else None,
+            max_tokens=self.pass_max,
+            padded=self.is_padded,
+            least=rules.least,
+            passes=rules.passes,
+            is_equal=rules.is_equal,
+        )
+        return [cut.part(at) for at in range(len(weights))]
+
+    def _work(self, passes: Sequence[Sequence[float]]) -> "Work":
+        if self.is_padded:
+            passes = [[max(lengths)] * len(lengths) for lengths in passes]
+        everything = [length for lengths in passes for length in lengths]
+        return Work(math.fsum(everything), math.fsum(length * length for length in everything))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The work of samples: sums over their lengths."""
+
+    lengths: float = 0.0
+    squares: float = 0.0
+
+    def __add__(self, other: "Work") -> "Work":
+        """Returns the work of both."""
+        return Work(self.lengths + other.lengths, self.squares + other.squares)
+
+
+@dataclass(frozen=True, slots=True)
+class CutRules:
+    """The rules for the passes of a rank."""
+
+    #: Minimum number of passes.
+    passes: int
+    #: Minimum number of samples in a pass.
+    least: int
+    #: Whether all ranks have the same number of passes.
+    is_equal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CutIteration:
+    """The samples of an iteration, ordered so that each rank and each chunk has successive ones."""
+
+    #: Shares and tail in samples.
+    plan: Plan
+    #: Positions of the samples in the iteration, in the new order.
+    positions: Sequence[int]
+    #: Number of samples of each pass, by rank, then by chunk.
+    passes: Sequence[tuple[int, ...]]
+    #: The work of each rank, then of each chunk.
+    works: Sequence[Work]
+
+
+def _array(costs: Any, samples: int) -> torch.Tensor:
+    try:
+        array = torch.as_tensor(costs)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SettingError(f"cost is a {type(costs).__name__}: must be a sequence of numbers ({error})") from error
+    if tuple(array.shape) != (samples,) or array.dtype in (torch.bool, torch.complex64, torch.complex128):
+        raise SettingError(
+            f"cost has shape {tuple(array.shape)} and type {array.dtype}: must be one number for each of the {samples} "
+            "samples of the data set"
+        )
+    # A copy: the script may change its list later.
+    return array.to("cpu", torch.float64, copy=True)
+
+
+def _check(cost: float, index: int, limit: int | None) -> None:
+    _checked(cost, index)
+    if limit is not None and cost > limit:
+        raise SettingError(
+            f"cost of sample {index} is {cost:g}: must be at most {limit}, the smaller one of global_tokens and "
+            "max_tokens; truncate or remove the sample, or raise them"
+        )
+
+
+def _checked(cost: float, index: int) -> float:
+    if isinstance(cost, bool) or not isinstance(cost, (int, float)) or not math.isfinite(cost) or cost <= 0:
+        raise SettingError(f"cost of sample {index} is {cost!r}: must be a finite number above 0")
+    return cost
+
+
+def _checksum(values: torch.Tensor) -> int:
+    return zlib.crc32(values.numpy().tobytes())
