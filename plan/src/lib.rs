@@ -6,22 +6,28 @@
 //! - [`apportion`](fn@apportion): exact proportions in whole quanta
 //! - `response`: plans from the predictor's responses
 //! - [`Rate`]: the plan's multiplier of the learning rate
+//! - [`Shuffle`]: the order of an epoch
+//! - [`Cut`]: samples of unequal cost to parts of given weights, and to passes
 //! - `slots`, `json`: encodings of a plan for the other ranks, and for checkpoints
 
 mod apportion;
 mod claimable;
+mod cut;
 mod json;
 mod rate;
 mod response;
+mod shuffle;
 mod slots;
 mod split;
 mod tail;
 
 pub use apportion::apportion;
+pub use cut::{COST_MAX, COST_MIN, Cut, CutError, LENGTH_MAX, Part, PassRules};
 pub use evenstep_client::Share;
 pub use json::InvalidPlan;
 pub use rate::{Rate, SLOTS as RATE_SLOTS};
 pub use response::{PlanError, checked};
+pub use shuffle::Shuffle;
 pub use split::Plan;
 pub use tail::{Claimant, Pool, SharedTail, Tail, chunks_max};
 

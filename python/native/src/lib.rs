@@ -1,6 +1,7 @@
 //! The native module `evenstep._native`: what the Python package and Rust programs decide by the same rules.
 //!
 //! - `plan`: plans, learning rates and their encodings (`evenstep-plan`)
+//! - `cut`: the order of an epoch, and the cut of an iteration whose samples differ in cost (`evenstep-plan`)
 //! - `claim`: claims on a shared tail (`evenstep-core`)
 //! - `predictor`, `reports`: rank 0's connection to the predictor (`evenstep-client`)
 //! - `http`: single requests to a predictor or an agent
@@ -9,6 +10,7 @@
 //! Threads of this module do not hold the interpreter's lock while they talk or parse.
 
 mod claim;
+mod cut;
 mod errors;
 mod http;
 mod plan;
@@ -22,6 +24,8 @@ use pyo3::prelude::*;
 mod _native {
     #[pymodule_export]
     use super::claim::{Counter, LeaveRule, Peer, chunks};
+    #[pymodule_export]
+    use super::cut::{Cut, Shuffle};
     #[pymodule_export]
     use super::http::{
         ClientTls, Http, HttpResponse, check_job_id, check_job_options, check_worker_id, parse_servers,

@@ -220,6 +220,78 @@ class LeaveRule:
             claim_s: expected duration of a claim, in seconds.
         """
 
+class Shuffle:
+    """A pseudorandom permutation of ``range(samples)``, evaluated at any position in constant memory."""
+
+    def __init__(self, samples: int, seed: int) -> None:
+        """Creates the permutation; the same samples and seed give the same one in every release.
+
+        Raises:
+            SettingError: there are no samples.
+        """
+    def indices(self, begin: int, end: int) -> bytes:
+        """Returns the indices at positions ``begin`` to ``end`` as little-endian 64-bit integers.
+
+        Raises:
+            SettingError: the positions are not in order, beyond the samples, or more than 2^24.
+        """
+
+class Cut:
+    """The samples of an iteration by part and pass: ``plan/src/cut``.
+
+    The costs of the parts are in proportion to their weights. The same arguments give the same cut on every machine.
+    """
+
+    def __init__(
+        self,
+        costs: Sequence[float],
+        weights: Sequence[int],
+        *,
+        lengths: Sequence[int] | None = None,
+        max_tokens: int | None = None,
+        padded: bool = False,
+        least: int = 1,
+        passes: int = 1,
+        is_equal: bool = True,
+    ) -> None:
+        """Cuts an iteration. Other threads run meanwhile.
+
+        Args:
+            costs: by position in the iteration, the cost of a sample in any unit, from 1e-30 to 1e30.
+            weights: by part, its weight. A part of weight 0 gets no samples.
+            lengths: by position, the tokens of a sample. ``max_tokens`` and ``padded`` require it.
+            max_tokens: maximum number of tokens of one pass; None for no limit.
+            padded: whether a pass is padded to its longest sample, so that it has ``count * longest`` tokens.
+                Otherwise it has the sum of the lengths.
+            least: minimum number of samples of a pass. Only an iteration with fewer samples has smaller passes.
+            passes: minimum number of passes of each part with samples. Without ``max_tokens``, their number.
+            is_equal: whether all parts with samples have the same number of passes. Parts with too few samples get
+                cheap ones from others; the parts with the lowest weights get none if there are too few.
+
+        Raises:
+            SettingError: an argument breaks its rule; the message names the value and its position.
+        """
+    @property
+    def passes(self) -> int:
+        """The number of passes of each part with samples; the maximum, if they are not equal."""
+    @property
+    def excess(self) -> float:
+        """The finish of the part that finishes last, over a lower bound, minus 1."""
+    def part(self, index: int) -> list[list[int]]:
+        """Returns the positions of a part's samples by pass, in ascending order within a pass.
+
+        A part without samples has no passes. The most expensive pass is the first.
+
+        Raises:
+            IndexError: there is no such part.
+        """
+    def cost(self, index: int) -> float:
+        """Returns the sum of the costs of a part's samples.
+
+        Raises:
+            IndexError: there is no such part.
+        """
+
 class Predictor:
     """Rank 0's connection to the predictor. Its thread sends requests without the interpreter's lock."""
 
