@@ -98,11 +98,11 @@ class Costs:
             SettingError: a sample is longer than a pass may be.
         """
         chunks = plan.tail.chunks if plan.tail else []
-        parts = self._parts(lengths, [*plan.batches, *chunks], plan.quadratic, rules)
+        parts = self._parts(lengths, [*plan.batches, *chunks], rules)
         if not all(parts[len(plan.shares) :]):
             # A chunk must have samples. Small iterations, at the end of an epoch, have too few for all.
             plan = plan.resized(plan.size, 1)
-            parts = self._parts(lengths, plan.batches, plan.quadratic, rules)
+            parts = self._parts(lengths, plan.batches, rules)
         sizes = [sum(map(len, part)) for part in parts]
         return CutIteration(
             plan.in_samples(sizes, len(lengths) / sum(lengths)),
@@ -112,11 +112,10 @@ class Costs:
         )
 
     def _parts(
-        self, lengths: Sequence[float], weights: Sequence[int], quadratic: float, rules: "CutRules"
+        self, lengths: Sequence[float], weights: Sequence[int], rules: "CutRules"
     ) -> list[list[list[int]]]:
-        costs = [length + quadratic * length * length for length in lengths] if quadratic else lengths
         cut = Cut(
-            costs,
+            lengths,
             weights if any(weights) else [1] * len(weights),
             lengths=[math.ceil(length) for length in lengths] if self.pass_max else None,
             max_tokens=self.pass_max,
