@@ -15,6 +15,11 @@ pub struct JobSpec {
     /// takes effect with the first iteration that has no allocation yet. The learning rate then follows by
     /// `rule`; its base is the first global batch of the job.
     pub global_batch: u64,
+    /// The unit of batches, of the work in reports and of speeds: a word of 1 to 16 lower-case letters that pages show.
+    /// Default `samples`. With another unit, for example `tokens`, the workers cut each iteration in proportion to their
+    /// local batches, and report the work of the samples that they computed as `local_batch`.
+    #[serde(default = "samples", skip_serializing_if = "is_samples")]
+    pub unit: String,
     /// Number of samples per live worker, a multiple of `quantum`. If set, the global batch grows and shrinks
     /// with the number of live workers, and `global_batch` is the base that the learning rate was tuned for.
     /// Default: the global batch is constant and is divided among the live workers.
@@ -107,6 +112,7 @@ impl JobSpec {
     pub fn new(global_batch: u64) -> Self {
         Self {
             global_batch,
+            unit: samples(),
             per_worker_batch: None,
             quantum: one(),
             min_local_batch: None,
@@ -147,6 +153,14 @@ pub enum Hedge {
 
 fn one() -> u64 {
     1
+}
+
+fn samples() -> String {
+    "samples".to_owned()
+}
+
+fn is_samples(unit: &str) -> bool {
+    unit == "samples"
 }
 fn default_lease_s() -> f64 {
     120.0

@@ -24,7 +24,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,10 @@ class Documents(Dataset[torch.Tensor]):
         return torch.randint(WORDS, (int(self.lengths[index]),), generator=torch.Generator().manual_seed(index))
 
 
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return scaled_dot_product_attention(q, k, v, is_causal=True)[0]
+
+
 class Transformer(torch.nn.Module):
     """One layer over packed documents, which do not attend to each other. A pass takes an imposed time."""
 
@@ -95,7 +99,7 @@ class Transformer(torch.nn.Module):
         begun = time.perf_counter()
         x = self.embedding(torch.cat(documents))
         qkv = self.project(x)[None].split([len(document) for document in documents], dim=1)
-        attended = [scaled_dot_product_attention(*own.chunk(3, dim=-1), is_causal=True)[0] for own in qkv]
+        attended = [attend(*own.chunk(3, dim=-1)) for own in qkv]
         x = x + torch.cat(attended)
         outputs = self.head(x + self.feed(x))
         labels = torch.cat([torch.cat([document[1:], document.new_tensor([-100])]) for document in documents])
@@ -106,7 +110,7 @@ class Transformer(torch.nn.Module):
         return loss
 
 
-def batches(job: evenstep.Job, policy: str, data: Documents, model: Any, size: int) -> Iterator[Iterator[Any]]:
+def batches(job: evenstep.Job, policy: str, data: Documents, model: Any, size: int) -> Iterator[Iterable[Any]]:
     """Yields each iteration as an iterable of batches."""
     if policy == "hedged":
         smallest = int(data.lengths.float().mean())
@@ -120,7 +124,7 @@ def batches(job: evenstep.Job, policy: str, data: Documents, model: Any, size: i
     if policy == "bucketed":
         options["order"] = lambda epoch: bucketed(data.lengths, size, epoch)
     for batch in job.loader(data, global_batch=size, collate_fn=list, **options):
-        yield iter([batch])
+        yield [batch]
 
 
 def bucketed(lengths: torch.Tensor, size: int, epoch: int) -> torch.Tensor:

@@ -137,7 +137,7 @@ def hedged(_rank: int, plan: Any, options: dict[str, Any]) -> tuple[Read, int]:
 
 @pytest.mark.parametrize("limit", [None, 90])
 def test_base_batches_and_chunks_are_cut_by_cost(limit: int | None) -> None:
-    options = {"global_tokens": 700, "tail": 0.4, "min_chunk": 30, "max_tokens": limit}
+    options: dict[str, Any] = {"global_tokens": 700, "tail": 0.4, "min_chunk": 30, "max_tokens": limit}
     reference = one_process(order_of(**options))
     ranks = run_ranks(3, hedged, [500, 300, 200], options)
     for read, _ in ranks:
@@ -173,10 +173,8 @@ def test_the_predictor_plans_and_learns_in_tokens(predictor: str) -> None:
     assert (job["spec"]["global_batch"], job["spec"]["unit"]) == (300, "tokens")
     speeds = fetch_json(f"{predictor}/v1/jobs/costs/speeds?limit=1000")["speeds"]
     assert speeds
-    # About 300 tokens in 14 samples, so a speed in samples would be far lower.
-    for told in speeds:
-        samples_per_s = told["local_batch"] / told["compute_time_s"]
-        assert told["actual_speed_samples_per_s"] > 3 * samples_per_s
+    # An iteration has about 14 documents with 20 tokens each.
+    assert max(told["local_batch"] for told in speeds) > 100
 
 
 def test_costs_may_be_a_function() -> None:
@@ -261,5 +259,4 @@ def test_both_layouts_cost_what_they_compute() -> None:
         costs = Costs(torch.tensor(lengths), 0, 5.5, None, 20, is_padded)
         plan = evenstep._native.Plan.of([1])
         cut = costs.cut(plan, lengths, evenstep.costs.CutRules(passes=1, least=1, is_equal=True))
-        work = cut.works[0].lengths
-        assert work == expected
+        assert cut.works == [expected]

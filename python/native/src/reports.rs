@@ -6,7 +6,7 @@ use evenstep_protocol::{TailReport, WorkerId, WorkerReport, driver};
 pub const DRIVERS: [&str; 16] = driver::ALL;
 
 /// Number of values before the readings: see `Report.to_row` in `evenstep/report.py`.
-const VALUES: usize = 14;
+const VALUES: usize = 10;
 
 /// Number of values of a row.
 pub const ROW: usize = VALUES + DRIVERS.len();

@@ -111,9 +111,7 @@ class Costs:
             [self._work([[lengths[at] for at in positions] for positions in part]) for part in parts],
         )
 
-    def _parts(
-        self, lengths: Sequence[float], weights: Sequence[int], rules: "CutRules"
-    ) -> list[list[list[int]]]:
+    def _parts(self, lengths: Sequence[float], weights: Sequence[int], rules: "CutRules") -> list[list[list[int]]]:
         cut = Cut(
             lengths,
             weights if any(weights) else [1] * len(weights),
@@ -126,23 +124,11 @@ class Costs:
         )
         return [cut.part(at) for at in range(len(weights))]
 
-    def _work(self, passes: Sequence[Sequence[float]]) -> "Work":
+    def _work(self, passes: Sequence[Sequence[float]]) -> float:
+        """Returns the cost of passes as they are computed, with padding."""
         if self.is_padded:
-            passes = [[max(lengths)] * len(lengths) for lengths in passes]
-        everything = [length for lengths in passes for length in lengths]
-        return Work(math.fsum(everything), math.fsum(length * length for length in everything))
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The work of samples: sums over their lengths."""
-
-    lengths: float = 0.0
-    squares: float = 0.0
-
-    def __add__(self, other: "Work") -> "Work":
-        """Returns the work of both."""
-        return Work(self.lengths + other.lengths, self.squares + other.squares)
+            return math.fsum(max(lengths) * len(lengths) for lengths in passes)
+        return math.fsum(length for lengths in passes for length in lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +153,8 @@ class CutIteration:
     positions: Sequence[int]
     #: Number of samples of each pass, by rank, then by chunk.
     passes: Sequence[tuple[int, ...]]
-    #: The work of each rank, then of each chunk.
-    works: Sequence[Work]
+    #: The cost of each rank's passes, then of each chunk's, with padding.
+    works: Sequence[float]
 
 
 def _array(costs: Any, samples: int) -> torch.Tensor:

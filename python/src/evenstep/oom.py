@@ -35,14 +35,15 @@ def report(job_options: RunOptions, place: Place | None, turn: Turn, error: Base
         return
     if turn.passing is None:
         # Caps bound all micro-batches of an iteration together.
-        samples, smallest = step.local_batch, step.batch_size
+        samples, smallest = step.local_batch if step.work is None else round(step.work), step.batch_size
         passes = f" in {step.micro_batches} micro-batches" if step.micro_batches > 1 else ""
     else:
         # Caps bound the base batch and each chunk of a hedged step separately, and so all of its passes.
         samples = smallest = turn.passing
         passes = " in one pass"
+    unit = "samples" if step.work is None else "tokens"
     what = (
-        f"iteration {step.iteration}: {samples} samples{passes} did not fit into the memory of {settings.worker} "
+        f"iteration {step.iteration}: {samples} {unit}{passes} did not fit into the memory of {settings.worker} "
         f"({error})"
     )
     if place is None:
@@ -61,4 +62,4 @@ def report(job_options: RunOptions, place: Place | None, turn: Turn, error: Base
     except EvenstepError as unheard:
         log.error("%s; reporting it to the predictor failed: %s", what, unheard)  # noqa: TRY400  # The message contains the cause.
     else:
-        log.error("%s; its batch is now limited to %s samples. Restart the processes.", what, cap)
+        log.error("%s; its batch is now limited to %s %s. Restart the processes.", what, cap, unit)

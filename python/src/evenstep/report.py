@@ -5,7 +5,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from evenstep.costs import Work
 from evenstep.drivers import NAMES
 
 
@@ -19,7 +18,7 @@ class TailWork:
     #: Time spent waiting for claims.
     claim_time_s: float
     #: Work of the samples, if they have costs.
-    work: Work | None = None
+    work: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Report:
     peak_memory_bytes: int | None = None
     tail: TailWork | None = None
     #: Work of the samples, if they have costs.
-    work: Work | None = None
+    work: float | None = None
     #: Readings at the end of the iteration's compute, by driver name.
     drivers: dict[str, float] = field(default_factory=dict)
 
@@ -45,23 +44,21 @@ class Report:
         tail = self.tail or TailWork(0, 0, 0.0, 0.0)
         return [
             self.iteration + 1.0,
-            self.local_batch,
+            _units(self.local_batch, self.work),
             self.compute_time_s,
             self.loader_wait_s,
             self.micro_batches,
             math.nan if self.peak_memory_bytes is None else self.peak_memory_bytes,
             tail.chunks,
-            tail.samples,
+            _units(tail.samples, tail.work),
             tail.compute_time_s,
             tail.claim_time_s,
-            *_sums(self.work),
-            *_sums(tail.work),
             *(self.drivers.get(name, math.nan) for name in NAMES),
         ]
 
 
 #: Number of slots of a row.
-SLOTS = 14 + len(NAMES)
+SLOTS = 10 + len(NAMES)
 
 
 def merged(reports: Sequence[Report]) -> Report:
@@ -84,19 +81,13 @@ def merged(reports: Sequence[Report]) -> Report:
         last,
         compute_time_s=statistics.fmean(report.compute_time_s for report in alike),
         loader_wait_s=statistics.fmean(report.loader_wait_s for report in alike),
-        work=_mean_work([report.work for report in alike if report.work]),
+        work=statistics.fmean(report.work for report in alike if report.work) if last.work else None,
     )
 
 
-def _mean_work(works: Sequence[Work]) -> Work | None:
-    if not works:
-        return None
-    lengths, squares = zip(*((work.lengths, work.squares) for work in works), strict=True)
-    return Work(statistics.fmean(lengths), statistics.fmean(squares))
-
-
-def _sums(work: Work | None) -> tuple[float, float]:
-    return (work.lengths, work.squares) if work else (math.nan, math.nan)
+def _units(samples: int, work: float | None) -> int:
+    """Returns work in the unit of the plans: samples or, if samples have costs, their rounded cost."""
+    return samples if work is None or not samples else max(1, round(work))
 
 
 def _share(report: Report) -> tuple[int, int, bool]:

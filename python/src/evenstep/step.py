@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.costs import Work
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -30,8 +28,8 @@ class Step:
     is_last: bool = False
     #: Numbers of samples of the micro-batches, if they differ.
     passes: tuple[int, ...] = ()
-    #: This rank's work, if samples have costs.
-    work: Work | None = None
+    #: The cost of this rank's samples, with padding; None without costs.
+    work: float | None = None
 
     @property
     def weight(self) -> float:

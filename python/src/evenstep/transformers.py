@@ -61,7 +61,7 @@ class EvenstepMixin:
             job: what ``evenstep.init()`` returned.
             global_batch: number of samples per optimizer step over all ranks. Default ``per_device_train_batch_size``
                 times ranks times ``gradient_accumulation_steps``.
-            cost: the cost of each sample, as in :meth:`evenstep.Job.loader`, or the name of a column of ``train_dataset``
+            cost: the cost of each sample, as in :meth:`evenstep.Job.loader`, or the name of the column of the data set
                 that has it, such as ``args.length_column_name``. The plan then balances tokens instead of samples.
             **kwargs: passed to the trainer.
 

@@ -1,26 +1,26 @@
-"""The work of an iteration's shares and chunks, if samples have costs."""
+"""The cost of an iteration's shares and chunks, if samples have costs."""
 
 from evenstep._native import Share
-from evenstep.costs import CutIteration, Work
+from evenstep.costs import CutIteration
 
 
 class PartCosts:
-    """The passes of each share and chunk, and the work that this rank has computed."""
+    """The passes of each share and chunk, and the cost that this rank has computed."""
 
     def __init__(self, cut: CutIteration) -> None:
         """Starts without computed work."""
         chunks = cut.plan.tail.chunks if cut.plan.tail else []
-        self._parts: dict[int, tuple[tuple[int, ...], Work]] = {}
+        self._parts: dict[int, tuple[tuple[int, ...], float]] = {}
         offset = 0
         sizes = [*cut.plan.batches, *chunks]
         for samples, passes, work in zip(sizes, cut.passes, cut.works, strict=True):
             if samples:
                 self._parts[offset] = passes, work
             offset += samples
-        #: The work of all computed shares and chunks.
-        self.computed = Work()
-        #: The work of the computed chunks.
-        self.claimed = Work()
+        #: The cost of all computed shares and chunks.
+        self.computed = 0.0
+        #: The cost of the computed chunks.
+        self.claimed = 0.0
 
     def passes(self, part: Share) -> tuple[int, ...]:
         """Returns the number of samples of each pass of a share or chunk."""
