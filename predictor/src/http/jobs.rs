@@ -97,8 +97,19 @@ async fn list(State(api): State<Api>, caller: Caller) -> Result<axum::Json<JobsV
     Ok(axum::Json(JobsView { jobs }))
 }
 
+/// Maximum length of a unit.
+pub const UNIT_BYTES_MAX: usize = 16;
+
+fn check_unit(unit: &str) -> Result<(), ErrorResponse> {
+    if (1..=UNIT_BYTES_MAX).contains(&unit.len()) && unit.bytes().all(|byte| byte.is_ascii_lowercase()) {
+        return Ok(());
+    }
+    Err(ErrorResponse::invalid(format!("unit: {unit:?} must be 1 to {UNIT_BYTES_MAX} lower-case letters")))
+}
+
 fn check(spec: &JobSpec) -> Result<(), ErrorResponse> {
     within("global_batch", spec.global_batch, 1..=GLOBAL_BATCH_MAX)?;
+    check_unit(&spec.unit)?;
     within("quantum", spec.quantum, 1..=spec.global_batch)?;
     if !spec.global_batch.is_multiple_of(spec.quantum) {
         let detail =

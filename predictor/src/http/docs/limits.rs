@@ -92,6 +92,7 @@ fn limits() -> Vec<(&'static str, Value)> {
             "JobSpec",
             json!({
                 "global_batch": batch(1), "per_worker_batch": batch(1), "quantum": batch(1), "min_chunk": batch(1),
+                "unit": {"pattern": format!("^[a-z]{{1,{UNIT_BYTES_MAX}}}$")},
                 "min_local_batch": batch(0), "max_local_batch": batch(1),
                 "allowed_sizes": {"maxItems": ALLOWED_SIZES_MAX, "uniqueItems": true, "items": {
                     "type": "integer", "format": "int64", "minimum": 0, "maximum": GLOBAL_BATCH_MAX
