@@ -130,7 +130,6 @@ mod tests {
                 speed_lower_samples_per_s: None,
                 speed_upper_samples_per_s: None,
                 micro_batch: None,
-                cost: None,
                 background: None,
             })
             .collect();

@@ -20,11 +20,6 @@ pub struct AllocateRequest {
     /// bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub global_batch: Option<u64>,
-    /// Cost of each sample of the iteration, in order (for example the tokens of a sequence). Ranges are then
-    /// cut so that costs are balanced instead of counts. One positive entry per sample, at most 65,536.
-    /// Reports must then contain `cost`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub cost_per_sample: Vec<f64>,
     /// Measurements of earlier iterations, one entry per worker and iteration. Reporting again changes
     /// nothing.
     #[serde(default)]
@@ -34,14 +29,7 @@ pub struct AllocateRequest {
 impl AllocateRequest {
     /// Returns a request for a full iteration without reports.
     pub fn new(job_id: JobId, generation: u64, iteration: u64) -> Self {
-        Self {
-            job_id,
-            generation,
-            iteration,
-            global_batch: None,
-            cost_per_sample: Vec::new(),
-            reports: Vec::new(),
-        }
+        Self { job_id, generation, iteration, global_batch: None, reports: Vec::new() }
     }
 }
 
@@ -73,7 +61,8 @@ pub struct WorkerReport {
     /// Peak memory use so far, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
-    /// Total cost of the samples, if requests contain `cost_per_sample`.
+    /// The work of these samples in the unit of the job, if it is not `local_batch`. It is then learned instead. Not with
+    /// `tail`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
     /// Communication that does not overlap with compute, in seconds, without waiting for others; for unequal
@@ -198,9 +187,6 @@ pub struct Allocation {
     /// micro-batch may be smaller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub micro_batch: Option<u64>,
-    /// Total cost of its samples, if the request contains costs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cost: Option<f64>,
     /// Expected compute time in seconds; absent while the worker is unmeasured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_compute_time_s: Option<f64>,

@@ -19,7 +19,6 @@ RULES = [
     (r"learning_rate: rule legw requires", "Fields that another field requires."),
     (r"paused: ", "Only one of two fields."),
     (r"reports\[\d+\]\.(iteration|micro_batches|tail\.\w+|compute_time_s): ", "Relations between the fields of a report and of its request."),
-    (r"cost_per_sample: ", "As many costs as samples."),
     (r"global_batch: \d+ exceeds the job's", "At most the global batch of the stored job."),
     (r"(iteration|reports): .*(ahead|after|has no allocation)", "Relative to the iterations of the stored job."),
     (r"speeds: |gpus: |job_id: ", "Exactly one of three fields, which agree with each other."),

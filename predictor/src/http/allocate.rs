@@ -19,9 +19,6 @@ use super::problem::ErrorResponse;
 use crate::access::Caller;
 use crate::jobs::{Allocated, ResponseBytes, WORKERS_MAX};
 
-/// Limit of sample costs in one request.
-pub const COSTS_MAX: u64 = 65_536;
-
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(post_allocation, get_allocation))
 }
@@ -106,10 +103,6 @@ fn check(request: &AllocateRequest) -> Result<(), ErrorResponse> {
     within("iteration", request.iteration, 0..=INTEGER_MAX)?;
     if let Some(global_batch) = request.global_batch {
         within("global_batch", global_batch, 1..=INTEGER_MAX)?;
-    }
-    within("number of cost_per_sample", request.cost_per_sample.len() as u64, 0..=COSTS_MAX)?;
-    for (at, cost) in request.cost_per_sample.iter().enumerate() {
-        positive(format_args!("cost_per_sample[{at}]"), *cost)?;
     }
     within("number of reports", request.reports.len() as u64, 0..=WORKERS_MAX as u64)?;
     for (at, report) in request.reports.iter().enumerate() {

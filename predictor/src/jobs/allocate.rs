@@ -63,7 +63,7 @@ impl Job {
             held.state.members.renew(&report.worker, now_unix_ms);
         }
         self.published().retain_new(&mut request.reports, held.state.kept_from);
-        let is_long = held.state.workers.len() > SHORT_WORKERS || !request.cost_per_sample.is_empty();
+        let is_long = held.state.workers.len() > SHORT_WORKERS;
         let planned = compute(is_long, || {
             log_skipped(self.id(), &held.state.observe(&request.reports));
             match known {

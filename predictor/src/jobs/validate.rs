@@ -38,7 +38,6 @@ pub fn validate(state: &JobState, request: &AllocateRequest) -> Result<(), JobEr
             "global_batch: {samples} exceeds the job's {global_batch}; it may only be smaller, for the last batch of an epoch"
         )));
     }
-    validate_costs(state, request)?;
     if let Some(report) = request.reports.iter().find(|report| !state.members.knows(&report.worker)) {
         let worker = report.worker.to_string();
         return Err(JobError::UnknownWorker { job_id: request.job_id.clone(), worker });
@@ -59,20 +58,6 @@ pub fn validate(state: &JobState, request: &AllocateRequest) -> Result<(), JobEr
         return Err(JobError::Invalid(format!(
             "iteration: {} is more than {LOOK_AHEAD_MAX} ahead of {newest}, the first that has neither an allocation nor a report",
             request.iteration
-        )));
-    }
-    Ok(())
-}
-
-/// Checks that the number of costs matches the samples of the iteration. A request without costs is planned by
-/// samples, whatever earlier requests and reports contained.
-fn validate_costs(state: &JobState, request: &AllocateRequest) -> Result<(), JobError> {
-    let costs = request.cost_per_sample.len() as u64;
-    let whole = state.global_batch();
-    let samples = request.global_batch.map_or(whole, |samples| samples.min(whole));
-    if costs > 0 && costs != samples {
-        return Err(JobError::Invalid(format!(
-            "cost_per_sample: {costs} costs for {samples} samples of the iteration; send one cost per sample"
         )));
     }
     Ok(())

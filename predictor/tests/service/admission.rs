@@ -6,13 +6,13 @@ use std::net::TcpStream;
 use evenstep_protocol::JobSpec;
 use evenstep_tests::wait::until;
 
-use crate::support::{Service, allocate_request, join_all};
+use crate::support::{Service, allocate_request, join_all, report};
 use crate::telemetry::batch;
 
 /// Number of requests whose bodies arrive slowly.
 const SLOW: usize = 1100;
-/// Number of samples whose costs make a long plan.
-const COSTS: usize = 20_000;
+/// Number of workers that make a long plan.
+const WORKERS: usize = 700;
 /// Size limit of a body.
 const BODY_BYTES_MAX: usize = 8 << 20;
 /// Number of bodies of this size that reach the limit of telemetry in flight.
@@ -111,12 +111,13 @@ fn a_long_computation_blocks_nothing() {
     service.predictor.set_environment("TOKIO_WORKER_THREADS", "1");
     service.kill_and_restart();
     let client = &service.client;
-    client.put_job("job", &JobSpec::new(COSTS as u64));
-    let generation = join_all(client, "job", 256);
+    client.put_job("job", &JobSpec { distinct_sizes: Some(3), ..JobSpec::new(1 << 20) });
+    let generation = join_all(client, "job", WORKERS);
     let mut request = allocate_request("job", generation, 0);
-    // A few samples cost a thousand times more than the others.
-    request.cost_per_sample =
-        (0..COSTS).map(|at| if at % 997 == 0 { 1000.0 } else { 1.0 + (at % 13) as f64 }).collect();
+    client.allocate(&request);
+    request.iteration = 1;
+    request.reports =
+        (0..WORKERS).map(|worker| report(worker, 0, 1000, 1.0 + (worker % 13) as f64)).collect();
     let served = std::thread::scope(|scope| {
         let long = scope.spawn(|| service.predictor.client().allocate(&request).status);
         let mut served = 0;

@@ -209,45 +209,6 @@ fn sizes_may_be_few_or_given() {
     assert!(sizes.len() <= 2, "{answer:?}");
 }
 
-#[test]
-fn ranges_are_cut_by_cost() {
-    let service = Service::start();
-    let client = &service.client;
-    client.put_job("job", &JobSpec::new(8));
-    let generation = join_all(client, "job", 3);
-    let mut request = allocate_request("job", generation, 0);
-    request.cost_per_sample = vec![8.0, 1.0, 1.0, 1.0, 1.0, 4.0, 4.0, 4.0];
-    let answer: AllocateResponse = client.allocate(&request).json();
-    assert_eq!(batches(&answer), [1, 5, 2]);
-    let costs: Vec<Option<f64>> = answer.allocations.iter().map(|share| share.cost).collect();
-    assert_eq!(costs, [Some(8.0), Some(8.0), Some(8.0)]);
-
-    // Worker 1 takes time in proportion to cost, twice as long as worker 0.
-    for iteration in 1..4 {
-        let mut request = allocate_request("job", generation, iteration);
-        request.cost_per_sample = vec![1.0; 8];
-        request.reports = (0..3)
-            .map(|worker| {
-                let mut report = report(worker, iteration - 1, 4, if worker == 1 { 2.0 } else { 4.0 });
-                report.cost = Some(8.0);
-                report
-            })
-            .collect();
-        let answer: AllocateResponse = client.allocate(&request).json();
-        if iteration == 3 {
-            assert_eq!(batches(&answer), [3, 2, 3]);
-        }
-    }
-    // Without costs, the iteration is planned by samples.
-    let answer: AllocateResponse = client.allocate(&allocate_request("job", generation, 9)).json();
-    assert_eq!((batches(&answer), answer.allocations[0].cost), (vec![3, 2, 3], None));
-    let mut short = allocate_request("job", generation, 10);
-    short.cost_per_sample = vec![1.0; 7];
-    client.allocate(&short).problem(422, "invalid");
-    short.cost_per_sample = vec![-1.0; 8];
-    client.allocate(&short).problem(422, "invalid");
-}
-
 /// By hand: 100 samples at 100 samples/s each, and worker 0 needs 0.2 s in addition: (100 + 20) / 200 = 0.6 s
 /// for both.
 #[test]

@@ -16,7 +16,7 @@ use crate::forecast::Forecast;
 use crate::learning_rate::{LearningRateError, PendingInstruction};
 use crate::parallel;
 use crate::plan::{
-    InForce, Measured, Objective, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, plan, plan_by_cost,
+    InForce, Measured, Objective, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, plan,
 };
 
 /// Assumed half width of the interval of a speed from an earlier run, as a factor.
@@ -72,9 +72,7 @@ impl JobState {
         let rules = rules(self, global_batch, ragged.is_some());
         let in_force = self.in_force.as_ref().filter(|(workers, _)| ragged.is_none() && *workers == live);
         let in_force = in_force.map(|(_, in_force)| in_force);
-        let (plan, hedging) = if !request.cost_per_sample.is_empty() {
-            (plan_by_cost(&outlooks, &request.cost_per_sample, &rules)?, None)
-        } else if let Some(step) = profile_step(self, iteration).filter(|_| ragged.is_none()) {
+        let (plan, hedging) = if let Some(step) = profile_step(self, iteration).filter(|_| ragged.is_none()) {
             (step, None)
         } else {
             let scenarios = self.current_models().scenarios(&live, |rank| bounds[rank].cap == Some(0));
@@ -102,7 +100,7 @@ impl JobState {
         if let Some(hedging) = &hedging {
             decision.predicted_step_time_s = Some(hedging.step_time_s);
         }
-        let mut allocations = allocations(&live, &plan, &outlooks, &bounds, request, hedging.as_ref());
+        let mut allocations = allocations(&live, &plan, &outlooks, &bounds, hedging.as_ref());
         // No background work may run during a profile, because it would disturb the measurements.
         let measures = matches!(plan.reason, Reason::Profiling { .. });
         if let Some(wanted) = self.spec.background.filter(|_| !measures) {
@@ -226,7 +224,6 @@ fn allocations(
     plan: &Plan,
     outlooks: &[WorkerOutlook],
     bounds: &[Bounds],
-    request: &AllocateRequest,
     hedging: Option<&Hedging>,
 ) -> Vec<Allocation> {
     let global_batch: u64 = plan.batches.iter().sum();
@@ -235,13 +232,8 @@ fn allocations(
     let allocation = |(rank, worker): (usize, &WorkerId)| {
         let local_batch = batches[rank];
         let at_once = local_batch.max(hedging.map_or(0, |hedging| hedging.largest_chunks[rank]));
-        let costs = request.cost_per_sample.get(offset as usize..(offset + local_batch) as usize);
-        let cost = costs.filter(|_| !request.cost_per_sample.is_empty()).map(|costs| costs.iter().sum());
         let expected = outlooks[rank].measured.as_ref().map(|measured| {
-            let time_s = match cost {
-                Some(cost) => measured.curve.time_of(cost),
-                None => measured.curve.time(local_batch),
-            };
+            let time_s = measured.curve.time(local_batch);
             // With a tail: the speed over all its expected samples. Without samples: the speed with one
             // sample.
             let (batch, batch_s) = match hedging {
@@ -260,7 +252,6 @@ fn allocations(
             planned_batch: hedging.map(|_| plan.batches[rank]),
             pool: hedging.and_then(|hedging| hedging.pools[rank]),
             micro_batch: bounds[rank].micro_batch.filter(|micro_batch| *micro_batch < at_once),
-            cost,
             predicted_compute_time_s: expected.map(|(time_s, ..)| time_s),
             predicted_speed_samples_per_s: expected.map(|(_, speed, _)| speed),
             speed_lower_samples_per_s: expected

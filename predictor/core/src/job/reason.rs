@@ -10,7 +10,7 @@ pub fn kind(reason: &Reason) -> DecisionKind {
     match reason {
         Reason::Unmeasured { .. } => DecisionKind::ColdStart,
         Reason::Profiling { .. } => DecisionKind::Profiling,
-        Reason::FirstMeasured | Reason::SpeedChanged { .. } | Reason::ByCost => DecisionKind::Rebalanced,
+        Reason::FirstMeasured | Reason::SpeedChanged { .. } => DecisionKind::Rebalanced,
         Reason::Unchanged | Reason::Held { .. } => DecisionKind::Held,
     }
 }
@@ -35,7 +35,6 @@ pub fn text(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
             live.get(rank)
                 .map_or_else(String::new, |worker| format!("{worker} {direction} by {percent:.0} %"))
         }
-        Reason::ByCost => "ranges balanced by sample cost".into(),
         Reason::Unchanged => "the current shares are the best".into(),
         Reason::Held { gain } => format!(
             "a change would save {:.1} % of the step, less than min_gain {:.1} %",

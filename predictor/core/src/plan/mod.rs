@@ -16,7 +16,7 @@ mod tests;
 
 use crate::allocate::{
     Infeasible, Scenarios, Share, SizesError, allocate_distinct_sizes, allocate_expected, allocate_sizes,
-    even, partition,
+    even,
 };
 use crate::curve::Curve;
 
@@ -91,8 +91,6 @@ pub enum Reason {
         /// Ratio of the new to the old speed.
         ratio: f64,
     },
-    /// The samples were split into contiguous ranges by their costs.
-    ByCost,
     /// The best plan equals the plan in force.
     Unchanged,
     /// The plan in force was kept: the gain of a better one is below the minimum.
@@ -169,31 +167,6 @@ pub fn plan(
 enum Change<'a> {
     To(Vec<u64>, Reason),
     Hold { held: &'a InForce, gain: f64 },
-}
-
-/// Plans an iteration whose samples differ in cost: contiguous ranges, in sample order, with balanced finish
-/// times.
-///
-/// The plan in force is not considered, because each iteration has other samples.
-///
-/// # Errors
-/// - [`Unplannable::Infeasible`] if the bounds do not admit the number of samples.
-pub fn plan_by_cost(workers: &[WorkerOutlook], costs: &[f64], rules: &Rules) -> Result<Plan, Unplannable> {
-    let even_batches = even(&bounds(workers), rules.global_batch, 1)?;
-    let measured = shares(workers, &even_batches, f64::INFINITY);
-    let is_measured = measured.is_some();
-    let shares = measured.unwrap_or_else(|| equal_workers(workers));
-    let batches = partition(&shares, costs)?;
-    let step_time_s = is_measured.then(|| {
-        let mut from = 0;
-        let finish = |(share, batch): (&Share, &u64)| {
-            let range = &costs[from..from + *batch as usize];
-            from += *batch as usize;
-            share.communication.finish_s(share.curve.time_of(range.iter().sum()))
-        };
-        shares.iter().zip(&batches).map(finish).fold(0.0, f64::max)
-    });
-    Ok(Plan { batches, speeds: None, reason: Reason::ByCost, step_time_s, even_step_time_s: None })
 }
 
 fn bounds(workers: &[WorkerOutlook]) -> Vec<(u64, Option<u64>)> {

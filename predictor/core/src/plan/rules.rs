@@ -33,7 +33,7 @@ pub struct Rules {
     /// Global batch in samples.
     pub global_batch: u64,
     /// Batches are multiples of this. If the global batch is not a multiple, one worker also gets the
-    /// remainder. [`Sizes::Allowed`] replaces it, and costs ignore it.
+    /// remainder. [`Sizes::Allowed`] replaces it.
     pub quantum: u64,
     /// Allowed sizes of local batches.
     pub sizes: Sizes,

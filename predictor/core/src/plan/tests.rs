@@ -124,20 +124,10 @@ fn a_plan_that_breaks_new_bounds_is_never_held() {
 
 /// 12 is no multiple of 8, and no multiple of 8 is between a floor of 9 and a cap of 12.
 #[test]
-fn a_quantum_has_no_effect_on_allowed_sizes_and_costs() {
+fn a_quantum_has_no_effect_on_allowed_sizes() {
     let narrow = WorkerOutlook { floor: 9, cap: Some(12), ..at(1.0) };
     let rules = Rules { global_batch: 24, quantum: 8, sizes: Sizes::Allowed(vec![12]), ..rules() };
-    assert_eq!(planned(&[narrow.clone(), narrow.clone()], None, &rules).batches, [12, 12]);
-    let by_cost = plan_by_cost(&[narrow.clone(), narrow], &[1.0; 24], &rules).unwrap();
-    assert_eq!(by_cost.batches, [12, 12]);
-}
-
-#[test]
-fn ranges_by_cost() {
-    let costs = [8.0, 1.0, 1.0, 1.0, 1.0, 4.0, 4.0, 4.0];
-    let rules = Rules { global_batch: 8, ..rules() };
-    let plan = plan_by_cost(&[at(1.0), at(1.0), at(1.0)], &costs, &rules).unwrap();
-    assert_eq!((plan.batches.as_slice(), plan.step_time_s), ([1, 5, 2].as_slice(), Some(8.0)));
+    assert_eq!(planned(&[narrow.clone(), narrow], None, &rules).batches, [12, 12]);
 }
 
 /// Four equal workers with 10 % noise, forecast and planned for a thousand iterations as the service does:

@@ -3,11 +3,10 @@
 use evenstep_burst::{COUNTS_MAX, GPUS_MAX, INPUTS_MAX, LAYERS_MAX, NAME_BYTES_MAX, US_MAX, VALUES_MAX};
 use serde_json::{Map, Value, json};
 
-use crate::http::allocate::COSTS_MAX;
 use crate::http::body::{INTEGER_MAX, READING_NAME_MAX, READINGS_MAX};
 use crate::http::jobs::{
     ALLOWED_SIZES_MAX, GLOBAL_BATCH_MAX, INITIAL_SPEED_MAX, INITIAL_SPEED_MIN, ITERATIONS_MAX, KEEP_S_MAX,
-    LEASE_S_MAX, WARMUP_EPOCHS_MAX,
+    LEASE_S_MAX, UNIT_BYTES_MAX, WARMUP_EPOCHS_MAX,
 };
 use crate::http::telemetry::{PARTS_MAX, SAMPLES_MAX, TEXT_BYTES_MAX, UNIX_MS_MAX};
 use crate::http::workers::DEVICE_BYTES_MAX;
@@ -132,10 +131,7 @@ fn limits() -> Vec<(&'static str, Value)> {
         (
             "AllocateRequest",
             json!({
-                "global_batch": count(1, INTEGER_MAX), "reports": {"maxItems": WORKERS_MAX},
-                "cost_per_sample": {"maxItems": COSTS_MAX, "items": {
-                    "type": "number", "format": "double", "exclusiveMinimum": 0
-                }}
+                "global_batch": count(1, INTEGER_MAX), "reports": {"maxItems": WORKERS_MAX}
             }),
         ),
         (
