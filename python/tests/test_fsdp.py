@@ -22,6 +22,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.checkpoint import checkpoint
 
+import documents
 import evenstep
 from evenstep import fsdp, fsdp_state
 from evenstep.hook import Loss
@@ -265,6 +266,30 @@ def counted_in_micro_batches(_rank: int, syncs_each: bool) -> Parameters | str:
         except evenstep.UnsupportedError as error:
             return str(error)
         if is_last:
+            optimizer.step()
+            optimizer.zero_grad()
+    return parameters(model)
+
+
+def of_costs(_rank: int) -> Parameters:
+    """Passes are cut by tokens; all ranks have the same number of them, because each gathers parameters."""
+    job = evenstep.init(plan=lambda iteration: [[5, 3, 2], [1, 1, 2], [3, 0, 1]][iteration % 3])
+    loader = job.loader(
+        documents.Documents(),
+        cost=documents.LENGTHS,
+        global_tokens=500,
+        max_tokens=60,
+        collate_fn=documents.packed,
+    )
+    net = documents.Net()
+    fully_shard(net)
+    model: Any = job.wrap(net, loss="tokens")
+    optimizer = sgd(model)
+    for batch in epochs_of(loader):
+        model.set_requires_gradient_sync(loader.is_last)
+        job.count(documents.counted(batch))
+        documents.loss_of(model, batch).backward()
+        if loader.is_last:
             optimizer.step()
             optimizer.zero_grad()
     return parameters(model)
@@ -549,6 +574,12 @@ def test_tokens_of_micro_batches() -> None:
     assert all(
         "call set_requires_gradient_sync(False)" in told for told in run_ranks(3, counted_in_micro_batches, True)
     )
+
+
+@weights
+def test_passes_that_are_cut_by_tokens() -> None:
+    reference = documents.one_process(documents.order_of(global_tokens=500))
+    assert worst(run_ranks(3, of_costs), reference) <= TOLERANCE
 
 
 @weights

@@ -12,6 +12,8 @@ from torch.nn import functional
 
 import evenstep
 import ranks
+from evenstep.costs import Costs
+from evenstep.epoch import Epoch
 from evenstep.order import Order, epoch_seed
 from training import difference, parameters
 
@@ -182,7 +184,13 @@ class Sampling(Trainer):  # type: ignore[misc,valid-type]  # Found at run time.
 
 
 def trainer(
-    kind: str, job: evenstep.Job, accumulate: int, folder: str, trainer_class: Any = Trainer, **options: Any
+    kind: str,
+    job: evenstep.Job,
+    accumulate: int,
+    folder: str,
+    trainer_class: Any = Trainer,
+    own: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Any:
     net, dataset, _ = MODELS[kind]
     model = net()
@@ -205,14 +213,32 @@ def trainer(
         global_batch=GLOBAL_BATCH,
         model=model,
         args=arguments,
-        train_dataset=dataset(),
         data_collator=collate,
         optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)),
+        **{"train_dataset": dataset(), **(own or {})},
     )
 
 
 def train(_rank: int, kind: str, accumulate: int, folder: str) -> list[list[float]]:
     train_ = trainer(kind, evenstep.init(plan=plan), accumulate, folder)
+    train_.train()
+    return parameters(train_.model)
+
+
+class Listed(Sentences):
+    """The same, with the lengths in a column."""
+
+    column_names = ("input_ids", "labels", "length")
+
+    def __getitem__(self, index: Any) -> Any:
+        if index == "length":
+            return [1 + at * 7 % 9 for at in range(SAMPLES)]
+        return super().__getitem__(index)
+
+
+def train_by_cost(_rank: int, accumulate: int, folder: str) -> list[list[float]]:
+    own = {"train_dataset": Listed(), "cost": "length"}
+    train_ = trainer("tokens", evenstep.init(plan=plan), accumulate, folder, own=own)
     train_.train()
     return parameters(train_.model)
 
@@ -269,14 +295,14 @@ def resume_from_elsewhere(_rank: int, folder: str) -> str:
     return str(refused.value)
 
 
-def one_process(kind: str, sampler: str | None = None) -> list[list[float]]:
+def one_process(kind: str, sampler: str | None = None, order: Order | None = None) -> list[list[float]]:
     """The reference: whole batches, plain PyTorch."""
     net, dataset, _ = MODELS[kind]
     model, data = net(), dataset()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    order = Order(SAMPLES, GLOBAL_BATCH, SEED, drop_last=True)
+    order = order or Order(SAMPLES, GLOBAL_BATCH, SEED, drop_last=True)
     for epoch in range(EPOCHS):
-        permutation = order.permutation(epoch).tolist()
+        permutation = Epoch(order, epoch).indices(0, SAMPLES)
         if sampler:
             permutation = drawn(SAMPLERS[sampler](), epoch)
         for step in range(len(permutation) // GLOBAL_BATCH):
@@ -303,6 +329,14 @@ def test_uneven_batches_train_as_one_process_does(kind: str, accumulate: int, tm
     reference = one_process(kind)
     for trained in ranks.run_ranks(3, train, kind, accumulate, str(tmp_path)):
         assert difference(trained, reference) <= MODELS[kind][2]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_tokens_are_balanced(accumulate: int, tmp_path: Path) -> None:
+    costs = Costs.of([1 + at * 7 % 9 for at in range(SAMPLES)], SAMPLES)
+    reference = one_process("tokens", order=Order(SAMPLES, GLOBAL_BATCH, SEED, drop_last=True, costs=costs))
+    for trained in ranks.run_ranks(3, train_by_cost, accumulate, str(tmp_path)):
+        assert difference(trained, reference) <= TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["weighted", "repeated", "by length"])
