@@ -15,7 +15,7 @@ pub struct JobSpec {
     /// takes effect with the first iteration that has no allocation yet. The learning rate then follows by
     /// `rule`; its base is the first global batch of the job.
     pub global_batch: u64,
-    /// The unit of batches, of the work in reports and of speeds: a word of 1 to 16 lower-case letters that pages show.
+    /// The unit of batches, of the work in reports and of speeds: 1 to 16 lower-case letters.
     /// Default `samples`. With another unit, for example `tokens`, the workers cut each iteration in proportion to their
     /// local batches, and report the work of the samples that they computed as `local_batch`.
     #[serde(default = "samples", skip_serializing_if = "is_samples")]

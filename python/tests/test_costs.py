@@ -116,7 +116,7 @@ def test_a_run_resumes_within_an_epoch_with_other_ranks(name: str) -> None:
 
 
 def hedged(_rank: int, plan: Any, options: dict[str, Any]) -> tuple[Read, int]:
-    """Returns what a rank read, and the number of chunks that it claimed."""
+    """Returns the samples of a rank, and the number of iterations in which it claimed a chunk."""
     job, read = evenstep.init(plan=plan), Read()
     model = job.wrap(DistributedDataParallel(Net()), loss="tokens")
     optimizer, claimed = sgd(model), 0

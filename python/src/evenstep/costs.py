@@ -1,4 +1,4 @@
-"""Costs of samples, such as their numbers of tokens: what an iteration costs, and which rank computes which samples.
+"""Costs of samples, such as their numbers of tokens, and the cut of an iteration: the samples of each rank.
 
 Ranks receive only shares. Each rank computes the same cut from the order, the costs and the shares.
 """

@@ -71,7 +71,7 @@ def merged(reports: Sequence[Report]) -> Report:
     """
     last = reports[-1]
     if last.work:
-        # The work of an iteration differs, but the speed is that of all.
+        # Iterations have unequal work, so work and time are averaged.
         alike = [report for report in reports if report.work and not report.tail and report.compute_time_s > 0]
     else:
         alike = [report for report in reports if _share(report) == _share(last) and report.compute_time_s > 0]

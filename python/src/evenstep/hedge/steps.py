@@ -248,7 +248,7 @@ class Iteration:
 
 
 def _whole(tokens: Sequence[Any]) -> int:
-    """Returns the sum of whole numbers; waits for the device if they are there.
+    """Returns the sum of whole numbers; waits for the device if it holds them.
 
     Raises:
         SettingError: the sum is not a whole number.
