@@ -1,28 +1,16 @@
 //! The assignment of samples to parts of given weights.
 
-use std::collections::BTreeSet;
-
-/// Number of other parts with which the refinement compares the part that finishes last, if one of them helps.
-const PARTNERS: usize = 16;
-
 /// The parts that samples are assigned to. Samples are numbered in descending order of cost, parts in descending order
 /// of weight.
 ///
 /// All sums and comparisons have a fixed order, so every platform computes the same parts.
 #[derive(Debug, Clone)]
 pub(super) struct Assignment<'a> {
-    costs: &'a [f64],
-    weights: &'a [f64],
+    pub(super) costs: &'a [f64],
+    pub(super) weights: &'a [f64],
     /// Samples of each part, in ascending order.
     pub(super) parts: Vec<Vec<usize>>,
-    loads: Vec<f64>,
-}
-
-/// An exchange of samples between the part that finishes last and another part.
-struct Exchange {
-    finish: f64,
-    given: usize,
-    taken: Option<usize>,
+    pub(super) loads: Vec<f64>,
 }
 
 impl<'a> Assignment<'a> {
@@ -62,7 +50,7 @@ impl<'a> Assignment<'a> {
     }
 
     /// Returns the cost of a part over its weight.
-    fn finish(&self, part: usize) -> f64 {
+    pub(super) fn finish(&self, part: usize) -> f64 {
         self.loads[part] / self.weights[part]
     }
 
@@ -74,6 +62,10 @@ impl<'a> Assignment<'a> {
     /// Gives each part with samples at least its floor. A part takes the cheapest sample of the part that finishes last
     /// among those with more than their floor. Returns whether there were enough samples.
     pub(super) fn fill(&mut self, floors: &[usize]) -> bool {
+        let busy = self.parts.iter().zip(floors).filter(|(samples, _)| !samples.is_empty());
+        if busy.map(|(_, &floor)| floor as u128).sum::<u128>() > self.costs.len() as u128 {
+            return false;
+        }
         for part in 0..self.parts.len() {
             while !self.parts[part].is_empty() && self.parts[part].len() < floors[part] {
                 let spares = (0..self.parts.len()).filter(|&other| self.parts[other].len() > floors[other]);
@@ -82,92 +74,22 @@ impl<'a> Assignment<'a> {
                     return false;
                 };
                 let sample = self.parts[donor][self.parts[donor].len() - 1];
-                self.exchange(donor, part, sample, None);
+                self.transfer(sample, donor, part);
             }
         }
         true
     }
 
-    /// Moves samples away from the part that finishes last, or exchanges one of them for a cheaper one of another part.
-    /// Each part with samples keeps as many as its floor.
-    ///
-    /// This ends when the last part finishes by the target, when no exchange helps, or after a number of steps in
-    /// proportion to the parts.
-    pub(super) fn refine(&mut self, floors: &[usize], target: f64) {
-        // The bits of positive floats have the order of the floats.
-        let mut order: BTreeSet<(u64, usize)> =
-            (0..self.parts.len()).map(|part| (self.finish(part).to_bits(), part)).collect();
-        for _ in 0..64 + 8 * self.parts.len() {
-            let Some(&(_, last)) = order.last().filter(|(finish, _)| f64::from_bits(*finish) > target) else {
-                return;
-            };
-            let mut best: Option<(usize, Exchange)> = None;
-            for (tried, &(_, other)) in order.iter().take(order.len() - 1).enumerate() {
-                if tried >= PARTNERS && best.is_some() {
-                    break;
-                }
-                let finish = best.as_ref().map_or(self.finish(last), |(_, best)| best.finish);
-                best = self.improvement(last, other, floors, finish).map(|new| (other, new)).or(best);
-                if best.as_ref().is_some_and(|(_, best)| best.finish <= target) {
-                    break;
-                }
-            }
-            let Some((other, best)) = best else { return };
-            for part in [last, other] {
-                order.remove(&(self.finish(part).to_bits(), part));
-            }
-            self.exchange(last, other, best.given, best.taken);
-            order.extend([last, other].map(|part| (self.finish(part).to_bits(), part)));
+    /// Moves a sample from one part to another.
+    pub(super) fn transfer(&mut self, sample: usize, from: usize, to: usize) {
+        if let Ok(at) = self.parts[from].binary_search(&sample) {
+            self.parts[from].remove(at);
         }
-    }
-
-    /// Returns the exchange after which the later one of two parts finishes earliest, if that is before `finish`.
-    fn improvement(&self, last: usize, other: usize, floors: &[usize], finish: f64) -> Option<Exchange> {
-        let (from, to) = (&self.parts[last], &self.parts[other]);
-        let may_move = from.len() > floors[last] && (!to.is_empty() || floors[other] <= 1);
-        let (weight, other_weight) = (self.weights[last], self.weights[other]);
-        // With this difference of the costs, both finish at the same time.
-        let ideal = (self.loads[last] * other_weight - self.loads[other] * weight) / (weight + other_weight);
-        // A difference below rounding errors could be repeated without end.
-        let mut earliest = finish * (1.0 - 1e-12);
-        let mut best = None;
-        let mut next = 0;
-        for &given in from {
-            let cost = self.costs[given];
-            // Both lists descend in cost, so the partner of the next sample is never before this one's.
-            while next < to.len() && self.costs[to[next]] > cost - ideal {
-                next += 1;
-            }
-            let above = next.checked_sub(1).map(|at| Some(to[at]));
-            let below = to.get(next).map(|&sample| Some(sample));
-            for taken in [above, below, may_move.then_some(None)].into_iter().flatten() {
-                let moved = cost - taken.map_or(0.0, |sample| self.costs[sample]);
-                let after =
-                    ((self.loads[last] - moved) / weight).max((self.loads[other] + moved) / other_weight);
-                if after < earliest {
-                    earliest = after;
-                    best = Some(Exchange { finish: after, given, taken });
-                }
-            }
+        if let Err(at) = self.parts[to].binary_search(&sample) {
+            self.parts[to].insert(at, sample);
         }
-        best
-    }
-
-    fn exchange(&mut self, from: usize, to: usize, given: usize, taken: Option<usize>) {
-        let mut transfer = |from: usize, to: usize, sample: usize| {
-            if let Ok(at) = self.parts[from].binary_search(&sample) {
-                self.parts[from].remove(at);
-            }
-            if let Err(at) = self.parts[to].binary_search(&sample) {
-                self.parts[to].insert(at, sample);
-            }
-            self.loads[from] -= self.costs[sample];
-            self.loads[to] += self.costs[sample];
-        };
-        transfer(from, to, given);
-        if let Some(sample) = taken {
-            transfer(to, from, sample);
-        }
+        self.loads[from] -= self.costs[sample];
+        self.loads[to] += self.costs[sample];
     }
 }
 

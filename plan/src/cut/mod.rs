@@ -1,6 +1,7 @@
 //! The cut of an iteration whose samples differ in cost: which part computes which samples, in which passes.
 //!
 //! - `assign`: samples to parts, in proportion to the weights
+//! - `refine`: exchanges of samples between parts
 //! - `pack`: the samples of a part to passes of at most `max_tokens`
 //! - `solve`: both together, with equal numbers of passes
 //! - `check`: rules of the input
@@ -8,6 +9,7 @@
 mod assign;
 mod check;
 mod pack;
+mod refine;
 mod solve;
 
 pub use check::{COST_MAX, COST_MIN, CutError, LENGTH_MAX};

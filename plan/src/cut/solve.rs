@@ -3,12 +3,16 @@
 use super::PassRules;
 use super::assign::{Assignment, lower_bound};
 use super::pack::Packer;
+use super::refine::refine;
 
 /// Relative distance from the lower bound at which the refinement ends.
 const TOLERANCE: f64 = 1e-4;
 
 /// Maximum number of attempts, each with an eighth of the parts less.
-const ATTEMPTS_MAX: usize = 16;
+const ATTEMPTS_MAX: usize = 8;
+
+/// Maximum number of attempts to give samples to parts with too few.
+const FILLS_MAX: usize = 8;
 
 /// The passes of each part, as samples.
 pub(super) type Passes = Vec<Vec<Vec<usize>>>;
@@ -36,14 +40,14 @@ impl Solver<'_> {
             let weights = &self.weights[..parts];
             let mut assigned = Assignment::longest_first(self.costs, weights);
             let target = self.target(weights);
-            assigned.refine(&vec![1; parts], target);
+            refine(&mut assigned, &vec![0; parts], target);
             let wanted = self.wanted(&assigned);
             if let Some(passes) = self.divided(&assigned, &wanted)
                 && best.as_ref().is_none_or(|best| assigned.latest() < best.finish)
             {
                 return passes;
             }
-            let attempts = [self.filled(assigned, &wanted, target), self.dealt(weights)];
+            let attempts = [self.filled(assigned, wanted.clone(), target), self.dealt(weights)];
             best = best
                 .into_iter()
                 .chain(attempts.into_iter().flatten())
@@ -105,24 +109,26 @@ impl Solver<'_> {
     }
 
     /// Returns the wanted passes after parts with too few samples got more from others.
-    fn filled(&self, mut assigned: Assignment<'_>, wanted: &[usize], target: f64) -> Option<Attempt> {
+    fn filled(&self, mut assigned: Assignment<'_>, mut wanted: Vec<usize>, target: f64) -> Option<Attempt> {
         // Parts without samples get none.
         let floor = |&passes: &usize| match passes {
             0 => usize::MAX,
             passes => passes.saturating_mul(self.rules.least),
         };
-        let floors: Vec<usize> = wanted.iter().map(floor).collect();
-        if !assigned.fill(&floors) {
-            return None;
+        for _ in 0..FILLS_MAX {
+            let floors: Vec<usize> = wanted.iter().map(floor).collect();
+            if !assigned.fill(&floors) {
+                return None;
+            }
+            refine(&mut assigned, &floors, target);
+            if let Some(passes) = self.divided(&assigned, &wanted) {
+                return Some(Attempt { passes, finish: assigned.latest() });
+            }
+            // A part that gave its short samples away may need more passes.
+            let again = self.wanted(&assigned);
+            wanted = wanted.into_iter().zip(again).map(|(before, again)| before.max(again)).collect();
         }
-        let attempt = |assigned: &Assignment<'_>| {
-            let passes = self.divided(assigned, wanted)?;
-            Some(Attempt { passes, finish: assigned.latest() })
-        };
-        let mut refined = assigned.clone();
-        refined.refine(&floors, target);
-        // An exchange can bring a part more tokens than its passes hold.
-        attempt(&refined).or_else(|| attempt(&assigned))
+        None
     }
 
     /// Divides all samples into passes, the same number for each part, and assigns whole passes to parts. This needs the
