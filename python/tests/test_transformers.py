@@ -189,6 +189,7 @@ def trainer(
     accumulate: int,
     folder: str,
     trainer_class: Any = Trainer,
+    *,
     own: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:

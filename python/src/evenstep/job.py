@@ -173,8 +173,8 @@ class Job:
                 samples until the next one would exceed it. Requires ``cost``.
             max_tokens: maximum cost of one forward pass. Ranks split their samples into as many micro-batches as
                 needed, all ranks into the same number; :attr:`Loader.is_last` tells the last one. Requires ``cost``.
-            layout: how ``collate_fn`` arranges the samples of a pass. ``"packed"`` means one after the other: a pass costs
-                their sum. ``"padded"`` means padded to the longest one: samples of similar lengths share a pass.
+            layout: how ``collate_fn`` arranges the samples of a pass. ``"packed"`` means one after the other, so that a
+                pass costs their sum. ``"padded"`` means padded to the longest one.
             **dataloader_kwargs: passed to PyTorch's DataLoader (``num_workers``, ``collate_fn``, ``pin_memory``, ...).
 
         Raises:
