@@ -190,7 +190,7 @@ def trainer(
     folder: str,
     trainer_class: Any = Trainer,
     *,
-    own: dict[str, Any] | None = None,
+    own: Any = None,
     **options: Any,
 ) -> Any:
     net, dataset, _ = MODELS[kind]
