@@ -81,12 +81,15 @@ pub fn cases(samples: usize, parts: usize) -> impl Strategy<Value = Case> {
         prop::collection::vec(prop_oneof![1 => Just(0_u64), 4 => 1_u64..5, 1 => 1_u64..5000], 1..=parts);
     let weights =
         weights.prop_filter("a positive weight", |weights| weights.iter().any(|&weight| weight > 0));
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let settings = (flags, prop_oneof![0_u64..20, 0_u64..300], 1_usize..4, 1_usize..5, 0.0_f64..0.1);
     (lengths, weights, settings).prop_map(|(lengths, weights, (flags, room, least, passes, quadratic))| {
-        let (has_limit, is_padded, is_equal) = flags;
-        let cost = |&length: &u64| length as f64 * (1.0 + quadratic * length as f64) + 0.1;
-        let costs = lengths.iter().map(cost).collect();
+        let (has_limit, is_padded, is_equal, is_unrelated) = flags;
+        let cost = |(at, &length): (usize, &u64)| match is_unrelated {
+            true => 1.0 + (at * 7919 % 13) as f64,
+            false => length as f64 * (1.0 + quadratic * length as f64) + 0.1,
+        };
+        let costs = lengths.iter().enumerate().map(cost).collect();
         Case { costs, lengths, weights, has_limit, room, is_padded, least, passes, is_equal }
     })
 }

@@ -266,7 +266,8 @@ class Cut:
             least: minimum number of samples of a pass. Only an iteration with fewer samples has smaller passes.
             passes: minimum number of passes of each part with samples. Without ``max_tokens``, their number.
             is_equal: whether all parts with samples have the same number of passes. Parts with too few samples get
-                cheap ones from others; the parts with the lowest weights get none if there are too few.
+                cheap ones from others. If there are too few, or the iteration would take longer, the parts with the
+                lowest weights get none.
 
         Raises:
             SettingError: an argument breaks its rule; the message names the value and its position.
