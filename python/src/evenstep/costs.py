@@ -57,19 +57,19 @@ class Costs:
                 raise SettingError(f"{name}={limit}: must be at least 1")
         limit = min((limit for limit in (budget, pass_max) if limit is not None), default=None)
         part = torch.linspace(0, samples - 1, min(samples, _SAMPLED), dtype=torch.float64).long().tolist()
+        given: torch.Tensor | Callable[[int], float]
         if callable(costs):
-            sampled = [_checked(costs(index), index) for index in part]
-            found = cls(costs, _checksum(torch.tensor(sampled)), math.fsum(sampled) / len(sampled), budget, pass_max)
+            given, sampled = costs, [_check(costs(index), index, limit) for index in part]
+            checksum = _checksum(torch.tensor(sampled, dtype=torch.float64))
         else:
-            array = _array(costs, samples)
+            given = array = _array(costs, samples)
             is_wrong = ~(torch.isfinite(array) & (array > 0))
             if limit is not None:
                 is_wrong |= array > limit
-            if wrong := is_wrong.nonzero()[:1].flatten().tolist():
-                _check(array[wrong[0]].item(), wrong[0], limit)
-            mean = math.fsum(array[part].tolist()) / len(part)
-            found = cls(array, _checksum(array), mean, budget, pass_max)
-        return cls(found.given, found.checksum, found.mean, budget, pass_max, is_padded)
+            for wrong in is_wrong.nonzero()[:1].flatten().tolist():
+                _check(array[wrong].item(), wrong, limit)
+            checksum, sampled = _checksum(array), array[part].tolist()
+        return cls(given, checksum, math.fsum(sampled) / len(sampled), budget, pass_max, is_padded)
 
     def at(self, indices: Sequence[int]) -> list[float]:
         """Returns the costs of samples.
@@ -81,10 +81,7 @@ class Costs:
             found: list[float] = self.given[torch.tensor(indices, dtype=torch.int64)].tolist()
             return found
         limit = min((limit for limit in (self.budget, self.pass_max) if limit is not None), default=None)
-        costs = [self.given(index) for index in indices]
-        for cost, index in zip(costs, indices, strict=True):
-            _check(cost, index, limit)
-        return costs
+        return [_check(self.given(index), index, limit) for index in indices]
 
     def cut(self, plan: Plan, lengths: Sequence[float], rules: "CutRules") -> "CutIteration":
         """Cuts an iteration in proportion to a plan.
@@ -171,19 +168,24 @@ def _array(costs: Any, samples: int) -> torch.Tensor:
     return array.to("cpu", torch.float64, copy=True)
 
 
-def _check(cost: float, index: int, limit: int | None) -> None:
-    _checked(cost, index)
-    if limit is not None and cost > limit:
+def _check(cost: Any, index: int, limit: int | None) -> float:
+    """Returns a cost as a float.
+
+    Raises:
+        SettingError: it breaks a rule.
+    """
+    try:
+        value = float(cost)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value) or value <= 0:
+        raise SettingError(f"cost of sample {index} is {cost!r}: must be a finite number above 0")
+    if limit is not None and value > limit:
         raise SettingError(
-            f"cost of sample {index} is {cost:g}: must be at most {limit}, the smaller one of global_tokens and "
+            f"cost of sample {index} is {value:g}: must be at most {limit}, the smaller one of global_tokens and "
             "max_tokens; truncate or remove the sample, or raise them"
         )
-
-
-def _checked(cost: float, index: int) -> float:
-    if isinstance(cost, bool) or not isinstance(cost, (int, float)) or not math.isfinite(cost) or cost <= 0:
-        raise SettingError(f"cost of sample {index} is {cost!r}: must be a finite number above 0")
-    return cost
+    return value
 
 
 def _checksum(values: torch.Tensor) -> int:

@@ -69,9 +69,7 @@ class Epoch:
 
     def __len__(self) -> int:
         """The number of iterations. With a token budget it reads all costs."""
-        if self.order.costs and self.order.costs.budget:
-            return sum(1 for _ in self.places(Progress()))
-        return self.order.steps
+        return sum(1 for _ in self.places(Progress()))
 
     def _size(self, begin: int) -> int:
         """Returns the number of samples of the iteration that begins at a sample."""

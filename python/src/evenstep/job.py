@@ -481,7 +481,7 @@ class Job:
         which is a few iterations ahead. They are absent without a predictor, until workers are measured, and on hosts
         that cannot reach the predictor.
 
-        - ``evenstep/local_batch/rank_0``, ...: samples. With hedged steps, without claimed chunks.
+        - ``evenstep/local_batch/rank_0``, ...: samples, or units of cost. With hedged steps, without claimed chunks.
         - ``evenstep/compute_time_s/rank_0``, ...: forward and backward passes, in seconds.
         - ``evenstep/step_time_s``: the slowest rank, in seconds: the expected maximum of uncertain times.
         - ``evenstep/wait_s/rank_0``, ...: wait for the slowest rank, in seconds.

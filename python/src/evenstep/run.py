@@ -299,7 +299,9 @@ class Run:
 
     @property
     def iterations(self) -> int:
-        """The number of iterations in the current epoch."""
+        """The number of iterations in the current epoch. With a token budget, it reads the costs of all samples once."""
+        if self.order.costs is None or self.order.costs.budget is None:
+            return self.order.steps
         if self._iterations is None or self._iterations[0] != self.begins.epoch:
             self._iterations = self.begins.epoch, len(Epoch(self.order, self.begins.epoch))
         return self._iterations[1]
