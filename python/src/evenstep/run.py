@@ -299,7 +299,7 @@ class Run:
 
     @property
     def iterations(self) -> int:
-        """The number of iterations in the current epoch. With a token budget, it reads the costs of all samples once."""
+        """The number of iterations in the current epoch. With a token budget, all costs are read once."""
         if self.order.costs is None or self.order.costs.budget is None:
             return self.order.steps
         if self._iterations is None or self._iterations[0] != self.begins.epoch:
