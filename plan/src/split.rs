@@ -4,7 +4,7 @@ use evenstep_client::Share;
 
 use crate::apportion::apportion;
 use crate::rate::Rate;
-use crate::tail::{Claimant, Tail};
+use crate::tail::Tail;
 
 /// The samples that each rank computes in one iteration, and the multiplier of the learning rate.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,22 +84,26 @@ impl Plan {
     }
 
     /// Returns this plan, whose shares are in units of cost, in samples: with these numbers of samples of the shares,
-    /// then of the chunks. With numbers for the shares only it has no tail. Speeds are multiplied by the samples per
-    /// unit.
-    pub fn in_samples(&self, sizes: &[u64], samples_per_unit: f64) -> Self {
-        let (shares, chunks) = sizes.split_at(self.shares.len().min(sizes.len()));
+    /// then of the chunks. Chunks without samples are left out. Speeds are multiplied by the samples per unit.
+    ///
+    /// # Errors
+    /// There is not one number for each share and each chunk.
+    pub fn in_samples(&self, sizes: &[u64], samples_per_unit: f64) -> Result<Self, String> {
+        let (ranks, count) = (self.shares.len(), self.tail.as_ref().map_or(0, |tail| tail.chunks.len()));
+        if sizes.len() != ranks + count {
+            return Err(format!(
+                "{} numbers of samples: must be {}, one for each rank and each chunk",
+                sizes.len(),
+                ranks + count
+            ));
+        }
+        let (shares, chunks) = sizes.split_at(ranks);
         let counted = Self::in_rank_order(shares, self.rate);
-        let tail = self.tail.as_ref().filter(|tail| tail.chunks.len() == chunks.len()).map(|tail| Tail {
-            offset: counted.global_batch(),
-            chunks: chunks.to_vec(),
-            pools: tail.pools.clone(),
-            claimants: tail
-                .claimants
-                .iter()
-                .map(|own| Claimant { speed: own.speed.map(|speed| speed * samples_per_unit), ..*own })
-                .collect(),
-        });
-        Self { tail, ..counted }
+        let tail = self
+            .tail
+            .as_ref()
+            .and_then(|tail| tail.in_samples(counted.global_batch(), chunks, samples_per_unit));
+        Ok(Self { tail, ..counted })
     }
 
     /// Returns the expected number of samples by rank: the rank's share plus its part of the tail. The parts
@@ -169,6 +173,31 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Two pools; the first one keeps one chunk, the second one none.
+    #[test]
+    fn a_plan_of_costs_is_put_in_samples() {
+        let claimant = |pool, speed| crate::tail::Claimant { pool, speed };
+        let claimants =
+            vec![claimant(Some(0), Some(100.0)), claimant(Some(1), None), claimant(Some(0), None)];
+        let tail = Tail::new(900, vec![50, 40, 10], vec![2, 1], claimants).unwrap();
+        let whole = Plan { tail: Some(tail), ..Plan::in_rank_order(&[500, 300, 100], 1.0) };
+        let plan = whole.in_samples(&[5, 0, 2, 1, 0, 0], 0.1).unwrap();
+        assert!(plan.covers(8), "{plan:?}");
+        let tail = plan.tail().unwrap();
+        assert_eq!(
+            (tail.offset(), tail.chunks(), tail.chunks_by_pool()),
+            (7, [1].as_slice(), [1].as_slice())
+        );
+        let pools: Vec<_> = tail.claimants().iter().map(|own| own.pool).collect();
+        assert_eq!((pools, tail.claimants()[0].speed), (vec![Some(0), None, Some(0)], Some(10.0)));
+        let later = whole.in_samples(&[5, 0, 2, 0, 0, 4], 0.1).unwrap();
+        let tail = later.tail().unwrap();
+        let pools: Vec<_> = tail.claimants().iter().map(|own| own.pool).collect();
+        assert_eq!((tail.chunks(), pools), ([4].as_slice(), vec![None, Some(0), None]));
+        assert_eq!(whole.in_samples(&[5, 1, 2, 0, 0, 0], 0.1).unwrap().tail(), None);
+        assert!(whole.in_samples(&[5, 1, 2], 0.1).unwrap_err().contains("must be 6"));
+    }
 
     proptest! {
         #[test]

@@ -125,6 +125,33 @@ impl Tail {
         self.claimants.iter().enumerate().filter(move |(_, claimant)| claimant.pool == Some(pool))
     }
 
+    /// Returns the tail with these numbers of samples of its chunks, without the empty ones; `None` if all are empty.
+    /// Ranks whose pool has no chunks claim nothing. Speeds are multiplied by the samples per unit.
+    pub(crate) fn in_samples(&self, offset: u64, chunks: &[u64], samples_per_unit: f64) -> Option<Self> {
+        let mut rest = chunks;
+        let counts: Vec<usize> = (self.pools.iter())
+            .map(|&count| {
+                let (own, others) = rest.split_at(count);
+                rest = others;
+                own.iter().filter(|&&samples| samples > 0).count()
+            })
+            .collect();
+        let number = |pool: usize| {
+            (counts[pool] > 0).then(|| counts[..pool].iter().filter(|&&count| count > 0).count())
+        };
+        let claimant = |own: &Claimant| Claimant {
+            pool: own.pool.and_then(number),
+            speed: own.speed.map(|speed| speed * samples_per_unit),
+        };
+        let chunks: Vec<u64> = chunks.iter().copied().filter(|&samples| samples > 0).collect();
+        (!chunks.is_empty()).then(|| Self {
+            offset,
+            chunks,
+            pools: counts.iter().copied().filter(|&count| count > 0).collect(),
+            claimants: self.claimants.iter().map(claimant).collect(),
+        })
+    }
+
     /// Returns the chunks as shares of the iteration.
     pub(crate) fn shares(&self) -> impl Iterator<Item = Share> {
         self.chunks.iter().scan(self.offset, |offset, &local_batch| {

@@ -174,15 +174,7 @@ impl Plan {
 
     #[expect(clippy::needless_pass_by_value, reason = "the values come from Python")]
     fn in_samples(&self, sizes: Vec<u64>, samples_per_unit: f64) -> PyResult<Self> {
-        let plan = self.0.in_samples(&sizes, samples_per_unit);
-        let used = plan.shares().len() + plan.tail().map_or(0, |tail| tail.chunks().len());
-        if used != sizes.len() || plan.shares().len() != self.0.shares().len() {
-            return Err(invalid_setting(format!(
-                "{} numbers of samples: must be one for each rank, or for each rank and each chunk",
-                sizes.len()
-            )));
-        }
-        Ok(Self(plan))
+        self.0.in_samples(&sizes, samples_per_unit).map(Self).map_err(invalid_setting)
     }
 
     fn resized(plan: PyRef<'_, Self>, size: u64, quantum: u64) -> PyResult<Py<Self>> {

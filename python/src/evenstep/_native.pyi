@@ -119,10 +119,10 @@ class Plan:
     def in_samples(self, sizes: Sequence[int], samples_per_unit: float) -> Plan:
         """Returns the plan, whose shares are in units of cost, with these numbers of samples of ranks, then of chunks.
 
-        With numbers for ranks only, it has no tail. Speeds become samples per second.
+        Chunks without samples are left out. Speeds become samples per second.
 
         Raises:
-            SettingError: there are not as many numbers.
+            SettingError: there is not one number for each rank and each chunk.
         """
     def with_tail(self, share: float, min_chunk: int, quantum: int) -> Plan:
         """Returns the plan with a tail for all ranks; shares shrink in proportion."""

@@ -94,13 +94,11 @@ class Costs:
         Raises:
             SettingError: a sample is longer than a pass may be.
         """
-        chunks = plan.tail.chunks if plan.tail else []
+        ranks, chunks = len(plan.shares), plan.tail.chunks if plan.tail else []
         parts = self._parts(lengths, [*plan.batches, *chunks], rules)
-        if not all(parts[len(plan.shares) :]):
-            # A chunk must have samples. Small iterations, at the end of an epoch, have too few for all.
-            plan = plan.resized(plan.size, 1)
-            parts = self._parts(lengths, plan.batches, rules)
         sizes = [sum(map(len, part)) for part in parts]
+        # Some chunks are smaller than every sample that is left for them.
+        parts = [part for at, part in enumerate(parts) if at < ranks or part]
         return CutIteration(
             plan.in_samples(sizes, len(lengths) / sum(lengths)),
             [at for part in parts for positions in part for at in positions],
