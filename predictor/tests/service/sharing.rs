@@ -18,7 +18,8 @@ use sqlx::{Connection, Executor, PgConnection};
 
 use crate::support::{BINARY, allocate_request, job_id, join_all};
 
-const FLAGS: [&str; 2] = ["--refit-interval-s=86400", "--lease-s=1"];
+/// The lease expires soon, but not while a test prepares its job on a loaded machine.
+const FLAGS: [&str; 2] = ["--refit-interval-s=86400", "--lease-s=4"];
 /// The owner keeps its jobs, however slow the machine is.
 const LONG_LEASE: [&str; 2] = ["--refit-interval-s=86400", "--lease-s=300"];
 
@@ -109,7 +110,8 @@ fn a_predictor_that_stops_within_a_copy_loses_its_jobs() {
 
 #[test]
 fn a_terminating_predictor_releases_its_jobs() {
-    let Some(mut pair) = Pair::start("sharing::a_terminating_predictor_releases_its_jobs") else { return };
+    let name = "sharing::a_terminating_predictor_releases_its_jobs";
+    let Some(mut pair) = Pair::start_with(name, &LONG_LEASE) else { return };
     pair.first.process.terminate();
     assert!(pair.first.process.wait().success());
     let second = pair.second.client();
