@@ -115,6 +115,15 @@ def test_a_run_resumes_within_an_epoch_with_other_ranks(name: str) -> None:
     assert samples[: len(expected)] == expected
 
 
+def test_a_checkpoint_without_costs_is_refused() -> None:
+    job = evenstep.init(plan=[1])
+    job.loader(Documents(), cost=LENGTHS, global_batch=8, collate_fn=packed)
+    state = job.state_dict()
+    assert state.pop("with_costs")
+    with pytest.raises(evenstep.SettingError, match="with_costs: the state has False but the loader has True"):
+        job.load_state_dict(state)
+
+
 def hedged(_rank: int, plan: Any, options: dict[str, Any]) -> tuple[Read, int]:
     """Returns the samples of a rank, and the number of iterations in which it claimed a chunk."""
     job, read = evenstep.init(plan=plan), Read()

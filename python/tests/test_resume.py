@@ -173,7 +173,7 @@ def loads_alone(rank: int) -> str:
 def test_a_state_on_a_part_of_the_ranks_is_refused_on_all() -> None:
     told = run_ranks(2, loads_alone)
     assert told[0] == told[1]
-    assert "position=0) but rank 1 has Progress(iteration=5" in told[0]
+    assert "position=0, sample=0) but rank 1 has Progress(iteration=5" in told[0]
 
 
 def reads_alone(rank: int) -> str:

@@ -243,10 +243,12 @@ def refuses(_rank: int) -> list[str]:
         job.count(3)
     told.append(str(error.value))
     job = evenstep.init(plan=[10, 6])
-    job.wrap(DistributedDataParallel(Net()), loss="tokens")
-    with pytest.raises(evenstep.UnsupportedError) as unsupported:
-        next(iter(job.steps(Sentences())))
-    told.append(str(unsupported.value))
+    model = job.wrap(DistributedDataParallel(Net()), loss="tokens")
+    step = next(iter(job.steps(Sentences())))
+    with pytest.raises(evenstep.SettingError) as error:
+        for batch in step:
+            loss_of(model, *batch).backward()
+    told.append(str(error.value))
     return told
 
 
@@ -255,4 +257,4 @@ def test_tokens_must_be_counted_once() -> None:
         assert unwanted == 'count: requires job.wrap(.., loss="tokens")'
         assert missing.startswith('iteration 0: job.wrap(loss="tokens") requires job.count(number of tokens)')
         assert twice.startswith("count(3): the items of every batch read so far are counted")
-        assert hedged.startswith('wrap(loss="tokens") with job.steps')
+        assert hedged == missing

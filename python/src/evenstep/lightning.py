@@ -114,6 +114,7 @@ class EvenstepCallback(Callback):
         if state["position"] and not self._is_epoch_cut:
             # Lightning counts a shortened epoch as finished and resumes with the next one.
             state.update(epoch=state["epoch"] + 1, position=0)
+            state.update({"sample": 0} if "sample" in state else {})
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

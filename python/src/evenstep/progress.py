@@ -30,7 +30,8 @@ def state_of(progress: Progress, order: Order, plan: Plan, job: str | None) -> d
         "iteration": progress.iteration,
         "epoch": progress.epoch,
         "position": progress.position,
-        "sample": progress.sample,
+        # Otherwise the position tells it.
+        **({"sample": progress.sample} if _has_budget(order) else {}),
         **_samples_of(order),
         "plan": json.loads(plan.to_json()),
         **({"job": job} if job else {}),
@@ -47,14 +48,14 @@ def resumed(state: dict[str, Any], order: Order) -> tuple[Progress, Plan]:
     if state.get("version") != _VERSION:
         raise SettingError(f"the state has version {state.get('version')!r}: must be {_VERSION}")
     for name, value in _samples_of(order).items():
-        # Earlier versions stored fewer values.
-        if state.get(name, value) != value:
+        # Earlier versions stored fewer values, and had no costs.
+        stored = state.get(name, False if name == "with_costs" else value)
+        if stored != value:
             raise SettingError(
-                f"{name}: the state has {state[name]} but the loader has {value}; use the same value, or samples "
+                f"{name}: the state has {stored} but the loader has {value}; use the same value, or samples "
                 "would be repeated or missed"
             )
-    # Earlier versions stored no sample; all of their iterations have the same number.
-    sample = state.get("sample", state["position"] * order.global_batch)
+    sample = state.get("sample", 0) if _has_budget(order) else state["position"] * order.global_batch
     progress = Progress(state["iteration"], state["epoch"], state["position"], sample)
     if not 0 <= sample < order.trained_samples:
         raise SettingError(
@@ -62,6 +63,11 @@ def resumed(state: dict[str, Any], order: Order) -> tuple[Progress, Plan]:
             f"{order.trained_samples} samples; use the earlier drop_last until the end of the epoch"
         )
     return progress, Plan.from_json(json.dumps(state["plan"]))
+
+
+def _has_budget(order: Order) -> bool:
+    """Returns whether iterations have different numbers of samples."""
+    return order.costs is not None and order.costs.budget is not None
 
 
 def _samples_of(order: Order) -> dict[str, Any]:
