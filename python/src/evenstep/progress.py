@@ -30,7 +30,7 @@ def state_of(progress: Progress, order: Order, plan: Plan, job: str | None) -> d
         "iteration": progress.iteration,
         "epoch": progress.epoch,
         "position": progress.position,
-        # Otherwise the position tells it.
+        # Without a budget it follows from the position.
         **({"sample": progress.sample} if _has_budget(order) else {}),
         **_samples_of(order),
         "plan": json.loads(plan.to_json()),
