@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 /// Pairs of rounds of the Feistel network. Four rounds are the theoretical minimum of a strong pseudorandom permutation
-/// (Luby and Rackoff, SIAM J. Comput. 1988); two more cost little.
+/// (Luby and Rackoff, SIAM Journal on Computing, 1988); two more cost little.
 const PAIRS: usize = 3;
 
 /// Minimum number of bits of the network. With fewer, some orders of few samples would be more likely than others.
