@@ -77,6 +77,20 @@ class Documents(Dataset[torch.Tensor]):
         return torch.randint(WORDS, (int(self.lengths[index]),), generator=torch.Generator().manual_seed(index))
 
 
+class Paced(torch.autograd.Function):
+    """The identity, whose backward pass returns at a given time, after the backward passes of all later layers."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, until: float) -> torch.Tensor:  # type: ignore[override]
+        ctx.until = until
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        time.sleep(max(0.0, ctx.until - time.perf_counter()))
+        return gradient, None
+
+
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return scaled_dot_product_attention(q, k, v, is_causal=True)[0]
 
@@ -97,17 +111,13 @@ class Transformer(torch.nn.Module):
     def forward(self, documents: list[torch.Tensor], computed: int) -> torch.Tensor:
         """Returns the sum of the losses of the next tokens; ``computed`` is the number of tokens with padding."""
         begun = time.perf_counter()
-        x = self.embedding(torch.cat(documents))
+        x = Paced.apply(self.embedding(torch.cat(documents)), begun + self.pace_s * computed)
         qkv = self.project(x)[None].split([len(document) for document in documents], dim=1)
         attended = [attend(*own.chunk(3, dim=-1)) for own in qkv]
         x = x + torch.cat(attended)
         outputs = self.head(x + self.feed(x))
         labels = torch.cat([torch.cat([document[1:], document.new_tensor([-100])]) for document in documents])
-        loss = cross_entropy(outputs, labels, reduction="sum")
-        # A backward pass takes about twice as long as a forward pass. DDP waits for other ranks in it.
-        forward_s = time.perf_counter() - begun
-        time.sleep(max(0.0, self.pace_s * computed - 3 * forward_s))
-        return loss
+        return cross_entropy(outputs, labels, reduction="sum")
 
 
 def batches(job: evenstep.Job, policy: str, data: Documents, model: Any, size: int) -> Iterator[Iterable[Any]]:
@@ -205,7 +215,7 @@ def main() -> None:
     parser.add_argument("--speeds", default="1:2:2:4,1:1:1:1", help="relative speeds of the ranks, for several runs")
     parser.add_argument("--lengths", default=",".join(LENGTHS), help="distributions of document lengths")
     parser.add_argument("--policies", default=",".join(POLICIES))
-    parser.add_argument("--unit", type=float, default=10_000.0, help="tokens per second of a rank with speed 1")
+    parser.add_argument("--unit", type=float, default=5_000.0, help="tokens per second of a rank with speed 1")
     parser.add_argument("--global-batch", type=int, default=64, help="documents per iteration")
     parser.add_argument("--steps", type=int, default=40, help="number of measured steps")
     parser.add_argument("--warm-up", type=int, default=20, help="number of warm-up steps")
