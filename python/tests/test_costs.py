@@ -1,5 +1,6 @@
 """Samples with costs: shares of the cost, each sample once, and the gradient of one process."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -40,6 +41,7 @@ LOADERS: dict[str, dict[str, Any]] = {
     "micro-batches": {"global_batch": 24, "accumulate": 2},
     "packed": {"global_tokens": 500, "max_tokens": 60},
     "padded": {"global_batch": 24, "max_tokens": 80, "layout": "padded"},
+    "attention": {"global_tokens": 500, "max_tokens": 60, "hidden_size": 2},
     "in order": {"global_batch": 16, "shuffle": False},
 }
 
@@ -222,6 +224,8 @@ def test_resuming_needs_no_earlier_samples() -> None:
         ({"cost": LENGTHS, "global_batch": 8, "global_tokens": 80}, "must be one of them"),
         ({"global_tokens": 80}, "global_tokens=80: requires cost="),
         ({"max_tokens": 80, "global_batch": 8}, "max_tokens=80: requires cost="),
+        ({"hidden_size": 80, "global_batch": 8}, "hidden_size=80: requires cost="),
+        ({"cost": LENGTHS, "global_batch": 8, "hidden_size": 0}, "hidden_size=0: must be at least 1"),
         (
             {"cost": LENGTHS, "global_batch": 8, "layout": "ragged"},
             "layout='ragged': must be one of 'packed', 'padded'",
@@ -257,7 +261,7 @@ def test_means_over_unequal_passes_are_refused() -> None:
 
 def test_a_cost_that_a_function_returns_is_checked() -> None:
     costs = Costs.of(lambda _: 1.0, SAMPLES, budget=10)
-    broken = Costs(lambda _: -1.0, costs.checksum, costs.mean, costs.budget)
+    broken = dataclasses.replace(costs, given=lambda _: -1.0)
     with pytest.raises(evenstep.SettingError, match=r"is -1.0: must be a finite number above 0"):
         broken.at([3])
 
@@ -265,7 +269,20 @@ def test_a_cost_that_a_function_returns_is_checked() -> None:
 def test_both_layouts_cost_what_they_compute() -> None:
     lengths = [10.0, 1.0, 9.0, 2.0]
     for is_padded, expected in ((False, 22.0), (True, 10 + 10 + 2 + 2.0)):
-        costs = Costs(torch.tensor(lengths), 0, 5.5, None, 20, is_padded)
+        costs = Costs.of(lengths, 4, pass_max=20, is_padded=is_padded)
         plan = evenstep._native.Plan.of([1])
         cut = costs.cut(plan, lengths, evenstep.costs.CutRules(passes=1, least=1, is_equal=True))
         assert cut.works == [expected]
+
+
+def test_attention_costs_the_square_of_the_length() -> None:
+    """Width 4: a sample of 12 tokens costs 12 + 144 / 24 = 18, as much as three of 5 tokens, with 18.125."""
+    lengths = [12.0, 5.0, 5.0, 5.0]
+    costs = Costs.of(lengths, 4, pass_max=15, hidden_size=4)
+    plan = evenstep._native.Plan.of([1, 1])
+    cut = costs.cut(plan, lengths, evenstep.costs.CutRules(passes=1, least=1, is_equal=True))
+    assert sorted(cut.works) == [18.0, 18.125]
+    assert cut.plan.batches in ([1, 3], [3, 1])
+    assert costs.of_iteration(8) == round(8 * (18 + 18.125) / 4)
+    budgeted = Costs.of(lengths, 4, budget=54, hidden_size=4)
+    assert budgeted.of_iteration(1) == round(2 * (18 + 18.125))

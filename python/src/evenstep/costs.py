@@ -23,19 +23,23 @@ _SAMPLED = 4096
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The costs of a data set's samples, and their limits."""
+    """The lengths of a data set's samples, their limits, and the costs that follow."""
 
     given: torch.Tensor | Callable[[int], float] = field(repr=False, compare=False)
-    #: Checksum of the costs, of all or of a part.
+    #: Checksum of the lengths, of all or of a part.
     checksum: int
-    #: Mean cost of a part of the samples.
+    #: Mean length of a part of the samples.
     mean: float
+    #: Mean squared length of the same samples.
+    mean_square: float
     #: Maximum cost of an iteration; None if it has a fixed number of samples.
     budget: int | None = None
     #: Maximum cost of one forward pass.
     pass_max: int | None = None
     #: Whether a pass computes as many tokens for each sample as its longest one has.
     is_padded: bool = False
+    #: Width of a transformer, whose attention makes long samples cost more than their length; None without.
+    hidden_size: int | None = None
 
     @classmethod
     def of(
@@ -46,13 +50,14 @@ class Costs:
         budget: int | None = None,
         pass_max: int | None = None,
         is_padded: bool = False,
+        hidden_size: int | None = None,
     ) -> "Costs":
         """Checks costs and limits.
 
         Raises:
             SettingError: they break a rule.
         """
-        for name, limit in (("global_tokens", budget), ("max_tokens", pass_max)):
+        for name, limit in (("global_tokens", budget), ("max_tokens", pass_max), ("hidden_size", hidden_size)):
             if limit is not None and limit < 1:
                 raise SettingError(f"{name}={limit}: must be at least 1")
         limit = min((limit for limit in (budget, pass_max) if limit is not None), default=None)
@@ -69,13 +74,29 @@ class Costs:
             for wrong in is_wrong.nonzero()[:1].flatten().tolist():
                 _check(array[wrong].item(), wrong, limit)
             checksum, sampled = _checksum(array), array[part].tolist()
-        return cls(given, checksum, math.fsum(sampled) / len(sampled), budget, pass_max, is_padded)
+        mean = math.fsum(sampled) / len(sampled)
+        mean_square = math.fsum(length**2 for length in sampled) / len(sampled)
+        return cls(given, checksum, mean, mean_square, budget, pass_max, is_padded, hidden_size)
+
+    def of_sample(self, length: float) -> float:
+        """Returns the cost of a sample: its length, plus the attention between its tokens.
+
+        With width h, the layers of a transformer take ``12 h^2 L + 2 h L^2`` multiplications for L tokens, which is
+        proportional to ``L + L^2 / (6 h)`` (Narayanan et al. 2021, appendix; verl).
+        """
+        return length if self.hidden_size is None else length + length**2 / (6 * self.hidden_size)
+
+    def of_iteration(self, samples: int) -> int:
+        """Returns the mean cost of an iteration, at least 1; ``samples`` is their number if there is no budget."""
+        count = samples if self.budget is None else self.budget / self.mean
+        attention = 0 if self.hidden_size is None else self.mean_square / (6 * self.hidden_size)
+        return max(1, round(count * (self.mean + attention)))
 
     def at(self, indices: Sequence[int]) -> list[float]:
-        """Returns the costs of samples.
+        """Returns the lengths of samples.
 
         Raises:
-            SettingError: a cost breaks a rule.
+            SettingError: a length breaks a rule.
         """
         if isinstance(self.given, torch.Tensor):
             found: list[float] = self.given[torch.tensor(indices, dtype=torch.int64)].tolist()
@@ -88,7 +109,7 @@ class Costs:
 
         Args:
             plan: shares and perhaps a tail, in any unit: only their ratios count.
-            lengths: the costs of the iteration's samples in order.
+            lengths: the lengths of the iteration's samples in order.
             rules: the rules for passes.
 
         Raises:
@@ -108,7 +129,7 @@ class Costs:
 
     def _parts(self, lengths: Sequence[float], weights: Sequence[int], rules: "CutRules") -> list[list[list[int]]]:
         cut = Cut(
-            lengths,
+            [self.of_sample(length) for length in lengths],
             weights if any(weights) else [1] * len(weights),
             lengths=[math.ceil(length) for length in lengths] if self.pass_max else None,
             max_tokens=self.pass_max,
@@ -122,8 +143,8 @@ class Costs:
     def _work(self, passes: Sequence[Sequence[float]]) -> float:
         """Returns the cost of passes as they are computed, with padding."""
         if self.is_padded:
-            return math.fsum(max(lengths) * len(lengths) for lengths in passes)
-        return math.fsum(length for lengths in passes for length in lengths)
+            return math.fsum(self.of_sample(max(lengths)) * len(lengths) for lengths in passes)
+        return math.fsum(self.of_sample(length) for lengths in passes for length in lengths)
 
 
 @dataclass(frozen=True, slots=True)

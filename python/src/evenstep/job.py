@@ -147,6 +147,7 @@ class Job:
         cost: SampleCosts | None = None,
         global_tokens: int | None = None,
         max_tokens: int | None = None,
+        hidden_size: int | None = None,
         layout: Layout = "packed",
         **dataloader_kwargs: Any,
     ) -> loader.Loader:
@@ -173,6 +174,8 @@ class Job:
                 samples until the next one would exceed it. Requires ``cost``.
             max_tokens: maximum cost of one forward pass. Ranks split their samples into as many micro-batches as
                 needed, all ranks into the same number; :attr:`Loader.is_last` tells the last one. Requires ``cost``.
+            hidden_size: width of a transformer. A sample of L tokens then costs L + L^2 / (6 hidden_size), because the
+                work of attention is quadratic. The limits above still count tokens. Requires ``cost``.
             layout: how ``collate_fn`` arranges the samples of a pass. ``"packed"`` means one after the other, so that a
                 pass costs their sum. ``"padded"`` means padded to the longest one.
             **dataloader_kwargs: passed to PyTorch's DataLoader (``num_workers``, ``collate_fn``, ``pin_memory``, ...).
@@ -190,6 +193,7 @@ class Job:
             global_batch=global_batch,
             global_tokens=global_tokens,
             max_tokens=max_tokens,
+            hidden_size=hidden_size,
             layout=layout,
         )
         size = 1 if costs and costs.budget else self._global_batch(global_batch)
@@ -214,6 +218,7 @@ class Job:
         cost: SampleCosts | None = None,
         global_tokens: int | None = None,
         max_tokens: int | None = None,
+        hidden_size: int | None = None,
         layout: Layout = "packed",
     ) -> Steps:
         """Returns an iterable of hedged steps.
@@ -253,6 +258,7 @@ class Job:
             cost: the cost of each sample, as in :meth:`loader`. Base batches and chunks are cut by cost.
             global_tokens: maximum cost of an iteration, as in :meth:`loader`.
             max_tokens: maximum cost of one forward pass, instead of ``micro_batch``. Requires ``cost``.
+            hidden_size: width of a transformer, as in :meth:`loader`.
             layout: how ``collate_fn`` arranges the samples of a pass, as in :meth:`loader`.
 
         Raises:
@@ -279,6 +285,7 @@ class Job:
             global_batch=global_batch,
             global_tokens=global_tokens,
             max_tokens=max_tokens,
+            hidden_size=hidden_size,
             layout=layout,
         )
         size = 1 if costs and costs.budget else self._global_batch(global_batch)
@@ -679,6 +686,7 @@ def _costs(
     global_batch: int | None,
     global_tokens: int | None,
     max_tokens: int | None,
+    hidden_size: int | None,
     layout: Layout,
 ) -> Costs | None:
     """Returns the checked costs of a data set; None without costs.
@@ -689,7 +697,8 @@ def _costs(
     if layout not in get_args(Layout):
         raise SettingError(f"layout={layout!r}: must be one of {', '.join(map(repr, get_args(Layout)))}")
     if cost is None:
-        for name, limit in (("global_tokens", global_tokens), ("max_tokens", max_tokens)):
+        given = {"global_tokens": global_tokens, "max_tokens": max_tokens, "hidden_size": hidden_size}
+        for name, limit in given.items():
             if limit is not None:
                 raise SettingError(f"{name}={limit}: requires cost=, the number of tokens of each sample")
         return None
@@ -698,4 +707,7 @@ def _costs(
             f"global_batch={global_batch} and global_tokens={global_tokens}: must be one of them, because each decides "
             "which samples an iteration has"
         )
-    return Costs.of(cost, samples, budget=global_tokens, pass_max=max_tokens, is_padded=layout == "padded")
+    is_padded = layout == "padded"
+    return Costs.of(
+        cost, samples, budget=global_tokens, pass_max=max_tokens, is_padded=is_padded, hidden_size=hidden_size
+    )

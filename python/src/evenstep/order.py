@@ -129,9 +129,7 @@ class Order:
     @property
     def plan_size(self) -> int:
         """The size of a plan: samples of an iteration, or with costs their mean cost."""
-        if self.costs is None:
-            return self.global_batch
-        return self.costs.budget or max(1, round(self.costs.mean * self.global_batch))
+        return self.costs.of_iteration(self.global_batch) if self.costs else self.global_batch
 
     @property
     def trained_samples(self) -> int:

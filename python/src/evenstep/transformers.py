@@ -52,6 +52,7 @@ class EvenstepMixin:
         job: Job,
         global_batch: int | None = None,
         cost: SampleCosts | str | None = None,
+        hidden_size: int | None = None,
         **kwargs: Any,
     ) -> None:
         """Takes the trainer's arguments, and:
@@ -63,6 +64,8 @@ class EvenstepMixin:
                 times ranks times ``gradient_accumulation_steps``.
             cost: the cost of each sample, as in :meth:`evenstep.Job.loader`, or the name of the column of the data set
                 that has it, such as ``args.length_column_name``. The plan then balances tokens instead of samples.
+            hidden_size: ``model.config.hidden_size``, so that costs include attention, as in
+                :meth:`evenstep.Job.loader`.
             **kwargs: passed to the trainer.
 
         Raises:
@@ -81,6 +84,7 @@ class EvenstepMixin:
         self._job = job
         self._global_batch = global_batch
         self._cost = self._column(cost) if isinstance(cost, str) else cost
+        self._hidden_size = hidden_size
         self._loader: Any = None
         #: By micro-batch: the weight of its mean loss, and its number of items if the trainer counts them.
         self._shares: deque[tuple[Any, Any]] = deque()
@@ -113,6 +117,7 @@ class EvenstepMixin:
                 drop_last=args.dataloader_drop_last,
                 accumulate=args.gradient_accumulation_steps,
                 cost=self._cost,
+                hidden_size=self._hidden_size,
                 **{name: getattr(theirs, name) for name in kept},
             )
         except SettingError as error:
