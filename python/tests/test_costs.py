@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 import pytest
-import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
