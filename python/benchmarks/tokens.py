@@ -81,12 +81,12 @@ class Paced(torch.autograd.Function):
     """The identity, whose backward pass returns at a given time, after the backward passes of all later layers."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, until: float) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: torch.Tensor, until: float) -> torch.Tensor:
         ctx.until = until
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         time.sleep(max(0.0, ctx.until - time.perf_counter()))
         return gradient, None
 
