@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from evenstep.errors import DivergedError, EvenstepError, RejectedError, SettingError, UnsupportedError
     from evenstep.job import Job, init
+    from evenstep.measured import measure_costs
     from evenstep.profiles import Profile, profile
     from evenstep.step import Step
 
@@ -29,10 +30,18 @@ __all__ = [
     "Step",
     "UnsupportedError",
     "init",
+    "measure_costs",
     "profile",
 ]
 
-_MODULES = {"Job": "job", "init": "job", "Profile": "profiles", "profile": "profiles", "Step": "step"}
+_MODULES = {
+    "Job": "job",
+    "init": "job",
+    "measure_costs": "measured",
+    "Profile": "profiles",
+    "profile": "profiles",
+    "Step": "step",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -64,7 +64,7 @@ class Costs:
         part = torch.linspace(0, samples - 1, min(samples, _SAMPLED), dtype=torch.float64).long().tolist()
         given: torch.Tensor | Callable[[int], float]
         if callable(costs):
-            given, sampled = costs, [_check(costs(index), index, limit) for index in part]
+            given, sampled = costs, [checked(costs(index), index, limit) for index in part]
             checksum = _checksum(torch.tensor(sampled, dtype=torch.float64))
         else:
             given = array = _array(costs, samples)
@@ -72,7 +72,7 @@ class Costs:
             if limit is not None:
                 is_wrong |= array > limit
             for wrong in is_wrong.nonzero()[:1].flatten().tolist():
-                _check(array[wrong].item(), wrong, limit)
+                checked(array[wrong].item(), wrong, limit)
             checksum, sampled = _checksum(array), array[part].tolist()
         mean = math.fsum(sampled) / len(sampled)
         mean_square = math.fsum(length**2 for length in sampled) / len(sampled)
@@ -102,7 +102,7 @@ class Costs:
             found: list[float] = self.given[torch.tensor(indices, dtype=torch.int64)].tolist()
             return found
         limit = min((limit for limit in (self.budget, self.pass_max) if limit is not None), default=None)
-        return [_check(self.given(index), index, limit) for index in indices]
+        return [checked(self.given(index), index, limit) for index in indices]
 
     def cut(self, plan: Plan, lengths: Sequence[float], rules: "CutRules") -> "CutIteration":
         """Cuts an iteration in proportion to a plan.
@@ -187,7 +187,7 @@ def _array(costs: Any, samples: int) -> torch.Tensor:
     return array.to("cpu", torch.float64, copy=True)
 
 
-def _check(cost: Any, index: int, limit: int | None) -> float:
+def checked(cost: Any, index: int, limit: int | None) -> float:
     """Returns a cost as a float.
 
     Raises:
