@@ -42,11 +42,13 @@ def plan_of_two(iteration: int) -> list[int]:
     return [[13, 3], [16, 0]][iteration % 2]
 
 
-def train(_rank: int, accumulate: int) -> Trained:
+def train(_rank: int, accumulate: int, costs: list[float] | None = None) -> Trained:
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
     job = evenstep.init(plan=plan)
     model: Any = network()
-    loader = job.loader(Samples(), drop_last=True, accumulate=accumulate)
+    loader = job.loader(
+        Samples(), drop_last=True, accumulate=accumulate, shuffle=costs is None, global_batch=16, cost=costs
+    )
     model, optimizer, batches = prepare(job, accelerator, model, sgd(model), loader)
     trained = Trained([])
     for _ in range(EPOCHS):
@@ -107,6 +109,17 @@ def test_uneven_batches_train_as_one_process_does(accumulate: int) -> None:
     # With drop_last each epoch skips its last 13.
     assert sum(times.values()) == EPOCHS * ORDER.steps * ORDER.global_batch
     assert max(times.values()) <= EPOCHS
+
+
+def test_work_cut_by_cost_trains_as_one_process_does() -> None:
+    results = ranks.run_ranks(3, train, 1, [1.0 + index % 7 for index in range(SAMPLES)])
+    reference = one_process(order=Order(SAMPLES, 16, shuffle=False, drop_last=True))
+    for trained in results:
+        assert difference(trained.parameters, reference) <= TOLERANCE
+    steps = EPOCHS * ORDER.steps
+    counts = [len(trained.seen) for trained in results]
+    assert sum(counts) == steps * ORDER.global_batch
+    assert counts != [sum(plan(step)[rank] for step in range(steps)) for rank in range(3)], "cut by count"
 
 
 def test_a_saved_state_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:

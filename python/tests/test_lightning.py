@@ -41,15 +41,23 @@ def plan(iteration: int) -> list[int]:
 class Module(lightning.LightningModule):  # type: ignore[name-defined]  # The package may be missing.
     """A module that is validated after each epoch and records its samples."""
 
-    def __init__(self, job: evenstep.Job, accumulate: int) -> None:
+    def __init__(self, job: evenstep.Job, accumulate: int, costs: list[float] | None = None) -> None:
         super().__init__()
+        self.costs = costs
         self.network = network()
         self.job = job
         self.accumulate = accumulate
         self.seen: list[int] = []
 
     def train_dataloader(self) -> Any:
-        return self.job.loader(Samples(), drop_last=True, accumulate=self.accumulate)
+        return self.job.loader(
+            Samples(),
+            drop_last=True,
+            accumulate=self.accumulate,
+            shuffle=self.costs is None,
+            global_batch=16,
+            cost=self.costs,
+        )
 
     def val_dataloader(self) -> Any:
         return torch.utils.data.DataLoader(Samples(20), batch_size=5)
@@ -82,9 +90,9 @@ def trainer(job: evenstep.Job, accumulate: int = 1, **options: Any) -> Any:
     )
 
 
-def train(_rank: int, accumulate: int) -> Trained:
+def train(_rank: int, accumulate: int, costs: list[float] | None = None) -> Trained:
     job = evenstep.init(plan=plan)
-    module = Module(job, accumulate)
+    module = Module(job, accumulate, costs)
     trainer(job, accumulate).fit(module)
     return Trained(parameters(module), module.seen)
 
@@ -134,6 +142,17 @@ def test_uneven_batches_train_as_one_process_does(accumulate: int) -> None:
     # With drop_last each epoch skips its last 13.
     assert sum(times.values()) == EPOCHS * ORDER.steps * ORDER.global_batch
     assert max(times.values()) <= EPOCHS
+
+
+def test_work_cut_by_cost_trains_as_one_process_does() -> None:
+    results = ranks.run_ranks(2, train, 1, [1.0 + index % 7 for index in range(SAMPLES)])
+    reference = one_process(order=Order(SAMPLES, 16, shuffle=False, drop_last=True))
+    for trained in results:
+        assert difference(trained.parameters, reference) <= TOLERANCE
+    steps = EPOCHS * ORDER.steps
+    counts = [len(trained.seen) for trained in results]
+    assert sum(counts) == steps * ORDER.global_batch
+    assert counts != [sum(plan(step)[rank] for step in range(steps)) for rank in range(2)], "cut by count"
 
 
 @pytest.mark.parametrize("is_cut", [False, True], ids=["midway", "cut by max_steps"])
