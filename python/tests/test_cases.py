@@ -1,4 +1,4 @@
-"""Each case of docs/python-cases.md: three ranks with uneven, changing plans train as one process does.
+"""Each case of docs/reference/python-cases.md: three ranks with uneven, changing plans train as one process does.
 
 ``pytest -s tests/test_cases.py`` prints the differences.
 """
@@ -43,7 +43,7 @@ WORKERS: dict[str, Any] = {
     "multiprocessing_context": "fork",
 }
 
-#: Scripts by the name of their row in docs/python-cases.md.
+#: Scripts by the name of their row in docs/reference/python-cases.md.
 CASES: dict[str, Case] = {
     "plain DDP": Case(cases.plain),
     "gradient accumulation with `no_sync`": Case(partial(cases.accumulated, syncs_each=False), factor=4),
