@@ -147,7 +147,7 @@ def test_uneven_batches_train_as_one_process_does(differences: dict[str, float],
 
 
 def test_the_documentation_lists_the_cases() -> None:
-    text = (ROOT / "docs" / "python-cases.md").read_text()
+    text = (ROOT / "docs" / "reference" / "python-cases.md").read_text()
     rows = re.findall(r"^\| (.+) \| (.+) \| `(test_\w+)(?:::(\w+))?` \|$", text, re.MULTILINE)
     listed = {name: float(number) for name, number, file, _ in rows if file == "test_cases"}
     known = {**CASES, RESUMED: CASES["plain DDP"]}
