@@ -24,7 +24,7 @@ OWN = ("demo", "doctor", "verify", "completion")
 
 
 def pages(programs: Path) -> Iterator[tuple[Path, str | None]]:
-    """Each generated page, and its text; None if the program is not there."""
+    """Each generated page, and its text; None if the program is not built."""
     yield ROOT / "docs/reference/python-api.md", f"{NOTE}\n\n{python_api.page(ROOT / 'python' / 'src' / 'evenstep')}"
     for name, purpose in PROGRAMS.items():
         command = _command(name, programs)
@@ -33,7 +33,7 @@ def pages(programs: Path) -> Iterator[tuple[Path, str | None]]:
 
 
 def _command(name: str, programs: Path) -> list[str] | None:
-    """The command that starts a program; None if it is not there."""
+    """The command that starts a program; None if it is not built."""
     if name == "evenstep":
         python = ROOT / "python" / ".venv" / "bin" / "python"
         return [str(python), "-m", "evenstep"] if python.is_file() else None
@@ -86,7 +86,7 @@ def _help(command: list[str], *arguments: str) -> str:
 
 
 def _parsed(text: str) -> tuple[str, list[tuple[str, list[tuple[str, str]]]]]:
-    """What a command does, and its lists of options: title, and items with their texts."""
+    """Returns the purpose of a command, and its lists of options: title, and items with their texts."""
     about: list[str] = []
     blocks: list[tuple[str, list[tuple[str, str]]]] = []
     is_usage = False

@@ -98,7 +98,7 @@ def linked(text: str, name: str, staged: dict[str, str], anchors: dict[str, dict
 
 
 def split_fences(text: str) -> list[str]:
-    """Parts of a text in turn: prose, and blocks of code."""
+    """The prose and the blocks of code of a text, in their order."""
     return re.split(r"(?ms)^(```.*?^```)$", text)
 
 

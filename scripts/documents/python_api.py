@@ -60,7 +60,7 @@ def _definition(node: Function | ast.ClassDef, module: str) -> Iterator[str]:
 
 
 def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    """Fields of a data class, and the comments before them; the lines are those of the unparsed class."""
+    """Fields of a data class, and the comments before them; the text of a field is its type."""
     if not any("dataclass" in ast.unparse(mark) for mark in node.decorator_list):
         return
     for child in node.body:
