@@ -1,4 +1,4 @@
-"""The commands and the code of the guides run as they are printed, or say why not.
+"""The commands and the code of the guides run as they are printed, or name the reason why not.
 
 A block of a tutorial or how-to page is one of these:
 
@@ -6,8 +6,8 @@ A block of a tutorial or how-to page is one of these:
 - a block after ``<!-- file: NAME -->``: the content of a file in the reader's folder.
 - a block after ``<!-- test: PATH -->`` or ``<!-- test: PATH::NAME -->``: that test runs it, or the same calls.
 - a block after ``<!-- not run: REASON -->``.
-- any other ``sh`` block: it runs here, with the other blocks of its page in one shell, in an empty folder. Each page has a
-  network of its own, so its ports are free.
+- any other ``sh`` block: it runs here, with the other blocks of its page in one shell, in an empty folder. Each page has
+  a separate network, so its ports are free.
 """
 
 import os
@@ -25,7 +25,7 @@ import pytest
 
 from programs import PATIENCE_S, ROOT, clean_environment
 
-#: Longest run of a page, in seconds; several times its duration beside a heavy load.
+#: Longest run of a page, in seconds; several times its duration on a busy machine.
 PAGE_S = 900
 
 PAGES = [
@@ -35,7 +35,9 @@ PAGES = [
     *sorted((ROOT / "docs" / "how-to").glob("*.md")),
 ]
 
-BLOCK = re.compile(r"(?ms)(?:^ *<!-- (?P<mark>[^\n]*?) -->\n)?^(?P<indent> *)```(?P<kind>\w*)\n(?P<text>.*?)^(?P=indent)```$")
+BLOCK = re.compile(
+    r"(?ms)(?:^ *<!-- (?P<mark>[^\n]*?) -->\n)?^(?P<indent> *)```(?P<kind>\w*)\n(?P<text>.*?)^(?P=indent)```$"
+)
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def is_marked(block: Block) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_each_block_runs_or_says_why_not(page: Path) -> None:
+def test_each_block_runs_or_has_a_valid_mark(page: Path) -> None:
     wrong = [
         f"{page.relative_to(ROOT)}:{block.line}: ```{block.kind}, mark {block.mark!r}"
         for block in blocks_of(page)
@@ -101,10 +103,10 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, predictor_binary: 
     folder, home = tmp_path / "folder", tmp_path / "home"
     folder.mkdir()
     home.mkdir()
-    paths = [sys.executable, predictor_binary, agent_binary]
+    folders = [str(path.parent) for path in (Path(sys.executable), predictor_binary, agent_binary)]
     environment = {
         **clean_environment(),
-        "PATH": os.pathsep.join([*(str(Path(path).parent) for path in paths), os.environ["PATH"]]),
+        "PATH": os.pathsep.join([*folders, os.environ["PATH"]]),
         "PYTHONPATH": str(ROOT / "python" / "src"),
         "HOME": str(home),
         "EVENSTEP_HOME": str(home),
@@ -115,8 +117,13 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, predictor_binary: 
     with output.open("w") as file:
         process = subprocess.Popen(
             [*isolated, "bash", "-c", script_of(page)],
-            cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
             status = process.wait(PAGE_S)
         finally:
@@ -128,7 +135,7 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, predictor_binary: 
 
 
 def own_network() -> list[str]:
-    """Returns the command that runs another one in a network of its own."""
+    """Returns the command that runs another one in a separate network."""
     needed = [name for name in ("bash", "curl", "ip", "unshare") if shutil.which(name) is None]
     if needed:
         pytest.skip(f"the blocks of the guides need {', '.join(needed)}")
