@@ -1,4 +1,4 @@
-"""Times on a GPU, with a simulated one: it does its work in order while the training goes on."""
+"""Times on a GPU, with a simulated one: it does its work in order while the training continues."""
 
 import logging
 import time
@@ -74,7 +74,7 @@ def test_a_loader_changes_nothing_about_the_time_of_a_gpu(micro_batches: int, lo
 
 
 def test_a_batch_that_is_read_ahead_is_no_end_of_the_computation() -> None:
-    """The loop requests the next batch between forward and backward pass; after the last one there is none."""
+    """The loop requests the next batch between forward and backward pass; the last one has no successor."""
     gpu = Gpu()
     sensor = Sensor(lambda _: gpu)
     sensor.forward_begins(CUDA)

@@ -390,8 +390,8 @@ def _script() -> str:
 def _drivers(agent: str | None, sensor: Sensor, device: torch.device) -> Callable[[], dict[str, float]]:
     """Returns a function that reads the drivers of this process.
 
-    Only the agent reads GPUs; other readings come from /proc, which is cheaper. The GPU is that of the first forward
-    pass: a script may use another one than CUDA's current ``device``.
+    Only the agent reads GPUs; other readings come from /proc, which is cheaper. The GPU is the one of the first
+    forward pass: a script may use another one than CUDA's current ``device``.
     """
 
     @functools.cache

@@ -106,7 +106,7 @@ class Sensor:
             self._is_measuring, self._begun = True, self._timer.now()
 
     def _close(self) -> None:
-        """Ends the open span, if there is one."""
+        """Ends the open span; without one, does nothing."""
         if self._begun is not None:
             self._spans.append((self._begun, self._timer.now()))
             self._begun = None
