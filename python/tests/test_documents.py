@@ -6,8 +6,8 @@ A block of a tutorial or how-to page is one of these:
 - a block after ``<!-- file: NAME -->``: the content of a file in the reader's folder.
 - a block after ``<!-- test: PATH -->`` or ``<!-- test: PATH::NAME -->``: that test runs it, or the same calls.
 - a block after ``<!-- not run: REASON -->``.
-- any other ``sh`` block: it runs here, with the other blocks of its page in one shell, in an empty folder. Each page has
-  a separate network, so its ports are free.
+- any other ``sh`` block: it runs here, with the other blocks of its page in one shell, in an empty folder. Each page
+  has a separate network, so its ports are free.
 """
 
 import os
