@@ -70,7 +70,7 @@ int evenstep_cuda_uuid(int device, uint8_t* uuid) {
     int handle = 0;
     check_driver(driver<int(unsigned)>(library, "cuInit")(0), "cuInit");
     check_driver(driver<int(int*, int)>(library, "cuDeviceGet")(&handle, device), "cuDeviceGet");
-    // Version 2 returns the UUID of a MIG instance instead of that of its GPU.
+    // Version 2 distinguishes the MIG instances of a GPU.
     check_driver(driver<int(uint8_t*, int)>(library, "cuDeviceGetUuid_v2")(uuid, handle), "cuDeviceGetUuid_v2");
   });
 }

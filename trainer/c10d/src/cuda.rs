@@ -46,8 +46,8 @@ pub fn own_stream(device: usize, priority: Priority) -> Result<()> {
     check("creating a CUDA stream", unsafe { ffi::evenstep_cuda_own_stream(number(device), high) })
 }
 
-/// Waits until the calling thread's work on its stream of a device is done. Work of other streams, such as that
-/// of a background job, may still run.
+/// Waits until the calling thread's work on its stream of a device is done. Work of other streams, such as
+/// background work, may still run.
 ///
 /// # Errors
 /// The device does not exist, or the work failed.

@@ -63,7 +63,10 @@ pub fn wait(device: Device) -> evenstep_c10d::Result<()> {
 /// Returns the number of CUDA devices, at least 1, or why libtorch has no device.
 fn cuda_devices() -> Result<usize, String> {
     if let Err(error) = cuda::load() {
-        return Err(format!("{error} (scripts/libtorch --cuda installs a libtorch with CUDA)"));
+        let error = error.to_string();
+        let is_absent = error.contains("libtorch_cuda.so: cannot open shared object file");
+        let absent = "this libtorch has no CUDA part (scripts/libtorch --cuda installs one)";
+        return Err(if is_absent { absent.to_owned() } else { error });
     }
     let found = usize::try_from(Cuda::device_count()).unwrap_or(0);
     let none =

@@ -8,7 +8,7 @@ use tch::TchError;
 /// Parts of libtorch's messages that mean that memory ran out: allocators of CUDA and of the CPU, and cuBLAS.
 const OUT_OF_MEMORY: [&str; 3] = ["out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED"];
 
-/// What failed.
+/// Kind of work that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// Loading samples onto the device.
@@ -23,7 +23,7 @@ pub enum ComputeError {
     /// Memory ran out. Fewer samples at once may fit.
     #[error("out of memory while {work} {samples} samples: {message}")]
     OutOfMemory {
-        /// What failed.
+        /// Kind of work.
         work: Work,
         /// Number of samples at once.
         samples: u64,
@@ -33,7 +33,7 @@ pub enum ComputeError {
     /// Any other failure of libtorch.
     #[error("{work} {samples} samples: {message}")]
     Failed {
-        /// What failed.
+        /// Kind of work.
         work: Work,
         /// Number of samples at once.
         samples: u64,
