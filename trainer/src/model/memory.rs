@@ -78,8 +78,7 @@ pub fn attempt<T>(
         },
     };
     let is_out_of_memory = is_out_of_memory(&message);
-    // libtorch adds C++ frames.
-    let message = message.lines().next().unwrap_or_default().to_owned();
+    let message = essential_part(&message).to_owned();
     Err(if is_out_of_memory {
         ComputeError::OutOfMemory { work, samples, message }
     } else {
@@ -89,6 +88,13 @@ pub fn attempt<T>(
 
 fn message_of(panic: &(dyn Any + Send)) -> Option<&str> {
     panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied())
+}
+
+/// Returns the first line of libtorch's message, without C++ frames. A panic of tch contains the message in quotes.
+fn essential_part(message: &str) -> &str {
+    let quoted = message.split_once("Torch(\"").map_or(message, |(_, quoted)| quoted);
+    let line = quoted.lines().next().unwrap_or_default();
+    line.split("\\n").next().unwrap_or_default()
 }
 
 fn is_out_of_memory(message: &str) -> bool {
@@ -113,7 +119,11 @@ mod tests {
             let ComputeError::OutOfMemory { work: Work::Pass, samples: 8, message } = &error else {
                 panic!("{error:?}")
             };
-            assert!(message.contains("can't allocate memory"), "{message}");
+            assert!(
+                message.starts_with("[enforce fail") && message.contains("can't allocate memory"),
+                "{message}"
+            );
+            assert!(!message.contains("frame #"), "{message}");
         }
     }
 
