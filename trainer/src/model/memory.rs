@@ -93,7 +93,8 @@ fn message_of(panic: &(dyn Any + Send)) -> Option<&str> {
 /// Returns the first line of libtorch's message, without C++ frames. A panic of tch contains the message in quotes.
 fn essential_part(message: &str) -> &str {
     let quoted = message.split_once("Torch(\"").map_or(message, |(_, quoted)| quoted);
-    let line = quoted.lines().next().unwrap_or_default();
+    let plain = quoted.strip_prefix("Internal torch error: ").unwrap_or(quoted);
+    let line = plain.lines().next().unwrap_or_default();
     line.split("\\n").next().unwrap_or_default()
 }
 
