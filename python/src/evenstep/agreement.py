@@ -12,8 +12,8 @@ from evenstep.group import awaiting
 _JOINED = ("worker", "device", "max_local_batch", "memory_bytes", "claims")
 
 
-def gather_facts(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[Mapping[str, Any]], int]:
-    """Returns the workers of all ranks and the highest restart count.
+def gather_facts(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[Mapping[str, Any]], int, list[str]]:
+    """Returns the workers of all ranks, the highest restart count, and the jobs of earlier processes of this launch.
 
     Raises:
         DivergedError: ranks differ in a value that must be the same, or two have the same worker name.
@@ -30,7 +30,9 @@ def gather_facts(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[Ma
                 "EVENSTEP_WORKER for each"
             )
     workers: list[Mapping[str, Any]] = [{name: facts[name] for name in _JOINED} for facts in all_facts]
-    return workers, max(int(facts["restarts"]) for facts in all_facts)
+    # A node that came later knows of no earlier jobs.
+    earlier_jobs = max((list(facts["earlier_jobs"]) for facts in all_facts), key=len)
+    return workers, max(int(facts["restarts"]) for facts in all_facts), earlier_jobs
 
 
 def gathered(group: dist.ProcessGroup, own: Any) -> list[Any]:
