@@ -135,5 +135,5 @@ def test_workers_in_containers_name_their_node() -> None:
 
 
 def test_a_socket_needs_an_absolute_path() -> None:
-    with pytest.raises(SettingError, match="unix:///run/evenstep/agent.sock"):
+    with pytest.raises(SettingError, match=r"unix:///run/evenstep/agent\.sock"):
         Drivers("unix://agent.sock")

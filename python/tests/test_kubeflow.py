@@ -16,6 +16,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
 from evenstep.kubeflow import Pace, Status, StatusPoster
@@ -122,9 +123,10 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def trained(rank: int) -> int:
+    """Trains two epochs on two ranks."""
     job = evenstep.init(plan=[12, 4], epochs=2)
     loader = job.loader(Samples(), global_batch=GLOBAL_BATCH)
-    model = job.wrap(network() if rank < 0 else evenstep_ddp())
+    model = job.wrap(DistributedDataParallel(network()))
     optimizer = sgd(model)
     for _ in range(2):
         for x, y, _index in loader:
@@ -133,12 +135,6 @@ def trained(rank: int) -> int:
             optimizer.step()
     job.close()
     return rank
-
-
-def evenstep_ddp() -> Any:
-    from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
-
-    return DistributedDataParallel(network())
 
 
 def test_rank_0_posts_the_progress_of_a_run(server: Server) -> None:
@@ -184,13 +180,14 @@ def test_nothing_that_fails_reaches_the_training(server: Server, caplog: pytest.
     def broken() -> Status:
         raise RuntimeError("no status")
 
+    plain = server.environ["KUBEFLOW_TRAINER_SERVER_URL"].replace("https", "http")
     cases: list[tuple[dict[str, str], Any, str]] = [
-        ({"KUBEFLOW_TRAINER_SERVER_URL": server.environ["KUBEFLOW_TRAINER_SERVER_URL"].replace("https", "http")}, Status, "https://"),
+        ({"KUBEFLOW_TRAINER_SERVER_URL": plain}, Status, "https://"),
         ({"KUBEFLOW_TRAINER_SERVER_URL": "https://127.0.0.1:9/"}, Status, "Error"),
         ({"KUBEFLOW_TRAINER_SERVER_TOKEN": "/none"}, Status, "/none"),
         ({"KUBEFLOW_TRAINER_SERVER_CA_CERT": str(server.folder / "token")}, Status, "SSLError"),
         ({}, broken, "no status"),
-    ]  # fmt: skip
+    ]
     for changed, read, reason in cases:
         caplog.clear()
         poster = StatusPoster.of_environment({**server.environ, **changed}, read, interval_s=0.01)
