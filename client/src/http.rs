@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ureq::http::header;
 use ureq::config::Config;
+use ureq::http::header;
 use ureq::http::{self, StatusCode};
 use ureq::unversioned::resolver::DefaultResolver;
 use ureq::{Agent, AsSendBody, Body};

@@ -23,7 +23,11 @@ pub struct UnixTransport {
 impl Connector for UnixConnector {
     type Out = UnixTransport;
 
-    fn connect(&self, details: &ConnectionDetails<'_>, _: Option<()>) -> Result<Option<UnixTransport>, Error> {
+    fn connect(
+        &self,
+        details: &ConnectionDetails<'_>,
+        _: Option<()>,
+    ) -> Result<Option<UnixTransport>, Error> {
         // Connecting does not wait for the other process, unless its queue of connections is full: then this fails.
         let stream = UnixStream::connect(&self.0)?;
         let buffers =

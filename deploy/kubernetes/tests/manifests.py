@@ -110,7 +110,7 @@ def page() -> str:
 @cache
 def documented() -> set[tuple[str, str, str]]:
     """Returns the kind, name and key of each Secret and ConfigMap that the page creates."""
-    created = re.findall(r"kubectl [^\n]*create (secret generic|configmap) ([\w-]+)((?:[^\n]|\\\n)*)", page())
+    created = re.findall(r"kubectl [^\n]*create (secret generic|configmap) ([\w-]+)([^\n]*)", page().replace("\\\n", ""))
     return {
         ("Secret" if kind.startswith("secret") else "ConfigMap", name, key)
         for kind, name, options in created

@@ -123,7 +123,11 @@ impl Http {
         };
         Ok(Self(match server.strip_prefix("unix://") {
             Some(socket) if socket.starts_with('/') => Transport::unix(socket.into(), config),
-            Some(_) => return Err(invalid_setting(format!("server {server:?}: must be like unix:///run/agent.sock"))),
+            Some(_) => {
+                return Err(invalid_setting(format!(
+                    "server {server:?}: must be like unix:///run/agent.sock"
+                )));
+            }
             None => Transport::new(&servers(server)?, config),
         }))
     }

@@ -28,8 +28,8 @@ class FromAgent:
         """Prepares a connection.
 
         Args:
-            agent: Base URL of the agent on this node, or its Unix socket as ``unix:///PATH``. The socket also works from a
-                container with other process ids.
+            agent: Base URL of the agent on this node, or its Unix socket as ``unix:///PATH``, which also works from
+                a container with other process ids.
             gpu: Index of this process's GPU in NVML's order, if it has one.
             timeout_s: Timeout of a request, in seconds.
 
