@@ -22,6 +22,7 @@ def test_workers_are_named_after_slurms_nodes() -> None:
     # torchrun in a task of srun.
     assert Settings.read({**STEP, "SLURM_LOCALID": "0", "LOCAL_RANK": "3"}, "host").worker == "n1/3"
     assert Settings.read({"LOCAL_RANK": "1"}, "host").worker == "host/1"
+    assert Settings.read({**STEP, "EVENSTEP_NODE": "given"}, "host").worker == "given/host/0"
     assert Settings.read({**STEP, "EVENSTEP_WORKER": "mine/0"}, "host").worker == "mine/0"
 
 

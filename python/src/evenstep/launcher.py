@@ -44,7 +44,10 @@ def local_rank(environ: Mapping[str, str]) -> int:
 
 
 def node(environ: Mapping[str, str], hostname: str) -> str:
-    """Returns the name of this node: Slurm's name for it, or the host name."""
+    """Returns the name of this node in the ids of workers: ``EVENSTEP_NODE``, Slurm's name, or the host name."""
+    if given := environ.get("EVENSTEP_NODE"):
+        # Several containers may be on one node.
+        return given if given == hostname else f"{given}/{hostname}"
     return environ.get("SLURMD_NODENAME") or hostname
 
 

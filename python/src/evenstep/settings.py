@@ -42,7 +42,7 @@ class Settings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None, hostname: str | None = None) -> "Settings":
-        """Reads the launcher's variables and ``EVENSTEP_{SERVER,JOB,WORKER,AGENT,OVERHEAD}``, and checks the TLS files.
+        """Reads the launcher's variables, ``EVENSTEP_{SERVER,JOB,NODE,WORKER,AGENT,OVERHEAD}``, and the TLS files.
 
         Without torchrun's variables the process is alone. Slurm's are used for the name of the node, the rank on the
         node, and the number of restarts.

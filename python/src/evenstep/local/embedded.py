@@ -68,7 +68,8 @@ class Embedded:
                 # The embedded predictor of another node listens on its loopback address only.
                 to = server or ("off" if embedded.server in (None, _NOT_YET) else embedded.server)
                 spool = str(embedded._local.folder / "agent")
-                node = ["--node", name] if (name := environ.get("SLURMD_NODENAME")) else []
+                name = None if environ.get("EVENSTEP_NODE") else environ.get("SLURMD_NODENAME")
+                node = ["--node", name] if name else []
                 flags = ["--server", to, "--spool-dir", spool, "--log", "warn", *node]
                 embedded._local.start(AGENT, [*flags, *embedded._arguments])
         except LocalError as error:
