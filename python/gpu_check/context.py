@@ -1,4 +1,4 @@
-"""What a check gets, and how it starts ranks."""
+"""The task of a check, and the start of its ranks."""
 
 import json
 import os

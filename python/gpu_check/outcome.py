@@ -12,7 +12,7 @@ class Outcome:
 
     state: State
     said: str
-    #: What was measured, for `gpu-check.json`.
+    #: Measured values, for `gpu-check.json`.
     numbers: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:

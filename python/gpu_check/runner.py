@@ -29,7 +29,7 @@ def machine(place: Place, folder: Path, deadline_s: float) -> Machine:
     try:
         return Machine(**json.loads(said))
     except (ValueError, TypeError):
-        why = f"no answer within {deadline_s:g} s" if code is None else last_lines(errors) or f"status {code}"
+        why = f"no result within {deadline_s:g} s" if code is None else last_lines(errors) or f"status {code}"
         return Machine(problem=f"PyTorch cannot use a GPU: {why}")
 
 
@@ -68,7 +68,7 @@ def _run(command: list[str], place: Place, folder: Path, deadline_s: float) -> t
 
 
 def _kill(mark: str) -> None:
-    """Kills all processes with a mark, until there are none. A process in the kernel of a hung driver may not end."""
+    """Kills all processes with a mark until none is left. A process in the kernel of a hung driver may not end."""
     until = time.monotonic() + _END_S
     while (left := _marked(mark)) and time.monotonic() < until:
         for pid in left:

@@ -95,7 +95,7 @@ def flat(model: torch.nn.Module) -> torch.Tensor:
 
 
 def difference(model: torch.nn.Module, seat: Seat, epochs: int = 1) -> float:
-    """Returns the largest difference of a model's parameters to those of one process."""
+    """Returns the largest difference of a model's parameters to the parameters of one process."""
     trained = flat(model)
     return float((trained - one_process(seat.device, epochs)).abs().max())
 

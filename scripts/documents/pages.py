@@ -16,7 +16,7 @@ from unicodedata import normalize
 SECTIONS = {
     "Get started": ["get-started.md"],
     "Tutorials": ["tutorials/two-gpus.md", "tutorials/your-own-history.md"],
-    "How-to": ["how-to/fixed-plan.md"],
+    "How-to": ["how-to/fixed-plan.md", "gpu.md"],
     "Reference": ["reference/python.md", "reference/python-api.md", "reference/http.md"],
     "Explanation": ["explanation/forecasting.md", "explanation/allocation.md", "explanation/hedging.md"],
     "Measurements": ["measurements/README.md"],

@@ -11,7 +11,7 @@ def prevented(_: Context) -> str:
 
 
 def check(context: Context) -> Outcome:
-    """Compares the parameters after an epoch with those of one process."""
+    """Compares the parameters after an epoch with the parameters of one process."""
     worst: dict[str, float] = {}
     for told in context.run_ranks("ddp"):
         for name, value in told.items():

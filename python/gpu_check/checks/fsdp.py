@@ -14,6 +14,6 @@ def prevented(context: Context) -> str:
 
 
 def check(context: Context) -> Outcome:
-    """Compares the parameters after an epoch with those of one process."""
+    """Compares the parameters after an epoch with the parameters of one process."""
     worst = max(context.run_ranks("fsdp"))
     return judged(worst <= TOLERANCE, f"{context.where}: largest difference {worst:.0e}", difference=worst)

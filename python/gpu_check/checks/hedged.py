@@ -11,7 +11,7 @@ def prevented(_: Context) -> str:
 
 
 def check(context: Context) -> Outcome:
-    """Compares the parameters after an epoch with those of one process."""
+    """Compares the parameters after an epoch with the parameters of one process."""
     told = context.run_ranks("hedged")
     worst, claimed = max(value for value, _ in told), sum(samples for _, samples in told)
     said = f"{context.where}: largest difference {worst:.0e}; {claimed} samples were claimed"

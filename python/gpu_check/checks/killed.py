@@ -10,7 +10,7 @@ def prevented(_: Context) -> str:
 
 
 def check(context: Context) -> Outcome:
-    """Compares the parameters at the end with those of one process."""
+    """Compares the parameters at the end with the parameters of one process."""
     told = context.run_ranks("killed", restarts=1)
     worst = max(one["difference"] for one in told)
     said = f"{context.where}: {told[0]['restarts']} restart; largest difference to one process {worst:.0e}"

@@ -17,7 +17,7 @@ def prevented(_: Context) -> str:
 
 
 def check(context: Context) -> Outcome:
-    """Compares blocks of steps with plain DDP and with evenstep, in turn."""
+    """Compares blocks of steps with plain DDP and with evenstep, one after the other."""
     told = context.run_ranks("overhead")[0]
     plain_s, ours_s = (statistics.median(told[name]) for name in ("plain", "evenstep"))
     added, interval = ours_s / plain_s - 1, statistics.median(told["intervals"])

@@ -1,4 +1,4 @@
-"""evenstep.profile measures the layers of a model on the device; their times add up to those of the model."""
+"""evenstep.profile measures the layers of a model on the device; their sum is the time of the model."""
 
 import statistics
 import time

@@ -1,4 +1,4 @@
-"""`evenstep verify` finds that a script's gradients on GPUs equal those of one process."""
+"""`evenstep verify` finds that a script's gradients on GPUs are the gradients of one process."""
 
 import subprocess
 import sys
