@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # missing in torch's type stubs.
 
 from gpu_check.training import Seat
 
@@ -20,8 +21,12 @@ def main() -> None:
     if os.environ["GPU_CHECK_DEVICE"] == "cuda":
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    dist.init_process_group(os.environ["GPU_CHECK_BACKEND"])
-    seat = Seat(rank, dist.get_world_size(), device, folder)
+    # After a restart, torchrun's store still has the addresses of the previous ranks. A rank that reads one waits for ever.
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = PrefixStore(f"attempt-{os.environ['TORCHELASTIC_RESTART_COUNT']}", TCPStore(*address, is_master=False))
+    ranks = int(os.environ["WORLD_SIZE"])
+    dist.init_process_group(os.environ["GPU_CHECK_BACKEND"], store=store, rank=rank, world_size=ranks)
+    seat = Seat(rank, ranks, device, folder)
     result = importlib.import_module(f"gpu_check.ranks.{name}").rank(seat)
     (folder / f"rank-{rank}.json").write_text(json.dumps(result))
     dist.barrier()
