@@ -21,7 +21,7 @@ def main() -> None:
     if os.environ["GPU_CHECK_DEVICE"] == "cuda":
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    # After a restart, torchrun's store still has the addresses of the previous ranks. A rank that reads one waits for ever.
+    # After a restart, torchrun's store still has the addresses of the previous ranks. A rank that reads one hangs.
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = PrefixStore(f"attempt-{os.environ['TORCHELASTIC_RESTART_COUNT']}", TCPStore(*address, is_master=False))
     ranks = int(os.environ["WORLD_SIZE"])
