@@ -52,6 +52,8 @@ def of_repository() -> Place:
 
 def _built() -> tuple[Path, ...]:
     """Returns the folders with programs that cargo has built, newest kinds first."""
-    given = [Path(os.environ[name]).parent for name in ("EVENSTEP_PREDICTOR", "EVENSTEP_AGENT") if name in os.environ]
+    # As in tests, these name the programs. In the package, EVENSTEP_AGENT is an address.
+    named = [Path(os.environ.get(name, "")) for name in ("EVENSTEP_PREDICTOR", "EVENSTEP_AGENT")]
+    given = [path.parent for path in named if path.is_file()]
     targets = [Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / kind for kind in ("release", "debug")]
     return tuple(dict.fromkeys(path for path in (*given, *targets) if path.is_dir()))

@@ -20,6 +20,9 @@ from programs import ROOT
 NEED_GPU = {"identity", "agent"}
 MAY_BE_MISSING = {"trainer"}
 
+#: Width of the first column of the table.
+STATE_WIDTH = 15
+
 #: Longer than any check on a busy machine, in seconds.
 DEADLINE_S = 600
 
@@ -34,17 +37,18 @@ BROKEN = {
 }
 
 
-def gpu_check(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def gpu_check(folder: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [str(ROOT / "scripts" / "gpu-check"), *options]
-    environ = {**os.environ, "PYTHON": sys.executable}
+    environ = {**os.environ, "PYTHON": sys.executable, **variables}
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
 
 
 def test_a_dry_run_lists_every_check(tmp_path: Path) -> None:
     done = gpu_check(tmp_path, "--dry-run", "--device", "cpu")
     assert done.returncode == 0, done.stderr
-    listed = {name: line for line in done.stdout.splitlines() for name in NAMES if f" {name} " in line}
-    assert set(listed) == set(NAMES)
+    _, _, *lines = done.stdout.splitlines()
+    listed = {line[STATE_WIDTH:].split()[0]: line for line in lines}
+    assert list(listed) == list(NAMES)
     for name, line in listed.items():
         assert line.startswith("not applicable" if name in NEED_GPU else "would run") or name in MAY_BE_MISSING, line
     assert not list(tmp_path.iterdir()), "it wrote nothing"
@@ -62,10 +66,11 @@ def test_without_a_gpu_nothing_runs(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def on_cpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def on_cpus(predictor_binary: Path, agent_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The results of all checks on CPUs, by name."""
     folder = tmp_path_factory.mktemp("gpu-check")
-    done = gpu_check(folder, "--device", "cpu", f"--deadline-s={DEADLINE_S}")
+    programs = {"EVENSTEP_PREDICTOR": str(predictor_binary), "EVENSTEP_AGENT": str(agent_binary)}
+    done = gpu_check(folder, "--device", "cpu", f"--deadline-s={DEADLINE_S}", **programs)
     told = json.loads((folder / "gpu-check.json").read_text())
     assert told["device"] == "cpu"
     assert done.returncode == (1 if any(check["state"] == "failed" for check in told["checks"]) else 0), done.stderr

@@ -35,7 +35,7 @@ def check(context: Context) -> Outcome:
         matrix = torch.randn(4096, 4096, device=f"cuda:{index}")
         for _ in range(20):
             torch.mm(matrix, matrix)
-    torch.cuda.synchronize()
+        torch.cuda.synchronize(index)
     compared: dict[str, tuple[float | None, float | None]] = {}
     wrong: list[str] = []
     command = ["evenstep-agent", "--listen=127.0.0.1:0", "--server=off", f"--spool-dir={context.folder / 'spool'}"]
@@ -53,7 +53,7 @@ def check(context: Context) -> Outcome:
         finally:
             agent.kill()
     both = sum(None not in pair for pair in compared.values())
-    said = "; ".join(wrong) or f"{both} readings of {len(context.machine.gpus)} GPUs agree"
+    said = "; ".join(wrong) or f"{both} readings of {len(compared) // len(COMPARED)} GPUs agree"
     return judged(not wrong and both > 0, said, compared=compared)
 
 

@@ -21,7 +21,7 @@ def rank(seat: Seat) -> dict[str, Any]:
     loader = job.loader(torch.utils.data.TensorDataset(x, x[:, :1]), global_batch=BATCH)
     model = job.wrap(DistributedDataParallel(Work(seat.device, STEP_S * seat.ranks / BATCH)))
     optimizer = sgd(model)
-    for _, (inputs, targets) in zip(range(STEPS), endless(loader), strict=False):
+    for _, (inputs, targets) in zip(range(seat.steps(STEPS)), endless(loader), strict=False):
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(inputs.to(seat.device)), targets.to(seat.device)).backward()
         optimizer.step()

@@ -28,7 +28,7 @@ def rank(seat: Seat) -> dict[str, list[float]]:
     }
     times: dict[str, list[float]] = {name: [] for name in arms}
     intervals: list[float] = []
-    for block in range(BLOCKS + 1):
+    for block in range(seat.steps(BLOCKS) + 1):
         for name, (model, batches) in arms.items():
             begun = seat.finish()
             for _ in range(BLOCK):

@@ -49,14 +49,14 @@ def _trained(seat: Seat, work: Work, options: dict[str, Any]) -> tuple[float, li
     x = torch.randn(8192, FEATURES)
     loader = job.loader(torch.utils.data.TensorDataset(x, x[:, :1]), global_batch=BATCH)
     model = job.wrap(DistributedDataParallel(work))
-    optimizer, begun = sgd(model), 0.0
-    for at, (inputs, targets) in zip(range(STEPS), endless(loader), strict=False):
-        if at == STEPS // 2:
+    optimizer, begun, steps = sgd(model), 0.0, seat.steps(STEPS)
+    for at, (inputs, targets) in zip(range(steps), endless(loader), strict=False):
+        if at == steps // 2:
             begun = seat.finish()
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(inputs.to(seat.device)), targets.to(seat.device)).backward()
         optimizer.step()
-    throughput = BATCH * (STEPS - STEPS // 2) / (seat.finish() - begun)
+    throughput = BATCH * (steps - steps // 2) / (seat.finish() - begun)
     shares = list(job._run.plans(job._run.progress.iteration).batches)
     job.close()
     return throughput, shares
