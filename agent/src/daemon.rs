@@ -19,6 +19,7 @@ use crate::clock::unix_ms;
 use crate::config::Config;
 use crate::local::{self, SamplingState, Shared, lock};
 use crate::metrics;
+use crate::node_health::NodeHealth;
 use crate::sampler::Sampler;
 use crate::source::host::Host;
 use crate::source::thread::SourceState;
@@ -172,6 +173,7 @@ pub async fn run(
         sampling: Mutex::new(SamplingState::default()),
     });
 
+    let health = NodeHealth::new(config.servers.as_ref(), &client_tls, &config.node, config.unhealthy_after);
     let seed = boot.as_u64_pair().0;
     let uplink = spool.clone().zip(config.servers.as_ref()).map(|(spool, servers)| {
         let uplink = Uplink::new(spool, uplink_state, servers, client_tls, config.send_every, seed);
@@ -203,7 +205,8 @@ pub async fn run(
     let serve_socket = async {
         match socket {
             Some(socket) => {
-                evenstep_server::serve(socket, router.clone(), Options::new(limits), future::pending()).await;
+                let router = router.clone().merge(local::health_checks(health));
+                evenstep_server::serve(socket, router, Options::new(limits), future::pending()).await;
             }
             None => future::pending().await,
         }

@@ -11,7 +11,7 @@ use axum::http::uri::Authority;
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use evenstep_observability::{Gather, serve};
 use evenstep_protocol::{NodeSample, PROBLEM_CONTENT_TYPE, Problem, Readings};
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Reading;
 use crate::clock::unix_ms;
+use crate::node_health::{self, NodeHealth};
 use crate::sampler::{MissingCount, MissingCounts};
 use crate::source::thread::SourceState;
 use crate::sources::{RequestedReading, Sources};
@@ -166,6 +167,11 @@ pub fn router(shared: Arc<Shared>, gather: Gather) -> Router {
         .with_state(Local { shared, gather })
 }
 
+/// Returns the route of the node health check.
+pub fn health_checks(health: NodeHealth) -> Router {
+    Router::new().route(node_health::PATH, post(node_health::check)).with_state(Arc::new(health))
+}
+
 /// Rejects requests of web pages that reach this address under their names (DNS rebinding).
 async fn check_host(request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
@@ -215,9 +221,11 @@ struct SampleQuery {
 fn requested_process(pid: &str, own: Option<Option<u32>>) -> Result<u32, String> {
     match (pid, own) {
         ("self", Some(Some(own))) => Ok(own),
-        ("self", Some(None)) => Err("pid=self: the client's process is not visible to this agent; start the agent in the \
+        ("self", Some(None)) => {
+            Err("pid=self: the client's process is not visible to this agent; start the agent in the \
                                      PID namespace of the machine (hostPID: true in Kubernetes)"
-            .to_owned()),
+                .to_owned())
+        }
         ("self", None) => Err("pid=self requires the Unix socket of --socket".to_owned()),
         _ => pid.parse().map_err(|_| format!("pid={pid}: must be a process id, or self")),
     }
@@ -264,8 +272,7 @@ async fn sample(
         }
     };
     let Reading { window_s, readings, missing } = reading;
-    Json(SampleResponse { at_unix_ms: unix_ms(), pid, window_s, readings, missing })
-        .into_response()
+    Json(SampleResponse { at_unix_ms: unix_ms(), pid, window_s, readings, missing }).into_response()
 }
 
 /// Response of `GET /healthz`.
