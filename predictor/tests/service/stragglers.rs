@@ -31,7 +31,8 @@ fn receiver() -> (String, Receiver<Value>) {
                     break;
                 }
                 for line in head.to_ascii_lowercase().lines() {
-                    length = line.strip_prefix("content-length:").map_or(length, |n| n.trim().parse().unwrap());
+                    length =
+                        line.strip_prefix("content-length:").map_or(length, |n| n.trim().parse().unwrap());
                 }
                 let mut body = vec![0; length];
                 reader.read_exact(&mut body).unwrap();
@@ -83,7 +84,10 @@ fn a_straggler_makes_its_node_unhealthy_and_is_sent_to_the_webhook() {
     let found = health(client, "node", 0);
     assert!(!found.healthy && found.stragglers.len() == 1, "{found:?}");
     let straggler = &found.stragglers[0];
-    assert_eq!((straggler.worker.as_str(), straggler.straggler.reason), ("node/1", StragglerReason::CpuContention));
+    assert_eq!(
+        (straggler.worker.as_str(), straggler.straggler.reason),
+        ("node/1", StragglerReason::CpuContention)
+    );
     assert_eq!(flagged["since_unix_ms"], straggler.since_unix_ms);
     assert!(health(client, "node", 86_400).healthy, "not for so long");
     assert!(client.get("/v1/nodes/node/health").json::<NodeHealthView>().healthy, "300 s is the default");
