@@ -85,7 +85,13 @@ pub struct Flags {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
 
-    /// Time for which a worker must be a straggler before the node health check of NVRx at --socket fails [default: 10m].
+    /// Unix socket for the node health check of NVIDIA's resiliency extension, such as /run/evenstep/health.sock
+    /// [default: none].
+    #[arg(long, value_name = "FILE", env = "EVENSTEP_AGENT_HEALTH_SOCKET")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub health_socket: Option<PathBuf>,
+
+    /// Time for which a worker must be a straggler before that check fails [default: 10m].
     #[arg(long, value_name = "TIME", env = "EVENSTEP_AGENT_UNHEALTHY_AFTER")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unhealthy_after: Option<String>,
@@ -172,6 +178,7 @@ struct Settings {
     node: Option<String>,
     listen: String,
     socket: Option<PathBuf>,
+    health_socket: Option<PathBuf>,
     unhealthy_after: String,
     metrics_listen: Option<String>,
     tls_cert: Option<PathBuf>,
@@ -198,6 +205,7 @@ impl Default for Settings {
             node: None,
             listen: "127.0.0.1:7118".to_owned(),
             socket: None,
+            health_socket: None,
             unhealthy_after: "10m".to_owned(),
             metrics_listen: None,
             tls_cert: None,
@@ -229,6 +237,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Unix socket of the local API.
     pub socket: Option<PathBuf>,
+    /// Unix socket of the node health check.
+    pub health_socket: Option<PathBuf>,
     /// Time for which a worker must be a straggler before this node is unhealthy.
     pub unhealthy_after: Duration,
     /// Address of the metrics listener for scrapers on other machines.
@@ -352,6 +362,7 @@ impl Config {
             node,
             listen: check_listen(&settings.listen)?,
             socket: settings.socket,
+            health_socket: settings.health_socket,
             unhealthy_after: check_time("unhealthy-after", &settings.unhealthy_after, UNHEALTHY_AFTER_MIN)?,
             metrics_listen: settings.metrics_listen.as_deref().map(check_metrics_listen).transpose()?,
             tls,
@@ -473,6 +484,7 @@ mod tests {
             "listen",
             "metrics_listen",
             "socket",
+            "health_socket",
             "unhealthy_after",
             "interval",
             "send_every",

@@ -11,7 +11,7 @@ use axum::http::uri::Authority;
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::get;
 use axum::{Extension, Json, Router};
 use evenstep_observability::{Gather, serve};
 use evenstep_protocol::{NodeSample, PROBLEM_CONTENT_TYPE, Problem, Readings};
@@ -20,7 +20,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::Reading;
 use crate::clock::unix_ms;
-use crate::node_health::{self, NodeHealth};
 use crate::sampler::{MissingCount, MissingCounts};
 use crate::source::thread::SourceState;
 use crate::sources::{RequestedReading, Sources};
@@ -165,11 +164,6 @@ pub fn router(shared: Arc<Shared>, gather: Gather) -> Router {
             problem(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "only GET is allowed")
         })
         .with_state(Local { shared, gather })
-}
-
-/// Returns the route of the node health check.
-pub fn health_checks(health: NodeHealth) -> Router {
-    Router::new().route(node_health::PATH, post(node_health::check)).with_state(Arc::new(health))
 }
 
 /// Rejects requests of web pages that reach this address under their names (DNS rebinding).

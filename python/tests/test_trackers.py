@@ -40,7 +40,7 @@ def tracked(rank: int) -> list[dict[str, float]]:
         mlflow.set_tracking_uri(f"file:{folder / 'mlruns'}")
         mlflow.start_run()
         run = wandb.init(mode="offline", project="evenstep", dir=folder, settings=wandb.Settings(silent=True))
-        names |= {"mlflow": mlflow, "wandb": wandb, "writer": SummaryWriter(folder / "tensorboard")}  # type: ignore[no-untyped-call]
+        names |= {"mlflow": mlflow, "wandb": wandb, "writer": SummaryWriter(folder / "tensorboard")}
     job = evenstep.init()
     loader = job.loader(Samples(), global_batch=GLOBAL_BATCH)
     model = job.wrap(DistributedDataParallel(Paced(network(), PACE_S * (1 + 3 * rank))))

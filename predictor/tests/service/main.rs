@@ -3,7 +3,6 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 mod store_file;
-mod stragglers;
 mod support;
 
 mod allocation;
