@@ -63,7 +63,7 @@ class Costs:
             if limit is not None and limit < 1:
                 raise SettingError(f"{name}={limit}: must be at least 1")
         limit = min((limit for limit in (budget, pass_max) if limit is not None), default=None)
-        part = torch.linspace(0, samples - 1, min(samples, _SAMPLED), dtype=torch.float64).long().tolist()
+        part = torch.linspace(0, samples - 1, min(samples, _SAMPLED), dtype=torch.float64).round().long().tolist()
         given: torch.Tensor | Callable[[int], float]
         if callable(costs):
             given, sampled = costs, [checked(costs(index), index, limit) for index in part]

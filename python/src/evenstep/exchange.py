@@ -119,6 +119,7 @@ class Exchange:
         plans: list[tuple[int, Plan]],
         drivers: Callable[[], dict[str, float]],
         lead: Lead | None,
+        *,
         prior: Prior | None = None,
     ) -> None:
         """Starts the exchange thread.

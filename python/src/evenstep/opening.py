@@ -277,7 +277,7 @@ class _RunStart:
         lead = Lead(predictor, budget, ShareLog(plans[0][1])) if predictor else None
         agent = self.job_options.settings.agent or (local_url(AGENT) if embedded else None)
         drivers = _drivers(agent, _device())
-        return OpenedPlans(Exchange(group, self.ahead, plans, drivers.read, lead, self.prior), predictor, place)
+        return OpenedPlans(Exchange(group, self.ahead, plans, drivers.read, lead, prior=self.prior), predictor, place)
 
     def first_plans(
         self, server: str, embedded: Embedded | None, workers: Sequence[Mapping[str, Any]], otherwise: Plan

@@ -6,9 +6,9 @@ share of the second part depends on the model, its kernels and the device. It is
     t = s * ((1 - q) * linear + q * quadratic)
 
 ``linear`` is the sum of L, ``quadratic`` the sum of L^2 divided by the ratio of the data set's mean L^2 to its mean L,
-and ``q`` from 0 to 1 the quadratic share. Both parts have the unit of L and the same mean, so work keeps its unit and its
-mean whatever the share is. ``s``, the time per work of a rank, changes slowly. Between two successive iterations it
-cancels out in the difference of log(t), and what remains tells the share.
+and ``q`` from 0 to 1 the quadratic share. Both parts have the unit of L and the same mean, so work keeps its unit and
+its mean whatever the share is. ``s``, the time per work of a rank, changes slowly. In the difference of log(t) between
+two successive iterations it nearly cancels out, and what remains tells the share.
 """
 
 import math
@@ -112,7 +112,7 @@ class Observed:
         """
         # The first iteration of a process is slower than the others.
         times, works = list(self._times)[1:], list(self._works)[1:]
-        if len(times) < 4:  # noqa: PLR2004  # Three differences have a median.
+        if len(times) < 4:  # Three differences have a median.
             return 0.0, 0.0
         linear = torch.tensor([work.linear for work in works], dtype=torch.float64)
         excess = torch.tensor([work.quadratic for work in works], dtype=torch.float64) - linear
