@@ -83,9 +83,9 @@ class Lead:
     budget: Budget
     share_log: ShareLog
 
-    def iterations(self, iteration: int) -> int:
-        """Returns the number of iterations until the next exchange; the exchange thread calls it."""
-        return self.budget.iterations(iteration, time.thread_time() + self.planner.cpu_s)
+    def iterations(self, iteration: int, cpu_s: float) -> int:
+        """Returns the number of iterations to the next exchange; ``cpu_s`` is the CPU time of the exchange thread."""
+        return self.budget.iterations(iteration, cpu_s + self.planner.cpu_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,8 @@ class Exchange:
         self._has_ended = threading.Event()
         #: Whether every report was measured so far.
         self._is_measured = True
+        #: CPU time of the thread in waits for a device. Its driver decides how to wait; an exchange does not cost that.
+        self._waits_cpu_s = 0.0
         self._thread = threading.Thread(target=self._run, name="evenstep-exchange", daemon=True)
         self._thread.start()
 
@@ -283,7 +285,8 @@ class Exchange:
             slots[at : at + 2] = torch.tensor(self._observed.evidence(last.share), dtype=torch.float64)
         payload = b""
         if self._lead:
-            slots[1] = said.iteration + self._lead.iterations(said.iteration)
+            cpu_s = time.thread_time() - self._waits_cpu_s
+            slots[1] = said.iteration + self._lead.iterations(said.iteration, cpu_s)
             # A plan equal to the current one need not be sent.
             if (taken := self._lead.planner.take(said.iteration + self._ahead)) and taken != last.plan:
                 payload = taken.to_json().encode()
@@ -328,7 +331,11 @@ class Exchange:
 
     def _row(self, submissions_due: list[Submission]) -> list[float]:
         try:
-            reports = [said.report() for said in submissions_due]
+            begun_s = time.thread_time()
+            try:
+                reports = [said.report() for said in submissions_due]
+            finally:
+                self._waits_cpu_s += time.thread_time() - begun_s
             for report in reports:
                 self._observed.see(report.compute_time_s, report.work)
             report = merged(reports)

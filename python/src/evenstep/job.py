@@ -447,8 +447,9 @@ class Job:
                 f"job.scale in an iteration with passes of {list(step.passes)} samples: the means of its passes have "
                 'unequal weights; use job.wrap(.., loss="tokens") and job.count, or neither max_tokens nor accumulate'
             )
-        run.gradients_ready()
+        # Before the exchange thread sees the iteration: it reads the GPU of the device.
         run.sensor.measure_from_arrival(loss.device)
+        run.gradients_ready()
         factor = step.weight * run.world_size
         # 0 times NaN or infinity is not 0.
         return loss * factor if factor else torch.nan_to_num(loss, nan=0.0, posinf=0.0, neginf=0.0) * 0.0
@@ -543,9 +544,10 @@ class Job:
         """
         try:
             yield
-        except oom.OUT_OF_MEMORY as error:
-            place = self._opened.plans.place if self._opened and self._opened.plans else None
-            oom.report(self._options, place, self._run.current, error)
+        except RuntimeError as error:
+            if oom.is_out_of_memory(error):
+                place = self._opened.plans.place if self._opened and self._opened.plans else None
+                oom.report(self._options, place, self._run.current, error)
             raise
 
     # Checkpoints

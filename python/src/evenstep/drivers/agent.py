@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from urllib.parse import quote
 
 from evenstep._native import Http
 from evenstep.connection import client_tls
@@ -22,14 +23,14 @@ class FromAgent:
         self,
         agent: str,
         *,
-        gpu: int | None = None,
+        gpu: str | None = None,
         timeout_s: float = AGENT_TIMEOUT_S,
     ) -> None:
         """Prepares a connection.
 
         Args:
             agent: Base URL of the agent on this node.
-            gpu: Index of this process's GPU in NVML's order, if it has one.
+            gpu: UUID or PCI address of this process's GPU, if it has one.
             timeout_s: Timeout of a request, in seconds.
 
         Raises:
@@ -41,7 +42,7 @@ class FromAgent:
         except SettingError as error:
             raise SettingError(f"agent {agent!r}: must be a base URL such as {DEFAULT_AGENT}") from error
         self._timeout_s = timeout_s
-        self._path = f"/sample?pid={os.getpid()}" + (f"&gpu={gpu}" if gpu is not None else "")
+        self._path = f"/sample?pid={os.getpid()}" + (f"&gpu={quote(gpu)}" if gpu is not None else "")
 
     def read(self) -> dict[str, float] | None:
         """Returns the readings of this process and its machine by name; `None` if the agent does not respond."""
