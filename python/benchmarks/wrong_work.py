@@ -1,4 +1,4 @@
-"""How much later an iteration ends if its samples are cut by a wrong model of their work.
+"""The delay of iterations whose samples are cut by a wrong model of their work.
 
     python benchmarks/wrong_work.py
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from evenstep._native import Cut
 
 MEDIAN, LONGEST = 512, 32_768
-#: What is assumed about the part with L^2, and its factor.
+#: Assumptions about the part with L^2, and its factor.
 ASSUMED = (("L", 0.0), ("half of the part with L^2", 0.5), ("twice the part with L^2", 2.0))
 
 

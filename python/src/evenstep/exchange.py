@@ -101,7 +101,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What all ranks use from an iteration on."""
+    """The plan and the share that all ranks use from an iteration on."""
 
     iteration: int
     plan: Plan
@@ -139,7 +139,7 @@ class Exchange:
         self._prior = prior
         self._observed = Observed()
         share = prior.share if prior else 0.0
-        #: Those before the last exchanged iteration are dropped.
+        #: Entries for iterations before the last exchanged one are dropped.
         self._published = deque(Published(at, plan, share) for at, plan in plans)
         #: Submissions that are not exchanged yet. Its length is bounded by the exchange interval plus the look-ahead.
         self._submissions: deque[Submission] = deque()
@@ -215,7 +215,7 @@ class Exchange:
             return self._at(iteration).share
 
     def _at(self, iteration: int) -> Published:
-        """Returns what was published last for an iteration or an earlier one. The caller holds the lock."""
+        """Returns the newest entry for an iteration or an earlier one. The caller holds the lock."""
         found = (published for published in reversed(self._published) if published.iteration <= iteration)
         return next(found, self._published[0])
 

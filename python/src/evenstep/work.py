@@ -8,7 +8,7 @@ share of the second part depends on the model, its kernels and the device. It is
 ``linear`` is the sum of L, ``quadratic`` the sum of L^2 divided by the ratio of the data set's mean L^2 to its mean L,
 and ``q`` from 0 to 1 the quadratic share. Both parts have the unit of L and the same mean, so work keeps its unit and
 its mean whatever the share is. ``s``, the time per work of a rank, changes slowly. In the difference of log(t) between
-two successive iterations it nearly cancels out, and what remains tells the share.
+two successive iterations it nearly cancels out, and the residual tells the share.
 """
 
 import math
@@ -28,7 +28,7 @@ _DERIVED = 0.05
 #: The smallest standard deviation of log(t) that is believed.
 _NOISE_MIN = 0.01
 
-#: Differences that exceed so many standard deviations count less (Huber 1964).
+#: Number of standard deviations above which a difference counts less (Huber 1964).
 _OUTLIER = 2.0
 
 #: A new share is used if it differs by more.
