@@ -83,6 +83,7 @@ def test_the_examples_change_as_many_lines_as_documented(example: str, added: in
     [
         ("docs/reference/python.md", 0, "plain"),
         ("python/README.md", 0, "plain"),
+        ("docs/get-started.md", 0, "plain"),
         ("docs/reference/python.md", 1, "transformer"),
     ],
 )
