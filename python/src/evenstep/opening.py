@@ -54,6 +54,9 @@ _COMPARED = 4
 #: Maximum number of iterations between two exchanges: with the shortest look-ahead, the predictor plans for the second.
 _INTERVAL_MAX = LOOK_AHEAD_MAX - _SLACK - 1
 
+#: Timeout of a reading of a GPU in seconds: its driver may take longer than the files of /proc.
+_GPU_READING_S = 0.1
+
 #: Time limit for a look at the job of a checkpoint, in seconds.
 _LOOK_S = 2.0
 
@@ -438,6 +441,8 @@ def _drivers(agent: str | None, sensor: Sensor, device: torch.device) -> Callabl
     @functools.cache
     def reader() -> Drivers:
         used = sensor.device or device
-        return Drivers(agent, gpu=gpu_name(used)) if used.type == "cuda" else Drivers(agent or "")
+        if used.type != "cuda":
+            return Drivers(agent or "")
+        return Drivers(agent, gpu=gpu_name(used), timeout_s=_GPU_READING_S)
 
     return lambda: reader().read()

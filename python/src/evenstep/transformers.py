@@ -275,7 +275,8 @@ def _order(sampler: Any, samples: int, seed: int) -> dict[str, Any]:
             sampler.set_epoch(epoch)
         # The random numbers of ranks differ after the first steps.
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(epoch_seed(seed, epoch))
+            # torch.manual_seed would also seed the GPUs, whose dropout would then be the same on all ranks.
+            torch.default_generator.manual_seed(epoch_seed(seed, epoch))
             if isinstance(generator := getattr(sampler, "generator", None), torch.Generator):
                 generator.manual_seed(epoch_seed(seed, epoch))
             return list(sampler)
