@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/gpu-check", description=__doc__)
-    parser.description = "Checks evenstep on the GPUs of this machine, without a network. docs/gpu.md describes it."
+    parser.description = "Checks evenstep on the GPUs of this machine, without a network; see docs/how-to/gpu.md."
     parser.add_argument("--dry-run", action="store_true", help="list the checks and what prevents them; run none")
     parser.add_argument(
         "--only", action="append", choices=NAMES, metavar="CHECK", help="run this check; may be repeated"

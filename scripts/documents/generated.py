@@ -38,7 +38,8 @@ def _command(name: str, programs: Path) -> list[str] | None:
     """The command that starts a program; None if it is not built."""
     if name == "evenstep":
         python = ROOT / "python" / ".venv" / "bin" / "python"
-        return [str(python), "-m", "evenstep"] if python.is_file() else None
+        is_built = python.is_file() and (ROOT / "python" / "src" / "evenstep" / "_native.abi3.so").exists()
+        return [str(python), "-m", "evenstep"] if is_built else None
     program = programs / name
     return [str(program)] if program.is_file() else None
 

@@ -17,7 +17,6 @@ SECTIONS = {
     "Get started": "get-started.md",
     "Tutorials": "tutorials/",
     "How-to": "how-to/",
-    "GPUs": "gpu.md",
     "Reference": "reference/",
     "Explanation": "explanation/",
     "Measurements": "measurements/",
