@@ -42,7 +42,10 @@ class Nodes:
         command = [
             *(sys.executable, "-m", "torch.distributed.run", "--nnodes=1:4", "--nproc-per-node=1", "--max-restarts=50"),
             *("--rdzv-id=elastic", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}"),
-            *(f"--rdzv-conf=is_host={int(node == 0)},last_call_timeout=2", "--local-addr=127.0.0.1"),
+            *(
+                f"--rdzv-conf=is_host={int(node == 0)},last_call_timeout=2,keep_alive_interval=1",
+                "--local-addr=127.0.0.1",
+            ),
             *(str(PACED), str(ELASTIC), str(self.folder)),
         ]
         # As on a separate node.
@@ -109,6 +112,8 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
+        # Otherwise restarted processes read the addresses of dead ones.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
     started = Nodes(environ, tmp_path / "checkpoints", port)
     try:
