@@ -56,10 +56,7 @@ class Nodes:
             )
 
     def allow(self, iteration: int) -> None:
-        """Lets the ranks compute up to this iteration; then they wait."""
-        file = Path(self.environ["ALLOWED"])
-        file.with_suffix(".partial").write_text(str(iteration))
-        file.with_suffix(".partial").replace(file)
+        records.allow(Path(self.environ["ALLOWED"]), iteration)
 
     def kill(self, node: int, *, launcher: bool) -> None:
         """Kills the process of a node, or its launcher and the process."""

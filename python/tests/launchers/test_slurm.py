@@ -111,13 +111,13 @@ def test_a_preempted_job_continues(
     with serving(predictor_binary, tmp_path) as url:
         # The ranks wait at iteration 45 until the job is preempted.
         allowed = tmp_path / "allowed"
-        allowed.write_text("45")
+        records.allow(allowed, 45)
         shared = {**environ, "EVENSTEP_SERVER": url, "EVENSTEP_AGENT": "auto", "ALLOWED": str(allowed)}
         job = slurm.submit(str(EXAMPLES / "slurm" / "train.sbatch"), *script(tmp_path), environ=shared)
         until_checkpoint(job, 40)
         both = ["--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2"]
         slurm.submit("--partition=urgent", *both, "--wrap=true").wait()
-        allowed.write_text("inf")
+        records.allow(allowed, records.ITERATIONS)
         said = job.wait()
         [identity] = [one["job_id"] for one in fetch_json(f"{url}/v1/jobs")["jobs"]]
         assert fetch_json(f"{url}/v1/jobs/{identity}")["next_iteration"] >= records.ITERATIONS
