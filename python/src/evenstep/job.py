@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ from evenstep.hedge.begin import claims_of, hedged
 from evenstep.hedge.claims import Claims
 from evenstep.hedge.steps import Steps
 from evenstep.hedge.trainee import TrainedModel
-from evenstep.metrics import Metrics
+from evenstep.kubeflow import TIMEOUT_S, StatusPoster
+from evenstep.metrics import Metrics, trainjob_status
 from evenstep.observer import Observer
 from evenstep.opening import OpenRun, open_run
 from evenstep.options import Fixed, RunOptions, checked_job_options
@@ -65,6 +67,7 @@ def init(
     quantum: int = 1,
     max_local_batch: int | None = None,
     job_options: Mapping[str, Any] | None = None,
+    epochs: int | None = None,
     timeout_s: float = 2.0,
 ) -> "Job":
     """Creates the training job from the arguments and the environment.
@@ -83,16 +86,25 @@ def init(
         quantum: every local batch is a multiple of it.
         max_local_batch: the largest local batch of this worker, in samples: all micro-batches of an iteration together.
         job_options: other job options: the fields of ``PUT /v1/jobs/{job}`` (``rule``, ``min_gain``, ...).
+        epochs: number of epochs that the script trains, for the progress of a TrainJob of Kubeflow.
         timeout_s: timeout of a request to the predictor, in seconds. Training steps do not wait for requests.
 
     Raises:
         SettingError: an argument or environment variable breaks its rule.
+
+    Example:
+        >>> job = evenstep.init(plan=[24, 12, 16])  # the local batches of ranks 0, 1 and 2
+        >>> evenstep.init(max_local_batch=0)
+        Traceback (most recent call last):
+        evenstep.errors.SettingError: max_local_batch=0: must be at least 1
     """
     settings = Settings.read()
     if quantum < 1:
         raise SettingError(f"quantum={quantum}: must be at least 1")
     if max_local_batch is not None and max_local_batch < 1:
         raise SettingError(f"max_local_batch={max_local_batch}: must be at least 1")
+    if epochs is not None and epochs < 1:
+        raise SettingError(f"epochs={epochs}: must be at least 1")
     settings = replace(
         settings,
         server=server or settings.server,
@@ -100,12 +112,43 @@ def init(
     )
     job_options = checked_job_options(job_options or {})
     return Job(
-        RunOptions(settings, plan, quantum, max_local_batch, job_options, claims=False, tail=None, timeout_s=timeout_s)
+        RunOptions(
+            settings,
+            plan,
+            quantum,
+            max_local_batch,
+            job_options,
+            claims=False,
+            tail=None,
+            timeout_s=timeout_s,
+            epochs=epochs,
+        )
     )
 
 
 class Job:
-    """The part of a training job that runs in this process. Create it with :func:`init`."""
+    """The part of a training job that runs in this process. Create it with :func:`init`.
+
+    Example:
+        One process, which gets all samples. With torchrun, each rank gets its part of each iteration.
+
+        >>> import torch.distributed as dist
+        >>> from torch.nn.parallel import DistributedDataParallel
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> job = evenstep.init()
+        >>> loader = job.loader(torch.arange(5.0), global_batch=2, shuffle=False)
+        >>> model = job.wrap(DistributedDataParallel(torch.nn.Linear(1, 1)))
+        >>> for x in loader:
+        ...     model(x[:, None]).mean().backward()
+        ...     print(x.tolist())
+        [0.0, 1.0]
+        [2.0, 3.0]
+        [4.0]
+        >>> job.state_dict()["iteration"]
+        3
+        >>> job.close()
+        >>> dist.destroy_process_group()
+    """
 
     def __init__(self, job_options: RunOptions) -> None:
         """Stores the options; :func:`init` validates them."""
@@ -123,6 +166,8 @@ class Job:
         #: Whether the training scales its losses.
         self._is_scaled = False
         self._metrics = Metrics()
+        #: Posts the progress of this run, on rank 0 of a TrainJob of Kubeflow.
+        self._poster: StatusPoster | None = None
         #: Functions that remove the hooks of optimizers at the end of the job.
         self._ends: list[Callable[[], None]] = []
         #: Whether a wrapped model needs the numbers of tokens.
@@ -174,8 +219,9 @@ class Job:
                 samples until the next one would exceed it. Requires ``cost``.
             max_tokens: maximum cost of one forward pass. Ranks split their samples into as many micro-batches as
                 needed, all ranks into the same number; :attr:`Loader.is_last` tells the last one. Requires ``cost``.
-            hidden_size: width of a transformer. A sample of L tokens then costs L + L^2 / (6 hidden_size), because the
-                work of attention is quadratic. The limits above still count tokens. Requires ``cost``.
+            hidden_size: width of a transformer. Its attention makes the work of a sample of L tokens proportional to
+                L + L^2 / (6 hidden_size) at first; the share of L^2 is then learned from compute times, as without a
+                width. The limits above count tokens. Requires ``cost``.
             layout: how ``collate_fn`` arranges the samples of a pass. ``"packed"`` means one after the other, so that a
                 pass costs their sum. ``"padded"`` means padded to the longest one.
             **dataloader_kwargs: passed to PyTorch's DataLoader (``num_workers``, ``collate_fn``, ``pin_memory``, ...).
@@ -581,12 +627,17 @@ class Job:
     def close(self) -> None:
         """Delivers the last reports and leaves the job; called automatically when the process ends."""
         opened, self._opened = self._opened, None
+        poster, self._poster = self._poster, None
+        if poster:
+            poster.stop()
         while self._ends:
             self._ends.pop()()
         if opened:
             opened.close(_CLOSE_S)
         if self._claims:
             self._claims.line.close(_CLOSE_S)
+        if poster:
+            poster.join(_CLOSE_S + TIMEOUT_S)
         atexit.unregister(self.close)
 
     # Internals
@@ -606,6 +657,9 @@ class Job:
             self._opened = open_run(self._options, order, reads_ahead, self._state)
             self._see_models(self._opened.run)
             atexit.register(self.close)
+            if self._opened.run.rank == 0:
+                status = trainjob_status(self._opened, self._options.epochs)
+                self._poster = StatusPoster.of_environment(os.environ, status)
             if self._opened.run.world_size > 1:
                 self._ends.append(check_first_step(self._opened.run, self._is_weighted).remove)
         elif self._opened.run.order != order:

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import torch
 import torch.distributed as dist
 
-from evenstep import closing, earlier, job_id
+from evenstep import closing, earlier, job_id, launcher
 from evenstep._native import Plan, parse_servers
 from evenstep.agreement import check_alike, gather_facts, gathered
 from evenstep.budget import Budget
@@ -39,8 +39,9 @@ from evenstep.predictor import Predictor
 from evenstep.progress import Progress, resumed
 from evenstep.run import Run
 from evenstep.sensor import Sensor
-from evenstep.settings import OFF
+from evenstep.settings import AUTO, OFF
 from evenstep.share_log import ShareLog
+from evenstep.work import Prior
 
 log = logging.getLogger("evenstep")
 
@@ -52,6 +53,9 @@ _COMPARED = 4
 
 #: Maximum number of iterations between two exchanges: with the shortest look-ahead, the predictor plans for the second.
 _INTERVAL_MAX = LOOK_AHEAD_MAX - _SLACK - 1
+
+#: Timeout of a reading of a GPU in seconds: its driver may take longer than the files of /proc.
+_GPU_READING_S = 0.1
 
 #: Time limit for a look at the job of a checkpoint, in seconds.
 _LOOK_S = 2.0
@@ -115,6 +119,7 @@ class OpenRun:
         plans = begin.plans(before)
         self.begin, self.alike = begin, begin.alike()
         self.run.progress, self.run.plans, self.run.job = begin.progress, plans, begin.resumed_job
+        self.run.quadratic_share = begin.quadratic_share
 
     def start(self) -> None:
         """Gets the first plans; all ranks call it together, before they read their first batch.
@@ -142,9 +147,11 @@ class OpenRun:
             if begin.is_planned(run.world_size):
                 otherwise = run.plans(run.progress.iteration)
                 self.plans = begin.opened(self.group, self.embedded, self.workers, otherwise, run.sensor)
-        run.job = self.plans.place.job if self.plans else None
+        # Without a predictor, for example on a single rank, the next checkpoint still names the job.
+        run.job = self.plans.place.job if self.plans else begin.resumed_job
         if self.plans:
-            run.exchange, run.plans = self.plans.exchange, self.plans.exchange.plan
+            exchange = self.plans.exchange
+            run.exchange, run.plans, run.quadratic_share = exchange, exchange.plan, exchange.share
 
     def close(self, timeout_s: float) -> None:
         """Delivers the last reports and leaves the job, each within this time. Rank 0 shows what the job gained."""
@@ -172,17 +179,18 @@ def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dic
         EvenstepError: another rank ended, hangs, did not come, or cannot be reached.
     """
     quantum = _quantum(job_options.quantum, order)
-    begin = _RunStart(job_options, order, quantum, reads_ahead + _SLACK + 1)
+    begin = _RunStart(job_options, order, quantum, reads_ahead + _SLACK + 1, order.prior)
     begin, before = begin.restored(state) if state else (begin, None)
     group = open_group(job_options.settings.world_size)
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if group else (0, 1)
     embedded = begin.embedded(rank) if world_size > 1 else None
     facts = {**begin.facts(current_device()), "alike": begin.alike()}
-    workers, restarts = gather_facts(group, facts) if group else ([], 0)
+    workers, restarts, earlier_jobs = gather_facts(group, facts) if group else ([], 0, [])
     # Every rank knows all caps, so all come to the same plan, or to the same error.
     caps = [worker["max_local_batch"] for worker in workers] or [job_options.cap]
-    begin = replace(begin, caps=caps, was_restarted=restarts > 0)
-    run = Run(order, rank, world_size, quantum, begin.plans(before), None, begin.ahead, Sensor(), begin.progress)
+    begin = replace(begin, caps=caps, was_restarted=restarts > 0 or bool(earlier_jobs), earlier_jobs=earlier_jobs)
+    plans, share = begin.plans(before), begin.quadratic_share
+    run = Run(order, rank, world_size, quantum, plans, share, None, begin.ahead, Sensor(), begin.progress)
     opened = OpenRun(run, begin, group, workers, facts["alike"], embedded)
     run.caps, run.job, run.starts = caps, begin.resumed_job, opened.start
     run.number = next(_runs)
@@ -197,12 +205,16 @@ class _RunStart:
     order: Order
     quantum: int
     ahead: int
+    #: The quadratic share of the work at the start; None without costs.
+    prior: Prior | None
     progress: Progress = field(default_factory=Progress)
     #: The id of the job in the checkpoint that this run resumes from.
     resumed_job: str | None = None
     is_resumed: bool = False
-    #: Whether torchrun restarted any of the ranks.
+    #: Whether the launcher started the processes of this run again.
     was_restarted: bool = False
+    #: The jobs of earlier processes of this launch, in order.
+    earlier_jobs: Sequence[str] = ()
     #: The caps of all ranks' local batches.
     caps: Sequence[int | None] = ()
 
@@ -212,8 +224,13 @@ class _RunStart:
         Raises:
             SettingError: the checkpoint does not fit this run.
         """
-        progress, before = resumed(state, self.order)
-        return replace(self, progress=progress, resumed_job=state.get("job"), is_resumed=True), before
+        progress, before, prior = resumed(state, self.order)
+        begin = replace(self, progress=progress, prior=prior, resumed_job=state.get("job"), is_resumed=True)
+        return begin, before
+
+    def quadratic_share(self, _: int) -> float:
+        """Returns the quadratic share of the work in any iteration without a predictor."""
+        return self.prior.share if self.prior else 0.0
 
     def plans(self, before: Plan | None) -> Callable[[int], Plan]:
         """Returns the plans by iteration without a predictor; ``before`` is the checkpoint's plan.
@@ -234,9 +251,17 @@ class _RunStart:
     def embedded(self, rank: int) -> Embedded | None:
         """Starts the programs that this rank is responsible for; None if the run does not need them."""
         settings = self.job_options.settings
-        if self.job_options.fixed is not None or settings.server is not None:
+        starts_agent = settings.agent == AUTO or (settings.agent is None and settings.server is None)
+        if self.job_options.fixed is not None or settings.server == OFF or not (starts_agent or self.is_local):
             return None
-        return Embedded.start(rank, settings.local_rank, with_agent=settings.agent is None)
+        return Embedded.start(
+            rank, settings.local_rank, server=settings.server, with_agent=starts_agent, environ=os.environ
+        )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this run uses an embedded predictor."""
+        return self.job_options.settings.server is None
 
     def opened(
         self,
@@ -249,11 +274,11 @@ class _RunStart:
         """Returns the exchange that provides the plans, and the job; None if there is no predictor."""
         told: list[Any] = [None]
         predictor = None
-        server = embedded.server if embedded else self.job_options.settings.server
+        server = embedded.server if embedded and self.is_local else self.job_options.settings.server
         if dist.get_rank() == 0 and server is not None:
             try:
                 plans, predictor = self.first_plans(server, embedded, workers, otherwise)
-                place = Place(server, predictor.job_id, socket.gethostname() if embedded else None)
+                place = Place(server, predictor.job_id, socket.gethostname() if self.is_local else None)
                 told[0] = ([(iteration, plan.to_json()) for iteration, plan in plans], place)
             except EvenstepError as error:
                 # All ranks must end, for the same reason.
@@ -265,12 +290,17 @@ class _RunStart:
         if isinstance(told[0], str):
             raise RejectedError(told[0])
         said, place = told[0]
+        _jobs.append(place.job)
+        if self.job_options.settings.local_rank == 0:
+            launcher.keep_job(os.environ, _jobs)
         plans = [(iteration, Plan.from_json(plan)) for iteration, plan in said]
         budget = Budget(_INTERVAL_MAX, self.job_options.settings.overhead)
         lead = Lead(predictor, budget, ShareLog(plans[0][1])) if predictor else None
-        agent = self.job_options.settings.agent or (local_url(AGENT) if embedded else None)
+        agent = self.job_options.settings.agent
+        if agent in (None, AUTO):
+            agent = local_url(AGENT) if embedded else None
         drivers = _drivers(agent, sensor, current_device())
-        return OpenedPlans(Exchange(group, self.ahead, plans, drivers, lead), predictor, place)
+        return OpenedPlans(Exchange(group, self.ahead, plans, drivers, lead, prior=self.prior), predictor, place)
 
     def first_plans(
         self, server: str, embedded: Embedded | None, workers: Sequence[Mapping[str, Any]], otherwise: Plan
@@ -285,7 +315,7 @@ class _RunStart:
         spec = job_spec(self.job_options, self.order, self.quantum)
         speeds = earlier.initial_speeds(_script(), workers)
         # A shared predictor of an earlier version would reject the option.
-        if embedded and speeds:
+        if self.is_local and speeds:
             spec.setdefault("initial_speeds", speeds)
         *resumed_ids, job_id = self.job_ids()
         if resumed_ids and not self.was_restarted and _has_live_workers(server, resumed_ids[0]):
@@ -301,7 +331,7 @@ class _RunStart:
                 resumed=self.is_resumed,
                 restarted=self.was_restarted,
                 timeout_s=self.job_options.timeout_s,
-                find_server=embedded.find_server if embedded else None,
+                find_server=embedded.find_server if embedded and self.is_local else None,
             )
             try:
                 return predictor.open(wanted, otherwise), predictor
@@ -315,9 +345,12 @@ class _RunStart:
         """Returns the ids to try, in order. A checkpoint continues its job, if no other run does."""
         if given := self.job_options.settings.job:
             return [given]
-        automatic = job_id.automatic(os.environ, _script(), os.getpid(), os.getppid())
         # Each job of a process has its own id, the same after a restart.
         number = next(_automatic_jobs)
+        if number <= len(self.earlier_jobs):
+            # Another node may have had rank 0.
+            return [self.earlier_jobs[number - 1]]
+        automatic = job_id.automatic(os.environ, _script(), os.getpid(), os.getppid())
         automatic = automatic if number == 1 else f"{automatic}-{number}"
         return [*([self.resumed_job] if self.resumed_job else []), automatic]
 
@@ -332,6 +365,7 @@ class _RunStart:
             "max_local_batch": job_options.cap,
             "claims": job_options.claims,
             "restarts": job_options.settings.restarts,
+            "earlier_jobs": _earlier_jobs(),
         }
 
     def alike(self) -> dict[str, Any]:
@@ -343,6 +377,7 @@ class _RunStart:
             "sample order": self.order.checksum(self.progress.epoch),
             "planning look-ahead": self.ahead,
             "state": repr(self.progress),
+            "quadratic share": repr(self.prior),
             "plan": None if fixed is None else [list(batches_of(fixed, first + k)) for k in range(_COMPARED)],
             "quantum": self.quantum,
             "server": job_options.settings.server,
@@ -375,6 +410,16 @@ _runs = itertools.count()
 _automatic_jobs = itertools.count(1)
 
 
+#: Ids of the jobs of this process, in order.
+_jobs: list[str] = []
+
+
+@functools.cache
+def _earlier_jobs() -> list[str]:
+    """Returns the jobs of earlier processes, which are read before this process keeps its own."""
+    return launcher.earlier_jobs(os.environ)
+
+
 def _has_live_workers(servers: str, job: str) -> bool:
     try:
         answer = connect(parse_servers(servers)[0]).get(f"/v1/jobs/{quote(job, safe='')}", _LOOK_S)
@@ -397,6 +442,8 @@ def _drivers(agent: str | None, sensor: Sensor, device: torch.device) -> Callabl
     @functools.cache
     def reader() -> Drivers:
         used = sensor.device or device
-        return Drivers(agent, gpu=gpu_name(used)) if used.type == "cuda" else Drivers(agent or "")
+        if used.type != "cuda":
+            return Drivers(agent or "")
+        return Drivers(agent, gpu=gpu_name(used), timeout_s=_GPU_READING_S)
 
     return lambda: reader().read()

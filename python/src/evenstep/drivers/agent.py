@@ -29,7 +29,8 @@ class FromAgent:
         """Prepares a connection.
 
         Args:
-            agent: Base URL of the agent on this node.
+            agent: Base URL of the agent on this node, or its Unix socket as ``unix:///PATH``, which also works from
+                a container with other process ids.
             gpu: UUID or PCI address of this process's GPU, if it has one.
             timeout_s: Timeout of a request, in seconds.
 
@@ -40,9 +41,14 @@ class FromAgent:
         try:
             self._connection = Http(agent, tls)
         except SettingError as error:
-            raise SettingError(f"agent {agent!r}: must be a base URL such as {DEFAULT_AGENT}") from error
+            raise SettingError(
+                f"agent {agent!r}: must be a base URL such as {DEFAULT_AGENT}, or a socket such as "
+                "unix:///run/evenstep/agent.sock"
+            ) from error
         self._timeout_s = timeout_s
-        self._path = f"/sample?pid={os.getpid()}" + (f"&gpu={quote(gpu)}" if gpu is not None else "")
+        # Over a Unix socket, the kernel tells the agent which process this is.
+        pid = "self" if agent.startswith("unix:") else os.getpid()
+        self._path = f"/sample?pid={pid}" + (f"&gpu={quote(gpu)}" if gpu is not None else "")
 
     def read(self) -> dict[str, float] | None:
         """Returns the readings of this process and its machine by name; `None` if the agent does not respond."""
