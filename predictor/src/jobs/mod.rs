@@ -28,6 +28,7 @@
 //! - `views`, `history`: read access to a job
 //! - `registry`: all jobs of this predictor
 //! - `listing`: summaries of all jobs
+//! - `stragglers`: the stragglers of all jobs, and the health of nodes
 //! - `room`: removes states and responses from memory
 
 mod allocate;
@@ -48,6 +49,7 @@ mod refit;
 mod registry;
 mod responses;
 mod room;
+mod stragglers;
 mod validate;
 mod views;
 
@@ -60,4 +62,5 @@ pub use load::HISTORY_ITERATIONS;
 pub use membership::WORKERS_MAX;
 pub use registry::{JOBS_MAX, Jobs};
 pub use responses::ResponseBytes;
+pub use stragglers::{Stragglers, node_of};
 pub use validate::LOOK_AHEAD_MAX;

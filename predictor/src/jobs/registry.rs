@@ -18,6 +18,7 @@ use super::job::Job;
 use super::live::JobFamilies;
 use super::memory::Memory;
 use super::nodes::NewestSamples;
+use super::stragglers::Stragglers;
 use crate::clock::Clock;
 
 /// Limit of jobs in one predictor.
@@ -32,6 +33,7 @@ pub struct Jobs {
     clock: Clock,
     jobs: RwLock<BTreeMap<JobId, Arc<Job>>>,
     newest_samples: NewestSamples,
+    stragglers: Stragglers,
     /// Write-locked while the jobs are given up, so that requests fail only after the lease has ended.
     resigning: tokio::sync::RwLock<()>,
     deletions: Arc<Semaphore>,
@@ -49,6 +51,7 @@ impl Jobs {
             clock,
             jobs: RwLock::default(),
             newest_samples: NewestSamples::default(),
+            stragglers: Stragglers::default(),
             resigning: tokio::sync::RwLock::default(),
             deletions: Arc::new(Semaphore::new(DELETIONS_MAX)),
             memory: Arc::new(Memory::new(memory_budget)),
@@ -59,6 +62,11 @@ impl Jobs {
     /// The current time of the service's clock.
     pub(super) fn now_unix_ms(&self) -> i64 {
         self.clock.now_unix_ms()
+    }
+
+    /// The stragglers of all jobs.
+    pub(super) fn stragglers(&self) -> &Stragglers {
+        &self.stragglers
     }
 
     /// Memory of all jobs.

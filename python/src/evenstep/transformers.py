@@ -64,7 +64,7 @@ class EvenstepMixin:
                 times ranks times ``gradient_accumulation_steps``.
             cost: the cost of each sample, as in :meth:`evenstep.Job.loader`, or the name of the column of the data set
                 that has it, such as ``args.length_column_name``. The plan then balances tokens instead of samples.
-            hidden_size: ``model.config.hidden_size``, so that costs include attention, as in
+            hidden_size: ``model.config.hidden_size``, from which the first estimate of attention's work follows, as in
                 :meth:`evenstep.Job.loader`.
             **kwargs: passed to the trainer.
 
