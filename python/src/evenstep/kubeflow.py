@@ -34,7 +34,7 @@ METRICS_MAX, TEXT_MAX = 256, 64
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The status that is posted."""
+    """The contents of an update."""
 
     #: Part of the training that is done, from 0 to 1; None if it is unknown.
     done: float | None = None
