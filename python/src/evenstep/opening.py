@@ -147,7 +147,8 @@ class OpenRun:
             if begin.is_planned(run.world_size):
                 otherwise = run.plans(run.progress.iteration)
                 self.plans = begin.opened(self.group, self.embedded, self.workers, otherwise, run.sensor)
-        run.job = self.plans.place.job if self.plans else None
+        # Without a predictor, for example on a single rank, the next checkpoint still names the job.
+        run.job = self.plans.place.job if self.plans else begin.resumed_job
         if self.plans:
             exchange = self.plans.exchange
             run.exchange, run.plans, run.quadratic_share = exchange, exchange.plan, exchange.share
