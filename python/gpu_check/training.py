@@ -117,7 +117,7 @@ class Work(torch.nn.Module):
         """Measures how many matrix products the device makes in this time."""
         super().__init__()
         self.layer = torch.nn.Linear(FEATURES, 1).to(device)
-        self.size = 1024 if device.type == "cuda" else 96
+        self.size = 2048 if device.type == "cuda" else 96
         # No buffer, which DDP would send to all ranks before each pass.
         self._matrix = torch.randn(self.size, self.size, device=device)
         self._device = device

@@ -13,14 +13,10 @@ def prevented(_: Context) -> str:
 
 
 def check(context: Context) -> Outcome:
-    """Trains with even shares."""
-    command = [
-        "evenstep-trainer",
-        "launch",
-        f"--workers={context.ranks}",
-        "--policy=even",
-        f"--device={context.device}",
-    ]
+    """Trains with even shares, a worker for each GPU, and compares gradients with one process."""
+    workers = len(context.machine.gpus) if context.on_gpu else context.ranks
+    options = [f"--workers={workers}", "--policy=even", f"--device={context.device}", "--verify-gradient"]
+    command = ["evenstep-trainer", "launch", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=context.folder)
     said = last_lines(done.stdout) or last_lines(done.stderr)
     return judged(done.returncode == 0, said)

@@ -8,7 +8,7 @@ from gpu_check.sizes import GLOBAL_BATCH
 from gpu_check.training import Net, Seat, resumable
 
 #: Memory of one sample in rank 1, and of its process, in bytes. An even share needs more.
-SAMPLE_BYTES = 64 << 20
+SAMPLE_BYTES = 128 << 20
 
 
 class Limited(Net):
