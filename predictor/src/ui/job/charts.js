@@ -102,7 +102,7 @@ export function speeds(job) {
   const shown = () => job.chosen.workers.filter((worker) => job.history().workers.has(worker));
   return overTime(job, {
     title: 'Speed: expected and actual',
-    how: 'Solid: actual speed. Dashed: expected speed, with its 90 % interval as a shade. Over long ranges the shade is the range from minimum to maximum.',
+    how: 'Shade: 90 % interval of the expected speed; over long ranges, minimum to maximum.',
     format: speed,
     head: () => [...(job.history().workers.size >= MANY ? ['Slowest of all'] : []), ...shown().flatMap((worker) => [`${worker}, actual`, `${worker}, expected`])],
     parts(history, bins) {
@@ -140,7 +140,7 @@ export function stepTimes(job) {
   ];
   return overTime(job, {
     title: 'Step time',
-    how: 'Solid: actual. Dashed: expected. Dotted: expected with even shares. The gap below the dotted line is the time saved.',
+    how: 'The gap below the dotted line is the time saved.',
     format: seconds,
     head: () => kinds.map(([, label]) => label),
     parts: (history, bins) => kinds.map(([name, label, colour, line, dash]) => {
@@ -172,7 +172,7 @@ export function waits(job) {
   const shown = () => job.chosen.workers.filter((worker) => job.history().workers.has(worker));
   return overTime(job, {
     title: 'Time lost waiting',
-    how: 'Time that each worker waits for the slowest in an iteration, as a moving mean. Lower is better. The bottleneck is the worker that never waits.',
+    how: 'Wait for the slowest worker in each iteration, as a moving mean. Lower is better.',
     format: seconds,
     zero: true,
     head: () => ['mean of all workers', ...shown()],
@@ -200,7 +200,7 @@ export function shares(job) {
   let whole = true;
   return overTime(job, {
     title: 'Shares of the batch',
-    how: 'Each colour is the share of one worker, stacked. Even shares are stripes of the same height; each step up or down is a change of the shares.',
+    how: 'The part of each worker, stacked. Each step up or down is a change of the shares.',
     format: (value) => percent(value, whole ? 0 : 1),
     zero: true,
     top: () => (whole ? 1 : undefined),
@@ -256,7 +256,7 @@ export function rate(job) {
 /** Finish times in the latest iteration. @param {Job} job @returns {Chart} */
 export function finish(job) {
   const title = 'Finish times in the latest iteration';
-  const how = 'Bars: compute time, slowest first. If all bars end together, no worker waits. Ticks: expected. Dotted line: expected end with even shares.';
+  const how = 'Compute time, slowest first. If all bars end together, no worker waits.';
   const workers = () => latest(job.history());
   const together = () => (job.history().latest?.tail_samples ?? 0) > 0;
   const frame = figure({

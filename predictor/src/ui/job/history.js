@@ -9,7 +9,7 @@ export const COLUMNS = /** @type {const} */ (['local_batch', 'predicted_samples_
 const OF_STEP = /** @type {const} */ (['step_time_s', 'predicted_step_time_s', 'even_step_time_s', 'lr_multiplier']);
 
 /** Number of points read from the service. Jobs with many workers get fewer. */
-export const POINTS = 2000;
+export const POINTS = 1000;
 /** Limits of points in memory: shares in all iterations, and iterations. Above them, the older half is thinned out. */
 const SHARES_MAX = 65_536;
 const POINTS_MIN = 96;
@@ -63,6 +63,7 @@ export class History {
   append(step) {
     const last = this.iterations.length - 1;
     const at = Math.max(step.at_unix_ms / 1000, (this.at[last] ?? 0) + 1e-4);
+    this.latest = step;
     this.#version++;
     // The history has iterations that were allocated earlier and are reported only now. If it is thinned out, some are
     // missing.

@@ -31,7 +31,7 @@ export class DecisionLog {
   #more = h('button', { type: 'button', class: 'small', onclick: () => this.#open() }, 'Show all');
   root = h('section', { class: 'card', 'aria-labelledby': 'log-title' },
     h('div', { class: 'head' }, h('h2', { id: 'log-title' }, 'Decisions and events')),
-    h('p', { class: 'how' }, 'Newest first. Iterations that changed nothing are not listed. Marks on the time axes: workers, overrides, options.'),
+    h('p', { class: 'how' }, 'Newest first. Marks on the time axes: changes of workers, overrides and options.'),
     this.#list, this.#more);
 
   /** The events for time axes. @returns {import('../charts/line.js').Event[]} */

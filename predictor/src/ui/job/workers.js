@@ -13,7 +13,7 @@ const READ_MS = 300;
 /** Forecast error above which a value is marked. */
 const MISS = 0.1;
 /** Number of workers that are listed at first, and after `Show more`. */
-const ROWS = 8;
+const ROWS = 6;
 const ROWS_MAX = 200;
 
 /** @type {Record<string, string>} */

@@ -83,6 +83,8 @@ export function jobPage(content, id, signal) {
   /** Compares with other runs whose names differ only in numbers. */
   async function compare() {
     const all = await first('v1/live', 'jobs', signal);
+    line ??= all.jobs.find((/** @type {any} */ other) => other.job_id === id) ?? null;
+    nextFrame(everything);
     const stem = (/** @type {string} */ name) => name.replaceAll(/[0-9a-f]*[0-9][0-9a-f]*/g, '#');
     const alike = all.jobs.filter((/** @type {any} */ other) => stem(other.job_id) === stem(id)).sort((/** @type {any} */ a, /** @type {any} */ b) => (b.at_unix_ms ?? 0) - (a.at_unix_ms ?? 0));
     runs.hidden = alike.length < 2;
