@@ -20,7 +20,7 @@ _OURS = {
 }
 
 #: Advice for data sets without random access.
-_STREAMS = "read streams with `job.step(global_batch=..)`, as in docs/python.md"
+_STREAMS = "read streams with `job.step(global_batch=..)`, as in docs/reference/python.md"
 
 #: Number of samples that a rank with an empty share computes with weight 0; batch norm needs at least two.
 _WEIGHTLESS_SAMPLES = 2
