@@ -9,7 +9,7 @@ use evenstep_observability::metrics::{histogram, prometheus::Histogram};
 use evenstep_protocol::{
     AllocateResponse, JobId, JobSummary, LogEntry, LogKind, StepView, StragglerView, WorkerId, WorkerReport,
 };
-use evenstep_store::{MemberEvent, MemberEventKind, StoredPast, StoredSummary};
+use evenstep_store::{MemberEvent, MemberEventKind, StoredEvent, StoredPast, StoredSummary};
 use tokio::sync::watch;
 
 use super::account::Account;
@@ -193,6 +193,16 @@ impl Live {
         let facts = &mut self.lock().facts;
         let newer = facts.past.reported.filter(|known| past.reported.is_none_or(|stored| stored.0 < known.0));
         facts.past = StoredPast { reported: newer.or(past.reported), ..past };
+    }
+
+    /// Whether the log is empty.
+    pub fn has_empty_log(&self) -> bool {
+        self.lock().log.is_empty()
+    }
+
+    /// Begins the log with earlier changes of workers, from the store.
+    pub fn restore_log(&self, events: Vec<StoredEvent>) {
+        self.lock().log.restore(events);
     }
 
     /// Records the summary of a job whose state is not in memory.
