@@ -26,8 +26,6 @@ const STEP_TIMES_S: &[f64] =
 const LOG_INTERVAL_MS: i64 = 10_000;
 /// Weight of the newest iteration in the mean step time that tells whether a job is stalled.
 const STEP_TIME_WEIGHT: f64 = 0.1;
-/// Interval at which slow workers are looked for, in milliseconds.
-const SLOW_EVERY_MS: i64 = 1_000;
 
 /// Live statistics and log of a job.
 #[derive(Debug)]
@@ -55,7 +53,6 @@ pub(super) struct Seen {
     pub workers: BTreeMap<WorkerId, Tally>,
     /// Workers that are slow now.
     pub slow: BTreeMap<WorkerId, StragglerView>,
-    slow_looked_unix_ms: i64,
     pub log: Log,
     /// Number of changes of workers, job options or overrides.
     changed: u64,
@@ -308,16 +305,6 @@ impl Live {
         seen.log.member(now_unix_ms, event);
     }
 
-    /// Whether slow workers are to be looked for again.
-    pub fn is_slow_due(&self, now_unix_ms: i64) -> bool {
-        let mut seen = self.lock();
-        let is_due = now_unix_ms.saturating_sub(seen.slow_looked_unix_ms) >= SLOW_EVERY_MS;
-        if is_due {
-            seen.slow_looked_unix_ms = now_unix_ms;
-        }
-        is_due
-    }
-
     /// Records the workers that are slow now, and logs those that became slow or recovered.
     pub fn slow(&self, now_unix_ms: i64, slow: BTreeMap<WorkerId, StragglerView>) {
         let mut guard = self.lock();
@@ -335,8 +322,13 @@ impl Live {
             let text = format!("{worker} is not slow any more");
             seen.log.write(now_unix_ms, LogKind::Recovered, Some(worker), text);
         }
-        seen.changed += u64::from(seen.slow.keys().ne(slow.keys()));
+        let is_changed = seen.slow.keys().ne(slow.keys());
+        seen.changed += u64::from(is_changed);
         seen.slow = slow;
+        drop(guard);
+        if is_changed {
+            self.changes.send_replace(());
+        }
     }
 
     /// Logs a change of the job options.
