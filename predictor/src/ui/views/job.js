@@ -21,6 +21,8 @@ import { jobsTable } from './jobs.js';
 /** Interval at which workers are read again while iterations arrive, in milliseconds; longer with many workers, in milliseconds per worker. */
 const READ_AGAIN_MS = 5_000;
 const READ_AGAIN_MS_OF_WORKER = 20;
+/** Limit of live iterations that are kept while the history is read. */
+const SINCE_MAX = 64;
 /** Limit of runs in the comparison. */
 const RUNS_MAX = 12;
 /** Number of workers up to which each has a bar of its finish time. */
@@ -104,9 +106,11 @@ export function jobPage(content, id, signal) {
   }
 
   let reading = 0;
+  /** Live iterations since the latest reading began, which its response may lack. @type {any[]} */ let since = [];
   /** Reads all data: at first, and after the connection was lost. */
   async function again() {
     const mine = ++reading;
+    since = [];
     try {
       await context();
       const ended = ['finished', 'failed', 'stalled'].includes(view.state) ? (line?.at_unix_ms ?? view.state_since_unix_ms) : null;
@@ -120,6 +124,7 @@ export function jobPage(content, id, signal) {
       const before = history.latest;
       history = History.of(told, range.spanS);
       history.latest = before;
+      if (range.isLive) since.forEach((step) => history.append(step));
       isRead = true;
       log.replace(entries.entries);
       compare().catch(failed);
@@ -168,6 +173,8 @@ export function jobPage(content, id, signal) {
       if (name === 'step') {
         if (range.isLive) history.append(data);
         else history.latest = data;
+        since.push(data);
+        if (since.length > SINCE_MAX) since.shift();
         nextFrame(live);
         soon();
       } else if (name === 'summary') {
