@@ -156,6 +156,7 @@ impl Jobs {
             });
             // A job that is planned right now is seen at the next tick.
             if let Some((slow, live)) = seen {
+                job.live().slow(now_unix_ms, slow.clone());
                 events.extend(self.stragglers().see(job.id(), slow, &live, now_unix_ms));
             }
         }
