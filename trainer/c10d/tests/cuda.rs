@@ -1,7 +1,5 @@
 //! CUDA devices on a machine without any: errors, and UUIDs from a driver that the test builds.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::path::Path;
 use std::process::Command;
 
