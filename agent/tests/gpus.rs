@@ -4,7 +4,8 @@
 
 mod support;
 
-use std::process::Stdio;
+use std::fs::{self, File};
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -16,7 +17,7 @@ use tempfile::TempDir;
 struct Rig {
     nvml: FakeNvml,
     agent: Agent,
-    _spool: TempDir,
+    spool: TempDir,
 }
 
 impl Rig {
@@ -24,8 +25,10 @@ impl Rig {
         let spool = tempfile::tempdir().unwrap();
         let mut command = Agent::command("off", spool.path());
         nvml.replace_in(&mut command);
-        let agent = Agent::run(command.stderr(Stdio::piped()));
-        Self { nvml, agent, _spool: spool }
+        // A file, because a pipe that nobody reads would stop the agent when it is full.
+        let log = File::create(spool.path().join("log")).unwrap();
+        let agent = Agent::run(command.stderr(log));
+        Self { nvml, agent, spool }
     }
 
     fn with(script: &str) -> Self {
@@ -56,10 +59,16 @@ impl Rig {
         sample
     }
 
+    /// Ends the agent, and returns its log.
     fn end(self) -> String {
-        let (status, said) = self.agent.terminate_and_read();
+        let (status, said) = self.end_with_status();
         assert!(status.success(), "{said}");
         said
+    }
+
+    fn end_with_status(self) -> (ExitStatus, String) {
+        let status = self.agent.terminate();
+        (status, fs::read_to_string(self.spool.path().join("log")).unwrap())
     }
 }
 
@@ -117,6 +126,9 @@ fn a_gpu_that_is_removed_and_added_again_is_found() {
     let rig = Rig::with("gpus 1 2\n");
     rig.wait_until_up([(1, true), (2, true)]);
     rig.nvml.script("gpus 1\n");
+    rig.agent.wait_until("NVML is initialised again", |_| {
+        rig.sample(&uuid(2))["missing"]["gpu_busy"].as_str().is_some_and(|reason| reason.contains("find an object"))
+    });
     rig.wait_until_up([(1, true), (2, false)]);
     rig.nvml.script("gpus 2 1 3\n");
     rig.wait_until_up([(1, true), (2, true), (3, true)]);
@@ -210,7 +222,7 @@ fn an_agent_whose_driver_hangs_ends_and_names_the_gpu() {
             sources.iter().any(|source| source.get("hangs_for_s").is_some())
         });
         let start = Instant::now();
-        let (status, said) = rig.agent.terminate_and_read();
+        let (status, said) = rig.end_with_status();
         // Far above the limit of 5 s, but below a wait without a limit.
         assert!(start.elapsed() < Duration::from_secs(30));
         assert_eq!(status.code(), Some(1), "{said}");
@@ -273,7 +285,7 @@ fn mig_instances_have_their_own_memory() {
     assert_eq!([1, 2, 3].map(|instance| memory(&mig_uuid(1, instance))), [Some(1000.0), Some(2000.0), None]);
     let sample = rig.sample(&mig_uuid(1, 2));
     let readings = &sample["readings"];
-    assert_eq!((&readings["gpu_memory_used_bytes"], &readings["gpu_power_w"]), (&2000.into(), &300.into()));
+    assert_eq!((&readings["gpu_memory_used_bytes"], &readings["gpu_power_w"]), (&2000.0.into(), &300.0.into()));
     assert!(sample["missing"]["gpu_busy"].as_str().unwrap().starts_with("unsupported"), "{sample:#}");
     assert_eq!(sample["gpu"]["uuid"], uuid(1));
     assert_eq!(rig.sample(&uuid(1))["readings"]["gpu_memory_used_bytes"], 20000.0);

@@ -196,6 +196,7 @@ struct Search<'a> {
     known: &'a Known,
     /// The last error, which is logged once.
     error: Option<String>,
+    log: LogLimit,
     /// Number of searches until the next initialisation, and its start value.
     renew_in: u32,
     renew_after: u32,
@@ -325,7 +326,7 @@ impl<'a> Search<'a> {
     /// Logs an error once.
     fn log(&mut self, error: Option<&NvmlError>) {
         let text = error.map(ToString::to_string);
-        if text == self.error {
+        if text == self.error || !self.log.allows(Instant::now()) {
             return;
         }
         match (error, &text) {
