@@ -1,4 +1,4 @@
-//! Prometheus metrics of the readings and of the agent itself. `docs/metrics.md` lists the names.
+//! Prometheus metrics of the readings and of the agent itself. `docs/reference/metrics.md` lists the names.
 //!
 //! A scrape reads no sources: it exposes the latest sample. Readings that are missing from that sample have
 //! no series.

@@ -127,7 +127,9 @@ fn a_gpu_that_is_removed_and_added_again_is_found() {
     rig.wait_until_up([(1, true), (2, true)]);
     rig.nvml.script("gpus 1\n");
     rig.agent.wait_until("NVML is initialised again", |_| {
-        rig.sample(&uuid(2))["missing"]["gpu_busy"].as_str().is_some_and(|reason| reason.contains("find an object"))
+        rig.sample(&uuid(2))["missing"]["gpu_busy"]
+            .as_str()
+            .is_some_and(|reason| reason.contains("find an object"))
     });
     rig.wait_until_up([(1, true), (2, false)]);
     rig.nvml.script("gpus 2 1 3\n");
@@ -285,7 +287,10 @@ fn mig_instances_have_their_own_memory() {
     assert_eq!([1, 2, 3].map(|instance| memory(&mig_uuid(1, instance))), [Some(1000.0), Some(2000.0), None]);
     let sample = rig.sample(&mig_uuid(1, 2));
     let readings = &sample["readings"];
-    assert_eq!((&readings["gpu_memory_used_bytes"], &readings["gpu_power_w"]), (&2000.0.into(), &300.0.into()));
+    assert_eq!(
+        (&readings["gpu_memory_used_bytes"], &readings["gpu_power_w"]),
+        (&2000.0.into(), &300.0.into())
+    );
     assert!(sample["missing"]["gpu_busy"].as_str().unwrap().starts_with("unsupported"), "{sample:#}");
     assert_eq!(sample["gpu"]["uuid"], uuid(1));
     assert_eq!(rig.sample(&uuid(1))["readings"]["gpu_memory_used_bytes"], 20000.0);

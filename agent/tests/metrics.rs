@@ -15,7 +15,7 @@ use support::promtool::complaints;
 use support::receiver::{Receiver, reject, take};
 
 /// Documentation of the metric names.
-const NAMES: &str = include_str!("../../docs/metrics.md");
+const NAMES: &str = include_str!("../../docs/reference/metrics.md");
 /// Timeout, longer than any healthy test waits.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -50,7 +50,7 @@ fn metrics_are_named_as_documented_and_clean() {
     let names: BTreeSet<&str> = series.keys().map(|series| name(series)).collect();
     let documented = |name: &&str| NAMES.contains(&format!("`{name}`"));
     let unknown: Vec<_> = names.iter().filter(|name| !documented(name)).collect();
-    assert!(unknown.is_empty(), "not in docs/metrics.md: {unknown:?}");
+    assert!(unknown.is_empty(), "not in docs/reference/metrics.md: {unknown:?}");
     assert!(series.keys().all(|series| series.contains("node=\"node-a\"")), "{series:#?}");
     assert_eq!(series["evenstep_agent_uplink_up{node=\"node-a\"}"], 1.0);
 

@@ -4,7 +4,7 @@
 //! - [`metrics`] for Prometheus; [`serve`] is an HTTP listener for metrics only
 //! - export of spans and metrics to a collector over [`otlp`]
 //!
-//! Each program defines its own metrics; `docs/metrics.md` lists them. `/metrics` and the OTLP export read
+//! Each program defines its own metrics; `docs/reference/metrics.md` lists them. `/metrics` and the OTLP export read
 //! the same families from the same [`Gather`].
 
 pub mod logs;

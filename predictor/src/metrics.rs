@@ -1,4 +1,4 @@
-//! All metrics of the predictor, collected from the modules that count them. docs/metrics.md describes each.
+//! All metrics of the predictor, collected from the modules that count them. docs/reference/metrics.md describes each.
 
 use std::sync::{Arc, Weak};
 

@@ -1,4 +1,4 @@
-"""Each case of docs/python-cases.md: three ranks with uneven, changing plans train as one process does.
+"""Each case of docs/reference/python-cases.md: three ranks with uneven, changing plans train as one process does.
 
 ``pytest -s tests/test_cases.py`` prints the differences.
 """
@@ -43,7 +43,7 @@ WORKERS: dict[str, Any] = {
     "multiprocessing_context": "fork",
 }
 
-#: Scripts by the name of their row in docs/python-cases.md.
+#: Scripts by the name of their row in docs/reference/python-cases.md.
 CASES: dict[str, Case] = {
     "plain DDP": Case(cases.plain),
     "gradient accumulation with `no_sync`": Case(partial(cases.accumulated, syncs_each=False), factor=4),
@@ -147,7 +147,7 @@ def test_uneven_batches_train_as_one_process_does(differences: dict[str, float],
 
 
 def test_the_documentation_lists_the_cases() -> None:
-    text = (ROOT / "docs" / "python-cases.md").read_text()
+    text = (ROOT / "docs" / "reference" / "python-cases.md").read_text()
     rows = re.findall(r"^\| (.+) \| (.+) \| `(test_\w+)(?:::(\w+))?` \|$", text, re.MULTILINE)
     listed = {name: float(number) for name, number, file, _ in rows if file == "test_cases"}
     known = {**CASES, RESUMED: CASES["plain DDP"]}

@@ -80,7 +80,12 @@ def test_the_examples_change_as_many_lines_as_documented(example: str, added: in
 
 @pytest.mark.parametrize(
     ("page", "block", "example"),
-    [("docs/python.md", 0, "plain"), ("python/README.md", 0, "plain"), ("docs/python.md", 1, "transformer")],
+    [
+        ("docs/reference/python.md", 0, "plain"),
+        ("python/README.md", 0, "plain"),
+        ("docs/get-started.md", 0, "plain"),
+        ("docs/reference/python.md", 1, "transformer"),
+    ],
 )
 def test_the_documentation_shows_these_changes(page: str, block: int, example: str) -> None:
     text = (ROOT / page).read_text()
@@ -90,7 +95,7 @@ def test_the_documentation_shows_these_changes(page: str, block: int, example: s
 
 def test_the_documentation_shows_the_validation_of_the_example() -> None:
     [function] = re.findall(r"(?ms)^def validate.*?\n(?=\n\n\w)", (EXAMPLES / "transformer.py").read_text())
-    assert f"```python\n{function}```" in (ROOT / "docs" / "python.md").read_text()
+    assert f"```python\n{function}```" in (ROOT / "docs" / "how-to" / "validation.md").read_text()
 
 
 def test_plain_before() -> None:

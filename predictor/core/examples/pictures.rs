@@ -1,4 +1,4 @@
-//! Draws the charts of `docs/allocation.md` with the code that they describe.
+//! Draws the charts of `docs/explanation/allocation.md` with the code that they describe.
 //!
 //! `cargo run -p evenstep-core --example pictures -- FILE.html` writes a page with the charts. The output is
 //! deterministic. `scripts/pictures --only documents` makes the pictures in `docs/pictures` from it.

@@ -1,4 +1,4 @@
-//! Counters and spans of requests; docs/metrics.md describes each metric.
+//! Counters and spans of requests; docs/reference/metrics.md describes each metric.
 
 use std::time::Duration;
 

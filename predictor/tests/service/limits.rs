@@ -17,7 +17,7 @@ use crate::access::{create, id, with_token};
 use crate::support::{BINARY, Service, job_id, worker_id};
 
 /// The documentation of metrics.
-const METRICS: &str = include_str!("../../../docs/metrics.md");
+const METRICS: &str = include_str!("../../../docs/reference/metrics.md");
 /// More bytes than a rate of 1 byte per second adds during any test.
 const MANY_BYTES: usize = 100_000;
 
@@ -149,8 +149,9 @@ fn jobs_and_workers_are_limited_by_token() {
         .filter(|name| name.starts_with("evenstep_token_") || name.starts_with("evenstep_limits_"))
         .collect();
     assert_eq!(own.len(), 5, "{own:?}");
-    own.iter()
-        .for_each(|name| assert!(METRICS.contains(&format!("`{name}`")), "{name} is not in docs/metrics.md"));
+    own.iter().for_each(|name| {
+        assert!(METRICS.contains(&format!("`{name}`")), "{name} is not in docs/reference/metrics.md")
+    });
     let of_team = world.client(&create(&world.service.store.address(), "metrics", "team-a/*"));
     let text = of_team.get("/metrics").body;
     assert!(text.contains("team-a/one") && !text.contains("evenstep_token_"), "{text}");

@@ -8,7 +8,7 @@ use evenstep_tests::Client;
 
 use crate::support::{Service, allocate_request, allocate_request_with_reports, join_all, worker_id};
 
-const NAMES: &str = include_str!("../../../docs/metrics.md");
+const NAMES: &str = include_str!("../../../docs/reference/metrics.md");
 
 /// Every series, by its name and labels as written.
 fn series(client: &Client) -> BTreeMap<String, f64> {

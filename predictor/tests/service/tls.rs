@@ -18,7 +18,7 @@ use crate::support::{BINARY, job_id};
 /// Longer than any healthy request takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The documentation of metrics.
-const METRICS: &str = include_str!("../../../docs/metrics.md");
+const METRICS: &str = include_str!("../../../docs/reference/metrics.md");
 
 /// A predictor that requires client certificates, and the files of its clients.
 struct World {
@@ -191,7 +191,7 @@ fn metrics_of_tls_are_documented() {
     ] {
         assert!(metrics.contains(&format!("\n{series}\n")), "{series}: {metrics}");
         let name = series.split(['{', ' ']).next().unwrap();
-        assert!(METRICS.contains(&format!("`{name}`")), "{name} is not in docs/metrics.md");
+        assert!(METRICS.contains(&format!("`{name}`")), "{name} is not in docs/reference/metrics.md");
     }
     let names = metrics.lines().filter(|line| line.starts_with("evenstep_tls_"));
     assert_eq!(names.count(), 4, "{metrics}");

@@ -20,7 +20,7 @@ _OURS = {
 }
 
 #: Advice for data sets without random access.
-_STREAMS = "read streams with `job.step(global_batch=..)`, as in docs/python.md"
+_STREAMS = "read streams with `job.step(global_batch=..)`, as in docs/reference/python.md"
 
 #: Number of samples that a rank with an empty share computes with weight 0; batch norm needs at least two.
 _WEIGHTLESS_SAMPLES = 2
@@ -123,14 +123,17 @@ class Loader:
         self._drawn.clear()
         batches = iter(self._dataloader)
         while True:
+            run.sensor.loader_begins()
             begun = time.perf_counter()
             batch = next(batches, None)
             if not self._drawn:
+                # A loop that reads ahead may still compute its last batch.
+                run.sensor.loader_ends(0.0)
                 run.is_read = True
                 run.settle()
                 run.observer.epoch_ends()
                 return
-            run.sensor.loader_waited(time.perf_counter() - begun)
+            run.sensor.loader_ends(time.perf_counter() - begun)
             turn = self._drawn.popleft()
             self._latest = turn
             run.read(turn)

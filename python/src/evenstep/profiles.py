@@ -1,4 +1,4 @@
-"""Profiles of models, the input of burst-parallel plans (``docs/burst.md``)."""
+"""Profiles of models, the input of burst-parallel plans (``docs/explanation/burst.md``)."""
 
 import copy
 import json

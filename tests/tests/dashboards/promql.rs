@@ -33,7 +33,7 @@ fn complaints(question: &DashboardQuery, metrics: &BTreeSet<String>) -> Vec<Stri
         names(&question.text).filter(|name| name.contains("evenstep_") || name.starts_with("process_"))
     {
         if !metrics.contains(name) {
-            complain(format!("{name} is not a metric of docs/metrics.md"));
+            complain(format!("{name} is not a metric of docs/reference/metrics.md"));
         }
     }
     for range in question.text.split('[').skip(1).filter_map(|rest| rest.split(']').next()) {
@@ -60,10 +60,10 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
     text.split(move |letter| !part_of_name(letter)).filter(|word| !word.is_empty())
 }
 
-/// Returns the metrics in docs/metrics.md.
+/// Returns the metrics in docs/reference/metrics.md.
 fn documented() -> BTreeSet<String> {
     let mut metrics = BTreeSet::new();
-    let documentation = shipped::text("../docs/metrics.md");
+    let documentation = shipped::text("../docs/reference/metrics.md");
     for row in documentation.lines().filter(|line| line.starts_with("| `")) {
         let mut columns = row.split('|').skip(1);
         let (named, kind) = (columns.next().unwrap_or_default(), columns.next().unwrap_or_default().trim());

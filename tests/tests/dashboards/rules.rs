@@ -92,7 +92,7 @@ fn rules_and_their_tests_pass() {
 #[test]
 fn alerts_are_tested_and_have_runbooks() {
     let alerts = shipped::text("prometheus/rules/alerts.yaml");
-    let runbooks = shipped::text("../docs/alerts.md");
+    let runbooks = shipped::text("../docs/how-to/alerts.md");
     let tests: String = files("prometheus/tests", "yaml")
         .iter()
         .map(|file| fs::read_to_string(file).expect("text"))
@@ -119,9 +119,9 @@ fn alerts_are_tested_and_have_runbooks() {
             0 < quiet && quiet < tested.len(),
             "{name}: must have tests with and without firing: {tested:?}"
         );
-        assert!(runbooks.contains(&format!("\n## {name}\n")), "{name}: docs/alerts.md has no section");
+        assert!(runbooks.contains(&format!("\n## {name}\n")), "{name}: docs/how-to/alerts.md has no section");
         assert!(
-            alerts.contains(&format!("runbook: docs/alerts.md#{}\n", name.to_lowercase())),
+            alerts.contains(&format!("runbook: docs/how-to/alerts.md#{}\n", name.to_lowercase())),
             "{name}: no link to its runbook"
         );
     }

@@ -9,7 +9,7 @@ use evenstep_tests::wait::until;
 use evenstep_tests::{Client, Predictor, binaries, store};
 
 /// The documentation of metrics.
-const METRICS: &str = include_str!("../../../docs/metrics.md");
+const METRICS: &str = include_str!("../../../docs/reference/metrics.md");
 
 #[test]
 fn an_agent_delivers_and_is_scraped_over_mutual_tls() {
@@ -50,6 +50,6 @@ fn an_agent_delivers_and_is_scraped_over_mutual_tls() {
         "evenstep_agent_tls_certificate_expiry_timestamp_seconds",
     ] {
         assert!(metrics.contains(&format!("\n{name}{{node=\"node-a\"")), "{name}: {metrics}");
-        assert!(METRICS.contains(name), "{name} is not in docs/metrics.md");
+        assert!(METRICS.contains(name), "{name} is not in docs/reference/metrics.md");
     }
 }

@@ -207,7 +207,15 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(known: &'a Known) -> Self {
-        Self { known, error: None, renew_in: RENEW_AFTER, renew_after: RENEW_AFTER, xids: None, ending: None }
+        Self {
+            known,
+            error: None,
+            log: LogLimit::default(),
+            renew_in: RENEW_AFTER,
+            renew_after: RENEW_AFTER,
+            xids: None,
+            ending: None,
+        }
     }
 
     fn run(&mut self, every: Duration, stopped: &Receiver<()>) {

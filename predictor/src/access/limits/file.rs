@@ -180,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    const EXAMPLE: &str = include_str!("../../../../docs/access.md");
+    const EXAMPLE: &str = include_str!("../../../../docs/reference/access.md");
 
     /// The file in the documentation.
     fn example() -> &'static str {

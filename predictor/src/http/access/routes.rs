@@ -1,4 +1,4 @@
-//! The scopes of each route, the only place that names them. docs/access.md has the same table.
+//! The scopes of each route, the only place that names them. docs/reference/access.md has the same table.
 
 use axum::http::Method;
 
@@ -77,7 +77,7 @@ pub fn allowed(method: &Method, path: &str) -> Option<Allowed> {
 mod tests {
     use super::*;
 
-    const DOCUMENT: &str = include_str!("../../../../docs/access.md");
+    const DOCUMENT: &str = include_str!("../../../../docs/reference/access.md");
 
     fn table() -> String {
         let cell = |allowed: &Allowed| {
@@ -103,7 +103,7 @@ mod tests {
         println!("{table}");
         assert!(
             DOCUMENT.contains(&format!("-->\n{table}<!-- end of routes -->")),
-            "replace the table in docs/access.md"
+            "replace the table in docs/reference/access.md"
         );
     }
 

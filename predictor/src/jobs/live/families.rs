@@ -1,4 +1,4 @@
-//! The metrics of jobs and their workers; docs/metrics.md describes each.
+//! The metrics of jobs and their workers; docs/reference/metrics.md describes each.
 
 use std::time::Duration;
 

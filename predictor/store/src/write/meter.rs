@@ -1,4 +1,4 @@
-//! Metrics of the writer; see docs/metrics.md.
+//! Metrics of the writer; see docs/reference/metrics.md.
 
 use evenstep_observability::metrics::prometheus::{Histogram, IntCounterVec};
 use evenstep_observability::metrics::{counters, histogram};

@@ -10,5 +10,5 @@
 - :mod:`~evenstep.hedge.steps`: the iterations for a training loop
 - :mod:`~evenstep.hedge.begin`: their options, and the store for claims
 
-``docs/hedging.md`` explains the reasons and the benefit.
+``docs/explanation/hedging.md`` explains the reasons and the benefit.
 """

@@ -1,4 +1,4 @@
-//! Metrics of the launcher's run; `docs/metrics.md` lists the names.
+//! Metrics of the launcher's run; `docs/reference/metrics.md` lists the names.
 
 mod policy;
 mod serve;
@@ -136,7 +136,7 @@ mod tests {
     use crate::progress::stream::{Done, Event};
 
     /// Documentation of the names.
-    const NAMES: &str = include_str!("../../../../docs/metrics.md");
+    const NAMES: &str = include_str!("../../../../docs/reference/metrics.md");
 
     fn done(iteration: u64) -> Event {
         Event::Iteration(Done {
@@ -198,7 +198,7 @@ mod tests {
         );
         for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
             let name = line.split(' ').next().unwrap();
-            assert!(NAMES.contains(&format!("`{name}`")), "{name} is not in docs/metrics.md");
+            assert!(NAMES.contains(&format!("`{name}`")), "{name} is not in docs/reference/metrics.md");
         }
     }
 }
