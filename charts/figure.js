@@ -2,7 +2,7 @@
 
 import { fill, h, say } from './dom.js';
 
-/** @typedef {{ label: string, colour?: string, letter?: string, line?: 'solid' | 'dashed' | 'dotted' | 'area' | 'faint', value?: string }} LegendEntry */
+/** @typedef {{ label: string, colour?: string, letter?: string, line?: 'solid' | 'dashed' | 'dotted' | 'area' | 'faint' | 'none', value?: string }} LegendEntry */
 /** @typedef {{ head: string[], rows: (string | number)[][], note: string }} Table */
 
 /** Limit of rows in the table of a chart. */
@@ -25,7 +25,7 @@ export function figure({ title, how, wide, heading = 'h2', table }) {
     // Built when it is opened, and not updated after: rows that change cannot be read.
     fill(behind, behind.hidden ? null : tableOf(title, table()));
   });
-  const empty = h('p', { class: 'nodata' }, 'No data yet.');
+  const empty = h('p', { class: 'nodata waiting' }, 'Loading');
   const root = h(
     'figure',
     { class: wide ? 'card figure wide' : 'card figure', 'aria-labelledby': `${id}-title`, 'aria-describedby': `${id}-how` },
@@ -42,6 +42,7 @@ export function figure({ title, how, wide, heading = 'h2', table }) {
     /** Shows the chart, or the reason why it has no data. @param {string | null} why */
     nothing(why) {
       empty.hidden = why == null;
+      empty.classList.remove('waiting');
       plot.hidden = legend.hidden = why != null;
       if (why != null) say(empty, why);
     },
@@ -50,7 +51,7 @@ export function figure({ title, how, wide, heading = 'h2', table }) {
       const key = JSON.stringify(entries.map(({ value, ...rest }) => rest));
       if (legend.dataset.key !== key) {
         legend.dataset.key = key;
-        fill(legend, entries.map((entry) => h('li', {}, swatch(entry), h('span', { class: 'name' }, entry.label), h('b', {}))));
+        fill(legend, entries.map((entry) => h('li', {}, swatch(entry), entry.label && h('span', { class: 'name' }, entry.label), h('b', {}))));
       }
       entries.forEach((entry, index) => say(legend.children[index].lastElementChild, entry.value ?? ''));
     },
@@ -59,6 +60,7 @@ export function figure({ title, how, wide, heading = 'h2', table }) {
 
 /** @param {LegendEntry} entry */
 function swatch({ colour, letter, line = 'solid' }) {
+  if (line === 'none') return null;
   const mark = h('i', { class: letter ? `mark ${line}` : `key ${line}`, 'aria-hidden': letter ? null : 'true' }, letter ?? '');
   if (colour) mark.style.setProperty('--c', `var(${colour})`);
   return mark;

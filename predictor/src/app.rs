@@ -23,10 +23,15 @@ use crate::http::{Api, Meter, Plans, Streams, router};
 use crate::jobs::{Jobs, Pool};
 use crate::metrics;
 use crate::retention::{self, Keep, RetentionStats};
+use crate::webhook::Webhook;
 
 /// Interval at which leases are checked, in addition to the check in every request. A job whose state is not
 /// checked for half a lease, at least 0.5 s, gives its workers new leases, so this must be shorter.
 const LEASE_TICK: Duration = Duration::from_millis(200);
+/// Interval at which the statistics of newly loaded or listed jobs are restored.
+const RESTORE_TICK: Duration = Duration::from_millis(500);
+/// Pause after the statistics of a job could not be restored.
+const RESTORE_PAUSE: Duration = Duration::from_secs(30);
 /// Time that a shutdown waits for the store to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -52,6 +57,7 @@ pub struct App {
     limits: Arc<access::Limits>,
     hosts: Hosts,
     otlp: Option<Otlp>,
+    webhook: Option<Webhook>,
     reports: Option<Arc<Path>>,
     local: Option<(Local, Duration)>,
 }
@@ -88,6 +94,8 @@ impl App {
                 "url: must be set to the URL at which clients reach this predictor: it listens on {address}, and other predictors on the same PostgreSQL redirect clients to it"
             );
         }
+        let webhook = config.webhook.as_ref().map(|url| Webhook::start(url.reveal().to_owned()));
+        let webhook = webhook.transpose().context("webhook")?;
         let listening = url(address, tls.as_ref());
         let url = config.url.clone().unwrap_or_else(|| listening.clone());
         let lease = Duration::from_secs_f64(config.lease_s);
@@ -128,6 +136,7 @@ impl App {
             limits: Arc::new(limits),
             hosts,
             otlp: None,
+            webhook,
             reports: config.reports.as_deref().map(Arc::from),
             local: local.map(|local| (local, Duration::from_secs(config.linger_s))),
         })
@@ -202,7 +211,9 @@ impl App {
         let tokens = tokio::spawn(access::follow(self.access.clone(), self.jobs.store().clone()));
         let limits = access::follow_limits(self.limits, self.access.clone(), self.jobs.store().clone());
         let limits = tokio::spawn(limits);
+        let restoring = tokio::spawn(restore(self.jobs.clone()));
         let refits = tokio::spawn(refit(self.jobs.clone(), self.refit_interval, pool));
+        let stragglers = tokio::spawn(self.jobs.clone().watch_stragglers(self.webhook));
         let leaving = self.jobs.clone();
         let local = self.local;
         let unused = async {
@@ -226,7 +237,7 @@ impl App {
         };
         let options = Options { limits: Limits::of_process(), connections, tls: self.tls };
         evenstep_server::serve(self.listener, router(api), options, stopping).await;
-        for task in [leases, refits, retention, lease, tokens, limits] {
+        for task in [leases, refits, restoring, retention, lease, tokens, limits, stragglers] {
             task.abort();
             drop(task.await);
         }
@@ -248,6 +259,19 @@ impl App {
 
 fn url(address: SocketAddr, tls: Option<&Tls>) -> String {
     format!("{}://{address}", if tls.is_some() { "https" } else { "http" })
+}
+
+/// Restores the statistics of jobs that were loaded or listed since the last look.
+async fn restore(jobs: Arc<Jobs>) {
+    let mut tick = tokio::time::interval(RESTORE_TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        if let Err(error) = jobs.restore().await {
+            tracing::warn!(%error, "cannot restore the statistics of jobs from the store");
+            tokio::time::sleep(RESTORE_PAUSE).await;
+        }
+    }
 }
 
 async fn refit(jobs: Arc<Jobs>, every: Duration, pool: Pool) {

@@ -14,9 +14,9 @@ use std::{fmt, fs};
 
 use clap::Args;
 use evenstep_observability::logs::Format as LogFormat;
-use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use figment::value::Dict;
+use figment::{Figment, Source};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -85,6 +85,9 @@ pub struct Config {
     /// OTLP (HTTP) collector for spans and metrics. Default: none.
     #[serde(deserialize_with = "web_address")]
     pub otlp: Option<String>,
+    /// URL that gets an event when a worker becomes a straggler and when it is none any more. Default: none.
+    #[serde(deserialize_with = "secret_web_address")]
+    pub webhook: Option<Secret>,
     /// Certificate chain for TLS, in PEM format. Default: none, so that connections are not encrypted.
     pub tls_cert: Option<PathBuf>,
     /// Private key of the certificate, in PEM format.
@@ -120,6 +123,12 @@ fn web_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Stri
         }
         url => Ok(url),
     }
+}
+
+/// Reads a [`web_address`] without the value in errors: a webhook's URL is often a secret.
+fn secret_web_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
+    let rule = || D::Error::custom("must be http:// or https:// and a host");
+    Ok(web_address(deserializer).map_err(|_| rule())?.map(Secret))
 }
 
 fn token<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
@@ -201,6 +210,7 @@ impl Default for Config {
             operator_token: None,
             limits: None,
             otlp: None,
+            webhook: None,
             tls_cert: None,
             tls_key: None,
             tls_client_ca: None,
@@ -311,6 +321,12 @@ pub struct Flags {
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otlp: Option<String>,
+    /// URL that gets a POST when a worker becomes a straggler, and when it is none any more. Other users of the
+    /// machine can see flags, so prefer the environment or the file for URLs with a secret [env: EVENSTEP_WEBHOOK]
+    /// [default: none]
+    #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<Secret>,
     /// Certificate chain (PEM) for TLS; read again when it changes [env: EVENSTEP_TLS_CERT] [default: no TLS]
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -337,7 +353,7 @@ pub struct Flags {
 
 /// Environment variables of the predictor. Other programs of evenstep use other variables with the same
 /// prefix.
-const VARIABLES: [&str; 25] = [
+const VARIABLES: [&str; 26] = [
     "listen",
     "store",
     "url",
@@ -358,6 +374,7 @@ const VARIABLES: [&str; 25] = [
     "operator_token",
     "limits",
     "otlp",
+    "webhook",
     "tls_cert",
     "tls_key",
     "tls_client_ca",
@@ -384,9 +401,8 @@ impl Config {
         }
         figment =
             figment.merge(Env::prefixed("EVENSTEP_").only(&VARIABLES)).merge(Serialized::globals(flags));
-        let config: Self = figment
-            .extract()
-            .map_err(|error| anyhow::anyhow!("configuration: {}", without_source(&error.to_string())))?;
+        let config: Self =
+            figment.extract().map_err(|error| anyhow::anyhow!("configuration: {}", in_words(error)))?;
         let [raw, minutes, hours] = [config.keep_raw, config.keep_minutes, config.keep_hours];
         if minutes < raw {
             anyhow::bail!("configuration: keep_minutes: {minutes} must be at least keep_raw ({raw})");
@@ -434,6 +450,25 @@ impl Config {
             bytes: self.keep_bytes.map(Size::bytes),
         }
     }
+}
+
+/// Names the flag, the variable or the file of each wrong value, and the rule.
+fn in_words(errors: figment::Error) -> String {
+    let place = |error: &figment::Error| {
+        let key = error.path.join(".");
+        match error.metadata.as_ref().and_then(|source| Some((source.source.as_ref()?, &source.name))) {
+            Some((Source::File(file), _)) => format!("{}: {key}", file.display()),
+            Some((Source::Code(_), _)) => format!("--{}", key.replace('_', "-")),
+            _ => format!("EVENSTEP_{}", key.to_uppercase()),
+        }
+    };
+    let words = |error: figment::Error| {
+        if error.path.is_empty() {
+            return without_source(&error.to_string());
+        }
+        format!("{}: {}", place(&error), without_source(&error.kind.to_string()))
+    };
+    errors.into_iter().map(words).collect::<Vec<_>>().join("; ")
 }
 
 /// An error of the TOML parser without the quoted line, which may have a secret.

@@ -39,15 +39,15 @@ pub use live::{
 pub use problem::{PROBLEM_CONTENT_TYPE, Problem};
 pub use reports::{ReportSummary, ReportsView};
 pub use store::{LevelView, RetentionView, StoreView};
-pub use summary::{GainView, SlowWorker, SummaryView};
+pub use summary::{GainView, SavedView, SlowWorker, SummaryView};
 pub use telemetry::{
     GpuGap, GpuInstanceSample, GpuSample, NodeSample, ProcessSample, Readings, TelemetryBatch,
     TelemetryResponse, driver,
 };
 pub use view::{
-    CapReason, CapView, CurveView, ForecastView, HedgeView, JobState, JobView, JobsView, ModelView, NodeView,
-    NodesView, RefitView, SamplesView, SpeedPoint, SpeedsView, StragglerReason, StragglerView,
-    WorkerForecastView, WorkerState, WorkerView, WorkersView,
+    CapReason, CapView, CurveView, ForecastView, HedgeView, JobState, JobView, JobsView, ModelView,
+    NodeHealthView, NodeStraggler, NodeView, NodesView, RefitView, SamplesView, SpeedPoint, SpeedsView,
+    StragglerReason, StragglerView, WorkerForecastView, WorkerState, WorkerView, WorkersView,
 };
 
 /// Default URL of the predictor: loopback only.

@@ -186,6 +186,15 @@ def test_off_trains_without_a_predictor(home: Path) -> None:
     assert running(home, PREDICTOR) is None
 
 
+def test_ranks_start_the_agent_also_with_a_shared_predictor(home: Path, predictor: str) -> None:
+    shared = environ(home, EVENSTEP_SERVER=predictor, EVENSTEP_AGENT="auto", SLURMD_NODENAME="auto-node")
+    run_ranks(2, train, 1, environ=shared)
+    assert running(home, PREDICTOR) is None
+    known = running(home, AGENT)
+    assert known
+    assert fetch_json(f"{known.url}/status")["node"] == "auto-node"
+
+
 def test_a_reason_is_one_line(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     (home / "evenstep.db").write_text("not a store")
     assert Embedded.start(0, 0, with_agent=False).server is None
@@ -316,6 +325,16 @@ def train_epoch(_rank: int, state: dict[str, Any] | None, late: bool = False) ->
     state = job.state_dict()
     job.close()
     return state, str(state["job"])
+
+
+def test_a_restarted_run_that_was_long_without_a_predictor_gets_another_job(home: Path) -> None:
+    """The predictor rejects iterations far ahead of the job."""
+    again = environ(home, TORCHELASTIC_RUN_ID="x", TORCHELASTIC_RESTART_COUNT="1")
+    state, identity = run_ranks(2, train_epoch, None, environ=again)[0]
+    far = {**state, "iteration": state["iteration"] + 1000}
+    _, other = run_ranks(2, train_epoch, far, environ=again)[0]
+    assert other.startswith(f"{identity.rpartition('-')[0]}-")
+    assert other.endswith(f"-{far['iteration']}")
 
 
 def test_the_summary_needs_a_predictor_and_says_where_the_page_is(predictor: str) -> None:

@@ -39,11 +39,11 @@ macro_rules! files {
 }
 
 /// Files of `src/ui`.
-const FILES: [(&str, &[u8]); 38] = files!("../ui/" "":
+const FILES: [(&str, &[u8]); 40] = files!("../ui/" "":
     "index.html" "first.js" "mark.svg" "base.css" "parts.css" "finish.css"
     "main.js" "api.js" "connection.js" "operator.js" "palette.js" "poll.js" "samples.js" "session.js" "stream.js" "theme.js"
-    "job/charts.js" "job/chosen.js" "job/finish.js" "job/history.js" "job/log.js" "job/models.js" "job/picker.js" "job/summary.js"
-    "job/workers.js"
+    "job/bins.js" "job/charts.js" "job/chosen.js" "job/finish.js" "job/history.js" "job/log.js" "job/models.js" "job/picker.js"
+    "job/range.js" "job/summary.js" "job/workers.js"
     "views/job.js" "views/jobs.js" "views/node.js" "views/nodes.js" "views/reports.js" "views/store.js"
     "docs.html" "docs/docs.css" "docs/main.js" "docs/request.js" "docs/schema.js"
     "viewer.html" "viewer.js"
@@ -151,7 +151,7 @@ mod tests {
     use super::{FILES, SHARED};
 
     /// Limit of a first visit in bytes, with all files of the page.
-    const FIRST_LOAD_MAX: usize = 1_000_000;
+    const FIRST_LOAD_MAX: usize = 300_000;
 
     fn all() -> impl Iterator<Item = &'static (&'static str, &'static [u8])> {
         FILES.iter().chain(&SHARED)
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_visit_takes_less_than_a_megabyte() {
+    fn a_first_visit_takes_less_than_300_kilobytes() {
         let bytes: usize = all().map(|(_, bytes)| bytes.len()).sum();
         println!("the page has {bytes} bytes in {} files", all().count());
         assert!(bytes < FIRST_LOAD_MAX, "{bytes}");

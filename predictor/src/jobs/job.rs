@@ -18,6 +18,9 @@ use super::memory::{Charge, Contents, Memory};
 use super::responses::Published;
 use crate::clock::Clock;
 
+/// Number of earlier changes of workers with which the log of a job begins.
+const EVENTS_RESTORED: u64 = 200;
+
 /// A job.
 #[derive(Debug)]
 pub struct Job {
@@ -122,12 +125,12 @@ impl Job {
             id,
             registration,
             store,
-            clock,
             published: RwLock::default(),
             held: Mutex::new(None),
             leases: std::sync::Mutex::new(None),
             fits: FitRecord::default(),
-            live: Live::new(),
+            live: Live::new(clock.now_unix_ms()),
+            clock,
             state_memory: Charge::new(memory.clone(), Contents::States),
             response_memory: Charge::new(memory.clone(), Contents::Responses),
             memory,
@@ -178,6 +181,12 @@ impl Job {
     /// The state, if it is in memory.
     pub(super) fn held(&self) -> &Mutex<Option<LoadedState>> {
         &self.held
+    }
+
+    /// Reads the state, if it is in memory and no request uses it.
+    pub(super) fn if_idle<T>(&self, read: impl FnOnce(&JobState) -> T) -> Option<T> {
+        let held = self.held.try_lock().ok()?;
+        held.as_ref().filter(|held| held.is_certain()).map(|held| read(&held.state))
     }
 
     /// Whether the state is in memory.
@@ -254,6 +263,10 @@ impl Job {
         fresh.departed_generation = state.members.departed_generation();
         self.publish(|published| *published = fresh);
         *self.leases() = None;
+        self.live.past(self.store.past(&self.id).await?);
+        if self.live.has_empty_log() {
+            self.live.restore_log(self.store.recent_events(&self.id, EVENTS_RESTORED).await?);
+        }
         self.live.members(&state);
         Ok(LoadedState { state, in_doubt: false, locked_unix_ms: now_unix_ms, arrived_unix_ms })
     }

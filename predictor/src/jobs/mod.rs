@@ -26,8 +26,10 @@
 //! - `options`: changes of the job options, deletion, roll-up of old iterations
 //! - `refit`: fits networks and stores models in the background
 //! - `views`, `history`: read access to a job
+//! - `restore`: statistics of jobs from their history, after a restart
 //! - `registry`: all jobs of this predictor
 //! - `listing`: summaries of all jobs
+//! - `stragglers`: the stragglers of all jobs, and the health of nodes
 //! - `room`: removes states and responses from memory
 
 mod allocate;
@@ -47,17 +49,21 @@ mod options;
 mod refit;
 mod registry;
 mod responses;
+mod restore;
 mod room;
+mod stragglers;
 mod validate;
 mod views;
 
 pub use allocate::Allocated;
 pub use error::JobError;
 pub use fits::Pool;
+pub use history::Period;
 pub use job::Job;
-pub use live::{Cursor, Updates};
+pub use live::{Account, Cursor, Updates};
 pub use load::HISTORY_ITERATIONS;
 pub use membership::WORKERS_MAX;
 pub use registry::{JOBS_MAX, Jobs};
 pub use responses::ResponseBytes;
+pub use stragglers::{Stragglers, node_of};
 pub use validate::LOOK_AHEAD_MAX;

@@ -3,10 +3,22 @@
 from dataclasses import dataclass
 from typing import Any
 
+from evenstep.work import Work
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rank's part of one iteration."""
+    """One rank's part of one iteration.
+
+    Example:
+        >>> from evenstep import Step
+        >>> step = Step(
+        ...     iteration=7, epoch=0, position=7, global_batch=512, offset=192, local_batch=320, micro_batches=4,
+        ...     lr_multiplier=1.0,
+        ... )
+        >>> step.weight, step.batch_size
+        (0.625, 80)
+    """
 
     #: Number of optimizer steps since the start of the run.
     iteration: int
@@ -28,8 +40,8 @@ class Step:
     is_last: bool = False
     #: Numbers of samples of the micro-batches, if they differ.
     passes: tuple[int, ...] = ()
-    #: The cost of this rank's samples, with padding; None without costs.
-    work: float | None = None
+    #: The work of this rank's samples, with padding; None without costs.
+    work: Work | None = None
 
     @property
     def weight(self) -> float:

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use evenstep_protocol::{AllocateResponse, Allocation, StepView, StepWorker, WorkerId, WorkerReport};
 
+use super::account::{IterationTimes, WorkerTimes};
+
 /// Limit of iterations in memory. It is larger than the number of iterations that can be requested ahead.
 const STEPS_MAX: usize = 160;
 /// Iterations in memory of the jobs with the most workers.
@@ -90,8 +92,20 @@ impl Step {
         self.done.iter().flatten().map(|done| done.samples).sum()
     }
 
-    /// The iteration for the API.
-    pub fn view(&self) -> StepView {
+    /// The times of the iteration for the account; `None` before the first report.
+    fn times(&self) -> Option<IterationTimes> {
+        let worker = |(share, done): (&Allocation, &Option<Reported>)| WorkerTimes {
+            compute_time_s: done.map(|done| done.compute_time_s),
+            barrier_wait_s: done.and_then(|done| done.barrier_wait_s),
+            actual: done.and_then(|done| done.speed()),
+            predicted: share.predicted_speed_samples_per_s,
+        };
+        let workers = self.answer.allocations.iter().zip(&self.done).map(worker);
+        Some(IterationTimes::of(self.step_time_s()?, self.answer.decision.even_step_time_s, workers))
+    }
+
+    /// The iteration for the API, with the unit of batches.
+    pub fn view(&self, unit: &str) -> StepView {
         let answer = &*self.answer;
         let worker = |(rank, share): (usize, &Allocation)| {
             let done = self.done.get(rank).copied().flatten();
@@ -121,6 +135,7 @@ impl Step {
             reason: answer.decision.reason.clone(),
             lr_multiplier: answer.optimizer.lr_multiplier,
             tail_samples: answer.tail.as_ref().map_or(0, |tail| tail.chunks.iter().sum()),
+            unit: unit.to_owned(),
             workers: answer.allocations.iter().enumerate().map(worker).collect(),
         }
     }
@@ -152,6 +167,10 @@ impl Steps {
 
     /// Adds an allocation, or replaces the one of the same iteration.
     pub fn answered(&mut self, answer: Arc<AllocateResponse>) {
+        self.insert(answer);
+    }
+
+    fn insert(&mut self, answer: Arc<AllocateResponse>) {
         let most = (SHARES_MAX / answer.allocations.len().max(1)).clamp(STEPS_MIN, STEPS_MAX);
         let at = self.0.partition_point(|step| step.answer.iteration < answer.iteration);
         let (done, by_worker) = (Vec::new(), Vec::new());
@@ -167,7 +186,17 @@ impl Steps {
 
     /// Adds a report. Returns the worker's share of the iteration if the iteration is still in memory.
     pub fn reported(&mut self, report: &WorkerReport, now_unix_ms: i64, hint: usize) -> Option<&Allocation> {
-        let at = self.0.binary_search_by_key(&report.iteration, |step| step.answer.iteration).ok()?;
+        let find =
+            |steps: &Self| steps.0.binary_search_by_key(&report.iteration, |step| step.answer.iteration);
+        let at = match find(self) {
+            Ok(at) => at,
+            // Clients may report other iterations than those that they request: an allocation holds until the next one.
+            Err(at) => {
+                let held = &*self.0.get(at.checked_sub(1)?)?.answer;
+                self.insert(Arc::new(AllocateResponse { iteration: report.iteration, ..held.clone() }));
+                find(self).ok()?
+            }
+        };
         let step = self.0.get_mut(at)?;
         let rank = step.rank(&report.worker, hint)?;
         step.done.resize(step.answer.allocations.len(), None);
@@ -178,15 +207,15 @@ impl Steps {
     }
 
     /// Marks completed iterations: iterations that every worker reported, and those before them or before any
-    /// reported iteration. Returns the step times of the iterations completed since the last call.
-    pub fn close(&mut self) -> Vec<f64> {
+    /// reported iteration. Returns the numbers and times of the iterations completed since the last call.
+    pub fn close(&mut self) -> Vec<(u64, IterationTimes)> {
         let Some(newest) = self.0.iter().rposition(|step| step.reported > 0) else { return Vec::new() };
         let mut closed = Vec::new();
         for (at, step) in self.0.iter_mut().enumerate().take(newest + 1) {
             let is_whole = step.reported == step.answer.allocations.len();
             if !step.is_over && step.reported > 0 && (is_whole || at < newest) {
                 step.is_over = true;
-                closed.extend(step.step_time_s());
+                closed.extend(step.times().map(|times| (step.iteration(), times)));
             }
         }
         closed
@@ -200,6 +229,16 @@ impl Steps {
     /// The latest allocation.
     pub fn latest_answer(&self) -> Option<&AllocateResponse> {
         self.0.back().map(|step| &*step.answer)
+    }
+
+    /// Number of iterations that have room for this number of workers.
+    pub fn room(workers: usize) -> u64 {
+        (SHARES_MAX / 4 / workers.max(1)).clamp(STEPS_MIN, MEAN_OVER) as u64
+    }
+
+    /// Whether no allocation is in memory.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Means over the latest completed iterations.
@@ -280,7 +319,7 @@ mod tests {
         assert!(steps.close().is_empty() && steps.latest().is_none());
         // A wrong hint of the rank has no effect.
         assert_eq!(steps.reported(&report(1, 0, 0.2), 2, 0).unwrap().rank, 1);
-        assert_eq!(steps.close(), [0.3]);
+        assert_eq!(steps.close().iter().map(|(_, times)| times.took_s).collect::<Vec<_>>(), [0.3]);
         // An iteration that one worker reported is completed by a report of the next one. An iteration
         // without reports never is.
         steps.reported(&report(0, 1, 0.1), 3, 0);
@@ -288,7 +327,12 @@ mod tests {
         assert_eq!(steps.close().len(), 1);
         assert_eq!(steps.latest().unwrap().iteration(), 1);
         assert!(steps.close().is_empty(), "each iteration is closed once");
-        assert!(steps.reported(&report(0, 9, 0.1), 5, 0).is_none(), "the iteration was not requested");
+        // An iteration that was not requested is computed with the allocation before it.
+        assert_eq!(steps.reported(&report(1, 9, 0.1), 5, 1).unwrap().rank, 1);
+        steps.reported(&report(0, 9, 0.1), 5, 0);
+        assert_eq!(steps.close().iter().map(|(iteration, _)| *iteration).collect::<Vec<_>>(), [3, 9]);
+        let mut empty = Steps::default();
+        assert!(empty.reported(&report(0, 9, 0.1), 5, 0).is_none(), "no allocation is known");
     }
 
     #[test]
@@ -303,7 +347,7 @@ mod tests {
         assert!((means.waiting_share.unwrap() - 0.3 / 0.6).abs() < 1e-9);
         // 50 and 100 samples/s, with 100 predicted.
         assert!((means.error_ratio.unwrap() - 0.25).abs() < 1e-9);
-        let view = steps.latest().unwrap().view();
+        let view = steps.latest().unwrap().view("samples");
         assert_eq!(view.workers[1].actual_samples_per_s, Some(50.0));
     }
 
