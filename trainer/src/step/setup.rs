@@ -98,7 +98,7 @@ pub fn build_worker<'a>(
         compute: Compute::new(options.micro_batch, hooks.pace),
         tls: options.tls.load()?,
         claims: Claims::new(process.store.clone(), options.hedge.claim, timeout),
-        drivers: Boundary::new(std::process::id(), gpu),
+        drivers: Boundary::new(std::process::id(), None),
         flags: StopFlags::listen(options.elastic)?,
         called: false,
         leaving: false,
