@@ -90,7 +90,7 @@ def test_the_documentation_shows_these_changes(page: str, block: int, example: s
 
 def test_the_documentation_shows_the_validation_of_the_example() -> None:
     [function] = re.findall(r"(?ms)^def validate.*?\n(?=\n\n\w)", (EXAMPLES / "transformer.py").read_text())
-    assert f"```python\n{function}```" in (ROOT / "docs" / "reference" / "python.md").read_text()
+    assert f"```python\n{function}```" in (ROOT / "docs" / "how-to" / "validation.md").read_text()
 
 
 def test_plain_before() -> None:

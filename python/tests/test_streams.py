@@ -38,10 +38,10 @@ class Sharded(IterableDataset[Any]):
 
 def documented(name: str) -> Any:
     """Returns a function of the documentation."""
-    blocks = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs" / "reference" / "python.md").read_text())
+    blocks = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs" / "how-to" / "streams.md").read_text())
     [block] = [block for block in blocks if f"def {name}(" in block]
     names: dict[str, Any] = {"islice": itertools.islice, "default_collate": default_collate}
-    exec(compile(block.split("\n\n\n")[0], "python.md", "exec"), names)  # noqa: S102  # Of this repository.
+    exec(compile(block.split("\n\n\n")[0], "streams.md", "exec"), names)  # noqa: S102  # Of this repository.
     return names[name]
 
 
