@@ -27,6 +27,10 @@ use crate::retention::{self, Keep, RetentionStats};
 /// Interval at which leases are checked, in addition to the check in every request. A job whose state is not
 /// checked for half a lease, at least 0.5 s, gives its workers new leases, so this must be shorter.
 const LEASE_TICK: Duration = Duration::from_millis(200);
+/// Interval at which the statistics of newly loaded or listed jobs are restored.
+const RESTORE_TICK: Duration = Duration::from_millis(500);
+/// Pause after the statistics of a job could not be restored.
+const RESTORE_PAUSE: Duration = Duration::from_secs(30);
 /// Time that a shutdown waits for the store to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -202,6 +206,7 @@ impl App {
         let tokens = tokio::spawn(access::follow(self.access.clone(), self.jobs.store().clone()));
         let limits = access::follow_limits(self.limits, self.access.clone(), self.jobs.store().clone());
         let limits = tokio::spawn(limits);
+        let restoring = tokio::spawn(restore(self.jobs.clone()));
         let refits = tokio::spawn(refit(self.jobs.clone(), self.refit_interval, pool));
         let leaving = self.jobs.clone();
         let local = self.local;
@@ -226,7 +231,7 @@ impl App {
         };
         let options = Options { limits: Limits::of_process(), connections, tls: self.tls };
         evenstep_server::serve(self.listener, router(api), options, stopping).await;
-        for task in [leases, refits, retention, lease, tokens, limits] {
+        for task in [leases, refits, restoring, retention, lease, tokens, limits] {
             task.abort();
             drop(task.await);
         }
@@ -248,6 +253,19 @@ impl App {
 
 fn url(address: SocketAddr, tls: Option<&Tls>) -> String {
     format!("{}://{address}", if tls.is_some() { "https" } else { "http" })
+}
+
+/// Restores the statistics of jobs that were loaded or listed since the last look.
+async fn restore(jobs: Arc<Jobs>) {
+    let mut tick = tokio::time::interval(RESTORE_TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        if let Err(error) = jobs.restore().await {
+            tracing::warn!(%error, "cannot restore the statistics of jobs from the store");
+            tokio::time::sleep(RESTORE_PAUSE).await;
+        }
+    }
 }
 
 async fn refit(jobs: Arc<Jobs>, every: Duration, pool: Pool) {

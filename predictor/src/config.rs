@@ -14,9 +14,9 @@ use std::{fmt, fs};
 
 use clap::Args;
 use evenstep_observability::logs::Format as LogFormat;
-use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use figment::value::Dict;
+use figment::{Figment, Source};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -384,9 +384,8 @@ impl Config {
         }
         figment =
             figment.merge(Env::prefixed("EVENSTEP_").only(&VARIABLES)).merge(Serialized::globals(flags));
-        let config: Self = figment
-            .extract()
-            .map_err(|error| anyhow::anyhow!("configuration: {}", without_source(&error.to_string())))?;
+        let config: Self =
+            figment.extract().map_err(|error| anyhow::anyhow!("configuration: {}", in_words(error)))?;
         let [raw, minutes, hours] = [config.keep_raw, config.keep_minutes, config.keep_hours];
         if minutes < raw {
             anyhow::bail!("configuration: keep_minutes: {minutes} must be at least keep_raw ({raw})");
@@ -434,6 +433,23 @@ impl Config {
             bytes: self.keep_bytes.map(Size::bytes),
         }
     }
+}
+
+/// Names the flag, the variable or the file of each wrong value, and the rule.
+fn in_words(errors: figment::Error) -> String {
+    let place = |error: &figment::Error| {
+        let key = error.path.join(".");
+        match error.metadata.as_ref().and_then(|source| Some((source.source.as_ref()?, &source.name))) {
+            Some((Source::File(file), _)) => format!("{}: {key}", file.display()),
+            Some((Source::Code(_), _)) => format!("--{}", key.replace('_', "-")),
+            _ => format!("EVENSTEP_{}", key.to_uppercase()),
+        }
+    };
+    let words = |error: figment::Error| match error.path.is_empty() {
+        true => without_source(&error.to_string()),
+        false => format!("{}: {}", place(&error), without_source(&error.kind.to_string())),
+    };
+    errors.into_iter().map(words).collect::<Vec<_>>().join("; ")
 }
 
 /// An error of the TOML parser without the quoted line, which may have a secret.

@@ -1,21 +1,11 @@
-//! The summary of a job, from its history: gain, waiting, slow workers.
-//!
-//! The time with even shares is an estimate. It is the predicted time with even shares, corrected by the error of the
-//! forecast in that iteration: predicted over measured speed of the slowest worker, which determines this time. The
-//! shares of the prediction are not used, because an allocation that arrives late is used in later iterations. Waits for
-//! data are unchanged. Reports do not contain the time of the communication and the optimizer, so the gain does not
-//! either.
+//! The summary of a job: gain, time lost waiting, slow workers.
 
 use evenstep_protocol::{
     GainView, HistoryView, SlowWorker, StragglerReason, SummaryView, WorkerHistory, WorkerId, WorkerView,
 };
 
-/// Minimum number of iterations for an estimate of the gain.
-const ITERATIONS_MIN: usize = 32;
-/// Number of blocks of the jackknife. Successive iterations are alike, so blocks, not iterations, are left out.
-const BLOCKS: usize = 16;
-/// The 0.95 quantile of Student's t distribution with 15 degrees of freedom.
-const T_QUANTILE: f64 = 1.753;
+use crate::jobs::Account;
+
 /// Speed over the median of the others, below which a worker is slow.
 const SLOW: f64 = 0.9;
 /// Minimum share of slow iterations of a slow worker.
@@ -27,66 +17,27 @@ const SLOW_WORKERS_MAX: usize = 8;
 /// Gain below which even shares would have done as well.
 const PAYS: f64 = 1.02;
 
-/// Returns the summary of a job with `iterations` iterations, from an evenly sampled history and the states of its
-/// workers.
-pub fn summarize(history: &HistoryView, workers: &[WorkerView], iterations: u64) -> SummaryView {
-    let gain = gain(history);
-    let waiting_share = waiting_share(history);
+/// Returns the summary of a job with `iterations` iterations, from its account, an evenly sampled history and the states
+/// of its workers.
+pub fn summarize(
+    history: &HistoryView,
+    account: &Account,
+    workers: &[WorkerView],
+    iterations: u64,
+) -> SummaryView {
+    let (gain, waiting_share) = (account.gain(), account.lost_share());
     let slow = slow_workers(history, workers);
     let lines = vec![gain_line(gain, iterations), waiting_line(waiting_share), slow_line(&slow)];
-    SummaryView { job_id: history.job_id.clone(), iterations, gain, waiting_share, slow, lines }
-}
-
-/// Measured and estimated even time of an iteration, in seconds.
-type Times = (f64, f64);
-
-fn gain(history: &HistoryView) -> Option<GainView> {
-    let times: Vec<Times> = (0..history.iterations.len()).filter_map(|at| times(history, at)).collect();
-    if times.len() < ITERATIONS_MIN {
-        return None;
+    SummaryView {
+        job_id: history.job_id.clone(),
+        iterations,
+        gain,
+        time_saved: account.saved(),
+        time_lost_s: account.lost_s(),
+        waiting_share,
+        slow,
+        lines,
     }
-    let ratio = |(took, even): Times| even / took;
-    let all = sum(&times);
-    let size = times.len().div_ceil(BLOCKS);
-    let without = |block: &[Times]| {
-        let block = sum(block);
-        ratio((all.0 - block.0, all.1 - block.1))
-    };
-    let left_out: Vec<f64> = times.chunks(size).map(without).collect();
-    let blocks = left_out.len() as f64;
-    let mean = left_out.iter().sum::<f64>() / blocks;
-    let squares: f64 = left_out.iter().map(|value| (value - mean).powi(2)).sum();
-    let half_width = T_QUANTILE * (squares * (blocks - 1.0) / blocks).sqrt();
-    let ratio = ratio(all);
-    let iterations = times.len() as u64;
-    Some(GainView { ratio, lower: ratio - half_width, upper: ratio + half_width, iterations })
-}
-
-fn sum(times: &[Times]) -> Times {
-    times.iter().fold((0.0, 0.0), |sum, times| (sum.0 + times.0, sum.1 + times.1))
-}
-
-fn times(history: &HistoryView, at: usize) -> Option<Times> {
-    let (took, even) = (history.step_time_s[at]?, history.even_step_time_s[at]?);
-    let computed = history.workers.iter().filter_map(|worker| worker.compute_time_s[at]).fold(0.0, f64::max);
-    let speeds = history
-        .workers
-        .iter()
-        .filter_map(|worker| Some((worker.actual_samples_per_s[at]?, worker.predicted_samples_per_s[at]?)));
-    let (actual, predicted) = speeds.min_by(|one, other| one.0.total_cmp(&other.0))?;
-    let is_known = took > 0.0 && computed > 0.0 && actual > 0.0;
-    is_known.then(|| (took, took - computed + even * predicted / actual))
-}
-
-fn waiting_share(history: &HistoryView) -> Option<f64> {
-    let mut shares = Vec::new();
-    for (at, took) in history.step_time_s.iter().enumerate() {
-        let waits: Vec<f64> = history.workers.iter().filter_map(|worker| worker.barrier_wait_s[at]).collect();
-        if let Some(took) = took.filter(|took| *took > 0.0 && !waits.is_empty()) {
-            shares.push(waits.iter().sum::<f64>() / (took * waits.len() as f64));
-        }
-    }
-    (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64)
 }
 
 fn slow_workers(history: &HistoryView, workers: &[WorkerView]) -> Vec<SlowWorker> {
@@ -179,6 +130,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// The summary of a history that the account has seen as well.
+    fn summarize(history: &HistoryView, workers: &[WorkerView], iterations: u64) -> SummaryView {
+        super::summarize(history, &Account::of(history, u64::MAX), workers, iterations)
+    }
 
     /// A history of workers with constant speeds and given batches, whose forecasts are wrong by `bias`.
     fn history(speeds: &[f64], batches: &[u64], length: usize, bias: f64) -> HistoryView {

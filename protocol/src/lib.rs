@@ -39,7 +39,7 @@ pub use live::{
 pub use problem::{PROBLEM_CONTENT_TYPE, Problem};
 pub use reports::{ReportSummary, ReportsView};
 pub use store::{LevelView, RetentionView, StoreView};
-pub use summary::{GainView, SlowWorker, SummaryView};
+pub use summary::{GainView, SavedView, SlowWorker, SummaryView};
 pub use telemetry::{
     GpuSample, NodeSample, ProcessSample, Readings, TelemetryBatch, TelemetryResponse, driver,
 };

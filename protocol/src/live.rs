@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DecisionKind, JobId, JobState, NodeId, WorkerId};
+use crate::{DecisionKind, GainView, JobId, JobState, NodeId, SavedView, WorkerId};
 
 /// Event `step` of `GET /v1/jobs/{id}/live`: an iteration whose workers have reported.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -33,6 +33,9 @@ pub struct StepView {
     pub lr_multiplier: f64,
     /// Number of samples in the shared tail.
     pub tail_samples: u64,
+    /// Unit of batches and speeds, for example `samples` or `tokens`.
+    #[serde(default = "samples")]
+    pub unit: String,
     /// The workers, in rank order.
     pub workers: Vec<StepWorker>,
 }
@@ -85,21 +88,36 @@ pub struct LiveView {
     pub nodes: Vec<NodeSummary>,
 }
 
-/// Summary of a job.
+/// Summary of a job: its state and its statistics, which every view of the job shows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobSummary {
     /// The job.
     pub job_id: JobId,
-    /// State of the job; absent until the job is read from the store.
+    /// State of the job; absent if another predictor owns it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<JobState>,
+    /// Time at which the state began, in milliseconds since 1970. Running jobs: when the job was created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_since_unix_ms: Option<i64>,
+    /// Reason for the state, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_reason: Option<String>,
     /// URL of the predictor that owns the job; absent if it is this predictor, or if no predictor owns the
     /// job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
+    /// Time at which the job was created, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_unix_ms: Option<i64>,
+    /// Unit of batches and speeds, for example `samples` or `tokens`.
+    #[serde(default = "samples")]
+    pub unit: String,
     /// Number of live workers.
     pub live_workers: u64,
+    /// Number of workers that are slow now: slower than their device and their history explain.
+    #[serde(default)]
+    pub slow_workers: u64,
     /// The latest reported iteration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iteration: Option<u64>,
@@ -109,18 +127,34 @@ pub struct JobSummary {
     /// Mean step time of the latest steps (up to 64), in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_time_s: Option<f64>,
-    /// Samples per second over all workers, over the same steps.
+    /// Samples (or the job's unit) per second over all workers, over the same steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples_per_s: Option<f64>,
-    /// Share of the workers' time spent waiting for the slowest worker, over the same steps, 0 to 1.
+    /// Time lost waiting: share of the workers' time spent waiting for the slowest worker, over the same steps, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_share: Option<f64>,
-    /// Mean of |actual - predicted| / predicted speed, over the same steps.
+    /// Forecast error: mean of |actual - predicted| / predicted speed, over the same steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_ratio: Option<f64>,
+    /// Time of all steps of the job so far, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trained_s: Option<f64>,
+    /// Time lost waiting so far, in seconds: the mean barrier wait of the workers, summed over the steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_lost_s: Option<f64>,
+    /// Gain so far over even shares, as in the summary of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<GainView>,
+    /// Time saved so far compared with even shares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_saved: Option<SavedView>,
     /// Reason of the latest decision, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+fn samples() -> String {
+    "samples".to_owned()
 }
 
 impl JobSummary {
@@ -129,14 +163,23 @@ impl JobSummary {
         Self {
             job_id,
             state: None,
+            state_since_unix_ms: None,
+            state_reason: None,
             url,
+            created_unix_ms: None,
+            unit: samples(),
             live_workers: 0,
+            slow_workers: 0,
             iteration: None,
             at_unix_ms: None,
             step_time_s: None,
             samples_per_s: None,
             waiting_share: None,
             error_ratio: None,
+            trained_s: None,
+            time_lost_s: None,
+            gain: None,
+            time_saved: None,
             reason: None,
         }
     }
@@ -249,6 +292,10 @@ pub enum LogKind {
     Changed,
     /// Networks were fitted again.
     Refitted,
+    /// A worker became slow: slower than its device and its history explain.
+    Slow,
+    /// A slow worker is as fast as expected again.
+    Recovered,
 }
 
 /// `GET /v1/operator`: whether the caller may change overrides.

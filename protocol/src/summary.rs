@@ -16,6 +16,12 @@ pub struct SummaryView {
     /// forecasts and reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<GainView>,
+    /// Time saved so far compared with even shares. Absent with `gain`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_saved: Option<SavedView>,
+    /// Time lost waiting so far, in seconds: the mean barrier wait of the workers, summed over the steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_lost_s: Option<f64>,
     /// Share of the workers' time spent waiting for the slowest worker, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_share: Option<f64>,
@@ -38,6 +44,20 @@ pub struct GainView {
     pub upper: f64,
     /// Number of iterations that it is estimated from.
     pub iterations: u64,
+}
+
+/// Time saved by a job compared with even shares, with its 90 % interval. Negative if time was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SavedView {
+    /// The estimate, in seconds.
+    pub seconds: f64,
+    /// Lower end of the interval, in seconds.
+    pub lower_s: f64,
+    /// Upper end of the interval, in seconds.
+    pub upper_s: f64,
+    /// Share of the time with even shares that was saved.
+    pub share: f64,
 }
 
 /// A worker that was slower than the others.

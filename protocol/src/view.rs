@@ -20,8 +20,17 @@ pub struct JobView {
     pub job_id: JobId,
     /// The job options.
     pub spec: JobSpec,
-    /// Whether the job can get allocations.
+    /// State of the job.
     pub state: JobState,
+    /// Time at which the state began, in milliseconds since 1970. Running jobs: when the job was created. Absent if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_since_unix_ms: Option<i64>,
+    /// Reason for the state, in words.
+    #[serde(default)]
+    pub state_reason: String,
+    /// Time at which the job was created, in milliseconds since 1970.
+    #[serde(default)]
+    pub created_unix_ms: i64,
     /// The current global batch.
     pub global_batch: u64,
     /// The current generation.
@@ -50,15 +59,37 @@ pub struct HedgeView {
     pub claim_time_s: f64,
 }
 
-/// Whether a job can get allocations.
+/// State of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
-    /// Enough workers are live.
+    /// No iteration has been reported yet.
+    Starting,
+    /// Enough workers are live, and they report iterations.
     Running,
-    /// Fewer live workers than `min_workers`.
+    /// Fewer live workers than `min_workers`, but at least one.
     Paused,
+    /// Workers are live, but none has reported for 60 s and for 10 times the mean step time.
+    Stalled,
+    /// All workers left.
+    Finished,
+    /// No worker is live, and the lease of a worker expired after the latest report or after the other workers left.
+    Failed,
+}
+
+impl JobState {
+    /// The state in one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Stalled => "stalled",
+            Self::Finished => "finished",
+            Self::Failed => "failed",
+        }
+    }
 }
 
 /// `GET /v1/jobs/{id}/workers`.

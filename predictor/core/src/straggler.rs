@@ -1,13 +1,18 @@
-//! Detects stragglers, workers that are slow for a long time, and their causes. The result is a flag for
-//! people; a straggler is never evicted.
+//! Detects stragglers: workers that are slow for longer than their device and their history explain. The result is a
+//! flag for people; a straggler is never evicted.
 //!
-//! A worker is compared with:
-//! - its own best speed, which is a slowly decaying maximum of its averaged speed;
-//! - the median speed of its peers on the same kind of device, if it has peers.
+//! A worker is compared with its own best speed, which is a slowly decaying maximum of its averaged speed. A slow-down
+//! begins below a share of this speed, and ends above a larger share. Speeds that sway are not an exception, so a
+//! slow-down must last longer than:
+//! - a minimum number of iterations;
+//! - twice as long as the longest earlier slow-down of the worker;
+//! - twice as long as the slow-downs of most other workers (`usual`).
 //!
-//! Shares follow speeds, so a device that is slow by nature is not a straggler. A device that is slower than
-//! before, or than its peers, is. The cause is determined from the drivers and the wait for the data loader,
-//! compared with their values while the worker was healthy.
+//! A worker on a GPU is also compared with the median speed of its peers, the workers on the same kind of GPU. The name
+//! of a processor does not tell how many cores a worker has, so it says nothing about the speed to expect.
+//!
+//! Shares follow speeds, so a device that is slow by nature is not a straggler. The cause is determined from the drivers
+//! and the wait for the data loader, compared with their values while the worker was healthy.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +26,12 @@ const BEST_DECAY: f64 = 0.001;
 /// A worker is slow below the first share of its expected speed, and healthy again above the second.
 const SLOW: f64 = 0.75;
 const RECOVERED: f64 = 0.85;
-/// Number of consecutive slow iterations after which a worker is flagged.
-const MIN_SLOW_ITERATIONS: u64 = 20;
+/// Number of consecutive slow iterations after which a worker is flagged, if nothing explains them.
+const MIN_SLOW_ITERATIONS: u64 = 50;
+/// Time of these iterations, in seconds of compute time: short iterations must be slow more often.
+const MIN_SLOW_S: f64 = 10.0;
+/// Multiple of an earlier slow-down that a slow-down must exceed.
+const LONGER: f64 = 2.0;
 /// Share of the iteration above which waiting for the data loader is a sufficient cause.
 const LOADER_SHARE: f64 = 0.2;
 
@@ -101,7 +110,7 @@ pub struct Straggler {
     pub cause: Cause,
     /// Ratio of its speed to its expected speed.
     pub speed_ratio: f64,
-    /// First iteration of the slow-down; 0 if the worker is only slower than its peers.
+    /// First iteration of the slow-down; the first measured iteration if the worker was always slower than its peers.
     pub since: u64,
 }
 
@@ -113,12 +122,25 @@ pub struct StragglerDetector {
     /// Best averaged log speed, with slow decay.
     best: f64,
     observations: u64,
+    /// The first measured iteration.
+    first: u64,
     now: StragglerReadings,
     /// Averaged readings while the worker was healthy.
     healthy: StragglerReadings,
-    /// First iteration of the slow-down, and its number of iterations.
-    slow: Option<(u64, u64)>,
-    flagged: bool,
+    slow: Option<SlowDown>,
+    /// Number of iterations of the longest slow-down that ended. It halves with each later one that is shorter.
+    longest: f64,
+}
+
+/// A slow-down that has not ended.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct SlowDown {
+    /// Its first iteration.
+    since: u64,
+    /// Number of iterations.
+    count: u64,
+    /// Compute time, in seconds.
+    compute_s: f64,
 }
 
 impl StragglerDetector {
@@ -128,13 +150,18 @@ impl StragglerDetector {
             |reading: &&mut Option<f64>| reading.is_none_or(|reading| reading.abs() <= READING_MAX);
         let (mut now, mut healthy) = (self.now, self.healthy);
         [self.level.unwrap_or(0.0), self.best].iter().all(|level| level.abs() <= LOG_SPEED_MAX)
-            && self.observations.max(self.slow.map_or(0, |(_, count)| count)) <= COUNT_MAX
+            && self.observations.max(self.slow.map_or(0, |slow| slow.count)) <= COUNT_MAX
+            && self.slow.is_none_or(|slow| slow.compute_s >= 0.0 && slow.compute_s.is_finite())
+            && (0.0..=COUNT_MAX as f64).contains(&self.longest)
             && now.each().iter().chain(&healthy.each()).all(is_reading)
     }
 
-    /// Records one iteration: its speed and its readings.
-    pub fn observe(&mut self, iteration: u64, speed: f64, signs: StragglerReadings) {
+    /// Records one iteration: its speed, its compute time in seconds, and its readings.
+    pub fn observe(&mut self, iteration: u64, speed: f64, compute_s: f64, signs: StragglerReadings) {
         let log_speed = speed.ln();
+        if self.observations == 0 {
+            self.first = iteration;
+        }
         self.observations += 1;
         // A plain mean until enough iterations exist for a moving average.
         let weight = (1.0 / self.observations as f64).max(1.0 / MEMORY);
@@ -152,15 +179,19 @@ impl StragglerDetector {
             self.healthy.average(signs);
         }
         let waits = self.now.loader_share.is_some_and(|share| share > LOADER_SHARE);
-        let bound = if self.flagged { RECOVERED } else { SLOW };
+        let bound = if self.slow.is_some() { RECOVERED } else { SLOW };
         if self.ratio(None) < bound || waits {
-            let (since, count) = self.slow.unwrap_or((iteration, 0));
-            self.slow = Some((since, count + 1));
-            self.flagged |= count + 1 >= MIN_SLOW_ITERATIONS;
-        } else {
-            self.slow = None;
-            self.flagged = false;
+            let slow = self.slow.get_or_insert(SlowDown { since: iteration, count: 0, compute_s: 0.0 });
+            slow.count += 1;
+            slow.compute_s += compute_s;
+        } else if let Some(ended) = self.slow.take() {
+            self.longest = (ended.count as f64).max(self.longest / 2.0);
         }
+    }
+
+    /// Returns the number of iterations of the longest earlier slow-down; it halves with each later one that is shorter.
+    pub fn longest(&self) -> f64 {
+        self.longest
     }
 
     /// Returns the averaged speed, for comparison with peers; `None` before the first measurement.
@@ -169,13 +200,17 @@ impl StragglerDetector {
     }
 
     /// Returns the straggler's state if the worker is one, compared with itself and with `peers`, the median
-    /// speed of its peers.
-    pub fn straggler(&self, peers: Option<f64>) -> Option<Straggler> {
+    /// speed of its peers. `usual` is the number of iterations of slow-downs that most other workers have.
+    pub fn straggler(&self, peers: Option<f64>, usual: f64) -> Option<Straggler> {
         let (settled, slower_than_peers) =
             (self.observations >= MIN_SLOW_ITERATIONS, peers.is_some() && self.ratio(peers) < SLOW);
-        let since = match self.slow.filter(|_| self.flagged) {
-            Some((since, _)) => since,
-            None if settled && slower_than_peers => 0,
+        let explained = LONGER * self.longest.max(usual);
+        let is_exceptional = |slow: &SlowDown| {
+            slow.count >= MIN_SLOW_ITERATIONS && slow.compute_s >= MIN_SLOW_S && slow.count as f64 > explained
+        };
+        let since = match self.slow.filter(is_exceptional) {
+            Some(slow) => slow.since,
+            None if settled && slower_than_peers => self.first,
             None => return None,
         };
         Some(Straggler { cause: self.cause(), speed_ratio: self.ratio(peers), since })
@@ -234,17 +269,18 @@ mod tests {
         for iteration in iterations {
             // Deterministic noise of 10 %.
             let noise = 1.0 + 0.1 * ((iteration * 7919 % 21) as f64 / 10.0 - 1.0);
-            watch.observe(iteration, speed * noise, signs);
+            watch.observe(iteration, speed * noise, 1.0, signs);
         }
     }
 
     #[test]
     fn noise_and_constant_differences_are_not_stragglers() {
         let mut watch = StragglerDetector::default();
-        observe_range(&mut watch, 0..2000, 3.0, StragglerReadings::default());
-        assert_eq!(watch.straggler(None), None);
-        assert_eq!(watch.straggler(Some(3.2)), None);
-        assert_eq!(watch.straggler(Some(6.0)).unwrap().cause, Cause::Unknown, "its peers are twice as fast");
+        observe_range(&mut watch, 7..2000, 3.0, StragglerReadings::default());
+        assert_eq!(watch.straggler(None, 0.0), None);
+        assert_eq!(watch.straggler(Some(3.2), 0.0), None);
+        let straggler = watch.straggler(Some(6.0), 0.0).unwrap();
+        assert_eq!((straggler.cause, straggler.since), (Cause::Unknown, 7), "its peers are twice as fast");
     }
 
     #[test]
@@ -261,15 +297,48 @@ mod tests {
             ..StragglerReadings::default()
         };
         observe_range(&mut watch, 0..200, 10.0, well);
-        observe_range(&mut watch, 200..215, 5.0, ill);
-        assert_eq!(watch.straggler(None), None, "a short slow-down is not flagged");
-        observe_range(&mut watch, 215..300, 5.0, ill);
-        let straggler = watch.straggler(None).unwrap();
+        observe_range(&mut watch, 200..245, 5.0, ill);
+        assert_eq!(watch.straggler(None, 0.0), None, "a short slow-down is not flagged");
+        observe_range(&mut watch, 245..300, 5.0, ill);
+        let straggler = watch.straggler(None, 0.0).unwrap();
         assert!((200..240).contains(&straggler.since), "{straggler:?}");
         assert!((straggler.speed_ratio - 0.5).abs() < 0.1);
         assert!(matches!(straggler.cause, Cause::CpuContention { waiting } if waiting > 0.5));
+        assert_eq!(
+            watch.straggler(None, 60.0),
+            None,
+            "most other workers are slow for 60 iterations at times"
+        );
         observe_range(&mut watch, 300..400, 10.0, well);
-        assert_eq!(watch.straggler(None), None);
+        assert_eq!(watch.straggler(None, 0.0), None);
+    }
+
+    #[test]
+    fn short_iterations_must_be_slow_for_a_while() {
+        let mut watch = StragglerDetector::default();
+        (0..200).for_each(|iteration| watch.observe(iteration, 10.0, 0.01, StragglerReadings::default()));
+        (200..300).for_each(|iteration| watch.observe(iteration, 5.0, 0.02, StragglerReadings::default()));
+        assert_eq!(watch.straggler(None, 0.0), None, "slow for 2 s");
+        (300..800).for_each(|iteration| watch.observe(iteration, 5.0, 0.02, StragglerReadings::default()));
+        assert!(watch.straggler(None, 0.0).is_some(), "slow for 10 s");
+    }
+
+    /// A worker whose speed sways is not slow: its history explains each slow-down that is not longer than earlier ones.
+    #[test]
+    fn speeds_that_sway_are_explained_by_history() {
+        let mut watch = StragglerDetector::default();
+        let mut flagged = Vec::new();
+        for iteration in 0..4000_u64 {
+            let speed = if iteration / 100 % 2 == 0 { 10.0 } else { 5.0 };
+            watch.observe(iteration, speed, 1.0, StragglerReadings::default());
+            flagged.extend(watch.straggler(None, 0.0).map(|_| iteration));
+        }
+        assert!(
+            flagged.iter().all(|iteration| *iteration < 300),
+            "only the first slow-down is new: {flagged:?}"
+        );
+        (4000..4300).for_each(|iteration| watch.observe(iteration, 5.0, 1.0, StragglerReadings::default()));
+        assert!(watch.straggler(None, 0.0).is_some(), "this slow-down is longer than those before");
     }
 
     #[test]
@@ -278,7 +347,7 @@ mod tests {
             let mut watch = StragglerDetector::default();
             observe_range(&mut watch, 0..100, 10.0, well);
             observe_range(&mut watch, 100..200, speed, ill);
-            watch.straggler(None).map(|straggler| straggler.cause)
+            watch.straggler(None, 0.0).map(|straggler| straggler.cause)
         };
         let clock = |mhz, celsius| StragglerReadings {
             sm_clock_mhz: Some(mhz),

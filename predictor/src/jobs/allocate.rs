@@ -110,6 +110,11 @@ impl Job {
             return Err(error.into());
         }
         guard.settle();
+        if self.live().is_slow_due(now_unix_ms) {
+            let slow = compute(is_long, || guard.state().stragglers());
+            let slow = slow.into_iter().map(|(worker, view)| (worker.clone(), view)).collect();
+            self.live().slow(now_unix_ms, slow);
+        }
 
         let answer = planned.as_ref().ok().and_then(|(_, answer)| answer.clone());
         let response = planned.map(|(response, _)| response);

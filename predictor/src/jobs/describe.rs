@@ -6,26 +6,22 @@ use evenstep_core::curve::{CurveLearner, LearnedForm};
 use evenstep_core::job::{JobState, global_batch};
 use evenstep_core::membership::State;
 use evenstep_protocol::{
-    CapView, CurveView, ForecastView, JobId, JobState as JobStateView, JobView, ModelView, RefitView,
-    WorkerForecastView, WorkerState as WorkerStateView, WorkerView, WorkersView,
+    CapView, CurveView, ForecastView, JobId, JobView, ModelView, RefitView, WorkerForecastView,
+    WorkerState as WorkerStateView, WorkerView, WorkersView,
 };
 use evenstep_store::StoredSummary;
 
-/// Whether allocations can be planned.
-pub fn activity(state: &JobState) -> JobStateView {
-    activity_of(state.members.live().count() as u64, state.spec.min_workers)
-}
-
-fn activity_of(live: u64, min_workers: u64) -> JobStateView {
-    if live >= min_workers.max(1) { JobStateView::Running } else { JobStateView::Paused }
-}
+use super::live::{Facts, Status};
 
 /// The summary of the job.
-pub fn job(state: &JobState, job_id: &JobId) -> JobView {
+pub fn job(state: &JobState, job_id: &JobId, status: Status, created_unix_ms: i64) -> JobView {
     JobView {
         job_id: job_id.clone(),
         spec: state.spec.clone(),
-        state: activity(state),
+        state: status.state,
+        state_since_unix_ms: status.since_unix_ms,
+        state_reason: status.reason,
+        created_unix_ms,
         global_batch: state.global_batch(),
         generation: state.members.generation(),
         next_iteration: state.next_iteration,
@@ -35,12 +31,19 @@ pub fn job(state: &JobState, job_id: &JobId) -> JobView {
     }
 }
 
-/// The summary of a job that is not in memory.
-pub fn stored(stored: StoredSummary) -> JobView {
-    let StoredSummary { job_id, spec, generation, live_workers, next_iteration, last_decision } = stored;
+/// The summary of a job that is not in memory. This predictor has followed it since `watched_unix_ms`.
+pub fn stored(stored: StoredSummary, watched_unix_ms: i64, now_unix_ms: i64) -> JobView {
+    let StoredSummary { job_id, spec, generation, live_workers, next_iteration, last_decision, past } =
+        stored;
+    let created_unix_ms = past.created_unix_ms;
+    let (live, min_workers) = (live_workers, spec.min_workers);
+    let status = Facts { live, min_workers, past, watched_unix_ms, step_time_s: None }.status(now_unix_ms);
     JobView {
         job_id,
-        state: activity_of(live_workers, spec.min_workers),
+        state: status.state,
+        state_since_unix_ms: status.since_unix_ms,
+        state_reason: status.reason,
+        created_unix_ms,
         global_batch: global_batch(&spec, live_workers),
         generation,
         next_iteration,

@@ -1,10 +1,11 @@
 //! A period of a job's history in columns, thinned out for a chart.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use evenstep_core::job::JobState;
-use evenstep_protocol::{AllocateResponse, HistoryView, WorkerHistory, WorkerId};
-use evenstep_store::{EveryNth, Measured};
+use evenstep_protocol::{AllocateResponse, HistoryView, JobId, WorkerHistory, WorkerId};
+use evenstep_store::{EveryNth, Measured, Store};
 
 use super::error::JobError;
 use super::job::Job;
@@ -16,33 +17,66 @@ const POINTS_MIN: u64 = 8;
 /// Significant digits that a chart can show.
 const DIGITS: usize = 4;
 
+/// A period of time, in milliseconds since 1970.
+#[derive(Debug, Clone, Copy)]
+pub struct Period {
+    /// Its beginning.
+    pub from_unix_ms: i64,
+    /// Its end; `None` for all iterations after the beginning.
+    pub until_unix_ms: Option<i64>,
+}
+
+impl Period {
+    /// The seconds before now.
+    pub fn last(since_s: u64, now_unix_ms: i64) -> Self {
+        let since_ms = i64::try_from(since_s.saturating_mul(1000)).unwrap_or(i64::MAX);
+        Self { from_unix_ms: now_unix_ms.saturating_sub(since_ms), until_unix_ms: None }
+    }
+}
+
 impl Job {
-    /// Returns up to `points` evenly sampled iterations of the last `since_s` seconds.
+    /// Returns up to `points` evenly sampled iterations of a period.
     ///
     /// # Errors
     /// An error of the store.
-    pub async fn history(&self, since_s: u64, points: u64) -> Result<HistoryView, JobError> {
+    pub async fn history(&self, period: Period, points: u64) -> Result<HistoryView, JobError> {
         // Known once the job is in memory.
         let workers = |state: &JobState| {
             let last = state.last_allocation.as_ref().map_or(0, |answer| answer.allocations.len());
             last.max(state.live().len()).max(1) as u64
         };
         let workers = self.look(workers).await?;
-        let points = points.min((SHARES_MAX / workers).max(POINTS_MIN));
-        let since_ms = i64::try_from(since_s.saturating_mul(1000)).unwrap_or(i64::MAX);
-        let since = self.now_unix_ms().saturating_sub(since_ms);
-        let iterations = self.store().iterations_since(self.id(), since).await?;
-        let every = (iterations.end - iterations.start).div_ceil(points).max(1);
-        let wanted = EveryNth { iterations, every };
-        let mut columns = Columns::default();
-        for (at_unix_ms, stored) in self.store().every_nth_allocation(self.id(), &wanted).await? {
-            columns.answer(stored.iteration, at_unix_ms, &stored.parse()?);
+        let mut iterations = self.store().iterations_since(self.id(), period.from_unix_ms).await?;
+        if let Some(until) = period.until_unix_ms {
+            iterations.end =
+                self.store().iterations_since(self.id(), until).await?.start.max(iterations.start);
         }
-        for report in self.store().every_nth_report(self.id(), &wanted).await? {
-            columns.report(&report);
-        }
-        Ok(columns.view(self, every))
+        read(self.store(), self.id(), iterations, points, workers).await
     }
+}
+
+/// Reads up to `points` evenly sampled iterations of a range, in which about `workers` workers took part.
+///
+/// # Errors
+/// An error of the store.
+pub(super) async fn read(
+    store: &Store,
+    job_id: &JobId,
+    iterations: Range<u64>,
+    points: u64,
+    workers: u64,
+) -> Result<HistoryView, JobError> {
+    let points = points.min((SHARES_MAX / workers.max(1)).max(POINTS_MIN));
+    let every = (iterations.end.saturating_sub(iterations.start)).div_ceil(points).max(1);
+    let wanted = EveryNth { iterations, every };
+    let mut columns = Columns::default();
+    for (at_unix_ms, stored) in store.every_nth_allocation(job_id, &wanted).await? {
+        columns.answer(stored.iteration, at_unix_ms, &stored.parse()?);
+    }
+    for report in store.every_nth_report(job_id, &wanted).await? {
+        columns.report(&report);
+    }
+    Ok(columns.view(job_id, every))
 }
 
 /// One worker's share of an iteration.
@@ -105,7 +139,7 @@ impl Columns {
         cell.barrier_wait_s = report.barrier_wait_s.map(rounded);
     }
 
-    fn view(self, job: &Job, every: u64) -> HistoryView {
+    fn view(self, job_id: &JobId, every: u64) -> HistoryView {
         let length = self.iterations.len();
         let worker = |(worker, mut cells): (WorkerId, Vec<Cell>)| {
             cells.resize(length, Cell::default());
@@ -122,7 +156,7 @@ impl Columns {
             }
         };
         HistoryView {
-            job_id: job.id().clone(),
+            job_id: job_id.clone(),
             every,
             iterations: self.iterations,
             at_unix_ms: self.at_unix_ms,

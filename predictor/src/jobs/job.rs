@@ -122,12 +122,12 @@ impl Job {
             id,
             registration,
             store,
-            clock,
             published: RwLock::default(),
             held: Mutex::new(None),
             leases: std::sync::Mutex::new(None),
             fits: FitRecord::default(),
-            live: Live::new(),
+            live: Live::new(clock.now_unix_ms()),
+            clock,
             state_memory: Charge::new(memory.clone(), Contents::States),
             response_memory: Charge::new(memory.clone(), Contents::Responses),
             memory,
@@ -254,6 +254,7 @@ impl Job {
         fresh.departed_generation = state.members.departed_generation();
         self.publish(|published| *published = fresh);
         *self.leases() = None;
+        self.live.past(self.store.past(&self.id).await?);
         self.live.members(&state);
         Ok(LoadedState { state, in_doubt: false, locked_unix_ms: now_unix_ms, arrived_unix_ms })
     }

@@ -1,6 +1,6 @@
 //! Summaries of all jobs, and the leases of those that are not in memory.
 
-use evenstep_protocol::JobView;
+use evenstep_protocol::{JobId, JobSummary, JobView, LiveView};
 
 use super::describe;
 use super::error::JobError;
@@ -8,6 +8,38 @@ use super::leases::Leases;
 use super::registry::Jobs;
 
 impl Jobs {
+    /// Returns the summary of all jobs. Those of jobs that are not in memory are read from the store once.
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub async fn live(&self) -> Result<LiveView, JobError> {
+        let registration = self.store().registration()?;
+        let owners = self.store().owners().await?;
+        let now_unix_ms = self.now_unix_ms();
+        self.retain_stored(|job_id| owners.binary_search_by(|(known, _)| known.cmp(job_id)).is_ok());
+        let line = |job_id: &JobId| {
+            let known = self.known(job_id, registration).filter(|job| job.live().is_known());
+            let job = known.or_else(|| self.stored_job(job_id, registration))?;
+            Some(job.live().line(job_id, now_unix_ms))
+        };
+        let is_unknown = |(job_id, url): &(JobId, Option<String>)| url.is_none() && line(job_id).is_none();
+        if owners.iter().any(is_unknown) {
+            for stored in self.store().job_summaries().await? {
+                if line(&stored.job_id).is_none() {
+                    let job = self.new_job(&stored.job_id, registration);
+                    job.live().stored(&stored);
+                    self.store_job(job);
+                }
+            }
+        }
+        let summary = |(job_id, url): (JobId, Option<String>)| match line(&job_id).filter(|_| url.is_none()) {
+            Some(line) => line,
+            None => JobSummary::named(job_id, url),
+        };
+        let jobs = owners.into_iter().map(summary).collect();
+        Ok(LiveView { now_unix_ms, jobs, nodes: self.node_lines(now_unix_ms) })
+    }
+
     /// Returns the summary of every job. For jobs that are not in memory, it is read from the store.
     ///
     /// # Errors
@@ -18,7 +50,7 @@ impl Jobs {
         for stored in self.store().job_summaries().await? {
             let view = match self.known(&stored.job_id, registration).filter(|job| job.is_loaded()) {
                 Some(job) => job.view().await,
-                None => Ok(describe::stored(stored)),
+                None => Ok(describe::stored(stored, self.started_unix_ms(), self.now_unix_ms())),
             };
             match view {
                 Ok(view) => views.push(view),

@@ -26,6 +26,7 @@
 //! - `options`: changes of the job options, deletion, roll-up of old iterations
 //! - `refit`: fits networks and stores models in the background
 //! - `views`, `history`: read access to a job
+//! - `restore`: statistics of jobs from their history, after a restart
 //! - `registry`: all jobs of this predictor
 //! - `listing`: summaries of all jobs
 //! - `room`: removes states and responses from memory
@@ -47,6 +48,7 @@ mod options;
 mod refit;
 mod registry;
 mod responses;
+mod restore;
 mod room;
 mod validate;
 mod views;
@@ -54,8 +56,9 @@ mod views;
 pub use allocate::Allocated;
 pub use error::JobError;
 pub use fits::Pool;
+pub use history::Period;
 pub use job::Job;
-pub use live::{Cursor, Updates};
+pub use live::{Account, Cursor, Updates};
 pub use load::HISTORY_ITERATIONS;
 pub use membership::WORKERS_MAX;
 pub use registry::{JOBS_MAX, Jobs};

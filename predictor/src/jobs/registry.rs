@@ -1,12 +1,12 @@
 //! The jobs of this predictor, and the owner of each job.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use evenstep_observability::metrics::Family;
 use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_protocol::{
-    JobId, JobSpec, JobSummary, JobView, LiveView, NodeId, NodeSample, NodeView, TelemetryResponse, WorkerId,
+    JobId, JobSpec, JobView, NodeId, NodeSample, NodeSummary, NodeView, TelemetryResponse, WorkerId,
 };
 use evenstep_store::access::AuditEntry;
 use evenstep_store::{Change, Owner, RollUp, Store, StoreError, TelemetryRows};
@@ -30,7 +30,10 @@ const DELETIONS_MAX: usize = 16;
 pub struct Jobs {
     store: Store,
     clock: Clock,
+    started_unix_ms: i64,
     jobs: RwLock<BTreeMap<JobId, Arc<Job>>>,
+    /// Jobs that are only listed.
+    stored: Mutex<BTreeMap<JobId, Arc<Job>>>,
     newest_samples: NewestSamples,
     /// Write-locked while the jobs are given up, so that requests fail only after the lease has ended.
     resigning: tokio::sync::RwLock<()>,
@@ -46,8 +49,10 @@ impl Jobs {
     pub fn new(store: Store, clock: Clock, memory_budget: u64) -> Self {
         Self {
             store,
+            started_unix_ms: clock.now_unix_ms(),
             clock,
             jobs: RwLock::default(),
+            stored: Mutex::default(),
             newest_samples: NewestSamples::default(),
             resigning: tokio::sync::RwLock::default(),
             deletions: Arc::new(Semaphore::new(DELETIONS_MAX)),
@@ -57,7 +62,7 @@ impl Jobs {
     }
 
     /// The current time of the service's clock.
-    pub(super) fn now_unix_ms(&self) -> i64 {
+    pub fn now_unix_ms(&self) -> i64 {
         self.clock.now_unix_ms()
     }
 
@@ -265,19 +270,38 @@ impl Jobs {
         Ok(())
     }
 
-    /// Returns the summary of all jobs: the state in memory, and the IDs of jobs that are not in memory.
-    ///
-    /// # Errors
-    /// An error of the store.
-    pub async fn live(&self) -> Result<LiveView, JobError> {
-        let registration = self.store.registration()?;
-        let line = |(job_id, url): (JobId, Option<String>)| match self.known(&job_id, registration) {
-            Some(job) if url.is_none() => job.live().line(&job_id),
-            _ => JobSummary::named(job_id, url),
-        };
-        let jobs = self.store.owners().await?.into_iter().map(line).collect();
-        let now_unix_ms = self.clock.now_unix_ms();
-        Ok(LiveView { now_unix_ms, jobs, nodes: self.newest_samples.lines(now_unix_ms) })
+    /// The nodes with the times of their newest samples.
+    pub(super) fn node_lines(&self, now_unix_ms: i64) -> Vec<NodeSummary> {
+        self.newest_samples.lines(now_unix_ms)
+    }
+
+    /// Time at which this registry began, in milliseconds since 1970.
+    pub(super) fn started_unix_ms(&self) -> i64 {
+        self.started_unix_ms
+    }
+
+    /// The jobs that are only listed. They have statistics from the store, but never a state.
+    pub(super) fn stored(&self) -> Vec<Arc<Job>> {
+        self.lock_stored().values().cloned().collect()
+    }
+
+    /// A job that is only listed.
+    pub(super) fn stored_job(&self, job_id: &JobId, registration: u64) -> Option<Arc<Job>> {
+        self.lock_stored().get(job_id).filter(|job| job.registration() == registration).cloned()
+    }
+
+    /// Adds a job that is only listed.
+    pub(super) fn store_job(&self, job: Arc<Job>) {
+        self.lock_stored().insert(job.id().clone(), job);
+    }
+
+    /// Keeps only some of the jobs that are only listed. Those that are gone are read from the store when they are listed again.
+    pub(super) fn retain_stored(&self, is_kept: impl Fn(&JobId) -> bool) {
+        self.lock_stored().retain(|job_id, _| is_kept(job_id));
+    }
+
+    fn lock_stored(&self) -> MutexGuard<'_, BTreeMap<JobId, Arc<Job>>> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The live workers of those jobs in memory that `includes` selects.

@@ -44,6 +44,8 @@ impl Jobs {
             }
             let job_id = job.id().clone();
             drop(job);
+            // What the store said about the job earlier may be old.
+            self.retain_stored(|stored| *stored != job_id);
             self.forget(&job_id);
         }
         // States in use now can be removed soon.

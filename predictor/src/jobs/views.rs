@@ -11,6 +11,7 @@ use evenstep_store::StoredAllocation;
 
 use super::describe;
 use super::error::JobError;
+use super::history::Period;
 use super::job::Job;
 use crate::long::compute;
 use crate::summary::summarize;
@@ -25,7 +26,9 @@ impl Job {
     /// # Errors
     /// An error of the store.
     pub async fn view(&self) -> Result<JobView, JobError> {
-        self.look(|state| describe::job(state, self.id())).await
+        let guard = self.lock().await?;
+        let status = self.live().status(guard.now_unix_ms);
+        Ok(describe::job(guard.state(), self.id(), status, self.live().created_unix_ms()))
     }
 
     /// Returns every worker that ever joined.
@@ -42,9 +45,11 @@ impl Job {
     /// # Errors
     /// An error of the store.
     pub async fn summary(&self) -> Result<SummaryView, JobError> {
-        let history = self.history(SUMMARY_S, SUMMARY_POINTS).await?;
+        let history = self.history(Period::last(SUMMARY_S, self.now_unix_ms()), SUMMARY_POINTS).await?;
         let (workers, iterations) = (self.workers().await?.workers, self.view().await?.next_iteration);
-        Ok(compute(true, move || summarize(&history, &workers, iterations)))
+        self.restore().await?;
+        let account = self.live().account();
+        Ok(compute(true, move || summarize(&history, &account, &workers, iterations)))
     }
 
     /// Returns the forecast of each live worker.

@@ -173,9 +173,6 @@ pub mod tests {
 
     pub fn line(name: &str) -> JobSummary {
         JobSummary {
-            job_id: job_id(name),
-            state: None,
-            url: None,
             live_workers: 4,
             iteration: Some(1233),
             at_unix_ms: Some(9_000),
@@ -184,6 +181,7 @@ pub mod tests {
             waiting_share: Some(0.031),
             error_ratio: Some(0.02),
             reason: Some("the shares follow the forecast".into()),
+            ..JobSummary::named(job_id(name), None)
         }
     }
 

@@ -2,9 +2,10 @@
 
 use evenstep_predictor::clock::Clock;
 use evenstep_protocol::{
-    HistoryView, JobSpec, LiveView, LogEntry, LogKind, LogView, OperatorView, SpeedsView, StepView,
-    SummaryView, WorkerOverride,
+    HistoryView, JobSpec, JobState, JobSummary, LiveView, LogEntry, LogKind, LogView, OperatorView,
+    SpeedsView, StepView, SummaryView, WorkerOverride,
 };
+use evenstep_tests::wait::until;
 use evenstep_tests::{Client, Events};
 
 use crate::support::{Service, allocate_request_with_reports, join_all};
@@ -73,11 +74,38 @@ fn the_frame_shows_every_part() {
     assert!((job.step_time_s.unwrap() - 0.641).abs() < 1e-9, "{job:?}");
     assert!((job.samples_per_s.unwrap() - 128.0 / 0.641).abs() < 1e-6, "{job:?}");
     assert_eq!((seen.nodes[0].node.as_str(), seen.nodes[0].at_unix_ms), ("n", now as i64));
-    // Jobs that are not in memory are listed by ID. The times of nodes' samples are in the store.
+    // The store also has the state of jobs that are not in memory, and the times of nodes' samples.
+    let before = job.clone();
     service.kill_and_restart();
     let seen = glance(&service);
-    assert_eq!((seen.jobs[0].job_id.as_str(), seen.jobs[0].state), ("job", None));
     assert_eq!(seen.nodes.len(), 1);
+    let job = &seen.jobs[0];
+    assert_eq!((job.state, job.live_workers, job.iteration), (Some(JobState::Running), 2, Some(8)));
+    assert_eq!((job.at_unix_ms, job.created_unix_ms), (before.at_unix_ms, before.created_unix_ms));
+    assert_eq!(job.reason, before.reason);
+    // Statistics are read from the history in the background.
+    let restored = until("statistics of the job", || {
+        Some(glance(&service).jobs.remove(0)).filter(|job| job.step_time_s.is_some())
+    });
+    let close = |one: Option<f64>, other: Option<f64>| (one.unwrap() / other.unwrap() - 1.0).abs() < 1e-3;
+    assert!(close(restored.step_time_s, before.step_time_s), "{restored:?}");
+    assert!(close(restored.samples_per_s, before.samples_per_s), "{restored:?}");
+    assert!(close(restored.waiting_share, before.waiting_share), "{restored:?}");
+    assert!(close(restored.trained_s, before.trained_s), "{restored:?}");
+    assert!(close(restored.time_lost_s, before.time_lost_s), "{restored:?}");
+    // All workers leave: the job is finished, also after another restart.
+    ["node/0", "node/1"].iter().for_each(|worker| drop(service.client.leave("job", worker)));
+    let finished = |job: &JobSummary| {
+        assert_eq!(
+            (job.state, job.state_reason.as_deref()),
+            (Some(JobState::Finished), Some("all 2 workers left"))
+        );
+        assert!(job.state_since_unix_ms >= job.at_unix_ms, "{job:?}");
+    };
+    finished(&glance(&service).jobs[0]);
+    service.kill_and_restart();
+    finished(&glance(&service).jobs[0]);
+    assert_eq!(service.client.job("job").state, JobState::Finished);
 }
 
 #[test]
@@ -122,6 +150,12 @@ fn history_is_the_past_thinned_out() {
     }
     let whole: HistoryView = client.get("/v1/jobs/job/history?points=2000").json();
     assert_eq!((whole.every, whole.iterations.len()), (1, 101));
+    // A part of the past: from the time of one iteration to the time of another.
+    let (from, until) = (whole.at_unix_ms[20], whole.at_unix_ms[60]);
+    let part = format!("/v1/jobs/job/history?points=2000&from_unix_ms={from}&until_unix_ms={until}");
+    let part: HistoryView = client.get(&part).json();
+    assert!(part.at_unix_ms.iter().all(|at| (from..until).contains(at)), "{part:?}");
+    assert!(part.iterations.contains(&20) && !part.iterations.contains(&60), "{part:?}");
     for wrong in ["since_s=0", "points=0", "points=2001", "since=1"] {
         assert_eq!(client.get(&format!("/v1/jobs/job/history?{wrong}")).status / 100, 4, "{wrong}");
     }

@@ -68,20 +68,24 @@ fn with_too_few_workers_the_job_is_paused() {
     let service = Service::start();
     let client = &service.client;
     client.put_job("job", &JobSpec { min_workers: 2, ..JobSpec::new(60) });
-    let paused = |generation| {
+    let paused = |generation, state| {
         let refusal = client.allocate(&allocate_request("job", generation, 0));
         assert_eq!(refusal.retry_after.as_deref(), Some("1"));
         assert_eq!(refusal.problem(503, "paused").retry_after_s, Some(1));
-        assert_eq!(client.job("job").state, JobState::Paused);
+        assert_eq!(client.job("job").state, state);
     };
-    paused(0);
+    paused(0, JobState::Starting);
     client.join("job", "node/0");
-    paused(1);
+    paused(1, JobState::Paused);
     client.join("job", "node/1");
     assert_eq!(client.allocate(&allocate_request("job", 2, 0)).status, 200);
-    assert_eq!(client.job("job").state, JobState::Running);
+    assert_eq!(client.job("job").state, JobState::Starting);
+    let reported = allocate_request_with_reports("job", 2, 1, &[1.0, 1.0]);
+    assert_eq!(client.allocate(&reported).status, 200);
+    let running = client.job("job");
+    assert_eq!((running.state, running.state_reason.as_str()), (JobState::Running, "2 workers live"));
     client.leave("job", "node/1");
-    paused(3);
+    paused(3, JobState::Paused);
 }
 
 #[test]

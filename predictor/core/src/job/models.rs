@@ -233,7 +233,8 @@ impl Models {
             let error = known.measure(&parts, forecast, profile).err();
             let observation = parts.observation(&known.curve);
             if let Some(observation) = &observation {
-                known.watch.observe(report.iteration, observation.speed(), signs(report));
+                let compute_s = report.compute_time_s;
+                known.watch.observe(report.iteration, observation.speed(), compute_s, signs(report));
             }
             Some((observation, error))
         });

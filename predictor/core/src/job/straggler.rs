@@ -10,17 +10,22 @@ use super::worker::WorkerModel;
 
 /// Minimum number of other workers on the same kind of device for a comparison.
 const PEERS_MIN: usize = 2;
+/// Beginning of the device of a worker without GPU. The name of a processor does not tell how many of its cores a worker
+/// has, so workers on processors are not compared with each other.
+const PROCESSOR: &str = "cpu";
+/// Share of the workers whose earlier slow-downs are usual.
+const USUAL: f64 = 0.75;
 
 impl JobState {
-    /// Describes the live workers that are slower than before, or slower than others on the same kind of
-    /// device.
+    /// Describes the live workers that are slower than their device and their history explain.
     pub fn stragglers(&self) -> BTreeMap<&WorkerId, StragglerView> {
         let models = self.current_models();
         let measured = self.members.live().filter_map(|id| {
             let (known, device) = (models.worker(id)?, self.workers.get(id)?.request.device.as_deref());
-            Some((id, known, device))
+            Some((id, known, device.filter(|device| !device.starts_with(PROCESSOR))))
         });
         let measured: Vec<(&WorkerId, &WorkerModel, Option<&str>)> = measured.collect();
+        let usual = usual(measured.iter().map(|(_, known, _)| known.watch.longest()).collect());
         // Each worker has its own unit of work. The work of a batch that all peers have measured converts the units.
         let mut batches: BTreeMap<&str, u64> = BTreeMap::new();
         for (_, known, device) in &measured {
@@ -42,11 +47,19 @@ impl JobState {
             Some(median_without(speeds.get(device)?, speed(known, device))? * work(known, device)?)
         };
         let straggler = |(id, known, device): (_, &WorkerModel, Option<&str>)| {
-            let straggler = known.watch.straggler(device.and_then(|device| peers(known, device)))?;
+            let straggler = known.watch.straggler(device.and_then(|device| peers(known, device)), usual)?;
             Some((id, reason::straggler(&straggler)))
         };
         measured.into_iter().filter_map(straggler).collect()
     }
+}
+
+/// Returns the number of iterations of earlier slow-downs that most workers do not exceed; 0 for few workers, because one
+/// of them could be the exception.
+fn usual(mut longest: Vec<f64>) -> f64 {
+    longest.sort_by(f64::total_cmp);
+    let at = (longest.len() as f64 * USUAL) as usize;
+    longest.get(at).copied().filter(|_| longest.len() > PEERS_MIN).unwrap_or(0.0)
 }
 
 /// Returns the median of the other workers' speeds: of these ascending speeds without `own`. `None` if fewer than

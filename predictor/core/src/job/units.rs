@@ -59,7 +59,7 @@ proptest! {
             }
             // While time seems proportional, speeds at different batches differ.
             if is_known(&models) {
-                let straggler = models.worker(&worker).and_then(|known| known.watch.straggler(None));
+                let straggler = models.worker(&worker).and_then(|known| known.watch.straggler(None, 0.0));
                 prop_assert_eq!(straggler, None, "iteration {}", iteration);
             }
         }

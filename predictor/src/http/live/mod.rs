@@ -20,8 +20,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Api;
-use super::body::{InPath, InQuery, within};
+use super::body::{INTEGER_MAX, InPath, InQuery, within};
 use super::problem::ErrorResponse;
+use crate::jobs::Period;
 
 /// Limit of open streams.
 const STREAMS_MAX: usize = 256;
@@ -94,9 +95,20 @@ struct HistoryQuery {
     /// Period in seconds before now, 1 to a year; default 3600.
     #[param(minimum = 1, maximum = 31_622_400)]
     since_s: Option<u64>,
+    /// Beginning of the period, in milliseconds since 1970, instead of `since_s`.
+    #[param(minimum = 0, maximum = 9_007_199_254_740_991_u64)]
+    from_unix_ms: Option<u64>,
+    /// End of the period, in milliseconds since 1970; default: now.
+    #[param(minimum = 0, maximum = 9_007_199_254_740_991_u64)]
+    until_unix_ms: Option<u64>,
     /// Limit of iterations, 1 to 2,000; default 600. Jobs with many workers get fewer.
     #[param(minimum = 1, maximum = 2_000)]
     points: Option<u64>,
+}
+
+fn within_time(name: &str, unix_ms: u64) -> Result<i64, ErrorResponse> {
+    within(name, unix_ms, 0..=INTEGER_MAX)?;
+    Ok(unix_ms.cast_signed())
 }
 
 /// Get a period of a job's history for a chart: evenly sampled iterations, in columns.
@@ -115,7 +127,14 @@ async fn history(
     let (since_s, points) = (stretch.since_s.unwrap_or(3600), stretch.points.unwrap_or(600));
     within("since_s", since_s, 1..=SINCE_S_MAX)?;
     within("points", points, 1..=POINTS_MAX)?;
-    Ok(axum::Json(api.jobs.job(&job_id).await?.history(since_s, points).await?))
+    let mut period = Period::last(since_s, api.jobs.now_unix_ms());
+    if let Some(from) = stretch.from_unix_ms {
+        period.from_unix_ms = within_time("from_unix_ms", from)?;
+    }
+    if let Some(until) = stretch.until_unix_ms {
+        period.until_unix_ms = Some(within_time("until_unix_ms", until)?);
+    }
+    Ok(axum::Json(api.jobs.job(&job_id).await?.history(period, points).await?))
 }
 
 /// Get the summary of a job: what it gained over even shares, how long workers waited, and who was slow.

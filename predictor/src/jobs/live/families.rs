@@ -128,7 +128,7 @@ impl JobFamilies {
         for (reason, count) in seen.log.reallocations() {
             self.reallocations.add([("job_id", job), ("reason", reason)], *count as f64);
         }
-        if let Some(members) = seen.members {
+        if let Some(members) = &seen.members {
             self.workers.add([("job_id", job), ("state", "live")], members.live as f64);
             self.workers.add([("job_id", job), ("state", "departed")], members.departed as f64);
             self.global_batch.add(of_job, members.global_batch as f64);

@@ -1,20 +1,27 @@
 //! Live statistics and log of a job, for pages, terminals and metrics.
 //!
 //! They have a separate lock that is only held for short moments: readers wait neither for a plan nor for the
-//! store, and no plan waits for readers. They are not stored: when another predictor takes over the job, they
-//! begin from zero.
+//! store, and no plan waits for readers. They are not stored: after a restart, or when another predictor takes over the
+//! job, the account and the latest iterations are restored from the history of the job; counters begin from zero.
 //!
+//! - `status`: the state of the job, since when, and why
+//! - `account`: time saved and time lost, over all iterations
 //! - `steps`: the latest iterations
 //! - `tally`: totals of each worker
 //! - `log`: events of the job, as text
 //! - `view`: all of these under one lock
 //! - `families`: the metrics of jobs and their workers
 
+mod account;
 mod families;
 mod log;
+mod status;
 mod steps;
 mod tally;
 mod view;
 
+pub use account::Account;
 pub use families::JobFamilies;
+pub use status::{Facts, Status};
+pub use steps::Steps;
 pub use view::{Cursor, Live, Updates};

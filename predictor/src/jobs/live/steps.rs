@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use evenstep_protocol::{AllocateResponse, Allocation, StepView, StepWorker, WorkerId, WorkerReport};
 
+use super::account::{IterationTimes, WorkerTimes};
+
 /// Limit of iterations in memory. It is larger than the number of iterations that can be requested ahead.
 const STEPS_MAX: usize = 160;
 /// Iterations in memory of the jobs with the most workers.
@@ -90,8 +92,20 @@ impl Step {
         self.done.iter().flatten().map(|done| done.samples).sum()
     }
 
-    /// The iteration for the API.
-    pub fn view(&self) -> StepView {
+    /// The times of the iteration for the account; `None` before the first report.
+    fn times(&self) -> Option<IterationTimes> {
+        let worker = |(share, done): (&Allocation, &Option<Reported>)| WorkerTimes {
+            compute_time_s: done.map(|done| done.compute_time_s),
+            barrier_wait_s: done.and_then(|done| done.barrier_wait_s),
+            actual: done.and_then(|done| done.speed()),
+            predicted: share.predicted_speed_samples_per_s,
+        };
+        let workers = self.answer.allocations.iter().zip(&self.done).map(worker);
+        Some(IterationTimes::of(self.step_time_s()?, self.answer.decision.even_step_time_s, workers))
+    }
+
+    /// The iteration for the API, with the unit of batches.
+    pub fn view(&self, unit: &str) -> StepView {
         let answer = &*self.answer;
         let worker = |(rank, share): (usize, &Allocation)| {
             let done = self.done.get(rank).copied().flatten();
@@ -121,6 +135,7 @@ impl Step {
             reason: answer.decision.reason.clone(),
             lr_multiplier: answer.optimizer.lr_multiplier,
             tail_samples: answer.tail.as_ref().map_or(0, |tail| tail.chunks.iter().sum()),
+            unit: unit.to_owned(),
             workers: answer.allocations.iter().enumerate().map(worker).collect(),
         }
     }
@@ -178,15 +193,15 @@ impl Steps {
     }
 
     /// Marks completed iterations: iterations that every worker reported, and those before them or before any
-    /// reported iteration. Returns the step times of the iterations completed since the last call.
-    pub fn close(&mut self) -> Vec<f64> {
+    /// reported iteration. Returns the numbers and times of the iterations completed since the last call.
+    pub fn close(&mut self) -> Vec<(u64, IterationTimes)> {
         let Some(newest) = self.0.iter().rposition(|step| step.reported > 0) else { return Vec::new() };
         let mut closed = Vec::new();
         for (at, step) in self.0.iter_mut().enumerate().take(newest + 1) {
             let is_whole = step.reported == step.answer.allocations.len();
             if !step.is_over && step.reported > 0 && (is_whole || at < newest) {
                 step.is_over = true;
-                closed.extend(step.step_time_s());
+                closed.extend(step.times().map(|times| (step.iteration(), times)));
             }
         }
         closed
@@ -200,6 +215,16 @@ impl Steps {
     /// The latest allocation.
     pub fn latest_answer(&self) -> Option<&AllocateResponse> {
         self.0.back().map(|step| &*step.answer)
+    }
+
+    /// Number of iterations that have room for this number of workers.
+    pub fn room(workers: usize) -> u64 {
+        (SHARES_MAX / 4 / workers.max(1)).clamp(STEPS_MIN, MEAN_OVER) as u64
+    }
+
+    /// Whether no allocation is in memory.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Means over the latest completed iterations.
@@ -280,7 +305,7 @@ mod tests {
         assert!(steps.close().is_empty() && steps.latest().is_none());
         // A wrong hint of the rank has no effect.
         assert_eq!(steps.reported(&report(1, 0, 0.2), 2, 0).unwrap().rank, 1);
-        assert_eq!(steps.close(), [0.3]);
+        assert_eq!(steps.close().iter().map(|(_, times)| times.took_s).collect::<Vec<_>>(), [0.3]);
         // An iteration that one worker reported is completed by a report of the next one. An iteration
         // without reports never is.
         steps.reported(&report(0, 1, 0.1), 3, 0);
@@ -303,7 +328,7 @@ mod tests {
         assert!((means.waiting_share.unwrap() - 0.3 / 0.6).abs() < 1e-9);
         // 50 and 100 samples/s, with 100 predicted.
         assert!((means.error_ratio.unwrap() - 0.25).abs() < 1e-9);
-        let view = steps.latest().unwrap().view();
+        let view = steps.latest().unwrap().view("samples");
         assert_eq!(view.workers[1].actual_samples_per_s, Some(50.0));
     }
 

@@ -7,16 +7,16 @@ use evenstep_core::job::JobState;
 use evenstep_core::membership::State;
 use evenstep_observability::metrics::{histogram, prometheus::Histogram};
 use evenstep_protocol::{
-    AllocateResponse, JobId, JobState as JobStateView, JobSummary, LogEntry, LogKind, StepView, WorkerId,
-    WorkerReport,
+    AllocateResponse, JobId, JobSummary, LogEntry, LogKind, StepView, StragglerView, WorkerId, WorkerReport,
 };
-use evenstep_store::MemberEvent;
+use evenstep_store::{MemberEvent, MemberEventKind, StoredPast, StoredSummary};
 use tokio::sync::watch;
 
+use super::account::Account;
 use super::log::Log;
-use super::steps::{Step, Steps};
+use super::status::{Facts, Status};
+use super::steps::{Means, Steps};
 use super::tally::Tally;
-use crate::jobs::describe;
 
 /// Histogram buckets of step times, in seconds.
 const STEP_TIMES_S: &[f64] =
@@ -24,6 +24,8 @@ const STEP_TIMES_S: &[f64] =
 /// Shortest interval between two log messages about plan changes, in milliseconds. A job may change its plan
 /// at every iteration.
 const LOG_INTERVAL_MS: i64 = 10_000;
+/// Interval at which slow workers are looked for, in milliseconds.
+const SLOW_EVERY_MS: i64 = 1_000;
 
 /// Live statistics and log of a job.
 #[derive(Debug)]
@@ -35,9 +37,23 @@ pub struct Live {
 
 #[derive(Debug, Default)]
 pub(super) struct Seen {
+    pub facts: Facts,
     pub members: Option<MembersSummary>,
     pub steps: Steps,
+    /// Means of the iterations that are not in memory any more.
+    means: Option<Means>,
+    /// Reason of the latest decision, if its allocation is not in memory.
+    reason: Option<String>,
+    /// Iterations that ended while this predictor followed the job.
+    account: Account,
+    /// The first of these iterations.
+    account_from: Option<u64>,
+    /// Iterations from before; `None` until they are read from the store.
+    earlier: Option<Account>,
     pub workers: BTreeMap<WorkerId, Tally>,
+    /// Workers that are slow now.
+    pub slow: BTreeMap<WorkerId, StragglerView>,
+    slow_looked_unix_ms: i64,
     pub log: Log,
     /// Number of changes of workers, job options or overrides.
     changed: u64,
@@ -48,12 +64,12 @@ pub(super) struct Seen {
 }
 
 /// The summary of a job's workers.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct MembersSummary {
-    state: JobStateView,
     pub live: u64,
     pub departed: u64,
     pub global_batch: u64,
+    unit: String,
 }
 
 /// The position up to which a reader has read.
@@ -76,11 +92,14 @@ pub struct Updates {
 }
 
 impl Live {
-    /// Statistics at zero, and an empty log.
-    pub fn new() -> Self {
+    /// Statistics at zero, and an empty log. The job is followed from now on.
+    pub fn new(now_unix_ms: i64) -> Self {
         let help = "Step time of an iteration: the longest sum of data wait, compute time and barrier wait of any worker.";
         Self {
-            seen: Mutex::default(),
+            seen: Mutex::new(Seen {
+                facts: Facts { watched_unix_ms: now_unix_ms, ..Facts::default() },
+                ..Seen::default()
+            }),
             changes: watch::Sender::new(()),
             step_times: histogram("evenstep_iteration_duration_seconds", help, STEP_TIMES_S),
         }
@@ -96,7 +115,8 @@ impl Live {
         let seen = self.lock();
         let latest = seen.steps.latest();
         let mark = latest.map(|step| (step.iteration(), step.at_unix_ms()));
-        let step = latest.filter(|_| mark != cursor.step).map(Step::view);
+        let unit = seen.members.as_ref().map_or("samples", |members| &members.unit);
+        let step = latest.filter(|_| mark != cursor.step).map(|step| step.view(unit));
         cursor.step = mark;
         let (log, written) = seen.log.since(cursor.log);
         let changed = seen.changed != cursor.changed;
@@ -116,22 +136,112 @@ impl Live {
     }
 
     /// The summary of the job.
-    pub fn line(&self, job_id: &JobId) -> JobSummary {
+    pub fn line(&self, job_id: &JobId, now_unix_ms: i64) -> JobSummary {
         let seen = self.lock();
-        let (latest, means) = (seen.steps.latest(), seen.steps.means());
+        let latest = seen.steps.latest();
+        let means = seen.steps.means().or(seen.means);
+        let reported = latest.map(|step| (step.iteration(), step.at_unix_ms())).or(seen.facts.past.reported);
+        let account = seen.account();
+        let Status { state, since_unix_ms, reason } = seen.status(now_unix_ms);
         JobSummary {
             job_id: job_id.clone(),
-            state: seen.members.map(|line| line.state),
+            state: Some(state),
+            state_since_unix_ms: since_unix_ms,
+            state_reason: Some(reason),
             url: None,
-            live_workers: seen.members.map_or(0, |line| line.live),
-            iteration: latest.map(Step::iteration),
-            at_unix_ms: latest.map(Step::at_unix_ms),
+            created_unix_ms: Some(seen.facts.past.created_unix_ms).filter(|at| *at > 0),
+            unit: seen.members.as_ref().map_or_else(|| "samples".to_owned(), |members| members.unit.clone()),
+            live_workers: seen.facts.live,
+            slow_workers: seen.slow.len() as u64,
+            iteration: reported.map(|(iteration, _)| iteration),
+            at_unix_ms: reported.map(|(_, at)| at),
             step_time_s: means.map(|means| means.step_time_s),
             samples_per_s: means.map(|means| means.samples_per_s),
             waiting_share: means.and_then(|means| means.waiting_share),
             error_ratio: means.and_then(|means| means.error_ratio),
-            reason: seen.steps.latest_answer().map(|answer| answer.decision.reason.clone()),
+            trained_s: account.trained_s(),
+            time_lost_s: account.lost_s(),
+            gain: account.gain(),
+            time_saved: account.saved(),
+            reason: seen
+                .steps
+                .latest_answer()
+                .map(|answer| answer.decision.reason.clone())
+                .or_else(|| seen.reason.clone()),
         }
+    }
+
+    /// The state of the job.
+    pub fn status(&self, now_unix_ms: i64) -> Status {
+        self.lock().status(now_unix_ms)
+    }
+
+    /// Time at which the job was created, in milliseconds since 1970.
+    pub fn created_unix_ms(&self) -> i64 {
+        self.lock().facts.past.created_unix_ms
+    }
+
+    /// The account of all iterations.
+    pub fn account(&self) -> Account {
+        self.lock().account()
+    }
+
+    /// Records the past of the job, from the store.
+    pub fn past(&self, past: StoredPast) {
+        let facts = &mut self.lock().facts;
+        let newer = facts.past.reported.filter(|known| past.reported.is_none_or(|stored| stored.0 < known.0));
+        facts.past = StoredPast { reported: newer.or(past.reported), ..past };
+    }
+
+    /// Records the summary of a job whose state is not in memory.
+    pub fn stored(&self, stored: &StoredSummary) {
+        self.past(stored.past.clone());
+        let mut seen = self.lock();
+        (seen.facts.live, seen.facts.min_workers) = (stored.live_workers, stored.spec.min_workers);
+        seen.reason = stored.last_decision.as_ref().map(|decision| decision.reason.clone());
+        seen.members = Some(MembersSummary {
+            live: stored.live_workers,
+            departed: stored.past.joined.saturating_sub(stored.live_workers),
+            global_batch: stored.spec.global_batch,
+            unit: stored.spec.unit.clone(),
+        });
+    }
+
+    /// Time of the latest report, in milliseconds since 1970.
+    pub fn reported_unix_ms(&self) -> Option<i64> {
+        self.lock().facts.past.reported.map(|(_, at)| at)
+    }
+
+    /// Whether the workers of the job are known: from its state, or from the store.
+    pub fn is_known(&self) -> bool {
+        self.lock().members.is_some()
+    }
+
+    /// Whether earlier iterations were read from the store.
+    pub fn is_restored(&self) -> bool {
+        self.lock().earlier.is_some()
+    }
+
+    /// The first iteration that ended while this predictor followed the job: the history before it is to be restored.
+    pub fn restored_until(&self) -> u64 {
+        self.lock().account_from.unwrap_or(u64::MAX)
+    }
+
+    /// Restores the account of earlier iterations and the latest of them, before iteration `until`.
+    pub fn restore(&self, earlier: Account, means: Option<Means>, latest: Steps, until: u64) {
+        let mut seen = self.lock();
+        // An iteration may have ended meanwhile: then the account is read again.
+        if seen.earlier.is_some() || seen.account_from.unwrap_or(u64::MAX) != until {
+            return;
+        }
+        seen.earlier = Some(earlier);
+        seen.means = seen.means.or(means);
+        seen.facts.step_time_s = seen.means.map(|means| means.step_time_s);
+        if seen.steps.is_empty() {
+            seen.steps = latest;
+        }
+        drop(seen);
+        self.changes.send_replace(());
     }
 
     /// Records a new allocation and the reports of a request.
@@ -149,9 +259,17 @@ impl Live {
             let Some(tally) = seen.workers.get_mut(&report.worker) else { continue };
             let share = seen.steps.reported(report, now_unix_ms, tally.rank);
             tally.add(report, share, now_unix_ms);
+            let newest = seen.facts.past.reported.map_or(0, |(iteration, _)| iteration);
+            seen.facts.past.reported = Some((newest.max(report.iteration), now_unix_ms));
         }
-        for step_time_s in seen.steps.close() {
-            self.step_times.observe(step_time_s);
+        for (iteration, times) in seen.steps.close() {
+            self.step_times.observe(times.took_s);
+            seen.account_from = Some(seen.account_from.unwrap_or(iteration));
+            seen.account.add(times, 1);
+        }
+        if let Some(means) = seen.steps.means() {
+            seen.means = Some(means);
+            seen.facts.step_time_s = Some(means.step_time_s);
         }
         let mut logged = None;
         if let Some(answer) = answer {
@@ -173,7 +291,42 @@ impl Live {
 
     /// Logs a change of a worker.
     pub fn member(&self, now_unix_ms: i64, event: &MemberEvent) {
-        self.lock().log.member(now_unix_ms, event);
+        let mut seen = self.lock();
+        if matches!(event.kind, MemberEventKind::Joined(_)) {
+            seen.facts.past.joined_unix_ms = Some(now_unix_ms);
+        }
+        seen.log.member(now_unix_ms, event);
+    }
+
+    /// Whether slow workers are to be looked for again.
+    pub fn is_slow_due(&self, now_unix_ms: i64) -> bool {
+        let mut seen = self.lock();
+        let is_due = now_unix_ms.saturating_sub(seen.slow_looked_unix_ms) >= SLOW_EVERY_MS;
+        if is_due {
+            seen.slow_looked_unix_ms = now_unix_ms;
+        }
+        is_due
+    }
+
+    /// Records the workers that are slow now, and logs those that became slow or recovered.
+    pub fn slow(&self, now_unix_ms: i64, slow: BTreeMap<WorkerId, StragglerView>) {
+        let mut guard = self.lock();
+        let seen = &mut *guard;
+        for (worker, view) in slow.iter().filter(|(worker, _)| !seen.slow.contains_key(*worker)) {
+            let text = format!(
+                "{worker} is slow: {:.0} % of its expected speed since iteration {}; {}",
+                100.0 * view.speed_ratio,
+                view.since_iteration,
+                view.detail
+            );
+            seen.log.write(now_unix_ms, LogKind::Slow, Some(worker), text);
+        }
+        for worker in seen.slow.keys().filter(|worker| !slow.contains_key(*worker)) {
+            let text = format!("{worker} is not slow any more");
+            seen.log.write(now_unix_ms, LogKind::Recovered, Some(worker), text);
+        }
+        seen.changed += u64::from(seen.slow.keys().ne(slow.keys()));
+        seen.slow = slow;
     }
 
     /// Logs a change of the job options.
@@ -198,7 +351,10 @@ impl Live {
 
     /// Drops the latest iterations, when the state of the job is removed from memory.
     pub fn rest(&self) {
-        self.lock().steps = Steps::default();
+        let mut seen = self.lock();
+        seen.reason =
+            seen.steps.latest_answer().map(|answer| answer.decision.reason.clone()).or(seen.reason.take());
+        seen.steps = Steps::default();
     }
 
     /// Notifies readers that the job was deleted or given up.
@@ -231,11 +387,13 @@ impl Live {
             seen.workers.retain(|worker, _| live.contains(worker));
         }
         let departed = state.members.all().iter().filter(|member| member.state != State::Live).count();
+        seen.slow.retain(|worker, _| seen.workers.contains_key(worker));
+        seen.facts.members(state);
         seen.members = Some(MembersSummary {
-            state: describe::activity(state),
             live: live as u64,
             departed: departed as u64,
             global_batch: state.global_batch(),
+            unit: state.spec.unit.clone(),
         });
         seen.changed += 1;
         drop(guard);
@@ -244,5 +402,17 @@ impl Live {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seen {
+    fn status(&self, now_unix_ms: i64) -> Status {
+        self.facts.status(now_unix_ms)
+    }
+
+    fn account(&self) -> Account {
+        let Some(mut account) = self.earlier.clone() else { return self.account.clone() };
+        account.append(&self.account);
+        account
     }
 }

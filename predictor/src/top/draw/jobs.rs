@@ -99,9 +99,14 @@ fn cells(context: &DrawContext<'_>, job: &JobSummary) -> [Cell<'static>; 9] {
     let theme = context.theme;
     let silent = job.at_unix_ms.and_then(|at| context.age_s(at)).filter(|age_s| *age_s > SILENT_S);
     let state = match (job.state, silent) {
-        (None, _) => Cell::from("stored").style(theme.faint()),
-        (Some(JobState::Paused), _) => Cell::from("! paused").style(theme.warning()),
-        (Some(JobState::Running), _) if job.live_workers == 0 => Cell::from("idle").style(theme.faint()),
+        (None, _) => Cell::from("elsewhere").style(theme.faint()),
+        (Some(state @ (JobState::Paused | JobState::Stalled)), _) => {
+            Cell::from(format!("! {}", state.word())).style(theme.warning())
+        }
+        (Some(JobState::Failed), _) => Cell::from("! failed").style(theme.bad()),
+        (Some(state @ (JobState::Starting | JobState::Finished)), _) => {
+            Cell::from(state.word()).style(theme.faint())
+        }
         (Some(JobState::Running), Some(age_s)) => {
             Cell::from(format!("! {}", number_format::age(age_s))).style(theme.warning())
         }

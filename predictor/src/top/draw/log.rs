@@ -27,8 +27,8 @@ fn line<'a>(context: &DrawContext<'_>, entry: &'a LogEntry) -> Line<'a> {
         context.age_s(entry.at_unix_ms).map_or_else(|| number_format::UNKNOWN.to_owned(), number_format::age);
     let style = match entry.kind {
         LogKind::Expired | LogKind::OutOfMemory => theme.bad(),
-        LogKind::Left | LogKind::Override | LogKind::Changed => theme.warning(),
-        LogKind::Joined => theme.good(),
+        LogKind::Left | LogKind::Override | LogKind::Changed | LogKind::Slow => theme.warning(),
+        LogKind::Joined | LogKind::Recovered => theme.good(),
         LogKind::Reallocated | LogKind::Refitted => ratatui::style::Style::new(),
     };
     Line::from(vec![Span::styled(format!("{age:>6}  "), theme.faint()), Span::styled(&entry.text, style)])

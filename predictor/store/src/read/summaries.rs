@@ -1,8 +1,10 @@
 //! Summaries of all jobs, without loading any.
 
-use evenstep_protocol::{Decision, JobId, JobSpec};
+use std::collections::BTreeMap;
 
-use crate::database::Either;
+use evenstep_protocol::{Decision, JobId, JobSpec, WorkerId};
+
+use crate::database::{Either, rows};
 use crate::encode::{from_json, id};
 use crate::error::StoreError;
 use crate::from_row::from_row;
@@ -23,6 +25,84 @@ pub struct StoredSummary {
     pub next_iteration: u64,
     /// Decision of the last allocation.
     pub last_decision: Option<Decision>,
+    /// What happened to the job, and when.
+    pub past: StoredPast,
+}
+
+/// What happened to a job, and when. Times are in milliseconds since 1970.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StoredPast {
+    /// Time at which the job was created.
+    pub created_unix_ms: i64,
+    /// Number of workers that ever joined.
+    pub joined: u64,
+    /// Time of the latest join.
+    pub joined_unix_ms: Option<i64>,
+    /// Time of the latest leave.
+    pub left_unix_ms: Option<i64>,
+    /// The worker whose lease expired last, and when.
+    pub expired: Option<(WorkerId, i64)>,
+    /// The latest reported iteration, and the time of its latest report.
+    pub reported: Option<(u64, i64)>,
+}
+
+struct PastRow {
+    job_id: String,
+    created_unix_ms: i64,
+    joined: i64,
+    joined_unix_ms: Option<i64>,
+    left_unix_ms: Option<i64>,
+    expired_unix_ms: Option<i64>,
+    expired: Option<String>,
+    iteration: Option<i64>,
+    reported_unix_ms: Option<i64>,
+}
+
+from_row!(PastRow {
+    job_id,
+    created_unix_ms,
+    joined,
+    joined_unix_ms,
+    left_unix_ms,
+    expired_unix_ms,
+    expired,
+    iteration,
+    reported_unix_ms
+});
+
+impl PastRow {
+    fn read(self) -> Result<(String, StoredPast), StoreError> {
+        let expired = self.expired.map(id).transpose()?.zip(self.expired_unix_ms);
+        let iteration = self.iteration.map(i64::cast_unsigned);
+        let past = StoredPast {
+            created_unix_ms: self.created_unix_ms,
+            joined: self.joined.cast_unsigned(),
+            joined_unix_ms: self.joined_unix_ms,
+            left_unix_ms: self.left_unix_ms,
+            expired,
+            reported: iteration.zip(self.reported_unix_ms),
+        };
+        Ok((self.job_id, past))
+    }
+}
+
+/// The query for the past of jobs, with a condition.
+macro_rules! pasts {
+    ($condition:literal) => {
+        concat!(
+            "SELECT job_id, created_unix_ms,
+                 (SELECT count(*) FROM worker WHERE worker.job_id = job.job_id) AS joined,
+                 (SELECT max(at_unix_ms) FROM event WHERE event.job_id = job.job_id AND kind = 'joined') AS joined_unix_ms,
+                 (SELECT max(at_unix_ms) FROM event WHERE event.job_id = job.job_id AND kind = 'left') AS left_unix_ms,
+                 (SELECT max(at_unix_ms) FROM event WHERE event.job_id = job.job_id AND kind = 'expired') AS expired_unix_ms,
+                 (SELECT worker FROM event WHERE event.job_id = job.job_id AND kind = 'expired' ORDER BY id DESC LIMIT 1) AS expired,
+                 (SELECT max(iteration) FROM report WHERE report.job_id = job.job_id) AS iteration,
+                 (SELECT max(at_unix_ms) FROM report WHERE report.job_id = job.job_id
+                  AND iteration = (SELECT max(iteration) FROM report AS newest WHERE newest.job_id = job.job_id)) AS reported_unix_ms
+             FROM job ",
+            $condition
+        )
+    };
 }
 
 struct SummaryRow {
@@ -68,9 +148,14 @@ impl Store {
                 sqlx::query_as(summaries!("answer::json ->> 'decision'")).fetch_all(pool).await?
             }
         };
+        let pasts = rows!(&self.readers, PastRow, pasts!(""))?;
+        let mut pasts =
+            pasts.into_iter().map(PastRow::read).collect::<Result<BTreeMap<_, _>, StoreError>>()?;
         let summary = |row: SummaryRow| {
             let next_iteration = row.last_iteration.map_or(0, |last| last.cast_unsigned() + 1);
             Ok(StoredSummary {
+                // A job that was created between the two queries has no past.
+                past: pasts.remove(&row.job_id).unwrap_or_default(),
                 job_id: id(row.job_id)?,
                 spec: from_json(&row.spec, "job")?,
                 generation: row.generation.cast_unsigned(),
@@ -80,5 +165,19 @@ impl Store {
             })
         };
         rows.into_iter().map(summary).collect()
+    }
+
+    /// Returns the past of a job. It is empty if the job does not exist.
+    ///
+    /// # Errors
+    /// See [`Store::job_summaries`].
+    pub async fn past(&self, job_id: &JobId) -> Result<StoredPast, StoreError> {
+        let past = rows!(&self.readers, PastRow, pasts!("WHERE job_id = $1"), job_id.as_str())?;
+        Ok(past
+            .into_iter()
+            .next()
+            .map(PastRow::read)
+            .transpose()?
+            .map_or_else(StoredPast::default, |(_, past)| past))
     }
 }

@@ -1,0 +1,178 @@
+//! The state of a job: a function of its workers, its latest report and the time.
+
+use evenstep_core::job::JobState as CoreState;
+use evenstep_core::membership::{Member, State};
+use evenstep_protocol::{JobState, WorkerId};
+use evenstep_store::StoredPast;
+
+/// Time without a report after which a job is stalled, in seconds.
+const STALLED_S: f64 = 60.0;
+/// Number of mean step times without a report after which a job is stalled.
+const STALLED_STEPS: f64 = 10.0;
+
+/// What the state of a job depends on. Times are in milliseconds since 1970.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    /// Number of live workers.
+    pub live: u64,
+    /// Minimum number of live workers.
+    pub min_workers: u64,
+    /// What happened to the job, and when.
+    pub past: StoredPast,
+    /// Time since which this predictor has received the reports of the job.
+    pub watched_unix_ms: i64,
+    /// Mean step time, in seconds.
+    pub step_time_s: Option<f64>,
+}
+
+/// The state of a job, since when, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Status {
+    /// The state.
+    pub state: JobState,
+    /// Time at which it began, in milliseconds since 1970.
+    pub since_unix_ms: Option<i64>,
+    /// The reason in words.
+    pub reason: String,
+}
+
+impl Facts {
+    /// Updates the number of workers and the times of departures from the state of the job.
+    pub fn members(&mut self, state: &CoreState) {
+        let all = state.members.all();
+        let departures = |of: State| {
+            let of = all.iter().filter(move |member| member.state == of);
+            of.filter_map(|member: &Member<WorkerId>| Some((member, *member.departures_ms.back()?)))
+                .max_by_key(|(_, at)| *at)
+        };
+        self.live = state.members.live().count() as u64;
+        self.min_workers = state.spec.min_workers;
+        self.past.joined = all.len() as u64;
+        if let Some((_, at)) = departures(State::Left) {
+            self.past.left_unix_ms = self.past.left_unix_ms.max(Some(at));
+        }
+        self.past.expired = departures(State::Expired).map(|(member, at)| (member.id.clone(), at));
+    }
+
+    /// Returns the state at this time.
+    pub fn status(&self, now_unix_ms: i64) -> Status {
+        let Self { live, min_workers, past, .. } = self;
+        let of = |state, since_unix_ms, reason| Status { state, since_unix_ms, reason };
+        let workers =
+            |count: u64| if count == 1 { "1 worker".to_owned() } else { format!("{count} workers") };
+        let created = Some(past.created_unix_ms).filter(|at| *at > 0);
+        if past.joined == 0 {
+            return of(JobState::Starting, created, "no worker has joined".to_owned());
+        }
+        if *live == 0 {
+            return self.ended();
+        }
+        if live < min_workers {
+            let left = past.left_unix_ms.max(past.expired.as_ref().map(|(_, at)| *at)).or(created);
+            let reason = format!("{} live, fewer than min_workers {min_workers}", workers(*live));
+            return of(JobState::Paused, left, reason);
+        }
+        let Some((_, reported)) = past.reported else {
+            let reason = format!("{} live; no iteration has been reported", workers(*live));
+            return of(JobState::Starting, past.joined_unix_ms.or(created), reason);
+        };
+        let limit_ms = (1e3 * STALLED_S.max(STALLED_STEPS * self.step_time_s.unwrap_or(0.0))) as i64;
+        let joined = past.joined_unix_ms.unwrap_or(reported);
+        // Workers that join after a pause need time for their first step, and so do all after a restart of the predictor.
+        let active = reported.max(joined).max(self.watched_unix_ms);
+        if now_unix_ms.saturating_sub(active) > limit_ms {
+            let reason = format!("{} live, but none has reported since", workers(*live));
+            return of(JobState::Stalled, Some(reported), reason);
+        }
+        if joined.saturating_sub(reported) > limit_ms {
+            let reason = format!("{} live; no iteration has been reported since they joined", workers(*live));
+            return of(JobState::Starting, Some(joined), reason);
+        }
+        of(JobState::Running, created, format!("{} live", workers(*live)))
+    }
+
+    /// The state of a job without live workers.
+    fn ended(&self) -> Status {
+        let past = &self.past;
+        let left = past.left_unix_ms;
+        let reported = past.reported.map(|(_, at)| at);
+        match &past.expired {
+            Some((worker, at))
+                if left.is_none_or(|left| left <= *at) || reported.is_none_or(|report| report < *at) =>
+            {
+                let reason = format!("no worker is live; the lease of {worker} expired");
+                Status { state: JobState::Failed, since_unix_ms: Some(*at), reason }
+            }
+            _ => {
+                let reason = if past.joined == 1 {
+                    "its worker left".to_owned()
+                } else {
+                    format!("all {} workers left", past.joined)
+                };
+                Status { state: JobState::Finished, since_unix_ms: left, reason }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(live: u64) -> Facts {
+        let past = StoredPast {
+            created_unix_ms: 1,
+            joined: 4,
+            joined_unix_ms: Some(10),
+            reported: Some((7, 1_000)),
+            ..StoredPast::default()
+        };
+        Facts { live, min_workers: 2, past, watched_unix_ms: 0, step_time_s: Some(0.5) }
+    }
+
+    #[test]
+    fn states_follow_from_workers_and_reports() {
+        let at = |facts: &Facts, now| {
+            let status = facts.status(now);
+            (status.state, status.since_unix_ms)
+        };
+        let mut new =
+            Facts { past: StoredPast { created_unix_ms: 5, ..StoredPast::default() }, ..Facts::default() };
+        assert_eq!(at(&new, 100), (JobState::Starting, Some(5)));
+        (new.live, new.past.joined, new.past.joined_unix_ms) = (1, 1, Some(7));
+        assert_eq!(at(&new, 1 << 40), (JobState::Starting, Some(7)));
+
+        assert_eq!(at(&facts(4), 2_000), (JobState::Running, Some(1)));
+        assert_eq!(at(&facts(4), 61_000), (JobState::Running, Some(1)));
+        assert_eq!(at(&facts(4), 61_001), (JobState::Stalled, Some(1_000)));
+        // Steps of 20 s: 60 s without a report is usual.
+        assert_eq!(at(&Facts { step_time_s: Some(20.0), ..facts(4) }, 61_001).0, JobState::Running);
+        // After a restart of the predictor, workers have time to report.
+        assert_eq!(at(&Facts { watched_unix_ms: 50_000, ..facts(4) }, 61_001).0, JobState::Running);
+
+        let mut paused = facts(1);
+        paused.past.left_unix_ms = Some(3_000);
+        assert_eq!(at(&paused, 4_000), (JobState::Paused, Some(3_000)));
+
+        let mut rejoined = facts(4);
+        rejoined.past.joined_unix_ms = Some(90_000);
+        assert_eq!(at(&rejoined, 90_001), (JobState::Starting, Some(90_000)));
+    }
+
+    #[test]
+    fn a_job_without_workers_finished_or_failed() {
+        let ended = |left, expired: Option<i64>| {
+            let mut facts = facts(0);
+            facts.past.left_unix_ms = left;
+            facts.past.expired = expired.map(|at| (WorkerId::new("node/1").unwrap(), at));
+            let status = facts.status(1 << 40);
+            (status.state, status.since_unix_ms)
+        };
+        assert_eq!(ended(Some(2_000), None), (JobState::Finished, Some(2_000)));
+        assert_eq!(ended(None, Some(2_000)), (JobState::Failed, Some(2_000)));
+        // The job continued without the worker, and the others left at the end.
+        assert_eq!(ended(Some(2_000), Some(900)), (JobState::Finished, Some(2_000)));
+        // The others gave up after the lease of the worker had expired.
+        assert_eq!(ended(Some(9_000), Some(2_000)), (JobState::Failed, Some(2_000)));
+    }
+}
