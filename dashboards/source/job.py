@@ -3,7 +3,7 @@
 Figures over a time range have the definitions of the predictor's page: sums over iterations, divided by sums.
 """
 
-from .panels import (BATCH, BLUE, COUNT, DASHED, GREEN, GREY, MANY, ORANGE, PURPLE, RATIO, RED, SECONDS, SPEED, annotation, by_name,
+from .panels import (BATCH, BLUE, CAUSES, COUNT, DASHED, GREEN, GREY, MANY, ORANGE, PURPLE, RATIO, RED, SECONDS, SPEED, annotation, by_name,
                      by_pattern, by_query, by_worker, colored, columns, dashboard, firing, leveled, lines, link, query, row,
                      source_variable, stat, states, steps, table, to_dashboard, value_of, variable)
 from .uids import JOB, NODE
@@ -129,7 +129,7 @@ def who():
               [query(f"evenstep_worker_straggler_speed_ratio{{{JOB_ONLY}}}", instant=True, table=True),
                query(f"evenstep_worker_straggler_since_iteration{{{JOB_ONLY}}}", instant=True, table=True)],
               width=8, height=8, sort=("Of expected speed", False), transformations=columns(**names), nothing="No slow worker",
-              overrides=[by_name("Worker", links=[TO_WORKER]), by_name("Of expected speed", **leveled(RATIO, EXPECTED_STEPS, decimals=0)),
+              overrides=[by_name("Worker", links=[TO_WORKER]), by_name("Cause", mappings=CAUSES), by_name("Of expected speed", **leveled(RATIO, EXPECTED_STEPS, decimals=0)),
                          by_name("Since iteration", unit="none")]),
         states("Speed against expectation", f"""Speed of each worker as a share of its expected speed: its best speed so far or, on GPUs, the
                median of the same device. Green: at least 90 %. Red: below 75 %. Grey: no report for {SILENT_S} s. With more than {MANY} workers: the slowest five, and

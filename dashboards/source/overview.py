@@ -2,7 +2,7 @@
 
 from .job import (ABSOLUTE_ERROR_STEPS, EXPECTED_STEPS, GAIN_STEPS, RANGE, SLOW_STEPS, WAIT_STEPS, forecast_error, gain, lost_share, step_time,
                   throughput, time_saved)
-from .panels import (COUNT, GREEN, MANY, ORANGE, RATIO, RED, SECONDS, SPEED, by_name, by_pattern, columns, dashboard, firing,
+from .panels import (CAUSES, COUNT, GREEN, MANY, ORANGE, RATIO, RED, SECONDS, SPEED, by_name, by_pattern, columns, dashboard, firing,
                      leveled, lines, link, query, row, source_variable, stat, steps, table, to_dashboard, value_of, variable)
 from .uids import JOB, NODE, OVERVIEW
 
@@ -69,7 +69,7 @@ def slow():
         [query(f"bottomk(20, evenstep_worker_straggler_speed_ratio{{{CHOSEN}}})", instant=True, table=True),
          query(f"evenstep_worker_straggler_since_iteration{{{CHOSEN}}}", instant=True, table=True)],
         width=12, height=8, sort=("Of expected speed", False), transformations=columns(**names), nothing="No slow worker",
-        overrides=[by_name("Worker", links=[to_worker]), by_name("Of expected speed", **leveled(RATIO, EXPECTED_STEPS, decimals=0)),
+        overrides=[by_name("Worker", links=[to_worker]), by_name("Cause", mappings=CAUSES), by_name("Of expected speed", **leveled(RATIO, EXPECTED_STEPS, decimals=0)),
                    by_name("Since iteration", unit="none")])
 
 

@@ -263,6 +263,13 @@ def values(*texts):
         str(number): {"color": color, "index": number, "text": text} for number, (text, color) in enumerate(texts)}}]
 
 
+# Reasons for slow workers, in the words of the predictor's page.
+CAUSES = [{"type": "value", "options": {
+    reason: {"index": index, "text": text} for index, (reason, text) in enumerate({
+        "thermal_throttling": "GPU too hot", "cpu_contention": "Other processes use its cores", "loader_wait": "Waits for data",
+        "memory_pressure": "Short of memory", "unknown": "Slow, cause unknown"}.items())}}]
+
+
 def link(title, url):
     """Returns a link from a value to another dashboard."""
     return {"targetBlank": False, "title": title, "url": url}

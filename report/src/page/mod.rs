@@ -14,6 +14,10 @@ use crate::{Cell, Figure, Report, Section, Table};
 /// Maximum number of decimals: the precision of an `f64`.
 const MAX_DECIMALS: usize = 17;
 const DASH: &str = "–";
+/// Number of headings from which on a page has contents.
+const CONTENTS_MIN: usize = 3;
+/// Significant digits of the largest time of a column.
+const TIME_DIGITS: i32 = 3;
 
 pub(crate) fn html(report: &Report) -> String {
     let page = html! {
@@ -37,7 +41,8 @@ pub(crate) fn html(report: &Report) -> String {
                     }
                     noscript { p.notice { "This page draws its charts with JavaScript, which is disabled \
                         in this browser." } }
-                    @for section in &report.sections { (part(section)) }
+                    (contents(&report.sections))
+                    @for (place, section) in report.sections.iter().enumerate() { (part(section, place)) }
                 }
             }
         }
@@ -45,10 +50,27 @@ pub(crate) fn html(report: &Report) -> String {
     replace_forbidden(page.into_string())
 }
 
-fn part(section: &Section) -> Markup {
+/// Links to the headings; nothing for a short page.
+fn contents(sections: &[Section]) -> Markup {
+    let heading = |(place, section): (usize, &Section)| match section {
+        Section::Text { heading, .. } if !heading.is_empty() => Some((place, heading.clone())),
+        _ => None,
+    };
+    let headings: Vec<(usize, String)> = sections.iter().enumerate().filter_map(heading).collect();
+    html! {
+        @if headings.len() >= CONTENTS_MIN {
+            nav.contents aria-label="Contents" {
+                ul { @for (place, heading) in &headings { li { a href=(format!("#part-{place}")) { (heading) } } } }
+            }
+        }
+    }
+}
+
+fn part(section: &Section, place: usize) -> Markup {
     match section {
+        Section::Verdict(words) => html! { p.verdict { (words) } },
         Section::Text { heading, paragraphs } => html! {
-            section.words {
+            section.words id=(format!("part-{place}")) {
                 @if !heading.is_empty() { h2 { (heading) } }
                 @for paragraph in paragraphs { p { (paragraph) } }
             }
@@ -141,9 +163,12 @@ impl<'a> Column<'a> {
         let time = largest.map(time_unit);
         Self {
             name: table.columns.get(place).map_or("", String::as_str),
-            numbers: cells().any(|cell| matches!(cell, Cell::Number { .. } | Cell::Seconds(_))),
+            numbers: cells()
+                .any(|cell| matches!(cell, Cell::Number { .. } | Cell::Best { .. } | Cell::Seconds(_))),
             time,
-            decimals: largest.zip(time).map_or(0, |(largest, (factor, _))| decimals(largest * factor, 4)),
+            decimals: largest
+                .zip(time)
+                .map_or(0, |(largest, (factor, _))| decimals(largest * factor, TIME_DIGITS)),
         }
     }
 }
@@ -154,11 +179,14 @@ fn cell(cell: Option<&Cell>, column: &Column<'_>) -> Markup {
         Some(Cell::Number { value, decimals }) if value.is_finite() => {
             html! { td.number { (fixed(*value, (*decimals).min(MAX_DECIMALS))) } }
         }
+        Some(Cell::Best { value, decimals }) if value.is_finite() => {
+            html! { td.number { b { (fixed(*value, (*decimals).min(MAX_DECIMALS))) " ★" } } }
+        }
         Some(Cell::Seconds(time)) if time.is_finite() => {
             let factor = column.time.map_or(1.0, |(factor, _)| factor);
             html! { td.number { (fixed(time * factor, column.decimals)) } }
         }
-        Some(Cell::Number { .. } | Cell::Seconds(_) | Cell::Missing) | None => {
+        Some(Cell::Number { .. } | Cell::Best { .. } | Cell::Seconds(_) | Cell::Missing) | None => {
             html! { td.missing.number[column.numbers] { (DASH) } }
         }
     }

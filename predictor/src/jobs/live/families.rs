@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_observability::metrics::{Family, collect};
-use evenstep_protocol::JobId;
+use evenstep_protocol::{JobId, StragglerReason};
 
 use super::tally::Tally;
 use super::view::{Live, Seen};
@@ -59,6 +59,11 @@ families! {
     background_budget: gauge "evenstep_worker_background_budget_seconds"
         "Time of background work that may delay the worker in the latest allocated iteration.",
     last_report: gauge "evenstep_worker_last_report_timestamp_seconds" "Time of the latest report of the worker.",
+    expected_ratio: gauge "evenstep_worker_expected_speed_ratio"
+        "Averaged speed over the expected speed: the best speed of the worker or, on a GPU, the median of the same device.",
+    straggler_ratio: gauge "evenstep_worker_straggler_speed_ratio"
+        "Speed over the expected speed of a worker that is slow for a long time, with the likely reason.",
+    straggler_since: gauge "evenstep_worker_straggler_since_iteration" "First iteration in which this worker was slow.",
     info: gauge "evenstep_worker_info" "Device of the worker.",
     samples: counter "evenstep_worker_samples_total" "Batch units computed by the worker: samples, or the unit of evenstep_job_info.",
     compute: counter "evenstep_worker_compute_seconds_total" "Compute time of the worker.",
@@ -70,6 +75,8 @@ families! {
         "Sum of |actual - predicted| / predicted speed over these forecasts.",
     membership_changes: counter "evenstep_worker_membership_changes_total" "Workers that joined, left, or whose lease expired.",
     job_info: gauge "evenstep_job_info" "Unit of the batches and speeds of the job.",
+    state: gauge "evenstep_job_state" "Current state of the job: starting, running, paused, stalled, finished or failed.",
+    stragglers: gauge "evenstep_job_stragglers" "Workers that are slower than their device and their history explain.",
     workers: gauge "evenstep_job_workers" "Workers by state.",
     iteration: gauge "evenstep_job_iteration" "First iteration that was not requested yet.",
     global_batch: gauge "evenstep_job_global_batch_samples" "Global batch, in the unit of the job.",
@@ -78,7 +85,6 @@ families! {
     even_step: gauge "evenstep_job_even_step_time_seconds"
         "Predicted time of the slowest worker if all workers had equal shares.",
     tail: gauge "evenstep_job_tail_samples" "Shared tail of the latest allocation, in the unit of the job.",
-    job_samples: counter "evenstep_job_samples_total" "Batch units computed in completed iterations.",
     measured: counter "evenstep_job_measured_seconds_total"
         "Step time of the iterations for which the time with even shares can be estimated.",
     even: counter "evenstep_job_even_shares_seconds_total"
@@ -88,21 +94,38 @@ families! {
     refitted: gauge "evenstep_model_last_refit_timestamp_seconds" "Time of the latest fit of networks of the job.",
 }
 
+/// The reason as in the API.
+fn word(reason: StragglerReason) -> &'static str {
+    match reason {
+        StragglerReason::ThermalThrottling => "thermal_throttling",
+        StragglerReason::CpuContention => "cpu_contention",
+        StragglerReason::LoaderWait => "loader_wait",
+        StragglerReason::MemoryPressure => "memory_pressure",
+        StragglerReason::Unknown => "unknown",
+    }
+}
+
 fn seconds(unix_ms: i64) -> f64 {
     Duration::from_millis(unix_ms.max(0).cast_unsigned()).as_secs_f64()
 }
 
 impl JobFamilies {
     /// Adds the series of a job.
-    pub fn add(&mut self, job_id: &JobId, live: &Live) {
+    pub fn add(&mut self, job_id: &JobId, live: &Live, now_unix_ms: i64) {
         let job = job_id.as_str();
         let guard = live.lock();
         let seen = &*guard;
-        self.job(job, seen);
+        self.job(job, seen, now_unix_ms);
         if self.workers_shown + seen.workers.len() <= WORKERS_MAX {
             self.workers_shown += seen.workers.len();
             for (worker, tally) in &seen.workers {
                 self.worker(job, worker.as_str(), tally);
+            }
+            for (worker, straggler) in &seen.slow {
+                let labels =
+                    [("job_id", job), ("worker", worker.as_str()), ("reason", word(straggler.reason))];
+                self.straggler_ratio.add(labels, straggler.speed_ratio);
+                self.straggler_since.add(labels, straggler.since_iteration as f64);
             }
             for share in seen.steps.latest_answer().iter().flat_map(|answer| &answer.allocations) {
                 // Workers that have left meanwhile are not shown.
@@ -120,7 +143,7 @@ impl JobFamilies {
         collect(&mut self.step_times, &live.step_times, [("job_id", job)]);
     }
 
-    fn job(&mut self, job: &str, seen: &Seen) {
+    fn job(&mut self, job: &str, seen: &Seen, now_unix_ms: i64) {
         let of_job = [("job_id", job)];
         for (event, count) in seen.log.membership_changes() {
             self.membership_changes.add([("job_id", job), ("event", event)], *count as f64);
@@ -132,9 +155,10 @@ impl JobFamilies {
             self.workers.add([("job_id", job), ("state", "live")], members.live as f64);
             self.workers.add([("job_id", job), ("state", "departed")], members.departed as f64);
             self.global_batch.add(of_job, members.global_batch as f64);
-            self.job_info.add([("job_id", job), ("unit", seen.unit.as_str())], 1.0);
+            self.job_info.add([("job_id", job), ("unit", members.unit.as_str())], 1.0);
+            self.state.add([("job_id", job), ("state", seen.status(now_unix_ms).state.word())], 1.0);
+            self.stragglers.add(of_job, seen.slow.len() as f64);
             // From 0 on, so that the first iterations count in rates.
-            self.job_samples.add(of_job, seen.totals.samples as f64);
             self.measured.add(of_job, seen.totals.measured_s);
             self.even.add(of_job, seen.totals.even_s);
         }
@@ -167,6 +191,9 @@ impl JobFamilies {
         self.loader_wait.add(labels, tally.loader_wait_s);
         self.forecasts.add(labels, tally.forecasts as f64);
         self.forecast_error.add(labels, tally.forecast_error);
+        if let Some(ratio) = tally.expected_ratio {
+            self.expected_ratio.add(labels, ratio);
+        }
         let Some(latest) = tally.latest else { return };
         self.last_report.add(labels, seconds(latest.at_unix_ms));
         self.compute_time.add(labels, latest.done.compute_time_s);

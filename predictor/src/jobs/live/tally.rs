@@ -23,6 +23,8 @@ pub struct Tally {
     pub forecasts: u64,
     /// Sum of |actual - predicted| / predicted speed over these forecasts.
     pub forecast_error: f64,
+    /// Its averaged speed over its expected speed; `None` before it is known.
+    pub expected_ratio: Option<f64>,
     /// Its latest report; `None` before the first.
     pub latest: Option<Latest>,
 }
