@@ -20,6 +20,8 @@ const CONTENTS_MIN: usize = 3;
 const TIME_DIGITS: i32 = 3;
 
 pub(crate) fn html(report: &Report) -> String {
+    // The contents come after the verdict, before the first heading.
+    let first = report.sections.iter().position(|section| matches!(section, Section::Text { heading, .. } if !heading.is_empty()));
     let page = html! {
         (DOCTYPE)
         html lang="en" data-theme="light" {
@@ -41,8 +43,10 @@ pub(crate) fn html(report: &Report) -> String {
                     }
                     noscript { p.notice { "This page draws its charts with JavaScript, which is disabled \
                         in this browser." } }
-                    (contents(&report.sections))
-                    @for (place, section) in report.sections.iter().enumerate() { (part(section, place)) }
+                    @for (place, section) in report.sections.iter().enumerate() {
+                        @if first == Some(place) { (contents(&report.sections)) }
+                        (part(section, place))
+                    }
                 }
             }
         }
