@@ -78,6 +78,12 @@ pub struct Flags {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
 
+    /// Unix socket that serves the same as --listen, for containers on this node, such as /run/evenstep/agent.sock
+    /// [default: none].
+    #[arg(long, value_name = "FILE", env = "EVENSTEP_AGENT_SOCKET")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
+
     /// Additional address for only /metrics and /healthz, for a Prometheus on another machine, such as
     /// 0.0.0.0:7119 [default: none; --listen serves both].
     #[arg(long, value_name = "ADDRESS", env = "EVENSTEP_AGENT_METRICS_LISTEN")]
@@ -159,6 +165,7 @@ struct Settings {
     client_key: Option<PathBuf>,
     node: Option<String>,
     listen: String,
+    socket: Option<PathBuf>,
     metrics_listen: Option<String>,
     tls_cert: Option<PathBuf>,
     tls_key: Option<PathBuf>,
@@ -183,6 +190,7 @@ impl Default for Settings {
             client_key: None,
             node: None,
             listen: "127.0.0.1:7118".to_owned(),
+            socket: None,
             metrics_listen: None,
             tls_cert: None,
             tls_key: None,
@@ -211,6 +219,8 @@ pub struct Config {
     pub node: NodeId,
     /// Loopback address of the local API.
     pub listen: SocketAddr,
+    /// Unix socket of the local API.
+    pub socket: Option<PathBuf>,
     /// Address of the metrics listener for scrapers on other machines.
     pub metrics_listen: Option<SocketAddr>,
     /// TLS of the metrics listener. The local API has none: its bytes do not leave the machine.
@@ -331,6 +341,7 @@ impl Config {
             client_tls,
             node,
             listen: check_listen(&settings.listen)?,
+            socket: settings.socket,
             metrics_listen: settings.metrics_listen.as_deref().map(check_metrics_listen).transpose()?,
             tls,
             interval: check_time("interval", &settings.interval, INTERVAL_MIN)?,

@@ -13,7 +13,7 @@ use evenstep_client::{ClientTls, ClientTlsFiles, InvalidFile, TokenSource};
 use evenstep_observability::serve::{self, Healthy};
 use evenstep_observability::{Gather, otlp};
 use evenstep_server::local::{Local, LocalError};
-use evenstep_server::{Limits, Options, Tls};
+use evenstep_server::{Limits, Listener, Options, Tls};
 
 use crate::clock::unix_ms;
 use crate::config::Config;
@@ -46,6 +46,14 @@ pub enum AgentError {
         /// The address.
         address: SocketAddr,
         /// Error of the operating system.
+        source: io::Error,
+    },
+    /// The Unix socket cannot be used.
+    #[error("--socket {path}: {source}")]
+    Socket {
+        /// The file.
+        path: PathBuf,
+        /// Error of the operating system, or the rule.
         source: io::Error,
     },
     /// Another agent has its place in the folder, or the folder cannot be used.
@@ -133,6 +141,10 @@ pub async fn run(
     let listener = known.and_then(|address| TcpListener::bind(address).ok());
     let listener = listener.map_or_else(|| listen("listen", config.listen), Ok)?;
     let scraped = config.metrics_listen.map(|address| listen("metrics-listen", address)).transpose()?;
+    let socket = |path: &PathBuf| {
+        Listener::unix(path).map_err(|source| AgentError::Socket { path: path.clone(), source })
+    };
+    let socket = config.socket.as_ref().map(socket).transpose()?;
     let listening = Listening {
         local: listener.local_addr()?,
         metrics: scraped.as_ref().map(TcpListener::local_addr).transpose()?,
@@ -188,7 +200,16 @@ pub async fn run(
     // keeps a connection open must not delay the shutdown.
     let router = local::router(shared, gather.clone());
     let limits = Limits { per_address: CONNECTIONS_MAX, ..Limits::new(CONNECTIONS_MAX) };
-    let serve_local = evenstep_server::serve(listener, router, Options::new(limits), future::pending());
+    let serve_socket = async {
+        match socket {
+            Some(socket) => {
+                evenstep_server::serve(socket, router.clone(), Options::new(limits), future::pending()).await;
+            }
+            None => future::pending().await,
+        }
+    };
+    let serve_local =
+        evenstep_server::serve(listener, router.clone(), Options::new(limits), future::pending());
     let unused = async {
         match &local {
             Some(local) => local.unused(linger).await,
@@ -198,6 +219,7 @@ pub async fn run(
     let mut last_user = None;
     let served = tokio::select! {
         () = serve_local => Ok(()),
+        () = serve_socket => Ok(()),
         served = serve_metrics(scraped, gather, healthy, tls) => served,
         () = shutdown => Ok(()),
         held = unused => {

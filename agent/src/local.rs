@@ -15,7 +15,7 @@ use axum::routing::get;
 use axum::{Extension, Json, Router};
 use evenstep_observability::{Gather, serve};
 use evenstep_protocol::{NodeSample, PROBLEM_CONTENT_TYPE, Problem, Readings};
-use evenstep_server::ClientUser;
+use evenstep_server::{ClientProcess, ClientUser};
 use serde::{Deserialize, Serialize};
 
 use crate::Reading;
@@ -202,13 +202,31 @@ async fn check_owner(pid: u32, user: Option<&ClientUser>) -> Result<(), Response
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SampleQuery {
-    pid: Option<u32>,
+    /// A process id, or `self`.
+    pid: Option<String>,
     gpu: Option<u32>,
+}
+
+/// Returns the process id of `pid=`. With `self` it is the client's; `own` has its id if the client is connected over a Unix
+/// socket and visible here.
+///
+/// # Errors
+/// The value and the rule that it breaks.
+fn requested_process(pid: &str, own: Option<Option<u32>>) -> Result<u32, String> {
+    match (pid, own) {
+        ("self", Some(Some(own))) => Ok(own),
+        ("self", Some(None)) => Err("pid=self: the client's process is not visible to this agent; start the agent in the \
+                                     PID namespace of the machine (hostPID: true in Kubernetes)"
+            .to_owned()),
+        ("self", None) => Err("pid=self requires the Unix socket of --socket".to_owned()),
+        _ => pid.parse().map_err(|_| format!("pid={pid}: must be a process id, or self")),
+    }
 }
 
 async fn sample(
     State(local): State<Local>,
     user: Option<Extension<ClientUser>>,
+    client: Option<Extension<ClientProcess>>,
     query: Result<Query<SampleQuery>, QueryRejection>,
 ) -> Response {
     let Query(query) = match query {
@@ -216,14 +234,20 @@ async fn sample(
         Err(rejection) => return problem(StatusCode::BAD_REQUEST, "malformed", &rejection.body_text()),
     };
     let sources = &local.shared.sources;
-    let reading = match (query.pid, query.gpu) {
+    let own = client.map(|Extension(client)| client.pid);
+    let pid = match query.pid.as_deref().map(|pid| requested_process(pid, own)).transpose() {
+        Ok(pid) => pid,
+        Err(rule) => return problem(StatusCode::BAD_REQUEST, "malformed", &rule),
+    };
+    let reading = match (pid, query.gpu) {
         (None, None) => sources.request_host().await,
         (None, Some(gpu)) => {
             let detail = format!("gpu={gpu} requires pid=: add the process that uses the GPU");
             return problem(StatusCode::BAD_REQUEST, "malformed", &detail);
         }
         (Some(pid), gpu) => {
-            if !local.shared.any_user
+            if Some(Some(pid)) != own
+                && !local.shared.any_user
                 && let Err(rejection) = check_owner(pid, user.as_deref()).await
             {
                 return rejection;
@@ -240,7 +264,7 @@ async fn sample(
         }
     };
     let Reading { window_s, readings, missing } = reading;
-    Json(SampleResponse { at_unix_ms: unix_ms(), pid: query.pid, window_s, readings, missing })
+    Json(SampleResponse { at_unix_ms: unix_ms(), pid, window_s, readings, missing })
         .into_response()
 }
 

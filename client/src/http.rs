@@ -1,17 +1,21 @@
 //! Requests over HTTP with failover: sends to one server after the other until one responds, within one time limit.
 
 use std::io::Read;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ureq::config::Config;
 use ureq::http::header;
 use ureq::http::{self, StatusCode};
+use ureq::unversioned::resolver::DefaultResolver;
 use ureq::{Agent, AsSendBody, Body};
 
 use crate::clock::Clock;
 use crate::failover::{AllUnreachable, Attempt, Failover, Outcome};
 use crate::servers::Servers;
 use crate::tls::ClientTls;
+use crate::unix::UnixConnector;
 
 pub use ureq::http::{HeaderMap, HeaderName, HeaderValue, Method};
 
@@ -90,6 +94,19 @@ impl Transport {
     pub fn new(servers: &Servers, config: TransportConfig) -> Self {
         let http = (config.tls.clone(), agent(&config.tls, config.user_agent));
         Self { http: Arc::new(Mutex::new(http)), failover: Failover::new(servers.clone()), config }
+    }
+
+    /// Creates a transport to the server that listens on a Unix socket, without TLS and token.
+    pub fn unix(socket: PathBuf, config: TransportConfig) -> Self {
+        let config = TransportConfig { tls: ClientTls::default(), ..config };
+        let http = Agent::with_parts(
+            agent_config(&config.tls, config.user_agent),
+            UnixConnector(socket),
+            DefaultResolver::default(),
+        );
+        // An address needs no look-up.
+        let failover = Failover::new(Servers::local());
+        Self { http: Arc::new(Mutex::new((config.tls.clone(), http))), failover, config }
     }
 
     /// Returns the base URL of the server that is tried first.
@@ -226,15 +243,18 @@ impl Transport {
 }
 
 fn agent(tls: &ClientTls, user_agent: &'static str) -> Agent {
-    let config = Agent::config_builder()
+    agent_config(tls, user_agent).into()
+}
+
+fn agent_config(tls: &ClientTls, user_agent: &'static str) -> Config {
+    Agent::config_builder()
         .http_status_as_error(false)
         .max_redirects(0)
         // Predictors and agents are in the cluster or on this machine; proxies of the environment are for others.
         .proxy(None)
         .tls_config(tls.config())
         .user_agent(user_agent)
-        .build();
-    config.into()
+        .build()
 }
 
 fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {

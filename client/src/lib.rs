@@ -18,6 +18,7 @@ pub mod servers;
 mod shares;
 mod tls;
 mod token;
+mod unix;
 
 pub use backlog::{Backlog, BacklogLimits};
 pub use backoff::Backoff;

@@ -21,6 +21,11 @@ pub struct InvalidServers {
 }
 
 impl Servers {
+    /// The base URL for connections that do not depend on it.
+    pub(crate) fn local() -> Self {
+        Self(vec!["http://127.0.0.1".to_owned()])
+    }
+
     /// Returns the base URLs in order; at least one.
     pub fn urls(&self) -> &[String] {
         &self.0

@@ -216,7 +216,7 @@ class Clock:
         return self.now
 
 
-def reading(script: list[Does], *, gpu: int | None = None) -> tuple[Drivers, Scripted, Clock]:
+def reading(script: list[Does], *, gpu: str | None = None) -> tuple[Drivers, Scripted, Clock]:
     server, clock = Scripted(script), Clock()
     return Drivers(server.url, gpu=gpu, timeout_s=PATIENCE_S, clock=clock), server, clock
 
@@ -271,9 +271,9 @@ def test_an_agent_that_makes_no_sense_is_not_believed(body: bytes) -> None:
 
 def test_readings_that_are_no_numbers_are_absent() -> None:
     wrong = {"procs_running": "1", "procs_blocked": True, "memory_used": float("nan")}
-    drivers, server, _ = reading([ours(**wrong, gpu_busy=1, brand_new=1.0, sm_clock_mhz=1410)], gpu=3)
+    drivers, server, _ = reading([ours(**wrong, gpu_busy=1, brand_new=1.0, sm_clock_mhz=1410)], gpu="00000000:3B:00.0")
     assert drivers.read() == {"sm_clock_mhz": 1410.0, "gpu_busy": 1.0}
-    assert server.heard()[0].split()[1].endswith("&gpu=3")
+    assert server.heard()[0].split()[1].endswith("&gpu=00000000%3A3B%3A00.0")
 
 
 def test_an_address_that_is_none_is_refused() -> None:

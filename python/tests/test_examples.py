@@ -80,7 +80,12 @@ def test_the_examples_change_as_many_lines_as_documented(example: str, added: in
 
 @pytest.mark.parametrize(
     ("page", "block", "example"),
-    [("docs/reference/python.md", 0, "plain"), ("python/README.md", 0, "plain"), ("docs/reference/python.md", 1, "transformer")],
+    [
+        ("docs/reference/python.md", 0, "plain"),
+        ("python/README.md", 0, "plain"),
+        ("docs/get-started.md", 0, "plain"),
+        ("docs/reference/python.md", 1, "transformer"),
+    ],
 )
 def test_the_documentation_shows_these_changes(page: str, block: int, example: str) -> None:
     text = (ROOT / page).read_text()

@@ -11,11 +11,14 @@
 //!
 //! With [`Tls`], a connection waits for a request from its first byte on: its handshake has the deadline of headers.
 //!
+//! A Unix socket also serves HTTP/2, for clients with gRPC. Its requests have a [`ClientProcess`].
+//!
 //! Bodies and the duration of requests are the router's own responsibility.
 
 mod activity;
 mod counts;
 mod limits;
+mod listener;
 pub mod local;
 mod open;
 mod socket;
@@ -33,6 +36,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 pub use counts::Connections;
 pub use limits::Limits;
+pub use listener::{ClientProcess, Listener};
 use open::Open;
 pub use tls::{Tls, TlsFiles, TlsStatus};
 pub use user::ClientUser;
@@ -79,8 +83,14 @@ impl Options {
 }
 
 /// Serves requests until `stop` completes. Then finishes the requests in flight within [`Limits::drain`] and aborts the
-/// remaining ones. When this returns, no task of the server is left.
-pub async fn serve(listener: TcpListener, router: Router, options: Options, stop: impl Future<Output = ()>) {
+/// remaining ones. When this returns, no task of the server is left, except for requests over HTTP/2 that were aborted.
+pub async fn serve(
+    listener: impl Into<Listener>,
+    router: Router,
+    options: Options,
+    stop: impl Future<Output = ()>,
+) {
+    let listener = listener.into();
     let tls = options.tls.clone();
     let mut open = Open::new(router, options);
     let mut reading = std::pin::pin!(async {
@@ -96,7 +106,7 @@ pub async fn serve(listener: TcpListener, router: Router, options: Options, stop
         tokio::select! {
             () = &mut stop => break,
             accepted = listener.accept() => match accepted {
-                Ok((stream, address)) => open.add(stream, address.ip().to_canonical()),
+                Ok((stream, address)) => open.add(stream, address),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;

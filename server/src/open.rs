@@ -14,9 +14,10 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
 use rustix::net::sockopt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::Instant;
@@ -25,6 +26,7 @@ use tower::ServiceExt;
 use crate::activity::{Activity, Phase, Serving};
 use crate::counts::Connections;
 use crate::limits::Limits;
+use crate::listener::{Accepted, ClientProcess, Listener};
 use crate::socket::{Socket, Stream};
 use crate::tls::Tls;
 use crate::{ClientAddress, ClientUser, Options};
@@ -32,6 +34,8 @@ use crate::{ClientAddress, ClientUser, Options};
 /// Size limit of the head of a request, which is buffered until it is complete, in bytes. Also the size of the buffers
 /// of a connection.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
+/// Maximum number of requests at the same time over one connection with HTTP/2.
+const STREAMS_MAX: u32 = 16;
 
 /// The open connections.
 #[derive(Debug)]
@@ -70,7 +74,7 @@ impl Open {
     }
 
     /// Serves a new connection, or closes it if a limit is reached.
-    pub fn add(&mut self, stream: TcpStream, address: IpAddr) {
+    pub fn add(&mut self, stream: Accepted, address: IpAddr) {
         let of_address = self.by_address.get(&address).copied().unwrap_or(0);
         let evicted = if of_address >= self.limits.per_address {
             self.evict(|connection| connection.address == address)
@@ -83,7 +87,9 @@ impl Open {
             self.counts.refuse();
             return;
         }
-        if let Err(error) = self.configure(&stream) {
+        if let Accepted::Tcp(stream) = &stream
+            && let Err(error) = self.configure(stream)
+        {
             tracing::debug!(%error, "a connection was closed before it was served");
             return;
         }
@@ -163,7 +169,7 @@ impl Open {
 
     /// Closes the listener and the connections without a complete request, waits for the others, and aborts those that take
     /// too long.
-    pub async fn drain(mut self, listener: TcpListener) {
+    pub async fn drain(mut self, listener: Listener) {
         self.draining.send_replace(true);
         drop(listener);
         self.connections.retain(|_, connection| {
@@ -199,30 +205,42 @@ fn panicked(error: &JoinError) -> Id {
 
 /// Serves the requests of a connection until it is closed.
 async fn converse(
-    stream: TcpStream,
+    stream: Accepted,
     address: IpAddr,
     tls: Option<Tls>,
     activity: Activity,
     router: Router,
     mut draining: watch::Receiver<bool>,
 ) {
-    let ends = stream.peer_addr().ok().zip(stream.local_addr().ok());
-    let user = ends.map(|(client, server)| ClientUser::new(client, server));
-    let stream: Box<dyn Stream> = match tls {
-        None => Box::new(stream),
-        Some(tls) => match tls.accept(stream).await {
-            Ok(stream) => {
-                activity.encrypted();
-                Box::new(stream)
+    let (stream, user, process): (Box<dyn Stream>, _, _) = match (stream, tls) {
+        (Accepted::Unix(stream), _) => {
+            let process = ClientProcess::of(&stream);
+            (Box::new(stream), process.map(|process| ClientUser::known(process.user)), process)
+        }
+        (Accepted::Tcp(stream), tls) => {
+            let ends = stream.peer_addr().ok().zip(stream.local_addr().ok());
+            let user = ends.map(|(client, server)| ClientUser::new(client, server));
+            match tls {
+                None => (Box::new(stream), user, None),
+                Some(tls) => match tls.accept(stream).await {
+                    Ok(stream) => {
+                        activity.encrypted();
+                        (Box::new(stream), user, None)
+                    }
+                    Err(error) => return tracing::debug!(%error, "a TLS handshake failed"),
+                },
             }
-            Err(error) => return tracing::debug!(%error, "a TLS handshake failed"),
-        },
+        }
     };
+    let is_unix = process.is_some();
     let socket = TokioIo::new(Socket::new(stream, activity.clone()));
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ClientAddress(address));
         if let Some(user) = &user {
             request.extensions_mut().insert(user.clone());
+        }
+        if let Some(process) = process {
+            request.extensions_mut().insert(process);
         }
         let (router, serving) = (router.clone(), activity.serve());
         async move {
@@ -230,13 +248,28 @@ async fn converse(
             Ok::<_, Infallible>(response.map(|body| ServedBody { body, _serving: serving }))
         }
     });
-    let mut builder = http1::Builder::new();
-    let connection = builder.max_buf_size(BUFFER_BYTES_MAX).serve_connection(socket, service);
-    let mut connection = std::pin::pin!(connection);
     let stopped = async move {
         // The sender lives as long as this task.
         let _ = draining.wait_for(|draining| *draining).await;
     };
+    if is_unix {
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder.http1().max_buf_size(BUFFER_BYTES_MAX);
+        builder.http2().max_concurrent_streams(STREAMS_MAX);
+        let mut connection = std::pin::pin!(builder.serve_connection(socket, service));
+        let ended = tokio::select! {
+            biased;
+            () = stopped => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+            ended = connection.as_mut() => ended,
+        };
+        return ended.unwrap_or_else(|error| tracing::debug!(%error, "a connection failed"));
+    }
+    let mut builder = http1::Builder::new();
+    let connection = builder.max_buf_size(BUFFER_BYTES_MAX).serve_connection(socket, service);
+    let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         // In this order, so that a response during a shutdown announces the end of the connection.
         biased;

@@ -27,6 +27,12 @@ impl ClientUser {
         Self { client: canonical(client), server: canonical(server), id: Arc::default() }
     }
 
+    /// The user of a connection over a Unix socket.
+    pub(crate) fn known(id: u32) -> Self {
+        let unused = SocketAddr::from(([0; 4], 0));
+        Self { client: unused, server: unused, id: Arc::new(OnceCell::new_with(Some(id))) }
+    }
+
     /// Returns the ID of the user who created the client's socket, in the user namespace of this process. `None` if the
     /// client is in another network namespace or on another machine.
     pub async fn id(&self) -> Option<u32> {

@@ -105,7 +105,7 @@ pub fn report_oom(
     reported.map(|response| response.max_local_batch).map_err(|error| request_failed(&error))
 }
 
-/// A kept connection to one server.
+/// A kept connection to one server: a base URL, or a Unix socket as `unix:///PATH`.
 #[pyclass(frozen, module = "evenstep._native")]
 pub struct Http(Transport);
 
@@ -121,7 +121,15 @@ impl Http {
             clock: Arc::new(SystemClock),
             tls: tls_or_default(tls),
         };
-        Ok(Self(Transport::new(&servers(server)?, config)))
+        Ok(Self(match server.strip_prefix("unix://") {
+            Some(socket) if socket.starts_with('/') => Transport::unix(socket.into(), config),
+            Some(_) => {
+                return Err(invalid_setting(format!(
+                    "server {server:?}: must be like unix:///run/agent.sock"
+                )));
+            }
+            None => Transport::new(&servers(server)?, config),
+        }))
     }
 
     /// Requests a resource.

@@ -1,5 +1,6 @@
 """Comparison of the values that must be the same on all ranks, and the descriptions of workers."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,8 @@ import torch.distributed as dist
 
 from evenstep.errors import DivergedError
 from evenstep.group import awaiting
+
+log = logging.getLogger("evenstep")
 
 #: The facts of a worker that joins the job.
 _JOINED = ("worker", "device", "max_local_batch", "memory_bytes", "claims")
@@ -29,8 +32,23 @@ def gather_facts(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[Ma
                 f"ranks {names.index(name)} and {rank} have the same worker name {name!r}: set a different "
                 "EVENSTEP_WORKER for each"
             )
+    if dist.get_rank(group) == 0:
+        warn_of_shared_gpus([facts["gpu"] for facts in all_facts])
     workers: list[Mapping[str, Any]] = [{name: facts[name] for name in _JOINED} for facts in all_facts]
     return workers, max(int(facts["restarts"]) for facts in all_facts)
+
+
+def warn_of_shared_gpus(gpus: Sequence[str | None]) -> None:
+    """Warns if several ranks use one GPU, which is CUDA's default."""
+    for gpu in dict.fromkeys(gpus):
+        ranks = [rank for rank, other in enumerate(gpus) if other == gpu]
+        if gpu is not None and len(ranks) > 1:
+            log.warning(
+                "ranks %s all use the GPU %s: call torch.cuda.set_device(LOCAL_RANK) before job.loader, or evenstep "
+                "describes the wrong GPU to the predictor; if they share it on purpose, ignore this warning",
+                ", ".join(map(str, ranks)),
+                gpu,
+            )
 
 
 def gathered(group: dist.ProcessGroup, own: Any) -> list[Any]:

@@ -79,9 +79,9 @@ class Lead:
     budget: Budget
     share_log: ShareLog
 
-    def iterations(self, iteration: int) -> int:
-        """Returns the number of iterations until the next exchange; the exchange thread calls it."""
-        return self.budget.iterations(iteration, time.thread_time() + self.planner.cpu_s)
+    def iterations(self, iteration: int, cpu_s: float) -> int:
+        """Returns the number of iterations to the next exchange; ``cpu_s`` is the CPU time of the exchange thread."""
+        return self.budget.iterations(iteration, cpu_s + self.planner.cpu_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +139,8 @@ class Exchange:
         self._has_ended = threading.Event()
         #: Whether every report was measured so far.
         self._is_measured = True
+        #: CPU time of the thread in waits for a device. Its driver decides how to wait; an exchange does not cost that.
+        self._waits_cpu_s = 0.0
         self._thread = threading.Thread(target=self._run, name="evenstep-exchange", daemon=True)
         self._thread.start()
 
@@ -249,7 +251,8 @@ class Exchange:
         slots[begin : begin + SLOTS] = torch.tensor(self._row(submissions_due), dtype=torch.float64)
         payload = b""
         if self._lead:
-            slots[1] = said.iteration + self._lead.iterations(said.iteration)
+            cpu_s = time.thread_time() - self._waits_cpu_s
+            slots[1] = said.iteration + self._lead.iterations(said.iteration, cpu_s)
             # A plan equal to the current one need not be sent.
             if (plan := self._lead.planner.take(said.iteration + self._ahead)) and plan != self._plans[-1][1]:
                 payload = plan.to_json().encode()
@@ -288,7 +291,12 @@ class Exchange:
 
     def _row(self, submissions_due: list[Submission]) -> list[float]:
         try:
-            report = merged([said.report() for said in submissions_due])
+            begun_s = time.thread_time()
+            try:
+                reports = [said.report() for said in submissions_due]
+            finally:
+                self._waits_cpu_s += time.thread_time() - begun_s
+            report = merged(reports)
             return replace(report, drivers=self._drivers()).to_row()
         except Exception as error:  # noqa: BLE001  # if one rank skips the all-reduce, all others wait for ever.
             if self._is_measured:

@@ -14,6 +14,7 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # missin
 from torch.nn.parallel import DistributedDataParallel
 
 from evenstep import batchnorm, items
+from evenstep.device import cuda_backend
 from evenstep.errors import SettingError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -127,8 +128,13 @@ class GradientWeights:
         #: The last iteration whose gradients were reduced, and whose later passes are checked.
         self._reduced = self._checked = -1
         self._has_looked_for_padding = loss != "mean"
-        #: The sums over ranks that were started on CPUs and not waited for yet.
+        #: The types of devices whose sums are waited for at the last bucket. Gloo's futures are complete before a sum
+        #: has arrived on a GPU.
+        self._waited = {"cpu", "cuda"} if cuda_backend(self._group) == "gloo" else {"cpu"}
+        #: The sums over ranks that were started and not waited for yet.
         self._open: list[tuple[dist.Work, torch.Tensor]] = []
+        #: The statistics of the last reduction: a GPU may read them after the hook has returned.
+        self._pending: batchnorm.PendingStatistics | None = None
         #: In a reduction without numbered buckets: number of all parameters, and of those in buckets up to now.
         self._unnumbered, self._placed = (_trained_parameters(model) if model.static_graph else 0), 0
 
@@ -165,22 +171,32 @@ class GradientWeights:
                 with run.sensor.paused():
                     self._total.divide(gradient)
             summed = self._inner(self._state, bucket)
+        elif gradient.device.type in self._waited:
+            return self._sum_now(gradient, step, is_last=is_last)
         else:
-            # The same as dist.all_reduce without its argument checks, which would take microseconds in each step.
-            work = self._group.allreduce([gradient])
-            if gradient.device.type == "cpu":
-                self._open.append((work, gradient))
-                if is_last:
-                    self._wait(step)
-                done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-                done.set_result(gradient)
-                return done
-            summed = work.get_future().then(lambda future: future.value()[0])
+            summed = self._allreduce(gradient).get_future().then(lambda future: future.value()[0])
             if total := self._total:
                 divide = total.divide
                 summed = summed.then(lambda future: divide(future.value()))
-        pending = self._statistics.begin(step.weight, self._group) if is_last else None
+        if not is_last:
+            return summed
+        self._pending = pending = self._statistics.begin(step.weight, self._group)
         return pending.stored_with(summed) if pending else summed
+
+    def _allreduce(self, gradient: torch.Tensor) -> dist.Work:
+        # The same as dist.all_reduce without its argument checks, which would take microseconds in each step.
+        return self._group.allreduce([gradient])
+
+    def _sum_now(self, gradient: torch.Tensor, step: "Step", *, is_last: bool) -> torch.futures.Future[torch.Tensor]:
+        """Returns a complete future. With the last bucket, it waits for the sums of all."""
+        self._open.append((self._allreduce(gradient), gradient))
+        if is_last:
+            self._wait(step)
+        # Without its device, readers of the future would not wait for the GPU.
+        devices: list[int | str | torch.device] = [] if gradient.device.type == "cpu" else [gradient.device]
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
+        done.set_result(gradient)
+        return done
 
     def _place(self, bucket: GradBucket) -> tuple[bool, bool]:
         """Returns whether a bucket is the first, and whether it is the last of a reduction.

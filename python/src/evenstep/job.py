@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ from evenstep.hedge.begin import claims_of, hedged
 from evenstep.hedge.claims import Claims
 from evenstep.hedge.steps import Steps
 from evenstep.hedge.trainee import TrainedModel
-from evenstep.metrics import Metrics
+from evenstep.kubeflow import TIMEOUT_S, StatusPoster
+from evenstep.metrics import Metrics, trainjob_status
 from evenstep.observer import Observer
 from evenstep.opening import OpenRun, open_run
 from evenstep.options import Fixed, RunOptions, checked_job_options
@@ -65,6 +67,7 @@ def init(
     quantum: int = 1,
     max_local_batch: int | None = None,
     job_options: Mapping[str, Any] | None = None,
+    epochs: int | None = None,
     timeout_s: float = 2.0,
 ) -> "Job":
     """Creates the training job from the arguments and the environment.
@@ -83,6 +86,7 @@ def init(
         quantum: every local batch is a multiple of it.
         max_local_batch: the largest local batch of this worker, in samples: all micro-batches of an iteration together.
         job_options: other job options: the fields of ``PUT /v1/jobs/{job}`` (``rule``, ``min_gain``, ...).
+        epochs: number of epochs that the script trains, for the progress of a TrainJob of Kubeflow.
         timeout_s: timeout of a request to the predictor, in seconds. Training steps do not wait for requests.
 
     Raises:
@@ -93,6 +97,8 @@ def init(
         raise SettingError(f"quantum={quantum}: must be at least 1")
     if max_local_batch is not None and max_local_batch < 1:
         raise SettingError(f"max_local_batch={max_local_batch}: must be at least 1")
+    if epochs is not None and epochs < 1:
+        raise SettingError(f"epochs={epochs}: must be at least 1")
     settings = replace(
         settings,
         server=server or settings.server,
@@ -100,7 +106,17 @@ def init(
     )
     job_options = checked_job_options(job_options or {})
     return Job(
-        RunOptions(settings, plan, quantum, max_local_batch, job_options, claims=False, tail=None, timeout_s=timeout_s)
+        RunOptions(
+            settings,
+            plan,
+            quantum,
+            max_local_batch,
+            job_options,
+            claims=False,
+            tail=None,
+            timeout_s=timeout_s,
+            epochs=epochs,
+        )
     )
 
 
@@ -123,6 +139,8 @@ class Job:
         #: Whether the training scales its losses.
         self._is_scaled = False
         self._metrics = Metrics()
+        #: Posts the progress of this run, on rank 0 of a TrainJob of Kubeflow.
+        self._poster: StatusPoster | None = None
         #: Functions that remove the hooks of optimizers at the end of the job.
         self._ends: list[Callable[[], None]] = []
         #: Whether a wrapped model needs the numbers of tokens.
@@ -446,8 +464,9 @@ class Job:
                 f"job.scale in an iteration with passes of {list(step.passes)} samples: the means of its passes have "
                 'unequal weights; use job.wrap(.., loss="tokens") and job.count, or neither max_tokens nor accumulate'
             )
-        run.gradients_ready()
+        # Before the exchange thread sees the iteration: it reads the GPU of the device.
         run.sensor.measure_from_arrival(loss.device)
+        run.gradients_ready()
         factor = step.weight * run.world_size
         # 0 times NaN or infinity is not 0.
         return loss * factor if factor else torch.nan_to_num(loss, nan=0.0, posinf=0.0, neginf=0.0) * 0.0
@@ -542,9 +561,10 @@ class Job:
         """
         try:
             yield
-        except oom.OUT_OF_MEMORY as error:
-            place = self._opened.plans.place if self._opened and self._opened.plans else None
-            oom.report(self._options, place, self._run.current, error)
+        except RuntimeError as error:
+            if oom.is_out_of_memory(error):
+                place = self._opened.plans.place if self._opened and self._opened.plans else None
+                oom.report(self._options, place, self._run.current, error)
             raise
 
     # Checkpoints
@@ -579,12 +599,17 @@ class Job:
     def close(self) -> None:
         """Delivers the last reports and leaves the job; called automatically when the process ends."""
         opened, self._opened = self._opened, None
+        poster, self._poster = self._poster, None
+        if poster:
+            poster.stop()
         while self._ends:
             self._ends.pop()()
         if opened:
             opened.close(_CLOSE_S)
         if self._claims:
             self._claims.line.close(_CLOSE_S)
+        if poster:
+            poster.join(_CLOSE_S + TIMEOUT_S)
         atexit.unregister(self.close)
 
     # Internals
@@ -604,6 +629,9 @@ class Job:
             self._opened = open_run(self._options, order, reads_ahead, self._state)
             self._see_models(self._opened.run)
             atexit.register(self.close)
+            if self._opened.run.rank == 0:
+                status = trainjob_status(self._opened, self._options.epochs)
+                self._poster = StatusPoster.of_environment(os.environ, status)
             if self._opened.run.world_size > 1:
                 self._ends.append(check_first_step(self._opened.run, self._is_weighted).remove)
         elif self._opened.run.order != order:

@@ -21,7 +21,7 @@ from evenstep.frameworks import check_accumulate, check_ranks
 from evenstep.hook import Loss
 from evenstep.job import Job
 from evenstep.loader import Loader
-from evenstep.oom import OUT_OF_MEMORY
+from evenstep.oom import is_out_of_memory
 
 try:
     from lightning.pytorch import Callback
@@ -102,8 +102,8 @@ class EvenstepCallback(Callback):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Reports an out-of-memory error to the predictor."""
-        if self._has_begun and isinstance(exception, OUT_OF_MEMORY):
-            with suppress(OUT_OF_MEMORY), self._job.on_oom():
+        if self._has_begun and isinstance(exception, RuntimeError) and is_out_of_memory(exception):
+            with suppress(RuntimeError), self._job.on_oom():
                 raise exception
 
     def state_dict(self) -> dict[str, Any]:

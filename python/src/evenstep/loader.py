@@ -123,14 +123,17 @@ class Loader:
         self._drawn.clear()
         batches = iter(self._dataloader)
         while True:
+            run.sensor.loader_begins()
             begun = time.perf_counter()
             batch = next(batches, None)
             if not self._drawn:
+                # A loop that reads ahead may still compute its last batch.
+                run.sensor.loader_ends(0.0)
                 run.is_read = True
                 run.settle()
                 run.observer.epoch_ends()
                 return
-            run.sensor.loader_waited(time.perf_counter() - begun)
+            run.sensor.loader_ends(time.perf_counter() - begun)
             turn = self._drawn.popleft()
             self._latest = turn
             run.read(turn)

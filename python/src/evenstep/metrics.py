@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 from evenstep.connection import connect
 from evenstep.errors import EvenstepError
-from evenstep.opening import Place
+from evenstep.kubeflow import METRICS_MAX, Pace, Status
+from evenstep.opening import OpenRun, Place
 
 #: Timeout of a request, in seconds. The training waits for it.
 _TIMEOUT_S = 0.5
@@ -59,3 +60,27 @@ class Metrics:
             self._paused_until = self._clock() + _PAUSE_S
             return {}
         return newest
+
+
+def trainjob_status(opened: OpenRun, epochs: int | None) -> Callable[[], Status]:
+    """Returns a function that reads the status of a run for Kubeflow, in any thread.
+
+    Args:
+        opened: the run.
+        epochs: number of epochs of the whole training; None if it is unknown.
+    """
+    metrics, pace = Metrics(), Pace()
+
+    def read() -> Status:
+        run = opened.run
+        progress = run.progress
+        told = {"iteration": float(progress.iteration), "epoch": float(progress.epoch)}
+        told |= metrics.read(opened.plans.place if opened.plans else None, ())
+        # With many ranks, the metrics of the whole job come first.
+        told = dict(sorted(told.items(), key=lambda metric: "/rank_" in metric[0])[:METRICS_MAX])
+        if epochs is None:
+            return Status(metrics=told)
+        done = min(1.0, (progress.epoch + progress.sample / run.order.trained_samples) / epochs)
+        return Status(done, pace.remaining_s(done), told)
+
+    return read

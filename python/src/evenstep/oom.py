@@ -14,11 +14,16 @@ from evenstep.step import Turn
 
 log = logging.getLogger("evenstep")
 
-#: The out-of-memory error of devices; available under this short name since PyTorch 2.5.
-OUT_OF_MEMORY: type[BaseException] = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
+#: Parts of the messages of other errors that mean the same: of CUDA itself, of its libraries, and of NCCL.
+_MESSAGES = ("CUDA error: out of memory", "_STATUS_ALLOC_FAILED", "Cuda failure 2 'out of memory'")
 
 #: Smallest failing batch that can be reduced.
 _SAMPLES_MIN = 2
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Returns whether the memory of a device was exhausted."""
+    return isinstance(error, torch.OutOfMemoryError) or any(part in str(error) for part in _MESSAGES)
 
 
 def report(job_options: RunOptions, place: Place | None, turn: Turn, error: BaseException) -> None:

@@ -3,6 +3,7 @@
 The first part is in ``job.loader``, the second before the first batch, so scripts may load a checkpoint between them.
 """
 
+import functools
 import itertools
 import json
 import logging
@@ -23,7 +24,9 @@ from evenstep._native import Plan, parse_servers
 from evenstep.agreement import check_alike, gather_facts, gathered
 from evenstep.budget import Budget
 from evenstep.connection import connect
+from evenstep.device import current_device
 from evenstep.drivers import Drivers
+from evenstep.drivers.gpu import gpu_name
 from evenstep.errors import EvenstepError, RejectedError, SettingError
 from evenstep.exchange import CLOSED, LOOK_AHEAD_MAX, Exchange, Lead
 from evenstep.given_plans import batches_of, even_plan, given_plans
@@ -138,7 +141,7 @@ class OpenRun:
             check_alike(everyone)
             if begin.is_planned(run.world_size):
                 otherwise = run.plans(run.progress.iteration)
-                self.plans = begin.opened(self.group, self.embedded, self.workers, otherwise)
+                self.plans = begin.opened(self.group, self.embedded, self.workers, otherwise, run.sensor)
         run.job = self.plans.place.job if self.plans else None
         if self.plans:
             run.exchange, run.plans = self.plans.exchange, self.plans.exchange.plan
@@ -174,7 +177,7 @@ def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dic
     group = open_group(job_options.settings.world_size)
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if group else (0, 1)
     embedded = begin.embedded(rank) if world_size > 1 else None
-    facts = {**begin.facts(_device()), "alike": begin.alike()}
+    facts = {**begin.facts(current_device()), "alike": begin.alike()}
     workers, restarts = gather_facts(group, facts) if group else ([], 0)
     # Every rank knows all caps, so all come to the same plan, or to the same error.
     caps = [worker["max_local_batch"] for worker in workers] or [job_options.cap]
@@ -241,6 +244,7 @@ class _RunStart:
         embedded: Embedded | None,
         workers: Sequence[Mapping[str, Any]],
         otherwise: Plan,
+        sensor: Sensor,
     ) -> OpenedPlans | None:
         """Returns the exchange that provides the plans, and the job; None if there is no predictor."""
         told: list[Any] = [None]
@@ -265,8 +269,8 @@ class _RunStart:
         budget = Budget(_INTERVAL_MAX, self.job_options.settings.overhead)
         lead = Lead(predictor, budget, ShareLog(plans[0][1])) if predictor else None
         agent = self.job_options.settings.agent or (local_url(AGENT) if embedded else None)
-        drivers = _drivers(agent, _device())
-        return OpenedPlans(Exchange(group, self.ahead, plans, drivers.read, lead), predictor, place)
+        drivers = _drivers(agent, sensor, current_device())
+        return OpenedPlans(Exchange(group, self.ahead, plans, drivers, lead), predictor, place)
 
     def first_plans(
         self, server: str, embedded: Embedded | None, workers: Sequence[Mapping[str, Any]], otherwise: Plan
@@ -324,6 +328,7 @@ class _RunStart:
             "worker": job_options.settings.worker,
             "device": torch.cuda.get_device_name(device) if is_cuda else "cpu",
             "memory_bytes": torch.cuda.get_device_properties(device).total_memory if is_cuda else None,
+            "gpu": f"{gpu_name(device)} on {socket.gethostname()}" if is_cuda else None,
             "max_local_batch": job_options.cap,
             "claims": job_options.claims,
             "restarts": job_options.settings.restarts,
@@ -382,16 +387,16 @@ def _script() -> str:
     return sys.argv[0] if sys.argv else ""
 
 
-def _device() -> torch.device:
-    """Returns the device that this process will compute on, as far as it is known yet."""
-    uses_cuda = torch.cuda.is_available() and (
-        torch.cuda.is_initialized() or (dist.is_initialized() and dist.get_backend() == "nccl")
-    )
-    return torch.device("cuda", torch.cuda.current_device()) if uses_cuda else torch.device("cpu")
+def _drivers(agent: str | None, sensor: Sensor, device: torch.device) -> Callable[[], dict[str, float]]:
+    """Returns a function that reads the drivers of this process.
 
+    Only the agent reads GPUs; other readings come from /proc, which is cheaper. The GPU is the one of the first
+    forward pass: a script may use another one than CUDA's current ``device``.
+    """
 
-def _drivers(agent: str | None, device: torch.device) -> Drivers:
-    """Returns the driver reader. Only the agent reads GPUs; other readings come from /proc, which is cheaper."""
-    if device.type == "cuda":
-        return Drivers(agent, gpu=device.index)
-    return Drivers(agent or "")
+    @functools.cache
+    def reader() -> Drivers:
+        used = sensor.device or device
+        return Drivers(agent, gpu=gpu_name(used)) if used.type == "cuda" else Drivers(agent or "")
+
+    return lambda: reader().read()

@@ -33,6 +33,8 @@ class RunOptions:
     tail: SharedTail | None
     #: Timeout of a request to the predictor, in seconds.
     timeout_s: float
+    #: Number of epochs of the whole training; None if it is unknown.
+    epochs: int | None = None
 
     @property
     def cap(self) -> int | None:

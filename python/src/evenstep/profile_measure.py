@@ -1,15 +1,15 @@
 """Measures the compute time of each layer over whole passes."""
 
 import statistics
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
-from evenstep.moment import Moment, between, now
+from evenstep.moment import Timer, timer_of
 from evenstep.profile_layers import Link
 
 #: Parameters, outputs and gradients are counted in values of this many bytes.
@@ -34,8 +34,8 @@ class _Passed:
 
     leaf: torch.Tensor
     made: torch.Tensor
-    forward: tuple[Moment, Moment]
-    backward: tuple[Moment, Moment] | None = None
+    forward: tuple[Any, Any]
+    backward: tuple[Any, Any] | None = None
 
 
 def measure(links: list[Link], samples: torch.Tensor, *, warm_up: int, repeats: int) -> list[Measured]:
@@ -44,9 +44,10 @@ def measure(links: list[Link], samples: torch.Tensor, *, warm_up: int, repeats: 
     Layers run separately, as in a burst-parallel plan: the code passes each layer's gradient to the previous one.
     """
     activations = _activations(links, samples)
+    timer = timer_of(samples.device)
     for _ in range(warm_up):
-        _pass(links, samples)
-    passes = [_times(_pass(links, samples), samples.device) for _ in range(repeats)]
+        _pass(links, samples, timer)
+    passes = [_times(_pass(links, samples, timer), timer) for _ in range(repeats)]
     measured = []
     for at, (held, values) in enumerate(activations):
         forward_us, backward_us = (statistics.median(times[at][part] for times in passes) for part in (0, 1))
@@ -54,21 +55,21 @@ def measure(links: list[Link], samples: torch.Tensor, *, warm_up: int, repeats: 
     return measured
 
 
-def _pass(links: list[Link], samples: torch.Tensor) -> list[_Passed]:
+def _pass(links: list[Link], samples: torch.Tensor, timer: Timer) -> list[_Passed]:
     passed: list[_Passed] = []
     made = samples
     for link in links:
         leaf, given = _given(link, made, first=not passed)
-        begun = now(samples.device, time.perf_counter)
+        begun = timer.now()
         made = link.module(given)
-        passed.append(_Passed(leaf, made, (begun, now(samples.device, time.perf_counter))))
+        passed.append(_Passed(leaf, made, (begun, timer.now())))
     gradient = torch.ones_like(made)
     for layer in reversed(passed):
         if not layer.made.requires_grad:
             break
-        begun = now(samples.device, time.perf_counter)
+        begun = timer.now()
         torch.autograd.backward(layer.made, gradient.reshape(layer.made.shape))
-        layer.backward = (begun, now(samples.device, time.perf_counter))
+        layer.backward = (begun, timer.now())
         if layer.leaf.grad is None:
             break
         gradient = layer.leaf.grad
@@ -94,12 +95,13 @@ def _in_place(module: nn.Module) -> bool:
     return any(getattr(part, "inplace", False) for part in module.modules())
 
 
-def _times(passed: list[_Passed], device: torch.device) -> list[tuple[float, float]]:
+def _times(passed: list[_Passed], timer: Timer) -> list[tuple[float, float]]:
     """Returns the microseconds of each layer, forward and backward."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
     spans = [(layer.forward, layer.backward) for layer in passed]
-    return [(1e6 * between(*forward), 1e6 * between(*backward) if backward else 0.0) for forward, backward in spans]
+    return [
+        (1e6 * timer.between(*forward), 1e6 * timer.between(*backward) if backward else 0.0)
+        for forward, backward in spans
+    ]
 
 
 def _activations(links: list[Link], samples: torch.Tensor) -> list[tuple[int, int]]:

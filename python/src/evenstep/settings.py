@@ -38,7 +38,7 @@ class Settings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None, hostname: str | None = None) -> "Settings":
-        """Reads torchrun's variables and ``EVENSTEP_{SERVER,JOB,WORKER,AGENT,OVERHEAD}``, and checks the TLS files.
+        """Reads torchrun's variables and ``EVENSTEP_{SERVER,JOB,NODE,WORKER,AGENT,OVERHEAD}``; checks the TLS files.
 
         Without torchrun's variables the process is alone.
 
@@ -50,7 +50,10 @@ class Settings:
         hostname = socket.gethostname() if hostname is None else hostname
         local_rank = _count(environ, "LOCAL_RANK", 0)
         job = environ.get("EVENSTEP_JOB") or None
-        worker = environ.get("EVENSTEP_WORKER") or f"{hostname}/{local_rank}"
+        node = environ.get("EVENSTEP_NODE") or hostname
+        # Several containers may be on one node.
+        place = node if node == hostname else f"{node}/{hostname}"
+        worker = environ.get("EVENSTEP_WORKER") or f"{place}/{local_rank}"
         return cls(
             rank=_count(environ, "RANK", 0),
             local_rank=local_rank,

@@ -58,7 +58,7 @@ def _check_reading(name: str, readings: dict[str, float] | None) -> Check:
         advice = "/proc is read instead; is the machine overloaded, or the agent outside this container?"
         return Check(name, "warning", "no fresh reading of this process within 20 ms", advice)
     if not is_own_process(readings):
-        advice = "share the host's process ids with this container (--pid=host); until then /proc is read"
+        advice = "use the agent's --socket, or share the host's process ids (--pid=host); until then /proc is read"
         return Check(name, "warning", "the agent reads another process with this process id", advice)
     return Check(name, "ok", f"{len(readings)} readings of this process")
 

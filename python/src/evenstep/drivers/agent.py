@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from urllib.parse import quote
 
 from evenstep._native import Http
 from evenstep.connection import client_tls
@@ -22,14 +23,15 @@ class FromAgent:
         self,
         agent: str,
         *,
-        gpu: int | None = None,
+        gpu: str | None = None,
         timeout_s: float = AGENT_TIMEOUT_S,
     ) -> None:
         """Prepares a connection.
 
         Args:
-            agent: Base URL of the agent on this node.
-            gpu: Index of this process's GPU in NVML's order, if it has one.
+            agent: Base URL of the agent on this node, or its Unix socket as ``unix:///PATH``, which also works from
+                a container with other process ids.
+            gpu: UUID or PCI address of this process's GPU, if it has one.
             timeout_s: Timeout of a request, in seconds.
 
         Raises:
@@ -39,9 +41,14 @@ class FromAgent:
         try:
             self._connection = Http(agent, tls)
         except SettingError as error:
-            raise SettingError(f"agent {agent!r}: must be a base URL such as {DEFAULT_AGENT}") from error
+            raise SettingError(
+                f"agent {agent!r}: must be a base URL such as {DEFAULT_AGENT}, or a socket such as "
+                "unix:///run/evenstep/agent.sock"
+            ) from error
         self._timeout_s = timeout_s
-        self._path = f"/sample?pid={os.getpid()}" + (f"&gpu={gpu}" if gpu is not None else "")
+        # Over a Unix socket, the kernel tells the agent which process this is.
+        pid = "self" if agent.startswith("unix:") else os.getpid()
+        self._path = f"/sample?pid={pid}" + (f"&gpu={quote(gpu)}" if gpu is not None else "")
 
     def read(self) -> dict[str, float] | None:
         """Returns the readings of this process and its machine by name; `None` if the agent does not respond."""

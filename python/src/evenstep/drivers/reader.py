@@ -28,7 +28,7 @@ class Drivers:
         self,
         agent: str | None = None,
         *,
-        gpu: int | None = None,
+        gpu: str | None = None,
         timeout_s: float = AGENT_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -36,7 +36,7 @@ class Drivers:
 
         Args:
             agent: Base URL of the node's agent. `None` for the default address, empty for no agent.
-            gpu: Index of this process's GPU in NVML's order; only an agent reads GPUs.
+            gpu: UUID or PCI address of this process's GPU; only an agent reads GPUs.
             timeout_s: Timeout of a request to the agent, in seconds; training waits meanwhile.
             clock: Monotonic clock in seconds.
 

@@ -96,6 +96,7 @@ class Steps:
         claims = self._claims(trainee)
         goes_on = run.begin_epoch()
         reducer = Reducer(trainee.parameters(), trainee.buffers(), trainee.group, _NUMBERS)
+        run.sensor.computes_on(reducer.device)
         own = _Rank(run, trainee, reducer, claims, self._micro_batch)
         for step, plan, indices, cut in run.hedged_epoch_steps(self._planned):
             iteration = Iteration(own, step, plan, partial(self._load, step, indices), cut)

@@ -1,12 +1,12 @@
 """Measures the passes of an iteration: forward and backward, without loading, claims or waiting."""
 
 import threading
-import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from evenstep.moment import Moment, between, now, peak_memory_bytes
+from evenstep.moment import Timer, peak_memory_bytes, timer_of
 
 
 class PassTimer:
@@ -16,26 +16,26 @@ class PassTimer:
     only when a time is requested.
     """
 
-    def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Measures passes on a device."""
+    def __init__(self, device: torch.device, timer_of: Callable[[torch.device], Timer] = timer_of) -> None:
+        """Measures passes on a device; ``timer_of`` returns its timer."""
         self.samples = 0
         self.passes = 0
         self._device = device
-        self._clock = clock
-        self._begun: Moment | None = None
-        self._open: list[tuple[Moment, Moment]] = []
+        self._timer = timer_of(device)
+        self._begun: Any = None
+        self._open: list[tuple[Any, Any]] = []
         self._total_s = 0.0
         #: Held by the training and by the thread that reports.
         self._asked = threading.Lock()
 
     def begin(self) -> None:
         """Records the start of a pass."""
-        self._begun = now(self._device, self._clock)
+        self._begun = self._timer.now()
 
     def end(self, samples: int) -> None:
         """Records the end of a pass over ``samples`` samples."""
         if self._begun is not None:
-            self._open.append((self._begun, now(self._device, self._clock)))
+            self._open.append((self._begun, self._timer.now()))
             self._begun = None
             self.samples += samples
             self.passes += 1
@@ -44,7 +44,7 @@ class PassTimer:
         """Returns the seconds of all passes up to now; waits until the device has finished them."""
         with self._asked:
             while self._open:
-                self._total_s += between(*self._open.pop(0))
+                self._total_s += self._timer.between(*self._open.pop(0))
             return self._total_s
 
     def pace_s(self) -> float | None:
