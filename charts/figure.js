@@ -2,7 +2,7 @@
 
 import { fill, h, say } from './dom.js';
 
-/** @typedef {{ label: string, colour?: string, letter?: string, line?: 'solid' | 'dashed' | 'dotted' | 'area' | 'faint', value?: string }} LegendEntry */
+/** @typedef {{ label: string, colour?: string, letter?: string, line?: 'solid' | 'dashed' | 'dotted' | 'area' | 'faint' | 'none', value?: string }} LegendEntry */
 /** @typedef {{ head: string[], rows: (string | number)[][], note: string }} Table */
 
 /** Limit of rows in the table of a chart. */
@@ -50,7 +50,7 @@ export function figure({ title, how, wide, heading = 'h2', table }) {
       const key = JSON.stringify(entries.map(({ value, ...rest }) => rest));
       if (legend.dataset.key !== key) {
         legend.dataset.key = key;
-        fill(legend, entries.map((entry) => h('li', {}, swatch(entry), h('span', { class: 'name' }, entry.label), h('b', {}))));
+        fill(legend, entries.map((entry) => h('li', {}, swatch(entry), entry.label && h('span', { class: 'name' }, entry.label), h('b', {}))));
       }
       entries.forEach((entry, index) => say(legend.children[index].lastElementChild, entry.value ?? ''));
     },
@@ -59,6 +59,7 @@ export function figure({ title, how, wide, heading = 'h2', table }) {
 
 /** @param {LegendEntry} entry */
 function swatch({ colour, letter, line = 'solid' }) {
+  if (line === 'none') return null;
   const mark = h('i', { class: letter ? `mark ${line}` : `key ${line}`, 'aria-hidden': letter ? null : 'true' }, letter ?? '');
   if (colour) mark.style.setProperty('--c', `var(${colour})`);
   return mark;

@@ -34,6 +34,14 @@ export const percent = (value, digits = 1) => (value == null || !Number.isFinite
 /** Formats a share in percent with its sign, so that the direction is not shown by colour alone. @param {number | null | undefined} value */
 export const signed = (value) => (value == null || !Number.isFinite(value) ? NONE : `${value >= 0 ? '+' : '−'}${(Math.abs(value) * 100).toFixed(1)} %`);
 
+/** Formats an amount with an SI prefix and three digits, and its unit: `20.2 k samples/s`. @param {number | null | undefined} value @param {string} unit */
+export function amount(value, unit) {
+  if (value == null || !Number.isFinite(value)) return NONE;
+  const size = Math.abs(value);
+  const [scale, prefix] = size < 1e4 ? [1, ''] : size < 1e6 ? [1e3, ' k'] : size < 1e9 ? [1e6, ' M'] : [1e9, ' G'];
+  return `${number(value / scale)}${prefix} ${unit}`;
+}
+
 /** Formats a speed in samples per second. @param {number | null | undefined} value */
 export const speed = (value) => (value == null ? NONE : `${number(value)}/s`);
 

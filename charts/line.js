@@ -14,29 +14,32 @@ import { colour, THEME_CHANGED } from './colours.js';
  */
 /** The area between two lines, given by their positions: the upper, then the lower. @typedef {{ between: [number, number], colour: string }} Band */
 /** @typedef {(number | null | undefined)[]} Column Null interrupts a line; undefined is skipped. */
+/** An event on the time axis: its time in seconds since 1970, and its colour. @typedef {{ at: number, colour: string }} Event */
 /**
  * Settings of a chart that is not over time: the smallest and the largest x and y, functions that draw below and above the lines in
  * canvas pixels, and settings of its axes.
  * @typedef {{ x: [number, number], y: [number, number], under: (plot: uPlot) => void, over: (plot: uPlot) => void, axes: [uPlot.Axis, uPlot.Axis] }} Plane
  */
 
-const HEIGHT = 230;
+const HEIGHT = 190;
+/** Width in pixels below which dragging selects nothing. */
+const SELECT_MIN = 8;
 export const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 
 export class LineChart {
   /** @type {uPlot | null} */ #plot = null;
   #built = '';
-  /** @type {{ lines: Line[], bands: Band[], at: number[], columns: Column[] }} */
-  #shown = { lines: [], bands: [], at: [], columns: [] };
+  /** @type {{ lines: Line[], bands: Band[], at: number[], columns: Column[], events: Event[] }} */
+  #shown = { lines: [], bands: [], at: [], columns: [], events: [] };
   #host;
   #options;
   #draw;
 
   /**
    * @param {HTMLElement} host
-   * @param {{ name: string, format: (value: number) => string, zero?: boolean, top?: () => number | undefined, group?: string, onPoint?: (index: number | null) => void, height?: number, plane?: Plane }} options
+   * @param {{ name: string, format: (value: number) => string, zero?: boolean, top?: () => number | undefined, group?: string, onPoint?: (index: number | null) => void, onSelect?: (from: number, until: number) => void, height?: number, plane?: Plane }} options
  *   `zero`: the scale begins at 0. `top`: the end of the scale. `group`: charts with a common cursor. `onPoint`: called with the
- *   position of the cursor. `height`: in pixels. `plane`: for a chart that is not over time.
+ *   position of the cursor. `onSelect`: called with the range over which the user dragged. `height`: in pixels. `plane`: for a chart that is not over time.
    * @param {AbortSignal} signal
    */
   constructor(host, options, signal) {
@@ -60,9 +63,9 @@ export class LineChart {
     });
   }
 
-  /** Shows columns, one per line, over times in seconds since 1970 (on a plane, over values of x). @param {Line[]} lines @param {Band[]} bands @param {number[]} at @param {Column[]} columns */
-  show(lines, bands, at, columns) {
-    this.#shown = { lines, bands, at, columns };
+  /** Shows columns, one per line, over times in seconds since 1970 (on a plane, over values of x). @param {Line[]} lines @param {Band[]} bands @param {number[]} at @param {Column[]} columns @param {Event[]} [events] */
+  show(lines, bands, at, columns, events = []) {
+    this.#shown = { lines, bands, at, columns, events };
     this.#draw();
   }
 
@@ -99,7 +102,7 @@ export class LineChart {
 
   /** @param {number} width @param {Line[]} lines @param {Band[]} bands @returns {uPlot.Options} */
   #settings(width, lines, bands) {
-    const { format, zero, top, group, onPoint, height, plane } = this.#options;
+    const { format, zero, top, group, onPoint, onSelect, height, plane } = this.#options;
     const soft = colour('--soft');
     const grid = { stroke: colour('--hair'), width: 1 };
     const stepped = uPlot.paths.stepped?.({ align: 1 });
@@ -110,7 +113,7 @@ export class LineChart {
       padding: [10, 26, 0, 4],
       cursor: {
         y: false,
-        drag: { x: false, y: false },
+        drag: { x: onSelect != null, y: false, setScale: false },
         points: { show: (_, index) => (lines[index - 1].edge || lines[index - 1].fill ? h('i', { hidden: true }) : pointer(lines[index - 1])) },
         sync: group ? { key: group } : undefined,
       },
@@ -136,9 +139,17 @@ export class LineChart {
       ],
       bands: bands.map(({ between, colour: name }) => ({ series: /** @type {[number, number]} */ (between.map((place) => place + 1)), fill: `${colour(name)}2e` })),
       hooks: {
-        drawAxes: plane ? [plane.under] : [],
+        drawAxes: plane ? [plane.under] : [(plot) => ticks(plot, this.#shown.events)],
         draw: [(plot) => letters(plot, lines), ...(plane ? [plane.over] : [])],
         setCursor: [(plot) => onPoint?.(plot.cursor.idx ?? null)],
+        setSelect: onSelect
+          ? [(plot) => {
+              const { left, width } = plot.select;
+              if (width < SELECT_MIN) return;
+              plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+              onSelect(plot.posToVal(left, 'x'), plot.posToVal(left + width, 'x'));
+            }]
+          : [],
       },
     };
   }
@@ -163,6 +174,24 @@ export function scale(low, high, zero, top) {
   const room = (high - low || Math.abs(high) || 1) * 0.08;
   const from = zero || (low >= 0 && low < high * 0.6) ? Math.min(0, low) : low - room;
   return [from, top ?? high + room];
+}
+
+/** Draws each event as a line above the time axis. @param {uPlot} plot @param {Event[]} events */
+function ticks(plot, events) {
+  const scaled = devicePixelRatio || 1;
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.lineWidth = 2 * scaled;
+  for (const event of events) {
+    const x = plot.valToPos(event.at, 'x', true);
+    if (!(x >= bbox.left && x <= bbox.left + bbox.width)) continue;
+    ctx.strokeStyle = colour(event.colour);
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top + bbox.height - 12 * scaled);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+  }
+  ctx.restore();
 }
 
 /** Draws each line's letter at its end, without overlaps. @param {uPlot} plot @param {Line[]} lines */

@@ -36,7 +36,7 @@ let current = new AbortController();
 function open(moved) {
   current.abort();
   current = new AbortController();
-  const hash = location.hash;
+  const hash = location.hash.split('?')[0];
   const found = VIEWS.find(([pattern]) => pattern.test(hash));
   const name = decode(found?.[0].exec(hash)?.[1] ?? '');
   for (const link of document.querySelectorAll('nav a')) {

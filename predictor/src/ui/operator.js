@@ -4,7 +4,7 @@
 
 import { ask, ofJob, read, Refused } from './api.js';
 import { fill, h } from './charts/dom.js';
-import { plural } from './charts/format.js';
+import { count } from './charts/format.js';
 
 const KEY = 'evenstep-operator-token';
 /** The token if the browser stores nothing; kept until the page is closed. @type {string | null} */
@@ -43,11 +43,11 @@ export async function offered(signal) {
   }
 }
 
-/** The text of an override. @param {any} wanted @returns {string | null} */
-export function overrideWords(wanted) {
+/** The text of an override. @param {any} wanted @param {string} [unit] @returns {string | null} */
+export function overrideWords(wanted, unit = 'samples') {
   if (!wanted) return null;
   if (wanted.paused) return 'paused by an operator';
-  if (wanted.pinned_local_batch != null) return `pinned to ${plural(wanted.pinned_local_batch, 'sample')}`;
+  if (wanted.pinned_local_batch != null) return `pinned to ${count(wanted.pinned_local_batch)} ${unit}`;
   const bounds = [wanted.min_local_batch != null && `at least ${wanted.min_local_batch}`, wanted.max_local_batch != null && `at most ${wanted.max_local_batch}`].filter(Boolean);
   return bounds.length ? `${bounds.join(', ')} by an operator` : null;
 }
@@ -63,15 +63,16 @@ const CHOICES = [
 /**
  * Opens the dialog for overrides of a worker.
  * @param {string} job @param {any} worker as in the service's view @param {(words: string) => void} done called with the text of the new override
+ * @param {string} unit
  */
-export function change(job, worker, done) {
+export function change(job, worker, done, unit) {
   const wanted = worker.override ?? {};
   const now = wanted.paused ? 'pause' : wanted.pinned_local_batch != null ? 'pin' : wanted.min_local_batch != null || wanted.max_local_batch != null ? 'bound' : 'lift';
   const field = (/** @type {string} */ name, /** @type {string} */ label, /** @type {any} */ value) =>
     h('label', { class: 'field' }, label, h('input', { name, type: 'number', min: 0, step: 1, inputmode: 'numeric', value: value ?? null }));
   /** @type {Record<string, any>} */
   const fields = {
-    pin: [field('pinned', 'Samples', wanted.pinned_local_batch)],
+    pin: [field('pinned', `Batch in ${unit}`, wanted.pinned_local_batch)],
     bound: [field('least', 'At least', wanted.min_local_batch), field('most', 'At most', wanted.max_local_batch)],
   };
   const error = h('p', { class: 'error', role: 'alert' });
@@ -114,7 +115,7 @@ export function change(job, worker, done) {
     try {
       await ask(body ? 'PUT' : 'DELETE', ofJob(job, `/workers/${encodeURIComponent(worker.worker)}/override`), { body, token: token() });
       dialog.close();
-      done(`${worker.worker}: ${overrideWords(body) ?? 'evenstep decides again'}, from the next iteration on.`);
+      done(`${worker.worker}: ${overrideWords(body, unit) ?? 'evenstep decides again'}, from the next iteration on.`);
     } catch (failure) {
       const refused = /** @type {Refused} */ (failure);
       if (refused.status === 401 || refused.status === 403) {

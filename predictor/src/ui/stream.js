@@ -66,6 +66,21 @@ export function listen(path, { onEvent, onOpen, onState, eventsOnly = false }, s
   return { retry: () => wake() };
 }
 
+/** The data of the first event of a kind in a stream. @param {string} path @param {string} kind @param {AbortSignal} signal @returns {Promise<any>} */
+export async function first(path, kind, signal) {
+  const own = new AbortController();
+  const stop = () => own.abort();
+  signal.addEventListener('abort', stop);
+  try {
+    return await new Promise((resolve, reject) => {
+      once(path, own.signal, true, (name, data) => name === kind && resolve(data), () => {}, () => {}).then(() => reject(new Refused(0, 'silent', 'The connection ended.')), reject);
+    });
+  } finally {
+    stop();
+    signal.removeEventListener('abort', stop);
+  }
+}
+
 /**
  * One connection, until it ends or times out.
  * @param {string} path @param {AbortSignal} signal @param {boolean} eventsOnly @param {(name: string, data: any) => void} onEvent

@@ -28,7 +28,7 @@ fn axe_finds_nothing_serious() {
             match page {
                 "" => {
                     browser.open(&scene.at(""));
-                    browser.says(".job h2", "resnet-50");
+                    browser.says(".job a", "resnet-50");
                 }
                 "#/jobs/resnet-50" => {
                     scene.open_job();

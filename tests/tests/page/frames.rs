@@ -39,7 +39,7 @@ fn sixty_four_workers_stay_smooth() {
         }
         let latest = (scene.reported() - 1).to_string();
         let figure =
-            "return [...document.querySelectorAll('.figures dd')].at(-1).innerText.replaceAll(',', '')";
+            "return document.querySelector('.figures > div:last-child > dd').innerText.replaceAll(',', '')";
         until("the latest is shown", || (scene.browser.run(figure) == latest.as_str()).then_some(()));
         let frames = sorted(&scene.browser.run("return window.frames_ms"));
         let tasks = sorted(&scene.browser.run("return window.tasks_ms"));

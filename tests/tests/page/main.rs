@@ -10,6 +10,7 @@ mod opens;
 mod restart;
 
 mod keyboard;
+mod many;
 mod narrow;
 
 mod operator;

@@ -48,10 +48,10 @@ fn a_job_opens_and_follows_its_steps() {
     let name = "opens::a_job_opens_and_follows_its_steps";
     let Some(mut scene) = Scene::with_job(name, WORKERS, STEPS) else { return };
     scene.browser.open(&scene.at(""));
-    scene.browser.says(".job h2", JOB);
+    scene.browser.says(".job a", JOB);
     scene.browser.says(".job .pill", "running");
     scene.browser.picture("jobs-light");
-    scene.browser.click(".job h2 a");
+    scene.browser.click(".job a");
     scene.browser.says("h1", JOB);
     scene.open_job();
     // One bar per worker, with the values of the service.
@@ -67,13 +67,13 @@ fn a_job_opens_and_follows_its_steps() {
     let latest = scene.reported() - 1;
     scene.browser.until(
         "the latest reported iteration",
-        &format!("[...document.querySelectorAll('.figures dd')].at(-1).innerText === '{latest}'"),
+        &format!("document.querySelector('.figures > div:last-child > dd').innerText === '{latest}'"),
     );
     // Live updates: new reports are shown without a reload.
     for _ in 0..3 {
         scene.step();
         let latest = scene.reported() - 1;
-        let figure = "[...document.querySelectorAll('.figures dd')].at(-1).innerText";
+        let figure = "document.querySelector('.figures > div:last-child > dd').innerText";
         scene.browser.until(&format!("iteration {latest} is shown"), &format!("{figure} === '{latest}'"));
     }
     // The values of the table belong to one iteration. The table is drawn when it is in view.

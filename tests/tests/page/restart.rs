@@ -26,7 +26,7 @@ fn the_page_survives_a_predictor_restart() {
     scene.step();
     scene.step();
     let latest = scene.reported() - 1;
-    let figure = "[...document.querySelectorAll('.figures dd')].at(-1).innerText";
+    let figure = "document.querySelector('.figures > div:last-child > dd').innerText";
     scene.browser.until("later iterations are shown", &format!("{figure} === '{latest}'"));
     // The browser itself reports requests without a response; there are no other complaints.
     let others: Vec<String> =
@@ -39,7 +39,7 @@ fn the_page_survives_a_predictor_restart() {
 fn the_list_of_jobs_reconnects() {
     let Some(mut scene) = Scene::with_job("restart::the_list_of_jobs_reconnects", 2, 3) else { return };
     scene.browser.open(&scene.at(""));
-    scene.browser.says(".job h2", JOB);
+    scene.browser.says(".job a", JOB);
     scene.predictor.process.kill();
     scene.gate.cut();
     scene.browser.says("#notice", "Stale since");

@@ -30,8 +30,9 @@ fn a_real_training_run_is_followed() {
     );
     // The job appears without a reload.
     browser.says("main", "real");
-    browser.click(".job h2 a");
-    let figure = "Number([...document.querySelectorAll('.figures dd')].at(-1).innerText.replaceAll(',', ''))";
+    browser.click(".job a");
+    let figure =
+        "Number(document.querySelector('.figures > div:last-child > dd').innerText.replaceAll(',', ''))";
     browser.until("iterations advance", &format!("{figure} > 30"));
     let seen = browser.run(&format!("return {figure}")).as_u64().unwrap();
     browser.until("iterations advance further", &format!("{figure} > {}", seen + 30));

@@ -14,7 +14,7 @@ const PEERS_MIN: usize = 2;
 /// has, so workers on processors are not compared with each other.
 const PROCESSOR: &str = "cpu";
 /// Share of the workers whose earlier slow-downs are usual.
-const USUAL: f64 = 0.75;
+const USUAL: f64 = 0.9;
 
 impl JobState {
     /// Describes the live workers that are slower than their device and their history explain.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::Sse;
 use axum::response::sse::Event;
-use evenstep_protocol::{JobId, StepView};
+use evenstep_protocol::{JobId, JobSummary, StepView};
 use futures_util::{Stream, stream};
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -20,11 +20,17 @@ use crate::jobs::{Cursor, Job, Jobs};
 /// Shortest interval between two `step` events. People cannot follow more, and the newest iteration is the
 /// most relevant.
 const STEP_EVERY: Duration = Duration::from_millis(100);
+/// The interval of jobs with many workers, per worker: their events are large.
+const STEP_EVERY_OF_WORKER: Duration = Duration::from_millis(1);
+/// Shortest interval between two `summary` events.
+const SUMMARY_EVERY: Duration = Duration::from_secs(1);
 
 /// Follow a running job.
 ///
 /// Server-sent events:
-/// - `step`: the latest iteration whose workers reported, at most 10 per second.
+/// - `step`: the latest iteration whose workers reported, at most 10 per second. Jobs with more than 100 workers
+///   have fewer: one per second for each 1,000 workers.
+/// - `summary`: state and statistics of the job, at most one per second.
 /// - `log`: an entry of the log.
 /// - `changed`: workers, job options or overrides changed; read them again.
 /// - `gone`: the job was deleted, or another predictor serves it now. The last event.
@@ -53,6 +59,7 @@ pub async fn follow(
         streams: api.streams,
         waiting: VecDeque::from([Event::default().retry(RETRY_AFTER)]),
         next_step: Instant::now(),
+        summary: None,
         is_over: false,
         _place: place,
     };
@@ -71,6 +78,8 @@ struct EventSource {
     /// Events of the last look at the job that are not sent yet.
     waiting: VecDeque<Event>,
     next_step: Instant,
+    /// The latest `summary` event, and its time.
+    summary: Option<(JobSummary, Instant)>,
     is_over: bool,
     _place: OwnedSemaphorePermit,
 }
@@ -107,11 +116,19 @@ impl EventSource {
         self.changes.mark_unchanged();
         let updates = self.job.live().updates(&mut self.cursor);
         if let Some(step) = updates.step {
-            self.next_step = Instant::now() + STEP_EVERY;
+            let workers = u32::try_from(step.workers.len()).unwrap_or(u32::MAX);
+            self.next_step = Instant::now() + STEP_EVERY.max(STEP_EVERY_OF_WORKER.saturating_mul(workers));
             self.waiting.push_back(event("step", &step));
         }
         if updates.changed {
             self.waiting.push_back(event("changed", &json!({})));
+        }
+        if self.summary.as_ref().is_none_or(|(_, sent)| sent.elapsed() >= SUMMARY_EVERY) {
+            let summary = self.job.live().line(self.job.id(), self.jobs.now_unix_ms());
+            if self.summary.as_ref().is_none_or(|(sent, _)| *sent != summary) {
+                self.waiting.push_back(event("summary", &summary));
+                self.summary = Some((summary, Instant::now()));
+            }
         }
         self.waiting.extend(updates.log.iter().map(|entry| event("log", entry)));
     }

@@ -267,7 +267,7 @@ mod tests {
     }
 
     proptest! {
-        /// The estimate is that of the sums, however many iterations there are; its memory is bounded.
+        /// The estimate is the ratio of the sums for any number of iterations, and its memory is bounded.
         #[test]
         fn the_gain_is_the_ratio_of_the_sums(times in prop::collection::vec((0.5f64..2.0, 0.5f64..4.0), 32..700)) {
             let account = account(&times);
@@ -282,7 +282,7 @@ mod tests {
             prop_assert!((account.lost_s().unwrap() - 0.1 * times.len() as f64).abs() < 1e-6);
         }
 
-        /// It makes no difference for the totals whether a restart came in between.
+        /// A restart in between does not change the totals.
         #[test]
         fn accounts_can_be_appended(times in prop::collection::vec((0.5f64..2.0, 0.5f64..4.0), 40..300), at in 0usize..300) {
             let at = at % times.len();

@@ -10,14 +10,14 @@ const STALLED_S: f64 = 60.0;
 /// Number of mean step times without a report after which a job is stalled.
 const STALLED_STEPS: f64 = 10.0;
 
-/// What the state of a job depends on. Times are in milliseconds since 1970.
+/// The facts that determine the state of a job. Times are in milliseconds since 1970.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
     /// Number of live workers.
     pub live: u64,
     /// Minimum number of live workers.
     pub min_workers: u64,
-    /// What happened to the job, and when.
+    /// Times of joins, departures and reports.
     pub past: StoredPast,
     /// Time since which this predictor has received the reports of the job.
     pub watched_unix_ms: i64,

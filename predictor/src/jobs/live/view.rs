@@ -24,6 +24,8 @@ const STEP_TIMES_S: &[f64] =
 /// Shortest interval between two log messages about plan changes, in milliseconds. A job may change its plan
 /// at every iteration.
 const LOG_INTERVAL_MS: i64 = 10_000;
+/// Weight of the newest iteration in the mean step time that tells whether a job is stalled.
+const STEP_TIME_WEIGHT: f64 = 0.1;
 /// Interval at which slow workers are looked for, in milliseconds.
 const SLOW_EVERY_MS: i64 = 1_000;
 
@@ -285,10 +287,8 @@ impl Live {
             seen.account_from = Some(seen.account_from.unwrap_or(iteration));
             seen.account.add(times, 1);
             seen.totals.add(times);
-        }
-        if let Some(means) = seen.steps.means() {
-            seen.means = Some(means);
-            seen.facts.step_time_s = Some(means.step_time_s);
+            let mean_s = seen.facts.step_time_s.unwrap_or(times.took_s);
+            seen.facts.step_time_s = Some(mean_s + STEP_TIME_WEIGHT * (times.took_s - mean_s));
         }
         let mut logged = None;
         if let Some(answer) = answer {
@@ -384,6 +384,7 @@ impl Live {
         let mut seen = self.lock();
         seen.reason =
             seen.steps.latest_answer().map(|answer| answer.decision.reason.clone()).or(seen.reason.take());
+        seen.means = seen.steps.means().or(seen.means);
         seen.steps = Steps::default();
     }
 

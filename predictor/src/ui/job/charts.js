@@ -3,7 +3,7 @@
 import { figure, ROWS_MAX } from '../charts/figure.js';
 import { FinishBars } from './finish.js';
 import { LineChart } from '../charts/line.js';
-import { clock, number, percent, seconds, speed } from '../charts/format.js';
+import { clock, count, number, percent, seconds, speed } from '../charts/format.js';
 import { whileVisible } from '../charts/frame.js';
 import { DASHED, DOTTED } from '../palette.js';
 
@@ -12,59 +12,142 @@ import { DASHED, DOTTED } from '../palette.js';
 /** @typedef {import('../charts/line.js').Line} Line */
 /** @typedef {import('../charts/line.js').Band} Band */
 /** @typedef {(number | null)[]} Column */
+/** @typedef {import('../charts/figure.js').LegendEntry} LegendEntry */
 /** @typedef {{ root: HTMLElement, draw: (atOnce?: boolean) => void }} Chart */
-/** @typedef {{ history: () => History, chosen: Chosen, signal: AbortSignal, group: string }} Job */
+/** @typedef {{ history: () => History, chosen: Chosen, signal: AbortSignal, group: string, unit: () => string, events: () => import('../charts/line.js').Event[], select: (from: number, until: number) => void }} Job */
 
 /** Shortest interval between two drawings of a chart over time, in milliseconds. One iteration is less than a pixel
  * wide.
  */
 const REDRAW_MS = 1000;
-const NO_STEP = 'No iteration has been reported yet.';
+/** Width of a bin in pixels: the width of a line. */
+const BIN_PX = 2;
+const NO_STEP = 'No iteration in this time range.';
+/** Number of workers from which the others are shown as quantiles. */
+const MANY = 8;
 
-/** Predicted and actual speed. @param {Job} job @returns {Chart} */
+/** A chart over time. `parts` returns its lines, and what the legend says about each. @param {Job} job
+ * @param {{ title: string, how: string, wide?: boolean, zero?: boolean, height?: number, top?: () => number | undefined, format: (value: number) => string,
+ *   parts: (history: History, bins: import('./bins.js').Bins) => Part[], keys?: () => LegendEntry[], head: () => string[] }} what
+ * @returns {Chart & { plot: HTMLElement }}
+ */
+function overTime(job, what) {
+  const frame = figure({ title: what.title, how: what.how, wide: what.wide, table: () => behind() });
+  /** @type {Part[]} */ let parts = [];
+  const width = () => Math.max(120, Math.floor((frame.plot.clientWidth || 600) / BIN_PX));
+  const chart = new LineChart(frame.plot, { name: what.title, format: what.format, zero: what.zero, top: what.top, height: what.height, group: job.group, onPoint: (index) => legend(index), onSelect: job.select }, job.signal);
+
+  /** @param {number | null} index */
+  function legend(index) {
+    const history = job.history();
+    const point = index == null ? -1 : history.bins(width()).point(index);
+    const here = point < 0 ? '' : `${clock(history.at[point] * 1000)}, iteration ${count(history.iterations[point])}`;
+    frame.legend([
+      ...parts.filter(({ say }) => say).map(({ say, values }) => ({ ...say, label: say?.label ?? '', value: point < 0 || index == null ? '' : values.map((column) => what.format(column[index] ?? NaN)).join(' / ') })),
+      ...(what.keys?.() ?? []),
+      /** @type {LegendEntry} */ ({ label: '', line: 'none', value: here }),
+    ]);
+  }
+  function behind() {
+    const history = job.history();
+    const bins = history.bins(width());
+    const shown = parts.filter(({ say }) => say);
+    const rows = [];
+    for (let bin = bins.at.length - 1; bin >= 0 && rows.length < ROWS_MAX; bin--) {
+      const point = bins.point(bin);
+      if (point >= 0) rows.push([`${history.iterations[point]} (${clock(history.at[point] * 1000)})`, ...shown.flatMap(({ values }) => values.map((column) => what.format(column[bin] ?? NaN)))]);
+    }
+    return { head: ['Iteration', ...what.head()], rows, note: `The latest ${rows.length} points, newest first.${bins.isBinned ? ' Each is the median of several iterations.' : ''}` };
+  }
+  const draw = whileVisible(frame.root, () => {
+    const history = job.history();
+    frame.nothing(history.at.length ? null : NO_STEP);
+    if (!history.at.length) return;
+    const bins = history.bins(width());
+    parts = what.parts(history, bins);
+    /** @type {Line[]} */ const lines = [];
+    /** @type {Band[]} */ const bands = [];
+    /** @type {Column[]} */ const columns = [];
+    for (const part of parts) {
+      for (const { between: [upper, lower], colour } of part.bands ?? []) bands.push({ between: [lines.length + upper, lines.length + lower], colour });
+      lines.push(...part.lines);
+      columns.push(...part.columns);
+    }
+    legend(null);
+    chart.show(lines, bands, bins.at, columns, job.events());
+  }, REDRAW_MS);
+  return { root: frame.root, plot: frame.plot, draw };
+}
+
+/** Lines with their columns. `say` and `values`: the entry in the legend, and the columns that it shows at the cursor. @typedef {{ lines: Line[], columns: Column[], bands?: Band[], say?: LegendEntry, values: Column[] }} Part */
+
+/** A line through medians, on the range from minimum to maximum if bins have several points. @param {import('./bins.js').Bins} bins @param {Column} column @param {Line} line @returns {Part} */
+function ranged(bins, column, line) {
+  const { low, middle, high } = bins.of(column);
+  if (!bins.isBinned) return { lines: [line], columns: [middle], values: [middle] };
+  const edge = { label: '', colour: line.colour, edge: true };
+  return { lines: [{ ...edge, label: `${line.label}, maximum` }, { ...edge, label: `${line.label}, minimum` }, line], columns: [high, low, middle], bands: [{ between: [0, 1], colour: line.colour }], values: [middle] };
+}
+
+/** The quantiles of all workers, in grey. @param {History} history @param {import('./bins.js').Bins} bins @returns {Part[]} */
+function everyone(history, bins) {
+  const grey = (/** @type {string} */ label, /** @type {Column} */ column, /** @type {number[] | undefined} */ dash) => ({ label, colour: '--other', width: dash ? 1.5 : 0.5, dash, column });
+  const { all } = history;
+  const lines = [grey('slowest', bins.of(all.slowest).low), grey('90 %', bins.of(all.high).middle), grey('10 %', bins.of(all.low).middle), grey('median', bins.of(all.middle).middle, [1, 3])];
+  return [{ lines: lines.map(({ column, ...line }) => line), columns: lines.map(({ column }) => column), bands: [{ between: [1, 2], colour: '--other' }], say: { label: 'all workers: 10 % to 90 %, slowest', line: 'area', colour: '--other' }, values: [lines[0].column] }];
+}
+
+/** Expected and actual speed. @param {Job} job @returns {Chart} */
 export function speeds(job) {
+  const shown = () => job.chosen.workers.filter((worker) => job.history().workers.has(worker));
   return overTime(job, {
-    title: 'Speed of each worker: predicted and actual',
-    how: 'Solid: actual speed. Dashed: predicted speed, with its 90 % interval as a shade. Outside the shade, the forecast error is larger than expected.',
-    wide: true,
+    title: 'Speed: expected and actual',
+    how: 'Shade: 90 % interval of the expected speed; over long ranges, minimum to maximum.',
     format: speed,
-    lines(history, worker, mark) {
-      const columns = history.workers.get(worker);
-      if (!columns) return null;
-      return {
-        lines: [
-          { label: `${worker} upper`, colour: mark.colour, edge: true },
-          { label: `${worker} lower`, colour: mark.colour, edge: true },
-          { label: `${worker}, predicted`, colour: mark.colour, dash: DASHED, width: 1.5 },
-          { label: worker, colour: mark.colour, width: 2, letter: mark.letter },
-        ],
-        bands: [[0, 1]],
-        columns: [columns.upper_samples_per_s, columns.lower_samples_per_s, columns.predicted_samples_per_s, columns.actual_samples_per_s],
-        said: [{ label: worker, of: 3 }],
-      };
+    head: () => [...(job.history().workers.size >= MANY ? ['Slowest of all'] : []), ...shown().flatMap((worker) => [`${worker}, actual`, `${worker}, expected`])],
+    parts(history, bins) {
+      const parts = history.workers.size >= MANY ? everyone(history, bins) : [];
+      for (const worker of shown()) {
+        const mark = job.chosen.mark(worker);
+        const columns = history.workers.get(worker);
+        if (!mark || !columns) continue;
+        const actual = ranged(bins, columns.actual_samples_per_s, { label: worker, colour: mark.colour, width: 2, letter: mark.letter });
+        const expected = bins.of(columns.predicted_samples_per_s).middle;
+        const edge = { label: '', colour: mark.colour, edge: true };
+        const interval = bins.isBinned ? [] : [bins.of(columns.upper_samples_per_s).middle, bins.of(columns.lower_samples_per_s).middle];
+        const from = actual.lines.length + 1;
+        parts.push({
+          lines: [...actual.lines, { label: `${worker}, expected`, colour: mark.colour, dash: DASHED, width: 1.5 }, ...interval.map((_, index) => ({ ...edge, label: `${worker} ${index}` }))],
+          columns: [...actual.columns, expected, ...interval],
+          bands: [...(actual.bands ?? []), ...(interval.length ? [{ between: /** @type {[number, number]} */ ([from, from + 1]), colour: mark.colour }] : [])],
+          say: { label: worker, colour: mark.colour, letter: mark.letter },
+          values: [...actual.values, expected],
+        });
+      }
+      return parts;
     },
-    others: true,
-    keys: [
-      { label: 'actual', line: 'solid', colour: '--soft' },
-      { label: 'predicted', line: 'dashed', colour: '--soft' },
-    ],
+    keys: () => [{ label: 'actual', line: 'solid', colour: '--soft' }, { label: 'expected', line: 'dashed', colour: '--soft' }],
   });
 }
 
-/** Barrier wait of each worker. @param {Job} job @returns {Chart} */
-export function waits(job) {
+/** Step time, compared with the expected time with even shares. @param {Job} job @returns {Chart} */
+export function stepTimes(job) {
+  /** @type {[('step_time_s' | 'predicted_step_time_s' | 'even_step_time_s'), string, string, 'solid' | 'dashed' | 'dotted', number[] | undefined][]} */
+  const kinds = [
+    ['even_step_time_s', 'even shares, expected', '--c1', 'dotted', DOTTED],
+    ['predicted_step_time_s', 'expected', '--c0', 'dashed', DASHED],
+    ['step_time_s', 'actual', '--c0', 'solid', undefined],
+  ];
   return overTime(job, {
-    title: 'Barrier wait',
-    how: 'Time that each worker waits at the barrier for the slowest, as a moving mean. This time is lost: lower is better.',
+    title: 'Step time',
+    how: 'The gap below the dotted line is the time saved.',
     format: seconds,
-    zero: true,
-    lines(history, worker, mark) {
-      const columns = history.workers.get(worker);
-      if (!columns) return null;
-      return { lines: [{ label: worker, colour: mark.colour, letter: mark.letter, width: 1.75 }], bands: [], columns: [smooth(columns.barrier_wait_s)], said: [{ label: worker, of: 0 }] };
-    },
-    others: false,
-    keys: [],
+    head: () => kinds.map(([, label]) => label),
+    parts: (history, bins) => kinds.map(([name, label, colour, line, dash]) => {
+      const own = { label, colour, dash, width: dash ? 1.75 : 2 };
+      const part = dash ? { lines: [own], columns: [bins.of(history.step[name]).middle], values: [bins.of(history.step[name]).middle] } : ranged(bins, history.step[name], own);
+      return { ...part, say: { label, colour, line } };
+    }),
   });
 }
 
@@ -84,94 +167,27 @@ function smooth(column) {
   });
 }
 
-/**
- * A chart with lines for each shown worker, above the grey range of all workers.
- * @param {Job} job
- * @param {{ title: string, how: string, wide?: boolean, zero?: boolean, format: (value: number) => string,
- *   lines: (history: History, worker: string, mark: import('../palette.js').Mark) => { lines: Line[], bands: [number, number][], columns: Column[], said: { label: string, of: number }[] } | null,
- *   others: boolean, keys: import('../charts/figure.js').LegendEntry[] }} what
- * @returns {Chart}
- */
-function overTime(job, what) {
-  const frame = figure({ title: what.title, how: what.how, wide: what.wide, table: () => behind() });
-  /** @type {{ label: string, mark: import('../palette.js').Mark, values: Column }[]} */
-  let shown = [];
-  const chart = new LineChart(frame.plot, { name: what.title, format: what.format, zero: what.zero, group: job.group, onPoint: (index) => legend(index) }, job.signal);
-
-  /** @param {number | null} index */
-  function legend(index) {
-    const all = what.others && job.history().workers.size > shown.length;
-    frame.legend([
-      ...shown.map(({ label, mark, values }) => ({ label, colour: mark.colour, letter: mark.letter, value: index == null ? '' : what.format(values[index] ?? NaN) })),
-      ...what.keys,
-      ...(all ? [/** @type {const} */ ({ label: 'all workers, slowest to fastest', line: 'area', colour: '--other' })] : []),
-    ]);
-  }
-  function behind() {
-    const { at, iterations } = job.history();
-    const rows = at.slice(-ROWS_MAX).map((time, index) => {
-      const place = Math.max(0, at.length - ROWS_MAX) + index;
-      return [`${iterations[place]} (${clock(time * 1000)})`, ...shown.map(({ values }) => what.format(values[place] ?? NaN))];
-    });
-    return { head: ['Iteration', ...shown.map(({ label }) => label)], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, newest first.` };
-  }
-  const draw = whileVisible(frame.root, () => {
-    const history = job.history();
-    frame.nothing(history.at.length ? null : NO_STEP);
-    if (!history.at.length) return;
-    /** @type {Line[]} */ const lines = [];
-    /** @type {Band[]} */ const bands = [];
-    /** @type {Column[]} */ const columns = [];
-    shown = [];
-    if (what.others && history.workers.size > job.chosen.workers.length) {
-      lines.push({ label: 'highest of all', colour: '--other', width: 0.5 }, { label: 'lowest of all', colour: '--other', width: 0.5 });
-      columns.push(history.all.fastest, history.all.slowest);
-      bands.push({ between: [0, 1], colour: '--other' });
-    }
-    for (const worker of job.chosen.workers) {
-      const mark = job.chosen.mark(worker);
-      const part = mark && what.lines(history, worker, mark);
-      if (!mark || !part) continue;
-      const from = lines.length;
-      lines.push(...part.lines);
-      columns.push(...part.columns);
-      bands.push(...part.bands.map(([upper, lower]) => ({ between: /** @type {[number, number]} */ ([from + upper, from + lower]), colour: mark.colour })));
-      shown.push(...part.said.map(({ label, of }) => ({ label, mark, values: part.columns[of] })));
-    }
-    legend(null);
-    chart.show(lines, bands, history.at, columns);
-  }, REDRAW_MS);
-  return { root: frame.root, draw };
-}
-
-/** Step time, compared with the predicted time with even shares. @param {Job} job @returns {Chart} */
-export function stepTimes(job) {
-  const title = 'Step time';
-  const how = 'Solid: actual. Dashed: predicted. Dotted: predicted with even shares. The gap below the dotted line is the time that uneven shares save.';
-  /** @type {[('step_time_s' | 'predicted_step_time_s' | 'even_step_time_s'), string, string, 'solid' | 'dashed' | 'dotted', number[] | undefined][]} */
-  const kinds = [
-    ['even_step_time_s', 'even shares, expected', '--c1', 'dotted', DOTTED],
-    ['predicted_step_time_s', 'expected', '--c0', 'dashed', DASHED],
-    ['step_time_s', 'actual', '--c0', 'solid', undefined],
-  ];
-  const table = () => {
-    const { at, iterations, step } = job.history();
-    const first = Math.max(0, at.length - ROWS_MAX);
-    const rows = at.slice(first).map((_, index) => [`${iterations[first + index]} (${clock(at[first + index] * 1000)})`, ...kinds.map(([name]) => seconds(step[name][first + index]))]);
-    return { head: ['Iteration', ...kinds.map(([, label]) => label)], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, newest first.` };
-  };
-  const frame = figure({ title, how, table });
-  const legend = (/** @type {number | null} */ index) =>
-    frame.legend(kinds.map(([name, label, colour, line]) => ({ label, colour, line, value: index == null ? '' : seconds(job.history().step[name][index]) })));
-  const chart = new LineChart(frame.plot, { name: title, format: seconds, group: job.group, onPoint: legend }, job.signal);
-  const draw = whileVisible(frame.root, () => {
-    const { at, step } = job.history();
-    frame.nothing(at.length ? null : NO_STEP);
-    if (!at.length) return;
-    legend(null);
-    chart.show(kinds.map(([, label, colour, , dash]) => ({ label, colour, dash, width: dash ? 1.75 : 2 })), [], at, kinds.map(([name]) => step[name]));
-  }, REDRAW_MS);
-  return { root: frame.root, draw };
+/** Time lost waiting. @param {Job} job @returns {Chart} */
+export function waits(job) {
+  const shown = () => job.chosen.workers.filter((worker) => job.history().workers.has(worker));
+  return overTime(job, {
+    title: 'Time lost waiting',
+    how: 'Wait for the slowest worker in each iteration, as a moving mean. Lower is better.',
+    format: seconds,
+    zero: true,
+    head: () => ['mean of all workers', ...shown()],
+    parts(history, bins) {
+      const one = (/** @type {Column} */ column, /** @type {Line} */ line, /** @type {LegendEntry} */ say) => {
+        const values = smooth(bins.of(column).middle);
+        return { lines: [line], columns: [values], say, values: [values] };
+      };
+      const mean = one(history.all.wait, { label: 'mean', colour: '--other', width: 3 }, { label: 'mean of all workers', colour: '--other' });
+      return [mean, ...shown().flatMap((worker) => {
+        const [mark, columns] = [job.chosen.mark(worker), history.workers.get(worker)];
+        return mark && columns ? [one(columns.barrier_wait_s, { label: worker, colour: mark.colour, letter: mark.letter, width: 1.5 }, { label: worker, colour: mark.colour, letter: mark.letter })] : [];
+      })];
+    },
+  });
 }
 
 /** Share of the batch below which the shown workers are drawn without the others. */
@@ -179,102 +195,88 @@ const WHOLE_FROM = 0.3;
 
 /** Share of the batch of each worker. @param {Job} job @returns {Chart} */
 export function shares(job) {
-  const title = 'Shares of the batch';
-  const how = 'Each colour is the share of one worker, stacked. Even shares are stripes of the same height; each step up or down is a reallocation.';
-  const frame = figure({ title, how, table: () => behind() });
-  const shown = () => job.chosen.workers.filter((worker) => job.history().workers.has(worker));
-  /** @type {Column[]} */ let parts = [];
-  let others = false;
+  const shown = () => job.chosen.workers.filter((worker) => job.history().workers.has(worker) && job.chosen.mark(worker));
   /** Whether the whole batch is drawn, or only the shown workers' part. */
   let whole = true;
-  const legend = (/** @type {number | null} */ index) => {
-    const value = (/** @type {number} */ place) => (index == null ? '' : percent(parts[place]?.[index] ?? NaN));
-    frame.legend([
-      ...shown().map((worker, place) => ({ label: worker, colour: job.chosen.mark(worker)?.colour, letter: job.chosen.mark(worker)?.letter, value: value(place) })),
-      ...(whole && others ? [/** @type {const} */ ({ label: 'all others', line: 'area', colour: '--other', value: '' })] : []),
-    ]);
-  };
-  const chart = new LineChart(frame.plot, { name: title, format: (value) => percent(value, whole ? 0 : 1), zero: true, top: () => (whole ? 1 : undefined), group: job.group, onPoint: legend }, job.signal);
-
-  function behind() {
-    const { at, iterations, workers } = job.history();
-    const first = Math.max(0, at.length - ROWS_MAX);
-    const rows = at.slice(first).map((_, index) => [String(iterations[first + index]), ...shown().map((worker) => number(workers.get(worker)?.local_batch[first + index]))]);
-    return { head: ['Iteration', ...shown()], rows: rows.reverse(), note: `Samples per worker in the latest ${rows.length} of the iterations shown, newest first.` };
-  }
-  const draw = whileVisible(frame.root, () => {
-    const { at, workers, all: { batch: totals } } = job.history();
-    frame.nothing(at.length ? null : NO_STEP);
-    if (!at.length) return;
-    parts = shown().map((worker) => (workers.get(worker)?.local_batch ?? []).map((batch, index) => (batch == null || !totals[index] ? null : batch / totals[index])));
-    others = workers.size > parts.length;
-    // With many workers, the others would fill the whole chart.
-    whole = !others || parts.reduce((sum, part) => sum + (part.at(-1) ?? 0), 0) > WHOLE_FROM;
-    legend(null);
-    // Each area is drawn from the bottom up to the cumulative sum, the highest first. The part that the next area does
-    // not cover is the worker's own.
-    /** @type {Column[]} */
-    const sums = [];
-    let sum = totals.map(() => 0);
-    for (const part of parts) {
-      sum = sum.map((below, index) => below + (part[index] ?? 0));
-      sums.push(sum.map((value, index) => (totals[index] ? value : null)));
-    }
-    const all = totals.map((total) => (total ? 1 : null));
-    const lines = shown().map((worker) => ({ label: worker, colour: job.chosen.mark(worker)?.colour ?? '--other', fill: true, width: 0.5, stepped: true }));
-    const rest = whole ? [{ label: 'all others', colour: '--other', fill: true, width: 0.5, stepped: true }] : [];
-    chart.show([...rest, ...lines.reverse()], [], at, [...rest.map(() => all), ...sums.reverse()]);
-  }, REDRAW_MS);
-  return { root: frame.root, draw };
+  return overTime(job, {
+    title: 'Shares of the batch',
+    how: 'The part of each worker, stacked. Each step up or down is a change of the shares.',
+    format: (value) => percent(value, whole ? 0 : 1),
+    zero: true,
+    top: () => (whole ? 1 : undefined),
+    head: shown,
+    parts(history, bins) {
+      const totals = history.all.batch;
+      const share = (/** @type {string} */ worker) => (history.workers.get(worker)?.local_batch ?? []).map((batch, index) => (batch == null || !totals[index] ? null : batch / totals[index]));
+      const parts = shown().map((worker) => bins.of(share(worker)).middle);
+      const others = history.workers.size > parts.length;
+      // With many workers, the others would fill the whole chart.
+      whole = !others || parts.reduce((sum, part) => sum + (part.findLast((value) => value != null) ?? 0), 0) > WHOLE_FROM;
+      // Each area is drawn from the bottom up to the cumulative sum, the highest first. The part that the next area does
+      // not cover is the worker's own.
+      const known = bins.ranges.map(([first]) => first >= 0 && totals[first] > 0);
+      let sum = known.map(() => 0);
+      /** @type {Part[]} */
+      const areas = shown().map((worker, place) => {
+        sum = sum.map((below, index) => below + (parts[place][index] ?? 0));
+        const mark = job.chosen.mark(worker);
+        return {
+          lines: [{ label: worker, colour: mark?.colour ?? '--other', fill: true, width: 0.5, stepped: true }],
+          columns: [sum.map((value, index) => (known[index] ? value : null))],
+          say: { label: worker, colour: mark?.colour, letter: mark?.letter },
+          values: [parts[place]],
+        };
+      });
+      /** @type {Part[]} */
+      const rest = whole && others ? [{ lines: [{ label: 'all others', colour: '--other', fill: true, width: 0.5, stepped: true }], columns: [known.map((is) => (is ? 1 : null))], say: { label: 'all others', line: 'area', colour: '--other' }, values: [] }] : [];
+      return [...rest, ...areas.reverse()];
+    },
+  });
 }
 
 /** Multiplier of the learning rate. @param {Job} job @returns {Chart & { say: (words: string) => void }} */
 export function rate(job) {
-  const title = 'Learning rate';
-  const how = 'Multiplier of the learning rate that adapts it to the global batch. 1: as scheduled.';
-  const table = () => {
-    const { at, iterations, step } = job.history();
-    const first = Math.max(0, at.length - ROWS_MAX);
-    const rows = at.slice(first).map((_, index) => [String(iterations[first + index]), number(step.lr_multiplier[first + index])]);
-    return { head: ['Iteration', 'Multiplier'], rows: rows.reverse(), note: `The latest ${rows.length} of the iterations shown, newest first.` };
-  };
-  const frame = figure({ title, how, table });
+  const chart = overTime(job, {
+    title: 'Learning rate',
+    how: 'Multiplier of the learning rate that adapts it to the global batch. 1: as scheduled.',
+    format: (value) => `×${number(value)}`,
+    height: 150,
+    head: () => ['Multiplier'],
+    parts: (history, bins) => {
+      const values = bins.of(history.step.lr_multiplier).middle;
+      return [{ lines: [{ label: 'multiplier', colour: '--c2', stepped: true }], columns: [values], say: { label: 'multiplier', colour: '--c2' }, values: [values] }];
+    },
+  });
   const words = document.createElement('p');
   words.className = 'aside';
-  frame.plot.before(words);
-  const chart = new LineChart(frame.plot, { name: title, format: (value) => `×${number(value)}`, group: job.group }, job.signal);
-  const draw = whileVisible(frame.root, () => {
-    const { at, step } = job.history();
-    const known = step.lr_multiplier.some((value) => value != null);
-    frame.nothing(known ? null : NO_STEP);
-    if (known) chart.show([{ label: 'multiplier', colour: '--c2', stepped: true }], [], at, [step.lr_multiplier]);
-  }, REDRAW_MS);
-  return { root: frame.root, draw, say: (text) => void (words.textContent = text) };
+  chart.plot.before(words);
+  return { ...chart, say: (text) => void (words.textContent = text) };
 }
 
 /** Finish times in the latest iteration. @param {Job} job @returns {Chart} */
 export function finish(job) {
   const title = 'Finish times in the latest iteration';
-  const how = 'Bars: compute time of each worker. Ticks: expected finish time. If all bars end together, no worker waits. Dotted line: finish time of the slowest worker with even shares.';
+  const how = 'Compute time, slowest first. If all bars end together, no worker waits.';
   const workers = () => latest(job.history());
+  const together = () => (job.history().latest?.tail_samples ?? 0) > 0;
   const frame = figure({
     title,
     how,
     table: () => ({
-      head: ['Worker', 'Samples', 'Expected', 'Finished after', 'Waited'],
-      rows: workers().map((worker) => [worker.worker, number(worker.local_batch), seconds(worker.predicted_compute_time_s), seconds(worker.compute_time_s), seconds(worker.barrier_wait_s)]),
-      note: `Iteration ${job.history().latest?.iteration ?? job.history().iterations[job.history().reported] ?? ''}.`,
+      head: ['Worker', `Batch (${job.unit()})`, 'Claimed on demand', 'Expected', 'Finished after', 'Waited'],
+      rows: workers().toSorted((a, b) => (b.compute_time_s ?? 0) - (a.compute_time_s ?? 0)).slice(0, ROWS_MAX).map((worker) => [worker.worker, number(worker.local_batch), number(Math.max(0, (worker.samples ?? 0) - worker.local_batch)), seconds(together() ? job.history().latest?.predicted_step_time_s : worker.predicted_compute_time_s), seconds(worker.compute_time_s), seconds(worker.barrier_wait_s)]),
+      note: `Iteration ${job.history().latest?.iteration ?? job.history().iterations[job.history().reported] ?? ''}, slowest first.`,
     }),
   });
   const bars = new FinishBars(frame.plot);
   const draw = whileVisible(frame.root, () => {
     const { step, reported, latest: live } = job.history();
     const shown = workers();
-    frame.nothing(shown.length ? null : NO_STEP);
+    frame.nothing(shown.length ? null : 'No iteration has been reported yet.');
     if (!shown.length) return;
     frame.legend([
       { label: 'finished after', line: 'area', colour: '--soft' },
-      { label: 'expected', line: 'solid', colour: '--ink' },
+      ...(together() ? [/** @type {LegendEntry} */ ({ label: 'hatched: claimed on demand', line: 'none' })] : [/** @type {LegendEntry} */ ({ label: 'expected', line: 'solid', colour: '--ink' })]),
     ]);
     bars.show(
       shown,
@@ -283,8 +285,9 @@ export function finish(job) {
         { at: live ? live.even_step_time_s : step.even_step_time_s[reported], label: 'even shares', kind: 'dotted' },
       ],
       (worker) => job.chosen.mark(worker),
+      together(),
     );
-  });
+  }, 250);
   return { root: frame.root, draw };
 }
 
@@ -294,14 +297,10 @@ function latest(history) {
   const last = history.reported;
   return [...history.workers]
     .filter(([, columns]) => columns.local_batch[last] != null)
-    .map(([worker, columns]) => {
-      const [batch, predicted] = [columns.local_batch[last], columns.predicted_samples_per_s[last]];
-      return {
-        worker,
-        local_batch: batch,
-        compute_time_s: columns.compute_time_s[last],
-        barrier_wait_s: columns.barrier_wait_s[last],
-        predicted_compute_time_s: batch != null && predicted ? batch / predicted : null,
-      };
-    });
+    .map(([worker, columns]) => ({
+      worker,
+      local_batch: columns.local_batch[last],
+      compute_time_s: columns.compute_time_s[last],
+      barrier_wait_s: columns.barrier_wait_s[last],
+    }));
 }

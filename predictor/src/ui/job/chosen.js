@@ -1,34 +1,29 @@
-/** The workers that are shown individually: all if there are few, otherwise the most informative ones until the user
- * selects others.
+/** The workers that are shown individually: all if there are few, otherwise the slow ones, the slowest and the fastest until the user
+ * selects others. The address of the page names a selection, so that it can be shared.
  */
 
 import { markOf, SHOWN_MAX } from '../palette.js';
+import { queryOf, setQuery } from './range.js';
 
 /** Number of workers that are shown individually by default if there are many. */
 const UNASKED = 4;
 
 export class Chosen {
   /** @type {string[]} */ #workers = [];
+  /** Positions of colours. @type {Map<string, number>} */ #places = new Map();
   #byHand = false;
-  #key;
   /** @type {() => void} */ #changed;
 
-  /** @param {string} job @param {() => void} changed */
-  constructor(job, changed) {
-    this.#key = `evenstep-chosen:${job}`;
+  /** @param {() => void} changed */
+  constructor(changed) {
     this.#changed = changed;
-    try {
-      const kept = JSON.parse(sessionStorage.getItem(this.#key) ?? 'null');
-      if (Array.isArray(kept)) {
-        this.#workers = kept.filter((worker) => typeof worker === 'string').slice(0, SHOWN_MAX);
-        this.#byHand = true;
-      }
-    } catch {
-      // No selection was stored.
-    }
+    const asked = queryOf(location.hash).get('workers');
+    if (!asked) return;
+    this.#workers = asked.split(',').slice(0, SHOWN_MAX);
+    this.#byHand = true;
   }
 
-  /** The selected workers in the order of their letters. */
+  /** The selected workers. */
   get workers() {
     return this.#workers;
   }
@@ -40,8 +35,8 @@ export class Chosen {
 
   /** @param {string} worker */
   mark(worker) {
-    const place = this.#workers.indexOf(worker);
-    return place < 0 ? undefined : markOf(place);
+    const place = this.#places.get(worker);
+    return place == null ? undefined : markOf(place);
   }
 
   /** @param {string} worker */
@@ -54,44 +49,53 @@ export class Chosen {
   set(workers) {
     this.#byHand = true;
     this.#workers = workers.slice(0, SHOWN_MAX);
-    try {
-      sessionStorage.setItem(this.#key, JSON.stringify(this.#workers));
-    } catch {
-      // Kept until the page is closed.
-    }
+    const asked = queryOf(location.hash);
+    asked.set('workers', this.#workers.join(','));
+    setQuery(asked);
     this.#changed();
   }
 
   /**
    * Selects workers as soon as there is data, unless the user has selected some.
-   * @param {import('./history.js').History} history
+   * @param {import('./history.js').History} history @param {string[]} slow workers that are slow now
    */
-  propose(history) {
+  propose(history, slow) {
     const known = [...history.workers.keys()];
-    if (this.#byHand ? this.#workers.some((worker) => known.includes(worker)) : this.#workers.length) return;
-    this.#workers = known.length <= SHOWN_MAX ? known : telling(history);
-    if (this.#workers.length) this.#changed();
+    if (!(this.#byHand ? this.#workers.some((worker) => known.includes(worker)) : this.#workers.length)) {
+      this.#workers = known.length <= SHOWN_MAX ? known : telling(history, slow);
+      if (this.#workers.length) this.#changed();
+    }
+    this.#paint(known);
+  }
+
+  /**
+   * Gives each selected worker a colour. It depends on the position of the worker among all, so that it is the same on every visit;
+   * if two selected workers would have the same, the second gets the next free one.
+   * @param {string[]} known
+   */
+  #paint(known) {
+    const order = known.toSorted();
+    const positions = new Map(order.map((worker, index) => [worker, index]));
+    const taken = new Set();
+    this.#places = new Map();
+    for (const worker of this.#workers.toSorted()) {
+      let place = (positions.get(worker) ?? 0) % SHOWN_MAX;
+      while (taken.has(place)) place = (place + 1) % SHOWN_MAX;
+      taken.add(place);
+      this.#places.set(worker, place);
+    }
   }
 }
 
-/** The slowest and the fastest worker, and those with the largest forecast errors. @param {import('./history.js').History} history */
-export function telling(history) {
-  const workers = [...history.workers].map(([worker, columns]) => {
-    let miss = 0;
-    let points = 0;
-    columns.actual_samples_per_s.forEach((actual, index) => {
-      const predicted = columns.predicted_samples_per_s[index];
-      if (actual == null || !predicted) return;
-      miss += Math.abs(actual / predicted - 1);
-      points++;
-    });
-    return { worker, speed: history.last(worker, 'actual_samples_per_s') ?? 0, miss: points ? miss / points : 0 };
-  });
-  const live = workers.filter(({ speed }) => speed > 0).sort((a, b) => a.speed - b.speed);
-  const picked = new Set([live[0], live.at(-1)].filter((found) => found != null).map(({ worker }) => worker));
-  for (const { worker } of live.toSorted((a, b) => b.miss - a.miss)) {
-    if (picked.size >= UNASKED) break;
-    picked.add(worker);
-  }
-  return [...picked];
+/** The workers that are slow now, the slowest and the fastest. @param {import('./history.js').History} history @param {string[]} slow */
+export function telling(history, slow) {
+  const speeds = bySpeed(history);
+  const picked = new Set([...slow.filter((worker) => history.workers.has(worker)).slice(0, UNASKED - 1), speeds[0], speeds.at(-1), speeds[speeds.length >> 1], speeds[1]].filter((worker) => worker != null));
+  return [...picked].slice(0, UNASKED);
+}
+
+/** Workers by speed, slowest first. @param {import('./history.js').History} history */
+export function bySpeed(history) {
+  const speed = (/** @type {string} */ worker) => history.last(worker, 'actual_samples_per_s') ?? Infinity;
+  return [...history.workers.keys()].filter((worker) => Number.isFinite(speed(worker))).sort((a, b) => speed(a) - speed(b));
 }

@@ -1,15 +1,19 @@
 /** A job's iterations in columns, for charts: read once, then extended by live iterations, and bounded. */
 
+import { binsOf, Bins } from './bins.js';
+
 /** @typedef {(number | null)[]} Column */
 /** The columns of one worker, with the names of the API. */
 export const COLUMNS = /** @type {const} */ (['local_batch', 'predicted_samples_per_s', 'lower_samples_per_s', 'upper_samples_per_s', 'actual_samples_per_s', 'compute_time_s', 'barrier_wait_s']);
 /** The columns of the iteration, with the names of the API. */
 const OF_STEP = /** @type {const} */ (['step_time_s', 'predicted_step_time_s', 'even_step_time_s', 'lr_multiplier']);
 
-/** Number of points read from the service. */
-export const POINTS = 600;
-/** Limit of points in memory. Above it, the older half is thinned out. */
-const POINTS_MAX = 900;
+/** Number of points read from the service. Jobs with many workers get fewer. */
+export const POINTS = 1000;
+/** Limits of points in memory: shares in all iterations, and iterations. Above them, the older half is thinned out. */
+const SHARES_MAX = 65_536;
+const POINTS_MIN = 96;
+const POINTS_MAX = 2_400;
 
 export class History {
   /** Times, in seconds since 1970. @type {number[]} */ at = [];
@@ -18,16 +22,18 @@ export class History {
   step = { step_time_s: [], predicted_step_time_s: [], even_step_time_s: [], lr_multiplier: [] };
   /** @type {Map<string, Record<(typeof COLUMNS)[number], Column>>} */
   workers = new Map();
-  /** Over all workers: samples, and the slowest and the fastest speed. Cached, because charts of many workers use them in every frame. */
-  all = { batch: /** @type {number[]} */ ([]), slowest: /** @type {Column} */ ([]), fastest: /** @type {Column} */ ([]) };
+  /** Over all workers: samples, waiting, and quantiles of the speed. Cached, because charts of many workers use them in every frame. */
+  all = { batch: /** @type {number[]} */ ([]), wait: /** @type {Column} */ ([]), slowest: /** @type {Column} */ ([]), low: /** @type {Column} */ ([]), middle: /** @type {Column} */ ([]), high: /** @type {Column} */ ([]), fastest: /** @type {Column} */ ([]) };
   /** The latest live iteration. @type {any} */ latest = null;
+  #version = 0;
+  /** @type {Map<number, { version: number, bins: Bins }>} */ #bins = new Map();
 
-  /** @param {number} spanS age in seconds above which points are removed */
+  /** @param {number | null} spanS age in seconds above which points are removed; null to keep all */
   constructor(spanS) {
     this.spanS = spanS;
   }
 
-  /** A history from the service's response. @param {any} view @param {number} spanS */
+  /** A history from the service's response. @param {any} view @param {number | null} spanS */
   static of(view, spanS) {
     const history = new History(spanS);
     history.at = view.at_unix_ms.map((/** @type {number} */ ms) => ms / 1000);
@@ -37,6 +43,15 @@ export class History {
     history.#rise();
     history.at.forEach((_, index) => history.#sum(index));
     return history;
+  }
+
+  /** The points in at most this number of bins of equal time. @param {number} most */
+  bins(most) {
+    const known = this.#bins.get(most);
+    if (known?.version === this.#version) return known.bins;
+    const bins = binsOf(this.at, most);
+    this.#bins.set(most, { version: this.#version, bins });
+    return bins;
   }
 
   /** Makes times non-decreasing, which charts require. */
@@ -49,6 +64,7 @@ export class History {
     const last = this.iterations.length - 1;
     const at = Math.max(step.at_unix_ms / 1000, (this.at[last] ?? 0) + 1e-4);
     this.latest = step;
+    this.#version++;
     // The history has iterations that were allocated earlier and are reported only now. If it is thinned out, some are
     // missing.
     const known = this.iterations.lastIndexOf(step.iteration);
@@ -74,19 +90,20 @@ export class History {
 
   /** @param {number} index */
   #sum(index) {
-    let batch = 0;
-    /** @type {number | null} */ let slowest = null;
-    /** @type {number | null} */ let fastest = null;
+    const { all } = this;
+    let [batch, waited, waits] = [0, 0, 0];
+    const speeds = [];
     for (const columns of this.workers.values()) {
       batch += columns.local_batch[index] ?? 0;
-      const speed = columns.actual_samples_per_s[index];
-      if (speed == null) continue;
-      slowest = slowest == null || speed < slowest ? speed : slowest;
-      fastest = fastest == null || speed > fastest ? speed : fastest;
+      const [speed, wait] = [columns.actual_samples_per_s[index], columns.barrier_wait_s[index]];
+      if (wait != null) [waited, waits] = [waited + wait, waits + 1];
+      if (speed != null) speeds.push(speed);
     }
-    this.all.batch[index] = batch;
-    this.all.slowest[index] = slowest;
-    this.all.fastest[index] = fastest;
+    speeds.sort((a, b) => a - b);
+    const quantile = (/** @type {number} */ share) => speeds[Math.round((speeds.length - 1) * share)] ?? null;
+    all.batch[index] = batch;
+    all.wait[index] = waits ? waited / waits : null;
+    [all.slowest[index], all.low[index], all.middle[index], all.high[index], all.fastest[index]] = [0, 0.1, 0.5, 0.9, 1].map(quantile);
   }
 
   /** @param {string} worker */
@@ -98,11 +115,13 @@ export class History {
 
   /** @param {number} now */
   #bound(now) {
-    const old = this.at.findIndex((at) => at >= now - this.spanS);
+    const { spanS } = this;
+    const old = spanS == null ? 0 : this.at.findIndex((at) => at >= now - spanS);
     // Checked only from time to time: moving every column costs more than drawing a few points beyond the span.
     if (old > 32) this.#keep((index) => index >= old);
     const half = this.at.length / 2;
-    if (this.at.length > POINTS_MAX) this.#keep((index) => index >= half || index % 2 === 0);
+    const most = Math.min(POINTS_MAX, Math.max(POINTS_MIN, SHARES_MAX / Math.max(1, this.workers.size)));
+    if (this.at.length > most) this.#keep((index) => index >= half || index % 2 === 0);
   }
 
   /** @param {(index: number) => boolean} kept */
@@ -110,7 +129,7 @@ export class History {
     const only = (/** @type {any[]} */ column) => column.filter((_, index) => kept(index));
     this.at = only(this.at);
     this.iterations = only(this.iterations);
-    this.all = { batch: only(this.all.batch), slowest: only(this.all.slowest), fastest: only(this.all.fastest) };
+    this.all = /** @type {any} */ (Object.fromEntries(Object.entries(this.all).map(([name, column]) => [name, only(column)])));
     for (const name of OF_STEP) this.step[name] = only(this.step[name]);
     for (const columns of this.workers.values()) for (const name of COLUMNS) columns[name] = only(columns[name]);
   }
@@ -125,5 +144,11 @@ export class History {
     const column = this.workers.get(worker)?.[name] ?? [];
     for (let index = column.length - 1; index >= Math.max(0, column.length - 5); index--) if (column[index] != null) return column[index];
     return null;
+  }
+
+  /** The time of an iteration, in seconds since 1970; null if it is older than the history. @param {number} iteration */
+  timeOf(iteration) {
+    const index = this.iterations.findIndex((known) => known >= iteration);
+    return index < 0 || (index === 0 && this.iterations[0] > iteration) ? null : this.at[index];
   }
 }

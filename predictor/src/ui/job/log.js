@@ -6,7 +6,9 @@ import { clock, moment, plural } from '../charts/format.js';
 /** Limit of entries, the same as in the service. */
 const ENTRIES_MAX = 500;
 /** Number of entries shown by default. */
-const SHOWN = 12;
+const SHOWN = 40;
+/** Colours of events on time axes. Changes of the shares are too many. @type {Record<string, string>} */
+const COLOURS = { joined: '--c2', left: '--c5', expired: '--c1', out_of_memory: '--c1', override: '--c3', changed: '--c3', slow: '--c1', recovered: '--c2' };
 
 /** Name and sign of each kind. @type {Record<string, [string, string]>} */
 const KINDS = {
@@ -18,17 +20,24 @@ const KINDS = {
   override: ['Operator', '☝'],
   changed: ['Options changed', '✎'],
   refitted: ['Models fitted', '∿'],
+  slow: ['Slow worker', '▼'],
+  recovered: ['Not slow any more', '▲'],
 };
 
 export class DecisionLog {
   /** @type {any[]} */ #entries = [];
   #all = false;
-  #list = h('ol', { class: 'log' });
+  #list = h('ol', { class: 'log', tabindex: 0, 'aria-label': 'Decisions and events' });
   #more = h('button', { type: 'button', class: 'small', onclick: () => this.#open() }, 'Show all');
   root = h('section', { class: 'card', 'aria-labelledby': 'log-title' },
     h('div', { class: 'head' }, h('h2', { id: 'log-title' }, 'Decisions and events')),
-    h('p', { class: 'how' }, 'Newest first. Iterations that changed nothing are not listed.'),
+    h('p', { class: 'how' }, 'Newest first. Marks on the time axes: changes of workers, overrides and options.'),
     this.#list, this.#more);
+
+  /** The events for time axes. @returns {import('../charts/line.js').Event[]} */
+  events() {
+    return this.#entries.filter(({ kind }) => COLOURS[kind]).map(({ at_unix_ms: at, kind }) => ({ at: at / 1000, colour: COLOURS[kind] }));
+  }
 
   /** @param {any[]} entries oldest first */
   replace(entries) {

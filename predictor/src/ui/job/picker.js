@@ -3,23 +3,27 @@
 import { fill, h, say } from '../charts/dom.js';
 import { plural } from '../charts/format.js';
 import { SHOWN_MAX } from '../palette.js';
-import { telling } from './chosen.js';
+import { bySpeed, telling } from './chosen.js';
 
 /** Number of workers above which the list can be searched. */
 const SEARCH_FROM = 10;
 
+/** Limit of workers in the list; the others are found by their name. */
+const LISTED_MAX = 100;
+
 /**
  * @param {import('./chosen.js').Chosen} chosen
  * @param {() => import('./history.js').History} history
+ * @param {() => string[]} slow workers that are slow now
  */
-export function picker(chosen, history) {
+export function picker(chosen, history, slow) {
   const chips = h('ul', { class: 'chips', 'aria-label': 'Workers shown individually' });
   const others = h('span', { class: 'soft' });
   const list = h('ul', { class: 'choices' });
   const search = h('input', { type: 'search', placeholder: 'Find a worker', 'aria-label': 'Find a worker', oninput: () => drawList() });
   const summary = h('summary', {}, 'Choose workers');
   const quick = h('div', { class: 'row' },
-    h('button', { type: 'button', class: 'small', onclick: () => chosen.set(telling(history())) }, 'Most informative'),
+    h('button', { type: 'button', class: 'small', onclick: () => chosen.set(telling(history(), slow())) }, 'Most informative'),
     h('button', { type: 'button', class: 'small', onclick: () => chosen.set(bySpeed(history()).slice(0, SHOWN_MAX)) }, 'Slowest'),
     h('button', { type: 'button', class: 'small', onclick: () => chosen.set(bySpeed(history()).reverse().slice(0, SHOWN_MAX)) }, 'Fastest'));
   const details = h('details', { class: 'choose', ontoggle: () => drawList() }, summary, h('div', { class: 'card popup' }, h('p', { class: 'soft' }, `Up to ${SHOWN_MAX} at a time.`), quick, search, list));
@@ -35,7 +39,7 @@ export function picker(chosen, history) {
     search.hidden = known.length < SEARCH_FROM;
     const wanted = search.value.toLowerCase();
     const focused = document.activeElement?.closest('label')?.dataset.worker;
-    fill(list, known.filter((worker) => worker.toLowerCase().includes(wanted)).map((worker) => {
+    fill(list, known.filter((worker) => worker.toLowerCase().includes(wanted)).slice(0, LISTED_MAX).map((worker) => {
       const mark = chosen.mark(worker);
       const box = h('input', { type: 'checkbox', checked: mark != null, disabled: !mark && chosen.full });
       box.addEventListener('change', () => chosen.toggle(worker));
@@ -64,10 +68,4 @@ export function badge(mark) {
   const element = h('i', { class: 'mark' }, mark.letter);
   element.style.setProperty('--c', `var(${mark.colour})`);
   return element;
-}
-
-/** Workers by speed, slowest first. @param {import('./history.js').History} history */
-function bySpeed(history) {
-  const speed = (/** @type {string} */ worker) => history.last(worker, 'actual_samples_per_s') ?? Infinity;
-  return [...history.workers.keys()].filter((worker) => Number.isFinite(speed(worker))).sort((a, b) => speed(a) - speed(b));
 }

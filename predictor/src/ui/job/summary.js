@@ -1,89 +1,114 @@
-/** The header of a job's page: name, statistics, and the reason of the latest decision. */
+/** The header of a job's page: name and state, whether evenstep pays, who is slow, whether the forecast is right, and the latest
+ * decision. All figures are those of the service.
+ */
 
-import { h, say } from '../charts/dom.js';
-import { count, NONE, number, percent, plural, seconds, speed } from '../charts/format.js';
-
-/** Number of iterations over which means are taken. */
-const LATEST = 64;
+import { fill, h, say } from '../charts/dom.js';
+import { ago, amount, clock, count, moment, NONE, number, percent, plural, seconds } from '../charts/format.js';
+import { SLOW } from './workers.js';
 
 /** @type {Record<string, string>} */
 const KINDS = { cold_start: 'Cold start', profiling: 'Profiling', rebalanced: 'Shares changed', held: 'Shares kept' };
+/** Number of slow workers that are named. */
+const NAMED = 2;
+/** Forecast error from which it is marked. */
+const ERROR_MAX = 0.15;
 
 /** Name and tooltip of each value. */
 const FIGURES = [
-  ['Step time', 'Mean of the latest iterations.'],
-  ['Against even shares', 'Predicted step time with even shares, over the predicted step time of the allocation.'],
-  ['Throughput', 'Samples of all workers over the step time.'],
-  ['Barrier wait', 'Share of the workers’ time spent waiting for the slowest.'],
-  ['Forecast error', 'Mean relative distance of actual from predicted speed.'],
+  ['Time saved', 'Over the whole job, compared with even shares. An estimate with its 90 % interval; communication is not counted.'],
+  ['Time lost waiting', 'Share of the workers’ time spent waiting for the slowest, over the latest 64 iterations; and the mean over the workers so far.'],
+  ['Slow workers', 'Workers that are slow for longer than their device and their history explain.'],
+  ['Forecast error', 'Mean relative distance of actual from expected speed, over the latest 64 iterations.'],
+  ['Step time', 'Mean of the latest 64 iterations.'],
+  ['Throughput', 'Of all workers, over the latest 64 iterations.'],
   ['Iteration', 'The latest reported iteration.'],
 ];
+
+/** The words of a state, with its time. @param {any} job state, state_since_unix_ms and state_reason @param {number} now */
+export function stateWords(job, now) {
+  if (!job.state) return 'on another predictor';
+  const since = job.state_since_unix_ms;
+  return since == null || job.state === 'running' ? job.state : `${job.state} ${ago(since, now)}`;
+}
+
+/** Time saved in words: `3.2 h (41 %)`. @param {any} saved */
+export const savedWords = (saved) => (saved ? `${saved.seconds < 0 ? '−' : ''}${seconds(Math.abs(saved.seconds))} (${percent(saved.share, 0)})` : NONE);
 
 /** @param {string} id */
 export function summary(id) {
   const pill = h('span', { class: 'pill' });
   const about = h('p', { class: 'lead' });
-  const values = FIGURES.map(() => h('dd', {}, NONE));
+  const values = FIGURES.map(() => h('span', {}, NONE));
+  const notes = FIGURES.map(() => h('span', { class: 'note' }));
   const kind = h('b', {});
   const why = h('span', {});
   const decision = h('p', { class: 'decision', hidden: true }, kind, why);
   const root = h('header', { class: 'summary' },
     h('p', { class: 'crumbs' }, h('a', { href: '#/' }, 'Jobs'), ' /'),
     h('div', { class: 'head' }, h('h1', { tabindex: -1 }, id), pill), about,
-    h('dl', { class: 'figures' }, FIGURES.map(([name, title], index) => h('div', { title }, h('dt', {}, name), values[index]))), decision);
+    h('dl', { class: 'figures' }, FIGURES.map(([name, title], index) => h('div', { title }, h('dt', {}, name), h('dd', {}, values[index]), h('dd', { class: 'note' }, notes[index])))), decision);
+  /** @type {any} */ let view = null;
+  /** @type {any} */ let line = null;
+  const describe = () => {
+    if (!view) return;
+    const unit = view.spec.unit ?? 'samples';
+    const tail = view.hedge?.tail_share >= 0.005 ? `, ${percent(view.hedge.tail_share, 0)} of them claimed on demand` : '';
+    const state = line ?? view;
+    const reason = state.state === 'running' || !state.state_reason ? '' : ` ${state.state_reason[0].toUpperCase()}${state.state_reason.slice(1)}${state.state_since_unix_ms ? ` (${moment(state.state_since_unix_ms)})` : ''}.`;
+    say(about, `${plural(view.live_workers, 'worker')} share ${count(view.global_batch)} ${unit} in each iteration${tail}.${reason}`);
+    pill.dataset.state = state.state;
+    say(pill, stateWords(state, Date.now()));
+  };
   return {
     root,
-    /** @param {any} view the service's view of the job */
-    replace(view) {
-      pill.dataset.state = view.state;
-      say(pill, view.state === 'paused' ? 'paused: too few workers' : 'running');
-      const tail = view.hedge?.tail_share >= 0.005 ? `, ${percent(view.hedge.tail_share, 0)} of them in the shared tail` : '';
-      say(about, `${plural(view.live_workers, 'worker')} share ${plural(view.global_batch, 'sample')} in each iteration${tail}. Generation ${view.generation}.`);
-      if (view.last_decision) told(view.last_decision.kind, view.last_decision.reason);
+    /** @param {any} told the service's view of the job */
+    replace(told) {
+      view = told;
+      describe();
+      if (told.last_decision) decided(told.last_decision.kind, told.last_decision.reason);
     },
-    /** @param {import('./history.js').History} history */
-    draw(history) {
-      const { step, workers, latest, iterations } = history;
-      const mean = (/** @type {(number | null)[]} */ column) => {
-        const known = column.slice(-LATEST).filter((value) => value != null);
-        return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
-      };
-      const took = mean(step.step_time_s);
-      const [expected, even] = [mean(step.predicted_step_time_s), mean(step.even_step_time_s)];
-      const all = [...workers.values()];
-      const live = all.filter((columns) => columns.local_batch.at(-1) != null);
-      const waited = live.length && took ? live.reduce((sum, columns) => sum + (mean(columns.barrier_wait_s) ?? 0), 0) / live.length / took : null;
-      const off = missed(live);
-      const batch = latest?.global_batch ?? live.reduce((sum, columns) => sum + (columns.local_batch.at(-1) ?? 0), 0);
-      const gain = expected && even ? even / expected : null;
-      [
-        seconds(took),
-        gain == null ? NONE : gain >= 1.005 ? `${number(gain)}× faster` : 'equal',
-        took && batch ? speed(batch / took) : NONE,
-        percent(waited),
-        percent(off),
-        count(latest?.iteration ?? iterations[history.reported]),
-      ].forEach((value, index) => say(values[index], value));
-      if (latest) told(latest.decision, latest.reason);
+    /** @param {any} told the service's summary of the job @param {any[]} workers @param {import('./history.js').History} history */
+    draw(told, workers, history) {
+      if (told) {
+        line = told;
+        describe();
+        const { gain, time_saved: saved } = told;
+        const slow = workers.filter(({ straggler }) => straggler);
+        const rows = [
+          [savedWords(saved), saved ? `${seconds(saved.lower_s)} to ${seconds(saved.upper_s)}; ${number(gain.ratio)} times as fast as even shares` : 'known after 32 iterations'],
+          [percent(told.waiting_share), told.time_lost_s == null ? '' : `${seconds(told.time_lost_s)} of ${seconds(told.trained_s)} so far`],
+          [told.slow_workers ? count(told.slow_workers) : 'none', slow.slice(0, NAMED).map((worker) => slowWords(worker, history)).join('; ') || bottleneck(history)],
+          [percent(told.error_ratio), told.error_ratio == null ? '' : told.error_ratio > ERROR_MAX ? 'high: shares follow late' : ''],
+          [seconds(told.step_time_s), ''],
+          [told.samples_per_s == null ? NONE : amount(told.samples_per_s, `${told.unit}/s`), ''],
+          [count(history.latest?.iteration ?? told.iteration), told.at_unix_ms ? ago(told.at_unix_ms, Date.now()) : ''],
+        ];
+        rows.forEach(([value, note], index) => {
+          say(values[index], value);
+          say(notes[index], note);
+        });
+        values[2].dataset.state = told.slow_workers ? 'slow' : '';
+      }
+      if (history.latest) decided(history.latest.decision, history.latest.reason);
     },
   };
   /** @param {string} of @param {string} reason */
-  function told(of, reason) {
+  function decided(of, reason) {
     decision.hidden = false;
-    say(kind, `${KINDS[of] ?? of}. `);
+    fill(kind, `${KINDS[of] ?? of}. `);
     say(why, reason);
   }
 }
 
-/** Mean relative distance of actual from predicted speed in the latest iterations; null before the first. @param {any[]} workers */
-function missed(workers) {
-  let [sum, points] = [0, 0];
-  for (const { actual_samples_per_s: actual, predicted_samples_per_s: predicted } of workers) {
-    for (let index = Math.max(0, actual.length - LATEST); index < actual.length; index++) {
-      if (actual[index] == null || !predicted[index]) continue;
-      sum += Math.abs(actual[index] / predicted[index] - 1);
-      points++;
-    }
-  }
-  return points ? sum / points : null;
+/** @param {any} worker @param {import('./history.js').History} history */
+function slowWords({ worker, straggler }, history) {
+  const at = history.timeOf(straggler.since_iteration);
+  return `${worker} at ${percent(straggler.speed_ratio, 0)} since ${at ? clock(at * 1000, false) : `iteration ${count(straggler.since_iteration)}`}: ${SLOW[straggler.reason] ?? straggler.reason}`;
+}
+
+/** The worker that the others wait for. @param {import('./history.js').History} history */
+function bottleneck(history) {
+  const workers = history.latest?.workers ?? [];
+  const last = workers.reduce((/** @type {any} */ most, /** @type {any} */ worker) => ((worker.compute_time_s ?? 0) > (most?.compute_time_s ?? 0) ? worker : most), null);
+  return last && workers.length > 1 ? `bottleneck now: ${last.worker}` : '';
 }

@@ -1,7 +1,9 @@
-/** The table of workers: samples, forecast error, cap, and the reason if a worker is slow. */
+/** The table of workers: slow ones first, then by finish time. With many workers, only the first are listed; the others are found by
+ * their name.
+ */
 
 import { fill, h, say, set } from '../charts/dom.js';
-import { count, NONE, number, seconds, signed, speed } from '../charts/format.js';
+import { count, NONE, number, percent, plural, seconds, signed, speed } from '../charts/format.js';
 import { whileVisible } from '../charts/frame.js';
 import { overrideWords } from '../operator.js';
 import { badge } from './picker.js';
@@ -10,20 +12,26 @@ import { badge } from './picker.js';
 const READ_MS = 300;
 /** Forecast error above which a value is marked. */
 const MISS = 0.1;
+/** Number of workers that are listed at first, and after `Show more`. */
+const ROWS = 6;
+const ROWS_MAX = 200;
 
 /** @type {Record<string, string>} */
 const CAPS = { job: 'set by the job', worker: 'set by the worker', operator: 'set by an operator', peak_memory: 'fits in memory', out_of_memory: 'ran out of memory above' };
-/** @type {Record<string, string>} */
-const SLOW = { thermal_throttling: 'GPU too hot', cpu_contention: 'Other processes use its cores', loader_wait: 'Waits for data', memory_pressure: 'Short of memory', unknown: 'Slow, cause unknown' };
+/** Likely causes of slowness. @type {Record<string, string>} */
+export const SLOW = { thermal_throttling: 'GPU too hot', cpu_contention: 'other processes use its cores', loader_wait: 'waits for data', memory_pressure: 'short of memory', unknown: 'slow, cause unknown' };
 /** @type {Record<string, string>} */
 const STATES = { live: 'live', left: 'left', expired: 'lease expired' };
 
 export class WorkersTable {
   /** @type {any[]} */ #workers = [];
   /** @type {Map<string, any[]>} */ #cells = new Map();
+  #more = false;
   #body = h('tbody', {});
   #gone = h('input', { type: 'checkbox', onchange: () => this.replace(this.#workers) });
   #goneLabel = h('label', { class: 'soft' }, this.#gone, ' Show departed workers');
+  #search = h('input', { type: 'search', placeholder: 'Find a worker', 'aria-label': 'Find a worker or device', oninput: () => this.replace(this.#workers) });
+  #button = h('button', { type: 'button', class: 'small', onclick: () => { this.#more = !this.#more; this.replace(this.#workers); } });
   #empty = h('p', { class: 'nodata' }, 'No worker has joined yet.');
   #act;
   #job;
@@ -33,23 +41,46 @@ export class WorkersTable {
     this.#job = job;
     this.#act = act;
     this.operator = false;
-    const columns = ['Worker', 'Runs on', 'Samples', 'Predicted', 'Actual', 'Error', 'Waited', 'Cap', 'Straggler or override'];
+    const columns = ['Worker', 'Device', 'Batch', 'Expected speed', 'Speed', 'Error', 'Waited', 'Cap', 'Slow or overridden'];
     this.#head = h('tr', {}, columns.map((name, index) => h('th', { scope: 'col', class: index > 1 && index < 8 ? 'number' : null }, name)), h('th', { scope: 'col', class: 'action' }, h('span', { class: 'unseen' }, 'Operator')));
     this.root = h('section', { class: 'card', 'aria-labelledby': 'workers-title' },
-      h('div', { class: 'head' }, h('h2', { id: 'workers-title' }, 'Workers'), this.#goneLabel),
-      h('p', { class: 'how' }, 'Samples: local batch in the latest iteration. Error: relative distance of actual from predicted speed.'),
-      h('div', { class: 'scroll tall', tabindex: 0, role: 'region', 'aria-label': 'Table of workers' }, h('table', {}, h('thead', {}, this.#head), this.#body)), this.#empty);
+      h('div', { class: 'head' }, h('h2', { id: 'workers-title' }, 'Workers'), h('span', { class: 'row tools' }, this.#goneLabel, this.#search)),
+      h('p', { class: 'how' }, 'Slow workers first, then by finish time in the latest iteration. Error: relative distance of actual from expected speed.'),
+      h('div', { class: 'scroll tall', tabindex: 0, role: 'region', 'aria-label': 'Table of workers' }, h('table', {}, h('thead', {}, this.#head), this.#body)), this.#button, this.#empty);
     this.draw = whileVisible(this.root, () => this.#figures(), READ_MS);
   }
   #head;
+
+  /** The workers that are slow now. @returns {string[]} */
+  get slow() {
+    return this.#workers.filter(({ straggler }) => straggler).map(({ worker }) => worker);
+  }
+
+  /** All workers. */
+  get all() {
+    return this.#workers;
+  }
 
   /** @param {any[]} workers */
   replace(workers) {
     this.#workers = workers;
     const departed = workers.filter(({ state }) => state !== 'live').length;
     this.#goneLabel.hidden = !departed;
-    const shown = workers.filter(({ state }) => state === 'live' || this.#gone.checked).sort((a, b) => (a.rank ?? Infinity) - (b.rank ?? Infinity));
+    const wanted = this.#search.value.trim().toLowerCase();
+    const history = this.#job.history();
+    const took = new Map(workers.map(({ worker }) => [worker, history.last(worker, 'compute_time_s') ?? -1]));
+    const order = (/** @type {any} */ a, /** @type {any} */ b) => Number(Boolean(b.straggler)) - Number(Boolean(a.straggler)) || (took.get(b.worker) ?? 0) - (took.get(a.worker) ?? 0) || (a.rank ?? Infinity) - (b.rank ?? Infinity);
+    const live = workers.filter(({ state }) => state === 'live').length;
+    const found = workers
+      .filter(({ state }) => state === 'live' || this.#gone.checked || !live)
+      .filter(({ worker, device }) => !wanted || worker.toLowerCase().includes(wanted) || device?.toLowerCase().includes(wanted))
+      .sort(order);
+    const shown = found.slice(0, this.#more ? ROWS_MAX : ROWS);
+    this.#search.hidden = workers.length <= ROWS;
+    this.#button.hidden = found.length <= ROWS;
+    say(this.#button, this.#more ? `Show the first ${ROWS}` : `Show ${found.length > ROWS_MAX ? `the first ${ROWS_MAX} of ` : 'all '}${plural(found.length, 'worker')}`);
     this.#empty.hidden = shown.length > 0;
+    say(this.#empty, workers.length ? 'No worker matches.' : 'No worker has joined yet.');
     set(this.#head.lastElementChild, 'hidden', !this.operator);
     this.#cells = new Map();
     const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset?.worker;
@@ -64,13 +95,14 @@ export class WorkersTable {
     const cells = Array.from({ length: 5 }, () => h('td', { class: 'number' }));
     const mark = h('span', {});
     this.#cells.set(worker.worker, [mark, ...cells]);
-    const wish = overrideWords(worker.override);
+    const wish = overrideWords(worker.override, this.#job.unit());
+    const { straggler } = worker;
     return h('tr', { class: worker.state === 'live' ? null : 'departed' },
       h('th', { scope: 'row' }, mark, ' ', worker.worker, worker.state === 'live' ? h('span', { class: 'soft' }, ` rank ${worker.rank}`) : h('span', { class: 'pill' }, STATES[worker.state])),
       h('td', { class: 'device', title: worker.device ?? null }, worker.device ?? NONE),
       cells,
       h('td', { class: 'number' }, worker.cap ? [count(worker.cap.max_local_batch), h('span', { class: 'note' }, CAPS[worker.cap.because] ?? worker.cap.because)] : NONE),
-      h('td', { class: 'reason' }, wish && h('span', { class: 'pill operator' }, wish), worker.straggler ? [h('b', {}, SLOW[worker.straggler.reason] ?? worker.straggler.reason), h('span', { class: 'note' }, `${number(worker.straggler.speed_ratio * 100, 2)} % of the expected speed since iteration ${worker.straggler.since_iteration}: ${worker.straggler.detail}`)] : wish ? null : NONE),
+      h('td', { class: 'reason' }, wish && h('span', { class: 'pill operator' }, wish), straggler ? [h('span', { class: 'pill slow' }, SLOW[straggler.reason] ?? straggler.reason), h('span', { class: 'note' }, `${percent(straggler.speed_ratio, 0)} of its expected speed since iteration ${count(straggler.since_iteration)}${straggler.reason === 'unknown' ? '' : `: ${straggler.detail}`}`)] : wish ? null : NONE),
       h('td', { class: 'action', hidden: !this.operator }, worker.state === 'live' && h('button', { type: 'button', class: 'small', 'data-worker': worker.worker, 'aria-label': `Change the override of ${worker.worker}`, onclick: () => this.#act(worker) }, 'Change')));
   }
 
@@ -79,8 +111,9 @@ export class WorkersTable {
     const history = this.#job.history();
     for (const [worker, [mark, batch, predicted, actual, off, waited]] of this.#cells) {
       const known = this.#job.chosen.mark(worker);
-      if (mark.dataset.mark !== (known?.letter ?? '')) {
-        mark.dataset.mark = known?.letter ?? '';
+      const look = known ? `${known.letter}${known.colour}` : '';
+      if (mark.dataset.mark !== look) {
+        mark.dataset.mark = look;
         fill(mark, badge(known));
       }
       const expected = history.last(worker, 'predicted_samples_per_s');

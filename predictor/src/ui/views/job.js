@@ -3,82 +3,92 @@
 import { ofJob, read, Refused } from '../api.js';
 import { quiet, show } from '../connection.js';
 import { fill, h, say } from '../charts/dom.js';
-import { count, number, percent, seconds, speed } from '../charts/format.js';
+import { count, number, percent } from '../charts/format.js';
 import { nextFrame } from '../charts/frame.js';
 import * as charts from '../job/charts.js';
 import { Chosen } from '../job/chosen.js';
 import { History, POINTS } from '../job/history.js';
+import { Range } from '../job/range.js';
 import { DecisionLog } from '../job/log.js';
 import { models } from '../job/models.js';
 import { picker } from '../job/picker.js';
 import { summary } from '../job/summary.js';
 import { WorkersTable } from '../job/workers.js';
 import { change, offered } from '../operator.js';
-import { listen } from '../stream.js';
+import { first, listen } from '../stream.js';
+import { jobsTable } from './jobs.js';
 
-/** Selectable time spans, in seconds. @type {[number, string][]} */
-const SPANS = [[300, '5 minutes'], [900, '15 minutes'], [3600, 'an hour'], [21600, '6 hours']];
-const SPAN = 3600;
-/** Number of workers from which two charts are placed next to the bars of finish times. */
-const MANY = 24;
-/** Interval at which forecasts and workers are read again while iterations arrive. */
+/** Interval at which workers are read again while iterations arrive, in milliseconds; longer with many workers, in milliseconds per worker. */
 const READ_AGAIN_MS = 5_000;
+const READ_AGAIN_MS_OF_WORKER = 20;
+/** Limit of other runs in the comparison. */
+const RUNS_MAX = 6;
 
 /** @type {import('../main.js').View} */
 export function jobPage(content, id, signal) {
-  let history = new History(SPAN);
-  let span = SPAN;
-  /** @type {any} */ let forecast = null;
-  const chosen = new Chosen(id, () => nextFrame(everything));
+  const chosen = new Chosen(() => nextFrame(everything));
+  const range = new Range(() => void again());
+  let history = new History(range.spanS);
+  /** @type {any} */ let line = null;
+  /** @type {any} */ let view = null;
+  const log = new DecisionLog();
   /** @type {charts.Job} */
-  const job = { history: () => history, chosen, signal, group: `job:${id}` };
+  const job = { history: () => history, chosen, signal, group: `job:${id}`, unit: () => view?.spec.unit ?? 'samples', events: () => log.events(), select: range.select };
   const head = summary(id);
-  const spans = h('select', { 'aria-label': 'Time span', onchange: () => { span = Number(spans.value); void again(); } }, SPANS.map(([value, name]) => h('option', { value, selected: value === SPAN }, `The last ${name}`.replace('last an ', 'last '))));
-  const pick = picker(chosen, () => history);
+  const said = h('p', { class: 'toast', role: 'status' });
+  const table = new WorkersTable(job, (worker) => change(id, worker, (words) => { say(said, words); void context(); }, job.unit()));
+  const pick = picker(chosen, () => history, () => table.slow);
   const finish = charts.finish(job);
   const rate = charts.rate(job);
-  const drawn = [finish, charts.stepTimes(job), charts.speeds(job), charts.shares(job), charts.waits(job), rate];
-  const [, steps, speeds, shares, waits] = drawn;
+  const [steps, speeds, shares, waits] = [charts.stepTimes(job), charts.speeds(job), charts.shares(job), charts.waits(job)];
+  const drawn = [finish, steps, speeds, shares, waits, rate];
   const weights = models();
-  const log = new DecisionLog();
-  const said = h('p', { class: 'toast', role: 'status' });
-  const table = new WorkersTable(job, (worker) => change(id, worker, (words) => { say(said, words); void context(); }));
+  const runs = h('section', { class: 'card', hidden: true, 'aria-labelledby': 'runs-title' });
+  const deep = h('details', { class: 'deep', ontoggle: () => deep.open && context().catch(failed) }, h('summary', {}, 'Models of the forecasts, learning rate'), h('div', { class: 'grid' }, weights.root, rate.root));
 
-  const beside = h('div', { class: 'stack' }, steps.root);
-  const below = h('div', { class: 'grid' }, speeds.root, shares.root, waits.root);
   fill(content, head.root, said,
-    h('div', { class: 'grid' }, finish.root, beside),
-    h('div', { class: 'controls' }, pick.root, spans),
-    below,
+    h('div', { class: 'controls' }, pick.root, range.root),
+    h('div', { class: 'grid' }, finish.root, steps.root, speeds.root, waits.root),
     table.root,
-    h('div', { class: 'grid' }, log.root, h('div', { class: 'stack' }, weights.root, rate.root)));
+    h('div', { class: 'grid' }, shares.root, log.root),
+    runs, deep);
 
   const live = () => follow(false);
   /** @param {boolean} atOnce */
   const follow = (atOnce) => {
-    chosen.propose(history);
-    // The bars of many workers are as high as two charts.
-    const many = history.workers.size >= MANY;
-    if (many !== (waits.root.parentElement === beside)) (many ? beside : below).append(waits.root);
-    shares.root.classList.toggle('wide', many);
-    head.draw(history);
+    chosen.propose(history, table.slow);
+    head.draw(line, table.all, history);
     for (const chart of drawn) chart.draw(atOnce);
     table.draw(atOnce);
   };
   const everything = () => {
     pick.draw();
-    if (forecast) weights.draw(forecast, chosen);
     follow(true);
   };
 
-  /** Reads the job, its workers and its forecast, which change less often than iterations. */
+  /** Reads the job and its workers, which change less often than iterations; and what is only shown on demand. */
   async function context() {
-    const [view, workers, latest, answers] = await Promise.all([read(ofJob(id), signal), read(ofJob(id, '/workers'), signal), read(ofJob(id, '/forecast'), signal), read(ofJob(id, '/allocations?limit=1'), signal)]);
+    const [latest, workers] = await Promise.all([read(ofJob(id), signal), read(ofJob(id, '/workers'), signal)]);
+    view = latest;
     head.replace(view);
     table.replace(workers.workers);
-    forecast = latest;
-    rate.say(ramp(view, answers.at(-1)?.optimizer));
+    if (deep.open) {
+      const [forecast, answers] = await Promise.all([read(ofJob(id, '/forecast'), signal), read(ofJob(id, '/allocations?limit=1'), signal)]);
+      weights.draw(forecast, chosen);
+      rate.say(ramp(view, answers.at(-1)?.optimizer));
+    }
     nextFrame(everything);
+  }
+
+  /** Compares with other runs whose names differ only in numbers. */
+  async function compare() {
+    const all = await first('v1/live', 'jobs', signal);
+    line ??= all.jobs.find((/** @type {any} */ other) => other.job_id === id) ?? null;
+    nextFrame(everything);
+    const stem = (/** @type {string} */ name) => name.replaceAll(/[0-9a-f]*[0-9][0-9a-f]*/g, '#');
+    const alike = all.jobs.filter((/** @type {any} */ other) => stem(other.job_id) === stem(id)).sort((/** @type {any} */ a, /** @type {any} */ b) => (b.at_unix_ms ?? 0) - (a.at_unix_ms ?? 0));
+    runs.hidden = alike.length < 2;
+    if (!runs.hidden) fill(runs, h('div', { class: 'head' }, h('h2', { id: 'runs-title' }, 'Runs with this name')), h('p', { class: 'how' }, 'Jobs whose ids differ from this one only in numbers, the latest first.'), jobsTable(alike.slice(0, RUNS_MAX), all.now_unix_ms, id));
   }
 
   let reading = 0;
@@ -86,18 +96,20 @@ export function jobPage(content, id, signal) {
   async function again() {
     const mine = ++reading;
     try {
+      await context();
+      const ended = ['finished', 'failed', 'stalled'].includes(view.state) ? (line?.at_unix_ms ?? view.state_since_unix_ms) : null;
       const [told, entries, operator] = await Promise.all([
-        read(ofJob(id, `/history?since_s=${span}&points=${POINTS}`), signal),
+        read(ofJob(id, `/history?${range.query(ended)}&points=${POINTS}`), signal),
         read(ofJob(id, '/log'), signal),
         offered(signal),
-        context(),
       ]);
-      // Another span was selected meanwhile.
+      // Another range was selected meanwhile.
       if (mine !== reading) return;
       const before = history.latest;
-      history = History.of(told, span);
+      history = History.of(told, range.spanS);
       history.latest = before;
       log.replace(entries.entries);
+      compare().catch(failed);
       if (table.operator !== operator) {
         table.operator = operator;
         await context();
@@ -111,7 +123,7 @@ export function jobPage(content, id, signal) {
   let due = 0;
   const soon = () => {
     if (Date.now() < due) return;
-    due = Date.now() + READ_AGAIN_MS;
+    due = Date.now() + Math.max(READ_AGAIN_MS, READ_AGAIN_MS_OF_WORKER * table.all.length);
     context().catch(failed);
   };
 
@@ -141,9 +153,13 @@ export function jobPage(content, id, signal) {
     onEvent: (name, data) => {
       if (isGone) return;
       if (name === 'step') {
-        history.append(data);
+        if (range.isLive) history.append(data);
+        else history.latest = data;
         nextFrame(live);
         soon();
+      } else if (name === 'summary') {
+        line = data;
+        nextFrame(live);
       } else if (name === 'log') log.add(data);
       else if (name === 'changed') context().catch(failed);
       // Deleted, or served by another predictor now: a request finds out which.

@@ -1,38 +1,83 @@
-/** The list of all jobs. */
+/** The list of all jobs: a table with search, filter by state, and the latest activity first. */
 
-import { fill, h, say } from '../charts/dom.js';
-import { ago, count, percent, plural, seconds, speed, NONE } from '../charts/format.js';
+import { fill, h, say, set } from '../charts/dom.js';
+import { ago, amount, count, NONE, percent, plural, seconds } from '../charts/format.js';
 import { nextFrame } from '../charts/frame.js';
 import { show } from '../connection.js';
+import { queryOf, setQuery } from '../job/range.js';
+import { savedWords, stateWords } from '../job/summary.js';
 import { listen } from '../stream.js';
 
-/** Time without a report after which a job is shown as quiet, in milliseconds. */
-const QUIET_MS = 60_000;
+/** Number of jobs that are listed at first. */
+const ROWS = 20;
+const STATES = ['running', 'starting', 'stalled', 'paused', 'failed', 'finished'];
+const COLUMNS = ['Job', 'State', 'Last report', 'Workers', 'Step time', 'Throughput', 'Time saved', 'Time lost waiting', 'Forecast error'];
 
 /** @type {import('../main.js').View} */
 export function jobsPage(content, _name, signal) {
   const figures = h('dl', { class: 'figures' });
-  const list = h('div', { class: 'jobs' });
-  fill(content,
-    h('h1', { tabindex: -1 }, 'Jobs'),
-    h('p', { class: 'lead' }, 'A job is one training run. Each worker gets the number of samples with which all workers finish at the same time, so that none waits.'),
-    figures, list);
-  fill(list, h('p', { class: 'loading' }, 'Loading'));
+  const asked = queryOf(location.hash);
+  let state = STATES.includes(asked.get('state') ?? '') ? asked.get('state') : null;
+  let more = false;
+  const search = h('input', { type: 'search', placeholder: 'Find a job', 'aria-label': 'Find a job', value: asked.get('find') ?? null, oninput: () => store() });
+  const filters = h('div', { class: 'ranges', role: 'group', 'aria-label': 'State' });
+  const buttons = [null, ...STATES].map((name) => {
+    const button = h('button', { type: 'button', class: 'small', onclick: () => { state = name; store(); } }, name ?? 'all');
+    return { name, button };
+  });
+  fill(filters, buttons.map(({ button }) => button));
+  const controls = h('div', { class: 'controls', hidden: true }, filters, search);
+  const list = h('div', {}, h('p', { class: 'loading' }, 'Loading'));
+  const button = h('button', { type: 'button', hidden: true, onclick: () => { more = !more; draw(); } });
+  fill(content, h('h1', { tabindex: -1 }, 'Jobs'), figures, controls, list, button);
   /** @type {any} */ let view = null;
+
+  function store() {
+    const query = queryOf(location.hash);
+    for (const [name, value] of [['state', state], ['find', search.value.trim()]]) value ? query.set(name ?? '', value) : query.delete(name ?? '');
+    setQuery(query);
+    draw();
+  }
+
   const draw = () => {
     if (!view) return;
-    const live = view.jobs.reduce((/** @type {number} */ sum, /** @type {any} */ job) => sum + job.live_workers, 0);
-    const rate = view.jobs.reduce((/** @type {number} */ sum, /** @type {any} */ job) => sum + (active(job, view.now_unix_ms) ? (job.samples_per_s ?? 0) : 0), 0);
-    fill(figures, [['Jobs', count(view.jobs.length)], ['Live workers', count(live)], ['Samples per second', rate ? speed(rate) : NONE], ['Nodes in the last day', count(view.nodes.length)]].map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))));
-    if (!view.jobs.length) return fill(list, welcome());
-    // Cards keep their order and elements while the list of jobs is unchanged, so that the focus stays; only their
-    // values change.
-    const ids = view.jobs.map((/** @type {any} */ job) => `${job.job_id}\n${job.url ?? ''}`).join('\n\n');
-    if (list.dataset.ids !== ids) {
-      list.dataset.ids = ids;
-      fill(list, view.jobs.map(card));
+    const { jobs, nodes, now_unix_ms: now } = view;
+    const of = (/** @type {string} */ name) => jobs.filter((/** @type {any} */ job) => job.state === name);
+    const running = of('running');
+    const sum = (/** @type {any[]} */ some, /** @type {(job: any) => number | undefined} */ value) => some.reduce((total, job) => total + (value(job) ?? 0), 0);
+    const saved = sum(jobs, (job) => job.time_saved?.seconds);
+    fill(figures, [
+      ['Active jobs', count(running.length), `of ${count(jobs.length)}`],
+      ['Live workers', count(sum(jobs, (job) => job.live_workers)), ''],
+      ['Slow workers', count(sum(jobs, (job) => job.slow_workers)), ''],
+      ['Stalled or failed', count(of('stalled').length + of('failed').length), ''],
+      ['Time saved', jobs.some((/** @type {any} */ job) => job.time_saved) ? `${saved < 0 ? '−' : ''}${seconds(Math.abs(saved))}` : NONE, 'all jobs, compared with even shares'],
+      ['Nodes in the last day', count(nodes.length), ''],
+    ].map(([name, value, note]) => h('div', {}, h('dt', {}, name), h('dd', {}, value), h('dd', { class: 'note' }, note))));
+    controls.hidden = jobs.length < 2;
+    if (!jobs.length) return fill(list, welcome());
+    for (const { name, button: filter } of buttons) {
+      const number = name ? of(name).length : jobs.length;
+      say(filter, `${name ?? 'all'} ${count(number)}`);
+      filter.hidden = name != null && !number && state !== name;
+      set(filter, 'aria-pressed', String(state === name));
     }
-    view.jobs.forEach((/** @type {any} */ job, /** @type {number} */ index) => update(list.children[index], job, view.now_unix_ms));
+    const wanted = search.value.trim().toLowerCase();
+    const found = jobs
+      .filter((/** @type {any} */ job) => (!state || job.state === state) && job.job_id.toLowerCase().includes(wanted))
+      .sort((/** @type {any} */ a, /** @type {any} */ b) => activity(b) - activity(a) || (a.job_id < b.job_id ? -1 : 1));
+    const shown = more ? found : found.slice(0, ROWS);
+    button.hidden = found.length <= ROWS;
+    say(button, more ? `Show the first ${ROWS}` : `Show all ${plural(found.length, 'job')}`);
+    if (!found.length) return fill(list, h('p', { class: 'empty' }, 'No job matches.'));
+    // Rows keep their elements while the order is unchanged, so that the focus stays; only their values change.
+    const ids = shown.map((/** @type {any} */ job) => `${job.job_id}\n${job.url ?? ''}`).join('\n\n');
+    if (list.dataset.ids !== ids) {
+      const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.getAttribute('href');
+      list.dataset.ids = ids;
+      fill(list, h('div', { class: 'card' }, jobsTable(shown, now)));
+      if (focused) /** @type {HTMLElement | undefined} */ ([...list.querySelectorAll('a')].find((link) => link.getAttribute('href') === focused))?.focus();
+    } else shown.forEach((/** @type {any} */ job, /** @type {number} */ index) => update(list.querySelectorAll('tbody tr')[index], job, now));
   };
   const stream = listen('v1/live', {
     eventsOnly: true,
@@ -48,31 +93,33 @@ export function jobsPage(content, _name, signal) {
   }, signal);
 }
 
-/** @param {any} job @param {number} now */
-const active = (job, now) => job.at_unix_ms != null && now - job.at_unix_ms < QUIET_MS;
+/** Time by which jobs are sorted: running jobs first reported, by creation, so that their order is steady. @param {any} job */
+const activity = (job) => (['running', 'starting'].includes(job.state) ? 1e15 + (job.created_unix_ms ?? 0) : (job.at_unix_ms ?? job.created_unix_ms ?? 0));
 
-/** @param {any} job */
-function card(job) {
-  const here = `#/jobs/${encodeURIComponent(job.job_id)}`;
-  const away = job.url && `${job.url.replace(/\/$/, '')}/${here}`;
-  return h('article', { class: 'card job' },
-    h('div', { class: 'head' }, h('h2', {}, h('a', { href: away || here }, job.job_id)), h('span', { class: 'pill' })),
-    h('dl', { class: 'facts' }, ['Workers', 'Iteration', 'Step time', 'Throughput', 'Waiting', 'Forecast error'].map((name) => h('div', {}, h('dt', {}, name), h('dd', {})))),
-    h('p', { class: 'why' }));
+/** A table of jobs. @param {any[]} jobs @param {number} now @param {string} [here] the job of this page */
+export function jobsTable(jobs, now, here) {
+  const body = h('tbody', {}, jobs.map((job) => {
+    const link = `#/jobs/${encodeURIComponent(job.job_id)}`;
+    const address = job.url ? `${job.url.replace(/\/$/, '')}/${link}` : link;
+    const name = job.job_id === here ? h('b', {}, job.job_id) : h('a', { href: address }, job.job_id);
+    const row = h('tr', { class: 'job' }, h('th', { scope: 'row' }, name), h('td', {}, h('span', { class: 'pill' })), COLUMNS.slice(2).map((title) => h('td', { class: 'number', 'data-title': title })));
+    update(row, job, now);
+    return row;
+  }));
+  return h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Table of jobs' },
+    h('table', { class: 'jobs' }, h('thead', {}, h('tr', {}, COLUMNS.map((name, index) => h('th', { scope: 'col', class: index > 1 ? 'number' : null }, name)))), body));
 }
 
-/** @param {Element} element @param {any} job @param {number} now */
-function update(element, job, now) {
-  const [head, facts, why] = element.children;
-  const pill = /** @type {HTMLElement} */ (head.lastElementChild);
-  const state = job.url ? 'elsewhere' : job.state === 'paused' ? 'paused' : active(job, now) ? 'running' : 'still';
-  /** @type {Record<string, string>} */
-  const words = { elsewhere: 'on another predictor', paused: 'paused: too few workers', running: 'running', still: job.at_unix_ms == null ? 'not started' : `quiet, last ${ago(job.at_unix_ms, now)}` };
-  pill.dataset.state = state;
-  say(pill, words[state]);
-  const values = [count(job.live_workers), count(job.iteration), seconds(job.step_time_s), job.samples_per_s == null ? NONE : speed(job.samples_per_s), percent(job.waiting_share), percent(job.error_ratio)];
-  values.forEach((value, index) => say(/** @type {Element} */ (facts.children[index].lastElementChild), value));
-  say(why, job.reason ?? (job.url ? `Served by ${job.url}; follow the link to its page.` : job.live_workers ? 'No iteration has been reported yet.' : 'No worker has joined.'));
+/** @param {Element} row @param {any} job @param {number} now */
+function update(row, job, now) {
+  const pill = /** @type {HTMLElement} */ (row.children[1].firstElementChild);
+  pill.dataset.state = job.state ?? 'elsewhere';
+  say(pill, stateWords(job, now));
+  set(pill, 'title', job.state_reason ?? (job.url ? `Served by ${job.url}; follow the link to its page.` : null));
+  const slow = job.slow_workers ? ` (${count(job.slow_workers)} slow)` : '';
+  const lost = job.time_lost_s == null ? NONE : `${seconds(job.time_lost_s)} (${percent(job.time_lost_s / job.trained_s)})`;
+  const values = [job.at_unix_ms == null ? NONE : ago(job.at_unix_ms, now), `${count(job.live_workers)}${slow}`, seconds(job.step_time_s), job.samples_per_s == null ? NONE : amount(job.samples_per_s, `${job.unit}/s`), savedWords(job.time_saved), lost, percent(job.error_ratio)];
+  values.forEach((value, index) => say(row.children[index + 2], value));
 }
 
 function welcome() {

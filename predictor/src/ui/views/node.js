@@ -6,13 +6,14 @@ import { fill, h, say } from '../charts/dom.js';
 import { clock, number, percent, plural } from '../charts/format.js';
 import { poll } from '../poll.js';
 import { Samples } from '../samples.js';
+import { heat } from './nodes.js';
 
 const EVERY_MS = 2_000;
 /** Limits of samples: in the first request, and in later ones. */
 const FIRST = 900;
 const THEN = 60;
 
-/** @typedef {{ title: string, how: string, format: (value: number) => string, top?: number, lines: [string, string][] }} What */
+/** A chart: readings of the machine with their names; of GPUs, one reading of each. @typedef {{ title: string, how: string, format: (value: number) => string, top?: number, lines: [string, string][] }} What */
 
 /** @type {What[]} */
 const OF_MACHINE = [
@@ -23,14 +24,14 @@ const OF_MACHINE = [
 ];
 /** @type {What[]} */
 const OF_GPU = [
-  { title: 'busy', how: 'Share of the time in which any kernel ran. It does not show which part of the GPU was used.', format: (value) => percent(value, 0), top: 1, lines: [['gpu_busy', 'busy']] },
-  { title: 'clock', how: 'Clock of the GPU, in MHz. If it falls while the GPU is busy, heat or power limits it.', format: (value) => `${number(value, 4)} MHz`, lines: [['sm_clock_mhz', 'clock']] },
-  { title: 'temperature', how: 'Temperature in degrees Celsius.', format: (value) => `${number(value)} °C`, lines: [['gpu_temperature_celsius', 'temperature']] },
-  { title: 'power', how: 'Power in watts.', format: (value) => `${number(value)} W`, lines: [['gpu_power_w', 'power']] },
+  { title: 'GPUs: busy', how: 'Share of the time in which any kernel ran. It does not show which part of the GPU was used.', format: (value) => percent(value, 0), top: 1, lines: [['gpu_busy', 'busy']] },
+  { title: 'GPUs: clock', how: 'Clock in MHz. If it falls while the GPU is busy, heat or power limits it.', format: (value) => `${number(value, 4)} MHz`, lines: [['sm_clock_mhz', 'clock']] },
+  { title: 'GPUs: temperature', how: 'Temperature in degrees Celsius. From about 85, GPUs lower their clocks.', format: (value) => `${number(value)} °C`, lines: [['gpu_temperature_celsius', 'temperature']] },
+  { title: 'GPUs: power', how: 'Power in watts.', format: (value) => `${number(value)} W`, lines: [['gpu_power_w', 'power']] },
 ];
 const DASHES = [undefined, [7, 4], [2, 3]];
 const KINDS = /** @type {const} */ (['solid', 'dashed', 'dotted']);
-const COLOURS = ['--c0', '--c1', '--c2'];
+const COLOURS = ['--c0', '--c1', '--c2', '--c3', '--c4', '--c5', '--c6', '--c7'];
 
 /** @type {import('../main.js').View} */
 export function nodePage(content, node, signal) {
@@ -38,34 +39,36 @@ export function nodePage(content, node, signal) {
   const about = h('p', { class: 'lead' });
   const missing = h('div', {});
   const grid = h('div', { class: 'grid' });
-  fill(content, h('p', { class: 'crumbs' }, h('a', { href: '#/nodes' }, 'Nodes'), ' /'), h('h1', { tabindex: -1 }, node), about, grid, missing);
+  const hot = h('p', { class: 'hot' });
+  fill(content, h('p', { class: 'crumbs' }, h('a', { href: '#/nodes' }, 'Nodes'), ' /'), h('h1', { tabindex: -1 }, node), about, hot, grid, missing);
   /** @type {(() => void)[]} */ const drawn = [];
-  const charted = new Set();
 
-  /** @param {What} what @param {string} key @param {string} prefix */
-  function chart(what, key, prefix) {
-    const title = `${prefix}${what.title}`;
-    const column = (/** @type {string} */ name) => samples.column(`${key}${name}`);
+  /** @param {What} what @param {() => [string, string][]} lines columns of the samples, and their names */
+  function chart(what, lines) {
+    const { title } = what;
+    const style = (/** @type {number} */ place) => ({ colour: COLOURS[place % COLOURS.length], line: lines().length <= KINDS.length ? KINDS[place] : KINDS[Math.floor(place / COLOURS.length) % KINDS.length] });
     const frame = figure({
       title, how: what.how,
       table: () => ({
-        head: ['Time', ...what.lines.map(([, label]) => label)],
-        rows: samples.at.slice(-ROWS_MAX).map((at, index) => [clock(at * 1000), ...what.lines.map(([name]) => what.format(column(name).slice(-ROWS_MAX)[index] ?? NaN))]).reverse(),
+        head: ['Time', ...lines().map(([, label]) => label)],
+        rows: samples.at.slice(-ROWS_MAX).map((at, index) => [clock(at * 1000), ...lines().map(([name]) => what.format(samples.column(name).slice(-ROWS_MAX)[index] ?? NaN))]).reverse(),
         note: 'The latest samples, newest first.',
       }),
     });
-    const legend = (/** @type {number | null} */ index) => frame.legend(what.lines.map(([name, label], place) => ({ label, colour: COLOURS[place], line: KINDS[place], value: what.format(column(name)[index ?? samples.at.length - 1] ?? NaN) })));
-    const lines = new LineChart(frame.plot, { name: title, format: what.format, zero: what.top != null, top: () => what.top, group: `node:${node}`, onPoint: legend }, signal);
+    const legend = (/** @type {number | null} */ index) => frame.legend(lines().map(([name, label], place) => ({ label, ...style(place), value: what.format(samples.column(name)[index ?? samples.at.length - 1] ?? NaN) })));
+    const drawing = new LineChart(frame.plot, { name: title, format: what.format, zero: what.top != null, top: () => what.top, group: `node:${node}`, onPoint: legend }, signal);
     drawn.push(() => {
-      const known = what.lines.some(([name]) => column(name).some((value) => value != null));
+      const known = lines().some(([name]) => samples.column(name).some((value) => value != null));
       frame.nothing(known ? null : 'This machine does not have this reading.');
       if (!known) return;
       legend(null);
-      lines.show(what.lines.map(([, label], place) => ({ label, colour: COLOURS[place], dash: DASHES[place], width: 1.75 })), [], samples.at, what.lines.map(([name]) => column(name)));
+      drawing.show(lines().map(([, label], place) => ({ label, colour: style(place).colour, dash: DASHES[KINDS.indexOf(style(place).line)], width: 1.75 })), [], samples.at, lines().map(([name]) => samples.column(name)));
     });
     return frame.root;
   }
 
+  /** GPUs in the order of their indices. @type {Map<number, string>} */
+  const gpus = new Map();
   let known = 0;
   poll(() => `v1/nodes/${encodeURIComponent(node)}/samples?limit=${known ? THEN : FIRST}`, EVERY_MS, (view) => {
     samples.add(view.samples);
@@ -75,15 +78,14 @@ export function nodePage(content, node, signal) {
       say(about, 'No samples of this node: its agent has not sent any, or retention has deleted them.');
       return;
     }
-    if (!charted.size) OF_MACHINE.forEach((what) => grid.append(chart(what, '', '')));
-    charted.add('');
-    for (const gpu of latest.gpus ?? []) {
-      const key = `gpu${gpu.index}.`;
-      if (!charted.has(key)) OF_GPU.forEach((what) => grid.append(chart(what, key, `GPU ${gpu.index} ${gpu.name ? `(${gpu.name}) ` : ''}`)));
-      charted.add(key);
-    }
-    const held = (latest.gpus ?? []).flatMap((/** @type {any} */ gpu) => (gpu.throttle_reasons ?? []).map((/** @type {string} */ reason) => `GPU ${gpu.index}: ${reason.replaceAll('_', ' ')}`));
-    say(about, `${plural(samples.at.length, 'sample')} since ${clock(samples.at[0] * 1000)}.${latest.synthetic ? ' These readings are synthetic (demo source).' : ''}${held.length ? ` Reduced clocks: ${held.join('; ')}.` : ''}`);
+    if (!drawn.length) OF_MACHINE.forEach((what) => grid.append(chart(what, () => what.lines)));
+    const had = gpus.size;
+    for (const gpu of latest.gpus ?? []) gpus.set(gpu.index, `GPU ${gpu.index}`);
+    if (!had && gpus.size) OF_GPU.forEach((what) => grid.append(chart(what, () => [...gpus].map(([index, name]) => [`gpu${index}.${what.lines[0][0]}`, name]))));
+    const names = [...new Set((latest.gpus ?? []).map((/** @type {any} */ gpu) => gpu.name).filter(Boolean))];
+    const held = (latest.gpus ?? []).map(heat).filter(Boolean);
+    fill(hot, held.map((/** @type {string} */ words) => h('span', { class: 'pill', 'data-state': 'hot' }, words)));
+    say(about, `${plural(samples.at.length, 'sample')} since ${clock(samples.at[0] * 1000)}.${latest.synthetic ? ' These readings are synthetic (demo source).' : ''}${names.length ? ` ${plural(gpus.size, 'GPU')}: ${names.join(', ')}.` : ''}`);
     const gaps = Object.entries(latest.missing ?? {});
     fill(missing, gaps.length > 0 && h('section', { class: 'card' }, h('h2', {}, 'Missing readings'), h('p', { class: 'how' }, 'A missing reading is omitted and never counted as zero.'), h('ul', {}, gaps.map(([name, why]) => h('li', {}, h('code', {}, name), `: ${why}`)))));
     for (const draw of drawn) draw();

@@ -2,16 +2,18 @@
 
 import { read, Refused } from '../api.js';
 import { fill, h } from '../charts/dom.js';
-import { ago, count, percent } from '../charts/format.js';
+import { ago, count, number, percent } from '../charts/format.js';
 import { poll } from '../poll.js';
 
 const EVERY_MS = 5_000;
 /** Age of the latest sample above which a node is shown as silent, in milliseconds. */
 export const SILENT_MS = 30_000;
+/** Temperature from which a GPU is shown as hot, in degrees Celsius. GPUs lower their clocks from about 85. */
+const HOT_CELSIUS = 85;
 
 /** @type {import('../main.js').View} */
 export function nodesPage(content, _name, signal) {
-  const list = h('div', { class: 'jobs' }, h('p', { class: 'loading' }, 'Loading'));
+  const list = h('div', { class: 'nodes' }, h('p', { class: 'loading' }, 'Loading'));
   fill(content, h('h1', { tabindex: -1 }, 'Nodes'), h('p', { class: 'lead' }, 'Machines measured by an agent. Its readings improve the forecasts of worker speeds.'), list);
   poll('v1/nodes', EVERY_MS, ({ nodes }) => {
     // Keep the focus.
@@ -26,15 +28,24 @@ function card({ node, latest, samples }) {
   const now = Date.now();
   const silent = now - latest.at_unix_ms > SILENT_MS;
   const { readings, gpus = [] } = latest;
-  return h('article', { class: 'card job' },
+  const hot = gpus.map(heat).filter(Boolean);
+  return h('article', { class: 'card node' },
     h('div', { class: 'head' }, h('h2', {}, h('a', { href: `#/nodes/${encodeURIComponent(node)}` }, node)),
-      h('span', { class: 'pill', 'data-state': silent ? 'still' : 'running' }, silent ? `silent, last ${ago(latest.at_unix_ms, now)}` : 'measured'), latest.synthetic && h('span', { class: 'pill' }, 'synthetic readings')),
+      h('span', { class: 'pill', 'data-state': silent ? 'silent' : 'running' }, silent ? `silent, last ${ago(latest.at_unix_ms, now)}` : 'measured'), latest.synthetic && h('span', { class: 'pill' }, 'synthetic readings')),
+    hot.length > 0 && h('p', { class: 'hot' }, hot.map((words) => h('span', { class: 'pill', 'data-state': 'hot' }, words))),
     h('dl', { class: 'gauges' },
       gauge('Processors busy', readings.cpu_busy),
       gauge('Memory used', readings.memory_used),
       gauge('Waiting for a processor', readings.psi_cpu_some),
-      gpus.map((/** @type {any} */ gpu) => gauge(`GPU ${gpu.index} busy`, gpu.readings?.gpu_busy))),
+      gpus.map((/** @type {any} */ gpu) => gauge(`GPU ${gpu.index} busy${gpu.readings?.gpu_temperature_celsius == null ? '' : `, ${number(gpu.readings.gpu_temperature_celsius)} °C`}`, gpu.readings?.gpu_busy))),
     h('p', { class: 'why' }, `${count(samples)} samples stored.`));
+}
+
+/** What limits a GPU: its reasons to lower its clock, or its temperature. @param {any} gpu @returns {string | null} */
+export function heat({ index, readings, throttle_reasons: reasons = [] }) {
+  const celsius = readings?.gpu_temperature_celsius;
+  const why = [...reasons.map((/** @type {string} */ reason) => reason.replaceAll('_', ' ')), celsius >= HOT_CELSIUS ? `${number(celsius)} °C` : null].filter(Boolean);
+  return why.length ? `GPU ${index}: ${why.join(', ')}` : null;
 }
 
 /** @param {string} name @param {number | undefined} share */

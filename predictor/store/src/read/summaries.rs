@@ -25,11 +25,11 @@ pub struct StoredSummary {
     pub next_iteration: u64,
     /// Decision of the last allocation.
     pub last_decision: Option<Decision>,
-    /// What happened to the job, and when.
+    /// Times of joins, departures and reports.
     pub past: StoredPast,
 }
 
-/// What happened to a job, and when. Times are in milliseconds since 1970.
+/// Times of joins, departures and reports of a job. Times are in milliseconds since 1970.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StoredPast {
     /// Time at which the job was created.
