@@ -193,12 +193,17 @@ fn the_file_stands_alone() {
 #[test]
 fn a_page_with_several_headings_has_contents() {
     let heading = |words: &str| Section::Text { heading: words.into(), paragraphs: Vec::new() };
-    let sections = vec![Section::Verdict("It pays.".into()), heading("One"), heading("Two"), heading("Three")];
+    let sections =
+        vec![Section::Verdict("It pays.".into()), heading("One"), heading("Two"), heading("Three")];
     let html = Report { title: "t".into(), subtitle: String::new(), sections }.to_html();
     for (place, words) in [(1, "One"), (2, "Two"), (3, "Three")] {
         assert!(html.contains(&format!("<a href=\"#part-{place}\">{words}</a>")), "{words}");
         assert!(html.contains(&format!("id=\"part-{place}\"")), "{words}");
     }
+    let table = || Section::Table(Table::new("Errors", "", &["a"], Vec::new()));
+    let twice =
+        Report { title: "t".into(), subtitle: String::new(), sections: vec![table(), table()] }.to_html();
+    assert!(twice.contains("aria-label=\"Errors\"") && twice.contains("aria-label=\"Errors (2)\""));
     let [verdict, contents] = ["It pays.", "<nav"].map(|part| html.find(part).unwrap());
     assert!(verdict < contents, "the verdict comes first");
 }

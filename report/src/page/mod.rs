@@ -21,7 +21,10 @@ const TIME_DIGITS: i32 = 3;
 
 pub(crate) fn html(report: &Report) -> String {
     // The contents come after the verdict, before the first heading.
-    let first = report.sections.iter().position(|section| matches!(section, Section::Text { heading, .. } if !heading.is_empty()));
+    let first = report
+        .sections
+        .iter()
+        .position(|section| matches!(section, Section::Text { heading, .. } if !heading.is_empty()));
     let page = html! {
         (DOCTYPE)
         html lang="en" data-theme="light" {
@@ -43,9 +46,9 @@ pub(crate) fn html(report: &Report) -> String {
                     }
                     noscript { p.notice { "This page draws its charts with JavaScript, which is disabled \
                         in this browser." } }
-                    @for (place, section) in report.sections.iter().enumerate() {
+                    @for place in 0..report.sections.len() {
                         @if first == Some(place) { (contents(&report.sections)) }
-                        (part(section, place))
+                        (part(&report.sections, place))
                     }
                 }
             }
@@ -70,8 +73,20 @@ fn contents(sections: &[Section]) -> Markup {
     }
 }
 
-fn part(section: &Section, place: usize) -> Markup {
-    match section {
+/// Returns the name of a table for assistive technology: its title, numbered if earlier tables have the same.
+fn label(sections: &[Section], place: usize) -> String {
+    let title = |section: &Section| match section {
+        Section::Table(table) if table.title.is_empty() => Some("Table".to_owned()),
+        Section::Table(table) => Some(table.title.clone()),
+        _ => None,
+    };
+    let own = sections.get(place).and_then(title).unwrap_or_default();
+    let before = sections.iter().take(place).filter(|section| title(section).as_ref() == Some(&own)).count();
+    if before == 0 { own } else { format!("{own} ({})", before + 1) }
+}
+
+fn part(sections: &[Section], place: usize) -> Markup {
+    match &sections[place] {
         Section::Verdict(words) => html! { p.verdict { (words) } },
         Section::Text { heading, paragraphs } => html! {
             section.words id=(format!("part-{place}")) {
@@ -81,7 +96,7 @@ fn part(section: &Section, place: usize) -> Markup {
         },
         Section::Notice(words) => html! { p.notice role="note" { (words) } },
         Section::Figures(figures) => html! { dl.figures { @for figure in figures { (key_number(figure)) } } },
-        Section::Table(rows) => table(rows),
+        Section::Table(rows) => table(rows, &label(sections, place)),
         Section::Charts(charts) => html! { div.charts { @for chart in charts { (figure(chart)) } } },
     }
 }
@@ -117,14 +132,14 @@ fn key_number(figure: &Figure) -> Markup {
     }
 }
 
-fn table(table: &Table) -> Markup {
+fn table(table: &Table, label: &str) -> Markup {
     let width = table.rows.iter().map(Vec::len).max().unwrap_or(0).max(table.columns.len());
     let columns: Vec<Column<'_>> = (0..width).map(|place| Column::of(table, place)).collect();
     html! {
         section.card.table {
             @if !table.title.is_empty() { h3 { (table.title) } }
             @if !table.description.is_empty() { p.how { (table.description) } }
-            div.scroll tabindex="0" role="region" aria-label=(if table.title.is_empty() { "Table" } else { &table.title }) {
+            div.scroll tabindex="0" role="region" aria-label=(label) {
                 table {
                     thead { tr {
                         @for column in &columns {

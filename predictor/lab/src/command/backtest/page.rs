@@ -114,15 +114,18 @@ fn headline(results: &Results) -> Vec<Figure> {
 /// Step times relative to even shares below which forecasts pay.
 const PAYS: f64 = 0.98;
 
+/// Name of a row, and its values by model.
+type MatrixRow = (String, Vec<(String, Option<f64>)>);
+
 /// A table of values by row and model, in which the smallest value of each row is marked.
-fn matrix(title: &str, description: &str, rows: Vec<(String, Vec<(String, Option<f64>)>)>) -> Table {
+fn matrix(title: &str, description: &str, first: &str, rows: &[MatrixRow]) -> Table {
     let mut models: Vec<String> = Vec::new();
     for (model, _) in rows.iter().flat_map(|(_, values)| values) {
         if !models.contains(model) {
             models.push(model.clone());
         }
     }
-    let row = |(name, values): &(String, Vec<(String, Option<f64>)>)| {
+    let row = |(name, values): &MatrixRow| -> Vec<Cell> {
         let of =
             |model: &String| values.iter().find(|(known, _)| known == model).and_then(|(_, value)| *value);
         let best = models.iter().filter_map(of).reduce(f64::min);
@@ -133,29 +136,31 @@ fn matrix(title: &str, description: &str, rows: Vec<(String, Vec<(String, Option
         std::iter::once(name.clone().into()).chain(models.iter().map(cell)).collect()
     };
     let cells = rows.iter().map(row).collect();
-    let columns = std::iter::once("".to_owned()).chain(models.iter().cloned()).collect();
+    let columns = std::iter::once(first.to_owned()).chain(models.iter().cloned()).collect();
     Table { title: title.into(), description: description.into(), columns, rows: cells }
 }
 
 const MATRIX_DECIMALS: usize = 2;
 
 fn step_times_by_trace(results: &Results) -> Table {
-    let row = |job: &TraceStepTime| {
+    let row = |job: &TraceStepTime| -> MatrixRow {
         let values = job.step_time.iter().map(|step| (step.model.clone(), step.ratio.mean_over_oracle));
         (job.trace.clone(), values.collect())
     };
+    let rows: Vec<MatrixRow> = results.step_time_by_trace.iter().map(row).collect();
     let description =
         "Mean step time divided by the oracle's, by trace and model. ★ is the shortest of a trace.";
-    matrix("Step time by trace", description, results.step_time_by_trace.iter().map(row).collect())
+    matrix("Step time by trace", description, "trace", &rows)
 }
 
 fn errors_by_series(results: &Results) -> Table {
-    let row = |series: &SeriesResult| {
+    let row = |series: &SeriesResult| -> MatrixRow {
         let values = series.models.iter().map(|model| (model.model.clone(), model.rmse_rel_last));
         (format!("{} ({})", series.unique_id, file_name(&series.trace)), values.collect())
     };
+    let rows: Vec<MatrixRow> = results.series.iter().map(row).collect();
     let description = "Error (rmse) divided by the error of the last value, by series and model. ★ is the smallest of a series.";
-    matrix("Forecast error by series", description, results.series.iter().map(row).collect())
+    matrix("Forecast error by series", description, "series", &rows)
 }
 
 /// The name of a trace without its folder.
