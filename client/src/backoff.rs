@@ -3,6 +3,17 @@
 use std::time::Duration;
 
 /// Exponential back-off: the steps double from the first to the longest.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// let mut backoff = evenstep_client::Backoff::default();
+/// assert_eq!(backoff.next_pause(), Duration::from_millis(100));
+/// assert_eq!(backoff.next_pause(), Duration::from_millis(200));
+/// backoff.reset();
+/// assert_eq!(backoff.next_pause(), Duration::from_millis(100));
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Backoff {
     first: Duration,

@@ -7,6 +7,16 @@ use std::str::FromStr;
 pub const SERVERS_MAX: usize = 16;
 
 /// Base URLs of predictors that share one store, in order of preference. No URL occurs twice, and none ends with a slash.
+///
+/// # Examples
+/// ```
+/// use evenstep_client::Servers;
+///
+/// let servers: Servers = "http://a:7117, http://b:7117/".parse()?;
+/// assert_eq!(servers.urls(), ["http://a:7117", "http://b:7117"]);
+/// assert!("a:7117".parse::<Servers>().is_err());
+/// # Ok::<(), evenstep_client::servers::InvalidServers>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Servers(Vec<String>);
 

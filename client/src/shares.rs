@@ -89,6 +89,26 @@ impl Requested<'_> {
 /// # Errors
 /// The allocation names other workers than this run's, has a shared tail, or does not cover the global batch
 /// exactly once. The message names the rule.
+///
+/// # Examples
+/// ```
+/// use evenstep_client::{Requested, Share, shares};
+/// use evenstep_protocol::{AllocateResponse, WorkerId};
+///
+/// let response: AllocateResponse = serde_json::from_str(
+///     r#"{"job_id": "resnet-a", "generation": 2, "iteration": 0, "global_batch": 512,
+///         "allocations": [
+///           {"worker": "node-a/0", "rank": 0, "local_batch": 192, "offset": 0, "gradient_weight": 0.375},
+///           {"worker": "node-b/0", "rank": 1, "local_batch": 320, "offset": 192, "gradient_weight": 0.625}],
+///         "optimizer": {"rule": "dynamic_sgd", "lr_multiplier": 1.0, "momentum_buffer_scale": 1.0},
+///         "decision": {"kind": "rebalanced", "reason": "node-a/0 slowed by 38 %"}}"#,
+/// )?;
+/// let workers = [WorkerId::new("node-a/0")?, WorkerId::new("node-b/0")?];
+/// let requested = Requested { workers: &workers, global_batch: 512, generation: 2, follows_workers: false };
+/// let own = shares(&response, &requested)?.map(|by_rank| by_rank[1]);
+/// assert_eq!(own, Some(Share { local_batch: 320, offset: 192 }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn shares(response: &AllocateResponse, requested: &Requested<'_>) -> Result<Option<Vec<Share>>, String> {
     let by_rank = match requested.by_rank(response) {
         Ok(by_rank) => by_rank,

@@ -5,6 +5,21 @@ use serde::{Deserialize, Serialize};
 use crate::{BackgroundBudget, JobId, OptimizerInstruction, Readings, WorkerId};
 
 /// Body of `POST /allocate`: requests the batches of an iteration and reports on earlier ones.
+///
+/// # Examples
+/// ```
+/// use evenstep_protocol::AllocateRequest;
+///
+/// let request: AllocateRequest = serde_json::from_str(
+///     r#"{"job_id": "resnet-a", "generation": 2, "iteration": 1206, "reports": [
+///         {"worker": "node-a/0", "iteration": 1204, "local_batch": 192, "compute_time_s": 0.183}]}"#,
+/// )?;
+/// assert_eq!(request.reports[0].local_batch, 192);
+/// // Unknown fields are rejected by name.
+/// let error = serde_json::from_str::<AllocateRequest>(r#"{"jobid": "resnet-a"}"#).unwrap_err();
+/// assert!(error.to_string().contains("jobid"));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]

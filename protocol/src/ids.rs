@@ -155,10 +155,30 @@ id! {
     /// One training run. A new run needs a new id, or the old job must be deleted first: the allocation of an
     /// iteration never changes. It may begin with a team: `team-a/job`. In the path of a URL, the slash is written as
     /// `%2F`.
+    ///
+    /// # Examples
+    /// ```
+    /// use evenstep_protocol::JobId;
+    ///
+    /// let job = JobId::new("team-a/resnet")?;
+    /// assert_eq!(job.in_path(), "team-a%2Fresnet");
+    /// assert!(JobId::new("team-a/resnet/7").is_err());
+    /// # Ok::<(), evenstep_protocol::InvalidId>(())
+    /// ```
     JobId, "job id", slash: Slash::AfterTeam
 }
 id! {
     /// A worker process. It keeps its id over restarts and changes of rank; by convention `node/slot`.
+    ///
+    /// # Examples
+    /// ```
+    /// use evenstep_protocol::WorkerId;
+    ///
+    /// let worker: WorkerId = "node-a/0".parse()?;
+    /// assert_eq!(worker.as_str(), "node-a/0");
+    /// assert!(WorkerId::new("").is_err());
+    /// # Ok::<(), evenstep_protocol::InvalidId>(())
+    /// ```
     WorkerId, "worker id", slash: Slash::Anywhere
 }
 id! {

@@ -4,7 +4,8 @@ A block of a tutorial or how-to page is one of these:
 
 - ``text``: output, or a form to fill in. It does not run.
 - a block after ``<!-- file: NAME -->``: the content of a file in the reader's folder.
-- a block after ``<!-- test: PATH -->`` or ``<!-- test: PATH::NAME -->``: that test runs it, or the same calls.
+- a block after ``<!-- test: PATH -->`` or ``<!-- test: PATH::NAME -->``, with or without a remark: that test runs it, or
+  the same calls.
 - a block after ``<!-- not run: REASON -->``.
 - any other ``sh`` block: it runs here, with the other blocks of its page in one shell, in an empty folder. Each page
   has a separate network, so its ports are free.
@@ -66,7 +67,7 @@ def is_marked(block: Block) -> bool:
     """Returns whether the mark of a block is valid: it names a file, a test that exists, or a reason."""
     kind, _, value = block.mark.partition(": ")
     if kind == "test":
-        path, _, name = value.partition("::")
+        path, _, name = re.split(r"[ ,;]", value)[0].partition("::")
         return (ROOT / path).is_file() and name in (ROOT / path).read_text()
     return kind in ("file", "not run") and bool(value)
 

@@ -9,22 +9,22 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from unicodedata import normalize
 
 SECTIONS = {
-    "Get started": ["get-started.md"],
-    "Tutorials": ["tutorials/two-gpus.md", "tutorials/your-own-history.md"],
-    "How-to": ["how-to/fixed-plan.md"],
-    "Reference": ["reference/python.md", "reference/python-api.md", "reference/http.md"],
-    "Explanation": ["explanation/forecasting.md", "explanation/allocation.md", "explanation/hedging.md"],
-    "Measurements": ["measurements/README.md"],
-    "Compare": ["compare.md"],
-    "Glossary": ["glossary.md"],
+    "Get started": "get-started.md",
+    "Tutorials": "tutorials/",
+    "How-to": "how-to/",
+    "Reference": "reference/",
+    "Explanation": "explanation/",
+    "Measurements": "measurements/",
+    "Compare": "compare.md",
+    "Glossary": "glossary.md",
+    "Project": "project/",
 }
-"""The first pages of each section. The other pages of its folder follow by name."""
-FOLDERS = {"Tutorials": "tutorials", "How-to": "how-to", "Reference": "reference", "Explanation": "explanation", "Measurements": "measurements"}
+"""The sections of the navigation: a page, or a folder, whose pages have the order in which docs/index.md links to them."""
 PROJECT = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
@@ -62,21 +62,21 @@ def stage(root: Path, target: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(indented(linked(texts[name], name, staged, anchors)))
     settings = (root / "docs" / "zensical.toml").read_text()
-    (target / "zensical.toml").write_text(settings.replace("nav = []", f"nav = {navigation(staged.values())}", 1))
+    entries = navigation(texts["docs/index.md"], staged.values())
+    (target / "zensical.toml").write_text(settings.replace("nav = []", f"nav = {entries}", 1))
 
 
-def navigation(staged: object) -> str:
+def navigation(index: str, staged: Iterable[str]) -> str:
     """The navigation, as TOML."""
-    rest = sorted(set(staged) - {"index.md"} - {page for pages in SECTIONS.values() for page in pages})
+    order = [match[3] for match in LINK.finditer(index)]
+    by_order = sorted(staged, key=lambda page: (order.index(page) if page in order else len(order), not page.endswith("README.md"), page))
+    others = [page for page in by_order if page != "index.md" and not page.startswith(tuple(SECTIONS.values()))]
     entries = ['"index.md"']
-    for section, first in SECTIONS.items():
-        folder = FOLDERS.get(section)
-        pages = [*first, *(page for page in rest if folder and page.startswith(f"{folder}/"))]
-        pages = [page for page in pages if page in staged]
-        rest = [page for page in rest if page not in pages]
-        entries.append(f"{{ {json.dumps(section)} = {json.dumps(pages if folder else pages[0])} }}" if pages else "")
-    entries.append(f'{{ "Project" = {json.dumps(rest)} }}')
-    return f"[{', '.join(filter(None, entries))}]"
+    for section, place in SECTIONS.items():
+        pages = [page for page in by_order if page.startswith(place)] + (others if section == "How-to" else [])
+        if pages:
+            entries.append(f"{{ {json.dumps(section)} = {json.dumps(pages if place.endswith('/') else pages[0])} }}")
+    return f"[{', '.join(entries)}]"
 
 
 def linked(text: str, name: str, staged: dict[str, str], anchors: dict[str, dict[str, str]]) -> str:

@@ -96,7 +96,7 @@ def _pieces(arguments: str) -> Iterator[str]:
 def _text(node: Function | ast.ClassDef) -> str:
     """A docstring as Markdown: sections become lists, literal blocks become code."""
     lines: list[str] = []
-    section, code = False, False
+    section, code, example = False, False, False
     for line in (ast.get_docstring(node) or "").split("\n"):
         title = re.match(r"(Args|Raises|Returns|Yields|Example):$", line)
         item = re.match(r" {4}(\*{0,2}\w+): (.*)", line)
@@ -109,15 +109,18 @@ def _text(node: Function | ast.ClassDef) -> str:
             lines += ["```", ""]
             code = False
         if title:
-            section = True
             lines += [f"**{ {'Args': 'Arguments', 'Raises': 'Errors'}.get(title[1], title[1]) }**", ""]
-            if title[1] == "Example":
-                section, code = False, True
-                lines.append("```python")
+            section = title[1] != "Example"
+            example = not section
         elif section and item:
             lines.append(f"- `{item[1]}`: {item[2]}")
         elif section and line.startswith("        "):
             lines.append(f"  {line.strip()}")
+        elif example and line.startswith("    >>> "):
+            lines += [*([] if not lines or not lines[-1] else [""]), "```python", line[4:]]
+            code = True
+        elif example:
+            lines.append(line.strip())
         elif line.endswith("::"):
             lines += [line[:-1] if len(line) > 2 else "", "", "```python"]
             code = True
@@ -128,4 +131,4 @@ def _text(node: Function | ast.ClassDef) -> str:
             lines.pop()
         lines.append("```")
     text = re.sub(r":(?:meth|func|class|attr):`([^`]*)`", r"`\1`", "\n".join(lines))
-    return re.sub(r"``([^`]*)``", r"`\1`", re.sub(r"```python\n\n+", "```python\n", text)) + "\n"
+    return re.sub(r"(?<!`)``([^`]+)``(?!`)", r"`\1`", re.sub(r"```python\n\n+", "```python\n", text)) + "\n"

@@ -64,6 +64,18 @@ impl<Id> Member<Id> {
 }
 
 /// The workers of a job, in the order of their most recent joins.
+///
+/// # Examples
+/// ```
+/// let mut members = evenstep_core::membership::Members::default();
+/// members.join(&"node-a/0", 0, 60_000)?;
+/// members.join(&"node-b/0", 500, 60_000)?;
+/// members.renew(&"node-b/0", 90_000);
+/// assert_eq!(members.expire(121_000, 120_000), ["node-a/0"]);
+/// assert_eq!(members.live().collect::<Vec<_>>(), [&"node-b/0"]);
+/// assert_eq!(members.generation(), 3);
+/// # Ok::<(), evenstep_core::membership::Cooling>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Members<Id> {
     generation: u64,

@@ -16,6 +16,16 @@ const AFTER_FAILURE: f64 = 0.9;
 const GROWTH_MAX: f64 = 2.0;
 
 /// Memory model of one worker.
+///
+/// # Examples
+/// ```
+/// let mut memory = evenstep_core::memory::MemoryModel::default();
+/// memory.observe(8, Some(2_000_000_000));
+/// memory.observe(16, Some(3_000_000_000));
+/// // 49 samples would leave a tenth of 8 GB free, but the cap is at most twice the largest batch that worked.
+/// assert_eq!(memory.cap(8_000_000_000, 0.1), Some(32));
+/// assert_eq!(memory.after_failure(64, 1), 57);
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemoryModel {
     /// The smallest batch with a reported peak, and that peak in bytes.

@@ -109,6 +109,14 @@ impl DriverSet {
 }
 
 /// One iteration of one worker.
+///
+/// # Examples
+/// ```
+/// use evenstep_core::series::Observation;
+///
+/// assert_eq!(Observation::new(64.0, 0.25).map(|seen| seen.speed()), Some(256.0));
+/// assert_eq!(Observation::new(0.0, 0.25), None);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Observation {
     /// Number of samples computed; positive and finite.

@@ -15,8 +15,8 @@ log = logging.getLogger("evenstep")
 _JOINED = ("worker", "device", "max_local_batch", "memory_bytes", "claims")
 
 
-def gather_facts(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[Mapping[str, Any]], int]:
-    """Returns the workers of all ranks and the highest restart count.
+def gather_facts(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[Mapping[str, Any]], int, list[str]]:
+    """Returns the workers of all ranks, the highest restart count, and the jobs of earlier processes of this launch.
 
     Raises:
         DivergedError: ranks differ in a value that must be the same, or two have the same worker name.
@@ -35,7 +35,9 @@ def gather_facts(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[Ma
     if dist.get_rank(group) == 0:
         warn_of_shared_gpus([facts["gpu"] for facts in all_facts])
     workers: list[Mapping[str, Any]] = [{name: facts[name] for name in _JOINED} for facts in all_facts]
-    return workers, max(int(facts["restarts"]) for facts in all_facts)
+    # A node that came later knows of no earlier jobs.
+    earlier_jobs = max((list(facts["earlier_jobs"]) for facts in all_facts), key=len)
+    return workers, max(int(facts["restarts"]) for facts in all_facts), earlier_jobs
 
 
 def warn_of_shared_gpus(gpus: Sequence[str | None]) -> None:

@@ -83,6 +83,9 @@ def _parser(chosen: str) -> argparse.ArgumentParser:
 def _run_program(name: str, arguments: Sequence[str]) -> int:
     """Replaces this process by a program."""
     path = str(find_program("evenstep-agent" if name == "agent" else "evenstep-predictor"))
+    if name == "agent" and (node := os.environ.get("SLURMD_NODENAME")):
+        # The name in the ids of the workers.
+        os.environ.setdefault("EVENSTEP_NODE", node)
     asks_for_server = name in _ASKING and not any(
         word.split("=")[0] in ("-h", "--help", "--server") for word in arguments
     )

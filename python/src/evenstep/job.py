@@ -91,6 +91,12 @@ def init(
 
     Raises:
         SettingError: an argument or environment variable breaks its rule.
+
+    Example:
+        >>> job = evenstep.init(plan=[24, 12, 16])  # the local batches of ranks 0, 1 and 2
+        >>> evenstep.init(max_local_batch=0)
+        Traceback (most recent call last):
+        evenstep.errors.SettingError: max_local_batch=0: must be at least 1
     """
     settings = Settings.read()
     if quantum < 1:
@@ -121,7 +127,28 @@ def init(
 
 
 class Job:
-    """The part of a training job that runs in this process. Create it with :func:`init`."""
+    """The part of a training job that runs in this process. Create it with :func:`init`.
+
+    Example:
+        One process, which gets all samples. With torchrun, each rank gets its part of each iteration.
+
+        >>> import torch.distributed as dist
+        >>> from torch.nn.parallel import DistributedDataParallel
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> job = evenstep.init()
+        >>> loader = job.loader(torch.arange(5.0), global_batch=2, shuffle=False)
+        >>> model = job.wrap(DistributedDataParallel(torch.nn.Linear(1, 1)))
+        >>> for x in loader:
+        ...     model(x[:, None]).mean().backward()
+        ...     print(x.tolist())
+        [0.0, 1.0]
+        [2.0, 3.0]
+        [4.0]
+        >>> job.state_dict()["iteration"]
+        3
+        >>> job.close()
+        >>> dist.destroy_process_group()
+    """
 
     def __init__(self, job_options: RunOptions) -> None:
         """Stores the options; :func:`init` validates them."""

@@ -49,6 +49,10 @@ def measure_costs(
 
     Raises:
         SettingError: the data set has no random access, or a cost is not a finite number above 0.
+
+    Example:
+        >>> evenstep.measure_costs(["a", "two", "three"], len).tolist()
+        [1.0, 3.0, 5.0]
     """
     check(dataset, {})
     begun, samples = time.monotonic(), len(dataset)

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import torch
 import torch.distributed as dist
 
-from evenstep import closing, earlier, job_id
+from evenstep import closing, earlier, job_id, launcher
 from evenstep._native import Plan, parse_servers
 from evenstep.agreement import check_alike, gather_facts, gathered
 from evenstep.budget import Budget
@@ -39,7 +39,7 @@ from evenstep.predictor import Predictor
 from evenstep.progress import Progress, resumed
 from evenstep.run import Run
 from evenstep.sensor import Sensor
-from evenstep.settings import OFF
+from evenstep.settings import AUTO, OFF
 from evenstep.share_log import ShareLog
 
 log = logging.getLogger("evenstep")
@@ -178,10 +178,10 @@ def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dic
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if group else (0, 1)
     embedded = begin.embedded(rank) if world_size > 1 else None
     facts = {**begin.facts(current_device()), "alike": begin.alike()}
-    workers, restarts = gather_facts(group, facts) if group else ([], 0)
+    workers, restarts, earlier_jobs = gather_facts(group, facts) if group else ([], 0, [])
     # Every rank knows all caps, so all come to the same plan, or to the same error.
     caps = [worker["max_local_batch"] for worker in workers] or [job_options.cap]
-    begin = replace(begin, caps=caps, was_restarted=restarts > 0)
+    begin = replace(begin, caps=caps, was_restarted=restarts > 0 or bool(earlier_jobs), earlier_jobs=earlier_jobs)
     run = Run(order, rank, world_size, quantum, begin.plans(before), None, begin.ahead, Sensor(), begin.progress)
     opened = OpenRun(run, begin, group, workers, facts["alike"], embedded)
     run.caps, run.job, run.starts = caps, begin.resumed_job, opened.start
@@ -201,8 +201,10 @@ class _RunStart:
     #: The id of the job in the checkpoint that this run resumes from.
     resumed_job: str | None = None
     is_resumed: bool = False
-    #: Whether torchrun restarted any of the ranks.
+    #: Whether the launcher started the processes of this run again.
     was_restarted: bool = False
+    #: The jobs of earlier processes of this launch, in order.
+    earlier_jobs: Sequence[str] = ()
     #: The caps of all ranks' local batches.
     caps: Sequence[int | None] = ()
 
@@ -234,9 +236,17 @@ class _RunStart:
     def embedded(self, rank: int) -> Embedded | None:
         """Starts the programs that this rank is responsible for; None if the run does not need them."""
         settings = self.job_options.settings
-        if self.job_options.fixed is not None or settings.server is not None:
+        starts_agent = settings.agent == AUTO or (settings.agent is None and settings.server is None)
+        if self.job_options.fixed is not None or settings.server == OFF or not (starts_agent or self.is_local):
             return None
-        return Embedded.start(rank, settings.local_rank, with_agent=settings.agent is None)
+        return Embedded.start(
+            rank, settings.local_rank, server=settings.server, with_agent=starts_agent, environ=os.environ
+        )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this run uses an embedded predictor."""
+        return self.job_options.settings.server is None
 
     def opened(
         self,
@@ -249,11 +259,11 @@ class _RunStart:
         """Returns the exchange that provides the plans, and the job; None if there is no predictor."""
         told: list[Any] = [None]
         predictor = None
-        server = embedded.server if embedded else self.job_options.settings.server
+        server = embedded.server if embedded and self.is_local else self.job_options.settings.server
         if dist.get_rank() == 0 and server is not None:
             try:
                 plans, predictor = self.first_plans(server, embedded, workers, otherwise)
-                place = Place(server, predictor.job_id, socket.gethostname() if embedded else None)
+                place = Place(server, predictor.job_id, socket.gethostname() if self.is_local else None)
                 told[0] = ([(iteration, plan.to_json()) for iteration, plan in plans], place)
             except EvenstepError as error:
                 # All ranks must end, for the same reason.
@@ -265,10 +275,15 @@ class _RunStart:
         if isinstance(told[0], str):
             raise RejectedError(told[0])
         said, place = told[0]
+        _jobs.append(place.job)
+        if self.job_options.settings.local_rank == 0:
+            launcher.keep_job(os.environ, _jobs)
         plans = [(iteration, Plan.from_json(plan)) for iteration, plan in said]
         budget = Budget(_INTERVAL_MAX, self.job_options.settings.overhead)
         lead = Lead(predictor, budget, ShareLog(plans[0][1])) if predictor else None
-        agent = self.job_options.settings.agent or (local_url(AGENT) if embedded else None)
+        agent = self.job_options.settings.agent
+        if agent in (None, AUTO):
+            agent = local_url(AGENT) if embedded else None
         drivers = _drivers(agent, sensor, current_device())
         return OpenedPlans(Exchange(group, self.ahead, plans, drivers, lead), predictor, place)
 
@@ -285,7 +300,7 @@ class _RunStart:
         spec = job_spec(self.job_options, self.order, self.quantum)
         speeds = earlier.initial_speeds(_script(), workers)
         # A shared predictor of an earlier version would reject the option.
-        if embedded and speeds:
+        if self.is_local and speeds:
             spec.setdefault("initial_speeds", speeds)
         *resumed_ids, job_id = self.job_ids()
         if resumed_ids and not self.was_restarted and _has_live_workers(server, resumed_ids[0]):
@@ -301,7 +316,7 @@ class _RunStart:
                 resumed=self.is_resumed,
                 restarted=self.was_restarted,
                 timeout_s=self.job_options.timeout_s,
-                find_server=embedded.find_server if embedded else None,
+                find_server=embedded.find_server if embedded and self.is_local else None,
             )
             try:
                 return predictor.open(wanted, otherwise), predictor
@@ -315,9 +330,12 @@ class _RunStart:
         """Returns the ids to try, in order. A checkpoint continues its job, if no other run does."""
         if given := self.job_options.settings.job:
             return [given]
-        automatic = job_id.automatic(os.environ, _script(), os.getpid(), os.getppid())
         # Each job of a process has its own id, the same after a restart.
         number = next(_automatic_jobs)
+        if number <= len(self.earlier_jobs):
+            # Another node may have had rank 0.
+            return [self.earlier_jobs[number - 1]]
+        automatic = job_id.automatic(os.environ, _script(), os.getpid(), os.getppid())
         automatic = automatic if number == 1 else f"{automatic}-{number}"
         return [*([self.resumed_job] if self.resumed_job else []), automatic]
 
@@ -332,6 +350,7 @@ class _RunStart:
             "max_local_batch": job_options.cap,
             "claims": job_options.claims,
             "restarts": job_options.settings.restarts,
+            "earlier_jobs": _earlier_jobs(),
         }
 
     def alike(self) -> dict[str, Any]:
@@ -373,6 +392,16 @@ _runs = itertools.count()
 
 #: Numbers of the jobs of this process with automatic ids.
 _automatic_jobs = itertools.count(1)
+
+
+#: Ids of the jobs of this process, in order.
+_jobs: list[str] = []
+
+
+@functools.cache
+def _earlier_jobs() -> list[str]:
+    """Returns the jobs of earlier processes, which are read before this process keeps its own."""
+    return launcher.earlier_jobs(os.environ)
 
 
 def _has_live_workers(servers: str, job: str) -> bool:

@@ -1,4 +1,4 @@
-"""Settings from the environment: torchrun's variables and those of evenstep."""
+"""Settings from the environment: the variables of the launcher and those of evenstep."""
 
 import math
 import os
@@ -10,9 +10,13 @@ from evenstep._native import check_job_id, check_worker_id
 from evenstep.budget import SHARE
 from evenstep.connection import client_tls
 from evenstep.errors import SettingError
+from evenstep.launcher import count, local_rank, node, restarts
 
 #: The value of ``EVENSTEP_SERVER`` for training without a predictor.
 OFF = "off"
+
+#: The value of ``EVENSTEP_AGENT`` for an agent that the ranks start, on each node.
+AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +33,19 @@ class Settings:
     job: str | None
     #: Stable id of this worker: ``node/slot``.
     worker: str
-    #: URL of the node's agent; None if it is not set.
+    #: URL of the node's agent, :data:`AUTO` for one that the ranks start; None if it is not set.
     agent: str | None
-    #: Number of times that torchrun restarted the processes after a failure.
+    #: Number of times that torchrun or Slurm started the processes again.
     restarts: int = 0
     #: Maximum CPU time of exchanges between ranks, as a fraction of one core; a larger value means more exchanges.
     overhead: float = SHARE
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None, hostname: str | None = None) -> "Settings":
-        """Reads torchrun's variables and ``EVENSTEP_{SERVER,JOB,NODE,WORKER,AGENT,OVERHEAD}``; checks the TLS files.
+        """Reads the launcher's variables, ``EVENSTEP_{SERVER,JOB,NODE,WORKER,AGENT,OVERHEAD}``, and the TLS files.
 
-        Without torchrun's variables the process is alone.
+        Without torchrun's variables the process is alone. Slurm's are used for the name of the node, the rank on the
+        node, and the number of restarts.
 
         Raises:
             SettingError: a variable is not a valid number or id, or a TLS file cannot be used.
@@ -48,32 +53,20 @@ class Settings:
         environ = os.environ if environ is None else environ
         client_tls(environ)
         hostname = socket.gethostname() if hostname is None else hostname
-        local_rank = _count(environ, "LOCAL_RANK", 0)
+        slot = local_rank(environ)
         job = environ.get("EVENSTEP_JOB") or None
-        node = environ.get("EVENSTEP_NODE") or hostname
-        # Several containers may be on one node.
-        place = node if node == hostname else f"{node}/{hostname}"
-        worker = environ.get("EVENSTEP_WORKER") or f"{place}/{local_rank}"
+        worker = environ.get("EVENSTEP_WORKER") or f"{node(environ, hostname)}/{slot}"
         return cls(
-            rank=_count(environ, "RANK", 0),
-            local_rank=local_rank,
-            world_size=_count(environ, "WORLD_SIZE", 1),
+            rank=count(environ, "RANK"),
+            local_rank=slot,
+            world_size=count(environ, "WORLD_SIZE", 1),
             server=environ.get("EVENSTEP_SERVER") or None,
             job=None if job is None else check_job_id(job),
             worker=check_worker_id(worker),
             agent=environ.get("EVENSTEP_AGENT") or None,
-            restarts=_count(environ, "TORCHELASTIC_RESTART_COUNT", 0),
+            restarts=restarts(environ),
             overhead=_share(environ, "EVENSTEP_OVERHEAD", SHARE),
         )
-
-
-def _count(environ: Mapping[str, str], name: str, default: int) -> int:
-    value = environ.get(name)
-    if value is None:
-        return default
-    if not value.isdecimal():
-        raise SettingError(f"{name}={value!r}: must be a whole number of at least 0")
-    return int(value)
 
 
 def _share(environ: Mapping[str, str], name: str, default: float) -> float:

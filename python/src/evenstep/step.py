@@ -6,7 +6,17 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rank's part of one iteration."""
+    """One rank's part of one iteration.
+
+    Example:
+        >>> from evenstep import Step
+        >>> step = Step(
+        ...     iteration=7, epoch=0, position=7, global_batch=512, offset=192, local_batch=320, micro_batches=4,
+        ...     lr_multiplier=1.0,
+        ... )
+        >>> step.weight, step.batch_size
+        (0.625, 80)
+    """
 
     #: Number of optimizer steps since the start of the run.
     iteration: int

@@ -33,6 +33,18 @@ const SECANT_STEPS: usize = 6;
 ///
 /// # Errors
 /// [`Infeasible`] if the floors add up to more, or the caps to less, than the total.
+///
+/// # Examples
+/// ```
+/// use evenstep_core::allocate::{Share, allocate, finish_s};
+/// use evenstep_core::curve::Curve;
+///
+/// let shares = [1.0, 2.0, 2.0, 4.0].map(|samples_per_s| Share::new(Curve::at_speed(samples_per_s)));
+/// let batches = allocate(&shares, 36, 1)?;
+/// assert_eq!(batches, [4, 8, 8, 16]);
+/// assert_eq!(finish_s(&shares, &batches), 4.0);
+/// # Ok::<(), evenstep_core::allocate::Infeasible>(())
+/// ```
 pub fn allocate(shares: &[Share], total: u64, quantum: u64) -> Result<Vec<u64>, Infeasible> {
     let problem = Problem::new(shares, total, quantum)?;
     let mut batches = split(&problem);
@@ -44,6 +56,14 @@ pub fn allocate(shares: &[Share], total: u64, quantum: u64) -> Result<Vec<u64>, 
 ///
 /// # Errors
 /// [`Infeasible`] if the floors add up to more, or the caps to less, than the total.
+///
+/// # Examples
+/// ```
+/// // Floor and cap of each worker; the second has memory for two samples.
+/// let batches = evenstep_core::allocate::even(&[(0, None), (0, Some(2)), (0, None)], 10, 1)?;
+/// assert_eq!(batches, [4, 2, 4]);
+/// # Ok::<(), evenstep_core::allocate::Infeasible>(())
+/// ```
 pub fn even(bounds: &[(u64, Option<u64>)], total: u64, quantum: u64) -> Result<Vec<u64>, Infeasible> {
     let share = |(floor, cap): &(u64, Option<u64>)| Share {
         floor: *floor,

@@ -54,6 +54,14 @@ impl Curve {
 
     /// Returns a curve that is `flat_s` up to `saturation` samples and grows by `per_sample_s` for each
     /// further sample, in seconds. Both are finite; `flat_s` is >= 0 and `per_sample_s` > 0.
+    ///
+    /// # Examples
+    /// ```
+    /// let gpu = evenstep_core::curve::Curve::saturating(0.010, 8, 0.001);
+    /// assert_eq!(gpu.time(4), 0.010);
+    /// assert_eq!(gpu.time(8), 0.010);
+    /// assert!((gpu.time(16) - 0.018).abs() < 1e-12);
+    /// ```
     pub fn saturating(flat_s: f64, saturation: u64, per_sample_s: f64) -> Self {
         debug_assert!(flat_s >= 0.0 && flat_s.is_finite(), "flat for {flat_s} s");
         debug_assert!(per_sample_s > 0.0 && per_sample_s.is_finite(), "{per_sample_s} s for a sample");

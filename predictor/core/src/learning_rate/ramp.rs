@@ -3,6 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 /// A linear change: `m(i) = from + (to - from) min(1, (i - start_iteration) / iterations)`.
+///
+/// # Examples
+/// ```
+/// use evenstep_core::learning_rate::Ramp;
+///
+/// let ramp = Ramp { from: 1.0, to: 4.0, start_iteration: 100, iterations: 32 };
+/// assert_eq!(ramp.multiplier(116), 2.5);
+/// assert_eq!(ramp.multiplier(132), 4.0);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ramp {
     /// Multiplier at its start.

@@ -17,7 +17,7 @@ from evenstep.doctor.versions import check_devices, check_versions, installed
 from evenstep.drivers.agent import DEFAULT_AGENT
 from evenstep.errors import SettingError
 from evenstep.local import AGENT, PREDICTOR, local_url
-from evenstep.settings import OFF
+from evenstep.settings import AUTO, OFF
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  # It has no public name.
@@ -87,9 +87,9 @@ def _check_services(server: str | None, job: str | None, agent: str | None, own_
         checks += check_servers(asked, own_version=own_version, timeout_s=TIMEOUT_S)
     if asked and job:
         checks += check_job(asked, job, timeout_s=TIMEOUT_S)
-    if agent != "" and (agent or server):
+    if agent not in ("", AUTO) and (agent or server):
         checks += check_agent(agent or DEFAULT_AGENT, timeout_s=TIMEOUT_S)
-    elif agent is None and (sampling := local_url(AGENT)):
+    elif agent != "" and (sampling := local_url(AGENT)):
         checks += check_agent(sampling, timeout_s=TIMEOUT_S)
     return checks
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from evenstep.doctor.check import Check
+from evenstep.launcher import node
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """Variables that torchrun sets for each process."""
@@ -106,7 +107,7 @@ def gather_facts(
     import torch.distributed as dist  # noqa: PLC0415  # The other checks do not need torch.
 
     host = socket.gethostname()
-    worker = environ.get("EVENSTEP_WORKER") or f"{host}/{place.local_rank}"
+    worker = environ.get("EVENSTEP_WORKER") or f"{node(environ, host)}/{place.local_rank}"
     dist.init_process_group("gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_S))
     try:
         dist.barrier()
