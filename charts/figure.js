@@ -25,7 +25,7 @@ export function figure({ title, how, wide, heading = 'h2', table }) {
     // Built when it is opened, and not updated after: rows that change cannot be read.
     fill(behind, behind.hidden ? null : tableOf(title, table()));
   });
-  const empty = h('p', { class: 'nodata' }, 'No data yet.');
+  const empty = h('p', { class: 'nodata waiting' }, 'Loading');
   const root = h(
     'figure',
     { class: wide ? 'card figure wide' : 'card figure', 'aria-labelledby': `${id}-title`, 'aria-describedby': `${id}-how` },
@@ -42,6 +42,7 @@ export function figure({ title, how, wide, heading = 'h2', table }) {
     /** Shows the chart, or the reason why it has no data. @param {string | null} why */
     nothing(why) {
       empty.hidden = why == null;
+      empty.classList.remove('waiting');
       plot.hidden = legend.hidden = why != null;
       if (why != null) say(empty, why);
     },

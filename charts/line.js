@@ -21,7 +21,7 @@ import { colour, THEME_CHANGED } from './colours.js';
  * @typedef {{ x: [number, number], y: [number, number], under: (plot: uPlot) => void, over: (plot: uPlot) => void, axes: [uPlot.Axis, uPlot.Axis] }} Plane
  */
 
-const HEIGHT = 190;
+const HEIGHT = 180;
 /** Width in pixels below which dragging selects nothing. */
 const SELECT_MIN = 8;
 export const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';

@@ -215,9 +215,11 @@ struct SampleQuery {
 fn requested_process(pid: &str, own: Option<Option<u32>>) -> Result<u32, String> {
     match (pid, own) {
         ("self", Some(Some(own))) => Ok(own),
-        ("self", Some(None)) => Err("pid=self: the client's process is not visible to this agent; start the agent in the \
+        ("self", Some(None)) => {
+            Err("pid=self: the client's process is not visible to this agent; start the agent in the \
                                      PID namespace of the machine (hostPID: true in Kubernetes)"
-            .to_owned()),
+                .to_owned())
+        }
         ("self", None) => Err("pid=self requires the Unix socket of --socket".to_owned()),
         _ => pid.parse().map_err(|_| format!("pid={pid}: must be a process id, or self")),
     }
@@ -264,8 +266,7 @@ async fn sample(
         }
     };
     let Reading { window_s, readings, missing } = reading;
-    Json(SampleResponse { at_unix_ms: unix_ms(), pid, window_s, readings, missing })
-        .into_response()
+    Json(SampleResponse { at_unix_ms: unix_ms(), pid, window_s, readings, missing }).into_response()
 }
 
 /// Response of `GET /healthz`.

@@ -8,7 +8,8 @@
 //! - twice as long as the longest earlier slow-down of the worker;
 //! - twice as long as the slow-downs of most other workers (`usual`).
 //!
-//! A worker on a GPU is also compared with the median speed of its peers, the workers on the same kind of GPU. The name
+//! The best speed of a worker on a GPU is also compared with the median speed of its peers, the workers on the same kind
+//! of GPU. The name
 //! of a processor does not tell how many cores a worker has, so it says nothing about the speed to expect.
 //!
 //! Shares follow speeds, so a device that is slow by nature is not a straggler. The cause is determined from the drivers
@@ -202,8 +203,9 @@ impl StragglerDetector {
     /// Returns the straggler's state if the worker is one, compared with itself and with `peers`, the median
     /// speed of its peers. `usual` is the number of iterations of slow-downs that most other workers have.
     pub fn straggler(&self, peers: Option<f64>, usual: f64) -> Option<Straggler> {
-        let (settled, slower_than_peers) =
-            (self.observations >= MIN_SLOW_ITERATIONS, peers.is_some() && self.ratio(peers) < SLOW);
+        let settled = self.observations >= MIN_SLOW_ITERATIONS;
+        // A worker whose best speed is as high as that of its peers is only compared with itself.
+        let slower_than_peers = peers.is_some_and(|peers| self.best - peers.ln() < SLOW.ln());
         let explained = LONGER * self.longest.max(usual);
         let is_exceptional = |slow: &SlowDown| {
             slow.count >= MIN_SLOW_ITERATIONS && slow.compute_s >= MIN_SLOW_S && slow.count as f64 > explained

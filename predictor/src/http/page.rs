@@ -151,7 +151,7 @@ mod tests {
     use super::{FILES, SHARED};
 
     /// Limit of a first visit in bytes, with all files of the page.
-    const FIRST_LOAD_MAX: usize = 1_000_000;
+    const FIRST_LOAD_MAX: usize = 300_000;
 
     fn all() -> impl Iterator<Item = &'static (&'static str, &'static [u8])> {
         FILES.iter().chain(&SHARED)
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_visit_takes_less_than_a_megabyte() {
+    fn a_first_visit_takes_less_than_300_kilobytes() {
         let bytes: usize = all().map(|(_, bytes)| bytes.len()).sum();
         println!("the page has {bytes} bytes in {} files", all().count());
         assert!(bytes < FIRST_LOAD_MAX, "{bytes}");

@@ -110,12 +110,6 @@ impl Job {
             return Err(error.into());
         }
         guard.settle();
-        if self.live().is_slow_due(now_unix_ms) {
-            let state = guard.state();
-            let (slow, ratios) = compute(is_long, || (state.stragglers(), state.expected_speed_ratios()));
-            let slow = slow.into_iter().map(|(worker, view)| (worker.clone(), view)).collect();
-            self.live().slow(now_unix_ms, slow, ratios);
-        }
 
         let answer = planned.as_ref().ok().and_then(|(_, answer)| answer.clone());
         let response = planned.map(|(response, _)| response);

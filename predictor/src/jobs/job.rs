@@ -18,6 +18,9 @@ use super::memory::{Charge, Contents, Memory};
 use super::responses::Published;
 use crate::clock::Clock;
 
+/// Number of earlier changes of workers with which the log of a job begins.
+const EVENTS_RESTORED: u64 = 200;
+
 /// A job.
 #[derive(Debug)]
 pub struct Job {
@@ -255,6 +258,9 @@ impl Job {
         self.publish(|published| *published = fresh);
         *self.leases() = None;
         self.live.past(self.store.past(&self.id).await?);
+        if self.live.has_empty_log() {
+            self.live.restore_log(self.store.recent_events(&self.id, EVENTS_RESTORED).await?);
+        }
         self.live.members(&state);
         Ok(LoadedState { state, in_doubt: false, locked_unix_ms: now_unix_ms, arrived_unix_ms })
     }

@@ -239,6 +239,7 @@ pub mod tests {
             reason: "a change would gain 0.4 %, less than 2 %".into(),
             lr_multiplier: 1.0,
             tail_samples: 16,
+            unit: "samples".into(),
             workers: (0..workers).map(worker).collect(),
         }
     }

@@ -69,8 +69,8 @@ pub use clock::Clock;
 pub use error::{Fault, StoreError};
 pub use lease::{Owner, Sharing};
 pub use read::{
-    DiskUse, EveryNth, Measured, StoredAllocation, StoredJob, StoredPast, StoredReport, StoredSummary,
-    StoredWorker, read_reports,
+    DiskUse, EveryNth, Measured, StoredAllocation, StoredEvent, StoredJob, StoredPast, StoredReport,
+    StoredSummary, StoredWorker, read_reports,
 };
 pub use roll_up::{RollUp, SampleKey};
 pub use store::Store;

@@ -197,7 +197,7 @@ fn history_and_summary_have_iterations_that_were_reported_and_not_requested() {
 
 #[test]
 fn the_log_has_changes_and_no_steps() {
-    let service = Service::start();
+    let mut service = Service::start();
     let client = &service.client;
     client.put_job("job", &JobSpec::new(128));
     let generation = join_all(client, "job", 2);
@@ -207,6 +207,12 @@ fn the_log_has_changes_and_no_steps() {
     assert_eq!(of(LogKind::Joined), 2);
     let reallocated = of(LogKind::Reallocated);
     assert!((1..10).contains(&reallocated), "of 30 iterations, only changes are logged: {log:?}");
+    // Changes of workers are also known after a restart.
+    service.kill_and_restart();
+    let restored: LogView = service.client.get("/v1/jobs/job/log").json();
+    let joined: Vec<&str> = restored.entries.iter().map(|entry| entry.text.as_str()).collect();
+    assert_eq!(joined, ["node/0 joined", "node/1 joined"]);
+    let client = &service.client;
     assert_eq!(client.get("/v1/jobs/none/log").status, 404);
 }
 

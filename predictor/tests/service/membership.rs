@@ -5,7 +5,7 @@ use evenstep_protocol::{
     WorkerState, WorkersView,
 };
 
-use crate::support::{Service, allocate_request, join_all, report, worker_id};
+use crate::support::{Service, allocate_request, allocate_request_with_reports, join_all, report, worker_id};
 
 fn ranks(answer: &JoinResponse) -> Vec<&str> {
     answer.workers.iter().map(evenstep_protocol::WorkerId::as_str).collect()

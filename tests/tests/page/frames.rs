@@ -1,4 +1,4 @@
-//! Smoothness of the page with many workers: frame times while steps arrive, measured and printed.
+//! Smoothness of the page with many workers: frame times and CPU time while steps arrive, measured and printed.
 
 use std::time::Duration;
 
@@ -26,10 +26,7 @@ fn sixty_four_workers_stay_smooth() {
         return;
     };
     scene.open_job();
-    scene.browser.until(
-        "all workers are shown",
-        &format!("document.querySelectorAll('.finish-rows > li').length === {WORKERS}"),
-    );
+    scene.browser.until("the workers are shown", "document.querySelectorAll('.finish-rows > li').length > 5");
     scene.browser.picture("job-64-workers");
     for place in ["0", "document.querySelector('.controls').offsetTop - 60", "document.body.scrollHeight"] {
         scene.browser.run(&format!("scrollTo(0, {place})"));
@@ -56,6 +53,50 @@ fn sixty_four_workers_stay_smooth() {
         );
         assert!(at(1.0) < Duration::from_secs(5).as_secs_f64() * 1000.0, "frozen");
     }
+}
+
+/// Workers and iterations of the widest job.
+const MOST_WORKERS: usize = 1024;
+const MOST_STEPS: u64 = 40;
+/// Number of live steps during the measurement, one each second.
+const SECONDS: u32 = 20;
+
+#[test]
+#[ignore = "measures: 1,024 workers, 40 iterations, then one live iteration each second; the page's CPU time is printed"]
+fn a_thousand_workers_stay_light() {
+    let name = "frames::a_thousand_workers_stay_light";
+    let Some(mut scene) = Scene::with_job(name, MOST_WORKERS, MOST_STEPS) else { return };
+    scene.open_job();
+    scene.step();
+    scene.step();
+    scene.browser.until("the workers are shown", "document.querySelectorAll('.finish-rows > li').length > 5");
+    scene.browser.devtools("Performance.enable", &serde_json::json!({ "timeDomain": "threadTicks" }));
+    let busy_s = |scene: &Scene| {
+        let metrics = scene.browser.devtools("Performance.getMetrics", &serde_json::json!({}));
+        let of =
+            metrics["metrics"].as_array().unwrap().iter().find(|metric| metric["name"] == "TaskDuration");
+        of.unwrap()["value"].as_f64().unwrap()
+    };
+    scene.browser.run(COUNT);
+    let (begun, before_s) = (std::time::Instant::now(), busy_s(&scene));
+    for second in 1..=SECONDS {
+        scene.step();
+        std::thread::sleep(Duration::from_secs(second.into()).saturating_sub(begun.elapsed()));
+    }
+    let took_s = begun.elapsed().as_secs_f64();
+    let (share, tasks) =
+        ((busy_s(&scene) - before_s) / took_s, sorted(&scene.browser.run("return window.tasks_ms")));
+    let loaded =
+        "const all = performance.getEntriesByType('resource').filter((entry) => entry.name.includes('/ui/'));
+        return all.reduce((sum, entry) => sum + entry.encodedBodySize, 0)";
+    println!(
+        "{MOST_WORKERS} workers: {SECONDS} iterations in {took_s:.0} s; CPU time of the page's thread {:.1} % of a core; {} tasks over 50 ms, longest {:.0} ms; files of the page {} bytes; page {} pixels high",
+        100.0 * share,
+        tasks.len(),
+        tasks.last().unwrap_or(&0.0),
+        scene.browser.run(loaded),
+        scene.browser.run("return document.documentElement.scrollHeight"),
+    );
 }
 
 fn sorted(values: &Value) -> Vec<f64> {

@@ -123,3 +123,17 @@ fn bins_of_a_chart() {
     assert_eq!((inside, gaps, binned), (true.into(), 1.into(), true.into()), "{found}");
     assert_eq!((few_binned, few), (false.into(), 50.into()), "{found}");
 }
+
+#[test]
+fn batches_and_speeds_have_the_unit_of_the_job() {
+    let name = "many::batches_and_speeds_have_the_unit_of_the_job";
+    let Some(scene) = Scene::empty(name) else { return };
+    let client = scene.client();
+    client.put_job("packed", &JobSpec { unit: "tokens".into(), ..JobSpec::new(4096) });
+    client.post("/v1/jobs/packed/workers", &evenstep_protocol::JoinRequest::new(worker(0)));
+    scene.browser.open(&scene.at("#/jobs/packed"));
+    scene.browser.says(".lead", "4,096 tokens");
+    scene.browser.says(".figures", "tokens per second");
+    scene.browser.says(".summary .pill", "starting");
+    scene.no_complaints();
+}

@@ -160,6 +160,9 @@ async fn log(
     State(api): State<Api>,
     InPath(job_id): InPath<JobId>,
 ) -> Result<axum::Json<LogView>, ErrorResponse> {
-    let entries = api.jobs.job(&job_id).await?.live().log();
+    let job = api.jobs.job(&job_id).await?;
+    // Loads the job into memory, where its log is.
+    job.view().await?;
+    let entries = job.live().log();
     Ok(axum::Json(LogView { job_id, entries }))
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use evenstep_protocol::{AllocateResponse, Allocation, DecisionKind, LogEntry, LogKind, WorkerId};
-use evenstep_store::{MemberEvent, MemberEventKind};
+use evenstep_store::{MemberEvent, MemberEventKind, StoredEvent};
 
 /// Limit of entries in memory.
 const ENTRIES_MAX: usize = 500;
@@ -24,6 +24,28 @@ impl Log {
         let new = usize::try_from(self.written.saturating_sub(read)).unwrap_or(usize::MAX);
         let skip = self.entries.len().saturating_sub(new);
         (self.entries.iter().skip(skip).cloned().collect(), self.written)
+    }
+
+    /// Whether an entry was ever written.
+    pub fn is_empty(&self) -> bool {
+        self.written == 0
+    }
+
+    /// Adds the changes of workers before this predictor owned the job.
+    pub fn restore(&mut self, events: Vec<StoredEvent>) {
+        for StoredEvent { at_unix_ms, kind, worker } in events {
+            let (kind, text) = match kind.as_str() {
+                "joined" => (LogKind::Joined, "joined"),
+                "left" => (LogKind::Left, "left"),
+                "expired" => (LogKind::Expired, "expired: its lease was not renewed"),
+                "out_of_memory" => (LogKind::OutOfMemory, "ran out of memory"),
+                "override" => {
+                    (LogKind::Override, "was overridden by an operator, or an override was removed")
+                }
+                _ => continue,
+            };
+            self.write(at_unix_ms, kind, Some(&worker), format!("{worker} {text}"));
+        }
     }
 
     /// Reallocations by reason.

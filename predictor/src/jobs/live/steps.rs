@@ -167,6 +167,10 @@ impl Steps {
 
     /// Adds an allocation, or replaces the one of the same iteration.
     pub fn answered(&mut self, answer: Arc<AllocateResponse>) {
+        self.insert(answer);
+    }
+
+    fn insert(&mut self, answer: Arc<AllocateResponse>) {
         let most = (SHARES_MAX / answer.allocations.len().max(1)).clamp(STEPS_MIN, STEPS_MAX);
         let at = self.0.partition_point(|step| step.answer.iteration < answer.iteration);
         let (done, by_worker) = (Vec::new(), Vec::new());
@@ -182,7 +186,17 @@ impl Steps {
 
     /// Adds a report. Returns the worker's share of the iteration if the iteration is still in memory.
     pub fn reported(&mut self, report: &WorkerReport, now_unix_ms: i64, hint: usize) -> Option<&Allocation> {
-        let at = self.0.binary_search_by_key(&report.iteration, |step| step.answer.iteration).ok()?;
+        let find =
+            |steps: &Self| steps.0.binary_search_by_key(&report.iteration, |step| step.answer.iteration);
+        let at = match find(self) {
+            Ok(at) => at,
+            // Clients may report other iterations than those that they request: an allocation holds until the next one.
+            Err(at) => {
+                let held = &*self.0.get(at.checked_sub(1)?)?.answer;
+                self.insert(Arc::new(AllocateResponse { iteration: report.iteration, ..held.clone() }));
+                find(self).ok()?
+            }
+        };
         let step = self.0.get_mut(at)?;
         let rank = step.rank(&report.worker, hint)?;
         step.done.resize(step.answer.allocations.len(), None);
@@ -313,7 +327,12 @@ mod tests {
         assert_eq!(steps.close().len(), 1);
         assert_eq!(steps.latest().unwrap().iteration(), 1);
         assert!(steps.close().is_empty(), "each iteration is closed once");
-        assert!(steps.reported(&report(0, 9, 0.1), 5, 0).is_none(), "the iteration was not requested");
+        // An iteration that was not requested is computed with the allocation before it.
+        assert_eq!(steps.reported(&report(1, 9, 0.1), 5, 1).unwrap().rank, 1);
+        steps.reported(&report(0, 9, 0.1), 5, 0);
+        assert_eq!(steps.close().iter().map(|(iteration, _)| *iteration).collect::<Vec<_>>(), [3, 9]);
+        let mut empty = Steps::default();
+        assert!(empty.reported(&report(0, 9, 0.1), 5, 0).is_none(), "no allocation is known");
     }
 
     #[test]

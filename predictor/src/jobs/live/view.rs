@@ -9,7 +9,7 @@ use evenstep_observability::metrics::{histogram, prometheus::Histogram};
 use evenstep_protocol::{
     AllocateResponse, JobId, JobSummary, LogEntry, LogKind, StepView, StragglerView, WorkerId, WorkerReport,
 };
-use evenstep_store::{MemberEvent, MemberEventKind, StoredPast, StoredSummary};
+use evenstep_store::{MemberEvent, MemberEventKind, StoredEvent, StoredPast, StoredSummary};
 use tokio::sync::watch;
 
 use super::account::{Account, IterationTimes};
@@ -26,8 +26,6 @@ const STEP_TIMES_S: &[f64] =
 const LOG_INTERVAL_MS: i64 = 10_000;
 /// Weight of the newest iteration in the mean step time that tells whether a job is stalled.
 const STEP_TIME_WEIGHT: f64 = 0.1;
-/// Interval at which slow workers are looked for, in milliseconds.
-const SLOW_EVERY_MS: i64 = 1_000;
 
 /// Live statistics and log of a job.
 #[derive(Debug)]
@@ -55,7 +53,6 @@ pub(super) struct Seen {
     pub workers: BTreeMap<WorkerId, Tally>,
     /// Workers that are slow now.
     pub slow: BTreeMap<WorkerId, StragglerView>,
-    slow_looked_unix_ms: i64,
     pub log: Log,
     /// Number of changes of workers, job options or overrides.
     changed: u64,
@@ -213,6 +210,16 @@ impl Live {
         facts.past = StoredPast { reported: newer.or(past.reported), ..past };
     }
 
+    /// Whether the log is empty.
+    pub fn has_empty_log(&self) -> bool {
+        self.lock().log.is_empty()
+    }
+
+    /// Begins the log with earlier changes of workers, from the store.
+    pub fn restore_log(&self, events: Vec<StoredEvent>) {
+        self.lock().log.restore(events);
+    }
+
     /// Records the summary of a job whose state is not in memory.
     pub fn stored(&self, stored: &StoredSummary) {
         self.past(stored.past.clone());
@@ -317,31 +324,18 @@ impl Live {
         seen.log.member(now_unix_ms, event);
     }
 
-    /// Whether slow workers are to be looked for again.
-    pub fn is_slow_due(&self, now_unix_ms: i64) -> bool {
+    /// Records the speed of each worker over its expected speed.
+    pub fn expected(&self, ratios: &BTreeMap<WorkerId, f64>) {
         let mut seen = self.lock();
-        let is_due = now_unix_ms.saturating_sub(seen.slow_looked_unix_ms) >= SLOW_EVERY_MS;
-        if is_due {
-            seen.slow_looked_unix_ms = now_unix_ms;
+        for (worker, tally) in &mut seen.workers {
+            tally.expected_ratio = ratios.get(worker).copied();
         }
-        is_due
     }
 
-    /// Records the workers that are slow now and the speeds of all workers over their expected speeds. Logs the workers
-    /// that became slow or recovered.
-    pub fn slow(
-        &self,
-        now_unix_ms: i64,
-        slow: BTreeMap<WorkerId, StragglerView>,
-        expected_ratios: BTreeMap<&WorkerId, f64>,
-    ) {
+    /// Records the workers that are slow now, and logs those that became slow or recovered.
+    pub fn slow(&self, now_unix_ms: i64, slow: BTreeMap<WorkerId, StragglerView>) {
         let mut guard = self.lock();
         let seen = &mut *guard;
-        for (worker, ratio) in expected_ratios {
-            if let Some(tally) = seen.workers.get_mut(worker) {
-                tally.expected_ratio = Some(ratio);
-            }
-        }
         for (worker, view) in slow.iter().filter(|(worker, _)| !seen.slow.contains_key(*worker)) {
             let text = format!(
                 "{worker} is slow: {:.0} % of its expected speed since iteration {}; {}",
@@ -355,8 +349,13 @@ impl Live {
             let text = format!("{worker} is not slow any more");
             seen.log.write(now_unix_ms, LogKind::Recovered, Some(worker), text);
         }
-        seen.changed += u64::from(seen.slow.keys().ne(slow.keys()));
+        let is_changed = seen.slow.keys().ne(slow.keys());
+        seen.changed += u64::from(is_changed);
         seen.slow = slow;
+        drop(guard);
+        if is_changed {
+            self.changes.send_replace(());
+        }
     }
 
     /// Logs a change of the job options.

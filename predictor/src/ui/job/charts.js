@@ -14,7 +14,7 @@ import { DASHED, DOTTED } from '../palette.js';
 /** @typedef {(number | null)[]} Column */
 /** @typedef {import('../charts/figure.js').LegendEntry} LegendEntry */
 /** @typedef {{ root: HTMLElement, draw: (atOnce?: boolean) => void }} Chart */
-/** @typedef {{ history: () => History, chosen: Chosen, signal: AbortSignal, group: string, unit: () => string, events: () => import('../charts/line.js').Event[], select: (from: number, until: number) => void }} Job */
+/** @typedef {{ history: () => History, isRead: () => boolean, chosen: Chosen, signal: AbortSignal, group: string, unit: () => string, events: () => import('../charts/line.js').Event[], select: (from: number, until: number) => void }} Job */
 
 /** Shortest interval between two drawings of a chart over time, in milliseconds. One iteration is less than a pixel
  * wide.
@@ -61,6 +61,7 @@ function overTime(job, what) {
   }
   const draw = whileVisible(frame.root, () => {
     const history = job.history();
+    if (!history.at.length && !job.isRead()) return;
     frame.nothing(history.at.length ? null : NO_STEP);
     if (!history.at.length) return;
     const bins = history.bins(width());
@@ -272,6 +273,7 @@ export function finish(job) {
   const draw = whileVisible(frame.root, () => {
     const { step, reported, latest: live } = job.history();
     const shown = workers();
+    if (!shown.length && !job.isRead()) return;
     frame.nothing(shown.length ? null : 'No iteration has been reported yet.');
     if (!shown.length) return;
     frame.legend([

@@ -28,7 +28,7 @@ export class DecisionLog {
   /** @type {any[]} */ #entries = [];
   #all = false;
   #list = h('ol', { class: 'log', tabindex: 0, 'aria-label': 'Decisions and events' });
-  #more = h('button', { type: 'button', class: 'small', onclick: () => this.#open() }, 'Show all');
+  #more = h('button', { type: 'button', class: 'small', hidden: true, onclick: () => this.#open() }, 'Show all');
   root = h('section', { class: 'card', 'aria-labelledby': 'log-title' },
     h('div', { class: 'head' }, h('h2', { id: 'log-title' }, 'Decisions and events')),
     h('p', { class: 'how' }, 'Newest first. Marks on the time axes: changes of workers, overrides and options.'),

@@ -55,7 +55,8 @@ export function summary(id) {
     const tail = view.hedge?.tail_share >= 0.005 ? `, ${percent(view.hedge.tail_share, 0)} of them claimed on demand` : '';
     const state = line ?? view;
     const reason = state.state === 'running' || !state.state_reason ? '' : ` ${state.state_reason[0].toUpperCase()}${state.state_reason.slice(1)}${state.state_since_unix_ms ? ` (${moment(state.state_since_unix_ms)})` : ''}.`;
-    say(about, `${plural(view.live_workers, 'worker')} share ${count(view.global_batch)} ${unit} in each iteration${tail}.${reason}`);
+    const who = view.live_workers ? `${plural(view.live_workers, 'worker')} share ` : '';
+    say(about, `${who}${count(view.global_batch)} ${unit} in each iteration${tail}.${reason}`);
     pill.dataset.state = state.state;
     say(pill, stateWords(state, Date.now()));
   };
@@ -80,7 +81,7 @@ export function summary(id) {
           [told.slow_workers ? count(told.slow_workers) : 'none', slow.slice(0, NAMED).map((worker) => slowWords(worker, history)).join('; ') || bottleneck(history)],
           [percent(told.error_ratio), told.error_ratio == null ? '' : told.error_ratio > ERROR_MAX ? 'high: shares follow late' : ''],
           [seconds(told.step_time_s), ''],
-          [told.samples_per_s == null ? NONE : amount(told.samples_per_s, `${told.unit}/s`), ''],
+          [amount(told.samples_per_s, ''), `${told.unit} per second`],
           [count(history.latest?.iteration ?? told.iteration), told.at_unix_ms ? ago(told.at_unix_ms, Date.now()) : ''],
         ];
         rows.forEach(([value, note], index) => {

@@ -32,7 +32,7 @@ export class WorkersTable {
   #goneLabel = h('label', { class: 'soft' }, this.#gone, ' Show departed workers');
   #search = h('input', { type: 'search', placeholder: 'Find a worker', 'aria-label': 'Find a worker or device', oninput: () => this.replace(this.#workers) });
   #button = h('button', { type: 'button', class: 'small', onclick: () => { this.#more = !this.#more; this.replace(this.#workers); } });
-  #empty = h('p', { class: 'nodata' }, 'No worker has joined yet.');
+  #empty = h('p', { class: 'nodata waiting' }, 'Loading');
   #act;
   #job;
 
@@ -80,6 +80,7 @@ export class WorkersTable {
     this.#button.hidden = found.length <= ROWS;
     say(this.#button, this.#more ? `Show the first ${ROWS}` : `Show ${found.length > ROWS_MAX ? `the first ${ROWS_MAX} of ` : 'all '}${plural(found.length, 'worker')}`);
     this.#empty.hidden = shown.length > 0;
+    this.#empty.classList.remove('waiting');
     say(this.#empty, workers.length ? 'No worker matches.' : 'No worker has joined yet.');
     set(this.#head.lastElementChild, 'hidden', !this.operator);
     this.#cells = new Map();

@@ -3,7 +3,7 @@
 import { ofJob, read, Refused } from '../api.js';
 import { quiet, show } from '../connection.js';
 import { fill, h, say } from '../charts/dom.js';
-import { count, number, percent } from '../charts/format.js';
+import { count, number, percent, plural } from '../charts/format.js';
 import { nextFrame } from '../charts/frame.js';
 import * as charts from '../job/charts.js';
 import { Chosen } from '../job/chosen.js';
@@ -21,19 +21,24 @@ import { jobsTable } from './jobs.js';
 /** Interval at which workers are read again while iterations arrive, in milliseconds; longer with many workers, in milliseconds per worker. */
 const READ_AGAIN_MS = 5_000;
 const READ_AGAIN_MS_OF_WORKER = 20;
-/** Limit of other runs in the comparison. */
-const RUNS_MAX = 6;
+/** Limit of live iterations that are kept while the history is read. */
+const SINCE_MAX = 64;
+/** Limit of runs in the comparison. */
+const RUNS_MAX = 12;
+/** Number of workers up to which each has a bar of its finish time. */
+const MANY = 12;
 
 /** @type {import('../main.js').View} */
 export function jobPage(content, id, signal) {
   const chosen = new Chosen(() => nextFrame(everything));
   const range = new Range(() => void again());
   let history = new History(range.spanS);
+  let isRead = false;
   /** @type {any} */ let line = null;
   /** @type {any} */ let view = null;
   const log = new DecisionLog();
   /** @type {charts.Job} */
-  const job = { history: () => history, chosen, signal, group: `job:${id}`, unit: () => view?.spec.unit ?? 'samples', events: () => log.events(), select: range.select };
+  const job = { history: () => history, isRead: () => isRead, chosen, signal, group: `job:${id}`, unit: () => view?.spec.unit ?? 'samples', events: () => log.events(), select: range.select };
   const head = summary(id);
   const said = h('p', { class: 'toast', role: 'status' });
   const table = new WorkersTable(job, (worker) => change(id, worker, (words) => { say(said, words); void context(); }, job.unit()));
@@ -43,20 +48,29 @@ export function jobPage(content, id, signal) {
   const [steps, speeds, shares, waits] = [charts.stepTimes(job), charts.speeds(job), charts.shares(job), charts.waits(job)];
   const drawn = [finish, steps, speeds, shares, waits, rate];
   const weights = models();
-  const runs = h('section', { class: 'card', hidden: true, 'aria-labelledby': 'runs-title' });
-  const deep = h('details', { class: 'deep', ontoggle: () => deep.open && context().catch(failed) }, h('summary', {}, 'Models of the forecasts, learning rate'), h('div', { class: 'grid' }, weights.root, rate.root));
+  const runs = h('details', { class: 'deep', hidden: true });
+  const inside = h('div', { class: 'grid' }, weights.root, rate.root);
+  const deep = h('details', { class: 'deep', ontoggle: () => deep.open && context().catch(failed) }, h('summary', {}, 'Models of the forecasts, learning rate'), inside);
+  const beside = h('div', { class: 'stack' }, steps.root);
+  const middle = h('div', { class: 'grid' }, speeds.root, waits.root);
+  const below = h('div', { class: 'grid' }, shares.root, log.root);
 
   fill(content, head.root, said,
     h('div', { class: 'controls' }, pick.root, range.root),
-    h('div', { class: 'grid' }, finish.root, steps.root, speeds.root, waits.root),
-    table.root,
-    h('div', { class: 'grid' }, shares.root, log.root),
-    runs, deep);
+    h('div', { class: 'grid' }, finish.root, beside), middle, table.root, below, runs, deep);
 
   const live = () => follow(false);
   /** @param {boolean} atOnce */
   const follow = (atOnce) => {
     chosen.propose(history, table.slow);
+    // The bars of many workers are as high as two charts, and their shares are alike.
+    const many = history.workers.size > MANY;
+    if (many !== (waits.root.parentElement === beside)) {
+      (many ? beside : middle).append(waits.root);
+      (many ? middle : below).append(log.root);
+      (many ? inside : below).prepend(shares.root);
+      below.hidden = many;
+    }
     head.draw(line, table.all, history);
     for (const chart of drawn) chart.draw(atOnce);
     table.draw(atOnce);
@@ -88,13 +102,15 @@ export function jobPage(content, id, signal) {
     const stem = (/** @type {string} */ name) => name.replaceAll(/[0-9a-f]*[0-9][0-9a-f]*/g, '#');
     const alike = all.jobs.filter((/** @type {any} */ other) => stem(other.job_id) === stem(id)).sort((/** @type {any} */ a, /** @type {any} */ b) => (b.at_unix_ms ?? 0) - (a.at_unix_ms ?? 0));
     runs.hidden = alike.length < 2;
-    if (!runs.hidden) fill(runs, h('div', { class: 'head' }, h('h2', { id: 'runs-title' }, 'Runs with this name')), h('p', { class: 'how' }, 'Jobs whose ids differ from this one only in numbers, the latest first.'), jobsTable(alike.slice(0, RUNS_MAX), all.now_unix_ms, id));
+    if (!runs.hidden) fill(runs, h('summary', {}, `Compare ${plural(alike.length, 'run')} with this name`), h('div', { class: 'card' }, h('p', { class: 'how' }, `Jobs whose ids differ from this one only in numbers, the latest first; at most ${RUNS_MAX}.`), jobsTable(alike.slice(0, RUNS_MAX), all.now_unix_ms, id)));
   }
 
   let reading = 0;
+  /** Live iterations since the latest reading began, which its response may lack. @type {any[]} */ let since = [];
   /** Reads all data: at first, and after the connection was lost. */
   async function again() {
     const mine = ++reading;
+    since = [];
     try {
       await context();
       const ended = ['finished', 'failed', 'stalled'].includes(view.state) ? (line?.at_unix_ms ?? view.state_since_unix_ms) : null;
@@ -108,6 +124,8 @@ export function jobPage(content, id, signal) {
       const before = history.latest;
       history = History.of(told, range.spanS);
       history.latest = before;
+      if (range.isLive) since.forEach((step) => history.append(step));
+      isRead = true;
       log.replace(entries.entries);
       compare().catch(failed);
       if (table.operator !== operator) {
@@ -155,6 +173,8 @@ export function jobPage(content, id, signal) {
       if (name === 'step') {
         if (range.isLive) history.append(data);
         else history.latest = data;
+        since.push(data);
+        if (since.length > SINCE_MAX) since.shift();
         nextFrame(live);
         soon();
       } else if (name === 'summary') {

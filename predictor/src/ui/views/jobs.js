@@ -12,6 +12,8 @@ import { listen } from '../stream.js';
 const ROWS = 20;
 const STATES = ['running', 'starting', 'stalled', 'paused', 'failed', 'finished'];
 const COLUMNS = ['Job', 'State', 'Last report', 'Workers', 'Step time', 'Throughput', 'Time saved', 'Time lost waiting', 'Forecast error'];
+/** Titles in front of the values on a phone, from the third column on. */
+const SHORT = ['Report', 'Workers', 'Step', 'Throughput', 'Saved', 'Lost', 'Error'];
 
 /** @type {import('../main.js').View} */
 export function jobsPage(content, _name, signal) {
@@ -102,7 +104,7 @@ export function jobsTable(jobs, now, here) {
     const link = `#/jobs/${encodeURIComponent(job.job_id)}`;
     const address = job.url ? `${job.url.replace(/\/$/, '')}/${link}` : link;
     const name = job.job_id === here ? h('b', {}, job.job_id) : h('a', { href: address }, job.job_id);
-    const row = h('tr', { class: 'job' }, h('th', { scope: 'row' }, name), h('td', {}, h('span', { class: 'pill' })), COLUMNS.slice(2).map((title) => h('td', { class: 'number', 'data-title': title })));
+    const row = h('tr', { class: 'job' }, h('th', { scope: 'row' }, name), h('td', {}, h('span', { class: 'pill' })), SHORT.map((title) => h('td', { class: 'number', 'data-title': title })));
     update(row, job, now);
     return row;
   }));

@@ -6,6 +6,7 @@ import { fill, h, say } from '../charts/dom.js';
 import { clock, number, percent, plural } from '../charts/format.js';
 import { poll } from '../poll.js';
 import { Samples } from '../samples.js';
+import { binsOf } from '../job/bins.js';
 import { heat } from './nodes.js';
 
 const EVERY_MS = 2_000;
@@ -55,14 +56,15 @@ export function nodePage(content, node, signal) {
         note: 'The latest samples, newest first.',
       }),
     });
-    const legend = (/** @type {number | null} */ index) => frame.legend(lines().map(([name, label], place) => ({ label, ...style(place), value: what.format(samples.column(name)[index ?? samples.at.length - 1] ?? NaN) })));
+    const legend = (/** @type {number | null} */ index) => frame.legend(lines().map(([name, label], place) => ({ label, ...style(place), value: what.format(samples.column(name)[index == null ? samples.at.length - 1 : binsOf(samples.at, Infinity).point(index)] ?? NaN) })));
     const drawing = new LineChart(frame.plot, { name: title, format: what.format, zero: what.top != null, top: () => what.top, group: `node:${node}`, onPoint: legend }, signal);
     drawn.push(() => {
       const known = lines().some(([name]) => samples.column(name).some((value) => value != null));
       frame.nothing(known ? null : 'This machine does not have this reading.');
       if (!known) return;
       legend(null);
-      drawing.show(lines().map(([, label], place) => ({ label, colour: style(place).colour, dash: DASHES[KINDS.indexOf(style(place).line)], width: 1.75 })), [], samples.at, lines().map(([name]) => samples.column(name)));
+      const bins = binsOf(samples.at, Infinity);
+      drawing.show(lines().map(([, label], place) => ({ label, colour: style(place).colour, dash: DASHES[KINDS.indexOf(style(place).line)], width: 1.75 })), [], bins.at, lines().map(([name]) => bins.of(samples.column(name)).middle));
     });
     return frame.root;
   }

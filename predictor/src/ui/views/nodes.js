@@ -37,14 +37,14 @@ function card({ node, latest, samples }) {
       gauge('Processors busy', readings.cpu_busy),
       gauge('Memory used', readings.memory_used),
       gauge('Waiting for a processor', readings.psi_cpu_some),
-      gpus.map((/** @type {any} */ gpu) => gauge(`GPU ${gpu.index} busy${gpu.readings?.gpu_temperature_celsius == null ? '' : `, ${number(gpu.readings.gpu_temperature_celsius)} °C`}`, gpu.readings?.gpu_busy))),
+      gpus.map((/** @type {any} */ gpu) => gauge(`GPU ${gpu.index} busy${gpu.readings?.gpu_temperature_celsius == null ? '' : `, ${number(gpu.readings.gpu_temperature_celsius, 2)} °C`}`, gpu.readings?.gpu_busy))),
     h('p', { class: 'why' }, `${count(samples)} samples stored.`));
 }
 
 /** What limits a GPU: its reasons to lower its clock, or its temperature. @param {any} gpu @returns {string | null} */
 export function heat({ index, readings, throttle_reasons: reasons = [] }) {
   const celsius = readings?.gpu_temperature_celsius;
-  const why = [...reasons.map((/** @type {string} */ reason) => reason.replaceAll('_', ' ')), celsius >= HOT_CELSIUS ? `${number(celsius)} °C` : null].filter(Boolean);
+  const why = [...reasons.map((/** @type {string} */ reason) => reason.replaceAll('_', ' ')), celsius >= HOT_CELSIUS ? `${number(celsius, 2)} °C` : null].filter(Boolean);
   return why.length ? `GPU ${index}: ${why.join(', ')}` : null;
 }
 

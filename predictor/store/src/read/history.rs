@@ -73,7 +73,9 @@ impl Store {
     /// If the database cannot be read.
     pub async fn iterations_since(&self, job_id: &JobId, unix_ms: i64) -> Result<Range<u64>, StoreError> {
         let job = job_id.as_str();
-        let bounds = "SELECT min(iteration), max(iteration) FROM allocation WHERE job_id = $1";
+        // SQLite reads all rows if one query asks for both.
+        let bounds = "SELECT (SELECT min(iteration) FROM allocation WHERE job_id = $1),
+             (SELECT max(iteration) FROM allocation WHERE job_id = $1)";
         let bounds = rows!(&self.readers, (Option<i64>, Option<i64>), bounds, job)?;
         let Some(&(Some(first), Some(last))) = bounds.first() else { return Ok(0..0) };
         let (mut low, mut high) = (first, last + 1);

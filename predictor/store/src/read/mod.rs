@@ -29,4 +29,4 @@ pub use disk::DiskUse;
 pub use history::{EveryNth, Measured};
 pub use job::{StoredJob, StoredWorker};
 pub use reports::{StoredReport, read_reports};
-pub use summaries::{StoredPast, StoredSummary};
+pub use summaries::{StoredEvent, StoredPast, StoredSummary};

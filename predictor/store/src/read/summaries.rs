@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use evenstep_protocol::{Decision, JobId, JobSpec, WorkerId};
 
 use crate::database::{Either, rows};
-use crate::encode::{from_json, id};
+use crate::encode::{from_json, id, integer};
 use crate::error::StoreError;
 use crate::from_row::from_row;
 use crate::store::Store;
@@ -44,6 +44,17 @@ pub struct StoredPast {
     pub expired: Option<(WorkerId, i64)>,
     /// The latest reported iteration, and the time of its latest report.
     pub reported: Option<(u64, i64)>,
+}
+
+/// A change of a worker.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredEvent {
+    /// Its time, in milliseconds since 1970.
+    pub at_unix_ms: i64,
+    /// `joined`, `left`, `expired`, `out_of_memory` or `override`.
+    pub kind: String,
+    /// The worker.
+    pub worker: WorkerId,
 }
 
 struct PastRow {
@@ -179,5 +190,21 @@ impl Store {
             .map(PastRow::read)
             .transpose()?
             .map_or_else(StoredPast::default, |(_, past)| past))
+    }
+
+    /// Returns the latest changes of the workers of a job, at most `limit`, oldest first.
+    ///
+    /// # Errors
+    /// See [`Store::job_summaries`].
+    pub async fn recent_events(&self, job_id: &JobId, limit: u64) -> Result<Vec<StoredEvent>, StoreError> {
+        let events = rows!(
+            &self.readers,
+            (i64, String, String),
+            "SELECT at_unix_ms, kind, worker FROM event WHERE job_id = $1 ORDER BY id DESC LIMIT $2",
+            job_id.as_str(),
+            integer(limit),
+        )?;
+        let event = |(at_unix_ms, kind, worker)| Ok(StoredEvent { at_unix_ms, kind, worker: id(worker)? });
+        events.into_iter().rev().map(event).collect()
     }
 }
