@@ -124,7 +124,7 @@ def who():
     reporting = f"({AGAINST_EXPECTED} and on (worker) ({REPORT_AGE} <= {SILENT_S})) or (0 * ({REPORT_AGE} > {SILENT_S}) - 1)"
     against[0] = query(f"({reporting}) and on () ({WORKERS} <= {MANY})", "{{worker}}")
     return [
-        table("Slow workers", """Workers that are slower than their device and their history explain, and the likely cause. The name links to
+        table("Slow workers by name", """Workers that are slower than their device and their history explain, and the likely cause. The name links to
               this dashboard with only this worker.""",
               [query(f"evenstep_worker_straggler_speed_ratio{{{JOB_ONLY}}}", instant=True, table=True),
                query(f"evenstep_worker_straggler_since_iteration{{{JOB_ONLY}}}", instant=True, table=True)],

@@ -169,7 +169,11 @@ fn the_page_stands_alone() {
         assert!(page.contains(named), "{named}");
     }
     assert!(page.contains("default-src 'none'") && !page.contains(" src="));
-    assert_eq!(page.matches(" href=").count(), page.matches(" href=\"#part-").count(), "links of the contents only");
+    assert_eq!(
+        page.matches(" href=").count(),
+        page.matches(" href=\"#part-").count(),
+        "links of the contents only"
+    );
     let json: Value = serde_json::from_str(&folder.read("out.json")).unwrap();
     assert!(page.contains(json["advice"]["text"].as_str().unwrap()));
 }
