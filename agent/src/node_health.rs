@@ -1,41 +1,38 @@
-//! The node health check of NVIDIA's resiliency extension for PyTorch (NVRx): one call of gRPC over the agent's Unix socket.
+//! The node health check of NVIDIA's resiliency extension for PyTorch (NVRx): one call of gRPC over a Unix socket.
 //!
-//! The launcher asks before a rendezvous. A node is unhealthy if a predictor says that a worker on it has been a straggler
+//! The launcher calls it before a rendezvous. A node is unhealthy if a predictor says that a worker on it has been a straggler
 //! for long; then the launcher can use another node. Without a response of a predictor, the node is healthy.
+//!
+//! `frames` has the HTTP/2 of this call.
+
+mod frames;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, to_bytes};
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, header};
-use axum::response::{IntoResponse, Response};
-use evenstep_client::http::{Method, Request as PredictorRequest, TimeLimit, Transport, TransportConfig};
-use evenstep_client::{ClientTls, Servers, SystemClock, failover::Outcome};
+use evenstep_client::failover::Outcome;
+use evenstep_client::http::{Method, Request, TimeLimit, Transport, TransportConfig};
+use evenstep_client::{ClientTls, Servers, SystemClock};
 use evenstep_protocol::{NodeHealthView, NodeId};
-use http_body_util::{BodyExt, Full};
 use prost::Message;
-use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::net::UnixListener;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::{Instant, sleep, timeout};
 
-/// Path of the call: `/PACKAGE.SERVICE/METHOD`.
-pub const PATH: &str = "/nvhcd.HealthCheckService/RunHealthCheck";
-/// Maximum size of a call, in bytes.
-const CALL_BYTES_MAX: usize = 64 << 10;
-/// Size of the head of a message in gRPC: a flag for compression, and the length.
-const HEAD_BYTES: usize = 5;
 /// Time limit of a request to one predictor.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const REQUEST_MAX: Duration = Duration::from_secs(5);
 /// Maximum size of its response, in bytes.
-const ANSWER_BYTES_MAX: u64 = 1 << 20;
-/// Time for which an answer is used again, because all launchers of a node ask at once.
+const RESPONSE_BYTES_MAX: u64 = 1 << 20;
+/// Time for which a response is used again, because all launchers of a node send their calls at once.
 const KEPT: Duration = Duration::from_secs(1);
-
-/// Status codes of gRPC.
-const OK: &str = "0";
-const INVALID_ARGUMENT: &str = "3";
-const UNIMPLEMENTED: &str = "12";
+/// Maximum number of open connections; more wait. Each is closed after a time.
+const CONNECTIONS_MAX: usize = 16;
+const CONNECTION_MAX: Duration = Duration::from_secs(300);
+/// Pause after a failure to accept a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Maximum number of stragglers that a response names.
+const NAMED_MAX: usize = 16;
 
 /// The call. Its arguments are for other checks, and are ignored.
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -44,7 +41,7 @@ struct HealthCheckRequest {
     args: Vec<String>,
 }
 
-/// The answer. The launcher takes `success` with no failure in `output` for healthy.
+/// The response. The launcher takes `success` with no failure in `output` for healthy.
 #[derive(Clone, PartialEq, Eq, Message)]
 struct HealthCheckResponse {
     #[prost(bool, tag = "1")]
@@ -57,7 +54,7 @@ struct HealthCheckResponse {
     error: String,
 }
 
-/// Asks the predictors whether this node is healthy.
+/// Queries the predictors whether this node is healthy.
 #[derive(Debug)]
 pub struct NodeHealth {
     /// One for each predictor: each knows only the jobs that it owns.
@@ -71,7 +68,7 @@ impl NodeHealth {
     pub fn new(servers: Option<&Servers>, tls: &ClientTls, node: &NodeId, after: Duration) -> Self {
         let config = || TransportConfig {
             user_agent: concat!("evenstep-agent/", env!("CARGO_PKG_VERSION")),
-            response_bytes_max: ANSWER_BYTES_MAX,
+            response_bytes_max: RESPONSE_BYTES_MAX,
             limit: TimeLimit::Attempt,
             clock: Arc::new(SystemClock),
             tls: tls.clone(),
@@ -85,12 +82,40 @@ impl NodeHealth {
         }
     }
 
-    async fn answer(&self) -> HealthCheckResponse {
-        // Others wait here, and use the same answer.
+    /// Serves calls until it is dropped.
+    pub async fn serve(self, listener: UnixListener) {
+        let (health, places) = (Arc::new(self), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
+        loop {
+            let Ok(place) = places.clone().acquire_owned().await else { return };
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let health = health.clone();
+                    tokio::spawn(async move {
+                        let answered = frames::serve(stream, &*health);
+                        if let Ok(Err(error)) = timeout(CONNECTION_MAX, answered).await {
+                            tracing::debug!(%error, "a connection of the node health check failed");
+                        }
+                        drop(place);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection of the node health check");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+impl frames::Answer for NodeHealth {
+    async fn answer(&self, call: &[u8]) -> Option<Vec<u8>> {
+        HealthCheckRequest::decode(call).ok()?;
+        // Others wait here, and use the same response.
         let mut last = self.last.lock().await;
-        if let Some((at, answer)) = last.as_ref().filter(|(at, _)| at.elapsed() < KEPT) {
-            let _ = at;
-            return answer.clone();
+        if let Some((at, answer)) = &*last
+            && at.elapsed() < KEPT
+        {
+            return Some(answer.encode_to_vec());
         }
         let asked = self.predictors.iter().cloned().map(|predictor| {
             let path = self.path.clone();
@@ -101,15 +126,16 @@ impl NodeHealth {
             found.extend(asked.await.ok().flatten());
         }
         let answer = judge(&found);
-        *last = Some((Instant::now(), answer.clone()));
-        answer
+        let encoded = answer.encode_to_vec();
+        *last = Some((Instant::now(), answer));
+        Some(encoded)
     }
 }
 
-/// Returns what a predictor says; `None` if it does not say it.
+/// Returns the health that a predictor reports; `None` without one.
 fn ask(predictor: &Transport, path: &str) -> Option<NodeHealthView> {
-    let request = PredictorRequest { method: &Method::GET, path, body: None };
-    let response = predictor.send(request, TIMEOUT, Outcome::<_, String>::Responded);
+    let request = Request { method: &Method::GET, path, body: None };
+    let response = predictor.send(request, REQUEST_MAX, Outcome::<_, String>::Responded);
     let response = response.map_err(|error| error.to_string()).and_then(|response| match response.status {
         200 => serde_json::from_slice(&response.body).map_err(|error| error.to_string()),
         status => Err(format!("status {status}")),
@@ -119,10 +145,10 @@ fn ask(predictor: &Transport, path: &str) -> Option<NodeHealthView> {
 
 fn judge(found: &[NodeHealthView]) -> HealthCheckResponse {
     let stragglers = found.iter().filter(|view| !view.healthy).flat_map(|view| &view.stragglers);
+    let count = stragglers.clone().count();
     let mut error = String::new();
-    let mut count = 0;
-    for straggler in stragglers {
-        let separator = if count == 0 { "" } else { "; " };
+    for straggler in stragglers.take(NAMED_MAX) {
+        let separator = if error.is_empty() { "" } else { "; " };
         let view = &straggler.straggler;
         let _ = write!(
             error,
@@ -133,82 +159,7 @@ fn judge(found: &[NodeHealthView]) -> HealthCheckResponse {
             view.since_iteration,
             view.detail
         );
-        count += 1;
     }
     let output = format!("{{\"fail_count\": {count}}}");
     HealthCheckResponse { success: count == 0, exit_code: i32::from(count > 0), output, error }
-}
-
-/// Answers a call over HTTP/2.
-pub async fn check(State(health): State<Arc<NodeHealth>>, request: Request) -> Response {
-    let is_grpc = |value: &HeaderValue| value.as_bytes().starts_with(b"application/grpc");
-    if !request.headers().get(header::CONTENT_TYPE).is_some_and(is_grpc) {
-        return failed(INVALID_ARGUMENT, "content-type must be application/grpc");
-    }
-    let Ok(body) = to_bytes(request.into_body(), CALL_BYTES_MAX).await else {
-        return failed(INVALID_ARGUMENT, "a call has at most 64 KiB");
-    };
-    let message = match framed(&body) {
-        Ok(message) => message,
-        Err((code, rule)) => return failed(code, rule),
-    };
-    if HealthCheckRequest::decode(message).is_err() {
-        return failed(INVALID_ARGUMENT, "must be a nvhcd.HealthCheckRequest");
-    }
-    let message = health.answer().await.encode_to_vec();
-    let mut framed = vec![0];
-    framed.extend(u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
-    framed.extend(message);
-    let trailers = async { Some(Ok(HeaderMap::from_iter([status(OK)]))) };
-    let body = Body::new(Full::new(Bytes::from(framed)).with_trailers(trailers));
-    ([(header::CONTENT_TYPE, "application/grpc")], body).into_response()
-}
-
-/// Returns the message in the body of a call.
-fn framed(body: &[u8]) -> Result<&[u8], (&'static str, &'static str)> {
-    let Some((head, message)) = body.split_first_chunk::<HEAD_BYTES>() else {
-        return Err((INVALID_ARGUMENT, "a message begins with 5 bytes"));
-    };
-    let [compressed, length @ ..] = *head;
-    if compressed != 0 {
-        return Err((UNIMPLEMENTED, "messages must not be compressed"));
-    }
-    if u32::from_be_bytes(length) as usize != message.len() {
-        return Err((INVALID_ARGUMENT, "must be one whole message"));
-    }
-    Ok(message)
-}
-
-fn status(code: &'static str) -> (header::HeaderName, HeaderValue) {
-    (header::HeaderName::from_static("grpc-status"), HeaderValue::from_static(code))
-}
-
-fn failed(code: &'static str, rule: &'static str) -> Response {
-    let message = (header::HeaderName::from_static("grpc-message"), HeaderValue::from_static(rule));
-    let content = (header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    ([content, status(code), message], ()).into_response()
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #![proptest_config(evenstep_fuzz::config(256))]
-
-        /// Any bytes are a message of their length, or an error.
-        #[test]
-        fn calls_are_framed(body in prop::collection::vec(any::<u8>(), 0..40), is_right in any::<bool>()) {
-            let mut body = body;
-            if is_right {
-                let length = u32::try_from(body.len()).unwrap();
-                body.splice(0..0, [vec![0], length.to_be_bytes().to_vec()].concat());
-                prop_assert_eq!(framed(&body), Ok(&body[HEAD_BYTES..]));
-            } else if let Ok(message) = framed(&body) {
-                prop_assert_eq!(message.len() + HEAD_BYTES, body.len());
-            }
-        }
-    }
 }

@@ -23,6 +23,7 @@ use crate::http::{Api, Meter, Plans, Streams, router};
 use crate::jobs::{Jobs, Pool};
 use crate::metrics;
 use crate::retention::{self, Keep, RetentionStats};
+use crate::webhook::Webhook;
 
 /// Interval at which leases are checked, in addition to the check in every request. A job whose state is not
 /// checked for half a lease, at least 0.5 s, gives its workers new leases, so this must be shorter.
@@ -56,6 +57,7 @@ pub struct App {
     limits: Arc<access::Limits>,
     hosts: Hosts,
     otlp: Option<Otlp>,
+    webhook: Option<Webhook>,
     reports: Option<Arc<Path>>,
     local: Option<(Local, Duration)>,
 }
@@ -92,6 +94,8 @@ impl App {
                 "url: must be set to the URL at which clients reach this predictor: it listens on {address}, and other predictors on the same PostgreSQL redirect clients to it"
             );
         }
+        let webhook = config.webhook.as_ref().map(|url| Webhook::start(url.reveal().to_owned()));
+        let webhook = webhook.transpose().context("webhook")?;
         let listening = url(address, tls.as_ref());
         let url = config.url.clone().unwrap_or_else(|| listening.clone());
         let lease = Duration::from_secs_f64(config.lease_s);
@@ -132,6 +136,7 @@ impl App {
             limits: Arc::new(limits),
             hosts,
             otlp: None,
+            webhook,
             reports: config.reports.as_deref().map(Arc::from),
             local: local.map(|local| (local, Duration::from_secs(config.linger_s))),
         })
@@ -208,6 +213,7 @@ impl App {
         let limits = tokio::spawn(limits);
         let restoring = tokio::spawn(restore(self.jobs.clone()));
         let refits = tokio::spawn(refit(self.jobs.clone(), self.refit_interval, pool));
+        let stragglers = tokio::spawn(self.jobs.clone().watch_stragglers(self.webhook));
         let leaving = self.jobs.clone();
         let local = self.local;
         let unused = async {
@@ -231,7 +237,7 @@ impl App {
         };
         let options = Options { limits: Limits::of_process(), connections, tls: self.tls };
         evenstep_server::serve(self.listener, router(api), options, stopping).await;
-        for task in [leases, refits, restoring, retention, lease, tokens, limits] {
+        for task in [leases, refits, restoring, stragglers, retention, lease, tokens, limits] {
             task.abort();
             drop(task.await);
         }

@@ -85,6 +85,9 @@ pub struct Config {
     /// OTLP (HTTP) collector for spans and metrics. Default: none.
     #[serde(deserialize_with = "web_address")]
     pub otlp: Option<String>,
+    /// URL that gets an event when a worker becomes a straggler and when it is none any more. Default: none.
+    #[serde(deserialize_with = "secret_web_address")]
+    pub webhook: Option<Secret>,
     /// Certificate chain for TLS, in PEM format. Default: none, so that connections are not encrypted.
     pub tls_cert: Option<PathBuf>,
     /// Private key of the certificate, in PEM format.
@@ -120,6 +123,12 @@ fn web_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Stri
         }
         url => Ok(url),
     }
+}
+
+/// As [`web_address`], without the value in errors: a webhook's URL is often a secret.
+fn secret_web_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
+    let rule = || D::Error::custom("must be http:// or https:// and a host");
+    Ok(web_address(deserializer).map_err(|_| rule())?.map(Secret))
 }
 
 fn token<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
@@ -201,6 +210,7 @@ impl Default for Config {
             operator_token: None,
             limits: None,
             otlp: None,
+            webhook: None,
             tls_cert: None,
             tls_key: None,
             tls_client_ca: None,
@@ -311,6 +321,12 @@ pub struct Flags {
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otlp: Option<String>,
+    /// URL that gets a POST when a worker becomes a straggler, and when it is none any more; other users of the
+    /// machine can see flags, so prefer the environment or the file for URLs with a secret [env: EVENSTEP_WEBHOOK]
+    /// [default: none]
+    #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<Secret>,
     /// Certificate chain (PEM) for TLS; read again when it changes [env: EVENSTEP_TLS_CERT] [default: no TLS]
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -337,7 +353,7 @@ pub struct Flags {
 
 /// Environment variables of the predictor. Other programs of evenstep use other variables with the same
 /// prefix.
-const VARIABLES: [&str; 25] = [
+const VARIABLES: [&str; 26] = [
     "listen",
     "store",
     "url",
@@ -358,6 +374,7 @@ const VARIABLES: [&str; 25] = [
     "operator_token",
     "limits",
     "otlp",
+    "webhook",
     "tls_cert",
     "tls_key",
     "tls_client_ca",

@@ -40,3 +40,5 @@ pub mod metrics;
 pub mod top;
 
 pub mod report;
+
+pub mod webhook;

@@ -115,6 +115,7 @@ impl Webhook {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "the pause before an event is sent again")]
 fn send_all(url: &str, events: &Receiver<Event>) {
     let config = Agent::config_builder()
         .http_status_as_error(false)

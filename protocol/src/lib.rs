@@ -44,9 +44,9 @@ pub use telemetry::{
     GpuSample, NodeSample, ProcessSample, Readings, TelemetryBatch, TelemetryResponse, driver,
 };
 pub use view::{
-    CapReason, CapView, CurveView, ForecastView, HedgeView, JobState, JobView, JobsView, ModelView, NodeView,
-    NodesView, RefitView, SamplesView, SpeedPoint, SpeedsView, StragglerReason, StragglerView,
-    WorkerForecastView, WorkerState, WorkerView, WorkersView,
+    CapReason, CapView, CurveView, ForecastView, HedgeView, JobState, JobView, JobsView, ModelView,
+    NodeHealthView, NodeStraggler, NodeView, NodesView, RefitView, SamplesView, SpeedPoint, SpeedsView,
+    StragglerReason, StragglerView, WorkerForecastView, WorkerState, WorkerView, WorkersView,
 };
 
 /// Default URL of the predictor: loopback only.

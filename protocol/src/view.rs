@@ -198,6 +198,32 @@ pub struct StragglerView {
     pub detail: String,
 }
 
+/// `GET /v1/nodes/{node}/health`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NodeHealthView {
+    /// The node.
+    pub node: NodeId,
+    /// Whether no worker on the node is a straggler for long.
+    pub healthy: bool,
+    /// These workers.
+    pub stragglers: Vec<NodeStraggler>,
+}
+
+/// A straggler on a node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NodeStraggler {
+    /// Its job.
+    pub job_id: JobId,
+    /// The worker.
+    pub worker: WorkerId,
+    /// Time since which it is a straggler, in milliseconds since 1970.
+    pub since_unix_ms: i64,
+    /// How slow it is, and why.
+    pub straggler: StragglerView,
+}
+
 /// Why a worker is slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -13,8 +13,11 @@ the sum of the imposed speeds.
 - speed: the predictor's shares in documents, packed.
 - tokens_x_speed: the predictor's shares in tokens, packed.
 - hedged: the same with a shared tail.
+- ratio: the given shares of tokens in the ratio of the speeds, packed, without a predictor.
 
-Padding costs imposed time, but is not computed.
+Padding costs imposed time, but is not computed. With ``--width H``, a document of L tokens takes the time of
+L + L^2 / (6 H) tokens, as in a transformer of this width. The policies are not told the width, and *of ideal* counts
+this work.
 """
 
 import argparse
@@ -24,7 +27,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +41,7 @@ from torch.utils.data import Dataset
 import evenstep
 import start
 
-POLICIES = ("fixed", "bucketed", "tokens", "speed", "tokens_x_speed", "hedged")
+POLICIES = ("fixed", "bucketed", "tokens", "speed", "tokens_x_speed", "hedged", "ratio")
 
 #: Distributions of document lengths in tokens: log-normal with median 512, and the mix of ODB's synthetic benchmark.
 LENGTHS = ("lognormal-0.5", "lognormal-0.8", "lognormal-1.0", "odb")
@@ -98,7 +101,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 class Transformer(torch.nn.Module):
     """One layer over packed documents, which do not attend to each other. A pass takes an imposed time."""
 
-    def __init__(self, pace_s: float) -> None:
+    def __init__(self, pace_s: float, quadratic: float) -> None:
         super().__init__()
         self.embedding = torch.nn.Embedding(WORDS, WIDTH)
         self.project = torch.nn.Linear(WIDTH, 3 * WIDTH)
@@ -107,9 +110,14 @@ class Transformer(torch.nn.Module):
         )
         self.head = torch.nn.Linear(WIDTH, WORDS)
         self.pace_s = pace_s
+        self.quadratic = quadratic
 
-    def forward(self, documents: list[torch.Tensor], computed: int) -> torch.Tensor:
-        """Returns the sum of the losses of the next tokens; ``computed`` is the number of tokens with padding."""
+    def work(self, lengths: Sequence[int]) -> float:
+        """Returns the work of documents in tokens."""
+        return sum(length + self.quadratic * length**2 for length in lengths)
+
+    def forward(self, documents: list[torch.Tensor], computed: float) -> torch.Tensor:
+        """Returns the sum of the losses of the next tokens; ``computed`` is the work with padding."""
         begun = time.perf_counter()
         x = Paced.apply(self.embedding(torch.cat(documents)), begun + self.pace_s * computed)
         qkv = self.project(x)[None].split([len(document) for document in documents], dim=1)
@@ -129,7 +137,7 @@ def batches(job: evenstep.Job, policy: str, data: Documents, model: Any, size: i
         )
         return
     options: dict[str, Any] = {}
-    if policy in {"tokens", "tokens_x_speed"}:
+    if policy in {"tokens", "tokens_x_speed", "ratio"}:
         options["cost"] = data.lengths
     if policy == "bucketed":
         options["order"] = lambda epoch: bucketed(data.lengths, size, epoch)
@@ -150,41 +158,47 @@ def work(rank: int, policy: str, environ: dict[str, str], told: Any, options: ar
     torch.manual_seed(0)
     dist.init_process_group("gloo")
     speed = options.speeds[rank] * options.unit
-    is_even = policy in {"fixed", "bucketed", "tokens"}
-    job = evenstep.init(plan=[options.global_batch // options.ranks] * options.ranks) if is_even else evenstep.init()
-    model = job.wrap(DistributedDataParallel(Transformer(1 / speed)), loss="tokens")
+    given = {
+        policy: [options.global_batch // options.ranks] * options.ranks for policy in ("fixed", "bucketed", "tokens")
+    }
+    given["ratio"] = [round(100 * own) for own in options.speeds]
+    job = evenstep.init(plan=given[policy]) if policy in given else evenstep.init()
+    net = Transformer(1 / speed, 1 / (6 * options.width) if options.width else 0.0)
+    model = job.wrap(DistributedDataParallel(net), loss="tokens")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     steps = options.warm_up + options.steps
     data = Documents(lengths_of(options.lengths, steps * options.global_batch, options.seed))
-    useful = computed = 0
     begun = 0.0
     for step, iteration in enumerate(batches(job, policy, data, model, options.global_batch)):
         if step == options.warm_up:
             dist.barrier()
-            begun, useful, computed = time.perf_counter(), 0, 0
+            begun, useful, done, computed = time.perf_counter(), 0, 0.0, 0.0
         optimizer.zero_grad()
         for documents in iteration:
             lengths = [len(document) for document in documents]
-            padded = max(lengths) * len(lengths) if policy in {"fixed", "bucketed"} else sum(lengths)
+            work = net.work(lengths)
+            padded = net.work([max(lengths)] * len(lengths)) if policy in {"fixed", "bucketed"} else work
             job.count(sum(lengths) - len(lengths))
             model(documents, padded).backward()
-            useful, computed = useful + sum(lengths), computed + padded
+            useful, done, computed = useful + sum(lengths), done + work, computed + padded
         optimizer.step()
         if step + 1 == steps:
             break
     dist.barrier()
     took_s = time.perf_counter() - begun
-    sums = torch.tensor([useful, computed], dtype=torch.float64)
+    sums = torch.tensor([useful, done, computed], dtype=torch.float64)
     dist.all_reduce(sums)
     if rank == 0:
-        told.put((sums[0].item() / took_s, 1 - sums[0].item() / sums[1].item(), took_s / options.steps))
+        useful, done, computed = sums.tolist()
+        ideal = done / (sum(options.speeds) * options.unit)
+        told.put((useful / took_s, ideal / took_s, 1 - done / computed, took_s / options.steps))
     job.close()
     dist.barrier()
     dist.destroy_process_group()
 
 
-def measured(policy: str, server: str, options: argparse.Namespace) -> tuple[float, float, float]:
-    """Returns useful tokens per second, the fraction of padding in the computed tokens, and seconds per step."""
+def measured(policy: str, server: str, options: argparse.Namespace) -> tuple[float, float, float, float]:
+    """Returns useful tokens per second, the fraction of ideal, the fraction of padding, and seconds per step."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environ = {
         "WORLD_SIZE": str(options.ranks),
@@ -205,7 +219,7 @@ def measured(policy: str, server: str, options: argparse.Namespace) -> tuple[flo
         process.join()
     if any(process.exitcode for process in ranks):
         sys.exit(f"{policy}: ranks ended with {[process.exitcode for process in ranks]}")
-    result: tuple[float, float, float] = told.get()
+    result: tuple[float, float, float, float] = told.get()
     return result
 
 
@@ -219,6 +233,7 @@ def main() -> None:
     parser.add_argument("--global-batch", type=int, default=64, help="documents per iteration")
     parser.add_argument("--steps", type=int, default=40, help="number of measured steps")
     parser.add_argument("--warm-up", type=int, default=20, help="number of warm-up steps")
+    parser.add_argument("--width", type=float, help="width of the transformer; without it time has no quadratic part")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--predictor", type=Path, help="default: the newest build of this repository")
     parser.add_argument("--json", type=Path, help="file for the results")
@@ -231,12 +246,12 @@ def main() -> None:
             for lengths in given.lengths.split(","):
                 own = argparse.Namespace(**{**vars(given), "lengths": lengths})
                 own.speeds = [float(speed) for speed in speeds.split(":")]
-                own.ranks, ideal = len(own.speeds), sum(own.speeds) * own.unit
-                print(f"speeds {speeds}, {lengths}: {ideal:.0f} tokens/s is the sum of the speeds")
+                own.ranks, together = len(own.speeds), sum(own.speeds) * own.unit
+                print(f"speeds {speeds}, {lengths}: {together:.0f} tokens/s is the sum of the speeds")
                 for policy in given.policies.split(","):
-                    tokens_per_s, padding, step_s = measured(policy, server, own)
+                    tokens_per_s, of_ideal, padding, step_s = measured(policy, server, own)
                     print(
-                        f"  {policy:14} {tokens_per_s:7.0f} tokens/s, {tokens_per_s / ideal:6.1%} of ideal, "
+                        f"  {policy:14} {tokens_per_s:7.0f} tokens/s, {of_ideal:6.1%} of ideal, "
                         f"{padding:5.1%} padding, {1e3 * step_s:.0f} ms per step",
                         flush=True,
                     )
@@ -244,9 +259,10 @@ def main() -> None:
                         {
                             "speeds": speeds,
                             "lengths": lengths,
+                            "width": own.width,
                             "policy": policy,
                             "tokens_per_s": tokens_per_s,
-                            "of_ideal": tokens_per_s / ideal,
+                            "of_ideal": of_ideal,
                             "padding": padding,
                             "step_s": step_s,
                         }

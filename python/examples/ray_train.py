@@ -9,7 +9,8 @@ from typing import Any
 import evenstep
 import torch
 from ray import train
-from ray.train.torch import TorchConfig, TorchTrainer, prepare_model
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils import data
 
 EPOCHS = 3
@@ -21,13 +22,14 @@ def train_loop(config: dict[str, Any]) -> None:
     torch.manual_seed(0)
     x = torch.randn(16_384, 64)
     dataset = data.TensorDataset(x, (x[:, :8] * x[:, 8:16]).sum(1, keepdim=True))
-    net = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
+    device = get_device()
+    net = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)).to(device)
 
     job = evenstep.init()
     loader = job.loader(dataset, global_batch=config["global_batch"])
-    model = job.wrap(prepare_model(net))
+    # Ray's prepare_model would return the bare module if there is only one worker.
+    model = job.wrap(DistributedDataParallel(net))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    device = next(model.parameters()).device
 
     first = 0
     if checkpoint := train.get_checkpoint():

@@ -270,18 +270,19 @@ def test_both_layouts_cost_what_they_compute() -> None:
     for is_padded, expected in ((False, 22.0), (True, 10 + 10 + 2 + 2.0)):
         costs = Costs.of(lengths, 4, pass_max=20, is_padded=is_padded)
         plan = evenstep._native.Plan.of([1])
-        cut = costs.cut(plan, lengths, evenstep.costs.CutRules(passes=1, least=1, is_equal=True))
-        assert cut.works == [expected]
+        cut = costs.cut(plan, lengths, 0.0, evenstep.costs.CutRules(passes=1, least=1, is_equal=True))
+        assert [work.total for work in cut.works] == [expected]
 
 
 def test_attention_costs_the_square_of_the_length() -> None:
-    """Width 4: a sample of 12 tokens costs 12 + 144 / 24 = 18, as much as three of 5 tokens, with 18.125."""
+    """Width 4: 12 tokens cost 12 + 144 / 24 = 18 before scaling, as much as three samples of 5 tokens, with 18.125."""
     lengths = [12.0, 5.0, 5.0, 5.0]
     costs = Costs.of(lengths, 4, pass_max=15, hidden_size=4)
     plan = evenstep._native.Plan.of([1, 1])
-    cut = costs.cut(plan, lengths, evenstep.costs.CutRules(passes=1, least=1, is_equal=True))
-    assert sorted(cut.works) == [18.0, 18.125]
+    cut = costs.cut(plan, lengths, costs.prior.share, evenstep.costs.CutRules(passes=1, least=1, is_equal=True))
     assert cut.plan.batches in ([1, 3], [3, 1])
-    assert costs.of_iteration(8) == round(8 * (18 + 18.125) / 4)
-    budgeted = Costs.of(lengths, 4, budget=54, hidden_size=4)
-    assert budgeted.of_iteration(1) == round(2 * (18 + 18.125))
+    works = sorted(work.total for work in cut.works)
+    assert works == pytest.approx([27 * 18.0 / 36.125, 27 * 18.125 / 36.125], rel=1e-12)
+    # The unit is the token whatever the share is, so the size of a plan stays.
+    assert costs.of_iteration(8) == 54
+    assert Costs.of(lengths, 4, budget=54, hidden_size=4).of_iteration(1) == 54

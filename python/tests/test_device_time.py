@@ -16,7 +16,7 @@ from evenstep.agreement import warn_of_shared_gpus
 from evenstep.drivers.gpu import gpu_name
 from evenstep.exchange import Exchange, Lead, Submission
 from evenstep.hedge.watch import PassTimer
-from evenstep.moment import CudaTimer
+from evenstep.moment import CudaTimer, peak_memory_bytes
 from evenstep.report import Report
 from evenstep.sensor import Sensor
 from evenstep.share_log import ShareLog
@@ -143,6 +143,19 @@ def test_events_sleep_and_are_of_their_device(monkeypatch: pytest.MonkeyPatch) -
     told.clear()
     assert timer.between(begun, end) == 0.25
     assert told == [("on", CUDA), "synchronize", "off"]
+
+
+def test_peak_memory_may_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An allocator of the script may count nothing; the training continues."""
+
+    def counts_nothing(_: torch.device) -> Any:
+        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
+
+    told: dict[str, Any] = {"allocated_bytes": {"all": {"peak": 7, "current": 5}}}
+    for stats, peak in ((lambda _: told, 7), (lambda _: {}, None), (counts_nothing, None)):
+        monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", stats)
+        assert peak_memory_bytes(CUDA) == peak
+    assert peak_memory_bytes(torch.device("cpu")) is None
 
 
 class Bill:

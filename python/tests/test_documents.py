@@ -4,8 +4,8 @@ A block of a tutorial or how-to page is one of these:
 
 - ``text``: output, or a form to fill in. It does not run.
 - a block after ``<!-- file: NAME -->``: the content of a file in the reader's folder.
-- a block after ``<!-- test: PATH -->`` or ``<!-- test: PATH::NAME -->``, with or without a remark: that test runs it, or
-  the same calls.
+- a block after ``<!-- test: PATH -->`` or ``<!-- test: PATH::NAME -->``, with or without a remark: that test runs it,
+  or the same calls.
 - a block after ``<!-- not run: REASON -->``.
 - any other ``sh`` block: it runs here, with the other blocks of its page in one shell, in an empty folder. Each page
   has a separate network, so its ports are free.

@@ -186,6 +186,15 @@ def test_off_trains_without_a_predictor(home: Path) -> None:
     assert running(home, PREDICTOR) is None
 
 
+def test_ranks_start_the_agent_also_with_a_shared_predictor(home: Path, predictor: str) -> None:
+    shared = environ(home, EVENSTEP_SERVER=predictor, EVENSTEP_AGENT="auto", SLURMD_NODENAME="auto-node")
+    run_ranks(2, train, 1, environ=shared)
+    assert running(home, PREDICTOR) is None
+    known = running(home, AGENT)
+    assert known
+    assert fetch_json(f"{known.url}/status")["node"] == "auto-node"
+
+
 def test_a_reason_is_one_line(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     (home / "evenstep.db").write_text("not a store")
     assert Embedded.start(0, 0, with_agent=False).server is None

@@ -358,6 +358,17 @@ def test_a_kind_of_random_sampler_keeps_its_order() -> None:
     assert order(torch.utils.data.RandomSampler(Sentences()), SAMPLES, SEED) == {"shuffle": True, "seed": SEED}
 
 
+def test_an_order_leaves_the_random_numbers_of_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise dropout on GPUs would be the same on all ranks."""
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    sampler = torch.utils.data.RandomSampler(Sentences(), replacement=True, num_samples=50)
+    order, state = evenstep.transformers._order(sampler, SAMPLES, SEED)["order"], torch.get_rng_state()
+    assert order(0) == order(0) != order(1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not seeded
+
+
 def test_samplers_that_cannot_be_an_order_are_refused(tmp_path: Path) -> None:
     unrepeatable, composed, own = ranks.run_ranks(3, refused_sampler, str(tmp_path))[0]
     assert "Unrepeatable" in unrepeatable

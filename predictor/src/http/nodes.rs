@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use axum::extract::State;
-use evenstep_protocol::{NodeId, NodeSample, NodesView, SamplesView, WorkerId};
+use evenstep_protocol::{NodeHealthView, NodeId, NodeSample, NodesView, SamplesView, WorkerId};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -13,15 +13,19 @@ use super::Api;
 use super::body::{InPath, InQuery, within};
 use super::problem::ErrorResponse;
 use crate::access::Caller;
-use crate::jobs::Jobs;
+use crate::jobs::{Jobs, node_of};
 
 /// Limit of samples in one response.
 const LIMIT_MAX: u64 = 10_000;
+/// Seconds for which a worker must be a straggler before its node is unhealthy, if the request sets none.
+const AFTER_S_DEFAULT: u64 = 300;
+/// Limit of these seconds: one day.
+const AFTER_S_MAX: u64 = 86_400;
 /// Samples in one response if the request sets no limit.
 const LIMIT_DEFAULT: u64 = 100;
 
 pub fn router() -> OpenApiRouter<Api> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(samples))
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(samples)).routes(routes!(health))
 }
 
 /// The nodes that a client may see: all, or those on which workers of its jobs run.
@@ -35,7 +39,7 @@ impl Nodes {
             return Self(None);
         }
         let workers = jobs.live_workers(|job_id| caller.may_use(job_id));
-        let node = |worker: &WorkerId| worker.as_str().split('/').next().unwrap_or_default().to_owned();
+        let node = |worker: &WorkerId| node_of(worker).to_owned();
         Self(Some(workers.iter().map(node).collect()))
     }
 
@@ -96,4 +100,33 @@ async fn samples(
     let mut samples = api.jobs.node_samples(&node, limit).await?;
     samples.iter_mut().for_each(|sample| visible.hide_processes(sample));
     Ok(axum::Json(SamplesView { node, samples }))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct AfterQuery {
+    /// Seconds for which a worker must be a straggler, 0 to 86,400; default 300.
+    #[param(minimum = 0, maximum = 86_400)]
+    after_s: Option<u64>,
+}
+
+/// Get whether a node is healthy: no worker on it is a straggler for long.
+///
+/// A worker that left as a straggler counts for 10 more minutes, unless it joins again and is not slow. Only jobs that this
+/// predictor owns count, and only those that the client may read.
+#[utoipa::path(
+    get, path = "/v1/nodes/{node}/health", tag = "telemetry",
+    params(AfterQuery),
+    responses((status = 200, description = "The health; an unknown node is healthy", body = NodeHealthView))
+)]
+async fn health(
+    State(api): State<Api>,
+    caller: Caller,
+    InPath(node): InPath<NodeId>,
+    InQuery(query): InQuery<AfterQuery>,
+) -> Result<axum::Json<NodeHealthView>, ErrorResponse> {
+    let after_s = query.after_s.unwrap_or(AFTER_S_DEFAULT);
+    within("after_s", after_s, 0..=AFTER_S_MAX)?;
+    Ok(axum::Json(api.jobs.node_health(&node, after_s, |job_id| caller.may_use(job_id))))
 }

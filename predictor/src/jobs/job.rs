@@ -183,6 +183,12 @@ impl Job {
         &self.held
     }
 
+    /// Reads the state, if it is in memory and no request uses it.
+    pub(super) fn if_idle<T>(&self, read: impl FnOnce(&JobState) -> T) -> Option<T> {
+        let held = self.held.try_lock().ok()?;
+        held.as_ref().filter(|held| held.is_certain()).map(|held| read(&held.state))
+    }
+
     /// Whether the state is in memory.
     pub(super) fn is_loaded(&self) -> bool {
         self.published().loaded

@@ -29,6 +29,7 @@
 //! - `restore`: statistics of jobs from their history, after a restart
 //! - `registry`: all jobs of this predictor
 //! - `listing`: summaries of all jobs
+//! - `stragglers`: the stragglers of all jobs, and the health of nodes
 //! - `room`: removes states and responses from memory
 
 mod allocate;
@@ -50,6 +51,7 @@ mod registry;
 mod responses;
 mod restore;
 mod room;
+mod stragglers;
 mod validate;
 mod views;
 
@@ -63,4 +65,5 @@ pub use load::HISTORY_ITERATIONS;
 pub use membership::WORKERS_MAX;
 pub use registry::{JOBS_MAX, Jobs};
 pub use responses::ResponseBytes;
+pub use stragglers::{Stragglers, node_of};
 pub use validate::LOOK_AHEAD_MAX;

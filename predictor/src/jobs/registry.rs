@@ -18,6 +18,7 @@ use super::job::Job;
 use super::live::JobFamilies;
 use super::memory::Memory;
 use super::nodes::NewestSamples;
+use super::stragglers::Stragglers;
 use crate::clock::Clock;
 
 /// Limit of jobs in one predictor.
@@ -35,6 +36,7 @@ pub struct Jobs {
     /// Jobs that are only listed.
     stored: Mutex<BTreeMap<JobId, Arc<Job>>>,
     newest_samples: NewestSamples,
+    stragglers: Stragglers,
     /// Write-locked while the jobs are given up, so that requests fail only after the lease has ended.
     resigning: tokio::sync::RwLock<()>,
     deletions: Arc<Semaphore>,
@@ -54,6 +56,7 @@ impl Jobs {
             jobs: RwLock::default(),
             stored: Mutex::default(),
             newest_samples: NewestSamples::default(),
+            stragglers: Stragglers::default(),
             resigning: tokio::sync::RwLock::default(),
             deletions: Arc::new(Semaphore::new(DELETIONS_MAX)),
             memory: Arc::new(Memory::new(memory_budget)),
@@ -64,6 +67,11 @@ impl Jobs {
     /// The current time of the service's clock.
     pub fn now_unix_ms(&self) -> i64 {
         self.clock.now_unix_ms()
+    }
+
+    /// The stragglers of all jobs.
+    pub(super) fn stragglers(&self) -> &Stragglers {
+        &self.stragglers
     }
 
     /// Memory of all jobs.

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::Service;
 
 /// Methods and paths of the contract.
-const ROUTES: [(&str, &str); 37] = [
+const ROUTES: [(&str, &str); 38] = [
     ("post", "/allocate"),
     ("get", "/allocate"),
     ("put", "/v1/jobs/{job_id}"),
@@ -24,6 +24,7 @@ const ROUTES: [(&str, &str); 37] = [
     ("post", "/v1/telemetry"),
     ("get", "/v1/nodes"),
     ("get", "/v1/nodes/{node}/samples"),
+    ("get", "/v1/nodes/{node}/health"),
     ("get", "/v1/store"),
     ("get", "/v1/reports"),
     ("get", "/v1/live"),

@@ -5,14 +5,16 @@ Ranks receive only shares. Each rank computes the same cut from the order, the c
 
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeAlias
 
 import torch
 
 from evenstep._native import Cut, Plan
 from evenstep.errors import SettingError
+from evenstep.work import Prior, Work
 
 #: The cost of each sample, or a function of its index.
 SampleCosts: TypeAlias = Sequence[float] | torch.Tensor | Callable[[int], float]
@@ -38,7 +40,7 @@ class Costs:
     pass_max: int | None = None
     #: Whether a pass computes as many tokens for each sample as its longest one has.
     is_padded: bool = False
-    #: Width of a transformer, whose attention makes long samples cost more than their length; None without.
+    #: Width of a transformer, from which the share of attention in the work follows; None if it is unknown.
     hidden_size: int | None = None
 
     @classmethod
@@ -61,7 +63,7 @@ class Costs:
             if limit is not None and limit < 1:
                 raise SettingError(f"{name}={limit}: must be at least 1")
         limit = min((limit for limit in (budget, pass_max) if limit is not None), default=None)
-        part = torch.linspace(0, samples - 1, min(samples, _SAMPLED), dtype=torch.float64).long().tolist()
+        part = torch.linspace(0, samples - 1, min(samples, _SAMPLED), dtype=torch.float64).round().long().tolist()
         given: torch.Tensor | Callable[[int], float]
         if callable(costs):
             given, sampled = costs, [checked(costs(index), index, limit) for index in part]
@@ -78,19 +80,24 @@ class Costs:
         mean_square = math.fsum(length**2 for length in sampled) / len(sampled)
         return cls(given, checksum, mean, mean_square, budget, pass_max, is_padded, hidden_size)
 
-    def of_sample(self, length: float) -> float:
-        """Returns the cost of a sample: its length, plus the attention between its tokens.
+    @property
+    def prior(self) -> Prior:
+        """The quadratic share before any measurement.
 
         With width h, the layers of a transformer take ``12 h^2 L + 2 h L^2`` multiplications for L tokens, which is
         proportional to ``L + L^2 / (6 h)`` (Narayanan et al. 2021, appendix; verl).
         """
-        return length if self.hidden_size is None else length + length**2 / (6 * self.hidden_size)
+        return Prior.of(None if self.hidden_size is None else self.mean_square / self.mean / (6 * self.hidden_size))
+
+    def of_samples(self, lengths: Iterable[float], share: float) -> Work:
+        """Returns the work of samples in the unit of their lengths; ``share`` is the quadratic share."""
+        lengths = tuple(lengths)
+        squares = math.fsum(length**2 for length in lengths)
+        return Work(math.fsum(lengths), squares * self.mean / self.mean_square, share)
 
     def of_iteration(self, samples: int) -> int:
-        """Returns the mean cost of an iteration, at least 1; ``samples`` is their number if there is no budget."""
-        count = samples if self.budget is None else self.budget / self.mean
-        attention = 0 if self.hidden_size is None else self.mean_square / (6 * self.hidden_size)
-        return max(1, round(count * (self.mean + attention)))
+        """Returns the mean work of an iteration, at least 1; ``samples`` is their number if there is no budget."""
+        return max(1, round(samples * self.mean if self.budget is None else self.budget))
 
     def at(self, indices: Sequence[int]) -> list[float]:
         """Returns the lengths of samples.
@@ -104,19 +111,20 @@ class Costs:
         limit = min((limit for limit in (self.budget, self.pass_max) if limit is not None), default=None)
         return [checked(self.given(index), index, limit) for index in indices]
 
-    def cut(self, plan: Plan, lengths: Sequence[float], rules: "CutRules") -> "CutIteration":
+    def cut(self, plan: Plan, lengths: Sequence[float], share: float, rules: "CutRules") -> "CutIteration":
         """Cuts an iteration in proportion to a plan.
 
         Args:
             plan: shares and perhaps a tail, in any unit: only their ratios count.
             lengths: the lengths of the iteration's samples in order.
+            share: the quadratic share of the work, the same on all ranks.
             rules: the rules for passes.
 
         Raises:
             SettingError: a sample is longer than a pass may be.
         """
         ranks, chunks = len(plan.shares), plan.tail.chunks if plan.tail else []
-        parts = self._parts(lengths, [*plan.batches, *chunks], rules)
+        parts = self._parts(lengths, [*plan.batches, *chunks], share, rules)
         sizes = [sum(map(len, part)) for part in parts]
         # Some chunks are smaller than every sample that is left for them.
         parts = [part for at, part in enumerate(parts) if at < ranks or part]
@@ -124,12 +132,15 @@ class Costs:
             plan.in_samples(sizes, len(lengths) / sum(lengths)),
             [at for part in parts for positions in part for at in positions],
             [tuple(map(len, part)) for part in parts],
-            [self._work([[lengths[at] for at in positions] for positions in part]) for part in parts],
+            [self._work([[lengths[at] for at in positions] for positions in part], share) for part in parts],
+            share,
         )
 
-    def _parts(self, lengths: Sequence[float], weights: Sequence[int], rules: "CutRules") -> list[list[list[int]]]:
+    def _parts(
+        self, lengths: Sequence[float], weights: Sequence[int], share: float, rules: "CutRules"
+    ) -> list[list[list[int]]]:
         cut = Cut(
-            [self.of_sample(length) for length in lengths],
+            [self.of_samples((length,), share).total for length in lengths],
             weights if any(weights) else [1] * len(weights),
             lengths=[math.ceil(length) for length in lengths] if self.pass_max else None,
             max_tokens=self.pass_max,
@@ -140,11 +151,10 @@ class Costs:
         )
         return [cut.part(at) for at in range(len(weights))]
 
-    def _work(self, passes: Sequence[Sequence[float]]) -> float:
-        """Returns the cost of passes as they are computed, with padding."""
-        if self.is_padded:
-            return math.fsum(self.of_sample(max(lengths)) * len(lengths) for lengths in passes)
-        return math.fsum(self.of_sample(length) for lengths in passes for length in lengths)
+    def _work(self, passes: Sequence[Sequence[float]], share: float) -> Work:
+        """Returns the work of passes as they are computed, with padding."""
+        computed = ([max(lengths)] * len(lengths) if self.is_padded else lengths for lengths in passes)
+        return self.of_samples(chain.from_iterable(computed), share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +179,10 @@ class CutIteration:
     positions: Sequence[int]
     #: Number of samples of each pass, by rank, then by chunk.
     passes: Sequence[tuple[int, ...]]
-    #: The cost of each rank's passes, then of each chunk's, with padding.
-    works: Sequence[float]
+    #: The work of each rank's passes, then of each chunk's, with padding.
+    works: Sequence[Work]
+    #: The quadratic share of the work.
+    share: float
 
 
 def _array(costs: Any, samples: int) -> torch.Tensor:

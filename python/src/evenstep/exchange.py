@@ -5,6 +5,9 @@ reading or the predictor. At iteration ``k`` rank 0 publishes a plan for iterati
 the next exchange. Exchanges are rare enough to stay within the overhead budget; if iterations are long, every iteration
 has one.
 
+If samples have costs, each rank also sends what its compute times tell about the quadratic share of the work. All ranks
+compute the same share from it, which counts from the same iteration as a plan that is published then.
+
 The plan of an iteration depends only on the published plans, which are the same on all ranks. Loops may read any number
 of iterations ahead, and each rank another number. Therefore a plan is published for an iteration that no rank has read:
 each rank sends the first iteration whose plan it does not use before the exchange ends, and the largest one counts.
@@ -27,6 +30,7 @@ from evenstep.budget import Budget
 from evenstep.errors import EvenstepError, SettingError
 from evenstep.report import SLOTS, Report, merged
 from evenstep.share_log import ShareLog
+from evenstep.work import CHANGE_MIN, Observed, Prior
 
 log = logging.getLogger("evenstep")
 
@@ -95,6 +99,16 @@ class Submission:
     is_last: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The plan and the share that all ranks use from an iteration on."""
+
+    iteration: int
+    plan: Plan
+    #: The quadratic share of the work.
+    share: float
+
+
 class Exchange:
     """One rank's side of the exchange. The training calls ``submit`` and ``plan``; the thread does the rest."""
 
@@ -105,6 +119,8 @@ class Exchange:
         plans: list[tuple[int, Plan]],
         drivers: Callable[[], dict[str, float]],
         lead: Lead | None,
+        *,
+        prior: Prior | None = None,
     ) -> None:
         """Starts the exchange thread.
 
@@ -114,13 +130,17 @@ class Exchange:
             plans: the plans of the first iterations, the same on all ranks; at least one.
             drivers: reads the drivers of this machine.
             lead: the source of plans and the exchange budget; only on rank 0.
+            prior: the quadratic share at the start, the same on all ranks; None if samples have no costs.
         """
         self._group = group
         self._ahead = ahead
         self._drivers = drivers
         self._lead = lead
-        #: The published plans with their first iterations. Those before the last exchanged iteration are dropped.
-        self._plans = deque(plans)
+        self._prior = prior
+        self._observed = Observed()
+        share = prior.share if prior else 0.0
+        #: Entries for iterations before the last exchanged one are dropped.
+        self._published = deque(Published(at, plan, share) for at, plan in plans)
         #: Submissions that are not exchanged yet. Its length is bounded by the exchange interval plus the look-ahead.
         self._submissions: deque[Submission] = deque()
         #: The iteration of the next exchange, which starts as soon as that iteration is submitted.
@@ -187,7 +207,17 @@ class Exchange:
                 ) from self._failure
             if self._deadline is not None:
                 raise SettingError(f"iteration {iteration} has no plan, because {CLOSED}")
-            return next((plan for at, plan in reversed(self._plans) if at <= iteration), self._plans[0][1])
+            return self._at(iteration).plan
+
+    def share(self, iteration: int) -> float:
+        """Returns the quadratic share of an iteration whose plan was read."""
+        with self._changed:
+            return self._at(iteration).share
+
+    def _at(self, iteration: int) -> Published:
+        """Returns the newest entry for an iteration or an earlier one. The caller holds the lock."""
+        found = (published for published in reversed(self._published) if published.iteration <= iteration)
+        return next(found, self._published[0])
 
     def settle(self, timeout_s: float) -> None:
         """Waits until all due exchanges are finished or failed, at most ``timeout_s`` seconds."""
@@ -218,10 +248,10 @@ class Exchange:
                 published, due = self._exchange(said)
                 with self._changed:
                     if published:
-                        self._plans.append(published)
+                        self._published.append(published)
                     # All ranks have finished this iteration, so none reads the plan of an earlier one.
-                    while len(self._plans) > 1 and self._plans[1][0] <= said[-1].iteration:
-                        self._plans.popleft()
+                    while len(self._published) > 1 and self._published[1].iteration <= said[-1].iteration:
+                        self._published.popleft()
                     self._due = due
                     self._check_due()
                     self._changed.notify_all()
@@ -241,35 +271,45 @@ class Exchange:
                 submissions_due.append(self._submissions.popleft())
             return submissions_due
 
-    def _exchange(self, submissions_due: list[Submission]) -> tuple[tuple[int, Plan] | None, int]:
+    def _exchange(self, submissions_due: list[Submission]) -> tuple[Published | None, int]:
         rank, world_size = dist.get_rank(self._group), dist.get_world_size(self._group)
-        said = submissions_due[-1]
-        rows = _HEADER + world_size
+        said, last = submissions_due[-1], self._published[-1]
+        evidences = _HEADER + world_size
+        rows = evidences + (2 * world_size if self._prior else 0)
         slots = torch.zeros(rows + world_size * SLOTS, dtype=torch.float64)
         slots[_HEADER + rank] = self._open
         begin = rows + rank * SLOTS
         slots[begin : begin + SLOTS] = torch.tensor(self._row(submissions_due), dtype=torch.float64)
+        if self._prior:
+            at = evidences + 2 * rank
+            slots[at : at + 2] = torch.tensor(self._observed.evidence(last.share), dtype=torch.float64)
         payload = b""
         if self._lead:
             cpu_s = time.thread_time() - self._waits_cpu_s
             slots[1] = said.iteration + self._lead.iterations(said.iteration, cpu_s)
             # A plan equal to the current one need not be sent.
-            if (plan := self._lead.planner.take(said.iteration + self._ahead)) and plan != self._plans[-1][1]:
-                payload = plan.to_json().encode()
+            if (taken := self._lead.planner.take(said.iteration + self._ahead)) and taken != last.plan:
+                payload = taken.to_json().encode()
                 slots[0] = len(payload)
         self._complete(dist.all_reduce(slots, group=self._group, async_op=True))
 
-        length, due, *opened = (int(slot) for slot in slots[:rows].tolist())
-        published = None
+        length, due, *opened = (int(slot) for slot in slots[:evidences].tolist())
+        plan, share = last.plan, last.share
+        if self._prior:
+            evidence = slots[evidences:rows].view(world_size, 2).tolist()
+            learned = self._prior.updated((precision, moment) for precision, moment in evidence)
+            share = learned if abs(learned - share) > CHANGE_MIN else share
         if length:
             wire = torch.frombuffer(bytearray(payload or length), dtype=torch.uint8)
             self._complete(dist.broadcast(wire, src=0, group=self._group, async_op=True))
-            published = (max(opened), Plan.from_json(bytes(wire.tolist()).decode()))
+            plan = Plan.from_json(bytes(wire.tolist()).decode())
+        published = None if (plan, share) == (last.plan, last.share) else Published(max(opened), plan, share)
         if self._lead:
             # If ranks plan further ahead than the predictor, they use a plan that it made for an earlier iteration.
             then = min(due + self._ahead, said.iteration + LOOK_AHEAD_MAX)
             self._lead.planner.learn(said.iteration, slots[rows:].tolist(), then)
-            self._lead.share_log.see(*(published or self._plans[-1]))
+            current = published or last
+            self._lead.share_log.see(current.iteration, current.plan)
         return published, due
 
     def _complete(self, work: dist.Work | None) -> None:
@@ -296,6 +336,8 @@ class Exchange:
                 reports = [said.report() for said in submissions_due]
             finally:
                 self._waits_cpu_s += time.thread_time() - begun_s
+            for report in reports:
+                self._observed.see(report.compute_time_s, report.work)
             report = merged(reports)
             return replace(report, drivers=self._drivers()).to_row()
         except Exception as error:  # noqa: BLE001  # if one rank skips the all-reduce, all others wait for ever.

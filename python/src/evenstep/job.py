@@ -219,8 +219,9 @@ class Job:
                 samples until the next one would exceed it. Requires ``cost``.
             max_tokens: maximum cost of one forward pass. Ranks split their samples into as many micro-batches as
                 needed, all ranks into the same number; :attr:`Loader.is_last` tells the last one. Requires ``cost``.
-            hidden_size: width of a transformer. A sample of L tokens then costs L + L^2 / (6 hidden_size), because the
-                work of attention is quadratic. The limits above still count tokens. Requires ``cost``.
+            hidden_size: width of a transformer. Its attention makes the work of a sample of L tokens proportional to
+                L + L^2 / (6 hidden_size) at first; the share of L^2 is then learned from compute times, as without a
+                width. The limits above count tokens. Requires ``cost``.
             layout: how ``collate_fn`` arranges the samples of a pass. ``"packed"`` means one after the other, so that a
                 pass costs their sum. ``"padded"`` means padded to the longest one.
             **dataloader_kwargs: passed to PyTorch's DataLoader (``num_workers``, ``collate_fn``, ``pin_memory``, ...).

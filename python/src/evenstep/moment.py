@@ -61,9 +61,15 @@ def timer_of(device: torch.device) -> Timer:
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:
-    """Returns the peak memory of tensors on the GPU in bytes; None on CPUs, whose memory is shared with other data."""
+    """Returns the peak memory of tensors on the GPU in bytes.
+
+    None on CPUs, whose memory is shared with other data, and if the script's own allocator does not count it.
+    """
     if device.type != "cuda":
         return None
-    # The same as max_memory_allocated, which would flatten and sort all statistics of the allocator in each step.
-    peak: int = torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]["peak"]
+    try:
+        # The same as max_memory_allocated, which would flatten and sort all statistics of the allocator in each step.
+        peak: int = torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]["peak"]
+    except (RuntimeError, KeyError):
+        return None
     return peak

@@ -40,7 +40,7 @@ def report(job_options: RunOptions, place: Place | None, turn: Turn, error: Base
         return
     if turn.passing is None:
         # Caps bound all micro-batches of an iteration together.
-        samples, smallest = step.local_batch if step.work is None else round(step.work), step.batch_size
+        samples, smallest = step.local_batch if step.work is None else round(step.work.total), step.batch_size
         passes = f" in {step.micro_batches} micro-batches" if step.micro_batches > 1 else ""
     else:
         # Caps bound the base batch and each chunk of a hedged step separately, and so all of its passes.

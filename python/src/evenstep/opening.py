@@ -41,6 +41,7 @@ from evenstep.run import Run
 from evenstep.sensor import Sensor
 from evenstep.settings import AUTO, OFF
 from evenstep.share_log import ShareLog
+from evenstep.work import Prior
 
 log = logging.getLogger("evenstep")
 
@@ -52,6 +53,9 @@ _COMPARED = 4
 
 #: Maximum number of iterations between two exchanges: with the shortest look-ahead, the predictor plans for the second.
 _INTERVAL_MAX = LOOK_AHEAD_MAX - _SLACK - 1
+
+#: Timeout of a reading of a GPU in seconds: its driver may take longer than the files of /proc.
+_GPU_READING_S = 0.1
 
 #: Time limit for a look at the job of a checkpoint, in seconds.
 _LOOK_S = 2.0
@@ -115,6 +119,7 @@ class OpenRun:
         plans = begin.plans(before)
         self.begin, self.alike = begin, begin.alike()
         self.run.progress, self.run.plans, self.run.job = begin.progress, plans, begin.resumed_job
+        self.run.quadratic_share = begin.quadratic_share
 
     def start(self) -> None:
         """Gets the first plans; all ranks call it together, before they read their first batch.
@@ -142,9 +147,11 @@ class OpenRun:
             if begin.is_planned(run.world_size):
                 otherwise = run.plans(run.progress.iteration)
                 self.plans = begin.opened(self.group, self.embedded, self.workers, otherwise, run.sensor)
-        run.job = self.plans.place.job if self.plans else None
+        # Without a predictor, for example on a single rank, the next checkpoint still names the job.
+        run.job = self.plans.place.job if self.plans else begin.resumed_job
         if self.plans:
-            run.exchange, run.plans = self.plans.exchange, self.plans.exchange.plan
+            exchange = self.plans.exchange
+            run.exchange, run.plans, run.quadratic_share = exchange, exchange.plan, exchange.share
 
     def close(self, timeout_s: float) -> None:
         """Delivers the last reports and leaves the job, each within this time. Rank 0 shows what the job gained."""
@@ -172,7 +179,7 @@ def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dic
         EvenstepError: another rank ended, hangs, did not come, or cannot be reached.
     """
     quantum = _quantum(job_options.quantum, order)
-    begin = _RunStart(job_options, order, quantum, reads_ahead + _SLACK + 1)
+    begin = _RunStart(job_options, order, quantum, reads_ahead + _SLACK + 1, order.prior)
     begin, before = begin.restored(state) if state else (begin, None)
     group = open_group(job_options.settings.world_size)
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if group else (0, 1)
@@ -182,7 +189,8 @@ def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dic
     # Every rank knows all caps, so all come to the same plan, or to the same error.
     caps = [worker["max_local_batch"] for worker in workers] or [job_options.cap]
     begin = replace(begin, caps=caps, was_restarted=restarts > 0 or bool(earlier_jobs), earlier_jobs=earlier_jobs)
-    run = Run(order, rank, world_size, quantum, begin.plans(before), None, begin.ahead, Sensor(), begin.progress)
+    plans, share = begin.plans(before), begin.quadratic_share
+    run = Run(order, rank, world_size, quantum, plans, share, None, begin.ahead, Sensor(), begin.progress)
     opened = OpenRun(run, begin, group, workers, facts["alike"], embedded)
     run.caps, run.job, run.starts = caps, begin.resumed_job, opened.start
     run.number = next(_runs)
@@ -197,6 +205,8 @@ class _RunStart:
     order: Order
     quantum: int
     ahead: int
+    #: The quadratic share of the work at the start; None without costs.
+    prior: Prior | None
     progress: Progress = field(default_factory=Progress)
     #: The id of the job in the checkpoint that this run resumes from.
     resumed_job: str | None = None
@@ -214,8 +224,13 @@ class _RunStart:
         Raises:
             SettingError: the checkpoint does not fit this run.
         """
-        progress, before = resumed(state, self.order)
-        return replace(self, progress=progress, resumed_job=state.get("job"), is_resumed=True), before
+        progress, before, prior = resumed(state, self.order)
+        begin = replace(self, progress=progress, prior=prior, resumed_job=state.get("job"), is_resumed=True)
+        return begin, before
+
+    def quadratic_share(self, _: int) -> float:
+        """Returns the quadratic share of the work in any iteration without a predictor."""
+        return self.prior.share if self.prior else 0.0
 
     def plans(self, before: Plan | None) -> Callable[[int], Plan]:
         """Returns the plans by iteration without a predictor; ``before`` is the checkpoint's plan.
@@ -285,7 +300,7 @@ class _RunStart:
         if agent in (None, AUTO):
             agent = local_url(AGENT) if embedded else None
         drivers = _drivers(agent, sensor, current_device())
-        return OpenedPlans(Exchange(group, self.ahead, plans, drivers, lead), predictor, place)
+        return OpenedPlans(Exchange(group, self.ahead, plans, drivers, lead, prior=self.prior), predictor, place)
 
     def first_plans(
         self, server: str, embedded: Embedded | None, workers: Sequence[Mapping[str, Any]], otherwise: Plan
@@ -362,6 +377,7 @@ class _RunStart:
             "sample order": self.order.checksum(self.progress.epoch),
             "planning look-ahead": self.ahead,
             "state": repr(self.progress),
+            "quadratic share": repr(self.prior),
             "plan": None if fixed is None else [list(batches_of(fixed, first + k)) for k in range(_COMPARED)],
             "quantum": self.quantum,
             "server": job_options.settings.server,
@@ -426,6 +442,8 @@ def _drivers(agent: str | None, sensor: Sensor, device: torch.device) -> Callabl
     @functools.cache
     def reader() -> Drivers:
         used = sensor.device or device
-        return Drivers(agent, gpu=gpu_name(used)) if used.type == "cuda" else Drivers(agent or "")
+        if used.type != "cuda":
+            return Drivers(agent or "")
+        return Drivers(agent, gpu=gpu_name(used), timeout_s=_GPU_READING_S)
 
     return lambda: reader().read()

@@ -9,6 +9,7 @@ import torch
 
 from evenstep.costs import Costs
 from evenstep.errors import SettingError
+from evenstep.work import Prior
 
 #: Seeds of successive epochs differ by this odd number (a Weyl sequence), modulo 2^63.
 _EPOCH_STRIDE = 0x9E3779B97F4A7C15
@@ -130,6 +131,11 @@ class Order:
     def plan_size(self) -> int:
         """The size of a plan: samples of an iteration, or with costs their mean cost."""
         return self.costs.of_iteration(self.global_batch) if self.costs else self.global_batch
+
+    @property
+    def prior(self) -> Prior | None:
+        """The quadratic share of the work before any measurement; None without costs."""
+        return self.costs.prior if self.costs else None
 
     @property
     def trained_samples(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 from evenstep._native import Plan
 from evenstep.errors import SettingError
 from evenstep.order import Order
+from evenstep.work import Prior
 
 #: Format version of checkpoints.
 _VERSION = 1
@@ -23,8 +24,11 @@ class Progress:
     sample: int = 0
 
 
-def state_of(progress: Progress, order: Order, plan: Plan, job: str | None) -> dict[str, Any]:
-    """Returns the state of a run for a checkpoint: its progress, its plan, and the id of its job at the predictor."""
+def state_of(progress: Progress, order: Order, plan: Plan, share: float, job: str | None) -> dict[str, Any]:
+    """Returns the state of a run for a checkpoint.
+
+    It is the progress, the plan, the quadratic share if samples have costs, and the id of the job at the predictor.
+    """
     return {
         "version": _VERSION,
         "iteration": progress.iteration,
@@ -34,12 +38,13 @@ def state_of(progress: Progress, order: Order, plan: Plan, job: str | None) -> d
         **({"sample": progress.sample} if _has_budget(order) else {}),
         **_samples_of(order),
         "plan": json.loads(plan.to_json()),
+        **({"quadratic_share": share} if order.costs else {}),
         **({"job": job} if job else {}),
     }
 
 
-def resumed(state: dict[str, Any], order: Order) -> tuple[Progress, Plan]:
-    """Returns the progress and the plan stored in a checkpoint.
+def resumed(state: dict[str, Any], order: Order) -> tuple[Progress, Plan, Prior | None]:
+    """Returns the progress, the plan, and the prior of the quadratic share stored in a checkpoint.
 
     Raises:
         SettingError: the checkpoint has another format, or another order of samples, so that samples would repeat or
@@ -62,7 +67,9 @@ def resumed(state: dict[str, Any], order: Order) -> tuple[Progress, Plan]:
             f"the state's position {progress.position} is at sample {sample}: must be below the epoch's "
             f"{order.trained_samples} samples; use the earlier drop_last until the end of the epoch"
         )
-    return progress, Plan.from_json(json.dumps(state["plan"]))
+    learned = state.get("quadratic_share")
+    prior = Prior.learned(learned) if order.costs and learned is not None else order.prior
+    return progress, Plan.from_json(json.dumps(state["plan"])), prior
 
 
 def _has_budget(order: Order) -> bool:

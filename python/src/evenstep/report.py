@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from evenstep.drivers import NAMES
+from evenstep.work import Work, mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class TailWork:
     #: Time spent waiting for claims.
     claim_time_s: float
     #: Work of the samples, if they have costs.
-    work: float | None = None
+    work: Work | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Report:
     peak_memory_bytes: int | None = None
     tail: TailWork | None = None
     #: Work of the samples, if they have costs.
-    work: float | None = None
+    work: Work | None = None
     #: Readings at the end of the iteration's compute, by driver name.
     drivers: dict[str, float] = field(default_factory=dict)
 
@@ -81,13 +82,13 @@ def merged(reports: Sequence[Report]) -> Report:
         last,
         compute_time_s=statistics.fmean(report.compute_time_s for report in alike),
         loader_wait_s=statistics.fmean(report.loader_wait_s for report in alike),
-        work=statistics.fmean(report.work for report in alike if report.work) if last.work else None,
+        work=mean([report.work for report in alike if report.work]) if last.work else None,
     )
 
 
-def _units(samples: int, work: float | None) -> int:
-    """Returns work in the unit of the plans: samples or, if samples have costs, their rounded cost."""
-    return samples if work is None or not samples else max(1, round(work))
+def _units(samples: int, work: Work | None) -> int:
+    """Returns work in the unit of the plans: samples or, if samples have costs, their rounded work."""
+    return samples if work is None or not samples else max(1, round(work.total))
 
 
 def _share(report: Report) -> tuple[int, int, bool]:

@@ -47,6 +47,8 @@ class Run:
     quantum: int
     #: Plans by iteration, the same on all ranks.
     plans: Callable[[int], Plan]
+    #: The quadratic share of the work by iteration, the same on all ranks; it counts only if samples have costs.
+    quadratic_share: Callable[[int], float]
     #: The exchange with other ranks; None if plans are given, so that no reports are needed.
     exchange: Exchange | None
     ahead: int
@@ -141,7 +143,7 @@ class Run:
         indices = epoch.indices(place.begin, place.size)
         plan = planned(self.plans(place.iteration))
         rules = CutRules(self.order.accumulate, 2 if self.avoids_singles else 1, is_equal)
-        cut = costs.cut(plan, costs.at(indices), rules)
+        cut = costs.cut(plan, costs.at(indices), self.quadratic_share(place.iteration), rules)
         step = self._part(cut.plan, place)
         passes = cut.passes[self.rank]
         if len(passes) > 1 and self.needs_equal_passes:
@@ -467,8 +469,8 @@ class Run:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state after the last iteration whose gradients are complete."""
-        plan = self.plans(max(0, self.progress.iteration - 1))
-        return state_of(self.progress, self.order, plan, self.job)
+        last = max(0, self.progress.iteration - 1)
+        return state_of(self.progress, self.order, self.plans(last), self.quadratic_share(last), self.job)
 
 
 def _without_tail(plan: Plan) -> Plan:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from evenstep.work import Work
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -38,8 +40,8 @@ class Step:
     is_last: bool = False
     #: Numbers of samples of the micro-batches, if they differ.
     passes: tuple[int, ...] = ()
-    #: The cost of this rank's samples, with padding; None without costs.
-    work: float | None = None
+    #: The work of this rank's samples, with padding; None without costs.
+    work: Work | None = None
 
     @property
     def weight(self) -> float:

@@ -64,7 +64,7 @@ class EvenstepMixin:
                 times ranks times ``gradient_accumulation_steps``.
             cost: the cost of each sample, as in :meth:`evenstep.Job.loader`, or the name of the column of the data set
                 that has it, such as ``args.length_column_name``. The plan then balances tokens instead of samples.
-            hidden_size: ``model.config.hidden_size``, so that costs include attention, as in
+            hidden_size: ``model.config.hidden_size``, from which the first estimate of attention's work follows, as in
                 :meth:`evenstep.Job.loader`.
             **kwargs: passed to the trainer.
 
@@ -275,7 +275,8 @@ def _order(sampler: Any, samples: int, seed: int) -> dict[str, Any]:
             sampler.set_epoch(epoch)
         # The random numbers of ranks differ after the first steps.
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(epoch_seed(seed, epoch))
+            # torch.manual_seed would also seed the GPUs, whose dropout would then be the same on all ranks.
+            torch.default_generator.manual_seed(epoch_seed(seed, epoch))
             if isinstance(generator := getattr(sampler, "generator", None), torch.Generator):
                 generator.manual_seed(epoch_seed(seed, epoch))
             return list(sampler)

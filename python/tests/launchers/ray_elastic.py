@@ -20,7 +20,7 @@ from ray.cluster_utils import Cluster
 import ray_train
 
 #: Time limit of each wait, in seconds.
-LIMIT_S = 180.0
+LIMIT_S = 400.0
 
 #: Seconds per sample by worker: the second one is three times as fast.
 PACES_S = {"node-0/0": 6e-4, "node-1/0": 2e-4}

@@ -26,6 +26,12 @@ class Computed:
     job: str | None
 
 
+def allow(file: Path, iteration: float) -> None:
+    """Lets the ranks of `paced.py` compute up to this iteration; then they wait."""
+    file.with_suffix(".partial").write_text(str(iteration))
+    file.with_suffix(".partial").replace(file)
+
+
 def read(folder: Path) -> list[Computed]:
     """Returns all records of a run."""
     lines = [line for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]

@@ -16,7 +16,7 @@ from programs import ROOT, clean_environment, fetch_json, serving
 FOLDER = Path(__file__).parent
 
 #: Time limit of the whole run, in seconds. The script has one for each of its waits.
-RAY_S = 900.0
+RAY_S = 1500.0
 
 #: Number of epochs of `ray_elastic.py`.
 EPOCHS = 20

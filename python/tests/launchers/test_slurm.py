@@ -109,11 +109,15 @@ def test_a_preempted_job_continues(
 ) -> None:
     """The site has a shared predictor, and the ranks start the agents."""
     with serving(predictor_binary, tmp_path) as url:
-        shared = {**environ, "EVENSTEP_SERVER": url, "EVENSTEP_AGENT": "auto"}
+        # The ranks wait at iteration 45 until the job is preempted.
+        allowed = tmp_path / "allowed"
+        records.allow(allowed, 45)
+        shared = {**environ, "EVENSTEP_SERVER": url, "EVENSTEP_AGENT": "auto", "ALLOWED": str(allowed)}
         job = slurm.submit(str(EXAMPLES / "slurm" / "train.sbatch"), *script(tmp_path), environ=shared)
         until_checkpoint(job, 40)
         both = ["--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2"]
         slurm.submit("--partition=urgent", *both, "--wrap=true").wait()
+        records.allow(allowed, records.ITERATIONS)
         said = job.wait()
         [identity] = [one["job_id"] for one in fetch_json(f"{url}/v1/jobs")["jobs"]]
         assert fetch_json(f"{url}/v1/jobs/{identity}")["next_iteration"] >= records.ITERATIONS

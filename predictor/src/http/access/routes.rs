@@ -57,6 +57,7 @@ pub const ROUTES: &[(&str, &str, Allowed)] = &[
     ("POST", "/v1/telemetry", Scopes(&[Agent])),
     ("GET", "/v1/nodes", READERS),
     ("GET", "/v1/nodes/{node}/samples", READERS),
+    ("GET", "/v1/nodes/{node}/health", Scopes(&[Agent, Trainer, Viewer, Operator])),
     ("GET", "/v1/store", AllJobs(&[Viewer, Operator])),
     ("GET", "/v1/reports", AllJobs(&[Viewer, Operator])),
     ("GET", "/reports/{name}", AllJobs(&[Viewer, Operator])),

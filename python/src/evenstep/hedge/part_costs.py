@@ -2,6 +2,7 @@
 
 from evenstep._native import Share
 from evenstep.costs import CutIteration
+from evenstep.work import Work
 
 
 class PartCosts:
@@ -10,17 +11,17 @@ class PartCosts:
     def __init__(self, cut: CutIteration) -> None:
         """Starts without computed work."""
         chunks = cut.plan.tail.chunks if cut.plan.tail else []
-        self._parts: dict[int, tuple[tuple[int, ...], float]] = {}
+        self._parts: dict[int, tuple[tuple[int, ...], Work]] = {}
         offset = 0
         sizes = [*cut.plan.batches, *chunks]
         for samples, passes, work in zip(sizes, cut.passes, cut.works, strict=True):
             if samples:
                 self._parts[offset] = passes, work
             offset += samples
-        #: The cost of all computed shares and chunks.
-        self.computed = 0.0
-        #: The cost of the computed chunks.
-        self.claimed = 0.0
+        #: The work of all computed shares and chunks.
+        self.computed = Work(0.0, 0.0, cut.share)
+        #: The work of the computed chunks.
+        self.claimed = self.computed
 
     def passes(self, part: Share) -> tuple[int, ...]:
         """Returns the number of samples of each pass of a share or chunk."""
