@@ -237,7 +237,7 @@ impl App {
         };
         let options = Options { limits: Limits::of_process(), connections, tls: self.tls };
         evenstep_server::serve(self.listener, router(api), options, stopping).await;
-        for task in [leases, refits, restoring, stragglers, retention, lease, tokens, limits] {
+        for task in [leases, refits, restoring, retention, lease, tokens, limits, stragglers] {
             task.abort();
             drop(task.await);
         }

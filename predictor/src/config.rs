@@ -462,9 +462,11 @@ fn in_words(errors: figment::Error) -> String {
             _ => format!("EVENSTEP_{}", key.to_uppercase()),
         }
     };
-    let words = |error: figment::Error| match error.path.is_empty() {
-        true => without_source(&error.to_string()),
-        false => format!("{}: {}", place(&error), without_source(&error.kind.to_string())),
+    let words = |error: figment::Error| {
+        if error.path.is_empty() {
+            return without_source(&error.to_string());
+        }
+        format!("{}: {}", place(&error), without_source(&error.kind.to_string()))
     };
     errors.into_iter().map(words).collect::<Vec<_>>().join("; ")
 }

@@ -1,7 +1,7 @@
 //! Many workers, many jobs, and the past: what matters is visible without scrolling far.
 
 use evenstep_protocol::JobSpec;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::scene::{JOB, Scene, worker};
 
@@ -45,10 +45,24 @@ fn a_view_has_an_address() {
     let address = scene.browser.run("return location.hash");
     assert!(address.as_str().unwrap().ends_with("?last=5m"), "{address}");
     // Dragging over a chart selects a part of it, which stays while new iterations arrive.
-    let drag = "const over = document.querySelector('.u-over'); const box = over.getBoundingClientRect();
-        const at = (kind, share, target) => target.dispatchEvent(new MouseEvent(kind, { bubbles: true, clientX: box.left + box.width * share, clientY: box.top + 40 }));
-        at('mousemove', 0.2, over); at('mousedown', 0.2, over); at('mousemove', 0.6, over); at('mouseup', 0.6, document);";
-    scene.browser.run(drag);
+    scene.browser.until("a chart is drawn", "document.querySelector('.u-over')");
+    let edge = |side: &str| {
+        let script = format!("return document.querySelector('.u-over').getBoundingClientRect().{side}");
+        scene.browser.run(&script).as_f64().unwrap()
+    };
+    let (left, width, top) = (edge("left"), edge("width"), edge("top"));
+    let mouse = |kind: &str, share: f64, buttons: u64| {
+        let (x, y) = (left + width * share, top + 60.0);
+        let button = if kind == "mouseMoved" { "none" } else { "left" };
+        let event =
+            json!({ "type": kind, "x": x, "y": y, "button": button, "buttons": buttons, "clickCount": 1 });
+        scene.browser.devtools("Input.dispatchMouseEvent", &event);
+    };
+    mouse("mouseMoved", 0.2, 0);
+    mouse("mousePressed", 0.2, 1);
+    mouse("mouseMoved", 0.4, 1);
+    mouse("mouseMoved", 0.6, 1);
+    mouse("mouseReleased", 0.6, 0);
     scene
         .browser
         .until("a range is selected", "location.hash.includes('from=') && location.hash.includes('until=')");
