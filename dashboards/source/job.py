@@ -1,6 +1,6 @@
 """Dashboard of one job: is it worth it, who is slow, is the forecast right, and the reasons for changes.
 
-Figures over a time range have the definitions of the predictor's page: sums over iterations, divided by sums.
+Values over a time range have the definitions of the predictor's page: sums over iterations, divided by sums.
 """
 
 from .panels import (BATCH, BLUE, CAUSES, COUNT, DASHED, GREEN, GREY, MANY, ORANGE, PURPLE, RATIO, RED, SECONDS, SPEED, annotation, by_name,
@@ -120,7 +120,7 @@ def glance():
 def who():
     names = {"worker": "Worker", "reason": "Cause", value_of("A"): "Of expected speed", value_of("B"): "Since iteration"}
     against, _ = by_worker(AGAINST_EXPECTED, WORKERS, most="bottomk")
-    # Silent workers have the value -1.
+    # Workers without new reports have the value -1.
     reporting = f"({AGAINST_EXPECTED} and on (worker) ({REPORT_AGE} <= {SILENT_S})) or (0 * ({REPORT_AGE} > {SILENT_S}) - 1)"
     against[0] = query(f"({reporting}) and on () ({WORKERS} <= {MANY})", "{{worker}}")
     return [

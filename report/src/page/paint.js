@@ -106,7 +106,7 @@ export function paintOver(chart, plot) {
     ctx.stroke();
     const width = ctx.measureText(mark.label).width;
     const [right, bottom] = [bbox.left + bbox.width, bbox.top + bbox.height];
-    // The first place without another text: above or below a horizontal rule, beside a vertical one.
+    // The first place without another text: above or below a horizontal rule, next to a vertical one.
     const places =
       mark.axis === 'y'
         ? [-9, 9].flatMap((off) => [right - 4 * scaled - width, bbox.left + 4 * scaled, bbox.left + (bbox.width - width) / 2].map((at) => [at, y + off * scaled]))

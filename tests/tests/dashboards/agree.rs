@@ -1,4 +1,4 @@
-//! The figures of a job at one moment are the same on every surface: the API, which the page shows, the dashboards over
+//! The values of a job at one moment are the same on every surface: the API, which the page shows, the dashboards over
 //! Prometheus and PostgreSQL, and `top`.
 
 use std::process::Command;
@@ -149,7 +149,7 @@ fn the_figures_of_one_moment_agree() {
     let agree = |what: &str, theirs: f64, ours: f64| {
         assert!((theirs / ours - 1.0).abs() < 5e-4, "{what}: {theirs} instead of {ours} in {line:?}");
     };
-    assert!(gain > 0.1 && lost > 0.1 && error > 0.01, "figures that can be told apart: {line:?}");
+    assert!(gain > 0.1 && lost > 0.1 && error > 0.01, "values that differ from each other: {line:?}");
     for board in ["overview", "job"] {
         agree("gain", scraped(&prometheus, board, "Gain over even shares", &view), gain);
         agree("time lost waiting", scraped(&prometheus, board, "Time lost waiting", &view), lost);

@@ -1,4 +1,4 @@
-//! One job: its state and figures, the latest iteration and its decision, the workers, slowest first, the selected worker's
+//! One job: its state and statistics, the latest iteration and its decision, the workers, slowest first, the selected worker's
 //! history, and the log.
 
 use evenstep_protocol::{JobState, JobSummary, StepView, StepWorker, StragglerReason, WorkerState};
@@ -95,7 +95,7 @@ fn say(context: &DrawContext<'_>, words: String, area: Rect, buffer: &mut Buffer
     Paragraph::new(Text::from(lines)).centered().wrap(Wrap { trim: true }).render(area, buffer);
 }
 
-/// The state of the job and its figures so far: does it pay, where is time lost, is the forecast right.
+/// The state of the job and its statistics so far: does it pay, where is time lost, is the forecast right.
 fn state_line(context: &DrawContext<'_>, open: &OpenJob, width: u16) -> Option<Line<'static>> {
     let (theme, plain) = (context.theme, Style::new());
     let line = context.state.jobs().iter().find(|job| job.job_id == open.job_id)?;

@@ -54,7 +54,7 @@ const DEFINITIONS: &str = "rmse: root mean squared error. /last: rmse divided by
     nmse: square of rrse. coverage: share of rows within their interval, nominally 0.9. width: width of \
     the interval as a share of the forecast. fit: training time. predict: time per forecast.";
 
-/// A heading without text of its own.
+/// A heading without text.
 fn heading(words: &str) -> Section {
     Section::Text { heading: words.into(), paragraphs: Vec::new() }
 }
