@@ -6,10 +6,10 @@ use evenstep_protocol::driver;
 
 use crate::source::Lookback;
 #[cfg(feature = "gpu")]
-use crate::source::gpu::Gpu;
+use crate::source::gpu::{self, Gpu};
 use crate::source::host::Host;
 use crate::source::process::Process;
-use crate::{MissingReason, Reading};
+use crate::{GpuId, MissingReason, Reading};
 
 /// Reader of a worker's machine, process and GPU. The names of readings are those of
 /// [`evenstep_protocol::driver`].
@@ -19,24 +19,24 @@ pub struct Boundary {
     process: Process,
     other: OtherCpu,
     #[cfg(feature = "gpu")]
-    gpu: Option<Result<Gpu, MissingReason>>,
+    gpu: Option<(GpuId, Result<Gpu, MissingReason>)>,
     #[cfg(not(feature = "gpu"))]
-    gpu: Option<u32>,
+    gpu: Option<GpuId>,
 }
 
 impl Boundary {
-    /// Creates a reader for the process `pid` and, if given, the GPU with this NVML index.
+    /// Creates a reader for the process `pid` and, if given, this GPU or MIG instance.
     ///
     /// A GPU that cannot be found is not an error: its readings are missing, with the reason.
-    pub fn new(pid: u32, gpu_index: Option<u32>) -> Self {
+    pub fn new(pid: u32, gpu: Option<GpuId>) -> Self {
         Self {
             host: Host::new(),
             process: Process::new(pid),
             other: OtherCpu::default(),
             #[cfg(feature = "gpu")]
-            gpu: gpu_index.map(|index| Gpu::new(index).ok_or_else(|| no_gpu(index))),
+            gpu: gpu.map(|id| (id.clone(), Gpu::find(&id))),
             #[cfg(not(feature = "gpu"))]
-            gpu: gpu_index,
+            gpu,
         }
     }
 
@@ -59,8 +59,8 @@ impl Boundary {
     #[cfg(feature = "gpu")]
     fn read_gpu(&mut self, reading: &mut Reading) {
         match &self.gpu {
-            Some(Ok(gpu)) => reading.extend(gpu.read_device()),
-            Some(Err(gap)) => reading.extend(Reading::gap(&Gpu::NAMES, gap)),
+            Some((id, Ok(gpu))) => reading.extend(gpu.read_device(id).0),
+            Some((_, Err(gap))) => reading.extend(Reading::gap(&gpu::NAMES, gap)),
             None => {}
         }
     }
@@ -73,16 +73,16 @@ impl Boundary {
     }
 }
 
-#[cfg(feature = "gpu")]
-pub(crate) fn no_gpu(index: u32) -> MissingReason {
-    MissingReason::Unsupported(format!("NVML has no GPU {index}"))
-}
-
 /// Returns that the readings of a GPU are missing in this build.
 #[cfg(not(feature = "gpu"))]
 pub(crate) fn without_gpus() -> Reading {
-    let names =
-        [driver::GPU_BUSY, driver::SM_CLOCK_MHZ, driver::GPU_POWER_W, driver::GPU_TEMPERATURE_CELSIUS];
+    let names = [
+        driver::GPU_BUSY,
+        driver::SM_CLOCK_MHZ,
+        driver::GPU_POWER_W,
+        driver::GPU_TEMPERATURE_CELSIUS,
+        driver::GPU_THROTTLED,
+    ];
     Reading::gap(&names, &MissingReason::Unsupported("built without the gpu feature".to_owned()))
 }
 
@@ -152,7 +152,8 @@ mod tests {
 
     #[test]
     fn an_absent_gpu_is_missing_and_the_others_are_read() {
-        let mut boundary = Boundary::new(std::process::id(), Some(4096));
+        let mut boundary =
+            Boundary::new(std::process::id(), "GPU-00000000-0000-0000-0000-000000000000".parse().ok());
         let reading = boundary.read(Instant::now());
         assert!(reading.missing.contains_key(driver::GPU_BUSY), "{reading:?}");
         assert!(reading.readings.contains_key(driver::PROCS_RUNNING));

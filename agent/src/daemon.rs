@@ -33,6 +33,9 @@ const CONNECTIONS_MAX: usize = 256;
 /// Maximum time that a shutdown waits for the sampler and the uplink.
 pub const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 
+/// Maximum time between searches for GPUs.
+const SEARCH_EVERY_MAX: Duration = Duration::from_secs(30);
+
 /// An error that prevents the agent from starting, or ends it.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
@@ -160,7 +163,7 @@ pub async fn run(
     let spool = config.servers.as_ref().map(open).transpose()?;
     let spool_state = spool.as_ref().map(Spool::published).unwrap_or_default();
     let spool = spool.map(|spool| Arc::new(Mutex::new(spool)));
-    let sources = Arc::new(Sources::start()?);
+    let sources = Arc::new(Sources::start(search_every(config.interval))?);
     let uplink_state = Arc::new(Mutex::new(UplinkState::default()));
     let watch = WatchList::new(config.watch_pids.clone());
     let shared = Arc::new(Shared {
@@ -257,12 +260,17 @@ pub async fn run(
         tracing::warn!("stopped without waiting for the uplink; unsent samples stay in the spool");
     }
     let hangs =
-        |state: SourceState| Some(format!("the {} source for {:.0} s", state.source, state.hangs_for_s?));
+        |state: SourceState| Some(format!("the {} source for {:.0} s", state.name(), state.hangs_for_s?));
     hanging.extend(sources.states().into_iter().filter_map(hangs));
     // Only now may another process take this one's place.
     drop((local, last_user));
     served?;
     if hanging.is_empty() { Ok(()) } else { Err(AgentError::Hanging(hanging.join(", "))) }
+}
+
+/// Returns the time between searches for GPUs: ten samples, within limits.
+fn search_every(interval: Duration) -> Duration {
+    (interval * 10).min(SEARCH_EVERY_MAX)
 }
 
 /// Syncs the spool on a separate thread, and returns whether that has ended before `due`.

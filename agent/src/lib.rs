@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod boundary;
+mod gpu_id;
 pub mod reading;
 pub mod source;
 
@@ -28,4 +29,5 @@ pub mod uplink;
 pub mod watch;
 
 pub use boundary::Boundary;
+pub use gpu_id::{GpuId, InvalidGpuId};
 pub use reading::{MissingReason, Reading};

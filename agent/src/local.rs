@@ -14,11 +14,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
 use evenstep_observability::{Gather, serve};
-use evenstep_protocol::{NodeSample, PROBLEM_CONTENT_TYPE, Problem, Readings};
+use evenstep_protocol::{GpuSample, NodeSample, PROBLEM_CONTENT_TYPE, Problem, Readings};
 use evenstep_server::{ClientProcess, ClientUser};
 use serde::{Deserialize, Serialize};
 
-use crate::Reading;
 use crate::clock::unix_ms;
 use crate::sampler::{MissingCount, MissingCounts};
 use crate::source::thread::SourceState;
@@ -26,6 +25,7 @@ use crate::sources::{RequestedReading, Sources};
 use crate::spool::{SampleIdentity, SpoolState};
 use crate::uplink::UplinkState;
 use crate::watch::WatchList;
+use crate::{GpuId, Reading};
 
 /// Maximum delay of a sample; a longer delay means that sampling has stopped.
 const SAMPLE_DELAY_MAX: Duration = Duration::from_secs(10);
@@ -58,8 +58,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Checks that samples are taken and that every source responds. A source does not respond if a call into
-    /// its driver hangs.
+    /// Checks that samples are taken and that every source responds, except GPUs.
     ///
     /// # Errors
     /// A message with the time since the last sample, or since the last reading of each silent source.
@@ -70,14 +69,18 @@ impl Shared {
             return Err(format!("no sample taken for {} s; check the agent's log", silent.as_secs()));
         }
         // Without samples of the machine, only requests read the sources.
-        let is_silent = |state: &SourceState| state.age_s > longest.as_secs_f64() && !self.synthetic;
+        let is_silent = |state: &SourceState| {
+            // A new start of the agent would not mend a GPU, and would interrupt the readings of the others.
+            let is_gpu = state.source.starts_with("gpu");
+            state.age_s > longest.as_secs_f64() && !self.synthetic && !is_gpu
+        };
         let silent = self.sources.states().into_iter().filter(is_silent);
         let silent: Vec<String> =
             silent.map(|state| format!("no reading of {} for {:.0} s", state.source, state.age_s)).collect();
         if silent.is_empty() {
             return Ok(());
         }
-        Err(format!("{}; check the agent's log and the driver", silent.join(", ")))
+        Err(format!("{}; check the agent's log", silent.join(", ")))
     }
 }
 
@@ -117,6 +120,31 @@ pub struct SampleResponse {
     /// Reasons of missing readings, by name.
     #[serde(default)]
     pub missing: std::collections::BTreeMap<String, String>,
+    /// The requested GPU; absent if it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<RequestedGpu>,
+}
+
+/// The GPU of a `GET /sample`. Its readings are among the others.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RequestedGpu {
+    /// UUID.
+    pub uuid: Option<String>,
+    /// PCI bus id.
+    pub pci_bus_id: Option<String>,
+    /// Model name.
+    pub name: Option<String>,
+    /// Index in NVML's order.
+    pub index: u32,
+    /// Active reasons for lowered clocks.
+    pub throttle_reasons: Vec<String>,
+}
+
+impl RequestedGpu {
+    fn new(gpu: GpuSample) -> Self {
+        let GpuSample { uuid, pci_bus_id, name, index, throttle_reasons, .. } = gpu;
+        Self { uuid, pci_bus_id, name, index, throttle_reasons }
+    }
 }
 
 /// Response of `GET /status`.
@@ -204,7 +232,7 @@ async fn check_owner(pid: u32, user: Option<&ClientUser>) -> Result<(), Response
 struct SampleQuery {
     /// A process id, or `self`.
     pid: Option<String>,
-    gpu: Option<u32>,
+    gpu: Option<String>,
 }
 
 /// Returns the process id of `pid=`. With `self` it is the client's; `own` has its id if the client is connected over a Unix
@@ -241,20 +269,21 @@ async fn sample(
         Ok(pid) => pid,
         Err(rule) => return problem(StatusCode::BAD_REQUEST, "malformed", &rule),
     };
-    let reading = match (pid, query.gpu) {
-        (None, None) => sources.request_host().await,
-        (None, Some(gpu)) => {
-            let detail = format!("gpu={gpu} requires pid=: add the process that uses the GPU");
-            return problem(StatusCode::BAD_REQUEST, "malformed", &detail);
-        }
-        (Some(pid), gpu) => {
+    let gpu = match query.gpu.map(|gpu| gpu.parse::<GpuId>()).transpose() {
+        Ok(gpu) => gpu,
+        Err(error) => return problem(StatusCode::BAD_REQUEST, "malformed", &error.to_string()),
+    };
+    let (reading, gpu) = match pid {
+        None => sources.request_host(gpu).await,
+        Some(pid) => {
             if Some(Some(pid)) != own
                 && !local.shared.any_user
                 && let Err(rejection) = check_owner(pid, user.as_deref()).await
             {
                 return rejection;
             }
-            let Some(RequestedReading { reading, has_process }) = sources.request((pid, gpu)).await else {
+            let Some(RequestedReading { reading, has_process, gpu }) = sources.request((pid, gpu)).await
+            else {
                 let detail = format!("process {pid} does not exist");
                 return problem(StatusCode::NOT_FOUND, "unknown-process", &detail);
             };
@@ -262,11 +291,19 @@ async fn sample(
             if has_process {
                 lock(&local.shared.watch).request(pid, Instant::now());
             }
-            reading
+            (reading, gpu)
         }
     };
     let Reading { window_s, readings, missing } = reading;
-    Json(SampleResponse { at_unix_ms: unix_ms(), pid, window_s, readings, missing }).into_response()
+    Json(SampleResponse {
+        at_unix_ms: unix_ms(),
+        pid,
+        window_s,
+        readings,
+        missing,
+        gpu: gpu.map(RequestedGpu::new),
+    })
+    .into_response()
 }
 
 /// Response of `GET /healthz`.

@@ -15,7 +15,7 @@ use evenstep_protocol::{GpuSample, NodeSample, ProcessSample, Readings};
 
 use crate::local::{Shared, lock};
 use evenstep_server::{Tls, TlsStatus};
-use names::{GPU, GPU_PROCESS, HOST, PROCESS, ReadingMetric};
+use names::{GPU, GPU_INSTANCE, GPU_PROCESS, HOST, PROCESS, ReadingMetric};
 
 /// Returns the function that gathers the metrics of an agent.
 pub fn gather(shared: Arc<Shared>, tls: Option<Tls>) -> Gather {
@@ -67,23 +67,33 @@ impl Families<'_> {
     /// not bounded.
     fn gpu(&mut self, gpu: &GpuSample, watched: &[ProcessSample]) {
         let index = gpu.index.to_string();
-        let known = [("uuid", &gpu.uuid), ("name", &gpu.name)];
+        let gpu_labels = [("gpu", index.as_str()), ("uuid", gpu.uuid.as_deref().unwrap_or_default())];
+        let known = [("name", &gpu.name), ("pci_bus_id", &gpu.pci_bus_id)];
         let known = known.iter().filter_map(|(label, value)| Some((*label, value.as_deref()?)));
-        let labels: Vec<_> = [("gpu", index.as_str())].into_iter().chain(known).collect();
-        self.gauge("evenstep_gpu_info", "GPU of the node.", &labels, 1.0);
-        self.readings(&GPU, &[("gpu", &index)], &gpu.readings);
+        let info: Vec<_> = gpu_labels.into_iter().chain(known).collect();
+        self.gauge("evenstep_gpu_info", "GPU of the node.", &info, 1.0);
+        let up = f64::from(u8::from(gpu.gap.is_none()));
+        self.gauge("evenstep_gpu_up", "1 if the GPU can be read, else 0.", &gpu_labels, up);
+        self.readings(&GPU, &gpu_labels, &gpu.readings);
         for reason in &gpu.throttle_reasons {
             let help = "1 while the GPU lowers its clocks for this reason.";
-            self.gauge("evenstep_gpu_throttled", help, &[("gpu", &index), ("reason", reason)], 1.0);
+            let labels: Vec<_> = gpu_labels.into_iter().chain([("reason", reason.as_str())]).collect();
+            self.gauge("evenstep_gpu_throttled", help, &labels, 1.0);
         }
-        if !gpu.missing.contains_key("processes") {
+        if gpu.gap.is_none() && !gpu.missing.contains_key("processes") {
             let help = "Number of processes that compute on the GPU.";
-            self.gauge("evenstep_gpu_processes", help, &[("gpu", &index)], gpu.processes.len() as f64);
+            self.gauge("evenstep_gpu_processes", help, &gpu_labels, gpu.processes.len() as f64);
         }
         let is_watched = |process: &&ProcessSample| watched.iter().any(|other| other.pid == process.pid);
         for process in gpu.processes.iter().filter(is_watched) {
-            let labels = [("pid", &*process.pid.to_string()), ("gpu", &index)];
+            let pid = process.pid.to_string();
+            let labels: Vec<_> = [("pid", pid.as_str())].into_iter().chain(gpu_labels).collect();
             self.readings(&GPU_PROCESS, &labels, &process.readings);
+        }
+        for instance in &gpu.instances {
+            let labels: Vec<_> =
+                gpu_labels.into_iter().chain([("instance_uuid", instance.uuid.as_str())]).collect();
+            self.readings(&GPU_INSTANCE, &labels, &instance.readings);
         }
     }
 
@@ -91,7 +101,11 @@ impl Families<'_> {
         for shown in shown {
             if let Some(value) = readings.get(shown.reading) {
                 let labels: Vec<_> = labels.iter().chain(shown.labels).copied().collect();
-                self.gauge(shown.name, shown.help, &labels, value * shown.unit);
+                if shown.is_counter {
+                    self.counter(shown.name, shown.help, &labels, *value as u64);
+                } else {
+                    self.gauge(shown.name, shown.help, &labels, value * shown.unit);
+                }
             }
         }
     }
@@ -133,7 +147,8 @@ fn agent_metrics(families: &mut Families<'_>, shared: &Shared) {
     }
     for state in shared.sources.states() {
         let help = "Time since the last reading of a source.";
-        let labels = [("source", state.source)];
+        let uuid = state.uuid.as_deref().map(|uuid| ("uuid", uuid));
+        let labels: Vec<_> = [("source", state.source)].into_iter().chain(uuid).collect();
         families.gauge("evenstep_agent_source_age_seconds", help, &labels, state.age_s);
     }
     let spool = lock(&shared.spool).clone();
@@ -227,7 +242,8 @@ mod tests {
     /// Two samples of this machine and process: all their readings have series, and missing ones have none.
     #[test]
     fn exactly_the_readings_are_exposed() {
-        let mut sampler = Sampler::for_machine(Arc::new(Sources::start().unwrap())).unwrap();
+        let mut sampler =
+            Sampler::for_machine(Arc::new(Sources::start(Duration::from_secs(60)).unwrap())).unwrap();
         let mut watch = WatchList::new(vec![std::process::id()]);
         let start = Instant::now();
         sampler.sample(start, 1, &mut watch);
@@ -286,12 +302,13 @@ mod tests {
         assert_eq!(
             series,
             [
-                "evenstep_gpu_clock_hertz{node=\"node-a\",gpu=\"1\",clock=\"sm\"} 1980000000",
+                "evenstep_gpu_clock_hertz{node=\"node-a\",gpu=\"1\",uuid=\"GPU-1\",clock=\"sm\"} 1980000000",
                 "evenstep_gpu_info{node=\"node-a\",gpu=\"1\",uuid=\"GPU-1\",name=\"H200\"} 1",
-                "evenstep_gpu_power_watts{node=\"node-a\",gpu=\"1\"} 350.5",
-                "evenstep_gpu_processes{node=\"node-a\",gpu=\"1\"} 2",
-                "evenstep_gpu_throttled{node=\"node-a\",gpu=\"1\",reason=\"sw_power_cap\"} 1",
-                "evenstep_process_gpu_memory_bytes{node=\"node-a\",pid=\"10\",gpu=\"1\"} 7",
+                "evenstep_gpu_power_watts{node=\"node-a\",gpu=\"1\",uuid=\"GPU-1\"} 350.5",
+                "evenstep_gpu_processes{node=\"node-a\",gpu=\"1\",uuid=\"GPU-1\"} 2",
+                "evenstep_gpu_throttled{node=\"node-a\",gpu=\"1\",uuid=\"GPU-1\",reason=\"sw_power_cap\"} 1",
+                "evenstep_gpu_up{node=\"node-a\",gpu=\"1\",uuid=\"GPU-1\"} 1",
+                "evenstep_process_gpu_memory_bytes{node=\"node-a\",pid=\"10\",gpu=\"1\",uuid=\"GPU-1\"} 7",
             ]
         );
     }

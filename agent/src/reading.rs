@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_protocol::Readings;
+use evenstep_protocol::{GpuGap, Readings};
 
 /// Readings of a source at one time.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -96,7 +96,29 @@ pub enum MissingReason {
         /// The source.
         source_name: &'static str,
     },
+    /// The GPU has fallen off the bus, needs a reset or has been removed.
+    #[error("lost: {0}")]
+    Lost(String),
+    /// The user of the process may not read the value.
+    #[error("no permission: {0}")]
+    NoPermission(String),
+    /// The driver failed.
+    #[error("driver failed: {0}")]
+    Driver(String),
     /// The system or the driver does not provide the value.
     #[error("{0}")]
     Unsupported(String),
+}
+
+impl MissingReason {
+    /// Returns why a GPU cannot be read if none of its readings can, for this reason.
+    pub fn gpu_gap(&self) -> GpuGap {
+        match self {
+            Self::Lost(_) => GpuGap::Lost,
+            Self::NoPermission(_) => GpuGap::NoPermission,
+            Self::Unsupported(_) => GpuGap::Unsupported,
+            Self::TimedOut { .. } | Self::Busy { .. } => GpuGap::TimedOut,
+            _ => GpuGap::DriverFailed,
+        }
+    }
 }

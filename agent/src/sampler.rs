@@ -5,21 +5,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use evenstep_protocol::{GpuSample, NodeSample, ProcessSample, driver};
+use evenstep_protocol::{NodeSample, ProcessSample, driver};
 use serde::Serialize;
 use tokio::runtime::Runtime;
 
+use crate::Reading;
 use crate::boundary::OtherCpu;
 use crate::source::demo::SyntheticMachine;
 use crate::sources::{HostReading, ProcessReading, Sources};
 use crate::watch::WatchList;
-use crate::{MissingReason, Reading};
-
-/// Names of the readings of a GPU that does not respond.
-#[cfg(feature = "gpu")]
-const GPU_NAMES: &[&str] = &crate::source::gpu::Gpu::NAMES;
-#[cfg(not(feature = "gpu"))]
-const GPU_NAMES: &[&str] = &[];
 
 /// Takes samples of this machine or of a synthetic one.
 pub struct Sampler {
@@ -37,8 +31,6 @@ struct Machine {
     /// Waits for the threads of the sources.
     runtime: Runtime,
     others: BTreeMap<u32, OtherCpu>,
-    /// GPUs of the last sample that is complete, without their readings.
-    gpus: Vec<GpuSample>,
 }
 
 impl Sampler {
@@ -48,7 +40,7 @@ impl Sampler {
     /// If the operating system cannot create the timer that waits for the sources.
     pub fn for_machine(sources: Arc<Sources>) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-        let machine = Machine { sources, runtime, others: BTreeMap::new(), gpus: Vec::new() };
+        let machine = Machine { sources, runtime, others: BTreeMap::new() };
         Ok(Self { source: Source::Machine(Box::new(machine)), missing: MissingCounts::default() })
     }
 
@@ -84,7 +76,7 @@ impl Machine {
         let sources = &self.sources;
         let pids = watch.pids().collect();
         let (host, processes, gpus) = self.runtime.block_on(async {
-            tokio::join!(sources.sample_host(), sources.sample_processes(pids), sample_gpus(sources))
+            tokio::join!(sources.sample_host(), sources.sample_processes(pids), sources.sample_gpus())
         });
         for (pid, _) in processes.iter().filter(|(_, process)| process.ended) {
             tracing::info!(pid, "a watched process has ended");
@@ -99,48 +91,11 @@ impl Machine {
         });
         let processes = processes.collect();
         self.others.retain(|pid, _| watch.contains(*pid));
-        let gpus = self.with_silent_gpus(gpus, &mut missing);
-        NodeSample { at_unix_ms, window_s, synthetic: false, readings, missing, processes, gpus }
-    }
-
-    /// Adds the known GPUs whose readings timed out, with the reason. If no GPU is known, the reason is added
-    /// to the readings that the machine misses.
-    fn with_silent_gpus(
-        &mut self,
-        (mut gpus, gap): (Vec<GpuSample>, Option<MissingReason>),
-        missing: &mut BTreeMap<String, String>,
-    ) -> Vec<GpuSample> {
-        let known = |gpu: &GpuSample| GpuSample {
-            index: gpu.index,
-            uuid: gpu.uuid.clone(),
-            name: gpu.name.clone(),
-            ..GpuSample::default()
-        };
-        let Some(gap) = gap else {
-            self.gpus = gpus.iter().map(known).collect();
-            return gpus;
-        };
-        let silent = self.gpus.iter().skip(gpus.len());
-        gpus.extend(
-            silent.map(|gpu| GpuSample { missing: Reading::gap(GPU_NAMES, &gap).missing, ..known(gpu) }),
-        );
-        if gpus.is_empty() {
+        let (gpus, gap) = gpus;
+        if let Some(gap) = gap {
             missing.insert("gpus".to_owned(), gap.to_string());
         }
-        gpus
-    }
-}
-
-/// Reads the GPUs one after the other, so that a request waits for at most one of them. Also returns why the
-/// last one could not be read.
-async fn sample_gpus(sources: &Sources) -> (Vec<GpuSample>, Option<MissingReason>) {
-    let mut gpus = Vec::new();
-    loop {
-        match sources.sample_gpu(gpus.len()).await {
-            Ok(Some(gpu)) => gpus.push(gpu),
-            Ok(None) => return (gpus, None),
-            Err(gap) => return (gpus, Some(gap)),
-        }
+        NodeSample { at_unix_ms, window_s, synthetic: false, readings, missing, processes, gpus }
     }
 }
 
@@ -153,7 +108,7 @@ pub struct MissingCounts {
 /// A reading that was missing.
 #[derive(Debug, Serialize)]
 pub struct MissingCount {
-    /// `host`, `process`, `gpu` or `gpu_process`.
+    /// `host`, `process`, `gpu`, `gpu_instance` or `gpu_process`.
     pub source: &'static str,
     /// Name of the reading.
     pub name: String,
@@ -171,6 +126,9 @@ impl MissingCounts {
         }
         for gpu in &sample.gpus {
             self.add("gpu", &gpu.missing);
+            for instance in &gpu.instances {
+                self.add("gpu_instance", &instance.missing);
+            }
             for process in &gpu.processes {
                 self.add("gpu_process", &process.missing);
             }
@@ -202,7 +160,8 @@ mod tests {
 
     #[test]
     fn missing_readings_are_counted_and_never_zero() {
-        let mut sampler = Sampler::for_machine(Arc::new(Sources::start().unwrap())).unwrap();
+        let mut sampler =
+            Sampler::for_machine(Arc::new(Sources::start(Duration::from_secs(60)).unwrap())).unwrap();
         let mut watch = WatchList::new(vec![std::process::id()]);
         let start = Instant::now();
         let first = sampler.sample(start, 1, &mut watch);
@@ -220,7 +179,8 @@ mod tests {
 
     #[test]
     fn a_missing_process_is_reported_once_and_then_no_longer_watched() {
-        let mut sampler = Sampler::for_machine(Arc::new(Sources::start().unwrap())).unwrap();
+        let mut sampler =
+            Sampler::for_machine(Arc::new(Sources::start(Duration::from_secs(60)).unwrap())).unwrap();
         let mut watch = WatchList::new(vec![u32::MAX - 1]);
         let sample = sampler.sample(Instant::now(), 1, &mut watch);
         assert!(sample.processes[0].readings.is_empty() && !sample.processes[0].missing.is_empty());

@@ -4,18 +4,18 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use evenstep_protocol::{GpuSample, driver};
 
 use crate::boundary::{CpuTime, OtherCpu};
 #[cfg(feature = "gpu")]
-use crate::source::gpu::{Gpu, Gpus};
+use crate::source::gpu::search::Gpus;
 use crate::source::host::Host;
 use crate::source::process::Process;
 use crate::source::readers::{ReaderKey, Readers};
 use crate::source::thread::{READING_MAX, SourceState, SourceThread};
-use crate::{MissingReason, Reading};
+use crate::{GpuId, MissingReason, Reading};
 
 /// Threads that read the machine, its processes and its GPUs.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Sources {
     /// The readers of samples, by process id.
     process: SourceThread<BTreeMap<u32, Process>>,
     #[cfg(feature = "gpu")]
-    gpu: SourceThread<Gpus>,
+    gpus: Gpus,
     clients: Mutex<Readers<Client>>,
 }
 
@@ -59,6 +59,8 @@ pub(crate) struct RequestedReading {
     pub(crate) reading: Reading,
     /// Whether the process is known to exist, because its source has responded.
     pub(crate) has_process: bool,
+    /// The requested GPU, without its readings.
+    pub(crate) gpu: Option<GpuSample>,
 }
 
 /// A reading of the machine.
@@ -106,28 +108,27 @@ impl ProcessReading {
 }
 
 impl Sources {
-    /// Starts the threads.
+    /// Starts the threads. GPUs are searched for every `search_every`.
     ///
     /// # Errors
     /// If a thread cannot be started.
-    pub fn start() -> io::Result<Self> {
+    #[cfg_attr(not(feature = "gpu"), expect(unused_variables, reason = "there is no search"))]
+    pub fn start(search_every: Duration) -> io::Result<Self> {
         Ok(Self {
             host: SourceThread::start("host", |_| Hosts::default())?,
             process: SourceThread::start("process", |_| BTreeMap::default())?,
             #[cfg(feature = "gpu")]
-            gpu: SourceThread::start("gpu", |old| Gpus::new(old, Instant::now(), Gpu::all))?,
+            gpus: Gpus::start(search_every)?,
             clients: Mutex::default(),
         })
     }
 
     /// Returns the state of each source.
     pub fn states(&self) -> Vec<SourceState> {
-        vec![
-            self.host.state(),
-            self.process.state(),
-            #[cfg(feature = "gpu")]
-            self.gpu.state(),
-        ]
+        let mut states = vec![self.host.state(), self.process.state()];
+        #[cfg(feature = "gpu")]
+        states.extend(self.gpus.states());
+        states
     }
 
     /// Reads the machine for a sample.
@@ -161,32 +162,35 @@ impl Sources {
         readings
     }
 
-    /// Reads the GPU at a position in NVML's order for a sample; `None` after the last one.
+    /// Reads all GPUs for a sample. Also returns why GPUs may be missing.
     #[cfg(feature = "gpu")]
-    pub(crate) async fn sample_gpu(&self, position: usize) -> Result<Option<GpuSample>, MissingReason> {
-        let read =
-            move |gpus: &mut Gpus| gpus.readers(Instant::now(), Gpu::all).get_mut(position).map(Gpu::read);
-        self.gpu.sample(read).await
+    pub(crate) async fn sample_gpus(&self) -> (Vec<GpuSample>, Option<MissingReason>) {
+        self.gpus.sample().await
     }
 
     /// Returns that there is no GPU.
     #[cfg(not(feature = "gpu"))]
-    pub(crate) async fn sample_gpu(&self, _position: usize) -> Result<Option<GpuSample>, MissingReason> {
-        Ok(None)
+    pub(crate) async fn sample_gpus(&self) -> (Vec<GpuSample>, Option<MissingReason>) {
+        (Vec::new(), None)
     }
 
-    /// Reads the machine for a request without a process.
-    pub(crate) async fn request_host(&self) -> Reading {
+    /// Reads the machine and, if requested, a GPU for a request without a process.
+    pub(crate) async fn request_host(&self, gpu: Option<GpuId>) -> (Reading, Option<GpuSample>) {
         let due = Instant::now() + READING_MAX;
         let read = self.host.request(due, |hosts| hosts.requested.read(Instant::now()));
-        read.await.unwrap_or_else(|gap| Reading::gap(&Host::NAMES, &gap))
+        let (read, (gpu_reading, gpu)) = tokio::join!(read, self.request_gpu(gpu, due));
+        let mut reading = read.unwrap_or_else(|gap| Reading::gap(&Host::NAMES, &gap));
+        reading.extend(gpu_reading);
+        (reading, gpu)
     }
 
     /// Reads a process, the machine and, if requested, a GPU for a request; `None` if the process does not
     /// exist.
     pub(crate) async fn request(&self, key: ReaderKey) -> Option<RequestedReading> {
         let due = Instant::now() + READING_MAX;
-        let (read, gpu) = tokio::join!(self.request_process(key, due), self.request_gpu(key.1, due));
+        let gpu = key.1.clone();
+        let (read, (gpu_reading, gpu)) =
+            tokio::join!(self.request_process(&key, due), self.request_gpu(gpu, due));
         let ClientReading { mut reading, ended, client } = read;
         if ended {
             return None;
@@ -195,11 +199,11 @@ impl Sources {
         if let Some(client) = client {
             self.clients().put(key, client);
         }
-        reading.extend(gpu);
-        Some(RequestedReading { reading, has_process })
+        reading.extend(gpu_reading);
+        Some(RequestedReading { reading, has_process, gpu })
     }
 
-    async fn request_process(&self, key: ReaderKey, due: Instant) -> ClientReading {
+    async fn request_process(&self, key: &ReaderKey, due: Instant) -> ClientReading {
         let known = self.clients().take(key);
         if let Some(client) = known {
             let read = self.read_client(client, due).await;
@@ -242,22 +246,16 @@ impl Sources {
     }
 
     #[cfg(feature = "gpu")]
-    async fn request_gpu(&self, index: Option<u32>, due: Instant) -> Reading {
-        let Some(index) = index else { return Reading::default() };
-        let read = move |gpus: &mut Gpus| {
-            let readers = gpus.readers(Instant::now(), Gpu::all);
-            readers.iter().find(|gpu| gpu.index() == index).map(Gpu::read_device)
-        };
-        match self.gpu.request(due, read).await {
-            Ok(Some(reading)) => reading,
-            Ok(None) => Reading::gap(&Gpu::NAMES, &crate::boundary::no_gpu(index)),
-            Err(gap) => Reading::gap(&Gpu::NAMES, &gap),
+    async fn request_gpu(&self, id: Option<GpuId>, due: Instant) -> (Reading, Option<GpuSample>) {
+        match id {
+            Some(id) => self.gpus.request(id, due).await,
+            None => (Reading::default(), None),
         }
     }
 
     #[cfg(not(feature = "gpu"))]
-    async fn request_gpu(&self, index: Option<u32>, _due: Instant) -> Reading {
-        index.map_or_else(Reading::default, |_| crate::boundary::without_gpus())
+    async fn request_gpu(&self, id: Option<GpuId>, _due: Instant) -> (Reading, Option<GpuSample>) {
+        (id.map_or_else(Reading::default, |_| crate::boundary::without_gpus()), None)
     }
 }
 

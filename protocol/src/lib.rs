@@ -41,7 +41,8 @@ pub use reports::{ReportSummary, ReportsView};
 pub use store::{LevelView, RetentionView, StoreView};
 pub use summary::{GainView, SavedView, SlowWorker, SummaryView};
 pub use telemetry::{
-    GpuSample, NodeSample, ProcessSample, Readings, TelemetryBatch, TelemetryResponse, driver,
+    GpuGap, GpuInstanceSample, GpuSample, NodeSample, ProcessSample, Readings, TelemetryBatch,
+    TelemetryResponse, driver,
 };
 pub use view::{
     CapReason, CapView, CurveView, ForecastView, HedgeView, JobState, JobView, JobsView, ModelView,

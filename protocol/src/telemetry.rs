@@ -47,6 +47,9 @@ pub mod driver {
     /// Share of time in which a kernel ran on the worker's GPU, 0 to 1. It does not measure how much of the
     /// GPU was used.
     pub const GPU_BUSY: &str = "gpu_busy";
+    /// 1 while the worker's GPU lowers its clocks because of its temperature, its power, or another GPU of its
+    /// group; else 0.
+    pub const GPU_THROTTLED: &str = "gpu_throttled";
 
     /// Barrier wait of the worker at the end of the iteration, in seconds. Forecasts take it from the report
     /// instead of the readings: during a long wait, the machine may have changed.
@@ -59,7 +62,7 @@ pub mod driver {
 
     /// All readings, in the order in which forecasts use them. The order is fixed, so all ranks and models
     /// agree. Readings outside this list are stored but not used in forecasts.
-    pub const ALL: [&str; 16] = [
+    pub const ALL: [&str; 17] = [
         PSI_CPU_SOME,
         PSI_MEMORY_SOME,
         PSI_IO_SOME,
@@ -76,6 +79,7 @@ pub mod driver {
         GPU_BUSY,
         GPU_POWER_W,
         GPU_TEMPERATURE_CELSIUS,
+        GPU_THROTTLED,
     ];
 }
 
@@ -143,19 +147,25 @@ pub struct ProcessSample {
     pub missing: BTreeMap<String, String>,
 }
 
-/// Readings of one GPU.
+/// Readings of one GPU. Its UUID identifies it; its index may change.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct GpuSample {
-    /// Index of the GPU in NVML's order.
+    /// Index of the GPU in NVML's order when NVML last listed it.
     pub index: u32,
     /// UUID of the GPU, stable over restarts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
+    /// PCI bus id, such as `00000000:65:00.0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pci_bus_id: Option<String>,
     /// Model name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Why the GPU cannot be read; absent if it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gap: Option<GpuGap>,
     /// Readings of the GPU.
     #[serde(default)]
     pub readings: Readings,
@@ -168,6 +178,57 @@ pub struct GpuSample {
     /// Processes on the GPU, with `gpu_memory_bytes` and `gpu_busy` if the GPU's driver reports them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessSample>,
+    /// MIG instances of the GPU.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instances: Vec<GpuInstanceSample>,
+}
+
+/// Readings of a MIG instance, a part of a GPU that programs see as a GPU.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct GpuInstanceSample {
+    /// UUID of the instance.
+    pub uuid: String,
+    /// Name of the instance, with its size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Readings of the instance.
+    #[serde(default)]
+    pub readings: Readings,
+    /// Readings that failed, by name, with the reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub missing: BTreeMap<String, String>,
+}
+
+/// Why a GPU cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum GpuGap {
+    /// It has fallen off the bus, needs a reset or has been removed.
+    Lost,
+    /// Its driver does not respond.
+    TimedOut,
+    /// The agent's user may not read it.
+    NoPermission,
+    /// Its driver provides none of the readings.
+    Unsupported,
+    /// Its driver returned another error.
+    DriverFailed,
+}
+
+impl GpuGap {
+    /// Returns the name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lost => "lost",
+            Self::TimedOut => "timed_out",
+            Self::NoPermission => "no_permission",
+            Self::Unsupported => "unsupported",
+            Self::DriverFailed => "driver_failed",
+        }
+    }
 }
 
 /// Response to a batch, sent when every sample in it is durable.

@@ -14,10 +14,12 @@ pub(super) struct ReadingMetric {
     pub(super) labels: &'static [(&'static str, &'static str)],
     /// Factor from the reading's unit to the metric's unit.
     pub(super) unit: f64,
+    /// Whether the metric is a counter.
+    pub(super) is_counter: bool,
 }
 
 const fn reading_metric(reading: &'static str, name: &'static str, help: &'static str) -> ReadingMetric {
-    ReadingMetric { reading, name, help, labels: &[], unit: 1.0 }
+    ReadingMetric { reading, name, help, labels: &[], unit: 1.0, is_counter: false }
 }
 
 impl ReadingMetric {
@@ -28,6 +30,12 @@ impl ReadingMetric {
     const fn in_units_of(self, unit: f64) -> Self {
         Self { unit, ..self }
     }
+}
+
+const fn errors(reading: &'static str, kind: &'static [(&'static str, &'static str)]) -> ReadingMetric {
+    let help = "Errors of the GPU by kind, since its driver was loaded; Xid errors since the agent started.";
+    let metric = reading_metric(reading, "evenstep_gpu_errors_total", help).with(kind);
+    ReadingMetric { is_counter: true, ..metric }
 }
 
 const fn cpu(reading: &'static str, mode: &'static [(&'static str, &'static str)]) -> ReadingMetric {
@@ -101,7 +109,7 @@ pub(super) const PROCESS: [ReadingMetric; 7] = [
 ];
 
 /// Readings of a GPU.
-pub(super) const GPU: [ReadingMetric; 8] = [
+pub(super) const GPU: [ReadingMetric; 17] = [
     reading_metric(driver::GPU_BUSY, "evenstep_gpu_busy_ratio", "Share of time in which a kernel ran."),
     reading_metric(
         "gpu_memory_busy",
@@ -117,6 +125,33 @@ pub(super) const GPU: [ReadingMetric; 8] = [
         driver::GPU_TEMPERATURE_CELSIUS,
         "evenstep_gpu_temperature_celsius",
         "Temperature of the GPU.",
+    ),
+    reading_metric(
+        driver::GPU_THROTTLED,
+        "evenstep_gpu_slowed_down",
+        "1 while the GPU lowers its clocks because of temperature, power or its group.",
+    ),
+    errors("gpu_ecc_corrected_errors", &[("kind", "ecc_corrected")]),
+    errors("gpu_ecc_uncorrected_errors", &[("kind", "ecc_uncorrected")]),
+    errors("gpu_pcie_replays", &[("kind", "pcie_replay")]),
+    errors("gpu_nvlink_replays", &[("kind", "nvlink_replay")]),
+    errors("gpu_nvlink_recoveries", &[("kind", "nvlink_recovery")]),
+    errors("gpu_nvlink_crc_errors", &[("kind", "nvlink_crc")]),
+    errors("gpu_xid_errors", &[("kind", "xid")]),
+    reading_metric("gpu_last_xid", "evenstep_gpu_last_xid", "Number of the last Xid error."),
+];
+
+/// Readings of a MIG instance.
+pub(super) const GPU_INSTANCE: [ReadingMetric; 2] = [
+    reading_metric(
+        "gpu_memory_used_bytes",
+        "evenstep_gpu_instance_memory_used_bytes",
+        "Memory of the MIG instance in use.",
+    ),
+    reading_metric(
+        "gpu_memory_total_bytes",
+        "evenstep_gpu_instance_memory_size_bytes",
+        "Total memory of the MIG instance.",
     ),
 ];
 

@@ -4,9 +4,11 @@
 /// dropped.
 pub(crate) const READERS_MAX: usize = 64;
 
+use crate::GpuId;
+
 /// A process and, if requested, a GPU. Each pair has its own windows, so that clients do not shorten each
 /// other's windows.
-pub(crate) type ReaderKey = (u32, Option<u32>);
+pub(crate) type ReaderKey = (u32, Option<GpuId>);
 
 /// Readers by key.
 #[derive(Debug)]
@@ -23,14 +25,14 @@ impl<T> Default for Readers<T> {
 
 impl<T> Readers<T> {
     /// Removes and returns a reader.
-    pub(crate) fn take(&mut self, key: ReaderKey) -> Option<T> {
-        let at = self.readers.iter().position(|(other, _)| *other == key)?;
+    pub(crate) fn take(&mut self, key: &ReaderKey) -> Option<T> {
+        let at = self.readers.iter().position(|(other, _)| other == key)?;
         Some(self.readers.remove(at).1)
     }
 
     /// Adds a reader, or replaces the one with the same key.
     pub(crate) fn put(&mut self, key: ReaderKey, reader: T) {
-        self.take(key);
+        self.take(&key);
         if self.readers.len() >= READERS_MAX {
             self.readers.remove(0);
         }
@@ -50,7 +52,7 @@ mod tests {
         }
         readers.put((0, None), 0);
         readers.put((1000, None), 1000);
-        assert_eq!((readers.take((1, None)), readers.take((0, None))), (None, Some(0)));
+        assert_eq!((readers.take(&(1, None)), readers.take(&(0, None))), (None, Some(0)));
         assert_eq!(readers.readers.len(), READERS_MAX - 1);
     }
 }

@@ -59,11 +59,21 @@ struct Progress {
 pub struct SourceState {
     /// Name of the source.
     pub source: &'static str,
+    /// UUID of the GPU, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
     /// Time since its last reading, in seconds.
     pub age_s: f64,
     /// Time that the reading in progress has taken, in seconds, if it has timed out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hangs_for_s: Option<f64>,
+}
+
+impl SourceState {
+    /// Returns the name of the source, with the UUID of a GPU.
+    pub fn name(&self) -> String {
+        self.uuid.as_ref().map_or_else(|| self.source.to_owned(), |uuid| format!("{} {uuid}", self.source))
+    }
 }
 
 /// Handle of the thread that owns the readers `S` of a source. The thread ends when the handle is dropped,
@@ -151,6 +161,7 @@ impl<S: 'static> SourceThread<S> {
         let progress = lock(&self.progress);
         SourceState {
             source: self.name,
+            uuid: None,
             age_s: progress.last_read.elapsed().as_secs_f64(),
             hangs_for_s: progress.hangs_for().map(|time| time.as_secs_f64()),
         }

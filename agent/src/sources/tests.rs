@@ -26,21 +26,21 @@ fn process() -> (u32, impl FnOnce()) {
 
 #[test]
 fn readers_are_kept_between_requests_and_a_missing_process_leaves_none() {
-    let sources = Sources::start().unwrap();
+    let sources = Sources::start(Duration::from_secs(60)).unwrap();
     let (key, missing) = ((std::process::id(), None), (u32::MAX - 1, None));
-    assert_eq!(block_on(sources.request(key)).unwrap().reading.window_s, None);
-    assert!(block_on(sources.request(key)).unwrap().reading.window_s.is_some());
-    assert!(block_on(sources.request(missing)).is_none());
-    assert!(sources.clients().take(missing).is_none());
-    assert!(sources.clients().take(key).is_some());
+    assert_eq!(block_on(sources.request(key.clone())).unwrap().reading.window_s, None);
+    assert!(block_on(sources.request(key.clone())).unwrap().reading.window_s.is_some());
+    assert!(block_on(sources.request(missing.clone())).is_none());
+    assert!(sources.clients().take(&missing).is_none());
+    assert!(sources.clients().take(&key).is_some());
 }
 
 /// The reading waits for a job of 50 ms, and its counters are read after that.
 #[test]
 fn a_window_ends_when_the_counters_are_read() {
-    let sources = Sources::start().unwrap();
+    let sources = Sources::start(Duration::from_secs(60)).unwrap();
     let key = (std::process::id(), None);
-    block_on(sources.request(key));
+    block_on(sources.request(key.clone()));
     let first_ended = Instant::now();
     let (second, waited) = block_on(async {
         let job = sources.host.request(later(), |_| {
@@ -50,7 +50,7 @@ fn a_window_ends_when_the_counters_are_read() {
             }
             Instant::now()
         });
-        let (waited, second) = tokio::join!(job, sources.request(key));
+        let (waited, second) = tokio::join!(job, sources.request(key.clone()));
         (second.unwrap(), waited.unwrap())
     });
     let window_s = second.reading.window_s.unwrap();
@@ -60,21 +60,21 @@ fn a_window_ends_when_the_counters_are_read() {
 /// The key has the readers of another process, which has ended.
 #[test]
 fn a_process_with_a_reused_id_shares_no_window_with_the_old_one() {
-    let sources = Sources::start().unwrap();
+    let sources = Sources::start(Duration::from_secs(60)).unwrap();
     let (old, end) = process();
     block_on(sources.request((old, None))).unwrap();
     end();
     let key = (std::process::id(), None);
-    let client = sources.clients().take((old, None)).unwrap();
-    sources.clients().put(key, client);
-    let reading = block_on(sources.request(key)).unwrap().reading;
+    let client = sources.clients().take(&(old, None)).unwrap();
+    sources.clients().put(key.clone(), client);
+    let reading = block_on(sources.request(key.clone())).unwrap().reading;
     assert_eq!(reading.window_s, None);
     assert_eq!(reading.missing[driver::OTHER_CPU], MissingReason::First.to_string());
 }
 
 #[test]
 fn the_reader_of_a_sampled_process_that_has_ended_is_removed() {
-    let sources = Sources::start().unwrap();
+    let sources = Sources::start(Duration::from_secs(60)).unwrap();
     let (pid, end) = process();
     let sample = || block_on(sources.sample_processes(vec![pid])).remove(0).1;
     assert!(!sample().ended);
@@ -86,16 +86,16 @@ fn the_reader_of_a_sampled_process_that_has_ended_is_removed() {
 /// The process source hangs until the test ends.
 #[test]
 fn a_process_that_cannot_be_read_leaves_no_readers() {
-    let sources = Sources::start().unwrap();
+    let sources = Sources::start(Duration::from_secs(60)).unwrap();
     let (release, released) = mpsc::channel::<()>();
     let hang = sources.process.sample(move |_| {
         let _ = released.recv();
     });
     assert!(block_on(hang).is_err());
     let key = (u32::MAX - 1, None);
-    let reading = block_on(sources.request(key)).unwrap();
+    let reading = block_on(sources.request(key.clone())).unwrap();
     assert!(!reading.has_process && reading.reading.missing.contains_key(driver::OWN_CPU));
     assert!(reading.reading.readings.contains_key(driver::MEMORY_USED));
-    assert!(sources.clients().take(key).is_none());
+    assert!(sources.clients().take(&key).is_none());
     drop(release);
 }

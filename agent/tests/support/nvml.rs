@@ -1,57 +1,65 @@
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nix::sys::stat::Mode;
-use nix::unistd::mkfifo;
 use tempfile::TempDir;
 
-/// A library that replaces NVML. It has one GPU, whose readings hang on request.
+/// A library that replaces NVML, with GPUs that do what a script says: see `nvml.c`.
 pub struct FakeNvml {
     directory: TempDir,
 }
 
 impl FakeNvml {
-    /// Builds the library with the compiler that links Rust programs.
-    pub fn build() -> Self {
+    /// Builds the library with the compiler that links Rust programs, and installs it.
+    pub fn build(script: &str) -> Self {
+        let nvml = Self::absent(script);
+        nvml.install();
+        nvml
+    }
+
+    /// Builds the library without installing it.
+    pub fn absent(script: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/nvml.c");
         let mut cc = Command::new("cc");
-        cc.args(["-shared", "-fPIC", "-o"]).arg(directory.path().join("libnvidia-ml.so.1")).arg(source);
+        cc.args(["-shared", "-fPIC", "-Wall", "-Wextra", "-o"])
+            .arg(directory.path().join("built"))
+            .arg(source);
         assert!(cc.status().unwrap().success());
         let nvml = Self { directory };
-        fs::write(nvml.gate(), "").unwrap();
+        nvml.script(script);
         nvml
+    }
+
+    /// Puts the library where programs look for it.
+    pub fn install(&self) {
+        let path = self.directory.path();
+        fs::rename(path.join("built"), path.join("libnvidia-ml.so.1")).unwrap();
     }
 
     /// Makes a command use this library.
     pub fn replace_in(&self, command: &mut Command) {
-        command.env("LD_LIBRARY_PATH", self.directory.path()).env("FAKE_NVML_GATE", self.gate());
-        command.env("FAKE_NVML_LOST", self.directory.path().join("lost"));
+        command.env("LD_LIBRARY_PATH", self.directory.path()).env("FAKE_NVML_SCRIPT", self.path());
     }
 
-    /// Makes the library fail to count the GPUs.
-    pub fn lose(&self) {
-        fs::write(self.directory.path().join("lost"), "").unwrap();
+    /// Replaces the script.
+    pub fn script(&self, script: &str) {
+        let new = self.directory.path().join("new");
+        fs::write(&new, script).unwrap();
+        fs::rename(new, self.path()).unwrap();
     }
 
-    /// Makes the next reading hang.
-    pub fn hang(&self) {
-        let fifo = self.directory.path().join("fifo");
-        mkfifo(&fifo, Mode::S_IRWXU).unwrap();
-        fs::rename(fifo, self.gate()).unwrap();
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("script")
     }
+}
 
-    /// Ends the reading that hangs, and makes later readings return at once.
-    pub fn release(&self) {
-        let fifo = self.directory.path().join("hung");
-        fs::rename(self.gate(), &fifo).unwrap();
-        fs::write(self.gate(), "").unwrap();
-        // Waits until the reading has opened the FIFO.
-        drop(OpenOptions::new().write(true).open(fifo).unwrap());
-    }
+/// UUID of a GPU of the library.
+pub fn uuid(gpu: u32) -> String {
+    format!("GPU-00000000-0000-0000-0000-{gpu:012}")
+}
 
-    fn gate(&self) -> PathBuf {
-        self.directory.path().join("gate")
-    }
+/// UUID of a MIG instance of the library; the first instance is 1.
+pub fn mig_uuid(gpu: u32, instance: u32) -> String {
+    format!("MIG-00000000-0000-0000-{instance:04}-{gpu:012}")
 }

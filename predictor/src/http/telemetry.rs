@@ -108,7 +108,7 @@ fn check_sample(at: Arguments<'_>, sample: &NodeSample) -> Result<(), ErrorRespo
         let at = format_args!("{at}.gpus[{i}]");
         readings(format_args!("{at}.readings"), &gpu.readings)?;
         missing(at, &gpu.missing)?;
-        for said in gpu.uuid.iter().chain(&gpu.name).chain(&gpu.throttle_reasons) {
+        for said in gpu.uuid.iter().chain(&gpu.pci_bus_id).chain(&gpu.name).chain(&gpu.throttle_reasons) {
             check_text(at, said)?;
         }
         within(
@@ -117,6 +117,15 @@ fn check_sample(at: Arguments<'_>, sample: &NodeSample) -> Result<(), ErrorRespo
             0..=PARTS_MAX,
         )?;
         processes(format_args!("{at}.processes"), &gpu.processes)?;
+        within(format_args!("{at}: number of instances"), gpu.instances.len() as u64, 0..=PARTS_MAX)?;
+        for (i, instance) in gpu.instances.iter().enumerate() {
+            let at = format_args!("{at}.instances[{i}]");
+            readings(format_args!("{at}.readings"), &instance.readings)?;
+            missing(at, &instance.missing)?;
+            for said in [&instance.uuid].into_iter().chain(&instance.name) {
+                check_text(at, said)?;
+            }
+        }
     }
     Ok(())
 }

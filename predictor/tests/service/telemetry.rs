@@ -71,7 +71,9 @@ fn the_first_sample_of_a_sequence_number_stays_and_is_kept_whole() {
         "missing": {"psi_cpu_some": "no /proc/pressure"},
         "processes": [{"pid": 7, "worker": "node/0", "readings": {"own_cpu": 0.5}}],
         "gpus": [{"index": 0, "name": "GPU", "readings": {"sm_clock_mhz": 1980.0},
-                  "throttle_reasons": ["sw_thermal_slowdown"]}],
+                  "throttle_reasons": ["sw_thermal_slowdown"], "uuid": "GPU-1", "pci_bus_id": "00000000:01:00.0",
+                  "instances": [{"uuid": "MIG-1", "readings": {"gpu_memory_used_bytes": 1.0}}]},
+                 {"index": 1, "gap": "lost"}],
     });
     let body = json!({"node": "node", "boot_id": "boot", "sequence": 0, "samples": [sample]});
     assert_eq!(service.client.post(path, &body).status, 200);

@@ -3,7 +3,7 @@
 use evenstep_protocol::{TailReport, WorkerId, WorkerReport, driver};
 
 /// Names of the driver readings in a row, in order.
-pub const DRIVERS: [&str; 16] = driver::ALL;
+pub const DRIVERS: [&str; driver::ALL.len()] = driver::ALL;
 
 /// Number of values before the readings: see `Report.to_row` in `evenstep/report.py`.
 const VALUES: usize = 10;

@@ -162,8 +162,16 @@ fn limits() -> Vec<(&'static str, Value)> {
             "GpuSample",
             json!({
                 "index": wide(u32::MAX.into()), "uuid": text(0, TEXT_BYTES_MAX), "name": text(0, TEXT_BYTES_MAX),
-                "readings": readings, "missing": missing, "processes": parts,
+                "pci_bus_id": text(0, TEXT_BYTES_MAX), "readings": readings, "missing": missing, "processes": parts,
+                "instances": parts,
                 "throttle_reasons": {"maxItems": PARTS_MAX, "items": short}
+            }),
+        ),
+        (
+            "GpuInstanceSample",
+            json!({
+                "uuid": text(0, TEXT_BYTES_MAX), "name": text(0, TEXT_BYTES_MAX), "readings": readings,
+                "missing": missing
             }),
         ),
         (

@@ -14,6 +14,7 @@ WINDOWLESS = frozenset(
         "gpu_busy",
         "gpu_power_w",
         "gpu_temperature_celsius",
+        "gpu_throttled",
     }
 )
 """The readings that need no window."""
