@@ -15,6 +15,8 @@ pub mod local;
 #[cfg(feature = "daemon")]
 pub mod metrics;
 #[cfg(feature = "daemon")]
+pub mod node_health;
+#[cfg(feature = "daemon")]
 pub mod sampler;
 #[cfg(feature = "daemon")]
 pub mod sources;

@@ -66,6 +66,7 @@ fn invalid_requests_get_problem_responses() {
     for (page, status, slug) in [
         ("/sample?pid=x", 400, "malformed"),
         ("/sample?pdi=1", 400, "malformed"),
+        ("/sample?pid=self", 400, "malformed"),
         ("/sample?gpu=0", 400, "malformed"),
         ("/sample?pid=4294967294", 404, "unknown-process"),
         ("/nothing", 404, "unknown-path"),

@@ -65,7 +65,7 @@ impl Transport for UnixTransport {
 
     fn is_open(&mut self) -> bool {
         let is_waiting = |read: io::Result<usize>| read.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock);
-        // A response that nobody requested, or the end: the connection cannot be used again.
+        // A response without a request, or the end: the connection cannot be used again.
         self.stream.set_nonblocking(true).is_ok()
             && is_waiting(self.stream.read(&mut [0]))
             && self.stream.set_nonblocking(false).is_ok()

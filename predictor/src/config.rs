@@ -125,7 +125,7 @@ fn web_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Stri
     }
 }
 
-/// As [`web_address`], without the value in errors: a webhook's URL is often a secret.
+/// Reads a [`web_address`] without the value in errors: a webhook's URL is often a secret.
 fn secret_web_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
     let rule = || D::Error::custom("must be http:// or https:// and a host");
     Ok(web_address(deserializer).map_err(|_| rule())?.map(Secret))
@@ -321,7 +321,7 @@ pub struct Flags {
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otlp: Option<String>,
-    /// URL that gets a POST when a worker becomes a straggler, and when it is none any more; other users of the
+    /// URL that gets a POST when a worker becomes a straggler, and when it is none any more. Other users of the
     /// machine can see flags, so prefer the environment or the file for URLs with a secret [env: EVENSTEP_WEBHOOK]
     /// [default: none]
     #[arg(long, value_name = "URL")]

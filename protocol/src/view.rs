@@ -206,7 +206,7 @@ pub struct NodeHealthView {
     pub node: NodeId,
     /// Whether no worker on the node is a straggler for long.
     pub healthy: bool,
-    /// These workers.
+    /// Its stragglers.
     pub stragglers: Vec<NodeStraggler>,
 }
 

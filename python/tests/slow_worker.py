@@ -1,4 +1,4 @@
-"""A job at a predictor with two workers, one of which becomes slow. Its requests are those of a training loop."""
+"""A job at a predictor with two workers, one of which becomes slow. It sends the requests of a training loop."""
 
 from programs import fetch, fetch_json
 

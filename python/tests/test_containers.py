@@ -30,7 +30,7 @@ sys.stdin.read()
 @pytest.fixture(autouse=True)
 def _has_namespaces() -> None:
     if subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this system does not allow namespaces of its own: they need root and unshare(1)")
+        pytest.skip("this system does not allow new namespaces: they need root and unshare(1)")
 
 
 def outer_pids(inner: int) -> list[int]:

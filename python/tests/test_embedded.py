@@ -327,6 +327,16 @@ def train_epoch(_rank: int, state: dict[str, Any] | None, late: bool = False) ->
     return state, str(state["job"])
 
 
+def test_a_restarted_run_that_was_long_without_a_predictor_gets_another_job(home: Path) -> None:
+    """The predictor rejects iterations far ahead of the job."""
+    again = environ(home, TORCHELASTIC_RUN_ID="x", TORCHELASTIC_RESTART_COUNT="1")
+    state, identity = run_ranks(2, train_epoch, None, environ=again)[0]
+    far = {**state, "iteration": state["iteration"] + 1000}
+    _, other = run_ranks(2, train_epoch, far, environ=again)[0]
+    assert other.startswith(f"{identity.rpartition('-')[0]}-")
+    assert other.endswith(f"-{far['iteration']}")
+
+
 def test_the_summary_needs_a_predictor_and_says_where_the_page_is(predictor: str) -> None:
     assert closing.lines("http://127.0.0.1:9", "job") == []
     assert closing.lines(predictor, "unknown-job") == []

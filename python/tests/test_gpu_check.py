@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -11,7 +12,7 @@ import pytest
 
 from gpu_check import place, runner
 from gpu_check.__main__ import NOTHING_RAN
-from gpu_check.checks import NAMES
+from gpu_check.checks import NAMES, agent
 from gpu_check.context import Context
 from gpu_check.machine import Machine
 from programs import ROOT
@@ -118,3 +119,35 @@ def test_a_wheel_is_unpacked_with_its_programs(tmp_path: Path) -> None:
         archive.writestr("evenstep/__init__.py", "")
     with pytest.raises(ValueError, match="is no wheel with programs"):
         place.of_wheel(wheel, tmp_path / "other")
+
+
+#: An nvidia-smi whose GPU has the values of the fake driver.
+SMI = """#!/bin/sh
+case $* in
+*temperature*) echo 'GPU-00000000-0000-0000-0000-000000000000, {celsius}, 300.00, 1410, 1593' ;;
+*) exit 9 ;;
+esac
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the fake driver needs a C compiler")
+def test_the_agents_readings_are_compared(agent_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the fake driver of the agent's tests."""
+    source = ROOT / "agent" / "tests" / "support" / "nvml.c"
+    if "gpus NUMBER" not in source.read_text():
+        pytest.skip("the agent's fake driver has no GPUs by UUID")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnvidia-ml.so.1", source], check=True)
+    (tmp_path / "script").write_text("gpus 0\n")
+    (tmp_path / "evenstep-agent").symlink_to(agent_binary)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("FAKE_NVML_SCRIPT", str(tmp_path / "script"))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    smi = tmp_path / "nvidia-smi"
+    for celsius, state, said in ((60, "passed", "4 readings of 1 GPUs agree"), (90, "failed", "nvidia-smi has 90.0")):
+        smi.write_text(SMI.format(celsius=celsius))
+        smi.chmod(0o755)
+        folder = tmp_path / state
+        folder.mkdir()
+        outcome = agent.check(Context(Machine(), "cuda", folder))
+        assert outcome.state == state, outcome
+        assert said in outcome.said

@@ -18,7 +18,7 @@ def health(predictor: str, node: str, after_s: int) -> Any:
 
 
 class Receiver(ThreadingHTTPServer):
-    """Answers the first request with 503, and accepts all others."""
+    """Rejects the first request with 503, and accepts all others."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []

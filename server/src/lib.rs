@@ -11,7 +11,7 @@
 //!
 //! With [`Tls`], a connection waits for a request from its first byte on: its handshake has the deadline of headers.
 //!
-//! A Unix socket also serves HTTP/2, for clients with gRPC. Its requests have a [`ClientProcess`].
+//! A request over a Unix socket has a [`ClientProcess`].
 //!
 //! Bodies and the duration of requests are the router's own responsibility.
 
@@ -83,7 +83,7 @@ impl Options {
 }
 
 /// Serves requests until `stop` completes. Then finishes the requests in flight within [`Limits::drain`] and aborts the
-/// remaining ones. When this returns, no task of the server is left, except for requests over HTTP/2 that were aborted.
+/// remaining ones. When this returns, no task of the server is left.
 pub async fn serve(
     listener: impl Into<Listener>,
     router: Router,

@@ -14,8 +14,7 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
+use hyper_util::rt::TokioIo;
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -34,8 +33,6 @@ use crate::{ClientAddress, ClientUser, Options};
 /// Size limit of the head of a request, which is buffered until it is complete, in bytes. Also the size of the buffers
 /// of a connection.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// Maximum number of requests at the same time over one connection with HTTP/2.
-const STREAMS_MAX: u32 = 16;
 
 /// The open connections.
 #[derive(Debug)]
@@ -232,7 +229,6 @@ async fn converse(
             }
         }
     };
-    let is_unix = process.is_some();
     let socket = TokioIo::new(Socket::new(stream, activity.clone()));
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ClientAddress(address));
@@ -252,21 +248,6 @@ async fn converse(
         // The sender lives as long as this task.
         let _ = draining.wait_for(|draining| *draining).await;
     };
-    if is_unix {
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().max_buf_size(BUFFER_BYTES_MAX);
-        builder.http2().max_concurrent_streams(STREAMS_MAX);
-        let mut connection = std::pin::pin!(builder.serve_connection(socket, service));
-        let ended = tokio::select! {
-            biased;
-            () = stopped => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-            ended = connection.as_mut() => ended,
-        };
-        return ended.unwrap_or_else(|error| tracing::debug!(%error, "a connection failed"));
-    }
     let mut builder = http1::Builder::new();
     let connection = builder.max_buf_size(BUFFER_BYTES_MAX).serve_connection(socket, service);
     let mut connection = std::pin::pin!(connection);

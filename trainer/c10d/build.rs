@@ -18,12 +18,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if env::var_os("CARGO_FEATURE_NCCL").is_some() {
         // Layout of pip's packages: <site>/torch next to <site>/nvidia.
         let nvidia = root.join("../nvidia");
-        system_includes.extend([nvidia.join("cu13/include"), nvidia.join("nccl/include")]);
-        shim.define("USE_C10D_NCCL", None).define("EVENSTEP_NCCL", None).opt_level(1);
+        let headers = [nvidia.join("cu13/include"), nvidia.join("nccl/include")];
+        let needed = [headers[0].join("crt/host_config.h"), headers[1].join("nccl.h")];
+        if let Some(missing) = needed.iter().find(|header| !header.exists()) {
+            let missing = missing.display();
+            return Err(format!("feature nccl: {missing} is missing; run scripts/libtorch --cuda").into());
+        }
+        system_includes.extend(headers);
+        shim.define("USE_C10D_NCCL", None).define("EVENSTEP_NCCL", None).include("shim/cuda").opt_level(1);
     }
     for folder in system_includes {
         shim.flag("-isystem").flag(folder.display().to_string());
     }
-    shim.file("shim/shim.cpp").try_compile("evenstep_c10d_shim")?;
+    shim.files(["shim/shim.cpp", "shim/cuda.cpp"]).try_compile("evenstep_c10d_shim")?;
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::webhook::{Event, Webhook};
 
 /// Interval at which stragglers are looked for.
 const TICK: Duration = Duration::from_secs(2);
-/// Time for which a worker that left as a straggler counts for its node, in milliseconds: launchers ask for the health of
+/// Time for which a worker that left as a straggler counts for its node, in milliseconds: launchers query the health of
 /// a node after its workers have ended, before they start them again.
 const LEFT_MS: i64 = 600_000;
 /// Maximum number of stragglers in memory; further ones are not seen.

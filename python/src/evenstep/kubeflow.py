@@ -34,7 +34,7 @@ METRICS_MAX, TEXT_MAX = 256, 64
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is posted."""
+    """The contents of an update."""
 
     #: Part of the training that is done, from 0 to 1; None if it is unknown.
     done: float | None = None
@@ -55,7 +55,7 @@ class Status:
 
 
 class StatusPoster:
-    """Posts the status of a run from a thread of its own. Nothing that fails there reaches the training."""
+    """Posts the status of a run from a separate thread. Nothing that fails there reaches the training."""
 
     def __init__(
         self, url: str, token_file: str, ca_file: str, read: Callable[[], Status], *, interval_s: float = INTERVAL_S

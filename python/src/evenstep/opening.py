@@ -321,7 +321,11 @@ class _RunStart:
         if resumed_ids and not self.was_restarted and _has_live_workers(server, resumed_ids[0]):
             log.warning("job %s of the checkpoint has live workers; starting the job %s", resumed_ids[0], job_id)
             resumed_ids = []
-        for candidate in (*resumed_ids, job_id):
+        candidates = [*resumed_ids, job_id]
+        if self.is_resumed and self.was_restarted and not self.job_options.settings.job:
+            # The predictor rejects iterations far ahead, which follow a long time with one rank and thus no predictor.
+            candidates.append(f"{job_id}-{first}")
+        for candidate, following in itertools.zip_longest(candidates, candidates[1:]):
             predictor = Predictor(
                 server,
                 candidate,
@@ -336,9 +340,9 @@ class _RunStart:
             try:
                 return predictor.open(wanted, otherwise), predictor
             except RejectedError as error:
-                if candidate == job_id:
+                if following is None:
                     raise
-                log.warning("cannot continue the job of the checkpoint: %s; starting the job %s", error, job_id)
+                log.warning("cannot continue the job of the checkpoint: %s; starting the job %s", error, following)
         raise AssertionError
 
     def job_ids(self) -> list[str]:

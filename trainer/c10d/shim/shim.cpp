@@ -1,8 +1,7 @@
 // C interface of libtorch's c10d. It passes plain data, opaque handles, and tch's tensors (at::Tensor*).
 // Functions that can fail return 0 or 1; evenstep_last_error() of the same thread returns the message.
 #include <ATen/core/Tensor.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
-#include <dlfcn.h>
+#include <c10/util/env.h>
 #include <sched.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -12,26 +11,62 @@
 #endif
 #include <cstring>
 #include <system_error>
+#include <thread>
+
+#include "guard.h"
 
 using milliseconds = std::chrono::milliseconds;
 using Store = c10::intrusive_ptr<c10d::Store>;
-using Group = c10::intrusive_ptr<c10d::Backend>;
 
-static thread_local std::string last_error;
+struct Group {
+  c10::intrusive_ptr<c10d::Backend> backend;
+  bool on_device;       // NCCL: operations run on the GPU, and only abort() ends one that a peer does not join
+  bool aborted = false;
+};
 
-template <class F>
-static int guard(F body) {
-  try {
-    body();
-    return 0;
-  } catch (const c10::Error& e) {
-    last_error = e.what_without_backtrace();
-  } catch (const std::exception& e) {
-    last_error = e.what();
-  } catch (...) {
-    last_error = "an exception of unknown type";
+thread_local std::string last_error;
+
+// c10d's watchdog acts only if finish() does not.
+static constexpr auto watchdog_margin = milliseconds(10'000);
+// finish() asks without a pause first, because most operations are short, and then at this interval.
+static constexpr int busy_polls = 2'000;
+static constexpr auto poll_interval = std::chrono::microseconds(50);
+
+static void abort_operations(Group* group) {
+  if (!group->on_device || group->aborted) return;
+  group->aborted = true;
+  group->backend->abort();
+}
+
+// Waits on the host until an operation is done. Gloo does so itself, for at most gloo_ms. NCCL only queues the
+// operation on the GPU, and it then waits for the other ranks without limit: finish() observes it, and aborts the
+// group after an error or timeout_ms.
+static void finish(Group* group, const c10::intrusive_ptr<c10d::Work>& work, int64_t timeout_ms,
+                   milliseconds gloo_ms) {
+  if (!group->on_device) {
+    if (!work->wait(gloo_ms)) throw std::runtime_error("the operation was aborted");
+    return;
   }
-  return 1;
+  auto deadline = std::chrono::steady_clock::now() + milliseconds(timeout_ms);
+  bool late = false;
+  for (int polls = 0; !late && !work->isCompleted(); ++polls) {
+    if (polls < busy_polls) {
+      std::this_thread::yield();
+      continue;
+    }
+    std::this_thread::sleep_for(poll_interval);
+    late = std::chrono::steady_clock::now() >= deadline;
+  }
+  auto error = work->exception();
+  // After an abort by the watchdog, the operation counts as completed.
+  if (!error && !late && group->backend->getError() == c10d::ErrorType::SUCCESS) {
+    work->wait();  // later work on this thread's stream follows the operation
+    return;
+  }
+  guard([&] { abort_operations(group); });
+  if (error) std::rethrow_exception(error);
+  if (late) throw std::runtime_error("another rank did not take part within " + std::to_string(timeout_ms) + " ms");
+  throw std::runtime_error("the connection to another rank failed");
 }
 
 extern "C" {
@@ -103,26 +138,40 @@ int evenstep_group_gloo(Store* store, int rank, int world_size, int64_t timeout_
     auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(timeout_ms));
     options->threads = 1;  // one collective at a time; more threads only wait
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(interface));
-    *out = new Group(c10::make_intrusive<c10d::ProcessGroupGloo>(*store, rank, world_size, options));
+    *out = new Group{c10::make_intrusive<c10d::ProcessGroupGloo>(*store, rank, world_size, options), false};
   });
 }
 
 int evenstep_group_nccl(Store* store, int rank, int world_size, int64_t timeout_ms, int device, Group** out) {
   return guard([&] {
 #ifdef EVENSTEP_NCCL
+    // If c10d's watchdog sees an error before finish() does, it must end the kernels (2) instead of the process (3).
+    c10::utils::set_env("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", false);
     auto options = c10d::ProcessGroupNCCL::Options::create();
-    options->timeout = milliseconds(timeout_ms);
+    options->timeout = milliseconds(timeout_ms) + watchdog_margin;
     auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(*store, rank, world_size, options);
     group->setBoundDeviceId(at::Device(at::kCUDA, device));
     group->eagerConnectSingleDevice(at::Device(at::kCUDA, device));
-    *out = new Group(std::move(group));
+    *out = new Group{std::move(group), true};
 #else
     throw std::runtime_error("built without the feature `nccl`");
 #endif
   });
 }
 
+// Leaves the group after the last operation of all ranks. Only NCCL distinguishes this from leaving early: it
+// flushes its operations, together with the other ranks.
+int evenstep_group_close(Group* group) {
+  int failed = guard([&] {
+    if (group->on_device && !group->aborted) group->backend->shutdown();
+  });
+  guard([&] { delete group; });
+  return failed;
+}
+
+// Leaves the group at any time. NCCL's kernels would otherwise wait for the other ranks without end.
 void evenstep_group_free(Group* group) {
+  guard([&] { abort_operations(group); });
   guard([&] { delete group; });
 }
 
@@ -132,7 +181,7 @@ int evenstep_all_reduce_sum(Group* group, at::Tensor* tensor, int64_t timeout_ms
     c10d::AllreduceOptions options;
     options.reduceOp = c10d::ReduceOp::SUM;
     options.timeout = milliseconds(timeout_ms);
-    (*group)->allreduce(tensors, options)->wait();
+    finish(group, group->backend->allreduce(tensors, options), timeout_ms, ::kNoTimeout);
   });
 }
 
@@ -142,28 +191,21 @@ int evenstep_broadcast(Group* group, at::Tensor* tensor, int root, int64_t timeo
     c10d::BroadcastOptions options;
     options.rootRank = root;
     options.timeout = milliseconds(timeout_ms);
-    (*group)->broadcast(tensors, options)->wait();
+    finish(group, group->backend->broadcast(tensors, options), timeout_ms, ::kNoTimeout);
   });
-}
-
-// Gloo limits the wait here. NCCL only queues the work on the current stream, and a limit would block the
-// host.
-static void finish(Group* group, const c10::intrusive_ptr<c10d::Work>& work, int64_t timeout_ms) {
-  auto bound = (*group)->getBackendName() == "gloo" ? milliseconds(timeout_ms) : ::kNoTimeout;
-  if (!work->wait(bound)) throw std::runtime_error("the operation was aborted");
 }
 
 int evenstep_send(Group* group, at::Tensor* tensor, int to, int64_t timeout_ms) {
   return guard([&] {
     std::vector<at::Tensor> tensors{*tensor};
-    finish(group, (*group)->send(tensors, to, 0), timeout_ms);
+    finish(group, group->backend->send(tensors, to, 0), timeout_ms, milliseconds(timeout_ms));
   });
 }
 
 int evenstep_receive(Group* group, at::Tensor* tensor, int from, int64_t timeout_ms) {
   return guard([&] {
     std::vector<at::Tensor> tensors{*tensor};
-    finish(group, (*group)->recv(tensors, from, 0), timeout_ms);
+    finish(group, group->backend->recv(tensors, from, 0), timeout_ms, milliseconds(timeout_ms));
   });
 }
 
@@ -171,7 +213,7 @@ int evenstep_barrier(Group* group, int64_t timeout_ms) {
   return guard([&] {
     c10d::BarrierOptions options;
     options.timeout = milliseconds(timeout_ms);
-    (*group)->barrier(options)->wait();
+    finish(group, group->backend->barrier(options), timeout_ms, ::kNoTimeout);
   });
 }
 
@@ -183,26 +225,4 @@ int evenstep_idle_class() {
       throw std::system_error(errno, std::generic_category(), "sched_setscheduler");
   });
 }
-
-// Sends all later work of the calling thread on a CUDA device to a separate stream. Uses c10's virtual guard,
-// so that this compiles without CUDA's headers.
-int evenstep_own_stream(int device, int high_priority) {
-  return guard([&] {
-    c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
-    cuda.exchangeStream(cuda.getStreamFromGlobalPool({c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)},
-                                                     high_priority != 0));
-  });
-}
-
-// Waits for the calling thread's work on its stream of a CUDA device.
-int evenstep_stream_wait(int device) {
-  return guard([&] {
-    c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
-    cuda.getStream({c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)}).synchronize();
-  });
-}
-
-// The linker drops libtorch_cuda because no symbol of it is used; loading it registers the CUDA backend.
-// Returns 1 if it is loaded. Its absence is not an error: the CPU build has no such library.
-int evenstep_load_cuda() { return dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr; }
 }

@@ -13,7 +13,7 @@ pub(crate) struct RawStore {
     _opaque: [u8; 0],
 }
 
-/// An `intrusive_ptr<c10d::Backend>` on the C++ side.
+/// A `c10d::Backend` and its state on the C++ side.
 #[repr(C)]
 pub(crate) struct RawGroup {
     _opaque: [u8; 0],
@@ -86,6 +86,7 @@ unsafe extern "C" {
         device: c_int,
         out: *mut *mut RawGroup,
     ) -> c_int;
+    pub(crate) fn evenstep_group_close(group: *mut RawGroup) -> c_int;
     pub(crate) fn evenstep_group_free(group: *mut RawGroup);
     pub(crate) fn evenstep_all_reduce_sum(
         group: *mut RawGroup,
@@ -112,9 +113,13 @@ unsafe extern "C" {
     ) -> c_int;
     pub(crate) fn evenstep_barrier(group: *mut RawGroup, timeout_ms: i64) -> c_int;
     pub(crate) fn evenstep_idle_class() -> c_int;
-    pub(crate) fn evenstep_own_stream(device: c_int, high_priority: c_int) -> c_int;
-    pub(crate) fn evenstep_stream_wait(device: c_int) -> c_int;
-    pub(crate) fn evenstep_load_cuda() -> c_int;
+    pub(crate) fn evenstep_cuda_load() -> c_int;
+    pub(crate) fn evenstep_cuda_set_device(device: c_int) -> c_int;
+    pub(crate) fn evenstep_cuda_own_stream(device: c_int, high_priority: c_int) -> c_int;
+    pub(crate) fn evenstep_cuda_stream_wait(device: c_int) -> c_int;
+    pub(crate) fn evenstep_cuda_peak_bytes(device: c_int, bytes: *mut i64) -> c_int;
+    pub(crate) fn evenstep_cuda_empty_cache() -> c_int;
+    pub(crate) fn evenstep_cuda_uuid(device: c_int, uuid: *mut u8) -> c_int;
 }
 
 /// Converts a return code into a result with c10d's message.

@@ -1,5 +1,6 @@
 //! Groups of ranks and their collective operations.
 
+use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::time::Duration;
 
@@ -15,8 +16,11 @@ pub const WORLD_SIZE_MAX: usize = 4096;
 /// all ranks take part.
 ///
 /// With Gloo, a dead peer causes an error within a fraction of a second, and a stalled peer causes one after
-/// the timeout. With NCCL, calls only queue work on the GPU: errors appear when a result is read, or through
-/// NCCL's own watchdog.
+/// the timeout. With NCCL, a call also waits until the GPU has done the operation, so that the same holds. After
+/// an error, an NCCL group is aborted, and all its later operations fail.
+///
+/// A group that is dropped leaves at once, whatever the other ranks do. [`Group::close`] leaves after the last
+/// operation.
 #[derive(Debug)]
 pub struct Group {
     raw: NonNull<RawGroup>,
@@ -198,6 +202,16 @@ impl Group {
         Ok(raw)
     }
 
+    /// Leaves the group after the last operation. All ranks must call it.
+    ///
+    /// # Errors
+    /// NCCL: a rank has left without calling it.
+    pub fn close(self) -> Result<()> {
+        let group = ManuallyDrop::new(self);
+        // SAFETY: the handle is live, and neither `group` nor its destructor uses it after this.
+        check("closing the group", unsafe { ffi::evenstep_group_close(group.raw.as_ptr()) })
+    }
+
     /// Waits until every rank has reached the barrier.
     ///
     /// # Errors
@@ -210,6 +224,7 @@ impl Group {
 }
 
 impl Drop for Group {
+    // An NCCL group is aborted, because its destructor would wait for operations that other ranks never join.
     fn drop(&mut self) {
         // SAFETY: the handle is live and is not used after this.
         unsafe { ffi::evenstep_group_free(self.raw.as_ptr()) }

@@ -5,10 +5,12 @@
 //!
 //! - join ranks, sum and broadcast tensors, send them between ranks, and wait at a barrier
 //! - report an error within the timeout if a rank is lost
-//! - set the priority of threads that share a core or a device ([`thread_priority`])
+//! - use CUDA devices where libtorch has them, and identify them ([`cuda`])
+//! - set the priority of threads that share a core ([`thread_priority`])
 //!
 //! This is the only crate of evenstep with `unsafe` code.
 
+pub mod cuda;
 mod ffi;
 mod group;
 mod store;
@@ -40,10 +42,3 @@ pub enum Error {
 
 /// The result of a call into c10d.
 pub type Result<T> = std::result::Result<T, Error>;
-
-/// Loads the CUDA part of libtorch if it is installed, so that one binary serves CPU and GPU. Returns whether
-/// it is loaded.
-pub fn load_cuda() -> bool {
-    // SAFETY: takes no arguments and only calls dlopen, which may be called at any time from any thread.
-    unsafe { ffi::evenstep_load_cuda() == 1 }
-}

@@ -201,6 +201,7 @@ fn a_killed_peer_is_an_error_and_the_rest_can_rebuild() {
     let mut tensor = Tensor::ones([1], (Kind::Float, Device::Cpu));
     alone.all_reduce_sum(&mut tensor).unwrap();
     assert_eq!(tensor.double_value(&[0]), 1.0);
+    alone.close().unwrap();
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use evenstep_trainer::model;
+use evenstep_trainer::progress::Output;
 use evenstep_trainer::training::{InvalidArgs, StepOptions};
 use tch::{Device, Kind};
 
@@ -120,12 +121,17 @@ impl TaskArgs {
         Network::new(&architecture, data.shape, data.classes, self.step.seed, kind, device)
     }
 
-    /// Returns the device on which a rank computes.
+    /// Returns the device on which a rank computes, and makes it the calling thread's device. Rank 0 prints why it is
+    /// the CPU, if CUDA was to be used if available.
     ///
     /// # Errors
     /// Fails if CUDA is required but not available.
     pub fn device_of(&self, rank: usize) -> Result<Device> {
-        model::choose(self.step.device, rank)
+        let chosen = model::choose(self.step.device, rank)?;
+        if let Some(why) = chosen.fallback.filter(|_| rank == 0) {
+            Output::new("rank 0").say(&why);
+        }
+        Ok(chosen.device)
     }
 }
 

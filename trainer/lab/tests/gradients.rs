@@ -28,12 +28,12 @@ fn reduced(rank: usize, port: u16, architecture: &Architecture, kind: Kind) -> (
     let share = Plan::in_rank_order(&BATCHES, 1.0).share(rank);
     let cursor = Cursor::new(3, data.train.len());
     let batch = data.train.gather(cursor.slice(share.offset, share.local_batch), kind, Device::Cpu);
-    let mut compute = Compute { micro_batch: 8, pace: None };
+    let mut compute = Compute::new(8, None);
     let mut computed = compute.begin(&model.parameters());
     // In two parts, like a share and a chunk: gradients accumulate.
     for (start, count) in [(0, batch.len() / 3), (batch.len() / 3, batch.len() - batch.len() / 3)] {
         let part = batch.narrow(start, count);
-        compute.add(&model, &part, &mut computed, |_, _| Ok::<(), ()>(())).unwrap();
+        compute.add(&model, &part, &mut computed, |_, _| Ok(())).unwrap();
     }
     assert_eq!(computed.samples, share.local_batch);
     let mut bucket = Bucket::new(&model.parameters(), BATCHES.len(), Device::Cpu, true);

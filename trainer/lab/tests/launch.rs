@@ -285,3 +285,19 @@ fn bad_values_are_named() {
         assert!(words.contains(word), "{arguments:?}: {words}");
     }
 }
+
+#[test]
+fn the_reason_for_the_cpu_is_printed_once_and_is_an_error_if_cuda_is_required() {
+    if Path::new("/proc/driver/nvidia/version").exists() {
+        eprintln!("SKIPPED the_reason_for_the_cpu_is_printed_once_..: this machine has an NVIDIA driver");
+        return;
+    }
+    let run = ["--workers=2", "--policy=even", "--steps=2"];
+    let words = succeed(&launch(&run));
+    assert_eq!(words.matches("rank 0: computing on the CPU: ").count(), 1, "{words}");
+    assert_eq!(words.matches("computing on the CPU").count(), 1, "{words}");
+    assert!(!succeed(&launch(&[&run[..], &["--device=cpu"]].concat())).contains("computing on"));
+    let required = launch(&[&run[..], &["--device=cuda"]].concat());
+    let words = String::from_utf8_lossy(&required.stderr);
+    assert!(!required.status.success() && words.contains("--device cuda: "), "{words}");
+}

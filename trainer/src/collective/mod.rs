@@ -7,6 +7,7 @@
 
 mod address;
 mod connect;
+mod deadline;
 mod drivers;
 
 use std::time::Instant;

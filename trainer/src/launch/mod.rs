@@ -71,6 +71,10 @@ pub fn launch(
         let local = WorkerProcess::local(rank, world_size, store.port(), core);
         let mut command = command(&WorkerProcess { life, streams_metrics: exposition.is_some(), ..local })?;
         command.envs(variables.iter().cloned());
+        if options.verify_gradient.is_some() {
+            // cuDNN otherwise rounds the factors of convolutions to 10 bits, so that gradients depend on the division.
+            command.env("NVIDIA_TF32_OVERRIDE", "0");
+        }
         if let Some(exposition) = &exposition {
             command.stdin(exposition.worker_input()?);
         }

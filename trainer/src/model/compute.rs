@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use tch::{Cuda, Device, Tensor};
+use anyhow::Result;
+use tch::Tensor;
 
+use super::device;
+use super::memory::{ComputeError, Work, attempt};
 use super::network::Model;
 use crate::data::Batch;
 
@@ -21,6 +24,8 @@ pub trait Pace {
 pub struct Compute {
     /// Samples per forward and backward pass; gradients accumulate over the passes.
     pub micro_batch: u64,
+    /// Maximum number of samples that are loaded onto the device at once.
+    pub(crate) load_batch: u64,
     /// The imposed speed, if any.
     pub pace: Option<Box<dyn Pace>>,
 }
@@ -48,6 +53,11 @@ impl Computed {
 }
 
 impl Compute {
+    /// Computes `micro_batch` samples per forward and backward pass.
+    pub fn new(micro_batch: u64, pace: Option<Box<dyn Pace>>) -> Self {
+        Self { micro_batch, load_batch: u64::MAX, pace }
+    }
+
     /// Starts an iteration: gradients are zero or undefined.
     pub fn begin(&self, parameters: &[Tensor]) -> Computed {
         parameters.iter().for_each(|parameter| parameter.shallow_clone().zero_grad());
@@ -59,14 +69,15 @@ impl Compute {
     /// that micro-batch.
     ///
     /// # Errors
-    /// `before_last` fails.
-    pub fn add<E>(
+    /// [`ComputeError`](super::ComputeError): a pass failed, for example because memory ran out. Gradients may then
+    /// be partly accumulated. Otherwise `before_last` failed.
+    pub fn add(
         &mut self,
         model: &dyn Model,
         batch: &Batch,
         computed: &mut Computed,
-        mut before_last: impl FnMut(&Computed, u64) -> Result<(), E>,
-    ) -> Result<(), E> {
+        mut before_last: impl FnMut(&Computed, u64) -> Result<()>,
+    ) -> Result<()> {
         let started = Instant::now();
         let before_s = computed.compute_time_s;
         // Time between two calls is not compute time, and must not be caught up.
@@ -78,13 +89,16 @@ impl Compute {
             if done + count == samples {
                 before_last(computed, count as u64)?;
             }
-            let loss = model.loss_sum(&batch.narrow(done, count));
-            loss.backward();
-            computed.loss_sum += loss.double_value(&[]);
+            computed.loss_sum += attempt(Work::Pass, count as u64, || {
+                let loss = model.loss_sum(&batch.narrow(done, count));
+                loss.f_backward()?;
+                loss.f_double_value(&[])
+            })?;
             computed.samples += count as u64;
             computed.micro_batches += 1;
             done += count;
-            synchronize(device);
+            // A GPU runs asynchronously: without waiting, the clock would measure only the queueing.
+            device::wait(device).map_err(|error| ComputeError::device(count as u64, &error))?;
             if let Some(pace) = &mut self.pace {
                 computed.late = pace.hold(pace_began, done as u64);
             }
@@ -94,18 +108,9 @@ impl Compute {
     }
 }
 
-/// A GPU runs asynchronously: without this call the clock would measure only the queueing.
-fn synchronize(device: Device) {
-    if let Device::Cuda(index) = device {
-        Cuda::synchronize(index as i64);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
-    use tch::Kind;
+    use tch::{Device, Kind};
 
     use super::*;
 
@@ -146,11 +151,11 @@ mod tests {
         let model = Line(Tensor::from(0.5_f32).set_requires_grad(true));
         let samples = || Tensor::arange(60, (Kind::Float, Device::Cpu));
         let batch = Batch { inputs: samples(), targets: samples() };
-        let mut compute = Compute { micro_batch: 8, pace: None };
-        let nothing = |_: &Computed, _| Ok::<(), Infallible>(());
+        let mut compute = Compute::new(8, None);
+        let nothing = |_: &Computed, _| Ok(());
         // The first call of libtorch is slow.
         let mut computed = compute.begin(&model.parameters());
-        let Ok(()) = compute.add(&model, &batch, &mut computed, nothing);
+        compute.add(&model, &batch, &mut computed, nothing).unwrap();
         compute.pace = Some(Box::new(Slow(0)));
         let mut computed = compute.begin(&model.parameters());
         let mut asked = Vec::new();
@@ -158,9 +163,9 @@ mod tests {
             let part = batch.narrow(start, count);
             let ask = |before: &Computed, last| {
                 asked.push((before.samples, last));
-                Ok::<(), Infallible>(())
+                Ok(())
             };
-            let Ok(()) = compute.add(&model, &part, &mut computed, ask);
+            compute.add(&model, &part, &mut computed, ask).unwrap();
             let waiting = Instant::now();
             while waiting.elapsed() < Duration::from_millis(60) {
                 std::thread::yield_now();

@@ -4,16 +4,16 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use evenstep_agent::source::memory::own_peak_bytes;
-use evenstep_c10d::Group;
+use evenstep_c10d::{Group, cuda};
 use tch::{Device, Kind};
 
 use super::replica::Replica;
+use super::shares::Shares;
 use super::worker::Worker;
 use crate::claims::ClaimSummary;
 use crate::collective::{Contribution, RankReport, RankRequests, RequestCounts};
 use crate::model::{Computed, kind_of};
-use crate::plan::Share;
-use crate::progress::Step;
+use crate::progress::{Output, Step};
 use crate::training::At;
 
 impl Worker<'_> {
@@ -39,23 +39,25 @@ impl Worker<'_> {
         // Load and compute: this rank's share, then chunks of the shared tail.
         let pool = plan.pool(group.rank());
         let mut turn = self.claims.turn(policy, pool.as_ref(), begun)?;
-        let mut computed = self.compute.begin(&replica.parameters);
-        let (mut part, mut loader_wait_s) = (Some(plan.share(group.rank())), 0.0);
+        let rank = group.rank();
+        let output = || Output::new(format!("rank {rank}"));
+        let mut shares = Shares::begin(
+            &mut self.compute,
+            (&*replica.model, &replica.parameters),
+            (&*self.training.data, &replica.cursor),
+            self.device,
+        );
+        let mut part = Some(plan.share(rank));
         while let Some(share) = part {
-            let Share { offset, local_batch } = share;
-            let (loading, indices) = (Instant::now(), replica.cursor.slice(offset, local_batch));
-            if !indices.is_empty() {
-                let batch = self.training.data.batch(indices, self.device);
-                loader_wait_s += loading.elapsed().as_secs_f64();
-                let ask = |before: &Computed, last: u64| turn.request_ahead(before, last);
-                self.compute.add(&*replica.model, &batch, &mut computed, ask)?;
-            }
+            shares.add(share, output, |before, last| Ok(turn.request_ahead(before, last)?))?;
+            let indices = replica.cursor.slice(share.offset, share.local_batch);
             self.observer.share_computed(share, indices);
-            part = turn.next(&computed)?;
+            part = turn.next(&shares.computed)?;
             if pool.is_some() {
                 self.observer.claim_answered();
             }
         }
+        let Shares { computed, loader_wait_s, .. } = shares;
         let did = turn.end(&computed);
 
         // Reduce: one all-reduce carries the gradients, the reports and the next plan.
@@ -121,8 +123,11 @@ impl Worker<'_> {
             drivers: self.drivers.read(Instant::now()).readings,
             busy_s: begun.elapsed().as_secs_f64(),
             pace_missed: self.compute.pace.as_ref().map_or(0, |pace| pace.missed()),
-            // The peak of a GPU's allocator is not available.
-            peak_memory_bytes: (self.device == Device::Cpu).then(own_peak_bytes).flatten(),
+            peak_memory_bytes: match self.device {
+                // Not a part of the run: without the value, the report only lacks it.
+                Device::Cuda(index) => cuda::peak_bytes(index).ok(),
+                _ => own_peak_bytes(),
+            },
             gradient_sqr: None,
             tail: did.tail,
             additions: did.additions,

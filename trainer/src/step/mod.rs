@@ -1,6 +1,6 @@
 //! The training loop of one worker.
 //!
-//! - `iteration`: one iteration
+//! - `iteration`: one iteration; `shares`: its forward and backward passes
 //! - [`Replica`]: a model with its optimizer, position and plan, under one policy
 //! - [`Worker`]: the state of a worker other than its replicas
 //! - `setup`, `registration`: preparation of the first iteration
@@ -14,6 +14,7 @@ mod registration;
 mod replica;
 mod run;
 mod setup;
+mod shares;
 mod worker;
 
 pub use flags::StopFlags;

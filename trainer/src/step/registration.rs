@@ -58,6 +58,7 @@ pub fn start_log(
             job_id.as_ref().map_or_else(String::new, |job| format!(", job {job}")),
         ));
     }
+    worker.fallback.iter().for_each(|why| output.say(why));
     worker.observer.run_started(&run, &output)?;
     if start.iteration > 0 && !taken_over {
         output.say(&format!("resuming at iteration {}", start.iteration));

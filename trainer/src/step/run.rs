@@ -17,7 +17,12 @@ pub fn run(training: &Training, process: &WorkerProcess, hooks: Hooks) -> Result
     let trained = train(&mut worker, &group, &mut replicas);
     // The other workers must notice at once that this worker has left the group, even if it still delivers
     // reports.
-    drop(group);
+    if trained.is_ok() {
+        // All iterations are done, so that the loss of a worker no longer matters.
+        let _ = group.close();
+    } else {
+        drop(group);
+    }
     worker.conclude(&replicas, trained?)?;
     worker.close(&mut replicas);
     Ok(())

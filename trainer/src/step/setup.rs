@@ -18,7 +18,7 @@ use crate::checkpoint::{self, State};
 use crate::claims::Claims;
 use crate::collective::{Bucket, connect};
 use crate::data::Cursor;
-use crate::model::{Compute, Sgd, choose, device_name, kind_of, reduce_device};
+use crate::model::{ChosenDevice, Compute, Sgd, choose, device_name, kind_of, reduce_device};
 use crate::plan::{Plan, Planner, Policy, RATE_SLOTS, Rate};
 use crate::training::{Hooks, Training, WorkerProcess};
 
@@ -86,7 +86,7 @@ pub fn build_worker<'a>(
     hooks: Hooks,
 ) -> Result<Worker<'a>> {
     let options = &training.options;
-    let device = choose(options.step.device, process.rank)?;
+    let ChosenDevice { device, fallback } = choose(options.step.device, process.rank)?;
     let gpu = if let Device::Cuda(index) = device { Some(index as u32) } else { None };
     let timeout = Duration::from_secs(options.timeout_s);
     Ok(Worker {
@@ -94,7 +94,8 @@ pub fn build_worker<'a>(
         process,
         device,
         dtype: String::new(),
-        compute: Compute { micro_batch: options.micro_batch, pace: hooks.pace },
+        fallback,
+        compute: Compute::new(options.micro_batch, hooks.pace),
         tls: options.tls.load()?,
         claims: Claims::new(process.store.clone(), options.hedge.claim, timeout),
         drivers: Boundary::new(std::process::id(), gpu),

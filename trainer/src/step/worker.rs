@@ -45,6 +45,8 @@ pub struct Worker<'a> {
     pub device: Device,
     /// Element type of the parameters.
     pub dtype: String,
+    /// Why the worker computes on the CPU, if CUDA was to be used if available.
+    pub fallback: Option<String>,
     /// Forward and backward passes.
     pub compute: Compute,
     /// TLS of the connection to the predictor.

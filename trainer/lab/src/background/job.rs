@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
+use anyhow::Result;
 use evenstep_core::gate::PIECE_US;
 use tch::{Device, Kind, Tensor};
 
 use super::Pieces;
 use evenstep_trainer::Model;
 use evenstep_trainer::data::Cursor;
-use evenstep_trainer::model::evaluate;
+use evenstep_trainer::model::{evaluate, wait};
 
 use crate::dataset::{DataSet, TeacherTask};
 use crate::network::{Architecture, Network};
@@ -66,13 +67,19 @@ impl Job {
 
     /// Chooses the largest piece size, a power of two or the batch, that takes at most about [`PIECE_US`]
     /// on this device now. The training steps during the measurement do not count.
-    pub fn fit(&mut self) -> Pieces {
+    ///
+    /// # Errors
+    /// Fails if the device fails.
+    pub fn fit(&mut self) -> Result<Pieces> {
         let mut alone_us = 0.0;
         let mut chosen = 1;
         let mut size = 1;
         while size < 2 * self.batch {
             self.piece = size.min(self.batch);
-            let us = (0..MEASUREMENTS_PER_SIZE).map(|_| self.timed_us()).fold(f64::INFINITY, f64::min);
+            let mut us = f64::INFINITY;
+            for _ in 0..MEASUREMENTS_PER_SIZE {
+                us = us.min(self.timed_us()?);
+            }
             if us > PIECE_US && size > 1 {
                 break;
             }
@@ -82,15 +89,16 @@ impl Job {
         self.piece = chosen;
         (self.done, self.steps) = (0, 0);
         self.model.zero_grad();
-        Pieces { samples: chosen, alone_us }
+        Ok(Pieces { samples: chosen, alone_us })
     }
 
     /// Measures a piece of gradients, in microseconds.
-    fn timed_us(&mut self) -> f64 {
+    fn timed_us(&mut self) -> Result<f64> {
         self.done = 0;
         let begun = Instant::now();
         self.piece();
-        begun.elapsed().as_secs_f64() * 1e6
+        wait(self.model.device())?;
+        Ok(begun.elapsed().as_secs_f64() * 1e6)
     }
 
     /// Runs the next piece. Returns its number of samples; 0 for an optimizer step.

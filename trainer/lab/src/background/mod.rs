@@ -22,7 +22,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
-use evenstep_c10d::thread_priority::{self, Priority};
+use evenstep_c10d::cuda::{self, Priority};
+use evenstep_c10d::thread_priority;
+use evenstep_trainer::model::enter;
 use serde::{Deserialize, Serialize};
 use tch::Device;
 
@@ -143,7 +145,7 @@ impl Drop for Background {
 /// Fails if the device does not exist.
 pub fn foreground_stream(device: Device) -> Result<()> {
     if let Device::Cuda(index) = device {
-        thread_priority::own_stream(index, Priority::High)?;
+        cuda::own_stream(index, Priority::High)?;
     }
     Ok(())
 }
@@ -154,12 +156,13 @@ fn train(
     door: &WorkGate,
     ready: &Sender<Pieces>,
 ) -> Result<BackgroundResult> {
+    enter(device)?;
     if let Device::Cuda(index) = device {
-        thread_priority::own_stream(index, Priority::Low)?;
+        cuda::own_stream(index, Priority::Low)?;
     }
     let mut job = Job::new(settings, device);
     let before = job.loss();
-    let pieces = job.fit();
+    let pieces = job.fit()?;
     door.cut(pieces.alone_us);
     if device == Device::Cpu {
         thread_priority::idle_class()?;
@@ -174,7 +177,7 @@ fn train(
         if let Device::Cuda(index) = device
             && in_flight >= door.in_flight()
         {
-            thread_priority::wait_for_stream(index)?;
+            cuda::wait_for_stream(index)?;
             in_flight = 0;
         }
         door.record_piece(samples, begun.elapsed());

@@ -119,13 +119,13 @@ impl Executor {
         learning_rate: f64,
         observer: &mut dyn Observer,
     ) -> Result<Iteration> {
-        let mut watch = Watch::begin(self.device, observer);
+        let mut watch = Watch::begin(self.device, observer)?;
         watch.begins(Kind::Compute);
         let [first, last] = self.ends.each_ref().map(|places| {
             let indices: Vec<i64> = places.iter().filter_map(|&at| batch.get(at as usize).copied()).collect();
             data.gather(&indices, self.kind, self.device)
         });
-        watch.did(0, Phase::Load);
+        watch.did(0, Phase::Load)?;
 
         // Inputs and outputs of each layer are kept for the backward pass.
         let mut held = first.inputs;
@@ -134,40 +134,40 @@ impl Executor {
             watch.begins(layer_state.into.kind(self.world.rank()));
             held = cross(&self.world, &layer_state.into, &held)
                 .with_context(|| layer_state.error_context("activations"))?;
-            watch.did(number, Phase::Arrive);
+            watch.did(number, Phase::Arrive)?;
             watch.begins(Kind::Compute);
             let inputs = held.detach().set_requires_grad(number > 0);
             let outputs = layer_state.forward(&inputs);
             held = outputs.detach();
             passed.push((inputs, outputs));
-            watch.did(number, Phase::Forward);
+            watch.did(number, Phase::Forward)?;
         }
 
         // The loss counts as part of the last layer.
         watch.begins(Kind::Compute);
         let (loss, mut gradient) = loss(&held, &last.targets, self.global_batch);
-        watch.did(self.layer_states.len().saturating_sub(1), Phase::Backward);
+        watch.did(self.layer_states.len().saturating_sub(1), Phase::Backward)?;
 
         for (number, (inputs, outputs)) in passed.into_iter().enumerate().rev() {
             let layer_state = &mut self.layer_states[number];
             watch.begins(Kind::Compute);
             let (flat, of_inputs) = layer_state.backward(&inputs, &outputs, &gradient);
-            watch.did(number, Phase::Backward);
+            watch.did(number, Phase::Backward)?;
             if let Some(mut flat) = flat {
                 if let Some(group) = self.prefix_groups.get(&layer_state.gpus) {
                     watch.begins(Kind::AllReduce);
                     flat = sum(group, &flat)
                         .with_context(|| layer_state.error_context("the sum of gradients"))?;
-                    watch.did(number, Phase::Sum);
+                    watch.did(number, Phase::Sum)?;
                 }
                 watch.begins(Kind::Compute);
                 layer_state.step(&flat, learning_rate);
-                watch.did(number, Phase::Step);
+                watch.did(number, Phase::Step)?;
             }
             watch.begins(layer_state.back.kind(self.world.rank()));
             let back = cross(&self.world, &layer_state.back, &of_inputs);
             gradient = back.with_context(|| layer_state.error_context("gradients of activations"))?;
-            watch.did(number, Phase::Return);
+            watch.did(number, Phase::Return)?;
         }
         Ok(Iteration { loss: loss.double_value(&[]), intervals: watch.end() })
     }
@@ -185,6 +185,17 @@ impl Executor {
     /// Returns the number of samples per iteration.
     pub fn global_batch(&self) -> u64 {
         self.global_batch
+    }
+
+    /// Leaves the groups after the last iteration, like [`Group::close`]. All ranks must call it.
+    ///
+    /// # Errors
+    /// Fails if a rank has left without calling it.
+    pub fn close(self) -> Result<()> {
+        for group in self.prefix_groups.into_values().chain([self.world]) {
+            group.close()?;
+        }
+        Ok(())
     }
 
     /// Returns the group of all ranks.

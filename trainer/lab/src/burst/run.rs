@@ -119,6 +119,7 @@ fn work(args: &BurstArgs, plan: &Plan, process: &Process) -> Result<()> {
     let shown = measured.get(WARM_UP + chosen.int64_value(&[0]) as usize).copied().unwrap_or(&[]);
     let own = Timeline::encode(shown, rank, workers, plan.layers.len());
     let timeline = Timeline::decode(&sum(&executor, &own, on)?, workers, plan.layers.len());
+    executor.close()?;
     if rank > 0 {
         return Ok(());
     }

@@ -1,7 +1,9 @@
 //! Records the times of the phases of an iteration, by layer.
 
+use anyhow::Result;
 use evenstep_core::gate::Kind;
-use tch::{Cuda, Device};
+use evenstep_trainer::model::wait;
+use tch::Device;
 
 use crate::background::Observer;
 use crate::load::clock_s;
@@ -54,10 +56,13 @@ pub struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     /// Starts the recording at the start of an iteration.
-    pub fn begin(device: Device, observer: &'a mut dyn Observer) -> Self {
-        synchronize_device(device);
+    ///
+    /// # Errors
+    /// Fails if earlier work on the device failed.
+    pub fn begin(device: Device, observer: &'a mut dyn Observer) -> Result<Self> {
+        wait(device)?;
         observer.iteration_begins();
-        Self { device, observer, last_s: clock_s(), intervals: Vec::new() }
+        Ok(Self { device, observer, last_s: clock_s(), intervals: Vec::new() })
     }
 
     /// Reports that a tasklet of this kind begins.
@@ -65,24 +70,21 @@ impl<'a> Watch<'a> {
         self.observer.begins(kind);
     }
 
-    /// Records the phase that ran since the previous call, and ends the tasklet. Waits for a GPU to
-    /// finish its queued work.
-    pub fn did(&mut self, layer: usize, phase: Phase) {
-        synchronize_device(self.device);
+    /// Records the phase that ran since the previous call, and ends the tasklet. Waits until a GPU has done
+    /// the phase, but not for background work on another stream.
+    ///
+    /// # Errors
+    /// Fails if the phase failed on the device.
+    pub fn did(&mut self, layer: usize, phase: Phase) -> Result<()> {
+        wait(self.device)?;
         let from_s = std::mem::replace(&mut self.last_s, clock_s());
         self.observer.ends();
         self.intervals.push(PhaseInterval { layer, phase, from_s, to_s: self.last_s });
+        Ok(())
     }
 
     /// Returns the phases in order. Each begins when the previous one ended.
     pub fn end(self) -> Vec<PhaseInterval> {
         self.intervals
-    }
-}
-
-/// Waits until a GPU has finished its queued work.
-fn synchronize_device(device: Device) {
-    if let Device::Cuda(index) = device {
-        Cuda::synchronize(index as i64);
     }
 }

@@ -138,7 +138,11 @@ impl Table<'_> {
             turns.push(alone(&door, &mut attendant, filled_s));
         }
         let parameters = [&courses[0], &courses[1]].map(|course| checksum(&course.executor));
+        for course in courses {
+            course.executor.close()?;
+        }
         meet.barrier().context("waiting for the other workers to finish")?;
+        meet.close()?;
         let pieces = background.pieces();
         let beside = RankBackground {
             piece_samples: pieces.samples,

@@ -35,7 +35,7 @@ pub fn hooks(conditions: Conditions) -> Result<Hooks> {
     let (train, process) = (&conditions.train, &conditions.process);
     let (options, rank) = (&train.options, process.rank);
     let background = train.background.background.is_some().then(|| {
-        let device = choose(options.step.device, rank)?;
+        let device = choose(options.step.device, rank)?.device;
         foreground_stream(device)?;
         Background::start(train.background.job(rank, options.step.seed), device)
     });

@@ -81,22 +81,23 @@ pub fn run(args: &ProfileArgs) -> Result<LaunchOutcome> {
         ))
         .into());
     }
-    let work = |process| work(&Bench::new(args, process)?);
+    let work = |process| work(Bench::new(args, process)?);
     processes::run((&args.processes, &args.task), ranks, "profile", || Ok(()), work)
 }
 
-fn work(bench: &Bench<'_>) -> Result<()> {
+fn work(bench: Bench<'_>) -> Result<()> {
     let args = bench.args;
     let (layers, network) = match args.global_batch {
-        Some(global_batch) => (tables::measure(bench, global_batch)?, None),
+        Some(global_batch) => (tables::measure(&bench, global_batch)?, None),
         None => {
-            let layers = curves::measure(bench, &args.batches)?;
+            let layers = curves::measure(&bench, &args.batches)?;
             let network =
-                (args.ranks > 1).then(|| network::measure(bench, &layers, &args.batches)).transpose()?;
+                (args.ranks > 1).then(|| network::measure(&bench, &layers, &args.batches)).transpose()?;
             (layers, network)
         }
     };
     bench.world.barrier().context("waiting for the other workers to finish")?;
+    bench.world.close()?;
     if bench.process.rank > 0 {
         return Ok(());
     }
@@ -150,6 +151,7 @@ impl<'a> Bench<'a> {
         self.world.barrier().context("waiting for the other workers to be ready")?;
         let repeats = WARM_UP + self.args.repeats as usize;
         let done = training_loop::train(&mut executor, &self.data, task, repeats, || {})?;
+        executor.close()?;
         let times =
             done.iter().skip(WARM_UP).map(|iteration| by_layer(&iteration.intervals, plan.layers.len()));
         Ok(middle(&times.collect::<Vec<_>>()))
