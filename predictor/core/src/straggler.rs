@@ -218,8 +218,8 @@ impl StragglerDetector {
         Some(Straggler { cause: self.cause(), speed_ratio: self.ratio(peers), since })
     }
 
-    /// Returns the ratio of the speed to the expected speed.
-    fn ratio(&self, peers: Option<f64>) -> f64 {
+    /// Returns the ratio of the averaged speed to the expected speed, with the median speed of its peers.
+    pub fn ratio(&self, peers: Option<f64>) -> f64 {
         let Some(level) = self.level else { return 1.0 };
         (level - peers.map_or(self.best, |peers| self.best.max(peers.ln()))).exp()
     }
