@@ -303,7 +303,7 @@ impl Jobs {
         self.lock_stored().insert(job.id().clone(), job);
     }
 
-    /// Keeps only some of the jobs that are only listed. Those that are gone are read from the store when they are listed again.
+    /// Keeps only some of the jobs that are only listed. The others are read from the store when they are listed again.
     pub(super) fn retain_stored(&self, is_kept: impl Fn(&JobId) -> bool) {
         self.lock_stored().retain(|job_id, _| is_kept(job_id));
     }

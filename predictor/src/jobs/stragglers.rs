@@ -152,8 +152,11 @@ impl Jobs {
             let seen = job.if_idle(|state: &JobState| {
                 let slow: BTreeMap<WorkerId, StragglerView> =
                     state.stragglers().into_iter().map(|(worker, view)| (worker.clone(), view)).collect();
-                let ratios: BTreeMap<WorkerId, f64> =
-                    state.expected_speed_ratios().into_iter().map(|(worker, ratio)| (worker.clone(), ratio)).collect();
+                let ratios: BTreeMap<WorkerId, f64> = state
+                    .expected_speed_ratios()
+                    .into_iter()
+                    .map(|(worker, ratio)| (worker.clone(), ratio))
+                    .collect();
                 (slow, ratios, state.members.live().cloned().collect::<BTreeSet<WorkerId>>())
             });
             // A job that is planned right now is seen at the next tick.

@@ -78,9 +78,9 @@ fn predicted_and_actual_are_of_the_same_iteration() {
     assert_eq!(shares("node/0") + shares("node/1") + tail, 128.0);
 }
 
-/// Gain, forecast error and state are the figures of the job's summary.
+/// Gain, forecast error and state equal the values of the job's summary.
 #[test]
-fn totals_are_the_figures_of_the_page() {
+fn totals_equal_the_values_of_the_page() {
     let service = Service::start();
     let client = &service.client;
     client.put_job("job", &JobSpec { unit: "tokens".into(), ..JobSpec::new(128) });

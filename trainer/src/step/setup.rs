@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use evenstep_agent::Boundary;
-use evenstep_c10d::{Group, Store};
+use evenstep_agent::{Boundary, GpuId};
+use evenstep_c10d::{Group, Store, cuda};
 use evenstep_client::RunStart;
 use evenstep_protocol::WorkerId;
 use tch::{Device, Kind, Tensor};
@@ -79,7 +79,7 @@ pub fn prepare<'a>(
 /// Builds the state of a worker that needs no other worker.
 ///
 /// # Errors
-/// The device or a TLS file is unusable.
+/// The device or a TLS file is unusable, or the driver does not name the GPU.
 pub fn build_worker<'a>(
     training: &'a Training,
     process: &'a WorkerProcess,
@@ -87,7 +87,10 @@ pub fn build_worker<'a>(
 ) -> Result<Worker<'a>> {
     let options = &training.options;
     let ChosenDevice { device, fallback } = choose(options.step.device, process.rank)?;
-    let gpu = if let Device::Cuda(index) = device { Some(index as u32) } else { None };
+    let gpu = match device {
+        Device::Cuda(index) => Some(cuda::uuid(index)?.parse::<GpuId>()?),
+        _ => None,
+    };
     let timeout = Duration::from_secs(options.timeout_s);
     Ok(Worker {
         training,
@@ -98,7 +101,7 @@ pub fn build_worker<'a>(
         compute: Compute::new(options.micro_batch, hooks.pace),
         tls: options.tls.load()?,
         claims: Claims::new(process.store.clone(), options.hedge.claim, timeout),
-        drivers: Boundary::new(std::process::id(), None),
+        drivers: Boundary::new(std::process::id(), gpu),
         flags: StopFlags::listen(options.elastic)?,
         called: false,
         leaving: false,

@@ -10,8 +10,8 @@ use super::worker::WorkerModel;
 
 /// Minimum number of other workers on the same kind of device for a comparison.
 const PEERS_MIN: usize = 2;
-/// Beginning of the device of a worker without GPU. The name of a processor does not tell how many of its cores a worker
-/// has, so workers on processors are not compared with each other.
+/// Beginning of the device of a worker without GPU. The name of a processor does not include the number of cores
+/// that a worker has, so workers on processors are not compared with each other.
 const PROCESSOR: &str = "cpu";
 /// Share of the workers whose earlier slow-downs are usual.
 const USUAL: f64 = 0.9;
