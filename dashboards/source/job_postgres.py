@@ -166,7 +166,7 @@ ORDER BY iteration DESC, generation DESC LIMIT 500""", table=True)],
               overrides=[by_name("Iteration", links=[to_one]), by_name("Reason", custom__width=600),
                          by_pattern("Predicted step|Even shares", unit=SECONDS), by_name("Batch", unit=BATCH),
                          by_name("Learning rate", decimals=3)]),
-        table("Decision details, ${unit}", """Allocation and result of each worker in the selected iteration (default: the latest). With a shared tail,
+        table("Decision details", """Allocation and result of each worker in the selected iteration (default: the latest). With a shared tail,
               workers are given less than planned and can claim more. A generation is void if a worker departed before the iteration ran.""", [sql(f"""
 SELECT allocation.iteration AS "Iteration", allocation.generation AS "Generation", (share ->> 'rank')::bigint AS "Rank", share ->> 'worker' AS "Worker",
        coalesce(share ->> 'planned_batch', share ->> 'local_batch')::bigint AS "Planned", (share ->> 'local_batch')::bigint AS "Given", report.local_batch AS "Computed",

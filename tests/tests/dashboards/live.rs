@@ -184,10 +184,9 @@ fn faults(prometheus: &Prometheus, world: &World) {
     ] {
         let mut broken = dashboard("job");
         broken.json = serde_json::from_str(&broken.json.to_string().replace(from, to)).expect("JSON");
-        let question = broken
-            .panel_queries()
-            .into_iter()
-            .find(|question| question.place.contains("\"Predicted and actual speed\", query A"));
+        let question = broken.panel_queries().into_iter().find(|question| {
+            question.place.contains("\"Predicted and actual speed, ${unit} per second\", query A")
+        });
         let found = answered(prometheus, &world.view(false), &question.expect("the panel"));
         assert!(found.as_ref().is_err_and(|found| found.contains(wrong)), "{from} -> {to}: {found:?}");
     }
@@ -242,7 +241,7 @@ fn speeds(prometheus: &Prometheus, client: &Client) {
         .expect("PromQL");
     assert_eq!(recorded.len(), 3, "{recorded:?}");
     let (at_s, _) = recorded[0].points[0];
-    let text = "abs(job_worker:evenstep_speed_prediction_error:ratio \
+    let text = "abs(job_worker:evenstep_speed_prediction_error:ratio{job_id=\"seen\"} \
         - (max by (job_id, worker) (evenstep_worker_speed_samples_per_second) \
         / max by (job_id, worker) (evenstep_worker_predicted_speed_samples_per_second) - 1)) < 1e-12";
     assert_eq!(prometheus.instant(text, Some(at_s)).expect("PromQL").len(), recorded.len());

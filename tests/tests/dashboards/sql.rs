@@ -119,8 +119,9 @@ fn skips_iterations_without_a_decision(url: &str, world: &World, questions: &[Da
 }
 
 fn faults(url: &str, world: &World, questions: &[DashboardQuery]) {
-    let panel =
-        questions.iter().find(|question| question.place.contains("\"Predicted and actual speed\", query A"));
+    let panel = questions.iter().find(|question| {
+        question.place.contains("\"Predicted and actual speed, ${unit} per second\", query A")
+    });
     let panel = panel.expect("the panel");
     for (from, to, wrong) in [
         ("worker_speed", "worker_sped", "does not exist"),
