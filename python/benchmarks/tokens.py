@@ -168,7 +168,7 @@ def work(rank: int, policy: str, environ: dict[str, str], told: Any, options: ar
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     steps = options.warm_up + options.steps
     data = Documents(lengths_of(options.lengths, steps * options.global_batch, options.seed))
-    begun = 0.0
+    useful, done, computed, begun = 0, 0.0, 0.0, 0.0
     for step, iteration in enumerate(batches(job, policy, data, model, options.global_batch)):
         if step == options.warm_up:
             dist.barrier()

@@ -150,7 +150,7 @@ fn jobs_and_workers_are_limited_by_token() {
         .collect();
     assert_eq!(own.len(), 5, "{own:?}");
     own.iter().for_each(|name| {
-        assert!(METRICS.contains(&format!("`{name}`")), "{name} is not in docs/reference/metrics.md")
+        assert!(METRICS.contains(&format!("`{name}`")), "{name} is not in docs/reference/metrics.md");
     });
     let of_team = world.client(&create(&world.service.store.address(), "metrics", "team-a/*"));
     let text = of_team.get("/metrics").body;
