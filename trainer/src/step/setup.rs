@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use evenstep_agent::Boundary;
-use evenstep_c10d::{Group, Store};
+use evenstep_c10d::{Group, Store, cuda};
 use evenstep_client::RunStart;
 use evenstep_protocol::WorkerId;
 use tch::{Device, Kind, Tensor};
@@ -87,7 +87,9 @@ pub fn build_worker<'a>(
 ) -> Result<Worker<'a>> {
     let options = &training.options;
     let ChosenDevice { device, fallback } = choose(options.step.device, process.rank)?;
-    let gpu = if let Device::Cuda(index) = device { Some(index as u32) } else { None };
+    // Without its UUID, the readings of the GPU are missing.
+    let uuid = if let Device::Cuda(index) = device { cuda::uuid(index).ok() } else { None };
+    let gpu = uuid.and_then(|uuid| uuid.parse().ok());
     let timeout = Duration::from_secs(options.timeout_s);
     Ok(Worker {
         training,
@@ -98,7 +100,7 @@ pub fn build_worker<'a>(
         compute: Compute::new(options.micro_batch, hooks.pace),
         tls: options.tls.load()?,
         claims: Claims::new(process.store.clone(), options.hedge.claim, timeout),
-        drivers: Boundary::new(std::process::id(), None),
+        drivers: Boundary::new(std::process::id(), gpu),
         flags: StopFlags::listen(options.elastic)?,
         called: false,
         leaving: false,
