@@ -139,7 +139,7 @@ export class LineChart {
       ],
       bands: bands.map(({ between, colour: name }) => ({ series: /** @type {[number, number]} */ (between.map((place) => place + 1)), fill: `${colour(name)}2e` })),
       hooks: {
-        drawAxes: plane ? [plane.under] : [(plot) => ticks(plot, this.#shown.events)],
+        drawAxes: plane ? [plane.under] : [(plot) => eventMarks(plot, this.#shown.events)],
         draw: [(plot) => letters(plot, lines), ...(plane ? [plane.over] : [])],
         setCursor: [(plot) => onPoint?.(plot.cursor.idx ?? null)],
         setSelect: onSelect
@@ -177,7 +177,7 @@ export function scale(low, high, zero, top) {
 }
 
 /** Draws each event as a line above the time axis. @param {uPlot} plot @param {Event[]} events */
-function ticks(plot, events) {
+function eventMarks(plot, events) {
   const scaled = devicePixelRatio || 1;
   const { ctx, bbox } = plot;
   ctx.save();

@@ -25,7 +25,7 @@ impl Rig {
         let spool = tempfile::tempdir().unwrap();
         let mut command = Agent::command("off", spool.path());
         nvml.replace_in(&mut command);
-        // A file, because a pipe that nobody reads would stop the agent when it is full.
+        // A file, because a pipe without a reader would stop the agent when it is full.
         let log = File::create(spool.path().join("log")).unwrap();
         let agent = Agent::run(command.stderr(log));
         Self { nvml, agent, spool }
@@ -297,7 +297,7 @@ fn mig_instances_have_their_own_memory() {
     rig.end();
 }
 
-/// 64 GPUs whose state changes all the time: log lines are limited, and samples go on.
+/// 64 GPUs whose state changes all the time: log lines are limited, and the agent continues to send samples.
 #[test]
 fn many_gpus_that_change_all_the_time_write_few_log_lines() {
     let gpus: Vec<String> = (1..=64).map(|gpu| gpu.to_string()).collect();

@@ -1,12 +1,17 @@
-"""Dashboard of one job: predicted and actual speeds, waiting times, and decisions."""
+"""Dashboard of one job: is it worth it, who is slow, is the forecast right, and the reasons for changes.
 
-from .panels import (BLUE, COLOURED_TEXT, COUNT, DASHED, GREEN, GREY, ORANGE, RATIO, RED, SAMPLES, SECONDS, SPEED,
-                     annotation, by_name, by_pattern, by_query, columns, dashboard, lines, link, query, row, source_variable, stat, states,
-                     steps, table, to_dashboard, value_of, values, variable)
-from .uids import JOB
+Values over a time range have the definitions of the predictor's page: sums over iterations, divided by sums.
+"""
+
+from .panels import (BATCH, BLUE, CAUSES, COUNT, DASHED, GREEN, GREY, MANY, ORANGE, PURPLE, RATIO, RED, SECONDS, SPEED, annotation, by_name,
+                     by_pattern, by_query, by_worker, colored, columns, dashboard, firing, leveled, lines, link, query, row,
+                     source_variable, stat, states, steps, table, to_dashboard, value_of, variable)
+from .uids import JOB, NODE
 
 JOB_ONLY = 'job_id="$job_id"'
 CHOSEN = 'job_id="$job_id", worker=~"$worker"'
+FOCUS = 'job_id="$job_id", worker="$focus"'
+RANGE, NOW = "$__range", "$__rate_interval"
 
 
 def of_worker(metric, labels=CHOSEN):
@@ -14,32 +19,73 @@ def of_worker(metric, labels=CHOSEN):
     return f"max by (worker) (evenstep_worker_{metric}{{{labels}}})"
 
 
-def spent(what, labels, by=""):
-    """Returns the time per second spent in compute, barrier wait or loader wait."""
-    return f"sum {by} (rate(evenstep_worker_{what}_seconds_total{{{labels}}}[$__rate_interval]))"
+def increase(metric, labels, by="", over=NOW):
+    """Returns the increase of a counter over the time range or, by default, around each moment."""
+    return f"sum {by} (increase(evenstep_{metric}{{{labels}}}[{over}]))"
 
 
-def share_of_time(what, labels, by=""):
-    """Returns the share of the workers' time spent in compute, barrier wait or loader wait."""
-    whole = " + ".join(spent(part, labels, by) for part in ("compute", "barrier_wait", "loader_wait"))
-    return f"{spent(what, labels, by)} / ({whole})"
+def ratio(part, whole):
+    """Returns a ratio without the moments at which nothing happened."""
+    return f"{part} / ({whole} > 0)"
+
+
+def lost_share(labels, by="", over=NOW):
+    """Returns the share of the workers' time spent waiting for the slowest worker."""
+    parts = (increase(f"worker_{part}_seconds_total", labels, by, over) for part in ("compute", "barrier_wait", "loader_wait"))
+    return ratio(increase("worker_barrier_wait_seconds_total", labels, by, over), " + ".join(parts))
+
+
+def forecast_error(labels, by="", over=NOW):
+    """Returns the mean of |actual - predicted| / predicted speed over forecasts."""
+    return ratio(increase("worker_forecast_error_ratio_total", labels, by, over), increase("worker_forecasts_total", labels, by, over))
+
+
+def gain(labels, by="", over=NOW):
+    """Returns the estimated time with even shares over the measured time, minus 1."""
+    even, measured = (increase(f"job_{what}_seconds_total", labels, by, over) for what in ("even_shares", "measured"))
+    return f"{ratio(even, measured)} - 1"
+
+
+def time_saved(labels, by="", over=NOW):
+    even, measured = (increase(f"job_{what}_seconds_total", labels, by, over) for what in ("even_shares", "measured"))
+    return f"{even} - {measured}"
+
+
+def step_time(labels, by="", over=NOW):
+    """Returns the mean step time."""
+    total, count = (increase(f"iteration_duration_seconds_{part}", labels, by, over) for part in ("sum", "count"))
+    return ratio(total, count)
+
+
+def throughput(labels, by="", over=NOW):
+    """Returns the work of all workers per second of step time."""
+    return ratio(increase("worker_samples_total", labels, by, over), increase("iteration_duration_seconds_sum", labels, by, over))
+
+
+def quantile(share, histogram, labels):
+    buckets = f"sum by (le) (rate(evenstep_{histogram}_duration_seconds_bucket{{{labels}}}[$__rate_interval]))"
+    return f"histogram_quantile({share}, {buckets}) >= 0"
 
 
 SPEED_OF = of_worker("speed_samples_per_second")
 PREDICTED = of_worker("predicted_speed_samples_per_second")
 ERROR = f"{SPEED_OF} / {PREDICTED} - 1"
-# Forecast error of each worker, from its mean speeds over the whole range.
-ERROR_OF_RANGE = f"""abs(
-    max by (worker) (avg_over_time(evenstep_worker_speed_samples_per_second{{{CHOSEN}}}[$__range]))
-  / max by (worker) (avg_over_time(evenstep_worker_predicted_speed_samples_per_second{{{CHOSEN}}}[$__range])) - 1)"""
+AGAINST_EXPECTED = of_worker("expected_speed_ratio")
+WORKERS = f"count(evenstep_worker_info{{{CHOSEN}}})"
+
 REPORT_AGE = f"time() - {of_worker('last_report_timestamp_seconds')}"
 SILENT_S = 60
-SLOW = -0.1
 
 ERROR_STEPS = steps((-0.1, GREEN), (0.1, ORANGE), base=ORANGE)
 ABSOLUTE_ERROR_STEPS = steps((0.1, ORANGE), (0.25, RED))
 WAIT_STEPS = steps((0.1, ORANGE), (0.25, RED))
-AGE_STEPS = steps((30, ORANGE), (SILENT_S, RED))
+GAIN_STEPS = steps((-0.02, GREEN), base=ORANGE)
+EXPECTED_STEPS = steps((0, RED), (0.75, ORANGE), (0.9, GREEN), base=GREY)
+SLOW_STEPS = steps((1, ORANGE))
+STATES = ("starting", "running", "paused", "stalled", "finished", "failed")
+STATE_COLORS = {"running": GREEN, "paused": ORANGE, "stalled": ORANGE, "failed": RED}
+
+TO_WORKER = link("This worker", to_dashboard(JOB, job_id="${job_id}", worker="${__value.text}", focus="${__value.text}"))
 
 
 def happened(metric, labels, by):
@@ -50,120 +96,149 @@ def happened(metric, labels, by):
 
 def glance():
     return [
-        stat("Mean forecast error", """Mean of |actual - predicted| / predicted speed over the selected workers and time range. Below
-             10 %, the shares are about right.""", RATIO, [query(f"avg(abs({ERROR}))", "mean |error|")],
-             thresholds=ABSOLUTE_ERROR_STEPS, calc="mean", decimals=1),
-        stat("Worst forecast", "Worker with the largest mean forecast error in the selected time range.", RATIO,
-             [query(f"topk(1, {ERROR_OF_RANGE})", "{{worker}}", instant=True)], thresholds=ABSOLUTE_ERROR_STEPS,
-             text="value_and_name", decimals=1),
-        stat("Live workers", "Live workers of the job. Below the job's minimum, the job is paused.", "none",
-             [query(f'max(evenstep_job_workers{{{JOB_ONLY}, state="live"}})', "live")], thresholds=steps((1, GREEN), base=RED)),
-        stat("Time lost to waiting", """Share of all workers' time spent waiting at the barrier for the slowest worker: the cost of
-             stragglers.""", RATIO, [query(share_of_time("barrier_wait", JOB_ONLY), "waiting")], thresholds=WAIT_STEPS,
-             decimals=1),
-        stat("Gain over even shares", """Predicted extra time of the latest step with even shares. Near 0 %, all workers are equally
-             fast.""", RATIO,
-             [query(f"max(evenstep_job_even_step_time_seconds{{{JOB_ONLY}}} / "
-                    f"evenstep_job_predicted_step_time_seconds{{{JOB_ONLY}}}) - 1", "gain")],
-             thresholds=steps((-0.02, GREEN), base=ORANGE), decimals=1),
-        stat("Oldest report", "Longest time since the last report of a worker.", SECONDS,
-             [query(f"max({REPORT_AGE})", "age")], thresholds=AGE_STEPS, decimals=0),
+        firing(', job_id=~"$job_id|"'),
+        stat("State", "State of the job, as on the predictor's page: starting, running, paused, stalled, finished or failed.", "none",
+             [query(f"max by (state) (evenstep_job_state{{{JOB_ONLY}}})", "{{state}}", instant=True)], thresholds=steps(), text="name", width=3,
+             overrides=[by_name(name, **colored(STATE_COLORS.get(name, GREY))) for name in STATES]),
+        stat("Gain over even shares", """Estimated time of the iterations in the selected time range with even shares, relative to their measured
+             time. Communication does not count. Near 0 %, all workers are equally fast.""", RATIO,
+             [query(gain(JOB_ONLY, over=RANGE), "gain", instant=True)], thresholds=GAIN_STEPS, decimals=1, width=3),
+        stat("Time saved", "Time saved in the selected time range compared with even shares.", SECONDS,
+             [query(time_saved(JOB_ONLY, over=RANGE), "saved", instant=True)], thresholds=GAIN_STEPS, width=3),
+        stat("Time lost waiting", """Share of all workers' time in the selected time range that they waited for the slowest worker.""", RATIO,
+             [query(lost_share(JOB_ONLY, over=RANGE), "waiting", instant=True)], thresholds=WAIT_STEPS, decimals=1, width=3),
+        stat("Forecast error", """Mean of |actual - predicted| / predicted speed over the selected workers and time range. Below 10 %, the
+             shares are about right.""", RATIO,
+             [query(forecast_error(CHOSEN, over=RANGE), "mean", instant=True)], thresholds=ABSOLUTE_ERROR_STEPS, decimals=1, width=3),
+        stat("Slow workers", "Workers that are slower than their device and their history explain, for a long time.", COUNT,
+             [query(f"max(evenstep_job_stragglers{{{JOB_ONLY}}})", "slow")], thresholds=SLOW_STEPS, width=3),
+        stat("Live workers", "Live workers of the job. Below the job's minimum, the job is paused.", COUNT,
+             [query(f'max(evenstep_job_workers{{{JOB_ONLY}, state="live"}})', "live")], thresholds=steps((1, GREEN), base=RED), width=3),
+    ]
+
+
+def who():
+    names = {"worker": "Worker", "reason": "Cause", value_of("A"): "Of expected speed", value_of("B"): "Since iteration"}
+    against, _ = by_worker(AGAINST_EXPECTED, WORKERS, most="bottomk")
+    # Workers without new reports have the value -1.
+    reporting = f"({AGAINST_EXPECTED} and on (worker) ({REPORT_AGE} <= {SILENT_S})) or (0 * ({REPORT_AGE} > {SILENT_S}) - 1)"
+    against[0] = query(f"({reporting}) and on () ({WORKERS} <= {MANY})", "{{worker}}")
+    return [
+        table("Slow workers by name", """Workers that are slower than their device and their history explain, and the likely cause. The name links to
+              this dashboard with only this worker.""",
+              [query(f"evenstep_worker_straggler_speed_ratio{{{JOB_ONLY}}}", instant=True, table=True),
+               query(f"evenstep_worker_straggler_since_iteration{{{JOB_ONLY}}}", instant=True, table=True)],
+              width=8, height=8, sort=("Of expected speed", False), transformations=columns(**names), nothing="No slow worker",
+              overrides=[by_name("Worker", links=[TO_WORKER]), by_name("Cause", mappings=CAUSES), by_name("Of expected speed", **leveled(RATIO, EXPECTED_STEPS, decimals=0)),
+                         by_name("Since iteration", unit="none")]),
+        states("Speed against expectation", f"""Speed of each worker as a share of its expected speed: its best speed so far or, on GPUs, the
+               median of the same device. Green: at least 90 %. Red: below 75 %. Grey: no report for {SILENT_S} s. With more than {MANY} workers: the slowest five, and
+               quantiles.""",
+               against, [{"type": "value", "options": {"-1": {"color": GREY, "index": 0, "text": "silent"}}}], unit=RATIO, thresholds=EXPECTED_STEPS, width=8, decimals=0),
+        lines("Gain over time", "Estimated time with even shares relative to the measured time, minus 1.", RATIO,
+              [query(gain(JOB_ONLY), "gain")], thresholds=GAIN_STEPS, width=8, decimals=1, overrides=[by_name("gain", **colored(GREEN))]),
     ]
 
 
 def speeds():
+    actual, areas = by_worker(SPEED_OF, WORKERS, most="bottomk")
+    predicted = [query(f"({PREDICTED}) and on () ({WORKERS} <= {MANY})", "{{worker}}, predicted"),
+                 query(f"quantile(0.5, {PREDICTED}) and on () ({WORKERS} > {MANY})", "median, predicted")]
+    errors, error_areas = by_worker(ERROR, WORKERS, most="bottomk")
     return [
-        lines("Predicted and actual speed", """Samples per second of compute time, without waiting. Solid: measured. Dashed, in the
-              same color: predicted for the same iteration.""", SPEED,
-              [query(SPEED_OF, "{{worker}}"), query(PREDICTED, "{{worker}}")], width=24, height=10,
-              overrides=[by_query("B", **DASHED)]),
-        lines("Forecast error", """(actual - predicted) / predicted speed of each worker. Below 0, the worker was slower than
-              predicted. Between the orange areas, within 10 %, the shares are about right.""", RATIO, [query(ERROR, "{{worker}}")],
-              thresholds=ERROR_STEPS, band=True, decimals=1),
-        states("State by worker", f"""Slow: over 10 % slower than predicted in the latest iteration. Silent: no report for
-               {SILENT_S} s.""",
-               [query(f"clamp_max(2 * ({REPORT_AGE} > bool {SILENT_S}) + (({ERROR} < bool {SLOW}) or 0 * {SPEED_OF}), 2)",
-                      "{{worker}}")],
-               values(("ok", GREEN), ("slow", ORANGE), ("silent", RED)), thresholds=steps((1, ORANGE), (2, RED))),
+        lines("Predicted and actual speed, ${unit} per second", f"""Work per second of compute time, without waiting. Solid: measured. Dashed, in
+              the same color: predicted for the same iteration. With more than {MANY} workers: median, p10 to p90, and the slowest five.""",
+              SPEED, [*actual, *predicted], width=24, height=10,
+              overrides=[*areas, by_query("F", **DASHED), by_query("G", **colored(BLUE, **DASHED))]),
+        lines("Forecast error by worker", """(actual - predicted) / predicted speed of each worker. Below 0, the worker was slower than
+              predicted. Between the orange areas, within 10 %, the shares are about right.""", RATIO, errors,
+              thresholds=ERROR_STEPS, band=True, decimals=0, lowest=-0.5, highest=0.5, overrides=error_areas),
+        lines("Forecast error over time", "Mean of |actual - predicted| / predicted speed over the selected workers.", RATIO,
+              [query(forecast_error(CHOSEN), "mean")], thresholds=ABSOLUTE_ERROR_STEPS, decimals=1, lowest=0, highest=0.5,
+              overrides=[by_name("mean", **colored(BLUE))]),
+        lines("Prediction interval of $focus, ${unit} per second", """Measured speed (solid) and the predicted 90 % interval for the same
+              iteration (area). Select the worker above.""", SPEED,
+              [query(of_worker("speed_samples_per_second", FOCUS), "actual"),
+               query(of_worker("predicted_speed_samples_per_second", FOCUS), "predicted"),
+               query(of_worker("predicted_speed_samples_per_second_lower", FOCUS), "lower"),
+               query(of_worker("predicted_speed_samples_per_second_upper", FOCUS), "upper")], width=24, height=9,
+              overrides=[by_query("A", **colored(BLUE)), by_query("B", **colored(ORANGE, **DASHED)),
+                         by_query("C", **colored(ORANGE, custom__lineWidth=0, custom__fillOpacity=15)),
+                         by_query("D", **colored(ORANGE, custom__lineWidth=0, custom__fillOpacity=15, custom__fillBelowTo="lower"))]),
     ]
 
 
 def shares():
-    batch = of_worker("local_batch_samples")
-    whole = f"max(evenstep_job_global_batch_samples{{{JOB_ONLY}}})"
-    iteration = f"sum by (le) (rate(evenstep_iteration_duration_seconds_bucket{{{JOB_ONLY}}}[$__rate_interval]))"
+    whole = f"scalar(max(evenstep_job_global_batch_samples{{{JOB_ONLY}}}))"
+    share, share_areas = by_worker(f"{of_worker('local_batch_samples')} / {whole}", WORKERS)
+    finish, finish_areas = by_worker(of_worker("predicted_compute_time_seconds"), WORKERS)
+    waits, wait_areas = by_worker(lost_share(CHOSEN, "by (worker)"), WORKERS, most="bottomk")
+    stack = {"custom__stacking": {"group": "A", "mode": "normal"}, "custom__fillOpacity": 60, "custom__lineWidth": 0}
     return [
-        lines("Shares of the batch", """Share of the global batch by worker in the latest allocation. The shared tail is left for
-              workers to claim during the iteration.""", RATIO,
-              [query(f"{batch} / scalar({whole})", "{{worker}}"),
-               query(f"max(evenstep_job_tail_samples{{{JOB_ONLY}}}) / scalar({whole})", "tail")],
-              stacked=True, lowest=0, decimals=0, overrides=[by_name("tail", color={"fixedColor": GREY, "mode": "fixed"})]),
+        lines("Shares of the batch", f"""Share of the global batch by worker in the latest allocation, stacked; the rest is the shared tail, which
+              workers claim on demand. With more than {MANY} workers: quantiles and the largest five, not stacked.""", RATIO,
+              [*share, query(f"max(evenstep_job_tail_samples{{{JOB_ONLY}}}) / {whole}", "claimed on demand")],
+              lowest=0, highest=1, decimals=0,
+              overrides=[*share_areas, by_query("A", **stack), by_query("F", **colored(GREY, **stack))]),
         lines("Predicted finish by worker", """Predicted compute time of each worker's share, from the start of the
-              iteration. If the lines coincide, no worker waits.""", SECONDS,
-              [query(of_worker("predicted_compute_time_seconds"), "{{worker}}")], lowest=0),
-        lines("Iteration time", """Median and 99th percentile of the slowest worker's time, from the histogram; predicted
-              time with these shares and with even shares.""", SECONDS,
-              [query(f"histogram_quantile(0.5, {iteration})", "p50"), query(f"histogram_quantile(0.99, {iteration})", "p99"),
-               query(f"max(evenstep_job_predicted_step_time_seconds{{{JOB_ONLY}}})", "predicted"),
-               query(f"max(evenstep_job_even_step_time_seconds{{{JOB_ONLY}}})", "predicted, even shares")],
-              overrides=[by_query("C", **DASHED), by_query("D", **DASHED)], lowest=0),
-        lines("Waiting at the barrier", """Share of each worker's time spent waiting for the slowest worker. A worker that hardly waits
-              while all others do is the straggler.""", RATIO, [query(share_of_time("barrier_wait", CHOSEN, "by (worker)"), "{{worker}}")],
-              thresholds=WAIT_STEPS, lowest=0, decimals=1),
+              iteration. If the lines coincide, no worker waits.""", SECONDS, finish, lowest=0, overrides=finish_areas),
+        lines("Step time", """Median and p95 of the slowest worker's time, from the histogram; expected time with these
+              shares and with even shares.""", SECONDS,
+              [query(quantile(0.5, "iteration", JOB_ONLY), "p50"), query(quantile(0.95, "iteration", JOB_ONLY), "p95"),
+               query(f"max(evenstep_job_predicted_step_time_seconds{{{JOB_ONLY}}})", "expected"),
+               query(f"max(evenstep_job_even_step_time_seconds{{{JOB_ONLY}}})", "expected, even shares")],
+              overrides=[by_query("A", **colored(BLUE)), by_query("B", **colored(PURPLE)), by_query("C", **colored(BLUE, **DASHED)),
+                         by_query("D", **colored(GREY, **DASHED))], lowest=0),
+        lines("Time lost waiting by worker", """Share of each worker's time that it waited for the slowest worker. A worker that hardly waits
+              while all others do is the bottleneck.""", RATIO, waits,
+              thresholds=WAIT_STEPS, lowest=0, highest=1, decimals=0, overrides=wait_areas),
     ]
 
 
 def workers():
-    names = {"worker": "Worker", "device": "Device", value_of("A"): None, value_of("B"): "Batch", value_of("C"): "Predicted",
-             value_of("D"): "Actual", value_of("E"): "Error", value_of("F"): "Waiting", value_of("G"): "Last report"}
+    names = {"worker": "Worker", "device": "Device", value_of("A"): None, value_of("B"): "Of expected speed", value_of("C"): "Batch",
+             value_of("D"): "Predicted", value_of("E"): "Actual", value_of("F"): "Forecast error", value_of("G"): "Waiting",
+             value_of("H"): "Last report"}
     questions = [
-        f"max by (worker, device) (evenstep_worker_info{{{CHOSEN}}})", of_worker("local_batch_samples"), PREDICTED, SPEED_OF,
-        ERROR, share_of_time("barrier_wait", CHOSEN, "by (worker)"), f"{of_worker('last_report_timestamp_seconds')} * 1000"]
+        f"max by (worker, device) (evenstep_worker_info{{{CHOSEN}}})", AGAINST_EXPECTED, of_worker("local_batch_samples"), PREDICTED,
+        SPEED_OF, ERROR, lost_share(CHOSEN, "by (worker)", RANGE), f"{of_worker('last_report_timestamp_seconds')} * 1000"]
+    to_node = link("Its node, if the worker's name is NODE/SLOT", to_dashboard(NODE, node="${__data.fields.Node}"))
+    node = f'max by (worker, node) (label_replace(evenstep_worker_info{{{CHOSEN}}}, "node", "$1", "worker", "(.+)/.*"))'
+    names |= {"node": "Node", value_of("I"): None}
     return [table(
-        "Workers", "Current state of each worker. The name links to this dashboard with only this worker.",
-        [query(text, instant=True, table=True) for text in questions], sort=("Error", False), transformations=columns(**names),
+        "Workers, ${unit}", "Current state of each worker, slowest first. The name links to this dashboard with only this worker.",
+        [query(text, instant=True, table=True) for text in [*questions, node]], sort=("Of expected speed", False),
+        transformations=columns(**names),
         overrides=[
-            by_name("Worker", links=[link("Only this worker", to_dashboard(JOB, job_id="${job_id}", worker="${__value.text}"))]),
-            by_name("Batch", unit=SAMPLES), by_pattern("Predicted|Actual", unit=SPEED, decimals=1),
-            by_name("Error", unit=RATIO, decimals=1, thresholds={"mode": "absolute", "steps": ERROR_STEPS},
-                    custom__cellOptions=COLOURED_TEXT),
-            by_name("Waiting", unit=RATIO, decimals=1, thresholds={"mode": "absolute", "steps": WAIT_STEPS},
-                    custom__cellOptions=COLOURED_TEXT),
-            by_name("Last report", unit="dateTimeFromNow")])]
-
-
-def bands():
-    """Returns a folded row with one panel per worker. Grafana queries the panels only when the row is open."""
-    name = {"custom__fillOpacity": 15, "custom__lineWidth": 0}
-    return row("Prediction interval by worker", [
-        lines("$worker", "Measured speed (solid) and the predicted 90 % interval for the same iteration (area).", SPEED,
-              [query(SPEED_OF, "actual"), query(PREDICTED, "predicted"),
-               query(of_worker("predicted_speed_samples_per_second_lower"), "lower"),
-               query(of_worker("predicted_speed_samples_per_second_upper"), "upper")],
-              overrides=[by_query("B", **DASHED), by_query("C", **name), by_query("D", **name, custom__fillBelowTo="lower")],
-              width=6, repeat="worker")])
+            by_name("Worker", links=[TO_WORKER]), by_name("Node", links=[to_node]), by_name("Batch", unit=BATCH),
+            by_name("Of expected speed", **leveled(RATIO, EXPECTED_STEPS, decimals=0)),
+            by_pattern("Predicted|Actual", unit=SPEED), by_name("Forecast error", **leveled(RATIO, ERROR_STEPS, decimals=1)),
+            by_name("Waiting", **leveled(RATIO, WAIT_STEPS, decimals=1)), by_name("Last report", unit="dateTimeFromNow")])]
 
 
 def loop():
     """Returns the panels of metrics that only the training loop has, from the launcher's /metrics."""
     def rate(what):
         return f"sum(rate(evenstep_trainer_{what}_total{{{JOB_ONLY}}}[$__rate_interval]))"
-    step = f"sum by (le) (rate(evenstep_trainer_step_duration_seconds_bucket{{{JOB_ONLY}}}[$__rate_interval]))"
-    return row("The training loop", [
-        lines("Training throughput", "Samples per second of the whole step, including waiting and communication, as reported by the launcher.", SPEED,
-              [query(rate("samples"), "samples/s")], lowest=0),
-        lines("Step time", "Median and 99th percentile of the time from the start of an iteration to the end of the optimizer step.",
-              SECONDS, [query(f"histogram_quantile(0.5, {step})", "p50"), query(f"histogram_quantile(0.99, {step})", "p99")], lowest=0),
-        lines("Allocation wait", "Share of the step time spent waiting for the allocation. Prefetching keeps it near 0.", RATIO,
-              [query(f"{rate('request_seconds')} / sum(rate(evenstep_trainer_step_duration_seconds_sum{{{JOB_ONLY}}}[$__rate_interval]))",
-                     "asking")], thresholds=steps((0.02, ORANGE), (0.1, RED)), lowest=0),
+    spent = f"sum(rate(evenstep_trainer_step_duration_seconds_sum{{{JOB_ONLY}}}[$__rate_interval]))"
+    return row("The training loop (evenstep-trainer)", [
+        lines("Training throughput, ${unit} per second", "Work per second of the whole step, including waiting and communication.", SPEED,
+              [query(rate("samples"), "throughput")], lowest=0, overrides=[by_name("throughput", **colored(BLUE))]),
+        lines("Whole step time", "Median and p95 of the time from the start of an iteration to the end of the optimizer step.",
+              SECONDS, [query(quantile(0.5, "trainer_step", JOB_ONLY), "p50"), query(quantile(0.95, "trainer_step", JOB_ONLY), "p95")], lowest=0,
+              overrides=[by_name("p50", **colored(BLUE)), by_name("p95", **colored(PURPLE))]),
+        lines("Allocation wait", "Share of the step time spent waiting for the allocation. Requests ahead keep it near 0.", RATIO,
+              [query(ratio(rate("request_seconds"), spent), "waiting")], thresholds=steps((0.02, ORANGE), (0.1, RED)), lowest=0, highest=1,
+              decimals=1, overrides=[by_name("waiting", **colored(BLUE))]),
         lines("Missed allocations", "Iterations per second that reused the previous allocation because the predictor was unreachable or late.", "cps",
-              [query(rate("allocations_missed"), "missed")], thresholds=steps((0.01, ORANGE), (1, RED)), lowest=0),
-        lines("Loss", "Mean loss of the latest iteration.", COUNT, [query(f"max(evenstep_trainer_loss{{{JOB_ONLY}}})", "loss")]),
+              [query(rate("allocations_missed"), "missed")], thresholds=steps((0.01, ORANGE), (1, RED)), lowest=0,
+              overrides=[by_name("missed", **colored(RED))]),
+        lines("Loss", "Mean loss of the latest iteration.", COUNT, [query(f"max(evenstep_trainer_loss{{{JOB_ONLY}}})", "loss")],
+              overrides=[by_name("loss", **colored(BLUE))]),
         lines("Learning rate", "Multiplier of the learning rate: planned by the predictor (dashed) and applied by the training loop.", "none",
               [query(f"max(evenstep_job_learning_rate_multiplier_ratio{{{JOB_ONLY}}})", "planned"),
-               query(f"max(evenstep_trainer_learning_rate_multiplier_ratio{{{JOB_ONLY}}})", "done")],
-              overrides=[by_query("A", **DASHED)]),
+               query(f"max(evenstep_trainer_learning_rate_multiplier_ratio{{{JOB_ONLY}}})", "applied")],
+              overrides=[by_query("A", **colored(ORANGE, **DASHED)), by_query("B", **colored(BLUE))]),
     ])
 
 
@@ -182,12 +257,13 @@ def annotations():
 
 def build():
     return dashboard(
-        JOB, "Evenstep: job", """One job: predicted and actual speed of its workers, waiting times, shares of the batch, and the
-        reasons for changes.""",
-        glance() + [row("Predicted and actual")] + speeds() + [row("Shares and time")] + shares() + workers() + [bands(), loop()],
+        JOB, "Evenstep: job", """One job: what it gains, who is slow, forecast errors, shares of the batch, and the reasons for changes.""",
+        glance() + who() + [row("Predicted and actual")] + speeds() + [row("Shares and time")] + shares() + workers() + [loop()],
         variables=[
             source_variable("prometheus"),
             variable("job_id", "Job", "Jobs in the selected time range.", "label_values(evenstep_job_workers, job_id)"),
             variable("worker", "Worker", "Workers of the job.", f"label_values(evenstep_worker_info{{{JOB_ONLY}}}, worker)", many=True),
+            variable("focus", "Interval of", "Worker whose prediction interval is shown.", f"label_values(evenstep_worker_info{{{JOB_ONLY}}}, worker)"),
+            variable("unit", "Unit", "Unit of the job's batches and speeds.", f"label_values(evenstep_job_info{{{JOB_ONLY}}}, unit)", hide=2),
         ],
         annotations=annotations())

@@ -1,6 +1,6 @@
 """Dashboard of one machine: the agent's readings and their delivery to the predictor."""
 
-from .panels import (COUNT, DASHED, GREEN, ORANGE, RATIO, RED, SECONDS, annotation, by_query, dashboard, lines, query, row, source_variable,
+from .panels import (BLUE, COUNT, DASHED, GREEN, GREY, ORANGE, RATIO, RED, SECONDS, annotation, by_name, by_query, colored, dashboard, firing, lines, query, row, source_variable,
                      stat, steps, variable)
 from .uids import NODE
 
@@ -19,32 +19,37 @@ def rate(metric, by="node"):
 
 def glance():
     return [
+        firing(f', node=~"$node|"'),
         stat("Busy cores", "Share of all cores' time, excluding I/O wait.", RATIO, [query(gauge("node_cpu_ratio", labels=', mode="busy"'), "busy")],
-             thresholds=steps((0.9, ORANGE), (0.98, RED)), decimals=0),
+             thresholds=steps((0.9, ORANGE), (0.98, RED)), decimals=0, width=3),
         stat("Waiting for a core", "Share of the time in which at least one task waited for a core. Contention slows workers down.", RATIO,
-             [query(gauge("node_pressure_ratio", labels=', resource="cpu", tasks="some"'), "waiting")], thresholds=PRESSURE_STEPS, decimals=0),
+             [query(gauge("node_pressure_ratio", labels=', resource="cpu", tasks="some"'), "waiting")], thresholds=PRESSURE_STEPS, decimals=0, width=3),
         stat("Memory in use", "Share of memory that is not available.", RATIO, [query(gauge("node_memory_used_ratio"), "used")],
-             thresholds=MEMORY_STEPS, decimals=0),
-        stat("Busy GPUs", "Share of the time in which a kernel ran, mean over the GPUs.", RATIO,
-             [query(f"avg(evenstep_gpu_busy_ratio{{{CHOSEN}}})", "busy")], thresholds=steps((0.2, GREEN), base=ORANGE), decimals=0),
+             thresholds=MEMORY_STEPS, decimals=0, width=3),
+        stat("GPUs", "GPUs that the agent reads. The row GPUs below has their readings.", COUNT,
+             [query(f"count(evenstep_gpu_info{{{CHOSEN}}}) or vector(0)", "GPUs")], thresholds=steps(), width=3, nothing="0"),
         stat("Telemetry age", "Time since the node's last sample arrived at the predictor.", SECONDS,
-             [query(f"time() - {gauge('node_last_sample_timestamp_seconds')}", "age")], thresholds=steps((15, ORANGE), (60, RED)), decimals=0),
+             [query(f"time() - {gauge('node_last_sample_timestamp_seconds')}", "age")], thresholds=steps((15, ORANGE), (60, RED)), width=3),
         stat("Spooled samples", "Samples in the agent's spool. The spool grows while the predictor is unreachable.", COUNT,
-             [query(gauge("agent_spool_samples"), "samples")], thresholds=steps((60, ORANGE), (3600, RED)), decimals=0),
+             [query(gauge("agent_spool_samples"), "samples")], thresholds=steps((60, ORANGE), (3600, RED)), width=3),
+        stat("Agent", "1 while the predictor responds to the agent, 0 otherwise.", COUNT, [query(gauge("agent_uplink_up"), "up")],
+             thresholds=steps((1, GREEN), base=RED), width=3),
     ]
 
 
 def machine():
     return [
         lines("Cores", "Share of all cores' time: busy, I/O wait, or stolen by the hypervisor.", RATIO,
-              [query(gauge("node_cpu_ratio", "mode"), "{{mode}}")], lowest=0),
+              [query(gauge("node_cpu_ratio", "mode"), "{{mode}}")], lowest=0, highest=1, decimals=0,
+              overrides=[by_name("busy", **colored(BLUE)), by_name("iowait", **colored(ORANGE)), by_name("steal", **colored(RED))]),
         lines("Pressure (PSI)", "Share of the time in which some tasks (solid) or all tasks (dashed) waited for cores, memory or disks.", RATIO,
-              [query(gauge("node_pressure_ratio", "resource", ', tasks="some"'), "{{resource}}"),
-               query(gauge("node_pressure_ratio", "resource", ', tasks="full"'), "{{resource}}")],
-              thresholds=PRESSURE_STEPS, lowest=0, overrides=[by_query("B", **DASHED)]),
+              [query(gauge("node_pressure_ratio", "resource", ', tasks="some"'), "{{resource}}, some"),
+               query(gauge("node_pressure_ratio", "resource", ', tasks="full"'), "{{resource}}, all")],
+              thresholds=PRESSURE_STEPS, lowest=0, highest=1, decimals=0, overrides=[by_query("B", **DASHED)]),
         lines("Memory", "Memory in use and total memory.", "bytes",
               [query(f"{gauge('node_memory_size_bytes')} - {gauge('node_memory_available_bytes')}", "used"),
-               query(gauge("node_memory_size_bytes"), "size")], lowest=0, overrides=[by_query("B", **DASHED)]),
+               query(gauge("node_memory_size_bytes"), "size")], lowest=0,
+              overrides=[by_query("A", **colored(BLUE)), by_query("B", **colored(GREY, **DASHED))]),
         lines("Tasks", "Runnable tasks, tasks blocked on I/O, 1-minute load average, and number of cores.", COUNT,
               [query(gauge("node_tasks", "state"), "{{state}}"), query(gauge("node_load1"), "load"), query(gauge("node_cores"), "cores")],
               lowest=0, overrides=[by_query("C", **DASHED)]),
@@ -60,14 +65,16 @@ def processes():
               RATIO, [query(gauge("process_run_queue_wait_ratio", "pid"), "{{pid}}")], thresholds=PRESSURE_STEPS, lowest=0),
         lines("Memory by process", "Resident memory of the watched processes.", "bytes", [query(gauge("process_resident_memory_bytes", "pid"), "{{pid}}")], lowest=0),
         lines("Context switches by process", "Context switches per second: voluntary (solid), and involuntary (dashed), in which another task takes the core.", "cps",
-              [query(gauge("process_context_switches_per_second", "pid", ', kind="voluntary"'), "{{pid}}"),
-               query(gauge("process_context_switches_per_second", "pid", ', kind="involuntary"'), "{{pid}}")], lowest=0,
+              [query(gauge("process_context_switches_per_second", "pid", ', kind="voluntary"'), "{{pid}}, voluntary"),
+               query(gauge("process_context_switches_per_second", "pid", ', kind="involuntary"'), "{{pid}}, involuntary")], lowest=0,
               overrides=[by_query("B", **DASHED)]),
     ]
 
 
 def gpus():
-    return [
+    """Returns a folded row: Grafana neither queries nor shows its panels until someone opens it, so nodes without GPUs have no empty
+    panels. The title has the number of GPUs."""
+    return row("GPUs ($gpus)", [
         lines("GPU busy", "Share of the time in which a kernel ran. It does not show how much of the GPU the kernel used.", RATIO,
               [query(gauge("gpu_busy_ratio", "gpu"), "GPU {{gpu}}")], lowest=0, highest=1, width=8),
         lines("GPU memory in use", "Share of the memory of each GPU.", RATIO,
@@ -79,8 +86,8 @@ def gpus():
         lines("GPU temperature", "Temperature as reported by the NVIDIA driver.", "celsius", [query(gauge("gpu_temperature_celsius", "gpu"), "GPU {{gpu}}")],
               thresholds=steps((80, ORANGE), (90, RED)), width=8),
         lines("GPU throttled", "1 while the driver lowers the clocks, by reason. The driver also lowers the clocks of idle GPUs.", "none",
-              [query(gauge("gpu_throttled", "gpu, reason"), "GPU {{gpu}}: {{reason}}")], thresholds=steps((1, ORANGE)), lowest=0, width=8),
-    ]
+              [query(gauge("gpu_throttled", "gpu, reason"), "GPU {{gpu}}: {{reason}}")], thresholds=steps((1, ORANGE)), lowest=0, highest=1, width=8, nothing="Not throttled"),
+    ])
 
 
 def agent():
@@ -88,12 +95,12 @@ def agent():
         lines("Samples", "Samples per second that the agent took and that the predictor acknowledged.", "cps",
               [query(rate("agent_samples_taken_total"), "taken"), query(rate("agent_samples_sent_total"), "sent")], lowest=0, width=8),
         lines("Samples lost", "Samples per second that were skipped, dropped or rejected.", "cps",
-              [query(rate("agent_samples_skipped_total"), "skipped"), query(rate("agent_samples_rejected_total"), "refused"),
+              [query(rate("agent_samples_skipped_total"), "skipped"), query(rate("agent_samples_rejected_total"), "rejected"),
                query(rate("agent_samples_dropped_total", "reason"), "dropped: {{reason}}")], thresholds=steps((0.01, ORANGE), (1, RED)),
               lowest=0, width=8),
         lines("Spool", "Size of the unsent samples on disk, and the size limit of the spool.", "bytes",
-              [query(gauge("agent_spool_bytes"), "waiting"), query(gauge("agent_spool_limit_bytes"), "room")], lowest=0, width=8,
-              overrides=[by_query("B", **DASHED)]),
+              [query(gauge("agent_spool_bytes"), "unsent"), query(gauge("agent_spool_limit_bytes"), "limit")], lowest=0, width=8,
+              overrides=[by_query("A", **colored(BLUE)), by_query("B", **colored(GREY, **DASHED))]),
         lines("Readings missing", "Failed readings per second, by name. Forecasts omit missing readings.", "cps",
               [query(rate("agent_readings_missing_total", "source, name"), "{{source}}: {{name}}")], lowest=0),
         lines("Uplink", "1 while the predictor responds to the agent, 0 otherwise; and failed send attempts per second.", "none",
@@ -112,9 +119,11 @@ def annotations():
 def build():
     return dashboard(
         NODE, "Evenstep: node", "One machine: cores, pressure, memory, watched processes, GPUs, and the agent.",
-        glance() + [row("Machine")] + machine() + [row("Watched processes")] + processes() + [row("GPUs")] + gpus() + [row("Agent")] + agent(),
+        glance() + [row("Machine")] + machine() + [row("Watched processes")] + processes() + [gpus()] + [row("Agent")] + agent(),
         variables=[
             source_variable("prometheus"),
             variable("node", "Node", "Nodes whose agents Prometheus scrapes.", "label_values(evenstep_node_info, node)"),
+            variable("gpus", "GPUs", "Number of GPUs of the node.", f"query_result(count(evenstep_gpu_info{{{CHOSEN}}}) or vector(0))", hide=2,
+                     pattern="/} ([0-9]+)/"),
         ],
         annotations=annotations())

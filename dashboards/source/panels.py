@@ -10,10 +10,15 @@ POSTGRES = {"type": "grafana-postgresql-datasource", "uid": "${datasource}"}
 TAG = "evenstep"
 WIDTH = 24
 
-# Colors with a meaning. Lines get their color by name, so a worker has the same color in all panels.
-GREEN, ORANGE, RED, BLUE, GREY = "green", "orange", "red", "blue", "#8e8e8e"
+# Colors with a meaning. Lines of workers get their color by name, so a worker has the same color in all panels.
+GREEN, ORANGE, RED, BLUE, PURPLE, GREY = "green", "orange", "red", "blue", "purple", "#8e8e8e"
 
-RATIO, SECONDS, SAMPLES, SPEED, COUNT = "percentunit", "s", "suffix: samples", "suffix: samples/s", "short"
+# Units with SI prefixes and three digits: Grafana chooses the decimals if a panel sets none. The unit of a job's batches
+# is in the titles, because Grafana does not replace variables in units.
+RATIO, SECONDS, BATCH, SPEED, COUNT = "percentunit", "s", "si:", "si:/s", "short"
+
+# Up to this number of workers, panels have a line for each worker. Above it, they show quantiles and extreme workers.
+MANY = 16
 
 
 def steps(*levels, base=GREEN):
@@ -51,7 +56,7 @@ def sql(text, *, table=False):
 
 def panel(kind, title, description, unit, queries, options, *, thresholds, width, height, custom=None, mappings=None,
           color="palette-classic-by-name", overrides=(), decimals=None, transformations=(), links=(), lowest=None,
-          highest=None, repeat=None, interval=None):
+          highest=None, repeat=None, interval=None, nothing=None):
     """Returns a panel of any kind."""
     defaults = {
         "color": {"mode": color},
@@ -60,7 +65,7 @@ def panel(kind, title, description, unit, queries, options, *, thresholds, width
         "unit": unit,
     }
     for name, value in (("custom", custom), ("decimals", decimals), ("min", lowest), ("max", highest),
-                        ("links", list(links))):
+                        ("links", list(links)), ("noValue", nothing)):
         if value not in (None, []):
             defaults[name] = value
     targets = [dict(query, refId=chr(ord("A") + index)) for index, query in enumerate(queries)]
@@ -99,7 +104,8 @@ def stat(title, description, unit, queries, *, thresholds, width=4, height=4, ca
 
 
 def lines(title, description, unit, queries, *, thresholds=PLAIN, width=12, height=8, stacked=False, band=False, **more):
-    """Returns a panel with lines over time. With `band`, it shows the threshold colors as background areas."""
+    """Returns a panel with lines over time. Thresholds are drawn as dashed lines or, with `band`, as background areas.
+    Only a panel of full width has room for a legend with numbers."""
     custom = {
         "drawStyle": "line",
         "fillOpacity": 60 if stacked else 0,
@@ -109,17 +115,19 @@ def lines(title, description, unit, queries, *, thresholds=PLAIN, width=12, heig
         # Bridges the gap of a missed scrape, but not the absence of a worker.
         "spanNulls": 60_000,
         "stacking": {"group": "A", "mode": "normal" if stacked else "none"},
-        "thresholdsStyle": {"mode": "area" if band else "off"},
+        "thresholdsStyle": {"mode": "area" if band else "dashed" if len(thresholds) > 1 else "off"},
     }
+    is_wide = width == WIDTH
     options = {
-        "legend": {"calcs": ["mean", "lastNotNull"], "displayMode": "table", "placement": "right", "showLegend": True},
+        "legend": {"calcs": ["mean", "lastNotNull"] if is_wide else [], "displayMode": "table" if is_wide else "list",
+                   "placement": "right" if is_wide else "bottom", "showLegend": True},
         "tooltip": {"mode": "multi", "sort": "desc"},
     }
     return panel("timeseries", title, description, unit, queries, options, thresholds=thresholds, width=width,
                  height=height, custom=custom, **more)
 
 
-def states(title, description, queries, mappings, *, thresholds=PLAIN, width=12, height=8):
+def states(title, description, queries, mappings, *, unit="none", thresholds=PLAIN, width=12, height=8, **more):
     """Returns a state timeline, one row of colors per series."""
     custom = {"fillOpacity": 80, "lineWidth": 0, "spanNulls": 60_000}
     options = {
@@ -127,15 +135,15 @@ def states(title, description, queries, mappings, *, thresholds=PLAIN, width=12,
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
         "mergeValues": True,
         "rowHeight": 0.8,
-        "showValue": "auto",
+        "showValue": "never",
         "tooltip": {"mode": "single", "sort": "none"},
     }
-    return panel("state-timeline", title, description, "none", queries, options, thresholds=thresholds, width=width,
-                 height=height, custom=custom, mappings=mappings, color="thresholds")
+    return panel("state-timeline", title, description, unit, queries, options, thresholds=thresholds, width=width,
+                 height=height, custom=custom, mappings=mappings, color="thresholds", **more)
 
 
 def table(title, description, queries, *, overrides, transformations=(), width=24, height=9, unit="none", sort=None,
-          thresholds=PLAIN):
+          thresholds=PLAIN, **more):
     """Returns a table panel. Units of columns are set in `overrides`."""
     options = {
         "cellHeight": "sm",
@@ -144,7 +152,7 @@ def table(title, description, queries, *, overrides, transformations=(), width=2
     }
     custom = {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": True, "inspect": False}
     return panel("table", title, description, unit, queries, options, thresholds=thresholds, width=width, height=height,
-                 custom=custom, color="thresholds", overrides=overrides, transformations=transformations)
+                 custom=custom, color="thresholds", overrides=overrides, transformations=transformations, **more)
 
 
 def heatmap(title, description, unit, queries, *, width=12, height=8):
@@ -196,8 +204,40 @@ def _override(matcher, properties):
 
 
 DASHED = {"custom__lineStyle": {"dash": [8, 6], "fill": "dash"}}
-UNCOLOURED = {"type": "auto"}
 COLOURED_TEXT = {"type": "color-text"}
+
+
+def colored(color, **properties):
+    """Returns properties of a field with a fixed color."""
+    return {"color": {"fixedColor": color, "mode": "fixed"}} | properties
+
+
+def leveled(unit, levels, **properties):
+    """Returns properties of a table column whose text is colored by thresholds."""
+    return {"unit": unit, "thresholds": {"mode": "absolute", "steps": levels}, "custom__cellOptions": COLOURED_TEXT} | properties
+
+
+def by_worker(expr, workers, most="topk", legend="{{worker}}"):
+    """Returns the queries and overrides of a panel that shows each worker or, if there are more than MANY, quantiles and the
+    five most extreme workers of the time range. `workers` is an expression for the number of workers."""
+    many = f"and on () ({workers} > {MANY})"
+    over_range = f"avg_over_time(({expr})[$__range:$__interval] @ end())"
+    quantiles = [query(f"quantile({share}, {expr}) {many}", name) for share, name in ((0.1, "p10"), (0.9, "p90"), (0.5, "median"))]
+    queries = [query(f"({expr}) and on () ({workers} <= {MANY})", legend), *quantiles,
+               query(f"({expr}) and on (worker) {most}(5, {over_range}) {many}", legend)]
+    area = colored(BLUE, custom__lineWidth=0, custom__fillOpacity=20)
+    return queries, [by_query("B", **area), by_query("C", **area, custom__fillBelowTo="p10"), by_query("D", **colored(BLUE, custom__lineWidth=2))]
+
+
+def firing(labels=""):
+    """Returns a panel with the names of the firing alerts."""
+    alerts = f'sum by (alertname) (ALERTS{{alertstate="firing", alertname=~"{ALERTS}"{labels}}})'
+    none = 'label_replace(vector(0), "alertname", "None", "", "")'
+    return stat("Firing alerts", "Alerts of evenstep that fire now. docs/how-to/alerts.md has the steps to take for each.", COUNT,
+                [query(f"{alerts} or on () {none}", "{{alertname}}", instant=True)], thresholds=steps((1, RED)), text="name", width=3)
+
+
+ALERTS = "|".join(["WorkerStraggling", "PredictionErrorDrift", "AgentSilent", "AllocateSlow", "RefitFailing", "StoreLagging", "PredictorGone"])
 
 
 def columns(**names):
@@ -223,6 +263,13 @@ def values(*texts):
         str(number): {"color": color, "index": number, "text": text} for number, (text, color) in enumerate(texts)}}]
 
 
+# Reasons for slow workers, in the words of the predictor's page.
+CAUSES = [{"type": "value", "options": {
+    reason: {"index": index, "text": text} for index, (reason, text) in enumerate({
+        "thermal_throttling": "GPU too hot", "cpu_contention": "Other processes use its cores", "loader_wait": "Waits for data",
+        "memory_pressure": "Short of memory", "unknown": "Slow, cause unknown"}.items())}}]
+
+
 def link(title, url):
     """Returns a link from a value to another dashboard."""
     return {"targetBlank": False, "title": title, "url": url}
@@ -241,12 +288,13 @@ def source_variable(kind):
             "skipUrlSync": False}
 
 
-def variable(name, label, description, query, *, many=False, all_value=".+", source=PROMETHEUS, hide=0):
+def variable(name, label, description, query, *, many=False, all_value=".+", source=PROMETHEUS, hide=0, pattern=""):
     """Returns a query variable, refreshed when the time range changes."""
-    asked = {"qryType": 1, "query": query, "refId": "PrometheusVariableQueryEditor-VariableQuery"}
+    kind = 3 if query.startswith("query_result(") else 1
+    asked = {"qryType": kind, "query": query, "refId": "PrometheusVariableQueryEditor-VariableQuery"}
     made = {"type": "query", "name": name, "label": label, "description": description, "datasource": source,
             "definition": query, "query": asked if source is PROMETHEUS else query, "current": {}, "hide": hide,
-            "includeAll": many, "multi": many, "options": [], "refresh": 2, "regex": "", "skipUrlSync": False, "sort": 1}
+            "includeAll": many, "multi": many, "options": [], "refresh": 2, "regex": pattern, "skipUrlSync": False, "sort": 1}
     if many:
         made["current"] = {"selected": True, "text": ["All"], "value": ["$__all"]}
         if all_value:

@@ -206,9 +206,9 @@ pub struct GpuInstanceSample {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum GpuGap {
-    /// It has fallen off the bus, needs a reset or has been removed.
+    /// The GPU has fallen off the bus, needs a reset or has been removed.
     Lost,
-    /// Its driver does not respond.
+    /// The driver does not respond.
     TimedOut,
     /// The agent's user may not read it.
     NoPermission,

@@ -134,8 +134,6 @@ esac
 def test_the_agents_readings_are_compared(agent_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the fake driver of the agent's tests."""
     source = ROOT / "agent" / "tests" / "support" / "nvml.c"
-    if "gpus NUMBER" not in source.read_text():
-        pytest.skip("the agent's fake driver has no GPUs by UUID")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnvidia-ml.so.1", source], check=True)
     (tmp_path / "script").write_text("gpus 0\n")
     (tmp_path / "evenstep-agent").symlink_to(agent_binary)

@@ -90,7 +90,9 @@ impl Report {
 /// A section of a page.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Section {
-    /// Paragraphs of text.
+    /// The result in one or two sentences, in large type: the first section of a page.
+    Verdict(String),
+    /// Paragraphs of text. The headings of a page with several of them are its contents.
     Text {
         /// Heading of the section; may be empty.
         heading: String,
@@ -162,6 +164,13 @@ pub enum Cell {
         /// The value.
         value: f64,
         /// Digits after the decimal point, at most 17, the precision of an `f64`.
+        decimals: usize,
+    },
+    /// The best number of its row, in bold type with a star.
+    Best {
+        /// The value.
+        value: f64,
+        /// Digits after the decimal point, at most 17.
         decimals: usize,
     },
     /// A time in seconds, aligned right. The unit suits the largest time of the column and is added to the

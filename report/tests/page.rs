@@ -53,6 +53,7 @@ fn report(words: &str, values: &[(f64, f64)]) -> Report {
         title: w(),
         subtitle: w(),
         sections: vec![
+            Section::Verdict(w()),
             Section::Text { heading: w(), paragraphs: vec![w(), w()] },
             Section::Notice(w()),
             Section::Figures(vec![Figure { label: w(), value: w(), note: w() }]),
@@ -60,7 +61,11 @@ fn report(words: &str, values: &[(f64, f64)]) -> Report {
                 title: w(),
                 description: w(),
                 columns: vec![w()],
-                rows: vec![vec![Cell::Text(w()), Cell::number(first, 2)], vec![Cell::Missing], vec![]],
+                rows: vec![
+                    vec![Cell::Text(w()), Cell::number(first, 2)],
+                    vec![Cell::Missing, Cell::Best { value: second, decimals: 2 }],
+                    vec![],
+                ],
             }),
             Section::Charts(vec![
                 chart(vec![
@@ -183,6 +188,24 @@ fn the_file_stands_alone() {
         html.matches("http").count(),
         html.matches("http-equiv").count() + html.matches("https://github.com/leeoniya/uPlot").count()
     );
+}
+
+#[test]
+fn a_page_with_several_headings_has_contents() {
+    let heading = |words: &str| Section::Text { heading: words.into(), paragraphs: Vec::new() };
+    let sections =
+        vec![Section::Verdict("It pays.".into()), heading("One"), heading("Two"), heading("Three")];
+    let html = Report { title: "t".into(), subtitle: String::new(), sections }.to_html();
+    for (place, words) in [(1, "One"), (2, "Two"), (3, "Three")] {
+        assert!(html.contains(&format!("<a href=\"#part-{place}\">{words}</a>")), "{words}");
+        assert!(html.contains(&format!("id=\"part-{place}\"")), "{words}");
+    }
+    let table = || Section::Table(Table::new("Errors", "", &["a"], Vec::new()));
+    let twice =
+        Report { title: "t".into(), subtitle: String::new(), sections: vec![table(), table()] }.to_html();
+    assert!(twice.contains("aria-label=\"Errors\"") && twice.contains("aria-label=\"Errors (2)\""));
+    let [verdict, contents] = ["It pays.", "<nav"].map(|part| html.find(part).unwrap());
+    assert!(verdict < contents, "the verdict comes first");
 }
 
 #[test]

@@ -192,7 +192,8 @@ impl Browser {
     pub fn picture(&self, name: &str) {
         let number = |script: &str| self.run(script).as_f64().unwrap_or_default() as u32;
         let window = (number("return innerWidth"), number("return innerHeight"));
-        let plots = "[...document.querySelectorAll('.figure .plot:not([hidden])')]";
+        // Charts in closed parts of the page are not drawn.
+        let plots = "[...document.querySelectorAll('.figure .plot:not([hidden])')].filter((plot) => plot.checkVisibility())";
         let drawn = format!("return {plots}.every((plot) => plot.firstElementChild)");
         until(&format!("every chart of {name} is drawn"), || {
             // The whole page must be in view, because the rest is not drawn. It grows while responses arrive.

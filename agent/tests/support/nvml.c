@@ -1,12 +1,12 @@
 // A library with the name and some functions of NVML. Its GPUs do what the file named by FAKE_NVML_SCRIPT says, which
 // is read again when it changes. Each line of it is one of:
 //
-//     gpus NUMBER ..              the GPUs, in NVML's order; NVML lists those of the time when it was initialised
-//     set GPU NAME VALUE          a value, such as `set 1 power 300000`
-//     fail GPU FUNCTION RESULT    the function returns this code, or hangs until the script changes; * is any
-//     handle GPU NUMBER           handles from before the last change of this number are lost
-//     mig GPU COUNT               number of MIG instances
-//     xid GPU CODE COUNT          number of Xid events so far
+//     gpus NUMBER ..              the GPUs in NVML's order; NVML lists the GPUs that exist when it is initialised.
+//     set GPU NAME VALUE          a value, such as `set 1 power 300000`.
+//     fail GPU FUNCTION RESULT    the function returns this code, or hangs until the script changes; * is any.
+//     handle GPU NUMBER           handles from before the last change of this number are lost.
+//     mig GPU COUNT               number of MIG instances.
+//     xid GPU CODE COUNT          number of Xid events so far.
 //
 // A GPU that is not in `gpus` any more is lost.
 

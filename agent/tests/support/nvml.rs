@@ -4,7 +4,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// A library that replaces NVML, with GPUs that do what a script says: see `nvml.c`.
+/// A library that replaces NVML, with GPUs that follow a script: see `nvml.c`.
 pub struct FakeNvml {
     directory: TempDir,
 }

@@ -10,7 +10,7 @@
 //!
 //! The best speed of a worker on a GPU is also compared with the median speed of its peers, the workers on the same kind
 //! of GPU. The name
-//! of a processor does not tell how many cores a worker has, so it says nothing about the speed to expect.
+//! of a processor does not include the number of cores of a worker, so it says nothing about the expected speed.
 //!
 //! Shares follow speeds, so a device that is slow by nature is not a straggler. The cause is determined from the drivers
 //! and the wait for the data loader, compared with their values while the worker was healthy.
@@ -204,7 +204,7 @@ impl StragglerDetector {
     /// speed of its peers. `usual` is the number of iterations of slow-downs that most other workers have.
     pub fn straggler(&self, peers: Option<f64>, usual: f64) -> Option<Straggler> {
         let settled = self.observations >= MIN_SLOW_ITERATIONS;
-        // A worker whose best speed is as high as that of its peers is only compared with itself.
+        // If the best speed of a worker equals the speed of its peers, the worker is only compared with itself.
         let slower_than_peers = peers.is_some_and(|peers| self.best - peers.ln() < SLOW.ln());
         let explained = LONGER * self.longest.max(usual);
         let is_exceptional = |slow: &SlowDown| {
@@ -218,8 +218,8 @@ impl StragglerDetector {
         Some(Straggler { cause: self.cause(), speed_ratio: self.ratio(peers), since })
     }
 
-    /// Returns the ratio of the speed to the expected speed.
-    fn ratio(&self, peers: Option<f64>) -> f64 {
+    /// Returns the ratio of the averaged speed to the expected speed, with the median speed of its peers.
+    pub fn ratio(&self, peers: Option<f64>) -> f64 {
         let Some(level) = self.level else { return 1.0 };
         (level - peers.map_or(self.best, |peers| self.best.max(peers.ln()))).exp()
     }

@@ -303,7 +303,7 @@ impl Jobs {
         self.lock_stored().insert(job.id().clone(), job);
     }
 
-    /// Keeps only some of the jobs that are only listed. Those that are gone are read from the store when they are listed again.
+    /// Keeps only some of the jobs that are only listed. The others are read from the store when they are listed again.
     pub(super) fn retain_stored(&self, is_kept: impl Fn(&JobId) -> bool) {
         self.lock_stored().retain(|job_id, _| is_kept(job_id));
     }
@@ -328,8 +328,9 @@ impl Jobs {
     /// The metrics of jobs, workers and nodes. Reads only values in memory, under short locks.
     pub fn families(&self) -> Vec<MetricFamily> {
         let (mut of_jobs, jobs) = (JobFamilies::default(), self.jobs());
+        let now_unix_ms = self.clock.now_unix_ms();
         for job in &jobs {
-            of_jobs.add(job.id(), job.live());
+            of_jobs.add(job.id(), job.live(), now_unix_ms);
         }
         let mut loaded = Family::gauge("evenstep_jobs_in_memory", "Jobs whose state is in memory.");
         loaded.add([], jobs.iter().filter(|job| job.is_loaded()).count() as f64);
@@ -337,7 +338,7 @@ impl Jobs {
             "evenstep_node_last_sample_timestamp_seconds",
             "Time of the latest sample of a node, by its clock, at most the time at which it arrived.",
         );
-        for line in self.newest_samples.lines(self.clock.now_unix_ms()) {
+        for line in self.newest_samples.lines(now_unix_ms) {
             last_sample.add([("node", line.node.as_str())], line.at_unix_ms as f64 / 1e3);
         }
         let mut families = of_jobs.done();

@@ -44,7 +44,7 @@ impl Jobs {
             }
             let job_id = job.id().clone();
             drop(job);
-            // What the store said about the job earlier may be old.
+            // The earlier summary of the job from the store may be old.
             self.retain_stored(|stored| *stored != job_id);
             self.forget(&job_id);
         }

@@ -152,10 +152,16 @@ impl Jobs {
             let seen = job.if_idle(|state: &JobState| {
                 let slow: BTreeMap<WorkerId, StragglerView> =
                     state.stragglers().into_iter().map(|(worker, view)| (worker.clone(), view)).collect();
-                (slow, state.members.live().cloned().collect::<BTreeSet<WorkerId>>())
+                let ratios: BTreeMap<WorkerId, f64> = state
+                    .expected_speed_ratios()
+                    .into_iter()
+                    .map(|(worker, ratio)| (worker.clone(), ratio))
+                    .collect();
+                (slow, ratios, state.members.live().cloned().collect::<BTreeSet<WorkerId>>())
             });
             // A job that is planned right now is seen at the next tick.
-            if let Some((slow, live)) = seen {
+            if let Some((slow, ratios, live)) = seen {
+                job.live().expected(&ratios);
                 job.live().slow(now_unix_ms, slow.clone());
                 events.extend(self.stragglers().see(job.id(), slow, &live, now_unix_ms));
             }

@@ -6,7 +6,7 @@ mod key;
 use std::time::Duration;
 
 use evenstep_protocol::{
-    HistoryView, JobId, JobSummary, LiveView, LogEntry, LogView, NodesView, StepView, WorkersView,
+    HistoryView, JobId, JobState, JobSummary, LiveView, LogEntry, LogView, NodesView, StepView, WorkersView,
 };
 
 pub use job::OpenJob;
@@ -117,7 +117,10 @@ impl State {
                 self.server = server;
                 self.link.apply(&heard, now);
                 match heard {
-                    StreamEvent::Jobs(live) => self.live = Some((live, now)),
+                    StreamEvent::Jobs(mut live) => {
+                        live.jobs.sort_by_key(|job| (has_ended(job), std::cmp::Reverse(job.created_unix_ms)));
+                        self.live = Some((live, now));
+                    }
                     StreamEvent::Nodes(nodes) => self.nodes = Some(nodes),
                     _ => {}
                 }
@@ -161,9 +164,17 @@ impl State {
     }
 }
 
+/// Whether a job needs no attention any more.
+fn has_ended(job: &JobSummary) -> bool {
+    matches!(job.state, None | Some(JobState::Finished | JobState::Failed))
+}
+
 #[cfg(test)]
 pub mod tests {
-    use evenstep_protocol::{DecisionKind, StepWorker, WorkerId};
+    use evenstep_protocol::{
+        DecisionKind, GainView, SavedView, StepWorker, StragglerReason, StragglerView, WorkerId, WorkerState,
+        WorkerView,
+    };
 
     use super::*;
 
@@ -181,6 +192,14 @@ pub mod tests {
             waiting_share: Some(0.031),
             error_ratio: Some(0.02),
             reason: Some("the shares follow the forecast".into()),
+            state: Some(JobState::Running),
+            gain: Some(GainView { ratio: 1.412, lower: 1.38, upper: 1.44, iterations: 1000 }),
+            time_saved: Some(SavedView {
+                seconds: 11_520.0,
+                lower_s: 11_000.0,
+                upper_s: 12_000.0,
+                share: 0.29,
+            }),
             ..JobSummary::named(job_id(name), None)
         }
     }
@@ -225,6 +244,37 @@ pub mod tests {
         }
     }
 
+    /// Workers as in [`step`].
+    pub fn workers(count: u64) -> WorkersView {
+        let worker = |rank: u64| WorkerView {
+            worker: WorkerId::new(format!("node-a/{rank}")).unwrap(),
+            state: WorkerState::Live,
+            rank: Some(rank),
+            device: None,
+            min_local_batch: None,
+            max_local_batch: None,
+            last_seen_unix_ms: 9_900,
+            reports: 40,
+            speed_samples_per_s: None,
+            claims: true,
+            pool: None,
+            cap: None,
+            curve: None,
+            straggler: None,
+            operator_override: None,
+        };
+        WorkersView { job_id: job_id("night-run"), generation: 2, workers: (0..count).map(worker).collect() }
+    }
+
+    pub fn straggler() -> StragglerView {
+        StragglerView {
+            reason: StragglerReason::Unknown,
+            speed_ratio: 0.41,
+            since_iteration: 30,
+            detail: "no driver explains it".into(),
+        }
+    }
+
     fn all(heard: StreamEvent) -> FeedEvent {
         FeedEvent::All(heard, "http://a:1".into())
     }
@@ -243,6 +293,19 @@ pub mod tests {
         assert_eq!(state.chosen_at(), Some(2));
         state.apply(all(StreamEvent::Jobs(live(&["a", "b"]))), SECOND);
         assert_eq!(state.chosen_at(), Some(0));
+    }
+
+    #[test]
+    fn jobs_that_ended_come_last_and_new_jobs_first() {
+        let mut state = State::new("http://a:1".into(), None);
+        let mut live = live(&["old", "done", "new"]);
+        for (job, created) in live.jobs.iter_mut().zip([1, 2, 3]) {
+            job.created_unix_ms = Some(created);
+        }
+        live.jobs[1].state = Some(JobState::Finished);
+        state.apply(all(StreamEvent::Jobs(live)), SECOND);
+        let order: Vec<&str> = state.jobs().iter().map(|job| job.job_id.as_str()).collect();
+        assert_eq!(order, ["new", "old", "done"]);
     }
 
     #[test]

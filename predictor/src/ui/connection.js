@@ -20,7 +20,7 @@ export function show(state, retry) {
   const words = { connecting: 'Connecting', live: 'Live', stale: 'Stale', refused: 'Not live' };
   say(/** @type {Element} */ (light.lastElementChild), words[state.kind]);
   if (state.kind !== 'stale') return fill(notice);
-  // A view that has received nothing yet must not look as if there were nothing.
+  // A view that has received nothing yet must not look empty.
   for (const waiting of document.querySelectorAll('.loading, .waiting')) say(waiting, 'The predictor does not respond. Waiting for it');
   // Screen readers only announce the sentence. They would announce the countdown every second.
   const countdown = h('span', { 'aria-hidden': 'true' });

@@ -159,16 +159,21 @@ fn the_page_stands_alone() {
     folder.prints("--cluster c.toml --iterations 100 --report page.html --json out.json");
     let page = folder.read("page.html");
     for named in [
-        "Recommendation",
+        "Command and definitions",
         "Step time by policy",
         "Cumulative time",
         "Shares under evenstep",
-        "Waiting",
+        "Time lost waiting",
         "old/0",
     ] {
         assert!(page.contains(named), "{named}");
     }
-    assert!(page.contains("default-src 'none'") && !page.contains(" src=") && !page.contains(" href="));
+    assert!(page.contains("default-src 'none'") && !page.contains(" src="));
+    assert_eq!(
+        page.matches(" href=").count(),
+        page.matches(" href=\"#part-").count(),
+        "links of the contents only"
+    );
     let json: Value = serde_json::from_str(&folder.read("out.json")).unwrap();
     assert!(page.contains(json["advice"]["text"].as_str().unwrap()));
 }

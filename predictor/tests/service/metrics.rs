@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use evenstep_predictor::clock::Clock;
-use evenstep_protocol::{BackgroundSettings, JobSpec, JoinRequest, SpeedsView};
+use evenstep_protocol::{BackgroundSettings, JobSpec, JoinRequest, LiveView, SpeedsView};
 use evenstep_tests::Client;
+use evenstep_tests::events::Events;
+use evenstep_tests::wait::until;
 
 use crate::support::{Service, allocate_request, allocate_request_with_reports, join_all, worker_id};
 
@@ -76,6 +78,74 @@ fn predicted_and_actual_are_of_the_same_iteration() {
     assert_eq!(shares("node/0") + shares("node/1") + tail, 128.0);
 }
 
+/// Gain, forecast error and state equal the values of the job's summary.
+#[test]
+fn totals_equal_the_values_of_the_page() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec { unit: "tokens".into(), ..JobSpec::new(128) });
+    let generation = join_all(client, "job", 2);
+    let before = series(client);
+    let of = |series: &BTreeMap<String, f64>, name: &str| {
+        assert!(series.keys().any(|known| known.split('{').next() == Some(name)), "no {name}");
+        series
+            .iter()
+            .filter(|(known, _)| known.split('{').next() == Some(name))
+            .map(|(_, value)| value)
+            .sum::<f64>()
+    };
+    assert_eq!(of(&before, "evenstep_job_measured_seconds_total"), 0.0, "rates need a first value");
+    assert_eq!(before["evenstep_job_info{job_id=\"job\",unit=\"tokens\"}"], 1.0);
+    assert_eq!(before["evenstep_job_state{job_id=\"job\",state=\"starting\"}"], 1.0);
+    (0..50).for_each(|iteration| {
+        let speeds = [100.0 + iteration as f64, 150.0 - (iteration % 5) as f64];
+        run(client, "job", generation, iteration..iteration + 1, &speeds);
+    });
+    let series = series(client);
+    let live: LiveView =
+        Events::open(&format!("{}/v1/live", client.url())).next_of(&["jobs"]).unwrap().json();
+    let line = &live.jobs[0];
+    let gain = of(&series, "evenstep_job_even_shares_seconds_total")
+        / of(&series, "evenstep_job_measured_seconds_total");
+    assert!((gain - line.gain.unwrap().ratio).abs() < 1e-9, "{gain} {line:?}");
+    let error = of(&series, "evenstep_worker_forecast_error_ratio_total")
+        / of(&series, "evenstep_worker_forecasts_total");
+    assert!((error - line.error_ratio.unwrap()).abs() < 1e-9, "{error} {line:?}");
+    assert_eq!(series["evenstep_job_state{job_id=\"job\",state=\"running\"}"], 1.0);
+    assert_eq!(of(&series, "evenstep_job_stragglers"), line.slow_workers as f64);
+}
+
+#[test]
+fn a_slow_worker_is_named_with_the_reason() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec::new(192));
+    let generation = join_all(client, "job", 3);
+    // Iterations of one second, so that a slow-down lasts long.
+    run(client, "job", generation, 0..40, &[64.0, 64.0, 64.0]);
+    let is_slow = |series: &BTreeMap<String, f64>| {
+        series.keys().any(|name| name.starts_with("evenstep_worker_straggler_speed_ratio{"))
+    };
+    assert!(!is_slow(&series(client)));
+    let mut iteration = 40;
+    let slow = until("the worker is named", || {
+        run(client, "job", generation, iteration..iteration + 30, &[20.0, 64.0, 64.0]);
+        iteration += 30;
+        Some(series(client)).filter(is_slow)
+    });
+    let labels = "{job_id=\"job\",worker=\"node/0\",reason=\"unknown\"}";
+    let ratio = slow[&format!("evenstep_worker_straggler_speed_ratio{labels}")];
+    assert!((0.2..0.5).contains(&ratio), "{ratio}");
+    let since = slow[&format!("evenstep_worker_straggler_since_iteration{labels}")];
+    assert!((39.0..60.0).contains(&since), "{since}");
+    assert_eq!(slow["evenstep_job_stragglers{job_id=\"job\"}"], 1.0);
+    let expected = |worker: &str| {
+        slow[&format!("evenstep_worker_expected_speed_ratio{{job_id=\"job\",worker=\"{worker}\"}}")]
+    };
+    assert_eq!(expected("node/0"), ratio);
+    assert!((expected("node/1") - 1.0).abs() < 0.05);
+}
+
 #[test]
 fn metrics_are_removed_with_their_subject() {
     let service = Service::start();
@@ -126,8 +196,13 @@ fn documented_names_and_exposed_names_are_the_same() {
         .filter_map(|line| Some(line.strip_prefix("# TYPE ")?.split_once(' ')?.0.to_owned()))
         .filter(|name| !name.starts_with("process_"))
         .collect();
-    // Metrics that need longer than this test: fitted networks, and a node with a sample within the last day.
-    let rare = ["evenstep_model_last_refit_timestamp_seconds", "evenstep_node_last_sample_timestamp_seconds"];
+    // Metrics that need longer than this test: fitted networks, a node with a sample within the last day, slow workers.
+    let rare = [
+        "evenstep_model_last_refit_timestamp_seconds",
+        "evenstep_node_last_sample_timestamp_seconds",
+        "evenstep_worker_straggler_speed_ratio",
+        "evenstep_worker_straggler_since_iteration",
+    ];
     // Those of TLS and of limits are checked in `tls` and `limits`.
     let optional = ["evenstep_tls_", "evenstep_token_", "evenstep_limits_"];
     let is_absent = |name: &&String| {

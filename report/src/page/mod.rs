@@ -14,8 +14,17 @@ use crate::{Cell, Figure, Report, Section, Table};
 /// Maximum number of decimals: the precision of an `f64`.
 const MAX_DECIMALS: usize = 17;
 const DASH: &str = "–";
+/// Number of headings from which on a page has contents.
+const CONTENTS_MIN: usize = 3;
+/// Significant digits of the largest time of a column.
+const TIME_DIGITS: i32 = 3;
 
 pub(crate) fn html(report: &Report) -> String {
+    // The contents come after the verdict, before the first heading.
+    let first = report
+        .sections
+        .iter()
+        .position(|section| matches!(section, Section::Text { heading, .. } if !heading.is_empty()));
     let page = html! {
         (DOCTYPE)
         html lang="en" data-theme="light" {
@@ -37,7 +46,10 @@ pub(crate) fn html(report: &Report) -> String {
                     }
                     noscript { p.notice { "This page draws its charts with JavaScript, which is disabled \
                         in this browser." } }
-                    @for section in &report.sections { (part(section)) }
+                    @for place in 0..report.sections.len() {
+                        @if first == Some(place) { (contents(&report.sections)) }
+                        (part(&report.sections, place))
+                    }
                 }
             }
         }
@@ -45,17 +57,46 @@ pub(crate) fn html(report: &Report) -> String {
     replace_forbidden(page.into_string())
 }
 
-fn part(section: &Section) -> Markup {
-    match section {
+/// Links to the headings; nothing for a short page.
+fn contents(sections: &[Section]) -> Markup {
+    let heading = |(place, section): (usize, &Section)| match section {
+        Section::Text { heading, .. } if !heading.is_empty() => Some((place, heading.clone())),
+        _ => None,
+    };
+    let headings: Vec<(usize, String)> = sections.iter().enumerate().filter_map(heading).collect();
+    html! {
+        @if headings.len() >= CONTENTS_MIN {
+            nav.contents aria-label="Contents" {
+                ul { @for (place, heading) in &headings { li { a href=(format!("#part-{place}")) { (heading) } } } }
+            }
+        }
+    }
+}
+
+/// Returns the name of a table for assistive technology: its title, numbered if earlier tables have the same.
+fn label(sections: &[Section], place: usize) -> String {
+    let title = |section: &Section| match section {
+        Section::Table(table) if table.title.is_empty() => Some("Table".to_owned()),
+        Section::Table(table) => Some(table.title.clone()),
+        _ => None,
+    };
+    let own = sections.get(place).and_then(title).unwrap_or_default();
+    let before = sections.iter().take(place).filter(|section| title(section).as_ref() == Some(&own)).count();
+    if before == 0 { own } else { format!("{own} ({})", before + 1) }
+}
+
+fn part(sections: &[Section], place: usize) -> Markup {
+    match &sections[place] {
+        Section::Verdict(words) => html! { p.verdict { (words) } },
         Section::Text { heading, paragraphs } => html! {
-            section.words {
+            section.words id=(format!("part-{place}")) {
                 @if !heading.is_empty() { h2 { (heading) } }
                 @for paragraph in paragraphs { p { (paragraph) } }
             }
         },
         Section::Notice(words) => html! { p.notice role="note" { (words) } },
         Section::Figures(figures) => html! { dl.figures { @for figure in figures { (key_number(figure)) } } },
-        Section::Table(rows) => table(rows),
+        Section::Table(rows) => table(rows, &label(sections, place)),
         Section::Charts(charts) => html! { div.charts { @for chart in charts { (figure(chart)) } } },
     }
 }
@@ -91,14 +132,14 @@ fn key_number(figure: &Figure) -> Markup {
     }
 }
 
-fn table(table: &Table) -> Markup {
+fn table(table: &Table, label: &str) -> Markup {
     let width = table.rows.iter().map(Vec::len).max().unwrap_or(0).max(table.columns.len());
     let columns: Vec<Column<'_>> = (0..width).map(|place| Column::of(table, place)).collect();
     html! {
         section.card.table {
             @if !table.title.is_empty() { h3 { (table.title) } }
             @if !table.description.is_empty() { p.how { (table.description) } }
-            div.scroll tabindex="0" role="region" aria-label=(if table.title.is_empty() { "Table" } else { &table.title }) {
+            div.scroll tabindex="0" role="region" aria-label=(label) {
                 table {
                     thead { tr {
                         @for column in &columns {
@@ -141,9 +182,12 @@ impl<'a> Column<'a> {
         let time = largest.map(time_unit);
         Self {
             name: table.columns.get(place).map_or("", String::as_str),
-            numbers: cells().any(|cell| matches!(cell, Cell::Number { .. } | Cell::Seconds(_))),
+            numbers: cells()
+                .any(|cell| matches!(cell, Cell::Number { .. } | Cell::Best { .. } | Cell::Seconds(_))),
             time,
-            decimals: largest.zip(time).map_or(0, |(largest, (factor, _))| decimals(largest * factor, 4)),
+            decimals: largest
+                .zip(time)
+                .map_or(0, |(largest, (factor, _))| decimals(largest * factor, TIME_DIGITS)),
         }
     }
 }
@@ -154,11 +198,14 @@ fn cell(cell: Option<&Cell>, column: &Column<'_>) -> Markup {
         Some(Cell::Number { value, decimals }) if value.is_finite() => {
             html! { td.number { (fixed(*value, (*decimals).min(MAX_DECIMALS))) } }
         }
+        Some(Cell::Best { value, decimals }) if value.is_finite() => {
+            html! { td.number { b { (fixed(*value, (*decimals).min(MAX_DECIMALS))) " ★" } } }
+        }
         Some(Cell::Seconds(time)) if time.is_finite() => {
             let factor = column.time.map_or(1.0, |(factor, _)| factor);
             html! { td.number { (fixed(time * factor, column.decimals)) } }
         }
-        Some(Cell::Number { .. } | Cell::Seconds(_) | Cell::Missing) | None => {
+        Some(Cell::Number { .. } | Cell::Best { .. } | Cell::Seconds(_) | Cell::Missing) | None => {
             html! { td.missing.number[column.numbers] { (DASH) } }
         }
     }

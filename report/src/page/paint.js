@@ -63,6 +63,9 @@ export function paintOver(chart, plot) {
   const left = (/** @type {number} */ x) => plot.valToPos(x, 'x', true);
   const top = (/** @type {number} */ y) => plot.valToPos(y, 'y', true);
   const bars = chart.marks.filter((mark) => mark.kind === 'bars');
+  /** Boxes of the texts drawn so far: left, top, right, bottom. @type {[number, number, number, number][]} */
+  const taken = [];
+  const isFree = (/** @type {[number, number, number, number]} */ box) => !taken.some((other) => box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3]);
   ctx.save();
   ctx.font = FONT.replace(/^[\d.]+/, (size) => String(Number(size) * scaled));
   for (const mark of chart.marks) {
@@ -75,7 +78,11 @@ export function paintOver(chart, plot) {
       for (const [category, value] of mark.bars) {
         const [from, to] = barSides(category, group, bars.length).map(left);
         const text = number(value, 3);
-        if (ctx.measureText(text).width < (to - from) * 1.2) ctx.fillText(text, (from + to) / 2, top(value) + (value < 0 ? 14 : -5) * scaled);
+        const [half, x, y] = [ctx.measureText(text).width / 2, (from + to) / 2, top(value) + (value < 0 ? 14 : -5) * scaled];
+        /** @type {[number, number, number, number]} */ const box = [x - half, y - 12 * scaled, x + half, y + 2 * scaled];
+        if (2 * half >= (to - from) * 1.2 || !isFree(box)) continue;
+        ctx.fillText(text, x, y);
+        taken.push(box);
       }
     });
   }
@@ -87,7 +94,6 @@ export function paintOver(chart, plot) {
       if (inside && ctx.measureText(inside).width + 8 * scaled < left(to) - left(from)) ctx.fillText(inside, (left(from) + left(to)) / 2, top(chart.lanes.length - 1 - lane));
     }
   }
-  let line = 0;
   for (const mark of chart.marks) {
     if (mark.kind !== 'rule') continue;
     const [x, y] = mark.axis === 'x' ? [left(mark.at), bbox.top] : [bbox.left, top(mark.at)];
@@ -98,10 +104,20 @@ export function paintOver(chart, plot) {
     ctx.moveTo(x, y);
     ctx.lineTo(mark.axis === 'x' ? x : bbox.left + bbox.width, mark.axis === 'x' ? bbox.top + bbox.height : y);
     ctx.stroke();
-    const west = mark.axis === 'y' || x > bbox.left + bbox.width * 0.6;
-    ctx.textAlign = west ? 'right' : 'left';
-    // Names of vertical rules are on separate lines, so that names of adjacent rules do not overlap.
-    const place = mark.axis === 'y' ? /** @type {const} */ ([bbox.left + bbox.width - 4 * scaled, y - 9 * scaled]) : /** @type {const} */ ([x + (west ? -6 : 6) * scaled, y + (8 + 16 * line++) * scaled]);
+    const width = ctx.measureText(mark.label).width;
+    const [right, bottom] = [bbox.left + bbox.width, bbox.top + bbox.height];
+    // The first place without another text: above or below a horizontal rule, next to a vertical one.
+    const places =
+      mark.axis === 'y'
+        ? [-9, 9].flatMap((off) => [right - 4 * scaled - width, bbox.left + 4 * scaled, bbox.left + (bbox.width - width) / 2].map((at) => [at, y + off * scaled]))
+        : Array.from({ length: Math.max(1, Math.floor((bottom - y) / (16 * scaled))) }, (_, row) => y + (8 + 16 * row) * scaled).flatMap((at) => {
+            const sides = [x + 6 * scaled, x - 6 * scaled - width].filter((from) => from >= bbox.left && from + width <= right);
+            return (sides.length ? sides : [bbox.left]).map((from) => [from, at]);
+          });
+    const boxAt = (/** @type {number[]} */ [from, at]) => /** @type {[number, number, number, number]} */ ([from, at - 8 * scaled, from + width, at + 8 * scaled]);
+    const place = /** @type {[number, number]} */ (places.find((at) => isFree(boxAt(at))) ?? places[0]);
+    taken.push(boxAt(place));
+    ctx.textAlign = 'left';
     ctx.setLineDash([]);
     ctx.lineWidth = 4 * scaled;
     ctx.lineJoin = 'round';

@@ -7,7 +7,7 @@ import { number } from './format.js';
 import { LineChart, scale } from './line.js';
 import { colourOf, paintOver, paintUnder } from './paint.js';
 import { asTable, caption, ends, NEAR, reading, readingsAt, spanAt, suitUnit, values } from './readings.js';
-import { fitted, ticks, widthOf, wrapped } from './text.js';
+import { fitted, tickLabels, widthOf, wrapped } from './text.js';
 
 /** @typedef {import('./readings.js').Chart} Chart */
 
@@ -64,7 +64,7 @@ function stopsOf({ categories, marks, xs }) {
 function axes(chart) {
   const { categories, lanes } = chart;
   /** @type {uPlot.Axis} */
-  const linear = { values: (_, splits, __, ___, apart) => ticks(splits, apart) };
+  const linear = { values: (_, splits, __, ___, apart) => tickLabels(splits, apart) };
   /** @param {uPlot} plot */
   const room = (plot) => (plot.bbox.width / devicePixelRatio || plot.width - 80) / categories.length - 6;
   /** @param {uPlot} plot Leaves out some names if all of them do not fit. */

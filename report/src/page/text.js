@@ -28,7 +28,7 @@ export function wrapped(text, room) {
 }
 
 /** Labels of an axis in a common format. @param {number[]} splits @param {number} apart */
-export function ticks(splits, apart) {
+export function tickLabels(splits, apart) {
   const size = Math.max(...splits.map(Math.abs));
   if (size >= 1e12 || apart < 1e-6) return splits.map((at) => (at ? String(Number(at.toPrecision(6))) : '0'));
   const [divisor, suffix] = size >= 1e9 ? [1e9, 'G'] : size >= 1e6 ? [1e6, 'M'] : [1, ''];

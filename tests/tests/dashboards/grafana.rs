@@ -49,6 +49,10 @@ impl View {
     /// Names an unknown variable.
     pub fn promql(&self, text: &str) -> Result<String, String> {
         replaced(text, |name, format| {
+            // A group of a regular expression is no variable; Grafana leaves it.
+            if name.starts_with(|letter: char| letter.is_ascii_digit()) {
+                return Some(format!("${name}"));
+            }
             if let Some(span_s) = self.span(name) {
                 return Some(format!("{}s", span_s.ceil()));
             }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::shipped::{Dashboard, dashboard, dashboards, list, string};
 
-/// Grafana's names of the units in use; `suffix:` is for any other unit.
+/// Grafana's names of the units in use; `si:` is for any other unit, with prefixes.
 const UNITS: [&str; 13] = [
     "none",
     "short",
@@ -109,6 +109,16 @@ fn whole(dashboard: &Dashboard, complain: &mut impl FnMut(&str, &str)) {
     }
     let mut titles = BTreeSet::new();
     for panel in dashboard.panels() {
+        // Grafana replaces variables in titles, but not in units.
+        for used in string(&panel["title"]).split('$').skip(1) {
+            let used = used
+                .trim_start_matches('{')
+                .split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
+                .next();
+            if !used.is_some_and(|name| dashboard.has_variable(name)) {
+                complain(&format!("panel {}", panel["title"]), "its title has an unknown variable");
+            }
+        }
         if !titles.insert(string(&panel["title"])) {
             complain(&format!("panel {}", panel["title"]), "its title is not unique");
         }
@@ -136,7 +146,7 @@ fn of_panel(panel: &Value, complain: &mut impl FnMut(&str)) {
         || list(&panel["fieldConfig"]["overrides"]).iter().flat_map(|entry| list(&entry["properties"]));
     let units = overrides().filter(|property| property["id"] == "unit").map(|property| &property["value"]);
     for unit in std::iter::once(&defaults["unit"]).chain(units) {
-        if !UNITS.contains(&string(unit)) && !string(unit).starts_with("suffix: ") {
+        if !UNITS.contains(&string(unit)) && !string(unit).starts_with("si:") {
             complain(&format!("unit {unit}: unknown to Grafana"));
         }
     }
@@ -147,6 +157,21 @@ fn of_panel(panel: &Value, complain: &mut impl FnMut(&str)) {
         || !levels.is_sorted()
     {
         complain("no thresholds, or no increasing ones from a base");
+    }
+    if panel["type"] == "timeseries" {
+        let style = &defaults["custom"]["thresholdsStyle"]["mode"];
+        if !levels.is_empty() && style == "off" {
+            complain("its thresholds are not drawn");
+        }
+        let legend = &panel["options"]["legend"];
+        if panel["gridPos"]["w"] != 24
+            && (legend["placement"] != "bottom" || !list(&legend["calcs"]).is_empty())
+        {
+            complain("a narrow panel needs a legend below, without numbers");
+        }
+        if defaults["unit"] == "percentunit" && defaults["max"].is_null() && levels.is_empty() {
+            complain("the axis of a share has no end");
+        }
     }
     let position = |key: &str| panel["gridPos"][key].as_u64().unwrap_or(u64::MAX);
     if position("x").saturating_add(position("w")) > 24 {
@@ -197,11 +222,22 @@ fn dashboards_keep_the_rules() {
 #[test]
 fn planted_faults_break_the_rules() {
     type Plant = fn(&mut Dashboard);
-    let faults: [(&str, &str, Plant); 12] = [
-        ("no title or description", "job", |job| job.panel("Workers")["description"] = json!("")),
+    let faults: [(&str, &str, Plant); 16] = [
+        ("its thresholds are not drawn", "job", |job| {
+            job.panel("Forecast error over time")["fieldConfig"]["defaults"]["custom"]["thresholdsStyle"]["mode"] =
+                json!("off");
+        }),
+        ("a narrow panel needs a legend below", "job", |job| {
+            job.panel("Step time")["options"]["legend"]["placement"] = json!("right");
+        }),
+        ("unknown variable", "job", |job| job.panel("Workers, ${unit}")["title"] = json!("Workers, ${unot}")),
+        ("the axis of a share has no end", "node", |node| {
+            node.panel("Cores")["fieldConfig"]["defaults"]["max"] = Value::Null;
+        }),
+        ("no title or description", "job", |job| job.panel("Workers, ${unit}")["description"] = json!("")),
         ("no title or description", "job", |job| job.json["description"] = Value::Null),
         ("the data source is not the variable", "job", |job| {
-            job.panel("Workers")["targets"][2]["datasource"]["uid"] = json!("P1809");
+            job.panel("Workers, ${unit}")["targets"][2]["datasource"]["uid"] = json!("P1809");
         }),
         ("the data source is not the variable", "node", |node| {
             node.json["annotations"]["list"][0]["datasource"] =

@@ -11,6 +11,7 @@ mod promql;
 mod rules;
 mod schema;
 
+mod agree;
 mod grafana;
 mod live;
 mod sql;

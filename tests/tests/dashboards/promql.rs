@@ -15,7 +15,9 @@ fn questions(dashboard: &shipped::Dashboard) -> Vec<DashboardQuery> {
     questions.extend(dashboard.annotation_queries());
     questions.extend(dashboard.variable_queries().into_iter().map(|mut question| {
         let selector = question.text.strip_prefix("label_values(").and_then(|rest| rest.rsplit_once(','));
-        question.text = selector.unwrap_or_else(|| panic!("{question:?}")).0.to_owned();
+        let expr = question.text.strip_prefix("query_result(").and_then(|rest| rest.strip_suffix(')'));
+        let text = selector.map(|(selector, _)| selector).or(expr);
+        question.text = text.unwrap_or_else(|| panic!("{question:?}")).to_owned();
         question
     }));
     questions
@@ -36,8 +38,10 @@ fn complaints(question: &DashboardQuery, metrics: &BTreeSet<String>) -> Vec<Stri
             complain(format!("{name} is not a metric of docs/reference/metrics.md"));
         }
     }
-    for range in question.text.split('[').skip(1).filter_map(|rest| rest.split(']').next()) {
-        if range != "$__rate_interval" && !(range == "$__range" && question.instant) {
+    for (range, after) in question.text.split('[').skip(1).filter_map(|rest| rest.split_once(']')) {
+        // The whole range, at its end, ranks the workers of a chart.
+        let ranks = range == "$__range:$__interval" && after.starts_with(" @ end()");
+        if range != "$__rate_interval" && !(range == "$__range" && question.instant) && !ranks {
             complain(format!("[{range}]: a range must be $__rate_interval, or $__range in an instant query"));
         }
     }
@@ -86,7 +90,12 @@ fn documented() -> BTreeSet<String> {
 fn as_rules(questions: &[DashboardQuery]) -> String {
     let mut rules = String::from("groups:\n");
     for (index, question) in questions.iter().enumerate() {
-        let text = question.text.replace("$__rate_interval", "1m").replace("$__range", "1m").replace('$', "");
+        let text = question
+            .text
+            .replace("$__rate_interval", "1m")
+            .replace("$__range", "1m")
+            .replace("$__interval", "1s")
+            .replace('$', "");
         let (place, text) = (json!(question.place), json!(text));
         write!(rules, "  - name: {place}\n    rules:\n      - record: asked:{index}\n        expr: {text}\n")
             .expect("a string");

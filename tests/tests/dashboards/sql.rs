@@ -1,5 +1,7 @@
 //! Runs every shipped SQL query on a real PostgreSQL, under a predictor with a training run.
 
+use std::collections::BTreeSet;
+
 use evenstep_tests::Store;
 use evenstep_tests::postgres::{Database, try_rows};
 use evenstep_tests::wait::until;
@@ -13,7 +15,7 @@ const UNAVAILABLE: &str = "job-postgres.json, annotation \"Out of memory\"";
 
 /// Returns the rows of a query as Grafana would receive them, if any; else the fault. The connection is
 /// read-only.
-fn answered(database: &str, view: &View, question: &DashboardQuery) -> Result<Vec<String>, String> {
+pub fn answered(database: &str, view: &View, question: &DashboardQuery) -> Result<Vec<String>, String> {
     let asked = view.sql(&question.text)?;
     // As JSON, so that the test needs no types. NULL alone is not a result.
     let asked = format!("SELECT row_to_json(answer)::text FROM ({asked}) AS answer");
@@ -60,9 +62,29 @@ fn every_question_answers() {
             }
         }
     }
+    few_lines(&url, &world, &questions);
     matches_the_service(&url, &world, &questions);
     skips_iterations_without_a_decision(&url, &world, &questions);
     faults(&url, &world, &questions);
+}
+
+/// With many workers, a chart has quantiles and a few workers, never a line for each.
+fn few_lines(url: &str, world: &World, questions: &[DashboardQuery]) {
+    world.wide_until_slow();
+    let mut charts = 0;
+    for question in questions.iter().filter(|question| question.text.contains("percentile_cont(0.1)")) {
+        // The made-up reports have no drivers.
+        let Ok(rows) = answered(url, &world.wide_view(), question) else { continue };
+        let metric = |row: &String| {
+            serde_json::from_str::<serde_json::Value>(row).expect("JSON")["metric"]
+                .as_str()
+                .map(str::to_owned)
+        };
+        let lines: BTreeSet<_> = rows.iter().filter_map(metric).collect();
+        assert!((4..=8).contains(&lines.len()) && lines.contains("median"), "{}: {lines:?}", question.place);
+        charts += 1;
+    }
+    assert!(charts >= 7, "{charts}");
 }
 
 /// The audit of a decision matches the allocation that was returned.
@@ -97,8 +119,9 @@ fn skips_iterations_without_a_decision(url: &str, world: &World, questions: &[Da
 }
 
 fn faults(url: &str, world: &World, questions: &[DashboardQuery]) {
-    let panel =
-        questions.iter().find(|question| question.place.contains("\"Predicted and actual speed\", query A"));
+    let panel = questions.iter().find(|question| {
+        question.place.contains("\"Predicted and actual speed, ${unit} per second\", query A")
+    });
     let panel = panel.expect("the panel");
     for (from, to, wrong) in [
         ("worker_speed", "worker_sped", "does not exist"),

@@ -1,6 +1,7 @@
 //! The data source of all dashboards: a predictor, an agent and a training run, scraped by a Prometheus with
 //! the shipped configuration, except for addresses and intervals.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,6 +19,12 @@ use crate::shipped;
 pub const JOB: &str = "seen";
 /// The node of the training run.
 pub const NODE: &str = "node-0";
+/// A job with many workers, one of which is slow for a long time. Its reports are made up.
+pub const WIDE: &str = "wide";
+/// Number of its workers: more than twice the number of lines that a panel may have.
+pub const WIDE_WORKERS: usize = 40;
+/// Iterations of the job before and after its first worker becomes slow.
+const WIDE_ITERATIONS: (u64, u64) = (30, 70);
 /// A job with requests, but without training.
 const ASKING: &str = "asking";
 const WORKERS: usize = 3;
@@ -39,6 +46,9 @@ pub struct World {
     _store: Store,
     begun_s: f64,
     asking: AllocateRequest,
+    /// Next iteration of the job with many workers, and its generation.
+    wide: Cell<u64>,
+    wide_generation: u64,
     _folder: TempDir,
 }
 
@@ -65,6 +75,10 @@ impl World {
             client.put_job(ASKING, &JobSpec { lease_s: 3600.0, ..JobSpec::new(8) });
             let joined = client.join(ASKING, "asker");
             AllocateRequest::new(JobId::new(ASKING).expect("an id"), joined.generation, 0)
+        };
+        let wide_generation = {
+            client.put_job(WIDE, &JobSpec { lease_s: 3600.0, ..JobSpec::new(64 * WIDE_WORKERS as u64) });
+            (0..WIDE_WORKERS).fold(0, |_, rank| client.join(WIDE, &wide_worker(rank)).generation)
         };
         // Steps of about 30 ms, and more of them than any test needs.
         let arguments = [
@@ -96,14 +110,58 @@ impl World {
             predictor,
             begun_s,
             asking,
+            wide: Cell::new(0),
+            wide_generation,
             _store: store,
             _folder: folder,
         })
     }
 
+    /// Runs an iteration of the job with many workers. Each takes about a second by its reports.
+    pub fn wide_iteration(&self) {
+        let iteration = self.wide.get();
+        let mut request =
+            AllocateRequest::new(JobId::new(WIDE).expect("an id"), self.wide_generation, iteration);
+        if let Some(before) = iteration.checked_sub(1) {
+            let slow = before >= WIDE_ITERATIONS.0;
+            let report = |rank: usize| {
+                let compute_s =
+                    if rank == 0 && slow { 2.5 } else { 1.0 + 0.001 * ((rank as u64 + before) % 7) as f64 };
+                WorkerReport {
+                    barrier_wait_s: Some(2.6 - compute_s),
+                    ..WorkerReport::new(
+                        WorkerId::new(wide_worker(rank)).expect("an id"),
+                        before,
+                        64,
+                        compute_s,
+                    )
+                }
+            };
+            request.reports = (0..WIDE_WORKERS).map(report).collect();
+        }
+        assert_eq!(self.predictor.client().allocate(&request).status, 200);
+        self.wide.set(iteration + 1);
+    }
+
+    /// Runs the job with many workers until one of them is slow for a long time.
+    pub fn wide_until_slow(&self) {
+        (0..WIDE_ITERATIONS.0 + WIDE_ITERATIONS.1).for_each(|_| self.wide_iteration());
+    }
+
+    /// Returns the view of a dashboard of the job with many workers.
+    pub fn wide_view(&self) -> View {
+        let workers = (0..WIDE_WORKERS).map(wide_worker).collect();
+        let mut view = self.view(true);
+        view.selections.insert("job_id".to_owned(), Selection::One(WIDE.to_owned()));
+        view.selections.insert("worker".to_owned(), Selection::All(workers, Some(".+".to_owned())));
+        view.selections.insert("focus".to_owned(), Selection::One(wide_worker(0)));
+        view
+    }
+
     /// Sends requests during the run: a repeated request, a request for an unknown job, invalid telemetry,
     /// and a query of the processes of the training run.
     pub fn goes_on(&self) {
+        self.wide_iteration();
         let client = self.predictor.client();
         assert_eq!(client.allocate(&self.asking).status, 200);
         assert_eq!(client.allocate(&self.asking).status, 200);
@@ -129,11 +187,14 @@ impl World {
         let workers = self.workers();
         let one = |value: &str| Selection::One(value.to_owned());
         let all = |values: Vec<String>| Selection::All(values, Some(".+".to_owned()));
+        let focus = one(&workers[0]);
         let workers = if all_workers { all(workers) } else { Selection::Some(workers[..2].to_vec()) };
         View {
             selections: BTreeMap::from([
                 ("job_id".to_owned(), one(JOB)),
                 ("worker".to_owned(), workers),
+                ("focus".to_owned(), focus),
+                ("unit".to_owned(), one("samples")),
                 ("node".to_owned(), one(NODE)),
                 ("instance".to_owned(), all(vec![host(&self.predictor.url)])),
                 ("driver".to_owned(), one("own_cpu")),
@@ -149,6 +210,10 @@ impl World {
     pub fn workers(&self) -> Vec<String> {
         workers(&self.predictor.client())
     }
+}
+
+fn wide_worker(rank: usize) -> String {
+    format!("node-{}/{}", rank / 8, rank % 8)
 }
 
 /// Returns the workers of the job as reported by the service; empty before the job exists.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use evenstep_agent::Boundary;
+use evenstep_agent::{Boundary, GpuId};
 use evenstep_c10d::{Group, Store, cuda};
 use evenstep_client::RunStart;
 use evenstep_protocol::WorkerId;
@@ -79,7 +79,7 @@ pub fn prepare<'a>(
 /// Builds the state of a worker that needs no other worker.
 ///
 /// # Errors
-/// The device or a TLS file is unusable.
+/// The device or a TLS file is unusable, or the driver does not name the GPU.
 pub fn build_worker<'a>(
     training: &'a Training,
     process: &'a WorkerProcess,
@@ -87,9 +87,10 @@ pub fn build_worker<'a>(
 ) -> Result<Worker<'a>> {
     let options = &training.options;
     let ChosenDevice { device, fallback } = choose(options.step.device, process.rank)?;
-    // Without its UUID, the readings of the GPU are missing.
-    let uuid = if let Device::Cuda(index) = device { cuda::uuid(index).ok() } else { None };
-    let gpu = uuid.and_then(|uuid| uuid.parse().ok());
+    let gpu = match device {
+        Device::Cuda(index) => Some(cuda::uuid(index)?.parse::<GpuId>()?),
+        _ => None,
+    };
     let timeout = Duration::from_secs(options.timeout_s);
     Ok(Worker {
         training,

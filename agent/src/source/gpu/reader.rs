@@ -24,7 +24,7 @@ pub(super) const GPUS_MAX: u32 = 64;
 /// Name of the reading of a process's GPU memory.
 const PROCESS_MEMORY: &str = "gpu_memory_bytes";
 
-/// What identifies a GPU.
+/// Names of a GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// UUID, stable over restarts.
@@ -135,8 +135,8 @@ impl Gpu {
         self.identity = identity;
     }
 
-    /// Reads the device only, as a training loop does at the boundary of an iteration. Memory is that of the MIG
-    /// instance, if `id` names one.
+    /// Reads the device only, as a training loop does at the boundary of an iteration. If `id` names a MIG
+    /// instance, the memory readings describe the instance.
     pub fn read_device(&self, id: &GpuId) -> (Reading, Vec<String>) {
         let gap = |reason: &MissingReason| (Reading::gap(&NAMES, reason), Vec::new());
         let nvml = match self.session.get() {

@@ -63,7 +63,7 @@ struct KnownGpu {
     xids: Arc<Xids>,
 }
 
-/// What is known of a GPU from its last sample.
+/// State of a GPU after its last sample.
 #[derive(Debug, Default)]
 struct LastSample {
     /// UUIDs of its MIG instances when it last could be read.

@@ -17,7 +17,7 @@ pub struct Session(Arc<(Mutex<Slot>, Condvar)>);
 #[derive(Debug)]
 struct Slot {
     nvml: Option<Arc<Nvml>>,
-    /// Why there is none.
+    /// Reason for its absence.
     reason: MissingReason,
     /// Whether NVML is between shutdown and initialisation.
     is_closed: bool,

@@ -40,7 +40,7 @@ struct State {
 }
 
 impl Xids {
-    /// Adds the number of errors, and the last one if there is any.
+    /// Adds the number of errors, and the last error after at least one.
     pub(super) fn put(&self, sample: &mut GpuSample) {
         let state = self.state();
         match &state.missing {

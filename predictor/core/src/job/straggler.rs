@@ -10,8 +10,8 @@ use super::worker::WorkerModel;
 
 /// Minimum number of other workers on the same kind of device for a comparison.
 const PEERS_MIN: usize = 2;
-/// Beginning of the device of a worker without GPU. The name of a processor does not tell how many of its cores a worker
-/// has, so workers on processors are not compared with each other.
+/// Beginning of the device of a worker without GPU. The name of a processor does not include the number of cores
+/// that a worker has, so workers on processors are not compared with each other.
 const PROCESSOR: &str = "cpu";
 /// Share of the workers whose earlier slow-downs are usual.
 const USUAL: f64 = 0.9;
@@ -19,13 +19,29 @@ const USUAL: f64 = 0.9;
 impl JobState {
     /// Describes the live workers that are slower than their device and their history explain.
     pub fn stragglers(&self) -> BTreeMap<&WorkerId, StragglerView> {
+        let compared = self.compared();
+        let usual = usual(compared.iter().map(|(_, known, _)| known.watch.longest()).collect());
+        let straggler = |(id, known, peers): (_, &WorkerModel, Option<f64>)| {
+            Some((id, reason::straggler(&known.watch.straggler(peers, usual)?)))
+        };
+        compared.into_iter().filter_map(straggler).collect()
+    }
+
+    /// Returns the averaged speed of each live worker as a share of its expected speed: its own best speed or, on a GPU,
+    /// the median of its peers if that is larger.
+    pub fn expected_speed_ratios(&self) -> BTreeMap<&WorkerId, f64> {
+        let measured = self.compared().into_iter().filter(|(_, known, _)| known.watch.speed().is_some());
+        measured.map(|(id, known, peers)| (id, known.watch.ratio(peers))).collect()
+    }
+
+    /// Returns the live workers that have a model, with the median speed of their peers.
+    fn compared(&self) -> Vec<(&WorkerId, &WorkerModel, Option<f64>)> {
         let models = self.current_models();
         let measured = self.members.live().filter_map(|id| {
             let (known, device) = (models.worker(id)?, self.workers.get(id)?.request.device.as_deref());
             Some((id, known, device.filter(|device| !device.starts_with(PROCESSOR))))
         });
         let measured: Vec<(&WorkerId, &WorkerModel, Option<&str>)> = measured.collect();
-        let usual = usual(measured.iter().map(|(_, known, _)| known.watch.longest()).collect());
         // Each worker has its own unit of work. The work of a batch that all peers have measured converts the units.
         let mut batches: BTreeMap<&str, u64> = BTreeMap::new();
         for (_, known, device) in &measured {
@@ -46,11 +62,10 @@ impl JobState {
         let peers = |known: &WorkerModel, device: &str| {
             Some(median_without(speeds.get(device)?, speed(known, device))? * work(known, device)?)
         };
-        let straggler = |(id, known, device): (_, &WorkerModel, Option<&str>)| {
-            let straggler = known.watch.straggler(device.and_then(|device| peers(known, device)), usual)?;
-            Some((id, reason::straggler(&straggler)))
-        };
-        measured.into_iter().filter_map(straggler).collect()
+        let compared = measured
+            .iter()
+            .map(|&(id, known, device)| (id, known, device.and_then(|device| peers(known, device))));
+        compared.collect()
     }
 }
 

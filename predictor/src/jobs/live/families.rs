@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_observability::metrics::{Family, collect};
-use evenstep_protocol::JobId;
+use evenstep_protocol::{JobId, StragglerReason};
 
 use super::tally::Tally;
 use super::view::{Live, Seen};
@@ -42,9 +42,9 @@ macro_rules! families {
 
 families! {
     speed: gauge "evenstep_worker_speed_samples_per_second"
-        "Measured speed in the latest reported iteration: samples over compute time, without barrier wait.",
+        "Measured speed in the latest reported iteration: batch units per second of compute time. evenstep_job_info has the unit.",
     predicted: gauge "evenstep_worker_predicted_speed_samples_per_second"
-        "Predicted speed for the latest reported iteration.",
+        "Predicted speed for the latest reported iteration, in batch units per second.",
     lower: gauge "evenstep_worker_predicted_speed_samples_per_second_lower"
         "Lower end of the 90 % interval of the predicted speed.",
     upper: gauge "evenstep_worker_predicted_speed_samples_per_second_upper"
@@ -53,30 +53,56 @@ families! {
         "Forward and backward time in the latest reported iteration.",
     predicted_compute_time: gauge "evenstep_worker_predicted_compute_time_seconds"
         "Predicted compute time for the latest reported iteration.",
-    local_batch: gauge "evenstep_worker_local_batch_samples" "Local batch in the latest allocation.",
+    local_batch: gauge "evenstep_worker_local_batch_samples" "Local batch in the latest allocation, in the unit of the job.",
     slack: gauge "evenstep_worker_slack_seconds"
         "Expected wait for the slowest worker in the latest allocated iteration; only for jobs with background work.",
     background_budget: gauge "evenstep_worker_background_budget_seconds"
         "Time of background work that may delay the worker in the latest allocated iteration.",
     last_report: gauge "evenstep_worker_last_report_timestamp_seconds" "Time of the latest report of the worker.",
+    expected_ratio: gauge "evenstep_worker_expected_speed_ratio"
+        "Averaged speed over the expected speed: the best speed of the worker or, on a GPU, the median of the same device.",
+    straggler_ratio: gauge "evenstep_worker_straggler_speed_ratio"
+        "Speed over the expected speed of a worker that is slow for a long time, with the likely reason.",
+    straggler_since: gauge "evenstep_worker_straggler_since_iteration" "First iteration in which this worker was slow.",
     info: gauge "evenstep_worker_info" "Device of the worker.",
-    samples: counter "evenstep_worker_samples_total" "Samples computed by the worker.",
+    samples: counter "evenstep_worker_samples_total" "Batch units computed by the worker: samples, or the unit of evenstep_job_info.",
     compute: counter "evenstep_worker_compute_seconds_total" "Compute time of the worker.",
     barrier_wait: counter "evenstep_worker_barrier_wait_seconds_total"
-        "Barrier wait of the worker for the slowest worker.",
+        "Time that the worker waited for the slowest worker.",
     loader_wait: counter "evenstep_worker_loader_wait_seconds_total" "Time that the worker waited for its data.",
+    forecasts: counter "evenstep_worker_forecasts_total" "Forecasts of the worker's speed that have a report.",
+    forecast_error: counter "evenstep_worker_forecast_error_ratio_total"
+        "Sum of |actual - predicted| / predicted speed over these forecasts.",
     membership_changes: counter "evenstep_worker_membership_changes_total" "Workers that joined, left, or whose lease expired.",
+    job_info: gauge "evenstep_job_info" "Unit of the batches and speeds of the job.",
+    state: gauge "evenstep_job_state" "Current state of the job: starting, running, paused, stalled, finished or failed.",
+    stragglers: gauge "evenstep_job_stragglers" "Workers that are slower than their device and their history explain.",
     workers: gauge "evenstep_job_workers" "Workers by state.",
     iteration: gauge "evenstep_job_iteration" "First iteration that was not requested yet.",
-    global_batch: gauge "evenstep_job_global_batch_samples" "Global batch.",
+    global_batch: gauge "evenstep_job_global_batch_samples" "Global batch, in the unit of the job.",
     predicted_step: gauge "evenstep_job_predicted_step_time_seconds"
         "Predicted time of the slowest worker in the latest allocation.",
     even_step: gauge "evenstep_job_even_step_time_seconds"
         "Predicted time of the slowest worker if all workers had equal shares.",
-    tail: gauge "evenstep_job_tail_samples" "Samples in the shared tail of the latest allocation.",
+    tail: gauge "evenstep_job_tail_samples" "Shared tail of the latest allocation, in the unit of the job.",
+    measured: counter "evenstep_job_measured_seconds_total"
+        "Step time of the iterations for which the time with even shares can be estimated.",
+    even: counter "evenstep_job_even_shares_seconds_total"
+        "Estimated time of the same iterations with even shares.",
     learning_rate: gauge "evenstep_job_learning_rate_multiplier_ratio" "Multiplier of the learning rate.",
     reallocations: counter "evenstep_reallocations_total" "Allocations whose shares differ from the previous ones.",
     refitted: gauge "evenstep_model_last_refit_timestamp_seconds" "Time of the latest fit of networks of the job.",
+}
+
+/// The reason as in the API.
+fn word(reason: StragglerReason) -> &'static str {
+    match reason {
+        StragglerReason::ThermalThrottling => "thermal_throttling",
+        StragglerReason::CpuContention => "cpu_contention",
+        StragglerReason::LoaderWait => "loader_wait",
+        StragglerReason::MemoryPressure => "memory_pressure",
+        StragglerReason::Unknown => "unknown",
+    }
 }
 
 fn seconds(unix_ms: i64) -> f64 {
@@ -85,15 +111,21 @@ fn seconds(unix_ms: i64) -> f64 {
 
 impl JobFamilies {
     /// Adds the series of a job.
-    pub fn add(&mut self, job_id: &JobId, live: &Live) {
+    pub fn add(&mut self, job_id: &JobId, live: &Live, now_unix_ms: i64) {
         let job = job_id.as_str();
         let guard = live.lock();
         let seen = &*guard;
-        self.job(job, seen);
+        self.job(job, seen, now_unix_ms);
         if self.workers_shown + seen.workers.len() <= WORKERS_MAX {
             self.workers_shown += seen.workers.len();
             for (worker, tally) in &seen.workers {
                 self.worker(job, worker.as_str(), tally);
+            }
+            for (worker, straggler) in &seen.slow {
+                let labels =
+                    [("job_id", job), ("worker", worker.as_str()), ("reason", word(straggler.reason))];
+                self.straggler_ratio.add(labels, straggler.speed_ratio);
+                self.straggler_since.add(labels, straggler.since_iteration as f64);
             }
             for share in seen.steps.latest_answer().iter().flat_map(|answer| &answer.allocations) {
                 // Workers that have left meanwhile are not shown.
@@ -111,7 +143,7 @@ impl JobFamilies {
         collect(&mut self.step_times, &live.step_times, [("job_id", job)]);
     }
 
-    fn job(&mut self, job: &str, seen: &Seen) {
+    fn job(&mut self, job: &str, seen: &Seen, now_unix_ms: i64) {
         let of_job = [("job_id", job)];
         for (event, count) in seen.log.membership_changes() {
             self.membership_changes.add([("job_id", job), ("event", event)], *count as f64);
@@ -123,6 +155,12 @@ impl JobFamilies {
             self.workers.add([("job_id", job), ("state", "live")], members.live as f64);
             self.workers.add([("job_id", job), ("state", "departed")], members.departed as f64);
             self.global_batch.add(of_job, members.global_batch as f64);
+            self.job_info.add([("job_id", job), ("unit", members.unit.as_str())], 1.0);
+            self.state.add([("job_id", job), ("state", seen.status(now_unix_ms).state.word())], 1.0);
+            self.stragglers.add(of_job, seen.slow.len() as f64);
+            // From 0 on, so that the first iterations count in rates.
+            self.measured.add(of_job, seen.totals.measured_s);
+            self.even.add(of_job, seen.totals.even_s);
         }
         if let Some(at_unix_ms) = seen.refitted_unix_ms {
             self.refitted.add(of_job, seconds(at_unix_ms));
@@ -146,11 +184,17 @@ impl JobFamilies {
             [("job_id", job), ("worker", worker), ("device", tally.device.as_deref().unwrap_or(""))],
             1.0,
         );
-        let Some(latest) = tally.latest else { return };
+        // From 0 on, so that the first report counts in rates.
         self.samples.add(labels, tally.samples as f64);
         self.compute.add(labels, tally.compute_s);
         self.barrier_wait.add(labels, tally.barrier_wait_s);
         self.loader_wait.add(labels, tally.loader_wait_s);
+        self.forecasts.add(labels, tally.forecasts as f64);
+        self.forecast_error.add(labels, tally.forecast_error);
+        if let Some(ratio) = tally.expected_ratio {
+            self.expected_ratio.add(labels, ratio);
+        }
+        let Some(latest) = tally.latest else { return };
         self.last_report.add(labels, seconds(latest.at_unix_ms));
         self.compute_time.add(labels, latest.done.compute_time_s);
         let known = [

@@ -19,6 +19,12 @@ pub struct Tally {
     pub barrier_wait_s: f64,
     /// Wait for data, in seconds.
     pub loader_wait_s: f64,
+    /// Number of forecasts with a report.
+    pub forecasts: u64,
+    /// Sum of |actual - predicted| / predicted speed over these forecasts.
+    pub forecast_error: f64,
+    /// Its averaged speed over its expected speed; `None` before it is known.
+    pub expected_ratio: Option<f64>,
     /// Its latest report; `None` before the first.
     pub latest: Option<Latest>,
 }
@@ -68,8 +74,12 @@ impl Tally {
         self.compute_s += done.compute_time_s;
         self.barrier_wait_s += done.barrier_wait_s.unwrap_or(0.0);
         self.loader_wait_s += done.loader_wait_s;
+        let predicted = share.map(Predicted::of).unwrap_or_default();
+        if let Some((actual, predicted)) = done.speed().zip(predicted.speed) {
+            self.forecasts += 1;
+            self.forecast_error += (actual / predicted - 1.0).abs();
+        }
         if self.latest.is_none_or(|latest| latest.iteration <= report.iteration) {
-            let predicted = share.map(Predicted::of).unwrap_or_default();
             self.latest = Some(Latest { at_unix_ms, iteration: report.iteration, done, predicted });
         }
     }

@@ -12,7 +12,7 @@ use evenstep_protocol::{
 use evenstep_store::{MemberEvent, MemberEventKind, StoredEvent, StoredPast, StoredSummary};
 use tokio::sync::watch;
 
-use super::account::Account;
+use super::account::{Account, IterationTimes};
 use super::log::Log;
 use super::status::{Facts, Status};
 use super::steps::{Means, Steps};
@@ -57,9 +57,27 @@ pub(super) struct Seen {
     /// Number of changes of workers, job options or overrides.
     changed: u64,
     pub refitted_unix_ms: Option<i64>,
+    pub totals: Totals,
     /// Number of plan changes at the time of the latest log message about them.
     logged: u64,
     logged_unix_ms: i64,
+}
+
+/// Sums over the iterations that ended while this predictor followed the job and for which the time with even shares is
+/// known, in seconds. Unlike the blocks of an account, they never fall, not even by a rounding error.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Totals {
+    pub measured_s: f64,
+    pub even_s: f64,
+}
+
+impl Totals {
+    fn add(&mut self, times: IterationTimes) {
+        if let Some(even_s) = times.even_s.filter(|even_s| even_s.is_finite() && *even_s > 0.0) {
+            self.measured_s += times.took_s;
+            self.even_s += even_s;
+        }
+    }
 }
 
 /// The summary of a job's workers.
@@ -68,7 +86,7 @@ pub(super) struct MembersSummary {
     pub live: u64,
     pub departed: u64,
     pub global_batch: u64,
-    unit: String,
+    pub unit: String,
 }
 
 /// The position up to which a reader has read.
@@ -275,6 +293,7 @@ impl Live {
             self.step_times.observe(times.took_s);
             seen.account_from = Some(seen.account_from.unwrap_or(iteration));
             seen.account.add(times, 1);
+            seen.totals.add(times);
             let mean_s = seen.facts.step_time_s.unwrap_or(times.took_s);
             seen.facts.step_time_s = Some(mean_s + STEP_TIME_WEIGHT * (times.took_s - mean_s));
         }
@@ -303,6 +322,14 @@ impl Live {
             seen.facts.past.joined_unix_ms = Some(now_unix_ms);
         }
         seen.log.member(now_unix_ms, event);
+    }
+
+    /// Records the speed of each worker over its expected speed.
+    pub fn expected(&self, ratios: &BTreeMap<WorkerId, f64>) {
+        let mut seen = self.lock();
+        for (worker, tally) in &mut seen.workers {
+            tally.expected_ratio = ratios.get(worker).copied();
+        }
     }
 
     /// Records the workers that are slow now, and logs those that became slow or recovered.
@@ -409,7 +436,7 @@ impl Live {
 }
 
 impl Seen {
-    fn status(&self, now_unix_ms: i64) -> Status {
+    pub fn status(&self, now_unix_ms: i64) -> Status {
         self.facts.status(now_unix_ms)
     }
 

@@ -22,7 +22,7 @@ pub(super) fn draw(context: &DrawContext<'_>, open: &OpenJob, area: Rect, buffer
     }
     let title = Line::from(vec![
         Span::styled(format!(" {} ", worker.worker), theme.strong()),
-        Span::raw("samples/s: "),
+        Span::raw(format!("{}/s: ", open.step.as_ref().map_or("samples", |step| &step.unit))),
         Span::styled("actual", theme.actual()),
         Span::raw(", "),
         Span::styled("predicted (dots) ", theme.predicted()),

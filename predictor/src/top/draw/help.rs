@@ -7,7 +7,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Widget};
 
 use super::Theme;
 
-const TEXT: [&str; 20] = [
+const TEXT: [&str; 23] = [
     "j k, arrows, PgUp PgDn, g G   select a job or a worker",
     "Enter     open the job",
     "Esc       back to all jobs",
@@ -17,11 +17,14 @@ const TEXT: [&str; 20] = [
     "step      longest time of any worker, including its wait",
     "expected  expected time of the slowest worker",
     "even shares   the same, with equal batches for all",
-    "predicted, actual   samples per second of compute time",
+    "predicted, actual   samples or tokens per second of compute",
     "error     (actual - predicted) / predicted",
     "wait      barrier wait for the slowest worker",
-    "waiting   share of barrier wait in the workers' time",
+    "lost waiting   share of barrier wait in the workers' time",
+    "gain      time with even shares over measured time, minus 1",
+    "saved     time saved so far, compared with even shares",
     "",
+    "Workers: the slowest first.",
     "Bars: all workers on one time scale. With a good plan",
     "all workers finish at the same time.",
     "",

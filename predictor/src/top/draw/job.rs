@@ -1,6 +1,7 @@
-//! One job: the latest iteration in a line, its workers, the selected worker's history, and the log.
+//! One job: its state and statistics, the latest iteration and its decision, the workers, slowest first, the selected worker's
+//! history, and the log.
 
-use evenstep_protocol::{StepView, StepWorker, WorkerState};
+use evenstep_protocol::{JobState, JobSummary, StepView, StepWorker, StragglerReason, WorkerState};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
@@ -8,7 +9,7 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, StatefulWidget, Table, TableState, Widget, Wrap};
 
 use super::super::state::OpenJob;
-use super::{DrawContext, bars, chart, log, number_format};
+use super::{DrawContext, Theme, bars, chart, log, number_format};
 
 /// Rows of the chart and the log. They are omitted if fewer rows are free.
 const LOWER_HEIGHT: u16 = 12;
@@ -17,6 +18,9 @@ const LOWER_HEIGHT_MIN: u16 = 5;
 const WORKERS_MIN: u16 = 3;
 /// Smallest width at which chart and log are side by side.
 const SIDE_BY_SIDE: u16 = 100;
+/// Width of the name before a decision, and its limit of lines.
+const DECISION_INDENT: usize = 10;
+const DECISION_LINES_MAX: usize = 4;
 /// Smallest useful width of a bar.
 const BAR_MIN: u16 = 12;
 
@@ -37,8 +41,13 @@ pub(super) fn draw(context: &DrawContext<'_>, open: &OpenJob, area: Rect, buffer
         say(context, format!("Unknown job {}.", open.job_id), area, buffer);
         return;
     }
+    let mut lines: Vec<Line<'_>> = state_line(context, open, area.width).into_iter().collect();
     let Some(step) = &open.step else {
-        let [words, rest] = Layout::vertical([Constraint::Length(3), Constraint::Min(0)]).areas(area);
+        lines.push(Line::default());
+        let head = Constraint::Length(u16::try_from(lines.len()).unwrap_or(2));
+        let [summary, words, rest] =
+            Layout::vertical([head, Constraint::Length(3), Constraint::Min(0)]).areas(area);
+        Paragraph::new(Text::from(lines)).render(summary, buffer);
         say(
             context,
             "No worker has reported an iteration since this job was opened.".to_owned(),
@@ -48,11 +57,14 @@ pub(super) fn draw(context: &DrawContext<'_>, open: &OpenJob, area: Rect, buffer
         log::draw(context, open, rest, buffer);
         return;
     };
-    let [summary, rest] = Layout::vertical([Constraint::Length(3), Constraint::Min(0)]).areas(area);
-    let lines = vec![
-        summary_line(context, open, step, summary.width),
-        Line::from(vec![Span::styled(" decision ", theme.faint()), Span::raw(step.reason.clone())]),
-    ];
+    lines.push(summary_line(context, open, step, area.width));
+    lines.extend(wrapped(&step.reason, area.width).into_iter().enumerate().map(|(at, part)| {
+        let name = if at == 0 { " decision " } else { "          " };
+        Line::from(vec![Span::styled(name, theme.faint()), Span::raw(part)])
+    }));
+    lines.extend(slow_line(context, open));
+    let head = Constraint::Length(u16::try_from(lines.len()).unwrap_or(u16::MAX));
+    let [summary, rest] = Layout::vertical([head, Constraint::Min(0)]).areas(area);
     Paragraph::new(Text::from(lines)).render(summary, buffer);
 
     let workers = u16::try_from(step.workers.len() + 1).unwrap_or(u16::MAX);
@@ -83,8 +95,81 @@ fn say(context: &DrawContext<'_>, words: String, area: Rect, buffer: &mut Buffer
     Paragraph::new(Text::from(lines)).centered().wrap(Wrap { trim: true }).render(area, buffer);
 }
 
-/// The latest iteration, and means of the latest iterations, in a line. The most important values come first,
-/// because the end is omitted if the line is too long.
+/// The state of the job and its statistics so far: does it pay, where is time lost, is the forecast right.
+fn state_line(context: &DrawContext<'_>, open: &OpenJob, width: u16) -> Option<Line<'static>> {
+    let (theme, plain) = (context.theme, Style::new());
+    let line = context.state.jobs().iter().find(|job| job.job_id == open.job_id)?;
+    let mut said = Line::from(vec![Span::raw(" "), state_word(context, line)]);
+    if !matches!(line.state, None | Some(JobState::Running)) {
+        let age = line.state_since_unix_ms.and_then(|at| context.age_s(at));
+        let age = age.map_or_else(String::new, |age_s| format!(" for {}", number_format::age(age_s)));
+        let reason = line.state_reason.clone().unwrap_or_default();
+        let more = format!("{age}{}{reason} ", if reason.is_empty() { "" } else { ": " });
+        said.push_span(Span::styled(
+            shortened(&more, usize::from(width).saturating_sub(said.width())),
+            theme.faint(),
+        ));
+    }
+    let mut figures = vec![("workers", line.live_workers.to_string(), plain)];
+    if line.slow_workers > 0 {
+        figures.push(("slow", line.slow_workers.to_string(), theme.warning()));
+    }
+    if let Some(gain) = line.gain {
+        figures.push(("gain", number_format::signed(Some(gain.ratio - 1.0)), theme.strong()));
+    }
+    if line.waiting_share.is_some() {
+        figures.push(("lost waiting", number_format::share(line.waiting_share), theme.strong()));
+    }
+    if let Some(error) = line.error_ratio {
+        figures.push(("forecast error", number_format::share(Some(error)), theme.error(error)));
+    }
+    if let Some(saved) = line.time_saved {
+        figures.push(("saved", number_format::span(saved.seconds), plain));
+    }
+    Some(appended(theme, said, figures, width))
+}
+
+/// The state of a job in one word, marked if it needs attention.
+pub(super) fn state_word(context: &DrawContext<'_>, job: &JobSummary) -> Span<'static> {
+    let theme = context.theme;
+    match job.state {
+        None => Span::styled("elsewhere", theme.faint()),
+        Some(JobState::Running) => Span::styled("running", theme.good()),
+        Some(state @ (JobState::Starting | JobState::Finished)) => Span::styled(state.word(), theme.faint()),
+        Some(state @ (JobState::Paused | JobState::Stalled)) => {
+            Span::styled(format!("! {}", state.word()), theme.warning())
+        }
+        Some(JobState::Failed) => Span::styled("! failed", theme.bad()),
+    }
+}
+
+/// The slowest worker and the likely reason.
+fn slow_line(context: &DrawContext<'_>, open: &OpenJob) -> Option<Line<'static>> {
+    let mut slow = open.slow();
+    let (worker, straggler) = slow.next()?;
+    let reason = match straggler.reason {
+        StragglerReason::ThermalThrottling => "GPU too hot",
+        StragglerReason::CpuContention => "other processes use its cores",
+        StragglerReason::LoaderWait => "waits for data",
+        StragglerReason::MemoryPressure => "short of memory",
+        StragglerReason::Unknown => "cause unknown",
+    };
+    let more = match slow.count() {
+        0 => String::new(),
+        more => format!("; {more} more"),
+    };
+    let text = format!(
+        "{}: {:.0} % of its expected speed since iteration {}, {reason}{more}",
+        worker.worker,
+        100.0 * straggler.speed_ratio,
+        number_format::whole(straggler.since_iteration)
+    );
+    let name = Span::styled(" slow     ", context.theme.faint());
+    Some(Line::from(vec![name, Span::styled(text, context.theme.warning())]))
+}
+
+/// The latest iteration in a line. The most important values come first, because the end is omitted if the line is too
+/// long.
 fn summary_line(context: &DrawContext<'_>, open: &OpenJob, step: &StepView, width: u16) -> Line<'static> {
     let (theme, plain) = (context.theme, Style::new());
     let line = context.state.jobs().iter().find(|job| job.job_id == open.job_id);
@@ -92,17 +177,15 @@ fn summary_line(context: &DrawContext<'_>, open: &OpenJob, step: &StepView, widt
         ("iteration", number_format::whole(step.iteration), theme.strong()),
         ("step", number_format::time(step.step_time_s), theme.strong()),
         ("expected", number_format::time(step.predicted_step_time_s), plain),
-        ("even shares", number_format::time(step.even_step_time_s), plain),
     ];
+    let per_second = format!("{}/s", step.unit);
     if let Some(line) = line {
-        let error = theme.error(line.error_ratio.unwrap_or(0.0));
-        said.push(("samples/s", number_format::speed(line.samples_per_s), theme.strong()));
-        said.push(("waiting", number_format::share(line.waiting_share), plain));
-        said.push(("error", number_format::share(line.error_ratio), error));
+        said.push((&per_second, number_format::speed(line.samples_per_s), theme.strong()));
     }
+    said.push(("even shares", number_format::time(step.even_step_time_s), plain));
     said.push(("batch", number_format::whole(step.global_batch), plain));
     if step.tail_samples > 0 {
-        said.push(("tail", number_format::whole(step.tail_samples), plain));
+        said.push(("on demand", number_format::whole(step.tail_samples), plain));
     }
     if step.lr_multiplier != 1.0 {
         said.push(("learning rate", format!("x{:.3}", step.lr_multiplier), plain));
@@ -111,17 +194,56 @@ fn summary_line(context: &DrawContext<'_>, open: &OpenJob, step: &StepView, widt
         said.push(("reported", format!("{} ago", number_format::age(age_s)), plain));
     }
     said.push(("generation", step.generation.to_string(), plain));
-    let mut summary_line = Line::default();
+    appended(theme, Line::default(), said, width)
+}
+
+/// Appends names and values as long as they fit. A value is omitted rather than cut off, because a number with missing
+/// digits is wrong.
+fn appended(
+    theme: Theme,
+    mut line: Line<'static>,
+    said: Vec<(&str, String, Style)>,
+    width: u16,
+) -> Line<'static> {
     for (name, value, style) in said {
         let more =
             [Span::styled(format!(" {name} "), theme.faint()), Span::styled(value, style), Span::raw(" ")];
-        // A value is omitted rather than cut off, because a number with missing digits is wrong.
-        if summary_line.width() + more.iter().map(Span::width).sum::<usize>() > usize::from(width) {
+        if line.width() + more.iter().map(Span::width).sum::<usize>() > usize::from(width) {
             break;
         }
-        summary_line.spans.extend(more);
+        line.spans.extend(more);
     }
-    summary_line
+    line
+}
+
+/// Breaks a decision into lines after the name, at most [`DECISION_LINES_MAX`].
+fn wrapped(text: &str, width: u16) -> Vec<String> {
+    let room = usize::from(width).saturating_sub(DECISION_INDENT + 1).max(1);
+    let mut lines: Vec<String> = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.last_mut().map_or(0, |line| line.chars().count());
+        if last > 0 && last + 1 + word.chars().count() > room {
+            lines.push(word.to_owned());
+        } else if let Some(line) = lines.last_mut() {
+            if last > 0 {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    if lines.len() > DECISION_LINES_MAX {
+        let rest = lines.split_off(DECISION_LINES_MAX - 1).join(" ");
+        lines.push(shortened(&rest, room));
+    }
+    lines
+}
+
+/// Shortens a text to this number of characters, with an ellipsis.
+fn shortened(text: &str, room: usize) -> String {
+    if text.chars().count() <= room {
+        return text.to_owned();
+    }
+    text.chars().take(room.saturating_sub(1)).chain(['…']).collect()
 }
 
 fn draw_workers(context: &DrawContext<'_>, open: &OpenJob, step: &StepView, area: Rect, buffer: &mut Buffer) {
@@ -143,7 +265,8 @@ fn draw_workers(context: &DrawContext<'_>, open: &OpenJob, step: &StepView, area
         widths.push(Constraint::Length(bar_width));
         head.push(Cell::from(scale.head()));
     }
-    let rows = step.workers.iter().map(|worker| {
+    let order = open.by_slowness();
+    let rows = order.iter().map(|worker| {
         let mut cells = vec![name(context, open, worker)];
         let mut numbers = numbers(context, step, worker);
         cells.extend(shown.iter().map(|column| std::mem::take(&mut numbers[*column])));
@@ -157,7 +280,7 @@ fn draw_workers(context: &DrawContext<'_>, open: &OpenJob, step: &StepView, area
         .column_spacing(1)
         .row_highlight_style(theme.strong())
         .highlight_symbol("> ");
-    let mut chosen = TableState::default().with_selected(Some(open.chosen));
+    let mut chosen = TableState::default().with_selected(Some(open.chosen_at(&order)));
     StatefulWidget::render(table, area, buffer, &mut chosen);
 }
 

@@ -6,22 +6,25 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, StatefulWidget, Table, TableState, Widget, Wrap};
 
+use super::job::state_word;
 use super::{DrawContext, nodes, number_format};
 
 /// Seconds without a report after which a running job is marked as silent.
 const SILENT_S: f64 = 30.0;
 
 /// Columns with the smallest width at which each is shown. The most important columns are shown longest.
-const COLUMNS: [(&str, u16, u16); 9] = [
+const COLUMNS: [(&str, u16, u16); 11] = [
     ("job", 0, 0),
     ("state", 10, 0),
     ("workers", 7, 50),
-    ("iteration", 11, 70),
-    ("step", 9, 0),
-    ("samples/s", 10, 60),
-    ("waiting", 8, 80),
-    ("error", 8, 90),
-    ("latest decision", 0, 110),
+    ("slow", 4, 76),
+    ("iteration", 11, 120),
+    ("step", 7, 0),
+    ("throughput", 15, 90),
+    ("gain", 8, 60),
+    ("lost waiting", 12, 80),
+    ("error", 8, 100),
+    ("latest decision", 0, 130),
 ];
 
 const NO_JOBS: [&str; 5] = [
@@ -91,37 +94,34 @@ fn draw_jobs(context: &DrawContext<'_>, jobs: &[JobSummary], area: Rect, buffer:
 
 /// A right-aligned cell for numbers.
 fn right(column: usize, text: String) -> Cell<'static> {
-    let is_number = (2..=7).contains(&column);
+    let is_number = (2..=9).contains(&column);
     if is_number { Cell::from(Line::from(text).right_aligned()) } else { Cell::from(text) }
 }
 
-fn cells(context: &DrawContext<'_>, job: &JobSummary) -> [Cell<'static>; 9] {
+fn cells(context: &DrawContext<'_>, job: &JobSummary) -> [Cell<'static>; 11] {
     let theme = context.theme;
     let silent = job.at_unix_ms.and_then(|at| context.age_s(at)).filter(|age_s| *age_s > SILENT_S);
     let state = match (job.state, silent) {
-        (None, _) => Cell::from("elsewhere").style(theme.faint()),
-        (Some(state @ (JobState::Paused | JobState::Stalled)), _) => {
-            Cell::from(format!("! {}", state.word())).style(theme.warning())
-        }
-        (Some(JobState::Failed), _) => Cell::from("! failed").style(theme.bad()),
-        (Some(state @ (JobState::Starting | JobState::Finished)), _) => {
-            Cell::from(state.word()).style(theme.faint())
-        }
         (Some(JobState::Running), Some(age_s)) => {
             Cell::from(format!("! {}", number_format::age(age_s))).style(theme.warning())
         }
-        (Some(JobState::Running), None) => Cell::from("running").style(theme.good()),
+        _ => Cell::from(state_word(context, job)),
     };
     let iteration = job.iteration.map_or_else(|| number_format::UNKNOWN.to_owned(), number_format::whole);
+    let slow = right(3, if job.slow_workers > 0 { job.slow_workers.to_string() } else { String::new() });
+    let throughput =
+        job.samples_per_s.map(|speed| format!("{} {}/s", number_format::speed(Some(speed)), job.unit));
     [
         Cell::from(job.job_id.to_string()),
         state,
         right(2, job.live_workers.to_string()),
-        right(3, iteration),
-        right(4, number_format::time(job.step_time_s)),
-        right(5, number_format::speed(job.samples_per_s)),
-        right(6, number_format::share(job.waiting_share)),
-        right(7, number_format::share(job.error_ratio)).style(theme.error(job.error_ratio.unwrap_or(0.0))),
+        slow.style(theme.warning()),
+        right(4, iteration),
+        right(5, number_format::time(job.step_time_s)),
+        right(6, throughput.unwrap_or_else(|| number_format::UNKNOWN.to_owned())),
+        right(7, number_format::signed(job.gain.map(|gain| gain.ratio - 1.0))),
+        right(8, number_format::share(job.waiting_share)),
+        right(9, number_format::share(job.error_ratio)).style(theme.error(job.error_ratio.unwrap_or(0.0))),
         Cell::from(job.reason.clone().unwrap_or_default()).style(theme.faint()),
     ]
 }

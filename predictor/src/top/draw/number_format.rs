@@ -43,6 +43,17 @@ pub(super) fn age(seconds: f64) -> String {
     }
 }
 
+/// A length of time that may be negative, such as time saved.
+pub(super) fn span(seconds: f64) -> String {
+    let sign = if seconds < 0.0 { "-" } else { "" };
+    match seconds.abs() {
+        s if s < 60.0 => format!("{sign}{s:.1} s"),
+        s if s < 3600.0 => format!("{sign}{:.1} min", s / 60.0),
+        s if s < 172_800.0 => format!("{sign}{:.1} h", s / 3600.0),
+        s => format!("{sign}{:.1} d", s / 86_400.0),
+    }
+}
+
 /// A speed in samples per second.
 pub(super) fn speed(samples_per_s: Option<f64>) -> String {
     match samples_per_s {
@@ -79,6 +90,7 @@ mod tests {
         let times = [0.000_02, 0.0015, 0.2125, 1.5, 250.0].map(|time_s| time(Some(time_s)));
         assert_eq!(times, ["20 us", "1.5 ms", "212 ms", "1.50 s", "250 s"]);
         assert_eq!([2.0, 90.0, 7200.0, 864_000.0].map(age), ["2 s", "2 min", "2 h", "10 d"]);
+        assert_eq!([12.34, -90.0, 11_520.0].map(span), ["12.3 s", "-1.5 min", "3.2 h"]);
         assert_eq!([1.234, 123.45, 2413.4].map(|s| speed(Some(s))), ["1.23", "123.5", "2,413"]);
         assert_eq!([signed(Some(-0.051)), share(Some(0.25)), time(None)], ["-5.1 %", "25.0 %", "-"]);
         assert_eq!(

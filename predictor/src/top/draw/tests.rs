@@ -3,7 +3,7 @@ use std::time::Duration;
 use evenstep_protocol::{LogEntry, LogKind, LogView, NodeId, NodeSummary};
 use ratatui::style::Color;
 
-use super::super::state::tests::{job_id, live, step};
+use super::super::state::tests::{job_id, live, step, straggler, workers};
 use super::super::state::{FeedEvent, Key, StreamEvent};
 use super::*;
 
@@ -52,6 +52,9 @@ fn jobs_and_nodes_are_listed() {
         "212 ms",
         "2,413",
         "3.1 %",
+        "+41.2 %",
+        "2,413 samples/s",
+        "running",
         "the shares follow the forecast",
         "node-a",
         "1 s ago",
@@ -70,7 +73,8 @@ fn a_job_shows_its_workers_their_finish_and_why() {
         "iteration 39",
         "210 ms",
         "even shares 340 ms",
-        "tail 16",
+        "on demand 16",
+        "running  workers 4  gain +41.2 %  lost waiting 3.1 %  forecast error 2.0 %  saved 3.2 h",
         "a change would gain 0.4 %, less than 2 %",
         "node-a/3",
         "-5.0 %",
@@ -103,13 +107,48 @@ fn tail_shares_are_encoded_and_no_number_is_truncated() {
     assert!(whole.contains("120+16") && whole.contains("26.6 %"), "{whole}");
     for width in 30..140 {
         let text = text(&state, NOW, width, 30);
-        let summary_line = text.lines().nth(1).unwrap().trim();
-        let all = " iteration 40  step 210 ms  expected 205 ms  even shares 340 ms  samples/s 2,413  waiting 3.1 %  error 2.0 %  batch 512 ";
+        let summary_line = text.lines().nth(2).unwrap().trim();
+        let all = " iteration 40  step 210 ms  expected 205 ms  samples/s 2,413  even shares 340 ms  batch 512  on demand 16 ";
         assert!(
             all.contains(&format!(" {summary_line} ")) || summary_line.contains(all.trim()),
             "{width}: {summary_line:?}"
         );
     }
+}
+
+/// A terminal of the usual size shows the state, the whole decision, the slow worker, and workers by slowness.
+#[test]
+fn eighty_by_twenty_four_has_all_of_it() {
+    let mut state = state(true);
+    let mut apply = |heard| state.apply(FeedEvent::Job(job_id("night-run"), heard), NOW);
+    let decision = "node-a/3 slowed by 38 % and gets 96 instead of 160 samples; node-a/0, node-a/1 and node-a/2 take \
+        the rest, so that the step takes 205 ms instead of 241 ms";
+    let mut slowed = step(40, 4);
+    slowed.reason = decision.into();
+    slowed.workers[3].actual_samples_per_s = Some(400.0);
+    apply(StreamEvent::Step(Box::new(slowed)));
+    let mut workers = workers(4);
+    workers.workers[3].straggler = Some(straggler());
+    apply(StreamEvent::Workers(workers));
+    let text = text(&state, NOW, 80, 24);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for said in [
+        "running workers 4 gain +41.2 % lost waiting 3.1 % forecast error 2.0 %",
+        decision,
+        "slow node-a/3: 41 % of its expected speed since iteration 30, cause unknown",
+        " log ",
+    ] {
+        assert!(words.contains(said.trim()), "{said:?} in\n{text}");
+    }
+    let rows: Vec<&str> =
+        text.lines().filter(|line| line.contains("node-a/") && line.contains('┃')).collect();
+    assert!(rows.len() == 4 && rows[0].contains("!node-a/3") && rows[1].contains("node-a/0"), "{text}");
+    let long = "word ".repeat(200);
+    let mut endless = step(41, 4);
+    endless.reason = long;
+    state.apply(FeedEvent::Job(job_id("night-run"), StreamEvent::Step(Box::new(endless))), NOW);
+    let cut = self::text(&state, NOW, 80, 24);
+    assert!(cut.contains('…') && cut.contains("node-a/3"), "{cut}");
 }
 
 #[test]

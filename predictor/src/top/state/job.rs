@@ -1,9 +1,12 @@
 //! The open job.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use evenstep_protocol::{HistoryView, JobId, LogEntry, StepView, StepWorker, WorkerView, WorkersView};
+use evenstep_protocol::{
+    HistoryView, JobId, LogEntry, StepView, StepWorker, StragglerView, WorkerId, WorkerState, WorkerView,
+    WorkersView,
+};
 
 use super::{ConnectionState, StreamEvent};
 
@@ -11,6 +14,8 @@ use super::{ConnectionState, StreamEvent};
 const PAST_MAX: usize = 512;
 /// Limit of workers in all iterations together: with more than 40 workers, fewer iterations are kept.
 const PAST_WORKERS_MAX: usize = 20_480;
+/// Number of iterations whose mean forecast error orders the workers.
+const SLOWNESS_OVER: usize = 16;
 /// Limit of log entries, the same as in the service.
 const LOG_MAX: usize = 500;
 
@@ -33,8 +38,8 @@ pub struct OpenJob {
     pub log: VecDeque<LogEntry>,
     /// All workers that ever joined.
     pub workers: Option<WorkersView>,
-    /// Position of the selected worker among the workers of the iteration.
-    pub chosen: usize,
+    /// The selected worker; `None` selects the slowest.
+    chosen: Option<WorkerId>,
 }
 
 impl OpenJob {
@@ -49,7 +54,7 @@ impl OpenJob {
             history: None,
             log: VecDeque::new(),
             workers: None,
-            chosen: 0,
+            chosen: None,
         }
     }
 
@@ -70,7 +75,6 @@ impl OpenJob {
                     self.past.pop_front();
                 }
                 self.step = Some(*step);
-                self.choose(0);
             }
             // Entries that arrived while the log was read are in both.
             StreamEvent::Log(entry) if self.log.contains(&entry) => {}
@@ -94,13 +98,57 @@ impl OpenJob {
 
     /// Selects the worker `below` rows down.
     pub(super) fn choose(&mut self, below: isize) {
-        let last = self.step.as_ref().map_or(0, |step| step.workers.len().saturating_sub(1));
-        self.chosen = self.chosen.saturating_add_signed(below).min(last);
+        let order = self.by_slowness();
+        let at = self.chosen_at(&order).saturating_add_signed(below).min(order.len().saturating_sub(1));
+        self.chosen = order.get(at).map(|worker| worker.worker.clone());
+    }
+
+    /// Position of the selected worker in this order.
+    pub fn chosen_at(&self, order: &[&StepWorker]) -> usize {
+        let at =
+            self.chosen.as_ref().and_then(|chosen| order.iter().position(|worker| worker.worker == *chosen));
+        at.unwrap_or(0)
     }
 
     /// The selected worker in the latest iteration.
     pub fn chosen_worker(&self) -> Option<&StepWorker> {
-        self.step.as_ref()?.workers.get(self.chosen)
+        let order = self.by_slowness();
+        order.get(self.chosen_at(&order)).copied()
+    }
+
+    /// The workers of the latest iteration, slowest first: slow workers by their share of the expected speed, then the
+    /// others by their mean forecast error in the latest iterations.
+    pub fn by_slowness(&self) -> Vec<&StepWorker> {
+        let slow: BTreeMap<&WorkerId, f64> =
+            self.slow().map(|(worker, straggler)| (&worker.worker, straggler.speed_ratio)).collect();
+        let mut errors: BTreeMap<&WorkerId, (f64, f64)> = BTreeMap::new();
+        for worker in self.past.iter().rev().take(SLOWNESS_OVER).flat_map(|step| &step.workers) {
+            if let Some((actual, predicted)) = worker.actual_samples_per_s.zip(worker.predicted_samples_per_s)
+            {
+                let (sum, count) = errors.entry(&worker.worker).or_default();
+                (*sum, *count) = (*sum + actual / predicted, *count + 1.0);
+            }
+        }
+        let mut order: Vec<&StepWorker> = self.step.iter().flat_map(|step| &step.workers).collect();
+        let key = |worker: &StepWorker| {
+            let error = errors.get(&worker.worker).map_or(f64::INFINITY, |(sum, count)| sum / count);
+            (slow.get(&worker.worker).copied().unwrap_or(f64::INFINITY), error)
+        };
+        order.sort_by(|one, other| {
+            let (one_key, other_key) = (key(one), key(other));
+            let keys = one_key.0.total_cmp(&other_key.0).then(one_key.1.total_cmp(&other_key.1));
+            keys.then(one.rank.cmp(&other.rank))
+        });
+        order
+    }
+
+    /// The live workers that are slow for a long time, slowest first.
+    pub fn slow(&self) -> impl Iterator<Item = (&WorkerView, &StragglerView)> {
+        let known = self.workers.iter().flat_map(|view| &view.workers);
+        let slow = known.filter(|worker| worker.state == WorkerState::Live);
+        let mut slow: Vec<_> = slow.filter_map(|worker| Some((worker, worker.straggler.as_ref()?))).collect();
+        slow.sort_by(|one, other| one.1.speed_ratio.total_cmp(&other.1.speed_ratio));
+        slow.into_iter()
     }
 
     /// The description of a worker, if known.
@@ -113,7 +161,7 @@ impl OpenJob {
 mod tests {
     use evenstep_protocol::{LogKind, LogView};
 
-    use super::super::tests::{job_id, step};
+    use super::super::tests::{job_id, step, straggler, workers};
     use super::*;
 
     fn entry(text: &str) -> LogEntry {
@@ -143,8 +191,25 @@ mod tests {
         let mut job = OpenJob::new(job_id("a"));
         job.apply(StreamEvent::Step(Box::new(step(1, 4))), Duration::ZERO);
         job.choose(3);
+        assert_eq!(job.chosen_worker().unwrap().rank, 3);
         job.apply(StreamEvent::Step(Box::new(step(2, 2))), Duration::ZERO);
-        assert_eq!(job.chosen_worker().unwrap().rank, 1);
+        assert_eq!(job.chosen_worker().unwrap().rank, 0);
+    }
+
+    #[test]
+    fn the_slowest_worker_is_first_and_the_selection_follows_its_worker() {
+        let ranks = |job: &OpenJob| job.by_slowness().iter().map(|worker| worker.rank).collect::<Vec<_>>();
+        let mut job = OpenJob::new(job_id("a"));
+        let mut slower = step(1, 4);
+        slower.workers[2].actual_samples_per_s = Some(300.0);
+        job.apply(StreamEvent::Step(Box::new(slower)), Duration::ZERO);
+        assert_eq!(ranks(&job), [2, 0, 1, 3]);
+        job.choose(1);
+        let mut workers = workers(4);
+        workers.workers[3].straggler = Some(straggler());
+        job.apply(StreamEvent::Workers(workers), Duration::ZERO);
+        assert_eq!(ranks(&job), [3, 2, 0, 1], "a slow worker comes before a single error");
+        assert_eq!(job.chosen_worker().unwrap().rank, 0);
     }
 
     #[test]

@@ -129,7 +129,7 @@ mod tests {
     fn in_a_job_the_keys_choose_a_worker() {
         let mut state = State::new("http://a:1".into(), Some(job_id("a")));
         state.apply(FeedEvent::Job(job_id("a"), StreamEvent::Step(Box::new(step(1, 3)))), Duration::ZERO);
-        let chosen = |state: &State| state.open.as_ref().unwrap().chosen;
+        let chosen = |state: &State| state.open.as_ref().unwrap().chosen_worker().unwrap().rank;
         state.key(Key::Down);
         assert_eq!(chosen(&state), 1);
         state.key(Key::Last);

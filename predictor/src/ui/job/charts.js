@@ -26,7 +26,7 @@ const NO_STEP = 'No iteration in this time range.';
 /** Number of workers from which the others are shown as quantiles. */
 const MANY = 8;
 
-/** A chart over time. `parts` returns its lines, and what the legend says about each. @param {Job} job
+/** A chart over time. `parts` returns its lines, and the legend's text for each. @param {Job} job
  * @param {{ title: string, how: string, wide?: boolean, zero?: boolean, height?: number, top?: () => number | undefined, format: (value: number) => string,
  *   parts: (history: History, bins: import('./bins.js').Bins) => Part[], keys?: () => LegendEntry[], head: () => string[] }} what
  * @returns {Chart & { plot: HTMLElement }}

@@ -1,5 +1,5 @@
 /** The header of a job's page: name and state, whether evenstep pays, who is slow, whether the forecast is right, and the latest
- * decision. All figures are those of the service.
+ * decision. All values come from the service.
  */
 
 import { fill, h, say } from '../charts/dom.js';

@@ -104,7 +104,7 @@ export class WorkersTable {
       cells,
       h('td', { class: 'number' }, worker.cap ? [count(worker.cap.max_local_batch), h('span', { class: 'note' }, CAPS[worker.cap.because] ?? worker.cap.because)] : NONE),
       h('td', { class: 'reason' }, wish && h('span', { class: 'pill operator' }, wish), straggler ? [h('span', { class: 'pill slow' }, SLOW[straggler.reason] ?? straggler.reason), h('span', { class: 'note' }, `${percent(straggler.speed_ratio, 0)} of its expected speed since iteration ${count(straggler.since_iteration)}${straggler.reason === 'unknown' ? '' : `: ${straggler.detail}`}`)] : wish ? null : NONE),
-      h('td', { class: 'action', hidden: !this.operator }, worker.state === 'live' && h('button', { type: 'button', class: 'small', 'data-worker': worker.worker, 'aria-label': `Change the override of ${worker.worker}`, onclick: () => this.#act(worker) }, 'Change')));
+      h('td', { class: 'action', hidden: !this.operator }, this.operator && worker.state === 'live' && h('button', { type: 'button', class: 'small', 'data-worker': worker.worker, 'aria-label': `Change the override of ${worker.worker}`, onclick: () => this.#act(worker) }, 'Change')));
   }
 
   /** Updates the values that change in every iteration. */

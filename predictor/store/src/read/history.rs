@@ -73,7 +73,7 @@ impl Store {
     /// If the database cannot be read.
     pub async fn iterations_since(&self, job_id: &JobId, unix_ms: i64) -> Result<Range<u64>, StoreError> {
         let job = job_id.as_str();
-        // SQLite reads all rows if one query asks for both.
+        // SQLite reads all rows if one query requests both.
         let bounds = "SELECT (SELECT min(iteration) FROM allocation WHERE job_id = $1),
              (SELECT max(iteration) FROM allocation WHERE job_id = $1)";
         let bounds = rows!(&self.readers, (Option<i64>, Option<i64>), bounds, job)?;

@@ -10,6 +10,8 @@ use crate::report::table::notes;
 use crate::report::{DEFINITIONS, charts, compared, decisions};
 use evenstep_trainer::Policy;
 
+/// Gain from which on evenstep pays.
+const PAYS: f64 = 1.02;
 /// Maximum number of runs with headline values. With more runs, a page of large numbers is hard to read.
 const HEADLINES_MAX: usize = 3;
 
@@ -19,7 +21,9 @@ pub fn report(runs: &[Run], results: &Results, steps: Vec<(Policy, Chart)>, over
         let of = if runs.len() > 1 { format!(" ({})", names.join(", ")) } else { String::new() };
         Section::Notice(format!("{}{of}", sentence(note)))
     };
-    let mut sections: Vec<Section> = notes(runs).into_iter().map(notice).collect();
+    let heading = |words: &str| Section::Text { heading: words.into(), paragraphs: Vec::new() };
+    let mut sections: Vec<Section> = verdict(runs).map(Section::Verdict).into_iter().collect();
+    sections.extend(notes(runs).into_iter().map(notice));
     let mut figures: Vec<Figure> = Vec::new();
     if runs.len() <= HEADLINES_MAX {
         figures.extend(runs.iter().flat_map(headline));
@@ -29,15 +33,18 @@ pub fn report(runs: &[Run], results: &Results, steps: Vec<(Policy, Chart)>, over
     if !figures.is_empty() {
         sections.push(Section::Figures(figures));
     }
-    if runs.len() > 1 {
-        sections.extend(compared::charts(results));
+    let compared = if runs.len() > 1 { compared::charts(results) } else { Vec::new() };
+    if !compared.is_empty() || !steps.is_empty() {
+        sections.push(heading("Comparison"));
     }
-    if !runs.is_empty() {
-        sections.push(Section::Table(table(results)));
-    }
+    sections.extend(compared);
     sections.extend(steps.into_iter().map(|(_, chart)| Section::Charts(vec![chart])));
     for run in runs.iter().filter(|_| !overview) {
         run_sections(run, &mut sections);
+    }
+    sections.push(heading("All policies and definitions"));
+    if !runs.is_empty() {
+        sections.push(Section::Table(table(results)));
     }
     sections.push(Section::Table(definitions()));
     let mut data: Vec<&str> = runs.iter().map(|run| run.line.data.as_str()).collect();
@@ -47,6 +54,21 @@ pub fn report(runs: &[Run], results: &Results, steps: Vec<(Policy, Chart)>, over
         subtitle: format!("evenstep-trainer {}: {}", env!("CARGO_PKG_VERSION"), data.join("; ")),
         sections,
     }
+}
+
+/// Returns the throughput of the best policy relative to even shares, for each of a few runs.
+fn verdict(runs: &[Run]) -> Option<String> {
+    let of = |run: &Run| {
+        let best = run.headline()?;
+        let gain = run.gain(best, Policy::Even)?;
+        let result = if gain >= PAYS { "trains" } else { "does not pay: it trains" };
+        Some(format!(
+            "With {}, evenstep {result} {gain:.2} times as fast as even shares.",
+            words(run.line.scenario)
+        ))
+    };
+    let said: Vec<String> = runs.iter().take(HEADLINES_MAX).filter_map(of).collect();
+    (!said.is_empty() && runs.len() <= HEADLINES_MAX).then(|| said.join(" "))
 }
 
 /// Returns the headline values of a run; none if the run has no policy to compare with.
@@ -115,7 +137,7 @@ fn table(results: &Results) -> Table {
         "All policies",
         format!(
             "The job, seed and samples are the same under all policies. The first {} iterations of each policy are warm-up \
-                         and left out. The end of the page explains the columns.",
+                         and left out. The definitions below explain the columns.",
             results.warm_up_iterations
         ),
         &[

@@ -87,9 +87,6 @@ pub fn step_times(results: &Results) -> Chart {
         description: "Lower is better. At 1 all workers finish together.".into(),
         x: Axis::new("model", ""),
         y: Axis::new("step time / oracle", ""),
-        marks: vec![
-            bars("mean", |ratio| ratio.mean_over_oracle),
-            bars("95th percentile", |ratio| ratio.p95_over_oracle),
-        ],
+        marks: vec![bars("mean", |ratio| ratio.mean_over_oracle), bars("p95", |ratio| ratio.p95_over_oracle)],
     }
 }

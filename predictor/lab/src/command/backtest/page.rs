@@ -4,7 +4,7 @@ use evenstep_report::text::number;
 use evenstep_report::{Cell, Figure, Report, Section, Table};
 
 use super::charts;
-use super::results::{MeanResult, ModelResult, Ratio, Results, SeriesResult, StepTime};
+use super::results::{MeanResult, ModelResult, Ratio, Results, SeriesResult, TraceStepTime};
 use super::text::best;
 
 /// Maximum number of series with a section; further series appear only in the means.
@@ -12,16 +12,20 @@ const SECTIONS_MAX: usize = 24;
 
 /// Returns the whole page. `asked` is the command line.
 pub fn report(results: &Results, asked: &str) -> Report {
-    let mut sections = vec![
-        Section::Text { heading: "Command".into(), paragraphs: vec![asked.into(), DEFINITIONS.into()] },
-        Section::Figures(headline(results)),
-    ];
-    if results.series.len() > 1 {
-        sections.push(Section::Table(means(results)));
-    }
+    let mut sections: Vec<Section> = verdict(results).map(Section::Verdict).into_iter().collect();
+    sections.push(Section::Figures(headline(results)));
     if results.step_time_even.is_some() {
-        sections.push(Section::Table(step_times(results)));
+        sections.push(heading("Step time"));
         sections.push(Section::Charts(vec![charts::step_times(results)]));
+        sections.push(Section::Table(step_times(results)));
+        if !results.step_time_by_trace.is_empty() {
+            sections.push(Section::Table(step_times_by_trace(results)));
+        }
+    }
+    if results.series.len() > 1 {
+        sections.push(heading("Forecast error"));
+        sections.push(Section::Table(means(results)));
+        sections.push(Section::Table(errors_by_series(results)));
     }
     for series in results.series.iter().take(SECTIONS_MAX) {
         series_section(series, &mut sections);
@@ -32,6 +36,8 @@ pub fn report(results: &Results, asked: &str) -> Report {
             "{left_out} more series have no section; the means include them."
         )));
     }
+    let paragraphs = vec![asked.into(), DEFINITIONS.into()];
+    sections.push(Section::Text { heading: "Command and definitions".into(), paragraphs });
     Report {
         title: "Backtest".into(),
         subtitle: format!(
@@ -47,6 +53,41 @@ const DEFINITIONS: &str = "rmse: root mean squared error. /last: rmse divided by
     mae: mean absolute error. mape: mean absolute error as a share of the value. rrse: rmse divided by the rmse of the mean. \
     nmse: square of rrse. coverage: share of rows within their interval, nominally 0.9. width: width of \
     the interval as a share of the forecast. fit: training time. predict: time per forecast.";
+
+/// A heading without text.
+fn heading(words: &str) -> Section {
+    Section::Text { heading: words.into(), paragraphs: Vec::new() }
+}
+
+/// Returns whether the forecasts pay, and which are best; `None` if no model has a result.
+fn verdict(results: &Results) -> Option<String> {
+    let ranked = results.mean.iter().filter_map(|mean| Some((&mean.model, mean.rmse_rel_last?)));
+    let only = results.series.first().filter(|_| results.mean.is_empty());
+    let of_one = only.iter().flat_map(|series| &series.models);
+    let of_one = of_one.filter_map(|model| Some((&model.model, model.rmse_rel_last?)));
+    let (model, relative) = ranked.chain(of_one).min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let change = |ratio: f64, of: &str| match ratio {
+        ratio if ratio < 1.0 => format!("{:.1} % below {of}", 100.0 * (1.0 - ratio)),
+        ratio => format!("{:.1} % above {of}", 100.0 * (ratio - 1.0)),
+    };
+    let error = format!(
+        "The best forecast is {model}: its error is {}.",
+        change(relative, "that of repeating the last value")
+    );
+    let steps = results.step_time.iter().filter_map(|step| Some((&step.model, step.ratio.mean_over_oracle?)));
+    let best = steps.min_by(|a, b| a.1.total_cmp(&b.1));
+    let even = results.step_time_even.and_then(|even| even.mean_over_oracle);
+    let Some(((model, ratio), even)) = best.zip(even) else { return Some(error) };
+    let pays = if ratio < PAYS * even {
+        "Allocations by forecast pay"
+    } else {
+        "Allocations by forecast do not pay"
+    };
+    Some(format!(
+        "{pays}: with {model}, steps are {}. {error}",
+        change(ratio / even, "the step time of even shares")
+    ))
+}
 
 fn headline(results: &Results) -> Vec<Figure> {
     let mut figures = Vec::new();
@@ -70,9 +111,66 @@ fn headline(results: &Results) -> Vec<Figure> {
     figures
 }
 
-/// A number with four significant digits, for columns with values of any magnitude.
+/// Step times relative to even shares below which forecasts pay.
+const PAYS: f64 = 0.98;
+
+/// Name of a row, and its values by model.
+type MatrixRow = (String, Vec<(String, Option<f64>)>);
+
+/// A table of values by row and model, in which the smallest value of each row is marked.
+fn matrix(title: &str, description: &str, first: &str, rows: &[MatrixRow]) -> Table {
+    let mut models: Vec<String> = Vec::new();
+    for (model, _) in rows.iter().flat_map(|(_, values)| values) {
+        if !models.contains(model) {
+            models.push(model.clone());
+        }
+    }
+    let row = |(name, values): &MatrixRow| -> Vec<Cell> {
+        let of =
+            |model: &String| values.iter().find(|(known, _)| known == model).and_then(|(_, value)| *value);
+        let best = models.iter().filter_map(of).reduce(f64::min);
+        let cell = |model| match of(model) {
+            Some(value) if Some(value) == best => Cell::Best { value, decimals: MATRIX_DECIMALS },
+            value => value.map_or(Cell::Missing, |value| Cell::number(value, MATRIX_DECIMALS)),
+        };
+        std::iter::once(name.clone().into()).chain(models.iter().map(cell)).collect()
+    };
+    let cells = rows.iter().map(row).collect();
+    let columns = std::iter::once(first.to_owned()).chain(models.iter().cloned()).collect();
+    Table { title: title.into(), description: description.into(), columns, rows: cells }
+}
+
+const MATRIX_DECIMALS: usize = 2;
+
+fn step_times_by_trace(results: &Results) -> Table {
+    let row = |job: &TraceStepTime| -> MatrixRow {
+        let values = job.step_time.iter().map(|step| (step.model.clone(), step.ratio.mean_over_oracle));
+        (job.trace.clone(), values.collect())
+    };
+    let rows: Vec<MatrixRow> = results.step_time_by_trace.iter().map(row).collect();
+    let description =
+        "Mean step time divided by the oracle's, by trace and model. ★ is the shortest of a trace.";
+    matrix("Step time by trace", description, "trace", &rows)
+}
+
+fn errors_by_series(results: &Results) -> Table {
+    let row = |series: &SeriesResult| -> MatrixRow {
+        let values = series.models.iter().map(|model| (model.model.clone(), model.rmse_rel_last));
+        (format!("{} ({})", series.unique_id, file_name(&series.trace)), values.collect())
+    };
+    let rows: Vec<MatrixRow> = results.series.iter().map(row).collect();
+    let description = "Error (rmse) divided by the error of the last value, by series and model. ★ is the smallest of a series.";
+    matrix("Forecast error by series", description, "series", &rows)
+}
+
+/// The name of a trace without its folder.
+fn file_name(trace: &str) -> &str {
+    trace.rsplit('/').next().unwrap_or(trace)
+}
+
+/// A number with three significant digits, for columns with values of any magnitude.
 fn cell(value: Option<f64>) -> Cell {
-    Cell::significant(value, 4)
+    Cell::significant(value, 3)
 }
 
 fn marked(name: &str, is_best: bool) -> Cell {
@@ -104,13 +202,9 @@ fn step_times(results: &Results) -> Table {
         rows.push(row(marked(&step.model, Some(at) == best), &step.ratio));
     }
     rows.extend(results.step_time_even.iter().map(|even| row("even split".into(), even)));
-    for job in &results.step_time_by_trace {
-        let of_job = |step: &StepTime| row(format!("{}: {}", job.trace, step.model).into(), &step.ratio);
-        rows.extend(job.step_time.iter().map(of_job));
-    }
     let description = "Step time if the global batch is split by these forecasts, divided by the oracle's. \
         The oracle knows each speed. ★ has the shortest.";
-    Table::new("Step time relative to the oracle", description, &["model", "mean", "95th percentile"], rows)
+    Table::new("Step time relative to the oracle", description, &["model", "mean", "p95"], rows)
 }
 
 fn series_section(series: &SeriesResult, sections: &mut Vec<Section>) {

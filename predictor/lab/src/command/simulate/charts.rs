@@ -18,7 +18,7 @@ pub fn step_times(results: &Results) -> Chart {
         y: Axis::new("step time", "s"),
         marks: vec![
             bars(results, "mean", |policy| policy.mean_step_time_s),
-            bars(results, "95th percentile", |policy| policy.p95_step_time_s),
+            bars(results, "p95", |policy| policy.p95_step_time_s),
         ],
     }
 }
@@ -26,8 +26,8 @@ pub fn step_times(results: &Results) -> Chart {
 /// Barrier wait by policy.
 pub fn waits(results: &Results) -> Chart {
     Chart {
-        title: "Waiting".into(),
-        description: "Mean seconds per step that a worker waits for the slowest.".into(),
+        title: "Time lost waiting".into(),
+        description: "Mean time per step that a worker waits for the slowest.".into(),
         x: Axis::new("policy", ""),
         y: Axis::new("wait", "s"),
         marks: vec![bars(results, "barrier wait", |policy| policy.barrier_wait_s)],

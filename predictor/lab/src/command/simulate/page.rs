@@ -16,15 +16,16 @@ const DEFINITIONS: &str = "Speed-up: mean step of the even split divided by the 
 
 /// Returns the whole page. `asked` is the command line.
 pub fn report(results: &Results, runs: &[Run], world: &World, asked: &str) -> Report {
-    let mut paragraphs = vec![asked.to_owned()];
-    paragraphs.extend(results.advice.iter().map(|advice| advice.text.clone()));
-    paragraphs.push(DEFINITIONS.into());
-    let mut sections = vec![
-        Section::Text { heading: "Recommendation".into(), paragraphs },
+    let heading = |words: &str| Section::Text { heading: words.into(), paragraphs: Vec::new() };
+    let verdict = results.advice.iter().map(|advice| Section::Verdict(format!("{}.", advice.text)));
+    let mut sections: Vec<Section> = verdict.collect();
+    sections.extend([
         Section::Figures(headline(results)),
-        Section::Table(table(results)),
+        heading("Policies"),
         Section::Charts(vec![charts::step_times(results), charts::waits(results)]),
-    ];
+        Section::Table(table(results)),
+        heading("Over the run"),
+    ]);
     // Each chart takes the whole width, because a run is long.
     let long = [
         charts::time_lost(results, runs),
@@ -32,6 +33,8 @@ pub fn report(results: &Results, runs: &[Run], world: &World, asked: &str) -> Re
         charts::shares(results, runs, world),
     ];
     sections.extend(long.into_iter().flatten().map(|chart| Section::Charts(vec![chart])));
+    let paragraphs = vec![asked.to_owned(), DEFINITIONS.into()];
+    sections.push(Section::Text { heading: "Command and definitions".into(), paragraphs });
     Report {
         title: "Simulation".into(),
         subtitle: format!(
@@ -69,7 +72,7 @@ fn table(results: &Results) -> Table {
             Cell::Seconds(policy.mean_step_time_s),
             Cell::Seconds(policy.p95_step_time_s),
             Cell::number(policy.speedup, 3),
-            Cell::number(policy.regret, 4),
+            Cell::number(policy.regret, 3),
             Cell::Seconds(policy.barrier_wait_s),
             Cell::number(policy.changes as f64, 0),
             Cell::Seconds(policy.claim_s),
@@ -78,5 +81,5 @@ fn table(results: &Results) -> Table {
     };
     let columns = ["policy", "mean step", "p95", "speed-up", "regret", "wait", "changes", "claims", "chunks"];
     let rows = results.policies.iter().map(row).collect();
-    Table::new("Policies", "Iterations after the warm-up.", &columns, rows)
+    Table::new("All policies", "Iterations after the warm-up.", &columns, rows)
 }
