@@ -53,6 +53,7 @@ impl Identity {
     }
 
     /// Whether both are the same GPU. A GPU without UUID is identified by its PCI bus id.
+    #[cfg(feature = "daemon")]
     pub(crate) fn is(&self, other: &Self) -> bool {
         match (&self.uuid, &other.uuid) {
             (Some(uuid), Some(others)) => uuid == others,
@@ -129,6 +130,7 @@ impl Gpu {
     }
 
     /// Sets the identity that NVML lists now.
+    #[cfg(feature = "daemon")]
     pub(crate) fn identify(&mut self, identity: Identity) {
         self.identity = identity;
     }

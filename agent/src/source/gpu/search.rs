@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use evenstep_protocol::{GpuGap, GpuSample};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
+use tokio::sync::watch;
+use tokio::time::timeout_at;
 
 use super::amd;
 use super::log_limit::LogLimit;
@@ -40,6 +42,8 @@ struct Known {
     session: Session,
     gpus: Mutex<Vec<Arc<KnownGpu>>>,
     state: Mutex<SearchState>,
+    /// Whether a search has ended.
+    searched: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
@@ -78,7 +82,12 @@ impl Gpus {
     /// If the thread cannot be started.
     pub fn start(every: Duration) -> io::Result<Self> {
         let state = SearchState { busy_since: None, last: Instant::now() };
-        let known = Known { session: Session::new(), gpus: Mutex::default(), state: Mutex::new(state) };
+        let known = Known {
+            session: Session::new(),
+            gpus: Mutex::default(),
+            state: Mutex::new(state),
+            searched: watch::Sender::new(false),
+        };
         let known = Arc::new(known);
         let (stop, stopped) = mpsc::channel();
         let searched = known.clone();
@@ -98,6 +107,11 @@ impl Gpus {
     /// Reads a GPU or MIG instance for a request. Also returns its identity and the reasons for lowered clocks, in a
     /// sample without readings.
     pub async fn request(&self, id: GpuId, due: Instant) -> (Reading, Option<GpuSample>) {
+        // A request at the start of the agent waits for the first search.
+        if self.known.hangs_for().is_none() {
+            let mut searched = self.known.searched.subscribe();
+            let _ = timeout_at(due.into(), searched.wait_for(|searched| *searched)).await;
+        }
         let Some(gpu) = self.known.list().into_iter().find(|gpu| gpu.is_named(&id)) else {
             let reason = match (self.known.hangs_for(), self.known.session.get()) {
                 (Some(_), _) => MissingReason::TimedOut { source_name: "gpu-search" },
@@ -228,6 +242,7 @@ impl<'a> Search<'a> {
             self.log(found.err().as_ref());
             let hung_for = self.known.hangs_for();
             *lock(&self.known.state) = SearchState { busy_since: None, last: Instant::now() };
+            self.known.searched.send_replace(true);
             if let Some(hung_for) = hung_for {
                 tracing::info!(?hung_for, "the search for GPUs took long");
             }
