@@ -63,6 +63,7 @@ const SECONDS: u32 = 20;
 
 #[test]
 #[ignore = "measures: 1,024 workers, 40 iterations, then one live iteration each second; the page's CPU time is printed"]
+#[expect(clippy::disallowed_methods, reason = "one live iteration each second")]
 fn a_thousand_workers_stay_light() {
     let name = "frames::a_thousand_workers_stay_light";
     let Some(mut scene) = Scene::with_job(name, MOST_WORKERS, MOST_STEPS) else { return };
