@@ -65,7 +65,7 @@ class Manifests(unittest.TestCase):
             ("DaemonSet", ("spec", "template", "spec", "hostPid"), True),
             ("StatefulSet", ("spec", "replicas"), "two"),
             ("NetworkPolicy", ("spec", "ingres"), []),
-            ("PodDisruptionBudget", ("spec", "minAvailabel"), 1),
+            ("PodDisruptionBudget", ("spec", "availableMin"), 1),
         ]
         for kind, keys, value in faults:
             manifest = copy.deepcopy(of_kind(kind, [*deployed(), *training()])[0])

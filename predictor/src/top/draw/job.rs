@@ -14,8 +14,8 @@ use super::{DrawContext, Theme, bars, chart, log, number_format};
 /// Rows of the chart and the log. They are omitted if fewer rows are free.
 const LOWER_HEIGHT: u16 = 12;
 const LOWER_HEIGHT_MIN: u16 = 5;
-/// Rows of workers that are always shown.
-const WORKERS_MIN: u16 = 3;
+/// Rows of workers that take precedence over the chart and the log.
+const WORKERS_MIN: u16 = 4;
 /// Smallest width at which chart and log are side by side.
 const SIDE_BY_SIDE: u16 = 100;
 /// Width of the name before a decision, and its limit of lines.
@@ -70,7 +70,7 @@ pub(super) fn draw(context: &DrawContext<'_>, open: &OpenJob, area: Rect, buffer
     let workers = u16::try_from(step.workers.len() + 1).unwrap_or(u16::MAX);
     let lower = rest
         .height
-        .saturating_sub(workers.min(rest.height.saturating_sub(LOWER_HEIGHT)).max(WORKERS_MIN + 1));
+        .saturating_sub(workers.min(rest.height.saturating_sub(LOWER_HEIGHT).max(WORKERS_MIN + 1)));
     let lower = if lower < LOWER_HEIGHT_MIN { 0 } else { lower };
     let [table, lower] = Layout::vertical([Constraint::Min(0), Constraint::Length(lower)]).areas(rest);
     draw_workers(context, open, step, table, buffer);

@@ -74,7 +74,7 @@ fn a_job_shows_its_workers_their_finish_and_why() {
         "210 ms",
         "even shares 340 ms",
         "on demand 16",
-        "running  workers 4  gain +41.2 %  lost waiting 3.1 %  forecast error 2.0 %  saved 3.2 h",
+        "running workers 4  gain +41.2 %  lost waiting 3.1 %  forecast error 2.0 %  saved 3.2 h",
         "a change would gain 0.4 %, less than 2 %",
         "node-a/3",
         "-5.0 %",
