@@ -196,8 +196,10 @@ fn documented_names_and_exposed_names_are_the_same() {
         .filter_map(|line| Some(line.strip_prefix("# TYPE ")?.split_once(' ')?.0.to_owned()))
         .filter(|name| !name.starts_with("process_"))
         .collect();
-    // Metrics that need longer than this test: fitted networks, a node with a sample within the last day, slow workers.
+    // Metrics that need longer than this test: fitted networks, a node with a sample within the last day, slow workers, and
+    // the ratios that a periodic comparison of workers updates.
     let rare = [
+        "evenstep_worker_expected_speed_ratio",
         "evenstep_model_last_refit_timestamp_seconds",
         "evenstep_node_last_sample_timestamp_seconds",
         "evenstep_worker_straggler_speed_ratio",
