@@ -127,12 +127,8 @@ fn a_slow_worker_is_named_with_the_reason() {
         series.keys().any(|name| name.starts_with("evenstep_worker_straggler_speed_ratio{"))
     };
     assert!(!is_slow(&series(client)));
-    let mut iteration = 40;
-    let slow = until("the worker is named", || {
-        run(client, "job", generation, iteration..iteration + 30, &[20.0, 64.0, 64.0]);
-        iteration += 30;
-        Some(series(client)).filter(is_slow)
-    });
+    run(client, "job", generation, 40..130, &[20.0, 64.0, 64.0]);
+    let slow = until("the worker is named", || Some(series(client)).filter(is_slow));
     let labels = "{job_id=\"job\",worker=\"node/0\",reason=\"unknown\"}";
     let ratio = slow[&format!("evenstep_worker_straggler_speed_ratio{labels}")];
     assert!((0.2..0.5).contains(&ratio), "{ratio}");
