@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ fn start(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
     let collector = |url| Otlp::new(url, "evenstep-agent", env!("CARGO_PKG_VERSION"), config.node.as_str());
     let mut collector = flags.otlp.as_deref().map(collector).transpose()?;
     logs::start(&flags.log, flags.log_format, None)?;
+    limit_shutdown()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ran = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
@@ -44,9 +46,6 @@ fn start(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
                 _ = interrupt.recv() => {}
             }
             tracing::info!("shutting down: sending the remaining samples");
-            if let Err(error) = limit_shutdown() {
-                tracing::warn!(%error, "cannot limit the time of the shutdown");
-            }
         };
         let boot = uuid::Uuid::new_v4();
         Ok(daemon::run(config, boot, collector.as_mut(), announce, shutdown).await?)
@@ -58,14 +57,30 @@ fn start(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Ends the process if the shutdown takes too long. A driver that hangs can also block the handlers that run at
-/// the exit of a process, and a disk that hangs the last write.
+/// the exit of a process, and a disk that hangs the last write. A driver's library that hangs while it is loaded blocks
+/// threads that start, and first uses of thread-local values, so this thread starts first and has its own runtime.
 fn limit_shutdown() -> io::Result<()> {
-    let end = || {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut terminate, mut interrupt) = {
+        let _context = runtime.enter();
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+    };
+    let (ready, is_ready) = mpsc::channel();
+    let end = move || {
+        runtime.block_on(async {
+            let _ = ready.send(());
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        });
         thread::park_timeout(SHUTDOWN_LIMIT);
-        tracing::error!(?SHUTDOWN_LIMIT, "the shutdown hangs; ending the process with SIGKILL");
+        // Without the log, whose first use on a thread waits for the loader.
+        let _ = writeln!(io::stderr(), "evenstep-agent: the shutdown hangs; ending the process with SIGKILL");
         let _ = raise(Signal::SIGKILL);
     };
-    thread::Builder::new().name("shutdown".to_owned()).spawn(end).map(drop)
+    thread::Builder::new().name("shutdown".to_owned()).spawn(end)?;
+    is_ready.recv().map_err(io::Error::other)
 }
 
 /// Prints one line of JSON for the program that started the agent. With port 0 it is the only place that

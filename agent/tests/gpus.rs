@@ -5,9 +5,12 @@
 mod support;
 
 use std::fs::{self, File};
-use std::process::ExitStatus;
+use std::process::{ExitStatus, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use support::agent::Agent;
 use support::nvml::{FakeNvml, mig_uuid, uuid};
@@ -316,4 +319,25 @@ fn many_gpus_that_change_all_the_time_write_few_log_lines() {
     let said = rig.end();
     let lines = said.lines().filter(|line| line.contains(&format!("{} ", uuid(1)))).count();
     assert!(lines <= 60, "{lines} lines of a GPU");
+}
+
+/// A library that hangs while it is loaded blocks the start of threads, and so the agent. It still ends.
+#[test]
+fn an_agent_whose_driver_cannot_be_loaded_ends() {
+    let (nvml, spool) = (FakeNvml::build("fail 0 load hang\n"), tempfile::tempdir().unwrap());
+    let mut command = Agent::command("off", spool.path());
+    nvml.replace_in(&mut command);
+    let log = spool.path().join("log");
+    let mut agent = command.stdout(Stdio::null()).stderr(File::create(&log).unwrap()).spawn().unwrap();
+    let loads = || {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", agent.id())).unwrap();
+        maps.contains("libnvidia-ml.so.1")
+    };
+    let start = Instant::now();
+    while !loads() {
+        assert!(start.elapsed() < Duration::from_secs(60), "the library is not loaded");
+        thread::yield_now();
+    }
+    kill(Pid::from_raw(agent.id() as i32), Signal::SIGTERM).unwrap();
+    assert!(!agent.wait().unwrap().success());
 }
