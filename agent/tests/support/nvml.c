@@ -97,7 +97,7 @@ static int result(const char *function, int gpu) {
     }
 }
 
-// Loading the library hangs if the script says so.
+// Loading the library hangs if the script prints it.
 __attribute__((constructor)) static void load(void) { result("load", 0); }
 
 static long value(int gpu, const char *name, long usual) {
