@@ -97,7 +97,7 @@ static int result(const char *function, int gpu) {
     }
 }
 
-// Loading the library hangs if the script prints it.
+// The script may make the loading of the library hang.
 __attribute__((constructor)) static void load(void) { result("load", 0); }
 
 static long value(int gpu, const char *name, long usual) {

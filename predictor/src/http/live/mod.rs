@@ -96,10 +96,10 @@ struct HistoryQuery {
     #[param(minimum = 1, maximum = 31_622_400)]
     since_s: Option<u64>,
     /// Beginning of the period, in milliseconds since 1970, instead of `since_s`.
-    #[param(minimum = 0, maximum = 9_007_199_254_740_991_u64)]
+    #[param(minimum = 0, maximum = 9_007_199_254_740_992_u64)]
     from_unix_ms: Option<u64>,
     /// End of the period, in milliseconds since 1970; default: now.
-    #[param(minimum = 0, maximum = 9_007_199_254_740_991_u64)]
+    #[param(minimum = 0, maximum = 9_007_199_254_740_992_u64)]
     until_unix_ms: Option<u64>,
     /// Limit of iterations, 1 to 2,000; default 600. Jobs with many workers get fewer.
     #[param(minimum = 1, maximum = 2_000)]
