@@ -1,4 +1,4 @@
-"""Dashboard of one job: is it worth it, who is slow, is the forecast right, and the reasons for changes.
+"""Dashboard of one job: gain, slow workers, forecast error, and the reasons for changes.
 
 Values over a time range have the definitions of the predictor's page: sums over iterations, divided by sums.
 """

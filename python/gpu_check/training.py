@@ -52,7 +52,7 @@ def dataset() -> TensorDataset:
 
 
 class Net(torch.nn.Module):
-    """A network, a module of its own because the compiler skips those of PyTorch."""
+    """A network in a separate class, because the compiler skips the classes of PyTorch."""
 
     def __init__(self) -> None:
         """Creates the same parameters everywhere."""
