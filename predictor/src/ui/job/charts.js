@@ -158,13 +158,10 @@ const MEANS = 30;
 /** A moving mean. The worker that waits changes with every iteration; the wait in the long run matters. @param {Column} column @returns {Column} */
 function smooth(column) {
   const width = Math.max(1, Math.round(column.length / MEANS));
-  let sum = 0;
-  let known = 0;
   return column.map((value, index) => {
-    const leaves = column[index - width] ?? null;
-    if (value != null) [sum, known] = [sum + value, known + 1];
-    if (leaves != null) [sum, known] = [sum - leaves, known - 1];
-    return known && value != null ? sum / known : null;
+    if (value == null) return null;
+    const known = column.slice(Math.max(0, index + 1 - width), index + 1).filter((other) => other != null);
+    return known.reduce((sum, other) => sum + other, 0) / known.length;
   });
 }
 

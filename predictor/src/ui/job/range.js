@@ -8,8 +8,8 @@ import { moment } from '../charts/format.js';
 /** Presets: name in the address, seconds, and words. @type {[string, number | null, string][]} */
 const PRESETS = [['1m', 60, '1 min'], ['5m', 300, '5 min'], ['15m', 900, '15 min'], ['1h', 3600, '1 h'], ['6h', 21600, '6 h'], ['1d', 86400, '1 day'], ['all', null, 'All']];
 const DEFAULT = '15m';
-/** Shortest range that can be selected, in seconds. */
-const SHORTEST_S = 0.2;
+/** Shortest range that can be selected, in seconds: the resolution of the address. */
+const SHORTEST_S = 0.001;
 
 export class Range {
   /** @type {string} */ #preset = DEFAULT;
