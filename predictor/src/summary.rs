@@ -162,6 +162,7 @@ mod tests {
             predicted_step_time_s: vec![Some(step * bias); length],
             even_step_time_s: vec![Some(even * bias); length],
             lr_multiplier: vec![Some(1.0); length],
+            loss: vec![None; length],
             workers: speeds.iter().zip(batches).enumerate().map(worker).collect(),
         }
     }

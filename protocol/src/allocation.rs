@@ -94,6 +94,9 @@ pub struct WorkerReport {
     /// Squared norm of the iteration's global mean gradient (`adascale`); the same in every worker's report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub global_gradient_sqr: Option<f64>,
+    /// Mean loss over the worker's samples, for the loss chart. Forecasts and allocations ignore it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
     /// Drivers read at the end of the iteration's compute; they forecast the next iteration. At most 64.
     #[serde(default)]
     pub drivers: Readings,
@@ -117,6 +120,7 @@ impl WorkerReport {
             overlapped_communication_s: None,
             gradient_sqr: None,
             global_gradient_sqr: None,
+            loss: None,
             drivers: Readings::new(),
         }
     }

@@ -31,6 +31,9 @@ pub struct StepView {
     pub reason: String,
     /// Factor for the learning rate.
     pub lr_multiplier: f64,
+    /// Mean loss over the samples of the workers that reported one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
     /// Number of samples in the shared tail.
     pub tail_samples: u64,
     /// Unit of batches and speeds, for example `samples` or `tokens`.
@@ -216,6 +219,9 @@ pub struct HistoryView {
     pub even_step_time_s: Vec<Option<f64>>,
     /// Factors for the learning rate.
     pub lr_multiplier: Vec<Option<f64>>,
+    /// Mean losses over the samples of the workers that reported one.
+    #[serde(default)]
+    pub loss: Vec<Option<f64>>,
     /// The workers that took part, by id.
     pub workers: Vec<WorkerHistory>,
 }

@@ -145,6 +145,9 @@ fn check_report(at: Arguments<'_>, report: &WorkerReport, asked: u64) -> Result<
             return Err(ErrorResponse::invalid(format!("{at}.{name}: {value} must be finite, 0 or more")));
         }
     }
+    if let Some(loss) = report.loss.filter(|loss| !loss.is_finite()) {
+        return Err(ErrorResponse::invalid(format!("{at}.loss: {loss} must be finite; omit it otherwise")));
+    }
     within(format_args!("{at}.peak_memory_bytes"), report.peak_memory_bytes.unwrap_or(0), 0..=INTEGER_MAX)?;
     readings(format_args!("{at}.drivers"), &report.drivers)
 }

@@ -84,7 +84,7 @@ const REQUESTS: [(Method, &str, &[&str]); 7] = [
         "/allocate",
         &[
             r#"{"job_id":"job","generation":2,"iteration":2}"#,
-            r#"{"job_id":"job","generation":2,"iteration":3,"global_batch":20,"reports":[{"worker":"node/0","iteration":1,"local_batch":32,"compute_time_s":0.25,"micro_batches":4,"tail":{"chunks":2,"samples":8,"compute_time_s":0.05,"claim_time_s":0.001},"barrier_wait_s":0.01,"loader_wait_s":0.0,"peak_memory_bytes":1000000,"communication_s":0.02,"overlapped_communication_s":0.01,"gradient_sqr":1.5,"global_gradient_sqr":0.5,"drivers":{"psi_cpu_some":0.2,"other_cpu":1.5}},{"worker":"node/1","iteration":2,"local_batch":32,"compute_time_s":0.5,"cost":40.5}]}"#,
+            r#"{"job_id":"job","generation":2,"iteration":3,"global_batch":20,"reports":[{"worker":"node/0","iteration":1,"local_batch":32,"compute_time_s":0.25,"micro_batches":4,"tail":{"chunks":2,"samples":8,"compute_time_s":0.05,"claim_time_s":0.001},"barrier_wait_s":0.01,"loader_wait_s":0.0,"peak_memory_bytes":1000000,"communication_s":0.02,"overlapped_communication_s":0.01,"loss":2.5,"gradient_sqr":1.5,"global_gradient_sqr":0.5,"drivers":{"psi_cpu_some":0.2,"other_cpu":1.5}},{"worker":"node/1","iteration":2,"local_batch":32,"compute_time_s":0.5,"cost":40.5}]}"#,
             r#"{"job_id":"job","generation":2,"iteration":2,"global_batch":8}"#,
         ],
     ),

@@ -9,6 +9,7 @@ use evenstep_store::{EveryNth, Measured, Store};
 
 use super::error::JobError;
 use super::job::Job;
+use super::live::MeanLoss;
 
 /// Limit of shares in one response. Jobs with many workers get fewer iterations.
 const SHARES_MAX: u64 = 32_768;
@@ -99,6 +100,7 @@ struct Columns {
     predicted_step_time_s: Vec<Option<f64>>,
     even_step_time_s: Vec<Option<f64>>,
     lr_multiplier: Vec<Option<f64>>,
+    loss: Vec<MeanLoss>,
     workers: BTreeMap<WorkerId, Vec<Cell>>,
 }
 
@@ -111,6 +113,7 @@ impl Columns {
         self.predicted_step_time_s.push(answer.decision.predicted_step_time_s.map(rounded));
         self.even_step_time_s.push(answer.decision.even_step_time_s.map(rounded));
         self.lr_multiplier.push(Some(rounded(answer.optimizer.lr_multiplier)));
+        self.loss.push(MeanLoss::default());
         for share in &answer.allocations {
             let cells = self.workers.entry(share.worker.clone()).or_default();
             cells.resize(at + 1, Cell::default());
@@ -130,6 +133,9 @@ impl Columns {
         let took_s = rounded(report.compute_time_s + waiting_s);
         let longest = &mut self.step_time_s[at];
         *longest = Some(longest.map_or(took_s, |longest: f64| longest.max(took_s)));
+        if let Some(loss) = report.loss {
+            self.loss[at].add(report.local_batch, loss);
+        }
         let Some(cell) = self.workers.get_mut(&report.worker).and_then(|cells| cells.get_mut(at)) else {
             return;
         };
@@ -164,6 +170,7 @@ impl Columns {
             predicted_step_time_s: self.predicted_step_time_s,
             even_step_time_s: self.even_step_time_s,
             lr_multiplier: self.lr_multiplier,
+            loss: self.loss.into_iter().map(|mean| mean.value().map(rounded)).collect(),
             workers: self.workers.into_iter().map(worker).collect(),
         }
     }

@@ -54,6 +54,7 @@ impl Job {
             let report = WorkerReport {
                 barrier_wait_s: done.barrier_wait_s,
                 loader_wait_s: done.loader_wait_s,
+                loss: done.loss,
                 ..WorkerReport::new(done.worker, done.iteration, done.local_batch, done.compute_time_s)
             };
             steps.reported(&report, at_unix_ms, 0);

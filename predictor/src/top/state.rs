@@ -238,6 +238,7 @@ pub mod tests {
             decision: DecisionKind::Held,
             reason: "a change would gain 0.4 %, less than 2 %".into(),
             lr_multiplier: 1.0,
+            loss: None,
             tail_samples: 16,
             unit: "samples".into(),
             workers: (0..workers).map(worker).collect(),

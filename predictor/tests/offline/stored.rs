@@ -75,7 +75,8 @@ fn missing_files_are_named_and_not_created() {
 fn tails_are_kept() {
     let folder = Folder::new();
     let tail = TailReport { chunks: 3, samples: 9, compute_time_s: 0.05, claim_time_s: 0.002 };
-    let said = WorkerReport { micro_batches: Some(5), tail: Some(tail), ..report("node/0", 0) };
+    let said =
+        WorkerReport { micro_batches: Some(5), tail: Some(tail), loss: Some(-0.5), ..report("node/0", 0) };
     let reports = vec![said, report("node/0", 1)];
     stored(&folder, reports.clone());
     assert_eq!(read(&folder), reports);

@@ -90,6 +90,31 @@ fn a_job_opens_and_follows_its_steps() {
     scene.no_complaints();
 }
 
+/// Live iterations and the history contain the loss. Jobs that do not report it have no chart.
+#[test]
+fn losses_are_drawn_where_they_are_reported() {
+    let name = "opens::losses_are_drawn_where_they_are_reported";
+    let Some(mut scene) = Scene::with_job(name, WORKERS, 20) else { return };
+    scene.open_job();
+    let plot = "document.querySelector('[aria-label^=\"Loss.\"]')";
+    let is_visible = format!("{plot}?.checkVisibility()");
+    assert_eq!(scene.browser.run(&format!("return {is_visible}")), false);
+    scene.loss = Some(2.625);
+    (0..2).for_each(|_| scene.step());
+    scene.browser.until("a live loss is shown", &is_visible);
+    scene.browser.run("location.reload()");
+    scene.browser.until("the loss of the history is shown", &is_visible);
+    // The newest iteration is not reported yet, so the cursor goes back from the end.
+    let keys = ["End", "ArrowLeft"]
+        .map(|key| format!("plot.dispatchEvent(new KeyboardEvent('keydown', {{ key: '{key}' }}));"));
+    let shown = format!(
+        "((plot) => {{ plot.scrollIntoView({{ block: 'center' }}); {} return plot.closest('.figure').innerText; }})({plot})",
+        keys.concat()
+    );
+    scene.browser.until("the value is shown", &format!("{shown}.includes('2.63')"));
+    scene.no_complaints();
+}
+
 #[test]
 fn the_deletion_of_the_open_job_is_shown() {
     let name = "opens::the_deletion_of_the_open_job_is_shown";

@@ -22,6 +22,8 @@ pub struct Scene {
     generation: u64,
     next: u64,
     reports: Vec<WorkerReport>,
+    /// Loss in the reports of the next iterations.
+    pub loss: Option<f64>,
 }
 
 impl Scene {
@@ -41,7 +43,16 @@ impl Scene {
         let flags = [flags, &[&reports]].concat();
         let predictor = Predictor::start_over(&binary, &sqlite_address(folder.path()), &flags);
         let gate = Gate::to(&predictor.url);
-        Some(Self { browser, gate, predictor, folder, generation: 0, next: 0, reports: Vec::new() })
+        Some(Self {
+            browser,
+            gate,
+            predictor,
+            folder,
+            generation: 0,
+            next: 0,
+            reports: Vec::new(),
+            loss: None,
+        })
     }
 
     /// Starts a predictor with a job of this number of workers and finished steps.
@@ -85,6 +96,7 @@ impl Scene {
             .map(|(share, time)| {
                 let mut report = WorkerReport::new(share.worker.clone(), self.next, share.local_batch, *time);
                 report.barrier_wait_s = Some(longest - time);
+                report.loss = self.loss;
                 report
             })
             .collect();

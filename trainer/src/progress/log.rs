@@ -159,6 +159,7 @@ fn worker_reports(workers: &[WorkerId], iteration: u64, reduced: &Reduced) -> Ve
             peak_memory_bytes: report.peak_memory_bytes,
             gradient_sqr: report.gradient_sqr,
             global_gradient_sqr: reduced.gradient_sqr,
+            loss: Some(reduced.loss).filter(|loss| loss.is_finite()),
             drivers: report.drivers.clone(),
             ..WorkerReport::new(worker.clone(), iteration, report.local_batch, report.compute_time_s)
         };

@@ -226,6 +226,7 @@ fn report(iteration: u64, number: usize) -> impl Strategy<Value = WorkerReport> 
             global_gradient_sqr,
             peak_memory_bytes,
             cost: cost.filter(|_| local_batch > 0),
+            loss: reading,
             drivers: reading
                 .into_iter()
                 .flat_map(|value| {

@@ -6,6 +6,7 @@
 //!
 //! - `status`: the state of the job, since when, and why
 //! - `account`: time saved and time lost, over all iterations
+//! - `loss`: the mean loss of an iteration
 //! - `steps`: the latest iterations
 //! - `tally`: totals of each worker
 //! - `log`: events of the job, as text
@@ -15,6 +16,7 @@
 mod account;
 mod families;
 mod log;
+mod loss;
 mod status;
 mod steps;
 mod tally;
@@ -22,6 +24,7 @@ mod view;
 
 pub use account::Account;
 pub use families::JobFamilies;
+pub use loss::MeanLoss;
 pub use status::{Facts, Status};
 pub use steps::Steps;
 pub use view::{Cursor, Live, Updates};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use evenstep_protocol::{AllocateResponse, Allocation, StepView, StepWorker, WorkerId, WorkerReport};
 
 use super::account::{IterationTimes, WorkerTimes};
+use super::loss::MeanLoss;
 
 /// Limit of iterations in memory. It is larger than the number of iterations that can be requested ahead.
 const STEPS_MAX: usize = 160;
@@ -14,7 +15,7 @@ const STEPS_MIN: usize = 4;
 /// Approximate limit of shares in all iterations in memory. Jobs with many workers keep fewer iterations.
 const SHARES_MAX: usize = 65_536;
 /// Approximate memory of a share with its report, in bytes.
-const SHARE_BYTES: usize = 320;
+const SHARE_BYTES: usize = 336;
 /// Number of iterations over which means are taken.
 const MEAN_OVER: usize = 64;
 
@@ -29,6 +30,8 @@ pub struct Reported {
     pub loader_wait_s: f64,
     /// Wait at the barrier, in seconds; `None` if not reported.
     pub barrier_wait_s: Option<f64>,
+    /// Mean loss over the samples; `None` if not reported.
+    pub loss: Option<f64>,
 }
 
 impl Reported {
@@ -39,6 +42,7 @@ impl Reported {
             compute_time_s: report.compute_time_s,
             loader_wait_s: report.loader_wait_s.unwrap_or(0.0),
             barrier_wait_s: report.barrier_wait_s,
+            loss: report.loss,
         }
     }
 
@@ -92,6 +96,12 @@ impl Step {
         self.done.iter().flatten().map(|done| done.samples).sum()
     }
 
+    /// Mean loss over the samples of the workers that reported one.
+    fn loss(&self) -> Option<f64> {
+        let losses = self.done.iter().flatten().filter_map(|done| Some((done.samples, done.loss?)));
+        MeanLoss::over(losses).value()
+    }
+
     /// The times of the iteration for the account; `None` before the first report.
     fn times(&self) -> Option<IterationTimes> {
         let worker = |(share, done): (&Allocation, &Option<Reported>)| WorkerTimes {
@@ -134,6 +144,7 @@ impl Step {
             decision: answer.decision.kind,
             reason: answer.decision.reason.clone(),
             lr_multiplier: answer.optimizer.lr_multiplier,
+            loss: self.loss(),
             tail_samples: answer.tail.as_ref().map_or(0, |tail| tail.chunks.iter().sum()),
             unit: unit.to_owned(),
             workers: answer.allocations.iter().enumerate().map(worker).collect(),
@@ -349,6 +360,24 @@ mod tests {
         assert!((means.error_ratio.unwrap() - 0.25).abs() < 1e-9);
         let view = steps.latest().unwrap().view("samples");
         assert_eq!(view.workers[1].actual_samples_per_s, Some(50.0));
+    }
+
+    #[test]
+    fn the_loss_is_the_mean_over_the_samples_that_have_one() {
+        let mut steps = Steps::default();
+        steps.answered(answer(0, 3));
+        let with = |worker, local_batch, loss| WorkerReport { local_batch, loss, ..report(worker, 0, 0.1) };
+        for (worker, report) in
+            [with(0, 30, Some(2.0)), with(1, 10, Some(6.0)), with(2, 50, None)].iter().enumerate()
+        {
+            steps.reported(report, 1, worker);
+        }
+        steps.close();
+        assert_eq!(steps.latest().unwrap().view("samples").loss, Some(3.0));
+        steps.answered(answer(1, 1));
+        steps.reported(&report(0, 1, 0.1), 2, 0);
+        steps.close();
+        assert_eq!(steps.latest().unwrap().view("samples").loss, None);
     }
 
     #[test]

@@ -232,6 +232,22 @@ export function shares(job) {
   });
 }
 
+/** Loss. Hidden for jobs that do not report it. @param {Job} job @returns {Chart} */
+export function losses(job) {
+  const chart = overTime(job, {
+    title: 'Loss',
+    how: 'Mean over the samples of each iteration, as the workers report it.',
+    format: (value) => number(value),
+    head: () => ['Loss'],
+    parts: (history, bins) => [{ ...ranged(bins, history.step.loss, { label: 'loss', colour: '--c3' }), say: { label: 'loss', colour: '--c3' } }],
+  });
+  const draw = (/** @type {boolean | undefined} */ atOnce) => {
+    chart.root.hidden = job.history().step.loss.every((value) => value == null);
+    if (!chart.root.hidden) chart.draw(atOnce);
+  };
+  return { root: chart.root, draw };
+}
+
 /** Multiplier of the learning rate. @param {Job} job @returns {Chart & { say: (words: string) => void }} */
 export function rate(job) {
   const chart = overTime(job, {

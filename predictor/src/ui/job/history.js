@@ -6,7 +6,7 @@ import { binsOf, Bins } from './bins.js';
 /** The columns of one worker, with the names of the API. */
 export const COLUMNS = /** @type {const} */ (['local_batch', 'predicted_samples_per_s', 'lower_samples_per_s', 'upper_samples_per_s', 'actual_samples_per_s', 'compute_time_s', 'barrier_wait_s']);
 /** The columns of the iteration, with the names of the API. */
-const OF_STEP = /** @type {const} */ (['step_time_s', 'predicted_step_time_s', 'even_step_time_s', 'lr_multiplier']);
+const OF_STEP = /** @type {const} */ (['step_time_s', 'predicted_step_time_s', 'even_step_time_s', 'lr_multiplier', 'loss']);
 
 /** Number of points read from the service. Jobs with many workers get fewer. */
 export const POINTS = 1000;
@@ -19,7 +19,7 @@ export class History {
   /** Times, in seconds since 1970. @type {number[]} */ at = [];
   /** @type {number[]} */ iterations = [];
   /** @type {Record<(typeof OF_STEP)[number], Column>} */
-  step = { step_time_s: [], predicted_step_time_s: [], even_step_time_s: [], lr_multiplier: [] };
+  step = { step_time_s: [], predicted_step_time_s: [], even_step_time_s: [], lr_multiplier: [], loss: [] };
   /** @type {Map<string, Record<(typeof COLUMNS)[number], Column>>} */
   workers = new Map();
   /** Over all workers: samples, waiting, and quantiles of the speed. Cached, because charts of many workers use them in every frame. */

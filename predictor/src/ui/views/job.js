@@ -45,15 +45,15 @@ export function jobPage(content, id, signal) {
   const pick = picker(chosen, () => history, () => table.slow);
   const finish = charts.finish(job);
   const rate = charts.rate(job);
-  const [steps, speeds, shares, waits] = [charts.stepTimes(job), charts.speeds(job), charts.shares(job), charts.waits(job)];
-  const drawn = [finish, steps, speeds, shares, waits, rate];
+  const [steps, speeds, shares, waits, losses] = [charts.stepTimes(job), charts.speeds(job), charts.shares(job), charts.waits(job), charts.losses(job)];
+  const drawn = [finish, steps, speeds, shares, waits, losses, rate];
   const weights = models();
   const runs = h('details', { class: 'deep', hidden: true });
   const inside = h('div', { class: 'grid' }, weights.root, rate.root);
   const deep = h('details', { class: 'deep', ontoggle: () => deep.open && context().catch(failed) }, h('summary', {}, 'Models of the forecasts, learning rate'), inside);
   const beside = h('div', { class: 'stack' }, steps.root);
   const middle = h('div', { class: 'grid' }, speeds.root, waits.root);
-  const below = h('div', { class: 'grid' }, shares.root, log.root);
+  const below = h('div', { class: 'grid' }, shares.root, losses.root, log.root);
 
   fill(content, head.root, said,
     h('div', { class: 'controls' }, pick.root, range.root),
@@ -67,7 +67,7 @@ export function jobPage(content, id, signal) {
     const many = history.workers.size > MANY;
     if (many !== (waits.root.parentElement === beside)) {
       (many ? beside : middle).append(waits.root);
-      (many ? middle : below).append(log.root);
+      (many ? middle : below).append(losses.root, log.root);
       (many ? inside : below).prepend(shares.root);
       below.hidden = many;
     }

@@ -48,7 +48,7 @@ macro_rules! every_nth {
     };
 }
 
-/// The measured times of a report.
+/// The measured times and the loss of a report.
 #[derive(Debug, Clone)]
 pub struct Measured {
     /// The iteration.
@@ -63,6 +63,8 @@ pub struct Measured {
     pub barrier_wait_s: Option<f64>,
     /// Time spent waiting for data, in seconds.
     pub loader_wait_s: Option<f64>,
+    /// Mean loss over the local batch.
+    pub loss: Option<f64>,
 }
 
 impl Store {
@@ -134,10 +136,10 @@ impl Store {
     ) -> Result<Vec<Measured>, StoreError> {
         let reports = rows!(
             &self.readers,
-            (i64, String, i64, f64, Option<f64>, Option<f64>),
+            (i64, String, i64, f64, Option<f64>, Option<f64>, Option<f64>),
             concat!(
                 every_nth!(),
-                "SELECT report.iteration, worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s
+                "SELECT report.iteration, worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s, loss
              FROM wanted JOIN report ON report.job_id = $1 AND report.iteration = wanted.iteration
              ORDER BY report.iteration, worker"
             ),
@@ -148,7 +150,7 @@ impl Store {
         )?;
         reports
             .into_iter()
-            .map(|(iteration, worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s)| {
+            .map(|(iteration, worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s, loss)| {
                 Ok(Measured {
                     iteration: iteration.cast_unsigned(),
                     worker: id(worker)?,
@@ -156,6 +158,7 @@ impl Store {
                     compute_time_s,
                     barrier_wait_s,
                     loader_wait_s,
+                    loss,
                 })
             })
             .collect()

@@ -27,12 +27,13 @@ pub(crate) struct ReportRow {
     tail_samples: Option<i64>,
     tail_compute_time_s: Option<f64>,
     tail_claim_time_s: Option<f64>,
+    loss: Option<f64>,
 }
 
 from_row!(ReportRow {
     iteration, worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s, peak_memory_bytes, drivers_text;
     later: cost, communication_s, overlapped_communication_s, gradient_sqr, global_gradient_sqr, micro_batches,
-        tail_chunks, tail_samples, tail_compute_time_s, tail_claim_time_s
+        tail_chunks, tail_samples, tail_compute_time_s, tail_claim_time_s, loss
 });
 
 impl TryFrom<ReportRow> for WorkerReport {
@@ -54,6 +55,7 @@ impl TryFrom<ReportRow> for WorkerReport {
             overlapped_communication_s: row.overlapped_communication_s,
             gradient_sqr: row.gradient_sqr,
             global_gradient_sqr: row.global_gradient_sqr,
+            loss: row.loss,
             drivers: from_json(&row.drivers_text, "drivers")?,
         })
     }
