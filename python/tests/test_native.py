@@ -111,7 +111,7 @@ def test_rows_are_reports(predictor: str, job_id: str) -> None:
     assert (workers["node-a/0"]["local_batch"], workers["node-a/0"]["compute_time_s"]) == (6, 0.5)
     assert workers["node-a/1"]["local_batch"] == 10
     losses = fetch_json(f"{predictor}/v1/jobs/{job_id}/history?from_unix_ms=0")["loss"]
-    assert losses[0] == -1.5, "that of the rank that has one"
+    assert losses[0] == -1.5, "one rank has a loss"
 
 
 def joined(*workers: str) -> Answers:
