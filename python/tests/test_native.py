@@ -99,10 +99,10 @@ def test_out_of_memory_is_reported(predictor: str, job_id: str) -> None:
 
 def test_rows_are_reports(predictor: str, job_id: str) -> None:
     """Every value of a row arrives; a rank without a row or without samples has no report."""
-    assert 10 + len(DRIVER_NAMES) == SLOTS
+    assert 11 + len(DRIVER_NAMES) == SLOTS
     planner = Predictor(predictor, job_id, SPEC, [*WORKERS, {"worker": "node-a/2"}])
     planner.open([0], UNUSED)
-    first = Report(0, 6, 0.5, 0.1, 2, 1 << 30, TailWork(1, 2, 0.125, 0.1), drivers={"own_cpu": 0.5})
+    first = Report(0, 6, 0.5, 0.1, 2, 1 << 30, TailWork(1, 2, 0.125, 0.1), loss=-1.5, drivers={"own_cpu": 0.5})
     rows = [*first.to_row(), *Report(0, 10, 1.0).to_row(), *[0.0] * SLOTS]
     planner.learn(0, rows, 1)
     planner.close(30.0)
@@ -110,6 +110,8 @@ def test_rows_are_reports(predictor: str, job_id: str) -> None:
     assert set(workers) == {"node-a/0", "node-a/1"}
     assert (workers["node-a/0"]["local_batch"], workers["node-a/0"]["compute_time_s"]) == (6, 0.5)
     assert workers["node-a/1"]["local_batch"] == 10
+    losses = fetch_json(f"{predictor}/v1/jobs/{job_id}/history?from_unix_ms=0")["loss"]
+    assert losses[0] == -1.5, "one rank has a loss"
 
 
 def joined(*workers: str) -> Answers:

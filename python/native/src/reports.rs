@@ -6,7 +6,7 @@ use evenstep_protocol::{TailReport, WorkerId, WorkerReport, driver};
 pub const DRIVERS: [&str; driver::ALL.len()] = driver::ALL;
 
 /// Number of values before the readings: see `Report.to_row` in `evenstep/report.py`.
-const VALUES: usize = 10;
+const VALUES: usize = 11;
 
 /// Number of values of a row.
 pub const ROW: usize = VALUES + DRIVERS.len();
@@ -27,6 +27,7 @@ pub fn decode(workers: &[WorkerId], rows: &[f64]) -> Vec<WorkerReport> {
         }),
         barrier_wait_s: Some(last_s - busy(row)),
         loader_wait_s: Some(row[3]),
+        loss: row[10].is_finite().then_some(row[10]),
         peak_memory_bytes: row[5].is_finite().then_some(row[5] as u64),
         drivers: readings(&row[VALUES..]),
         ..WorkerReport::new(worker.clone(), row[0] as u64 - 1, row[1] as u64, row[2])

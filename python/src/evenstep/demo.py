@@ -81,9 +81,18 @@ class Net(torch.nn.Module):
         return self.layers(x)
 
 
-def _step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> None:
+def _step(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    job: evenstep.Job | None = None,
+) -> None:
     optimizer.zero_grad()
-    torch.nn.functional.mse_loss(model(x), y).backward()
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    if job:
+        job.record_loss(loss)
+    loss.backward()
     optimizer.step()
 
 
@@ -119,7 +128,7 @@ def _train(job: evenstep.Job, net: Net, loading: dict[str, Any], steps: int, dev
     for at, (x, y) in zip(range(steps), batches(), strict=False):
         if at == steps // 2:
             begun = _finished(device)
-        _step(model, optimizer, x.to(device), y.to(device))
+        _step(model, optimizer, x.to(device), y.to(device), job)
     samples: int = (steps - steps // 2) * loading["global_batch"]
     throughput = samples / (_finished(device) - begun)
     job.close()

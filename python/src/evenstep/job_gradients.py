@@ -119,6 +119,21 @@ class JobGradients(JobRun):
             raise SettingError('count: requires job.wrap(.., loss="tokens")')
         self._run.count(items)
 
+    def record_loss(self, loss: float | torch.Tensor) -> None:
+        """Records the loss of a batch for the loss chart of the predictor's page.
+
+        Call it between the forward and the backward pass, in each iteration or in some. It does not wait for a GPU, for
+        other ranks or for the predictor. The chart shows the mean over the samples of all ranks and micro-batches. A
+        loss that is not finite is a gap. :meth:`scale` records its loss itself.
+
+        Args:
+            loss: the mean loss over this rank's batch, a scalar. A batch of a rank without samples does not count.
+
+        Raises:
+            SettingError: no batch is being computed, or the loss is not a scalar.
+        """
+        self._run.record_loss(loss)
+
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Scales the loss so that the average of gradients over ranks is the gradient of one process.
 
@@ -146,6 +161,8 @@ class JobGradients(JobRun):
             )
         # Before the exchange thread sees the iteration: it reads the GPU of the device.
         run.sensor.measure_from_arrival(loss.device)
+        if loss.numel() == 1:
+            run.losses.record(step.iteration, step.batch_size, loss)
         run.gradients_ready()
         factor = step.weight * run.world_size
         # 0 times NaN or infinity is not 0.

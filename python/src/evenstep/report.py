@@ -37,6 +37,8 @@ class Report:
     tail: TailWork | None = None
     #: Work of the samples, if they have costs.
     work: Work | None = None
+    #: Mean loss over the samples; None if it is not recorded.
+    loss: float | None = None
     #: Readings at the end of the iteration's compute, by driver name.
     drivers: dict[str, float] = field(default_factory=dict)
 
@@ -54,12 +56,13 @@ class Report:
             _units(tail.samples, tail.work),
             tail.compute_time_s,
             tail.claim_time_s,
+            math.nan if self.loss is None else self.loss,
             *(self.drivers.get(name, math.nan) for name in NAMES),
         ]
 
 
 #: Number of slots of a row.
-SLOTS = 10 + len(NAMES)
+SLOTS = 11 + len(NAMES)
 
 
 def merged(reports: Sequence[Report]) -> Report:
@@ -70,7 +73,9 @@ def merged(reports: Sequence[Report]) -> Report:
     With a shared tail the claimed samples differ between iterations, so only the last report counts. The same holds if
     no time could be measured.
     """
-    last = reports[-1]
+    # Scripts may record the loss in a part of the iterations.
+    loss = next((report.loss for report in reversed(reports) if report.loss is not None), None)
+    last = replace(reports[-1], loss=loss)
     if last.work:
         # Iterations have unequal work, so work and time are averaged.
         alike = [report for report in reports if report.work and not report.tail and report.compute_time_s > 0]

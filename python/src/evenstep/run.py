@@ -14,6 +14,7 @@ from evenstep.costs import Costs, CutIteration, CutRules
 from evenstep.epoch import Epoch, Place
 from evenstep.errors import DivergedError, SettingError, UnsupportedError
 from evenstep.exchange import Exchange, Submission
+from evenstep.losses import Losses
 from evenstep.observer import Observer
 from evenstep.order import Order, checksum
 from evenstep.progress import Progress, state_of
@@ -55,6 +56,8 @@ class Run:
     sensor: Sensor
     progress: Progress = field(default_factory=Progress)
     observer: Observer = field(default_factory=lambda: Observer.current)
+    #: The losses of the current iteration that the training loop records.
+    losses: Losses = field(default_factory=Losses)
     #: Whether the current passes belong to a hedged step.
     is_hedging: bool = False
     #: Whether no rank may get micro-batches of a single sample; the same on all ranks.
@@ -390,6 +393,21 @@ class Run:
         items, turn.items = turn.items, None
         return items
 
+    def record_loss(self, loss: Any) -> None:
+        """Records the mean loss of the batch that is being computed.
+
+        Raises:
+            SettingError: no batch is being computed, or the loss is not a scalar.
+        """
+        turn = self._current
+        if turn is None or not self._is_computing:
+            raise SettingError(
+                "record_loss: no batch is being computed: call it between the forward and the backward pass of the "
+                "wrapped model"
+            )
+        samples = turn.samples if turn.passing is None else turn.passing
+        self.losses.record(turn.step.iteration, samples, loss)
+
     def gradients_ready(self) -> None:
         """Records that all gradients of the current batch are complete; the last batch finishes its iteration."""
         turn, self._is_computing = self.current, False
@@ -398,7 +416,7 @@ class Run:
             return
         compute_time_s, loader_wait_s = self.sensor.computed()
         if self.exchange:
-            peak = self.sensor.peak_memory_bytes()
+            peak, loss = self.sensor.peak_memory_bytes(), self.losses.take(step.iteration)
 
             def report() -> Report:
                 return Report(
@@ -409,6 +427,8 @@ class Run:
                     micro_batches=step.micro_batches,
                     peak_memory_bytes=peak,
                     work=step.work,
+                    # After the compute time, which waits for the device.
+                    loss=loss(),
                 )
 
             self.submit(step, report)

@@ -211,7 +211,7 @@ class Iteration:
     def _submit(self, turn: Turn, base_s: float) -> None:
         """Submits the report before waiting for the other ranks."""
         watch, loader_wait_s, costs = self._watch, self._loader_wait_s, self._costs
-        peak = watch.peak_memory_bytes()
+        peak, loss = watch.peak_memory_bytes(), self._own.run.losses.take(self.step.iteration)
 
         def report() -> Report:
             compute_time_s = watch.total_s()
@@ -226,6 +226,7 @@ class Iteration:
                 peak_memory_bytes=peak,
                 tail=tail if turn.chunks else None,
                 work=costs.computed if costs else None,
+                loss=loss(),
             )
 
         self._own.run.submit(self.step, report)
