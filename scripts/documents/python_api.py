@@ -34,7 +34,7 @@ def page(package: Path) -> str:
 
 
 def _inherited(node: ast.ClassDef, tree: ast.Module, package: Path) -> list[ast.stmt]:
-    """The members of base classes from other modules of the package: first those of the direct bases, in order."""
+    """The members of base classes from other modules of the package, direct bases first."""
     classes, body = {node.name: (node, tree)}, []
     queue = [node.name]
     for name in queue:

@@ -25,7 +25,7 @@ _Model = TypeVar("_Model", bound=torch.nn.Module)
 
 
 class JobGradients(JobRun):
-    """The part of a job that makes the step on uneven batches that of one process."""
+    """The part of a job that weights gradients and learning rates by the local batches."""
 
     def wrap(
         self,
