@@ -207,16 +207,18 @@ function letters(plot, lines) {
     if (line.letter && last >= 0) ends.push({ y: plot.valToPos(/** @type {number} */ (values[last]), 'y', true), line });
   });
   ends.sort((a, b) => a.y - b.y);
+  // Below the one above it, then as far up as those below it need.
   let above = -Infinity;
+  for (const end of ends) above = end.y = Math.max(bbox.top + 5 * scaled, end.y, above + 12 * scaled);
+  let below = bbox.top + bbox.height + 6 * scaled;
+  for (const end of ends.toReversed()) below = end.y = Math.min(end.y, below - 12 * scaled);
   ctx.save();
   ctx.font = `600 ${11 * scaled}px system-ui, sans-serif`;
   ctx.textAlign = 'left';
   ctx.textBaseline = 'middle';
   for (const { y, line } of ends) {
-    const place = Math.max(bbox.top + 5 * scaled, y, above + 12 * scaled);
-    above = place;
     ctx.fillStyle = colour(line.colour);
-    ctx.fillText(/** @type {string} */ (line.letter), bbox.left + bbox.width + 7 * scaled, place);
+    ctx.fillText(/** @type {string} */ (line.letter), bbox.left + bbox.width + 7 * scaled, y);
   }
   ctx.restore();
 }

@@ -98,7 +98,7 @@ fn losses_are_drawn_where_they_are_reported() {
     scene.open_job();
     let plot = "document.querySelector('[aria-label^=\"Loss.\"]')";
     let is_visible = format!("{plot}?.checkVisibility()");
-    assert_eq!(scene.browser.run(&format!("return {is_visible}")), false);
+    assert_eq!(scene.browser.run(&format!("return {plot}")), serde_json::Value::Null);
     scene.loss = Some(2.625);
     (0..2).for_each(|_| scene.step());
     scene.browser.until("a live loss is shown", &is_visible);
@@ -112,6 +112,20 @@ fn losses_are_drawn_where_they_are_reported() {
         keys.concat()
     );
     scene.browser.until("the value is shown", &format!("{shown}.includes('2.63')"));
+    scene.no_complaints();
+}
+
+/// GPUs that lower their clocks or cannot be read show on the list of nodes and on the page of the node.
+#[test]
+fn a_gpu_in_trouble_is_shown() {
+    let Some(scene) = Scene::empty("opens::a_gpu_in_trouble_is_shown") else { return };
+    scene.measure("node-a");
+    for place in ["#/nodes", "#/nodes/node-a"] {
+        scene.browser.open(&scene.at(place));
+        scene.browser.says(".hot", "GPU 0: sw thermal slowdown, 88 °C");
+        scene.browser.says(".hot", "GPU 1: lost: failed, or removed");
+    }
+    scene.browser.picture("node");
     scene.no_complaints();
 }
 

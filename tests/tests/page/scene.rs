@@ -1,8 +1,8 @@
 //! A predictor with a job whose workers report, and a browser with its page.
 
 use evenstep_protocol::{
-    AllocateRequest, AllocateResponse, JobId, JobSpec, JoinRequest, NodeId, NodeSample, TelemetryBatch,
-    WorkerId, WorkerReport,
+    AllocateRequest, AllocateResponse, GpuGap, GpuSample, JobId, JobSpec, JoinRequest, NodeId, NodeSample,
+    TelemetryBatch, WorkerId, WorkerReport,
 };
 use evenstep_tests::store::sqlite_address;
 use evenstep_tests::{Browser, Client, Gate, Predictor, binaries};
@@ -123,7 +123,8 @@ impl Scene {
                 at_unix_ms: now - 1000 * ago,
                 window_s: Some(1.0),
                 readings: readings.map(|(name, value)| (name.to_owned(), value)).into(),
-                missing: [("gpu".to_owned(), "no driver".to_owned())].into(),
+                missing: [("psi_io_some".to_owned(), "no such file".to_owned())].into(),
+                gpus: vec![hot(), lost()],
                 ..NodeSample::default()
             }
         };
@@ -155,6 +156,20 @@ impl Scene {
         let complaints = self.browser.complaints();
         assert!(complaints.is_empty(), "{complaints:#?}");
     }
+}
+
+/// A GPU that lowers its clock.
+fn hot() -> GpuSample {
+    GpuSample {
+        readings: [("gpu_busy".to_owned(), 0.9), ("gpu_temperature_celsius".to_owned(), 88.0)].into(),
+        throttle_reasons: vec!["sw_thermal_slowdown".into()],
+        ..GpuSample::default()
+    }
+}
+
+/// A GPU that has fallen off the bus.
+fn lost() -> GpuSample {
+    GpuSample { index: 1, gap: Some(GpuGap::Lost), ..GpuSample::default() }
 }
 
 #[expect(clippy::disallowed_methods, reason = "samples must have the current time")]

@@ -5,6 +5,18 @@ use tch::{Device, Tensor};
 use super::{Batch, Dataset};
 
 /// Inputs and targets with the same number of samples.
+///
+/// ```
+/// use evenstep_trainer::{Dataset, TensorDataset};
+/// use tch::{Device, Tensor};
+///
+/// let inputs = Tensor::from_slice(&[0.0_f32, 1.0, 2.0, 3.0]).view([4, 1]);
+/// let data = TensorDataset::new(inputs.shallow_clone(), inputs * 2.0);
+/// assert_eq!(data.len(), 4);
+/// let batch = data.batch(&[3, 1], Device::Cpu);
+/// assert_eq!(Vec::<f32>::try_from(batch.targets.view(-1))?, [6.0, 2.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct TensorDataset {
     inputs: Tensor,

@@ -76,8 +76,12 @@ pub(super) fn draw(context: &DrawContext<'_>, nodes: &[NodeSummary], area: Rect,
         .render(inner, buffer);
 }
 
-/// Utilization of the node's busiest GPU.
+/// Utilization of the node's busiest GPU, or the number of GPUs that cannot be read.
 fn gpus(sample: Option<&NodeSample>) -> String {
+    let unread = sample.iter().flat_map(|sample| &sample.gpus).filter(|gpu| gpu.gap.is_some()).count();
+    if unread > 0 {
+        return format!("! {unread} down");
+    }
     let busy =
         sample.iter().flat_map(|sample| &sample.gpus).filter_map(|gpu| gpu.readings.get(driver::GPU_BUSY));
     number_format::share(busy.copied().reduce(f64::max))

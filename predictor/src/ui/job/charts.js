@@ -61,7 +61,8 @@ function overTime(job, what) {
   }
   const draw = whileVisible(frame.root, () => {
     const history = job.history();
-    if (!history.at.length && !job.isRead()) return;
+    // Before the history is read, there are only the iterations of this moment.
+    if (!job.isRead()) return;
     frame.nothing(history.at.length ? null : NO_STEP);
     if (!history.at.length) return;
     const bins = history.bins(width());
@@ -232,20 +233,15 @@ export function shares(job) {
   });
 }
 
-/** Loss. Hidden for jobs that do not report it. @param {Job} job @returns {Chart} */
+/** Loss. @param {Job} job @returns {Chart} */
 export function losses(job) {
-  const chart = overTime(job, {
+  return overTime(job, {
     title: 'Loss',
     how: 'Mean over the samples of each iteration, as the workers report it.',
     format: (value) => number(value),
     head: () => ['Loss'],
     parts: (history, bins) => [{ ...ranged(bins, history.step.loss, { label: 'loss', colour: '--c3' }), say: { label: 'loss', colour: '--c3' } }],
   });
-  const draw = (/** @type {boolean | undefined} */ atOnce) => {
-    chart.root.hidden = job.history().step.loss.every((value) => value == null);
-    if (!chart.root.hidden) chart.draw(atOnce);
-  };
-  return { root: chart.root, draw };
 }
 
 /** Multiplier of the learning rate. @param {Job} job @returns {Chart & { say: (words: string) => void }} */

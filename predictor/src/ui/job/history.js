@@ -134,6 +134,11 @@ export class History {
     for (const columns of this.workers.values()) for (const name of COLUMNS) columns[name] = only(columns[name]);
   }
 
+  /** Whether any iteration has a loss. */
+  get hasLoss() {
+    return this.step.loss.some((value) => value != null);
+  }
+
   /** Position of the latest reported iteration; -1 before the first. */
   get reported() {
     return this.step.step_time_s.findLastIndex((value) => value != null);

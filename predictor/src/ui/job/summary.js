@@ -96,7 +96,7 @@ export function summary(id) {
   /** @param {string} of @param {string} reason */
   function decided(of, reason) {
     decision.hidden = false;
-    fill(kind, `${KINDS[of] ?? of}. `);
+    fill(kind, `${KINDS[of] ?? of}: `);
     say(why, reason);
   }
 }

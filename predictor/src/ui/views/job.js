@@ -52,28 +52,35 @@ export function jobPage(content, id, signal) {
   const inside = h('div', { class: 'grid' }, weights.root, rate.root);
   const deep = h('details', { class: 'deep', ontoggle: () => deep.open && context().catch(failed) }, h('summary', {}, 'Models of the forecasts, learning rate'), inside);
   const beside = h('div', { class: 'stack' }, steps.root);
+  const left = h('div', { class: 'stack' }, finish.root);
   const middle = h('div', { class: 'grid' }, speeds.root, waits.root);
-  const below = h('div', { class: 'grid' }, shares.root, losses.root, log.root);
+  const below = h('div', { class: 'grid' }, shares.root, log.root);
 
   fill(content, head.root, said,
     h('div', { class: 'controls' }, pick.root, range.root),
-    h('div', { class: 'grid' }, finish.root, beside), middle, table.root, below, runs, deep);
+    h('div', { class: 'grid' }, left, beside), middle, table.root, below, runs, deep);
 
   const live = () => follow(false);
   /** @param {boolean} atOnce */
   const follow = (atOnce) => {
     chosen.propose(history, table.slow);
-    // The bars of many workers are as high as two charts, and their shares are alike.
-    const many = history.workers.size > MANY;
-    if (many !== (waits.root.parentElement === beside)) {
-      (many ? beside : middle).append(waits.root);
-      (many ? middle : below).append(losses.root, log.root);
-      (many ? inside : below).prepend(shares.root);
-      below.hidden = many;
-    }
+    place(history.workers.size > MANY, history.hasLoss);
     head.draw(line, table.all, history);
     for (const chart of drawn) chart.draw(atOnce);
     table.draw(atOnce);
+  };
+  let placed = 'false false';
+  /** Places the charts. The bars of many workers are as high as two charts, and their shares are alike. @param {boolean} many @param {boolean} hasLoss */
+  const place = (many, hasLoss) => {
+    if (placed === `${many} ${hasLoss}`) return;
+    placed = `${many} ${hasLoss}`;
+    (many ? beside : middle).append(waits.root);
+    (many ? inside : below).prepend(shares.root);
+    losses.root.remove();
+    if (hasLoss) (many ? left : below).append(losses.root);
+    (many ? middle : below).append(log.root);
+    log.root.classList.toggle('wide', hasLoss && !many);
+    below.hidden = many;
   };
   const everything = () => {
     pick.draw();

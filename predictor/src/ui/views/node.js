@@ -7,7 +7,7 @@ import { clock, number, percent, plural } from '../charts/format.js';
 import { poll } from '../poll.js';
 import { Samples } from '../samples.js';
 import { binsOf } from '../job/bins.js';
-import { heat } from './nodes.js';
+import { trouble } from './nodes.js';
 
 const EVERY_MS = 2_000;
 /** Limits of samples: in the first request, and in later ones. */
@@ -85,7 +85,7 @@ export function nodePage(content, node, signal) {
     for (const gpu of latest.gpus ?? []) gpus.set(gpu.index, `GPU ${gpu.index}`);
     if (!had && gpus.size) OF_GPU.forEach((what) => grid.append(chart(what, () => [...gpus].map(([index, name]) => [`gpu${index}.${what.lines[0][0]}`, name]))));
     const names = [...new Set((latest.gpus ?? []).map((/** @type {any} */ gpu) => gpu.name).filter(Boolean))];
-    const held = (latest.gpus ?? []).map(heat).filter(Boolean);
+    const held = (latest.gpus ?? []).map(trouble).filter(Boolean);
     fill(hot, held.map((/** @type {string} */ words) => h('span', { class: 'pill', 'data-state': 'hot' }, words)));
     say(about, `${plural(samples.at.length, 'sample')} since ${clock(samples.at[0] * 1000)}.${latest.synthetic ? ' These readings are synthetic (demo source).' : ''}${names.length ? ` ${plural(gpus.size, 'GPU')}: ${names.join(', ')}.` : ''}`);
     const gaps = Object.entries(latest.missing ?? {});

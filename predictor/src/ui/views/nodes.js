@@ -28,7 +28,7 @@ function card({ node, latest, samples }) {
   const now = Date.now();
   const silent = now - latest.at_unix_ms > SILENT_MS;
   const { readings, gpus = [] } = latest;
-  const hot = gpus.map(heat).filter(Boolean);
+  const hot = gpus.map(trouble).filter(Boolean);
   return h('article', { class: 'card node' },
     h('div', { class: 'head' }, h('h2', {}, h('a', { href: `#/nodes/${encodeURIComponent(node)}` }, node)),
       h('span', { class: 'pill', 'data-state': silent ? 'silent' : 'running' }, silent ? `silent, last ${ago(latest.at_unix_ms, now)}` : 'measured'), latest.synthetic && h('span', { class: 'pill' }, 'synthetic readings')),
@@ -41,8 +41,12 @@ function card({ node, latest, samples }) {
     h('p', { class: 'why' }, `${count(samples)} samples stored.`));
 }
 
-/** What limits a GPU: its reasons to lower its clock, or its temperature. @param {any} gpu @returns {string | null} */
-export function heat({ index, readings, throttle_reasons: reasons = [] }) {
+/** Why a GPU cannot be read. @type {Record<string, string>} */
+const GAPS = { lost: 'lost: failed, or removed', timed_out: 'its driver does not respond', no_permission: 'the agent may not read it', unsupported: 'its driver has no readings', driver_failed: 'its driver failed' };
+
+/** What is wrong with a GPU: no readings, reasons to lower its clock, or its temperature. @param {any} gpu @returns {string | null} */
+export function trouble({ index, gap, readings, throttle_reasons: reasons = [] }) {
+  if (gap) return `GPU ${index}: ${GAPS[gap] ?? gap}`;
   const celsius = readings?.gpu_temperature_celsius;
   const why = [...reasons.map((/** @type {string} */ reason) => reason.replaceAll('_', ' ')), celsius >= HOT_CELSIUS ? `${number(celsius, 2)} °C` : null].filter(Boolean);
   return why.length ? `GPU ${index}: ${why.join(', ')}` : null;
