@@ -14,6 +14,9 @@ JOB = "job_id = ${job_id:sqlstring}"
 WORKER = "worker IN (${worker:sqlstring})"
 IN_TIME = "$__timeFilter(at)"
 TIME = "$__timeGroupAlias(at, $__interval)"
+# Speeds with a report. `actual > 0` would let PostgreSQL turn the outer join of the view worker_speed into an inner join. In a
+# database without statistics it would then parse the JSON of an allocation once for each report of the iteration.
+MEASURED = "coalesce(actual, 0) > 0"
 SHARES = "CROSS JOIN LATERAL json_array_elements(answer::json -> 'allocations') AS share"
 DECISION = "answer::json -> 'decision'"
 # If empty, the latest reported iteration with a decision: workers keep their shares if the predictor does not respond in time.
@@ -30,7 +33,7 @@ FROM (SELECT iteration, min(at) AS at, max(compute_time_s + coalesce(barrier_wai
 JOIN (SELECT DISTINCT ON (iteration) iteration, ({DECISION} ->> 'even_step_time_s')::float8 AS even
       FROM allocation WHERE {JOB} ORDER BY iteration, generation DESC) AS allocation ON allocation.iteration = report.iteration
 JOIN (SELECT DISTINCT ON (iteration) iteration, actual, predicted FROM worker_speed
-      WHERE {JOB} AND actual > 0 AND predicted > 0 ORDER BY iteration, actual) AS slowest ON slowest.iteration = report.iteration
+      WHERE {JOB} AND {MEASURED} AND predicted > 0 ORDER BY iteration, actual) AS slowest ON slowest.iteration = report.iteration
 WHERE took > 0 AND computed > 0""".strip()
 
 
@@ -51,7 +54,7 @@ ORDER BY 1"""), [by_name("p10", **area), by_name("p90", **area, custom__fillBelo
 
 
 def glance():
-    speed = f"FROM worker_speed WHERE {IN_TIME} AND {JOB} AND {WORKER} AND actual > 0 AND predicted > 0"
+    speed = f"FROM worker_speed WHERE {IN_TIME} AND {JOB} AND {WORKER} AND {MEASURED} AND predicted > 0"
     wait = "sum(barrier_wait_s) / sum(compute_time_s + coalesce(barrier_wait_s, 0) + coalesce(loader_wait_s, 0))"
     return [
         stat("Gain over even shares", """Estimated time of the iterations in the selected time range with even shares, relative to their measured
@@ -76,9 +79,9 @@ def speeds():
     def course(value, more="", most="ASC"):
         return by_worker(f"SELECT {TIME}, worker, {value} AS value FROM worker_speed\n"
                          f"WHERE {IN_TIME} AND {JOB} AND {WORKER}{more} GROUP BY 1, 2", most)
-    actual, areas = course("avg(actual)", " AND actual > 0")
-    error, error_areas = course("avg(actual / predicted - 1)", " AND predicted > 0 AND actual > 0")
-    inside, inside_areas = course("avg((actual BETWEEN lower AND upper)::int)", " AND actual > 0 AND predicted > 0")
+    actual, areas = course("avg(actual)", f" AND {MEASURED}")
+    error, error_areas = course("avg(actual / predicted - 1)", f" AND predicted > 0 AND {MEASURED}")
+    inside, inside_areas = course("avg((actual BETWEEN lower AND upper)::int)", f" AND {MEASURED} AND predicted > 0")
     predicted = sql(f"""
 WITH each AS (SELECT {TIME}, worker, avg(predicted) AS value FROM worker_speed
 WHERE {IN_TIME} AND {JOB} AND {WORKER} AND predicted > 0 GROUP BY 1, 2)

@@ -1,7 +1,7 @@
 """Dashboard of one machine: the agent's readings and their delivery to the predictor."""
 
 from .panels import (BLUE, COUNT, DASHED, GREEN, GREY, ORANGE, RATIO, RED, SECONDS, annotation, by_name, by_query, colored, dashboard, firing, lines, query, row, source_variable,
-                     stat, steps, variable)
+                     stat, states, steps, values, variable)
 from .uids import NODE
 
 CHOSEN = 'node="$node"'
@@ -75,6 +75,8 @@ def gpus():
     """Returns a folded row: Grafana neither queries nor shows its panels until someone opens it, so nodes without GPUs have no empty
     panels. The title has the number of GPUs."""
     return row("GPUs ($gpus)", [
+        states("GPU state", "Whether the agent can read the GPU. It cannot if the GPU is lost, hangs or is not permitted.",
+               [query(gauge("gpu_up", "gpu"), "GPU {{gpu}}")], values(("Cannot be read", RED), ("Can be read", GREEN)), width=24, height=5),
         lines("GPU busy", "Share of the time in which a kernel ran. It does not show how much of the GPU the kernel used.", RATIO,
               [query(gauge("gpu_busy_ratio", "gpu"), "GPU {{gpu}}")], lowest=0, highest=1, width=8),
         lines("GPU memory in use", "Share of the memory of each GPU.", RATIO,

@@ -237,7 +237,7 @@ def firing(labels=""):
                 [query(f"{alerts} or on () {none}", "{{alertname}}", instant=True)], thresholds=steps((1, RED)), text="name", width=3)
 
 
-ALERTS = "|".join(["WorkerStraggling", "PredictionErrorDrift", "AgentSilent", "AllocateSlow", "RefitFailing", "StoreLagging", "PredictorGone"])
+ALERTS = "|".join(["WorkerStraggling", "PredictionErrorDrift", "AgentSilent", "GpuUnreadable", "AllocateSlow", "RefitFailing", "StoreLagging", "PredictorGone"])
 
 
 def columns(**names):

@@ -8,7 +8,9 @@ import torch
 
 import evenstep
 
-EXAMPLES = doctest.DocTestFinder().find(evenstep.Job, "Job") + [
+EXAMPLES = [
+    test for part in evenstep.Job.__mro__[:-1] for test in doctest.DocTestFinder().find(part, part.__name__)
+] + [
     test
     for name in evenstep.__all__
     if name != "Job"

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
@@ -18,6 +18,9 @@ from evenstep.work import Prior, Work
 
 #: The cost of each sample, or a function of its index.
 SampleCosts: TypeAlias = Sequence[float] | torch.Tensor | Callable[[int], float]
+
+#: How a collate function arranges the samples of a pass.
+Layout = Literal["packed", "padded"]
 
 #: Number of samples from which the mean cost is estimated.
 _SAMPLED = 4096
@@ -79,6 +82,41 @@ class Costs:
         mean = math.fsum(sampled) / len(sampled)
         mean_square = math.fsum(length**2 for length in sampled) / len(sampled)
         return cls(given, checksum, mean, mean_square, budget, pass_max, is_padded, hidden_size)
+
+    @classmethod
+    def of_arguments(
+        cls,
+        cost: SampleCosts | None,
+        samples: int,
+        *,
+        global_batch: int | None,
+        global_tokens: int | None,
+        max_tokens: int | None,
+        hidden_size: int | None,
+        layout: Layout,
+    ) -> "Costs | None":
+        """Returns the checked costs of a data set; None without costs.
+
+        Raises:
+            SettingError: an argument breaks its rule.
+        """
+        if layout not in get_args(Layout):
+            raise SettingError(f"layout={layout!r}: must be one of {', '.join(map(repr, get_args(Layout)))}")
+        if cost is None:
+            given = {"global_tokens": global_tokens, "max_tokens": max_tokens, "hidden_size": hidden_size}
+            for name, limit in given.items():
+                if limit is not None:
+                    raise SettingError(f"{name}={limit}: requires cost=, the number of tokens of each sample")
+            return None
+        if global_tokens is not None and global_batch is not None:
+            raise SettingError(
+                f"global_batch={global_batch} and global_tokens={global_tokens}: must be one of them, because each "
+                "decides which samples an iteration has"
+            )
+        is_padded = layout == "padded"
+        return cls.of(
+            cost, samples, budget=global_tokens, pass_max=max_tokens, is_padded=is_padded, hidden_size=hidden_size
+        )
 
     @property
     def prior(self) -> Prior:

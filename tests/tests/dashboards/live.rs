@@ -14,7 +14,8 @@ use crate::shipped::{Dashboard, DashboardQuery, dashboard, dashboards, string};
 use crate::world::{JOB, NODE, WIDE, World};
 
 /// Queries without a result on a machine without certain hardware: beginning of the place, and the reason.
-const UNAVAILABLE: [(&str, &str); 8] = [
+const UNAVAILABLE: [(&str, &str); 9] = [
+    ("node.json, panel \"GPU state\"", "no GPU"),
     ("node.json, panel \"GPU busy\"", "no GPU"),
     ("node.json, panel \"GPU memory in use\"", "no GPU"),
     ("node.json, panel \"GPU clocks\"", "no GPU"),

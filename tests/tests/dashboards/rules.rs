@@ -102,6 +102,7 @@ fn alerts_are_tested_and_have_runbooks() {
         "WorkerStraggling",
         "PredictionErrorDrift",
         "AgentSilent",
+        "GpuUnreadable",
         "AllocateSlow",
         "RefitFailing",
         "StoreLagging",

@@ -8,7 +8,7 @@ use evenstep_tests::wait::until;
 
 use crate::grafana::{Selection, View};
 use crate::shipped::{DashboardQuery, dashboard, list};
-use crate::world::{JOB, World};
+use crate::world::{JOB, WIDE, World};
 
 /// Query that has a result only after an out-of-memory error.
 const UNAVAILABLE: &str = "job-postgres.json, annotation \"Out of memory\"";
@@ -63,6 +63,7 @@ fn every_question_answers() {
         }
     }
     few_lines(&url, &world, &questions);
+    allocations_are_parsed_once(&url, &world, &questions);
     matches_the_service(&url, &world, &questions);
     skips_iterations_without_a_decision(&url, &world, &questions);
     faults(&url, &world, &questions);
@@ -85,6 +86,29 @@ fn few_lines(url: &str, world: &World, questions: &[DashboardQuery]) {
         charts += 1;
     }
     assert!(charts >= 7, "{charts}");
+}
+
+/// No query parses the JSON of an allocation once for each report, also without statistics of the tables. The time of such a query
+/// grows with the square of the number of workers.
+fn allocations_are_parsed_once(url: &str, world: &World, questions: &[DashboardQuery]) {
+    let lines = |text: &str| -> Vec<String> {
+        try_rows(url, text).expect("rows").into_iter().flatten().flatten().collect()
+    };
+    let allocations = format!("SELECT count(*)::text FROM allocation WHERE job_id = '{WIDE}'");
+    let allocations: u64 = lines(&allocations)[0].parse().expect("a number");
+    let mut scans = 0;
+    for question in questions.iter().filter(|question| question.text.contains("worker_speed")) {
+        let asked = world.wide_view().sql(&question.text).expect("SQL");
+        for line in lines(&format!("EXPLAIN (ANALYZE, TIMING FALSE) {asked}")) {
+            let Some((_, actual)) = line.split_once("Function Scan on json_array_elements") else { continue };
+            let loops =
+                actual.split_once("loops=").and_then(|(_, rest)| rest.split(')').next()?.parse::<u64>().ok());
+            let loops = loops.unwrap_or_else(|| panic!("no loops: {line}"));
+            assert!(loops <= allocations, "{}: {loops} scans of {allocations} allocations", question.place);
+            scans += 1;
+        }
+    }
+    assert!(scans >= 7, "{scans}");
 }
 
 /// The audit of a decision matches the allocation that was returned.
