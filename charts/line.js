@@ -156,7 +156,7 @@ export class LineChart {
   }
 }
 
-/** The positions of values between gaps; null if there are none. @param {Column} column */
+/** The positions of values between gaps; null if every value has a neighbour. @param {Column} column */
 function alone(column) {
   const found = column.flatMap((value, index) => (value != null && column[index - 1] == null && column[index + 1] == null ? [index] : []));
   return found.length ? found : null;

@@ -39,12 +39,12 @@ macro_rules! files {
 }
 
 /// Files of `src/ui`.
-const FILES: [(&str, &[u8]); 40] = files!("../ui/" "":
+const FILES: [(&str, &[u8]); 41] = files!("../ui/" "":
     "index.html" "first.js" "mark.svg" "base.css" "parts.css" "finish.css"
     "main.js" "api.js" "connection.js" "operator.js" "palette.js" "poll.js" "samples.js" "session.js" "stream.js" "theme.js"
     "job/bins.js" "job/charts.js" "job/chosen.js" "job/finish.js" "job/history.js" "job/log.js" "job/models.js" "job/picker.js"
     "job/range.js" "job/summary.js" "job/workers.js"
-    "views/job.js" "views/jobs.js" "views/node.js" "views/nodes.js" "views/reports.js" "views/store.js"
+    "views/glossary.js" "views/job.js" "views/jobs.js" "views/node.js" "views/nodes.js" "views/reports.js" "views/store.js"
     "docs.html" "docs/docs.css" "docs/main.js" "docs/request.js" "docs/schema.js"
     "viewer.html" "viewer.js"
 );
@@ -53,6 +53,9 @@ const FILES: [(&str, &[u8]); 40] = files!("../ui/" "":
 const SHARED: [(&str, &[u8]); 9] = files!("../../../charts/" "charts/":
     "colours.js" "dom.js" "figure.js" "format.js" "frame.js" "line.js" "style.css" "uplot/uPlot.iife.min.js" "uplot/uPlot.min.css"
 );
+
+/// The words of the page, in the folder `docs` at the top of the repository.
+const DOCUMENTS: [(&str, &[u8]); 1] = files!("../../../docs/" "": "glossary.md");
 
 /// A file with its response headers.
 #[derive(Debug)]
@@ -65,8 +68,14 @@ struct File {
 
 /// Routes of the page and its files.
 pub fn router() -> Router<Api> {
-    let files: Arc<HashMap<&str, File>> =
-        Arc::new(FILES.iter().chain(&SHARED).map(|(path, bytes)| (*path, File::new(path, bytes))).collect());
+    let files: Arc<HashMap<&str, File>> = Arc::new(
+        FILES
+            .iter()
+            .chain(&SHARED)
+            .chain(&DOCUMENTS)
+            .map(|(path, bytes)| (*path, File::new(path, bytes)))
+            .collect(),
+    );
     let page = |path: &'static str| {
         let files = files.clone();
         get(move |headers: HeaderMap, OriginalUri(uri): OriginalUri| async move {

@@ -9,6 +9,7 @@ import { jobPage } from './views/job.js';
 import { nodesPage } from './views/nodes.js';
 import { nodePage } from './views/node.js';
 import { reportsPage } from './views/reports.js';
+import { glossaryPage } from './views/glossary.js';
 import { storePage } from './views/store.js';
 
 /**
@@ -25,6 +26,7 @@ const VIEWS = [
   [/^#\/reports$/, reportsPage, 'Reports'],
   [/^#\/reports\/(.+)$/, reportsPage, 'Reports'],
   [/^#\/store$/, storePage, 'Store'],
+  [/^#\/glossary$/, glossaryPage, 'Glossary'],
 ];
 /** Time after which a hidden page closes its connection. Browsers allow six connections per host, over all tabs. */
 const HIDDEN_MS = 30_000;

@@ -129,6 +129,28 @@ fn a_gpu_in_trouble_is_shown() {
     scene.no_complaints();
 }
 
+/// The glossary has the words above the charts of a job.
+#[test]
+fn the_glossary_explains_the_figures() {
+    let name = "opens::the_glossary_explains_the_figures";
+    let Some(scene) = Scene::with_job(name, 2, 3) else { return };
+    scene.open_job();
+    let words = |css: &str| {
+        let script = format!("return [...document.querySelectorAll('{css}')].map((term) => term.innerText)");
+        serde_json::from_value::<Vec<String>>(scene.browser.run(&script)).unwrap()
+    };
+    let figures = words(".figures dt");
+    scene.browser.click("nav a[href='#/glossary']");
+    scene.browser.says(".glossary", "Other terms");
+    let terms = words(".glossary dt");
+    for figure in figures {
+        let singular = figure.trim_end_matches('s');
+        assert!(terms.iter().any(|term| *term == figure || *term == singular), "{figure}: {terms:?}");
+    }
+    scene.browser.picture("glossary");
+    scene.no_complaints();
+}
+
 #[test]
 fn the_deletion_of_the_open_job_is_shown() {
     let name = "opens::the_deletion_of_the_open_job_is_shown";

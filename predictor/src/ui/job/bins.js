@@ -2,8 +2,8 @@
 
 /** @typedef {(number | null)[]} Column */
 
-/** A pause between two points is a gap if it is this many times as long as usual and as the pauses beside it, and at least this long. If
- * the pauses beside it are alike, iterations are slow.
+/** A pause between two points is a gap if it is this many times as long as usual and as the pauses before and after it, and at least this long.
+ * If those are alike, iterations are slow.
  */
 const GAP_TIMES = 10;
 const GAP_MIN_S = 5;
