@@ -131,7 +131,8 @@ export class LineChart {
           dash: line.dash,
           fill: line.fill ? colour(line.colour) : undefined,
           paths: line.stepped ? stepped : undefined,
-          points: { show: false },
+          // No line leads to a point between two gaps.
+          points: { show: false, size: 5, filter: (plot, index) => (line.edge || line.fill ? null : alone(plot.data[index])) },
           // Interval bounds can be far from the values: the scale follows only expected and actual values.
           auto: !line.edge,
           spanGaps: false,
@@ -153,6 +154,12 @@ export class LineChart {
       },
     };
   }
+}
+
+/** The positions of values between gaps; null if there are none. @param {Column} column */
+function alone(column) {
+  const found = column.flatMap((value, index) => (value != null && column[index - 1] == null && column[index + 1] == null ? [index] : []));
+  return found.length ? found : null;
 }
 
 /** @param {Line} line */

@@ -2,7 +2,9 @@
 
 /** @typedef {(number | null)[]} Column */
 
-/** A pause between two points is a gap if it is this many times as long as usual, and at least this long. */
+/** A pause between two points is a gap if it is this many times as long as usual and as the pauses beside it, and at least this long. If
+ * the pauses beside it are alike, iterations are slow.
+ */
 const GAP_TIMES = 10;
 const GAP_MIN_S = 5;
 
@@ -41,13 +43,14 @@ export class Bins {
 export function binsOf(at, most) {
   const bins = new Bins();
   const apart = at.slice(1).map((time, index) => time - at[index]).sort((a, b) => a - b);
-  const gap = Math.max(GAP_MIN_S, GAP_TIMES * (apart[apart.length >> 1] ?? 0));
+  const usual = apart[apart.length >> 1] ?? 0;
+  const pauseBefore = (/** @type {number} */ index) => (index > 0 && index < at.length ? at[index] - at[index - 1] : 0);
+  const isGap = (/** @type {number} */ index) => pauseBefore(index) > Math.max(GAP_MIN_S, GAP_TIMES * Math.max(usual, pauseBefore(index - 1), pauseBefore(index + 1)));
   const width = at.length > most ? (at[at.length - 1] - at[0]) / most : 0;
   let end = -Infinity;
   at.forEach((time, index) => {
-    const pause = index > 0 ? time - at[index - 1] : 0;
-    if (pause > gap) {
-      bins.at.push(time - pause / 2);
+    if (isGap(index)) {
+      bins.at.push(time - pauseBefore(index) / 2);
       bins.ranges.push([-1, -2]);
       end = -Infinity;
     }

@@ -11,7 +11,7 @@ import { DASHED, DOTTED } from '../palette.js';
 /** @typedef {import('./chosen.js').Chosen} Chosen */
 /** @typedef {import('../charts/line.js').Line} Line */
 /** @typedef {import('../charts/line.js').Band} Band */
-/** @typedef {(number | null)[]} Column */
+/** @typedef {(number | null | undefined)[]} Column */
 /** @typedef {import('../charts/figure.js').LegendEntry} LegendEntry */
 /** @typedef {{ root: HTMLElement, draw: (atOnce?: boolean) => void }} Chart */
 /** @typedef {{ history: () => History, isRead: () => boolean, chosen: Chosen, signal: AbortSignal, group: string, unit: () => string, events: () => import('../charts/line.js').Event[], select: (from: number, until: number) => void }} Job */
@@ -240,7 +240,12 @@ export function losses(job) {
     how: 'Mean over the samples of each iteration, as the workers report it.',
     format: (value) => number(value),
     head: () => ['Loss'],
-    parts: (history, bins) => [{ ...ranged(bins, history.step.loss, { label: 'loss', colour: '--c3' }), say: { label: 'loss', colour: '--c3' } }],
+    parts(history, bins) {
+      const part = ranged(bins, history.step.loss, { label: 'loss', colour: '--c3' });
+      // Scripts may record the loss in some iterations only. The line skips the others.
+      const columns = part.columns.map((column) => column.map((value, bin) => value ?? (bins.point(bin) < 0 ? null : undefined)));
+      return [{ ...part, columns, say: { label: 'loss', colour: '--c3' } }];
+    },
   });
 }
 

@@ -117,9 +117,14 @@ fn losses(runs: &[Run]) -> Option<Figure> {
     let largest = runs.iter().filter_map(loss_difference).reduce(f64::max)?;
     Some(Figure::new(
         "Loss difference",
-        format!("±{largest:.0e}"),
+        relative(largest),
         "largest relative difference between policies in any iteration, from rounding",
     ))
+}
+
+/// A relative difference in words.
+fn relative(difference: f64) -> String {
+    if difference == 0.0 { "0".into() } else { format!("{difference:.0e}") }
 }
 
 fn asking(results: &Results) -> Option<Figure> {
@@ -243,7 +248,8 @@ fn loss_agreement(run: &Run) -> Option<String> {
         .map(|training| format!("{} {:.6}", training.policy, training.end.final_loss))
         .collect();
     Some(format!(
-        "The losses under the policies differ by at most {difference:.1e} of their value. Final loss: {} ({}).",
+        "The losses under the policies differ by at most {} of their value. Final loss: {} ({}).",
+        relative(difference),
         ends.join(", "),
         run.trainings.first()?.end.evaluation
     ))
