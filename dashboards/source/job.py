@@ -259,6 +259,7 @@ def build():
     return dashboard(
         JOB, "Evenstep: job", """One job: what it gains, who is slow, forecast errors, shares of the batch, and the reasons for changes.""",
         glance() + who() + [row("Predicted and actual")] + speeds() + [row("Shares and time")] + shares() + workers() + [loop()],
+        docs={"Slow workers": "docs/how-to/stragglers.md", "Statistics": "docs/reference/page.md"},
         variables=[
             source_variable("prometheus"),
             variable("job_id", "Job", "Jobs in the selected time range.", "label_values(evenstep_job_workers, job_id)"),

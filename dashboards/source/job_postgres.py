@@ -193,7 +193,7 @@ FROM event WHERE {IN_TIME} AND {JOB} ORDER BY id DESC LIMIT 500""", table=True)]
 
 def annotations():
     return [
-        sql_annotation("Membership", f"SELECT at AS time, kind || ': ' || worker AS text, kind AS tags FROM event WHERE {IN_TIME} AND {JOB} ORDER BY 1",
+        sql_annotation("Worker events", f"SELECT at AS time, kind || ': ' || worker AS text, kind AS tags FROM event WHERE {IN_TIME} AND {JOB} ORDER BY 1",
                        GREEN),
         sql_annotation("Decisions", f"SELECT at AS time, {DECISION} ->> 'reason' AS text, {DECISION} ->> 'kind' AS tags FROM allocation\n"
                        f"WHERE {IN_TIME} AND {JOB} AND {DECISION} ->> 'kind' <> 'held' ORDER BY 1 LIMIT 1000", BLUE),
@@ -230,4 +230,5 @@ def build():
         predictor with a PostgreSQL store.""",
         glance() + [row("Predicted and actual")] + speeds() + [row("Shares and time")] + shares() + [row("Audit")] + audit()
         + [row("Long history")] + history(),
+        docs={"Tables": "docs/reference/data-model.md", "PostgreSQL": "docs/how-to/postgresql.md"},
         variables=variables(), annotations=annotations(), since="now-6h", refresh="1m")

@@ -122,6 +122,7 @@ def build():
     return dashboard(
         NODE, "Evenstep: node", "One machine: cores, pressure, memory, watched processes, GPUs, and the agent.",
         glance() + [row("Machine")] + machine() + [row("Watched processes")] + processes() + [gpus()] + [row("Agent")] + agent(),
+        docs={"Alerts": "docs/how-to/alerts.md", "GPUs": "docs/how-to/gpu.md"},
         variables=[
             source_variable("prometheus"),
             variable("node", "Node", "Nodes whose agents Prometheus scrapes.", "label_values(evenstep_node_info, node)"),

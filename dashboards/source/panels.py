@@ -315,13 +315,14 @@ def sql_annotation(name, text, color, *, enable=True):
             "target": sql(text, table=True) | {"refId": "Anno"}}
 
 
-def dashboard(uid, title, description, panels, *, variables, annotations=(), since="now-1h", refresh="10s"):
-    """Returns a dashboard with its panels placed and numbered."""
+def dashboard(uid, title, description, panels, *, variables, docs, annotations=(), since="now-1h", refresh="10s"):
+    """Returns a dashboard with its panels placed and numbered. Its description names the pages of `docs`, because the documentation
+    has no public address."""
     _place(panels)
     return {
         "uid": uid,
         "title": title,
-        "description": " ".join(description.split()),
+        "description": " ".join([*description.split(), *(f"{what}: {page}." for what, page in ({"Terms": "docs/glossary.md"} | docs).items())]),
         "tags": [TAG],
         "schemaVersion": SCHEMA_VERSION,
         "version": 1,

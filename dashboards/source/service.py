@@ -111,6 +111,7 @@ def build():
         SERVICE, "Evenstep: service", "The predictor: response times, telemetry intake, background fits and the store.",
         glance() + [row("Allocations and requests")] + answers() + [row("Telemetry and learning")] + learning() + [row("Store")] + store() + [row("Process")]
         + process(),
+        docs={"Alerts": "docs/how-to/alerts.md", "Operation": "docs/how-to/operate.md"},
         variables=[
             source_variable("prometheus"),
             variable("instance", "Predictor", "Predictors that Prometheus scrapes.", "label_values(evenstep_build_info, instance)", many=True),

@@ -80,11 +80,16 @@ impl Job {
         from: u64,
         limit: u64,
     ) -> Result<SpeedsView, JobError> {
-        let answers = self.allocations(from, limit).await?;
-        let predicted: BTreeMap<(u64, &WorkerId), &Allocation> = answers
+        // An iteration without an allocation, because a request failed or was late, has the shares of the one before.
+        let before = self.store().answer_before(self.id(), from).await?;
+        let mut answers: Vec<AllocateResponse> =
+            before.iter().map(StoredAllocation::parse).collect::<Result<_, _>>()?;
+        answers.extend(self.allocations(from, limit).await?);
+        let predicted: BTreeMap<u64, BTreeMap<&WorkerId, &Allocation>> = answers
             .iter()
-            .flat_map(|answer| {
-                answer.allocations.iter().map(|share| ((answer.iteration, &share.worker), share))
+            .map(|answer| {
+                let shares = answer.allocations.iter().map(|share| (&share.worker, share)).collect();
+                (answer.iteration, shares)
             })
             .collect();
         let reports = self.store().reports_from(self.id(), from, limit).await?;
@@ -92,7 +97,10 @@ impl Job {
             .into_iter()
             .filter(|report| worker.is_none_or(|worker| *worker == report.worker))
             .map(|report| {
-                let predicted = predicted.get(&(report.iteration, &report.worker));
+                let predicted = predicted
+                    .range(..=report.iteration)
+                    .next_back()
+                    .and_then(|(_, shares)| shares.get(&report.worker));
                 SpeedPoint {
                     iteration: report.iteration,
                     local_batch: report.local_batch,

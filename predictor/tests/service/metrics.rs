@@ -36,6 +36,37 @@ fn run(client: &Client, job: &str, generation: u64, iterations: std::ops::Range<
     }
 }
 
+/// Returns the predicted speeds of an iteration by worker, as `/speeds` and `/metrics` show them.
+fn predicted(client: &Client, from: u64, iteration: u64) -> Vec<(Option<f64>, Option<f64>)> {
+    let speeds: SpeedsView = client.get(&format!("/v1/jobs/job/speeds?from={from}")).json();
+    let series = series(client);
+    let shown = |worker: &str| {
+        let name = "evenstep_worker_predicted_speed_samples_per_second";
+        series.get(&format!("{name}{{job_id=\"job\",worker=\"{worker}\"}}")).copied()
+    };
+    let points = speeds.speeds.iter().filter(|point| point.iteration == iteration);
+    points.map(|point| (point.predicted_samples_per_s, shown(point.worker.as_str()))).collect()
+}
+
+#[test]
+fn an_iteration_without_an_allocation_has_the_one_before() {
+    let service = Service::start();
+    let client = &service.client;
+    client.put_job("job", &JobSpec::new(128));
+    let generation = join_all(client, "job", 2);
+    run(client, "job", generation, 0..20, &[100.0, 150.0]);
+    // Iterations 20 and 21 are trained with the shares of 19; then the reports of 21 arrive.
+    run(client, "job", generation, 22..23, &[50.0, 151.0]);
+    for from in [0, 20, 21] {
+        let predicted = predicted(client, from, 21);
+        assert_eq!(predicted.len(), 2, "from {from}");
+        assert!(
+            predicted.iter().all(|(api, metric)| api.is_some() && api == metric),
+            "from {from}: {predicted:?}"
+        );
+    }
+}
+
 #[test]
 fn predicted_and_actual_are_of_the_same_iteration() {
     let service = Service::start();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::shipped::{Dashboard, dashboards, string};
+use crate::shipped::{self, Dashboard, dashboards, string};
 
 /// Returns the faults in the links of a dashboard.
 fn complaints(dashboard: &Dashboard, all: &[Dashboard]) -> Vec<String> {
@@ -43,6 +43,27 @@ fn urls(json: &Value) -> Vec<String> {
         }
         Value::Array(entries) => entries.iter().flat_map(urls).collect(),
         _ => Vec::new(),
+    }
+}
+
+/// Returns the pages of the documentation that a text names and that do not exist.
+fn missing_pages(text: &str) -> Vec<&str> {
+    let words = text.split(|letter: char| letter.is_whitespace() || letter == '"');
+    let pages = words.filter(|word| word.starts_with("docs/")).map(|word| word.trim_end_matches(['.', ',']));
+    pages.filter(|page| !shipped::path("..").join(page).is_file()).collect()
+}
+
+#[test]
+fn the_named_pages_exist() {
+    for dashboard in dashboards() {
+        let description = string(&dashboard.json["description"]);
+        assert!(description.contains("docs/glossary.md"), "{}: {description}", dashboard.name);
+        let text = dashboard.json.to_string();
+        assert!(missing_pages(&text).is_empty(), "{}: {:?}", dashboard.name, missing_pages(&text));
+        assert_eq!(
+            missing_pages(&text.replace("docs/glossary.md", "docs/glossaries.md")),
+            ["docs/glossaries.md"]
+        );
     }
 }
 

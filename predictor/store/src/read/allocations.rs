@@ -29,6 +29,14 @@ impl StoredAllocation {
     }
 }
 
+fn stored((iteration, generation, answer): (i64, i64, String)) -> StoredAllocation {
+    StoredAllocation {
+        iteration: iteration.cast_unsigned(),
+        generation: generation.cast_unsigned(),
+        answer: answer.into(),
+    }
+}
+
 impl Store {
     /// Returns the allocation of an iteration in its latest generation.
     ///
@@ -41,6 +49,26 @@ impl Store {
     ) -> Result<Option<StoredAllocation>, StoreError> {
         let answers = self.answers(job_id, iteration, 1).await?;
         Ok(answers.into_iter().next())
+    }
+
+    /// Returns the latest allocation of the iterations before `iteration`, in its latest generation.
+    ///
+    /// # Errors
+    /// See [`Store::job`].
+    pub async fn answer_before(
+        &self,
+        job_id: &JobId,
+        iteration: u64,
+    ) -> Result<Option<StoredAllocation>, StoreError> {
+        let answers = rows!(
+            &self.readers,
+            (i64, i64, String),
+            "SELECT iteration, generation, answer FROM allocation WHERE job_id = $1 AND iteration < $2
+             ORDER BY iteration DESC, generation DESC LIMIT 1",
+            job_id.as_str(),
+            integer(iteration),
+        )?;
+        Ok(answers.into_iter().next().map(stored))
     }
 
     /// Returns the allocations of up to `limit` iterations from iteration `from`, each from its latest
@@ -66,11 +94,6 @@ impl Store {
             integer(from),
             integer(from.saturating_add(limit)),
         )?;
-        let answer = |(iteration, generation, answer): (i64, i64, String)| StoredAllocation {
-            iteration: iteration.cast_unsigned(),
-            generation: generation.cast_unsigned(),
-            answer: answer.into(),
-        };
-        Ok(answers.into_iter().map(answer).collect())
+        Ok(answers.into_iter().map(stored).collect())
     }
 }
