@@ -188,6 +188,24 @@ def test_import_needs_nothing_but_torch() -> None:
     assert "training on unequal GPUs and CPUs" in printed
 
 
+TRAINS = """
+import torch, evenstep
+job = evenstep.init(plan=[8])
+data = torch.utils.data.TensorDataset(torch.randn(64, 2))
+model = torch.nn.Linear(2, 1)
+for (x,) in job.loader(data, global_batch=8, cost=lambda index: 1.0 + index, seed=1):
+    job.scale(model(x).mean()).backward()
+job.close()
+print("trained")
+"""
+
+
+def test_training_needs_no_other_package() -> None:
+    """PyTorch does not install NumPy."""
+    block = f"import sys; sys.modules.update(dict.fromkeys({OPTIONAL!r}))"
+    assert "trained" in run(sys.executable, "-c", f"{block}\n{TRAINS}", **SOURCE_PATH)
+
+
 def test_import_leaves_integrations_to_those_who_use_them() -> None:
     code = "import sys, evenstep; print('modules:', *sys.modules)"
     modules = run(sys.executable, "-c", code, **SOURCE_PATH).split("modules: ")[1].split()

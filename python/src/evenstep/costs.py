@@ -4,7 +4,6 @@ Ranks receive only shares. Each rank computes the same cut from the order, the c
 """
 
 import math
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -13,6 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 
 from evenstep._native import Cut, Plan
+from evenstep.checksums import checksum as checksum_of
 from evenstep.errors import SettingError
 from evenstep.work import Prior, Work
 
@@ -70,7 +70,7 @@ class Costs:
         given: torch.Tensor | Callable[[int], float]
         if callable(costs):
             given, sampled = costs, [checked(costs(index), index, limit) for index in part]
-            checksum = _checksum(torch.tensor(sampled, dtype=torch.float64))
+            checksum = checksum_of(torch.tensor(sampled, dtype=torch.float64))
         else:
             given = array = _array(costs, samples)
             is_wrong = ~(torch.isfinite(array) & (array > 0))
@@ -78,7 +78,7 @@ class Costs:
                 is_wrong |= array > limit
             for wrong in is_wrong.nonzero()[:1].flatten().tolist():
                 checked(array[wrong].item(), wrong, limit)
-            checksum, sampled = _checksum(array), array[part].tolist()
+            checksum, sampled = checksum_of(array), array[part].tolist()
         mean = math.fsum(sampled) / len(sampled)
         mean_square = math.fsum(length**2 for length in sampled) / len(sampled)
         return cls(given, checksum, mean, mean_square, budget, pass_max, is_padded, hidden_size)
@@ -255,7 +255,3 @@ def checked(cost: Any, index: int, limit: int | None) -> float:
             "max_tokens; truncate or remove the sample, or raise them"
         )
     return value
-
-
-def _checksum(values: torch.Tensor) -> int:
-    return zlib.crc32(values.numpy().tobytes())

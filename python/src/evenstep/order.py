@@ -1,12 +1,12 @@
 """The order of samples: one seeded permutation of the whole data set per epoch, or the indices that a script gives."""
 
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
 
+from evenstep.checksums import checksum
 from evenstep.costs import Costs
 from evenstep.errors import SettingError
 from evenstep.work import Prior
@@ -197,8 +197,3 @@ def _checked(indices: Indices, epoch: int, dataset_samples: int) -> torch.Tensor
         if not 0 <= index < dataset_samples:
             raise SettingError(f"{name} has the index {index}: must be between 0 and {dataset_samples - 1}")
     return tensor.to("cpu", torch.int64)
-
-
-def checksum(indices: torch.Tensor) -> int:
-    """Returns a checksum of indices, int64, shape (samples,), to compare them between ranks."""
-    return zlib.crc32(indices.numpy().tobytes())

@@ -10,13 +10,14 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from evenstep import shares
 from evenstep._native import Plan
+from evenstep.checksums import checksum
 from evenstep.costs import Costs, CutIteration, CutRules
 from evenstep.epoch import Epoch, Place
 from evenstep.errors import DivergedError, SettingError, UnsupportedError
 from evenstep.exchange import Exchange, Submission
 from evenstep.losses import Losses
 from evenstep.observer import Observer
-from evenstep.order import Order, checksum
+from evenstep.order import Order
 from evenstep.progress import Progress, state_of
 from evenstep.report import Report
 from evenstep.sensor import Sensor

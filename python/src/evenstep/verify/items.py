@@ -1,6 +1,5 @@
 """Checks that a sample is the same in every process: a data set split or augmented at random is not."""
 
-import ctypes
 import os
 import pickle
 import struct
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from evenstep.checksums import tensor_bytes
 
 #: The sample's index and the checksum of its content.
 _ROW = struct.Struct("<qI")
@@ -72,12 +73,6 @@ def checksum(item: Any) -> int:
     for part in _parts(item):
         value = zlib.crc32(part, value)
     return value
-
-
-def tensor_bytes(tensor: torch.Tensor) -> bytes:
-    """Returns the bytes of a dense tensor, without NumPy, which PyTorch does not require."""
-    tensor = tensor.detach().cpu().contiguous()
-    return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size()) if tensor.numel() else b""
 
 
 def _parts(item: Any) -> Iterator[bytes]:

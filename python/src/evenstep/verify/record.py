@@ -14,13 +14,14 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from evenstep.checksums import tensor_bytes
 from evenstep.errors import SettingError
 from evenstep.hook import Loss
 from evenstep.observer import Observer
 from evenstep.options import Fixed, RunOptions
 from evenstep.order import Order
 from evenstep.step import Step
-from evenstep.verify.items import RecordingDataset, checksum, tensor_bytes
+from evenstep.verify.items import RecordingDataset, checksum
 from evenstep.verify.micro import split_passes
 from evenstep.verify.models import Models, number_modules
 from evenstep.verify.plans import batches
