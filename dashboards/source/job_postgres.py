@@ -24,12 +24,14 @@ LATEST = f"SELECT max(iteration) FROM allocation WHERE {JOB} AND iteration <= (S
 ITERATION = f"coalesce(nullif(${{iteration:sqlstring}}, '')::bigint, ({LATEST}))"
 
 
+# A reported iteration stands for those since the reported one before it: fast jobs report only some.
 # The slowest worker of an iteration, by its measured speed, corrects the predicted time with even shares by its forecast error.
 # docs/reference/page.md has the definition of the gain.
 ITERATIONS = f"""
-SELECT at, report.iteration, took, took - computed + even * predicted / actual AS even
+SELECT at, report.iteration, count, took, took - computed + even * predicted / actual AS even
 FROM (SELECT iteration, min(at) AS at, max(compute_time_s + coalesce(barrier_wait_s, 0) + coalesce(loader_wait_s, 0)) AS took,
-             max(compute_time_s) AS computed FROM report WHERE {IN_TIME} AND {JOB} GROUP BY iteration) AS report
+             max(compute_time_s) AS computed, coalesce(iteration - lag(iteration) OVER (ORDER BY iteration), 1) AS count
+      FROM report WHERE {IN_TIME} AND {JOB} GROUP BY iteration) AS report
 JOIN (SELECT DISTINCT ON (iteration) iteration, ({DECISION} ->> 'even_step_time_s')::float8 AS even
       FROM allocation WHERE {JOB} ORDER BY iteration, generation DESC) AS allocation ON allocation.iteration = report.iteration
 JOIN (SELECT DISTINCT ON (iteration) iteration, actual, predicted FROM worker_speed
@@ -58,10 +60,10 @@ def glance():
     wait = "sum(barrier_wait_s) / sum(compute_time_s + coalesce(barrier_wait_s, 0) + coalesce(loader_wait_s, 0))"
     return [
         stat("Gain over even shares", """Estimated time of the iterations in the selected time range with even shares, relative to their measured
-             time.""", RATIO, [sql(f'SELECT sum(even) / sum(took) - 1 AS "gain" FROM ({ITERATIONS}) AS iterations', table=True)],
+             time.""", RATIO, [sql(f'SELECT sum(count * even) / sum(count * took) - 1 AS "gain" FROM ({ITERATIONS}) AS iterations', table=True)],
              thresholds=GAIN_STEPS, decimals=1),
         stat("Time saved", "Time saved in the selected time range compared with even shares.", SECONDS,
-             [sql(f'SELECT sum(even - took) AS "saved" FROM ({ITERATIONS}) AS iterations', table=True)], thresholds=GAIN_STEPS),
+             [sql(f'SELECT sum(count * (even - took)) AS "saved" FROM ({ITERATIONS}) AS iterations', table=True)], thresholds=GAIN_STEPS),
         stat("Time lost waiting", "Share of the workers' time that they waited for the slowest worker.", RATIO,
              [sql(f'SELECT {wait} AS "waiting" FROM report WHERE {IN_TIME} AND {JOB}', table=True)], thresholds=WAIT_STEPS, decimals=1),
         stat("Forecast error", "Mean of |actual - predicted| / predicted speed over all iterations in the selected time range.", RATIO,

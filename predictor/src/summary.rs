@@ -27,7 +27,8 @@ pub fn summarize(
 ) -> SummaryView {
     let (gain, waiting_share) = (account.gain(), account.lost_share());
     let slow = slow_workers(history, workers);
-    let lines = vec![gain_line(gain, iterations), waiting_line(waiting_share), slow_line(&slow)];
+    let lines =
+        vec![gain_line(gain, account.estimated(), iterations), waiting_line(waiting_share), slow_line(&slow)];
     SummaryView {
         job_id: history.job_id.clone(),
         iterations,
@@ -88,9 +89,11 @@ fn reason(worker: &WorkerId, workers: &[WorkerView], iterations_share: f64) -> S
     }
 }
 
-fn gain_line(gain: Option<GainView>, iterations: u64) -> String {
+fn gain_line(gain: Option<GainView>, measured: u64, iterations: u64) -> String {
     let Some(GainView { ratio, lower, upper, .. }) = gain else {
-        return format!("{iterations} iterations, too few to estimate the gain over even shares");
+        return format!(
+            "{iterations} iterations, {measured} of them reported: too few to estimate the gain over even shares"
+        );
     };
     let interval = format!("90 % interval {lower:.2} to {upper:.2}");
     if lower > 1.0 && ratio >= PAYS {
@@ -165,6 +168,16 @@ mod tests {
             loss: vec![None; length],
             workers: speeds.iter().zip(batches).enumerate().map(worker).collect(),
         }
+    }
+
+    /// Fast jobs report only some iterations. Each stands for those since the reported one before it.
+    #[test]
+    fn sums_are_over_all_iterations() {
+        let mut history = history(&[100.0, 200.0], &[30, 30], 64, 1.0);
+        history.iterations = (0..64).map(|at| 4 * at).collect();
+        let summary = summarize(&history, &[], 253);
+        assert!((summary.time_lost_s.unwrap() - 0.075 * (1.0 + 63.0 * 4.0)).abs() < 1e-9, "{summary:?}");
+        assert_eq!(summary.waiting_share, Some(0.25));
     }
 
     #[test]

@@ -26,7 +26,7 @@ SOURCE_PATH = {"PYTHONPATH": str(SOURCES)}
 # Time limit for an installation and an import of torch on a busy machine, in seconds.
 COMMAND_S = 300
 # Packages that users may have installed with torch, and that evenstep must not require.
-OPTIONAL = ("accelerate", "httpx", "lightning", "numpy", "pytorch_lightning", "requests", "transformers")
+OPTIONAL = ("accelerate", "httpx", "lightning", "pytorch_lightning", "requests", "transformers")
 
 
 def run(*command: str | Path, **environment: str) -> str:
@@ -117,9 +117,10 @@ def test_wheel_carries_the_licence_of_the_repository(wheel: zipfile.ZipFile) -> 
     assert metadata(wheel)["License-Expression"] == "Apache-2.0"
 
 
-def test_wheel_requires_only_torch(wheel: zipfile.ZipFile) -> None:
+def test_wheel_requires_torch_and_what_torch_lacks(wheel: zipfile.ZipFile) -> None:
+    """Torch exchanges objects between ranks with NumPy, which it does not install."""
     required = metadata(wheel).get_all("Requires-Dist", [])
-    assert [one for one in required if "extra ==" not in one] == ["torch>=2.8"]
+    assert sorted(one for one in required if "extra ==" not in one) == ["numpy", "torch>=2.8"]
 
 
 @pytest.mark.usefixtures("backend")
@@ -188,27 +189,8 @@ def test_import_needs_nothing_but_torch() -> None:
     assert "training on unequal GPUs and CPUs" in printed
 
 
-TRAINS = """
-import torch, evenstep
-job = evenstep.init(plan=[8])
-data = torch.utils.data.TensorDataset(torch.randn(64, 2))
-model = torch.nn.Linear(2, 1)
-for (x,) in job.loader(data, global_batch=8, cost=lambda index: 1.0 + index, seed=1):
-    job.scale(model(x).mean()).backward()
-job.close()
-print("trained")
-"""
-
-
-def test_training_needs_no_other_package() -> None:
-    """PyTorch does not install NumPy."""
-    block = f"import sys; sys.modules.update(dict.fromkeys({OPTIONAL!r}))"
-    assert "trained" in run(sys.executable, "-c", f"{block}\n{TRAINS}", **SOURCE_PATH)
-
-
 def test_import_leaves_integrations_to_those_who_use_them() -> None:
     code = "import sys, evenstep; print('modules:', *sys.modules)"
     modules = run(sys.executable, "-c", code, **SOURCE_PATH).split("modules: ")[1].split()
     assert "evenstep" in modules
-    # torch imports numpy itself, if it is installed.
-    assert not ({*OPTIONAL} - {"numpy"}) & {*modules}
+    assert not {*OPTIONAL} & {*modules}

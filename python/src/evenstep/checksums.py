@@ -7,7 +7,7 @@ import torch
 
 
 def tensor_bytes(tensor: torch.Tensor) -> bytes:
-    """Returns the bytes of a dense tensor, without NumPy, which PyTorch does not require."""
+    """Returns the bytes of a dense tensor, also of types that NumPy lacks."""
     tensor = tensor.detach().cpu().contiguous()
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes) if tensor.numel() else b""
 

@@ -18,15 +18,17 @@ use crate::world::now_s;
 
 const JOB: &str = "agreed";
 const WORKERS: usize = 4;
-/// Fewer than the number of iterations in the means of the API.
-const ITERATIONS: u64 = 60;
+/// The last iteration. Fewer iterations are reported than are in the means of the API.
+const ITERATIONS: u64 = 80;
 const BATCH: u64 = 256;
 
 /// A run whose reports are made up: workers of speeds 1, 2, 2 and 3 that sway, and even shares for the first iterations.
 fn run(client: &Client, generation: u64) {
-    for iteration in 0..=ITERATIONS {
+    let mut before = None;
+    // Fast jobs request and report only some iterations.
+    for iteration in (0..40).chain((40..=ITERATIONS).step_by(2)) {
         let mut request = AllocateRequest::new(JobId::new(JOB).expect("an id"), generation, iteration);
-        if let Some(before) = iteration.checked_sub(1) {
+        if let Some(before) = before.replace(iteration) {
             let speed = |rank: usize| {
                 [50.0, 100.0, 100.0, 150.0][rank]
                     * (1.0 + 0.03 * (((before + 3 * rank as u64) % 5) as f64 - 2.0))

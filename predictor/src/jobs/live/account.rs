@@ -92,6 +92,12 @@ impl Block {
     }
 }
 
+/// Number of iterations that a reported one stands for: those since the reported one before it. Fast jobs report only some iterations,
+/// with mean times.
+pub fn stands_for(iteration: u64, before: Option<u64>) -> u64 {
+    before.map_or(1, |before| iteration.saturating_sub(before)).max(1)
+}
+
 /// The account of a job. Its memory is bounded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Account {
@@ -129,6 +135,7 @@ impl Account {
     /// The account of an evenly sampled history, before iteration `end`.
     pub fn of(history: &HistoryView, end: u64) -> Self {
         let mut account = Self::default();
+        let mut before = None;
         for (at, iteration) in history.iterations.iter().enumerate() {
             if let Some(took_s) = history.step_time_s[at].filter(|_| *iteration < end) {
                 let worker = |worker: &evenstep_protocol::WorkerHistory| WorkerTimes {
@@ -142,7 +149,7 @@ impl Account {
                     history.even_step_time_s[at],
                     history.workers.iter().map(worker),
                 );
-                account.add(times, history.every);
+                account.add(times, stands_for(*iteration, before.replace(*iteration)).max(history.every));
             }
         }
         account
@@ -162,6 +169,11 @@ impl Account {
         let Some(even_s) = times.even_s.filter(|even_s| even_s.is_finite()) else { return };
         self.estimated += 1;
         self.push(Block { took_s: weight * times.took_s, even_s: weight * even_s }, count);
+    }
+
+    /// Number of iterations with an estimate that were read.
+    pub fn estimated(&self) -> u64 {
+        self.estimated
     }
 
     /// Adds a block of this number of iterations.

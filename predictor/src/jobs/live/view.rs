@@ -12,7 +12,7 @@ use evenstep_protocol::{
 use evenstep_store::{MemberEvent, MemberEventKind, StoredEvent, StoredPast, StoredSummary};
 use tokio::sync::watch;
 
-use super::account::{Account, IterationTimes};
+use super::account::{Account, IterationTimes, stands_for};
 use super::log::Log;
 use super::status::{Facts, Status};
 use super::steps::{Means, Steps};
@@ -48,6 +48,8 @@ pub(super) struct Seen {
     account: Account,
     /// The first of these iterations.
     account_from: Option<u64>,
+    /// The last of these iterations.
+    account_to: Option<u64>,
     /// Iterations from before; `None` until they are read from the store.
     earlier: Option<Account>,
     pub workers: BTreeMap<WorkerId, Tally>,
@@ -72,10 +74,11 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    fn add(&mut self, times: IterationTimes) {
+    /// Adds an iteration that stands for this number of iterations.
+    fn add(&mut self, times: IterationTimes, count: u64) {
         if let Some(even_s) = times.even_s.filter(|even_s| even_s.is_finite() && *even_s > 0.0) {
-            self.measured_s += times.took_s;
-            self.even_s += even_s;
+            self.measured_s += count as f64 * times.took_s;
+            self.even_s += count as f64 * even_s;
         }
     }
 }
@@ -292,8 +295,9 @@ impl Live {
         for (iteration, times) in seen.steps.close() {
             self.step_times.observe(times.took_s);
             seen.account_from = Some(seen.account_from.unwrap_or(iteration));
-            seen.account.add(times, 1);
-            seen.totals.add(times);
+            let count = stands_for(iteration, seen.account_to.replace(iteration));
+            seen.account.add(times, count);
+            seen.totals.add(times, count);
             let mean_s = seen.facts.step_time_s.unwrap_or(times.took_s);
             seen.facts.step_time_s = Some(mean_s + STEP_TIME_WEIGHT * (times.took_s - mean_s));
         }
