@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::servers::{Servers, base_url};
+use crate::servers::{LOCAL, Servers, base_url};
 
 /// Maximum number of redirects (status 307) that one request follows.
 pub const REDIRECTS_MAX: usize = 3;
@@ -51,15 +51,13 @@ pub struct AllUnreachable<E> {
     pub attempts: Vec<(String, E)>,
     /// Whether a server redirected the request to another one.
     pub redirected: bool,
-    /// Whether the list has more than one server, so that the message must name them.
-    several: bool,
 }
 
 impl<E: fmt::Display> fmt::Display for AllUnreachable<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, (server, reason)) in self.attempts.iter().enumerate() {
             f.write_str(if at == 0 { "" } else { "; " })?;
-            if self.several {
+            if server != LOCAL {
                 write!(f, "{server}: ")?;
             }
             write!(f, "{reason}")?;
@@ -96,7 +94,6 @@ impl Failover {
         let mut waiting = self.order();
         let mut attempts: Vec<(String, E)> = Vec::new();
         let mut followed: Vec<String> = Vec::new();
-        let several = waiting.len() > 1;
         let mut redirected = false;
         while let Some(server) = waiting.pop_front() {
             let reason = match send(Attempt { server: &server, remaining: waiting.len() }) {
@@ -136,7 +133,7 @@ impl Failover {
             self.forget(&server);
             attempts.push((server, reason));
         }
-        Err(AllUnreachable { attempts, redirected, several: several || redirected })
+        Err(AllUnreachable { attempts, redirected })
     }
 
     /// Returns the server that is tried first.

@@ -6,6 +6,9 @@ use std::str::FromStr;
 /// Maximum number of servers in a list.
 pub const SERVERS_MAX: usize = 16;
 
+/// The base URL of connections that do not depend on it. Messages do not name it.
+pub(crate) const LOCAL: &str = "http://127.0.0.1";
+
 /// Base URLs of predictors that share one store, in order of preference. No URL occurs twice, and none ends with a slash.
 ///
 /// # Examples
@@ -31,9 +34,9 @@ pub struct InvalidServers {
 }
 
 impl Servers {
-    /// The base URL for connections that do not depend on it.
+    /// The list of [`LOCAL`] alone.
     pub(crate) fn local() -> Self {
-        Self(vec!["http://127.0.0.1".to_owned()])
+        Self(vec![LOCAL.to_owned()])
     }
 
     /// Returns the base URLs in order; at least one.

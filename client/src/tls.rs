@@ -81,7 +81,12 @@ impl ClientTls {
 
     /// Describes why a request failed. For an error of TLS, names the file in use and what to do.
     pub fn explain(&self, error: &ureq::Error) -> String {
-        let Some(tls) = tls_error(error) else { return error.to_string() };
+        let Some(tls) = tls_error(error) else {
+            return match error {
+                ureq::Error::Io(error) => error.to_string(),
+                other => other.to_string(),
+            };
+        };
         let own = self.0.files.certificate.as_ref().map(|file| file.display());
         match (tls, own) {
             (Error::InvalidCertificate(CertificateError::UnknownIssuer), _) => {

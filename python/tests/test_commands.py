@@ -65,7 +65,10 @@ def test_the_local_predictor_is_shown_asked_and_stopped(evenstep: Evenstep) -> N
     assert "agent: not running" in status
     unknown = evenstep("report", "no-such-job")
     assert unknown.returncode == 1
-    assert "no-such-job" in unknown.stderr
+    assert "unknown job no-such-job; run report without a job to list all jobs" in unknown.stderr
+    unreachable = evenstep("report", "--server", "http://127.0.0.1:9")
+    assert unreachable.returncode == 1
+    assert "no predictor responds: http://127.0.0.1:9: " in unreachable.stderr
     assert "predictor.log" in evenstep("server", "logs").stdout
     assert "predictor: stopped" in evenstep("server", "stop").stdout
     assert "predictor: not running" in evenstep("server", "stop").stdout

@@ -24,7 +24,7 @@ def of_repository(root: Path) -> Iterator[str]:
                 yield f"{name}: {match[0]}: no such file"
             elif anchor and path.endswith(".md"):
                 if path not in anchors:
-                    anchors[path] = set(pages.anchors_of((root / path).read_text()))
+                    anchors[path] = set(pages.anchors_of(path, (root / path).read_text()))
                 if anchor not in anchors[path]:
                     yield f"{name}: {match[0]}: {path} has no such heading"
 

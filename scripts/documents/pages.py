@@ -38,6 +38,9 @@ PROJECT = {
     "trainer/README.md": "trainer.md",
 }
 """Documents outside of docs/, and their names in the folder project/ of the site."""
+GLOSSARY = "docs/glossary.md"
+TERM = re.compile(r"(?m)^- \*\*([^*]+)\*\*: ")
+"""The beginning of an entry of the glossary."""
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^( *)(```+)")
 
@@ -56,7 +59,8 @@ def stage(root: Path, target: Path) -> None:
     staged = {name: name.removeprefix("docs/") for name in documents(root) if name.startswith("docs/")}
     staged.update({name: f"project/{page}" for name, page in PROJECT.items() if (root / name).is_file()})
     texts = {name: (root / name).read_text() for name in staged}
-    anchors = {name: anchors_of(text) for name, text in texts.items()}
+    anchors = {name: anchors_of(name, text) for name, text in texts.items()}
+    texts[GLOSSARY] = TERM.sub(lambda term: f'- <span id="{slug(term[1])}"></span>**{term[1]}**: ', texts[GLOSSARY])
     for name, page in staged.items():
         path = target / "docs" / page
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,13 +132,18 @@ def headings(text: str) -> Iterator[str]:
                 yield re.sub(r"[`*]|\]\([^)]*\)|\[", "", title)
 
 
-def anchors_of(text: str) -> dict[str, str]:
-    """GitHub's anchors of a page, and Python-Markdown's for the same headings."""
-    found: dict[str, str] = {}
+def slug(title: str) -> str:
+    """GitHub's anchor of a heading. Entries of the glossary have the same form of anchor."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def anchors_of(name: str, text: str) -> dict[str, str]:
+    """GitHub's anchors of a page, and Python-Markdown's for the same headings; on the site, entries of the glossary have one too."""
+    found = {slug(term): slug(term) for term in TERM.findall(text)} if name == GLOSSARY else {}
     used: set[str] = set()
     counts: dict[str, int] = {}
     for title in headings(text):
-        github = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        github = slug(title)
         ascii_only = normalize("NFKD", title).encode("ascii", "ignore").decode()
         site = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", ascii_only).strip().lower())
         repeats = counts.get(github, 0)

@@ -77,12 +77,18 @@ fn list(transport: &Transport) -> anyhow::Result<()> {
 fn get<T: DeserializeOwned>(transport: &Transport, path: &str) -> anyhow::Result<T> {
     let request = Request { method: &Method::GET, path, body: None };
     let response = transport.send(request, TIMEOUT, Outcome::<Response, String>::Responded);
-    let response = response.map_err(|unreachable| anyhow::anyhow!("{unreachable}"))?;
+    let response = response.map_err(|unreachable| {
+        anyhow::anyhow!("no predictor responds: {unreachable}; set --server or EVENSTEP_SERVER to its address")
+    })?;
     if response.status != 200 {
-        let problem = serde_json::from_slice::<Problem>(&response.body);
-        bail!(
-            problem.map_or_else(|_| format!("{path}: status {}", response.status), |problem| problem.detail)
-        );
+        let Ok(problem) = serde_json::from_slice::<Problem>(&response.body) else {
+            bail!("{path}: status {}", response.status);
+        };
+        if problem.slug() == "unknown-job" {
+            let unknown = problem.detail.split(';').next().unwrap_or_default();
+            bail!("{unknown}; run report without a job to list all jobs");
+        }
+        bail!(problem.detail);
     }
     serde_json::from_slice(&response.body).with_context(|| format!("{path}: the response cannot be read"))
 }

@@ -79,7 +79,7 @@ fn unreadable_reports_are_explained() {
     refused(&service.predictor.url, &["--job=a b"], &["a b"]);
     refused("ftp://host", &[], &["ftp://host", "http://host:port"]);
     let nobody = Gate::shut();
-    refused(&nobody.url(), &[], &["no predictor responds"]);
+    refused(&nobody.url(), &[], &["no predictor responds", &nobody.url()]);
 }
 
 /// A terminal of 140 by 40 cells that runs the program, by `script` of util-linux.

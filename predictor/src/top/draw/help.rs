@@ -7,7 +7,8 @@ use ratatui::widgets::{Block, Clear, Paragraph, Widget};
 
 use super::Theme;
 
-const TEXT: [&str; 23] = [
+/// Fits a terminal of 80x24.
+const TEXT: [&str; 20] = [
     "j k, arrows, PgUp PgDn, g G   select a job or a worker",
     "Enter     open the job",
     "Esc       back to all jobs",
@@ -23,14 +24,11 @@ const TEXT: [&str; 23] = [
     "lost waiting   share of barrier wait in the workers' time",
     "gain      time with even shares over measured time, minus 1",
     "saved     time saved so far, compared with even shares",
-    "",
-    "Workers: the slowest first.",
-    "Bars: all workers on one time scale. With a good plan",
-    "all workers finish at the same time.",
-    "",
-    "!         a straggler, a job or a node without new data,",
-    "          or a lost connection",
+    "Bars: one time scale, the slowest worker first. With a good",
+    "plan, all workers finish at the same time.",
+    "!         a straggler, no new data, or a lost connection",
     "dim       a worker that has left",
+    "All words: the glossary of the predictor's page (#/glossary)",
 ];
 
 pub(super) fn draw(theme: Theme, area: Rect, buffer: &mut Buffer) {

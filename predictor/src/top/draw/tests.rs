@@ -191,8 +191,10 @@ fn a_lost_connection_is_shown_and_known_data_stays() {
 fn help_is_over_the_rest() {
     let mut state = state(true);
     state.key(Key::Help);
-    let text = text(&state, NOW, 120, 40);
-    assert!(text.contains("all workers finish at the same time."), "{text}");
+    let text = text(&state, NOW, 80, 24);
+    for said in ["j k, arrows", "all workers finish at the same time.", "#/glossary"] {
+        assert!(text.contains(said), "{said:?} in\n{text}");
+    }
 }
 
 #[test]
