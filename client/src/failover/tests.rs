@@ -117,7 +117,10 @@ fn a_location_must_be_the_same_path_of_a_server() {
         let (tried, outcome) = request(&failover, |_| Outcome::Redirected(location.to_owned()));
         assert_eq!(tried, ["http://a"]);
         let told = outcome.unwrap_err().to_string();
-        assert!(told.starts_with("http://a: ") && told.contains(&format!("{location:?}")) && told.contains(PATH), "{told}");
+        assert!(
+            told.starts_with("http://a: ") && told.contains(&format!("{location:?}")) && told.contains(PATH),
+            "{told}"
+        );
     }
     let failover = Failover::new(servers("http://a"));
     let base =

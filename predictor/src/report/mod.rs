@@ -78,7 +78,9 @@ fn get<T: DeserializeOwned>(transport: &Transport, path: &str) -> anyhow::Result
     let request = Request { method: &Method::GET, path, body: None };
     let response = transport.send(request, TIMEOUT, Outcome::<Response, String>::Responded);
     let response = response.map_err(|unreachable| {
-        anyhow::anyhow!("no predictor responds: {unreachable}; set --server or EVENSTEP_SERVER to its address")
+        anyhow::anyhow!(
+            "no predictor responds: {unreachable}; set --server or EVENSTEP_SERVER to its address"
+        )
     })?;
     if response.status != 200 {
         let Ok(problem) = serde_json::from_slice::<Problem>(&response.body) else {
