@@ -1,6 +1,6 @@
 """The commands and the code of the guides run as they are printed, or name the reason why not.
 
-A block of a tutorial or how-to page is one of these:
+A block of a tutorial, a how-to page or the reference of the Python package is one of these:
 
 - ``text``: output, or a form to fill in. It does not run.
 - a block after ``<!-- file: NAME -->``: the content of a file in the reader's folder.
@@ -34,6 +34,7 @@ PAGES = [
     ROOT / "docs" / "get-started.md",
     *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
     *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+    ROOT / "docs" / "reference" / "python.md",
 ]
 
 BLOCK = re.compile(
