@@ -4,6 +4,19 @@
 //! ignored. Responses may gain fields: clients ignore fields that they do not know. Names end in their unit
 //! (`_s`, `_bytes`, `_unix_ms`, `_samples_per_s`). A missing reading is absent from its map and listed in
 //! `missing`; it is never 0.
+//!
+//! # Examples
+//! ```
+//! use evenstep_protocol::JobSpec;
+//!
+//! let spec: JobSpec = serde_json::from_str(r#"{"global_batch": 512, "quantum": 8}"#)?;
+//! assert_eq!((spec.global_batch, spec.quantum), (512, 8));
+//! assert_eq!(spec.unit, "samples", "an option that is absent has its default");
+//!
+//! let misspelt = serde_json::from_str::<JobSpec>(r#"{"global_batch": 512, "quantun": 8}"#);
+//! assert!(misspelt.unwrap_err().to_string().contains("unknown field `quantun`"));
+//! # Ok::<(), serde_json::Error>(())
+//! ```
 
 mod access;
 mod allocation;

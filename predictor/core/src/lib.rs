@@ -14,6 +14,54 @@
 //! - [`learning_rate`]: learning-rate rules for a changing global batch
 //! - [`gate`]: when and how much background work may run next to a job
 //! - [`job`]: the state of one job: `observe(reports)` and `decide(iteration)`
+//!
+//! # Examples
+//! A job with two workers. Worker 1 reports twice the speed of worker 0, and gets a larger batch:
+//! ```
+//! use std::collections::{BTreeMap, VecDeque};
+//!
+//! use evenstep_core::job::{JobState, Models, Restored, WorkerState, controller};
+//! use evenstep_core::membership::{Member, State};
+//! use evenstep_protocol::{AllocateRequest, JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
+//!
+//! let spec = JobSpec::new(64);
+//! let ids = [WorkerId::new("node-a/0")?, WorkerId::new("node-a/1")?];
+//! let member = |id: &WorkerId| Member {
+//!     id: id.clone(),
+//!     state: State::Live,
+//!     last_seen_ms: 0,
+//!     departures_ms: VecDeque::new(),
+//! };
+//! let worker = |id: &WorkerId| (id.clone(), WorkerState::new(JoinRequest::new(id.clone())));
+//! let mut job = JobState::restore(Restored {
+//!     kept_from: 0,
+//!     generation: 2,
+//!     departed_generation: 0,
+//!     members: ids.iter().map(member).collect(),
+//!     workers: ids.iter().map(worker).collect::<BTreeMap<_, _>>(),
+//!     models: Models::new(),
+//!     learning_rate: controller(&spec)?,
+//!     last_iteration: None,
+//!     last_allocation: None,
+//!     spec,
+//! });
+//!
+//! for iteration in 0..5 {
+//!     let planned = job.decide(&AllocateRequest::new(JobId::new("a")?, 2, iteration))?;
+//!     let batches: Vec<u64> = planned.answer.allocations.iter().map(|share| share.local_batch).collect();
+//!     let tail = planned.answer.tail.as_ref().map_or(0, |tail| tail.chunks.iter().sum());
+//!     assert_eq!(batches.iter().sum::<u64>() + tail, 64);
+//!     job.apply(planned);
+//!     let report = |(worker, speed): (usize, f64)| {
+//!         let local_batch = batches[worker];
+//!         WorkerReport::new(ids[worker].clone(), iteration, local_batch, local_batch as f64 / speed)
+//!     };
+//!     job.observe(&[(0, 100.0), (1, 200.0)].map(report));
+//! }
+//! let planned = job.decide(&AllocateRequest::new(JobId::new("a")?, 2, 5))?;
+//! assert!(planned.answer.allocations[0].local_batch < planned.answer.allocations[1].local_batch);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod parallel;
 
