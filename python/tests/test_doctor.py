@@ -65,7 +65,7 @@ def test_a_predictor_that_is_away_fails_and_says_what_to_do() -> None:
     ran = run("-m", "evenstep", "doctor", "--server", away, "--agent", "")
     assert ran.returncode == 1, ran.stdout + ran.stderr
     (line,) = (line for line in ran.stdout.splitlines() if line.startswith("failed"))
-    assert f"server {away}: io: Connection refused" in line
+    assert f"server {away}: Connection refused" in line
     assert "evenstep-predictor serve" in line
 
 

@@ -61,7 +61,9 @@ def _check_server(url: str, *, own_version: str | None, timeout_s: float) -> lis
         after = time.time()
         described = connection.get("/openapi.json", timeout_s)
     except EvenstepError as error:
-        return [Check(name, "failed", str(error), "start evenstep-predictor serve, or correct EVENSTEP_SERVER")]
+        # The name of the check has the address, too.
+        found = str(error).removeprefix(f"{url}: ")
+        return [Check(name, "failed", found, "start evenstep-predictor serve, or correct EVENSTEP_SERVER")]
     return [
         _check_ready(name, ready),
         _check_version(name, _text(described, "info", "version"), own_version),
