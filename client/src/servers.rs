@@ -6,8 +6,9 @@ use std::str::FromStr;
 /// Maximum number of servers in a list.
 pub const SERVERS_MAX: usize = 16;
 
-/// The base URL of connections that do not depend on it. Messages do not name it.
-pub(crate) const LOCAL: &str = "http://127.0.0.1";
+/// The base URL of connections to a Unix socket, which do not depend on it. Nothing can listen there, so it is never the address of a
+/// server. Messages do not name it.
+pub(crate) const LOCAL: &str = "http://127.0.0.1:0";
 
 /// Base URLs of predictors that share one store, in order of preference. No URL occurs twice, and none ends with a slash.
 ///

@@ -89,10 +89,10 @@ fn reason(worker: &WorkerId, workers: &[WorkerView], iterations_share: f64) -> S
     }
 }
 
-fn gain_line(gain: Option<GainView>, measured: u64, iterations: u64) -> String {
+fn gain_line(gain: Option<GainView>, estimated: u64, iterations: u64) -> String {
     let Some(GainView { ratio, lower, upper, .. }) = gain else {
         return format!(
-            "{iterations} iterations, {measured} of them reported: too few to estimate the gain over even shares"
+            "{iterations} iterations, {estimated} of them with a forecast and a report: too few to estimate the gain over even shares"
         );
     };
     let interval = format!("90 % interval {lower:.2} to {upper:.2}");
@@ -178,6 +178,11 @@ mod tests {
         let summary = summarize(&history, &[], 253);
         assert!((summary.time_lost_s.unwrap() - 0.075 * (1.0 + 63.0 * 4.0)).abs() < 1e-9, "{summary:?}");
         assert_eq!(summary.waiting_share, Some(0.25));
+        // Of a long history, some iterations are read, which need not be evenly apart.
+        history.every = 10;
+        history.iterations = (0..64).map(|at| 10 * at + 7 * (at % 2)).collect();
+        let lost_s = summarize(&history, &[], 650).time_lost_s.unwrap();
+        assert!((lost_s - 0.075 * (10.0 + 637.0)).abs() < 1e-9, "{lost_s}");
     }
 
     #[test]

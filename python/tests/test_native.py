@@ -114,6 +114,17 @@ def test_rows_are_reports(predictor: str, job_id: str) -> None:
     assert losses[0] == -1.5, "one rank has a loss"
 
 
+def test_a_loss_that_is_not_finite_on_one_rank_is_a_gap(predictor: str, job_id: str) -> None:
+    planner = Predictor(predictor, job_id, SPEC, WORKERS)
+    planner.open([0], UNUSED)
+    for iteration, loss in enumerate((1.0, math.nan, -math.inf)):
+        rows = [*Report(iteration, 8, 0.5, loss=2.0).to_row(), *Report(iteration, 8, 0.5, loss=loss).to_row()]
+        planner.learn(iteration, rows, iteration + 1)
+    planner.close(30.0)
+    history = fetch_json(f"{predictor}/v1/jobs/{job_id}/history?from_unix_ms=0")
+    assert dict(zip(history["iterations"], history["loss"], strict=True)) == {0: 1.5, 1: None, 2: None, 3: None}
+
+
 def joined(*workers: str) -> Answers:
     body = {"job_id": "job", "worker": workers[0], "generation": 1, "workers": workers, "next_iteration": 0}
     return Answers(body=json.dumps(body).encode())

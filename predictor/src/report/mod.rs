@@ -56,10 +56,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let transport = Transport::new(&args.server, config);
     let Some(job) = &args.job else { return list(&transport) };
     output::check(&[&args.html, &args.json])?;
-    let summary: SummaryView = get(&transport, &format!("/v1/jobs/{}/summary", job.in_path()))?;
+    let summary: SummaryView = get(&transport, &format!("/v1/jobs/{}/summary", job.in_path()), Some(job))?;
     if args.html.is_some() {
         let history: HistoryView =
-            get(&transport, &format!("/v1/jobs/{}/history{HISTORY_QUERY}", job.in_path()))?;
+            get(&transport, &format!("/v1/jobs/{}/history{HISTORY_QUERY}", job.in_path()), Some(job))?;
         output::write_page(&args.html, |command| page::page(&summary, &history, command))?;
     }
     let text = summary.lines.iter().map(|line| format!("{line}\n")).collect::<String>();
@@ -67,14 +67,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn list(transport: &Transport) -> anyhow::Result<()> {
-    let jobs: JobsView = get(transport, "/v1/jobs")?;
+    let jobs: JobsView = get(transport, "/v1/jobs", None)?;
     if jobs.jobs.is_empty() {
         return output::write_text("no jobs\n");
     }
     output::write_text(&jobs.jobs.iter().map(|job| format!("{}\n", job.job_id)).collect::<String>())
 }
 
-fn get<T: DeserializeOwned>(transport: &Transport, path: &str) -> anyhow::Result<T> {
+fn get<T: DeserializeOwned>(transport: &Transport, path: &str, job: Option<&JobId>) -> anyhow::Result<T> {
     let request = Request { method: &Method::GET, path, body: None };
     let response = transport.send(request, TIMEOUT, Outcome::<Response, String>::Responded);
     let response = response.map_err(|unreachable| {
@@ -86,11 +86,12 @@ fn get<T: DeserializeOwned>(transport: &Transport, path: &str) -> anyhow::Result
         let Ok(problem) = serde_json::from_slice::<Problem>(&response.body) else {
             bail!("{path}: status {}", response.status);
         };
-        if problem.slug() == "unknown-job" {
-            let unknown = problem.detail.split(';').next().unwrap_or_default();
-            bail!("{unknown}; run report without a job to list all jobs");
+        match job {
+            Some(job) if problem.slug() == "unknown-job" => {
+                bail!("unknown job {job}; run report without a job to list all jobs")
+            }
+            _ => bail!(problem.detail),
         }
-        bail!(problem.detail);
     }
     serde_json::from_slice(&response.body).with_context(|| format!("{path}: the response cannot be read"))
 }

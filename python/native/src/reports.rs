@@ -16,6 +16,8 @@ pub fn decode(workers: &[WorkerId], rows: &[f64]) -> Vec<WorkerReport> {
     let measured = workers.iter().zip(rows.chunks_exact(ROW)).filter(|(_, row)| row[0] > 0.0 && row[2] > 0.0);
     let busy = |row: &[f64]| row[2] + row[3] + row[9];
     let last_s = measured.clone().map(|(_, row)| busy(row)).fold(0.0, f64::max);
+    // A mean without the ranks whose loss is not finite would hide that the training diverges.
+    let is_finite = measured.clone().all(|(_, row)| !row[10].is_infinite());
     let report = |(worker, row): (&WorkerId, &[f64])| WorkerReport {
         // A report without this field means one pass.
         micro_batches: (row[4] > 1.0).then_some(row[4] as u64),
@@ -27,7 +29,7 @@ pub fn decode(workers: &[WorkerId], rows: &[f64]) -> Vec<WorkerReport> {
         }),
         barrier_wait_s: Some(last_s - busy(row)),
         loader_wait_s: Some(row[3]),
-        loss: row[10].is_finite().then_some(row[10]),
+        loss: (is_finite && !row[10].is_nan()).then_some(row[10]),
         peak_memory_bytes: row[5].is_finite().then_some(row[5] as u64),
         drivers: readings(&row[VALUES..]),
         ..WorkerReport::new(worker.clone(), row[0] as u64 - 1, row[1] as u64, row[2])

@@ -124,7 +124,7 @@ class JobGradients(JobRun):
 
         Call it between the forward and the backward pass, in each iteration or in some. It does not wait for a GPU, for
         other ranks or for the predictor. The chart shows the mean over the samples of all ranks and micro-batches. A
-        loss that is not finite is a gap. :meth:`scale` records its loss itself.
+        loss that is not finite on any rank is a gap. :meth:`scale` records its loss itself.
 
         Args:
             loss: the mean loss over this rank's batch, a scalar. A batch of a rank without samples does not count.
@@ -132,7 +132,14 @@ class JobGradients(JobRun):
         Raises:
             SettingError: no batch is being computed, or the loss is not a scalar.
         """
-        self._run.record_loss(loss)
+        run = self._run
+        turn = run.computing
+        if turn is None:
+            raise SettingError(
+                "record_loss: no batch is being computed: call it between the forward and the backward pass of the "
+                "wrapped model"
+            )
+        run.losses.record(turn.step.iteration, turn.samples if turn.passing is None else turn.passing, loss)
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Scales the loss so that the average of gradients over ranks is the gradient of one process.

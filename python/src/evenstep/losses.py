@@ -1,6 +1,5 @@
 """The losses of a rank's batches, for the predictor's page."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -33,15 +32,14 @@ class Losses:
     def take(self, iteration: int) -> Callable[[], float | None]:
         """Returns a function for the mean over the samples of an iteration, and forgets its losses.
 
-        The function may be called from another thread once the device has computed the batches. It returns None if
-        there is no loss, or if the mean is not finite.
+        The function may be called from another thread once the device has computed the batches. It returns None if no
+        loss was recorded. The mean may be infinite or not a number.
         """
         recorded, self._recorded = (self._recorded if iteration == self._iteration else []), []
 
         def mean() -> float | None:
             samples = sum(size for size, _ in recorded)
-            value = sum(size * read() for size, read in recorded) / samples if samples else math.nan
-            return value if math.isfinite(value) else None
+            return sum(size * read() for size, read in recorded) / samples if samples else None
 
         return mean
 

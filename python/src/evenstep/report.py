@@ -37,7 +37,7 @@ class Report:
     tail: TailWork | None = None
     #: Work of the samples, if they have costs.
     work: Work | None = None
-    #: Mean loss over the samples; None if it is not recorded.
+    #: Mean loss over the samples, also if it is not finite; None if it is not recorded.
     loss: float | None = None
     #: Readings at the end of the iteration's compute, by driver name.
     drivers: dict[str, float] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Report:
             _units(tail.samples, tail.work),
             tail.compute_time_s,
             tail.claim_time_s,
-            math.nan if self.loss is None else self.loss,
+            _loss(self.loss),
             *(self.drivers.get(name, math.nan) for name in NAMES),
         ]
 
@@ -89,6 +89,11 @@ def merged(reports: Sequence[Report]) -> Report:
         loader_wait_s=statistics.fmean(report.loader_wait_s for report in alike),
         work=mean([report.work for report in alike if report.work]) if last.work else None,
     )
+
+
+def _loss(loss: float | None) -> float:
+    """Returns the slot of a loss: infinity stands for one that is not finite."""
+    return math.nan if loss is None else loss if math.isfinite(loss) else math.inf
 
 
 def _units(samples: int, work: Work | None) -> int:

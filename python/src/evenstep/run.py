@@ -345,6 +345,11 @@ class Run:
         return self._current
 
     @property
+    def computing(self) -> Turn | None:
+        """The batch whose forward pass began and whose gradients are not complete."""
+        return self._current if self._is_computing else None
+
+    @property
     def computed(self) -> Step:
         """The last iteration that was computed, to which an optimizer's step belongs.
 
@@ -393,21 +398,6 @@ class Run:
             raise SettingError(_UNCOUNTED.format(turn.step.iteration))
         items, turn.items = turn.items, None
         return items
-
-    def record_loss(self, loss: Any) -> None:
-        """Records the mean loss of the batch that is being computed.
-
-        Raises:
-            SettingError: no batch is being computed, or the loss is not a scalar.
-        """
-        turn = self._current
-        if turn is None or not self._is_computing:
-            raise SettingError(
-                "record_loss: no batch is being computed: call it between the forward and the backward pass of the "
-                "wrapped model"
-            )
-        samples = turn.samples if turn.passing is None else turn.passing
-        self.losses.record(turn.step.iteration, samples, loss)
 
     def gradients_ready(self) -> None:
         """Records that all gradients of the current batch are complete; the last batch finishes its iteration."""

@@ -92,10 +92,10 @@ impl Block {
     }
 }
 
-/// Number of iterations that a reported one stands for: those since the reported one before it. Fast jobs report only some iterations,
-/// with mean times.
-pub fn stands_for(iteration: u64, before: Option<u64>) -> u64 {
-    before.map_or(1, |before| iteration.saturating_sub(before)).max(1)
+/// Number of iterations that a reported one stands for: those since the reported one before it, or `first` for the first one. Fast
+/// jobs report only some iterations, with mean times.
+pub fn stands_for(iteration: u64, before: Option<u64>, first: u64) -> u64 {
+    before.map_or(first, |before| iteration.saturating_sub(before)).max(1)
 }
 
 /// The account of a job. Its memory is bounded.
@@ -149,7 +149,7 @@ impl Account {
                     history.even_step_time_s[at],
                     history.workers.iter().map(worker),
                 );
-                account.add(times, stands_for(*iteration, before.replace(*iteration)).max(history.every));
+                account.add(times, stands_for(*iteration, before.replace(*iteration), history.every));
             }
         }
         account

@@ -295,7 +295,7 @@ impl Live {
         for (iteration, times) in seen.steps.close() {
             self.step_times.observe(times.took_s);
             seen.account_from = Some(seen.account_from.unwrap_or(iteration));
-            let count = stands_for(iteration, seen.account_to.replace(iteration));
+            let count = stands_for(iteration, seen.account_to.replace(iteration), 1);
             seen.account.add(times, count);
             seen.totals.add(times, count);
             let mean_s = seen.facts.step_time_s.unwrap_or(times.took_s);
