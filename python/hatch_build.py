@@ -1,4 +1,4 @@
-"""Hook of the package's build: cargo builds the native module and the programs that the wheel carries.
+"""Build backend of the package: hatchling, with a hook by which cargo builds the native module and the programs.
 
 An editable installation gets only the native module, as a link to cargo's debug build.
 """
@@ -14,6 +14,10 @@ import sysconfig
 from pathlib import Path
 from typing import Any, NoReturn
 
+# If hatchling recognises pip by this variable, it builds the wheel to give pip the metadata, which takes minutes here.
+# Nothing else in this process reads the variable.
+os.environ.pop("PIP_BUILD_TRACKER", None)
+from hatchling.build import *  # noqa: F403
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = Path(__file__).resolve().parent
@@ -23,7 +27,8 @@ PROGRAMS = ("evenstep-predictor", "evenstep-agent")
 CRATE = "evenstep-python"
 LIBRARY = "lib_native.so"
 MODULE = "evenstep/_native.abi3.so"
-# A wheel of these files is built without cargo: names of a folder with them, and of the platform that they run on.
+# The package is built from these files, without cargo: names of a folder with them, and of the platform that they run
+# on. An editable installation may come before the files.
 BINARIES_VARIABLE = "EVENSTEP_WHEEL_BINARIES"
 PLATFORM_VARIABLE = "EVENSTEP_WHEEL_PLATFORM"
 
@@ -35,13 +40,11 @@ class RustBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # Its parame
         """Builds what `version` of the wheel needs: "standard" or "editable"."""
         if self.target_name != "wheel":
             fail("there is no source archive; build a wheel from a clone: pip wheel --no-deps ./python")
+        folder = os.environ.get(BINARIES_VARIABLE)
         if version == "editable":
-            link(cargo_build("dev", CRATE)[LIBRARY])
+            link(Path(folder).resolve() / LIBRARY if folder else cargo_build("dev", CRATE)[LIBRARY])
             return
-        if folder := os.environ.get(BINARIES_VARIABLE):
-            built = given(Path(folder))
-        else:
-            built = cargo_build("dist", CRATE, *PROGRAMS)
+        built = given(Path(folder)) if folder else cargo_build("local", CRATE, *PROGRAMS)
         platform = os.environ.get(PLATFORM_VARIABLE) or re.sub(r"[-.]", "_", sysconfig.get_platform())
         build_data["pure_python"] = False
         build_data["tag"] = f"cp310-abi3-{platform}"
@@ -77,7 +80,7 @@ def cargo_build(profile: str, *crates: str) -> dict[str, Path]:
     check_cargo()
     print(f"evenstep: cargo builds {', '.join(crates)} (profile {profile})", file=sys.stderr, flush=True)
     options = [f"--package={crate}" for crate in crates]
-    if profile == "dist":
+    if profile != "dev":
         print("evenstep: the first build takes several minutes", file=sys.stderr, flush=True)
         options.append("--locked")
     command = ["cargo", "build", f"--profile={profile}", "--message-format=json-render-diagnostics", *options]

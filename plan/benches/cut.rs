@@ -4,7 +4,7 @@
 
 #![allow(clippy::expect_used, missing_docs, reason = "a benchmark panics if its set-up fails")]
 
-#[path = "../tests/draws/mod.rs"]
+#[path = "../tests/integration/draws/mod.rs"]
 mod draws;
 
 use std::hint::black_box;

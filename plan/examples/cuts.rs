@@ -4,7 +4,7 @@
 
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "an example that prints")]
 
-#[path = "../tests/draws/mod.rs"]
+#[path = "../tests/integration/draws/mod.rs"]
 mod draws;
 
 use draws::{Draw, draw};

@@ -12,7 +12,7 @@ import torch
 from evenstep._native import Cut, Shuffle
 from evenstep.errors import SettingError
 
-#: Written and checked by ``plan/tests/cut_golden.rs``.
+#: Written and checked by ``plan/tests/integration/cut_golden.rs``.
 CUTS = Path(__file__).parents[2] / "plan" / "tests" / "cuts.json"
 
 

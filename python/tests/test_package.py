@@ -141,6 +141,18 @@ def test_pip_installs_the_folder_into_a_fresh_environment(binaries: dict[str, st
         assert run(tmp_path / "bin" / name, "--version") == f"{name} --version\n"
 
 
+@pytest.mark.usefixtures("backend")
+def test_pip_learns_the_requirements_without_a_build(tmp_path: Path) -> None:
+    """Otherwise, pip shows for minutes that it prepares metadata."""
+    options = ("--dry-run", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
+    venv.create(tmp_path, with_pip=True, symlinks=True)
+    (site,) = (tmp_path / "lib").glob("python3*/site-packages")
+    (site / "lent.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    # There is no cargo in this path.
+    printed = run(tmp_path / "bin" / "python", "-m", "pip", "install", *options, PACKAGE, PATH=str(tmp_path))
+    assert f"Would install evenstep-{workspace_version()}" in printed
+
+
 @pytest.mark.parametrize(
     ("cargo", "message"),
     [

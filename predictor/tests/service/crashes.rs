@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::support::{Service, allocate_request, join_all, report};
 use crate::telemetry::{batch, stored};
 
-const ROUNDS: u64 = 30;
+const ROUNDS: u64 = 15;
 const WORKERS: usize = 4;
 const SAMPLES: u64 = 20;
 

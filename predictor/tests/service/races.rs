@@ -19,7 +19,7 @@ use crate::support::{Service, allocate_request, join_all, report};
 #[test]
 fn concurrent_requests_of_ranks_return_the_same_bytes() {
     const RANKS: usize = 8;
-    const ITERATIONS: u64 = 250;
+    const ITERATIONS: u64 = 120;
     let service = Service::start();
     service.client.put_job("job", &JobSpec::new(256));
     let generation = join_all(&service.client, "job", RANKS);
@@ -65,7 +65,7 @@ fn concurrent_requests_of_ranks_return_the_same_bytes() {
 /// allocation, which never changes.
 #[test]
 fn a_client_that_disconnects_halfway_never_causes_two_allocations() {
-    const ITERATIONS: u64 = 300;
+    const ITERATIONS: u64 = 120;
     let mut service = Service::start();
     service.client.put_job("job", &JobSpec::new(256));
     let generation = join_all(&service.client, "job", 4);

@@ -15,7 +15,7 @@ use crate::load::{self, Load};
 
 /// Overrides the number of failovers, [`KILLS`].
 const KILLS_VARIABLE: &str = "EVENSTEP_TESTS_FAILOVERS";
-const KILLS: u64 = 9;
+const KILLS: u64 = 3;
 /// Maximum number of successful requests before a failover.
 const REQUESTS_MAX: u64 = 120;
 const LEASE_S: f64 = 1.0;

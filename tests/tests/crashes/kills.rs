@@ -17,7 +17,7 @@ use crate::load::{self, Load};
 
 /// Overrides the number of kills, [`KILLS`].
 const KILLS_VARIABLE: &str = "EVENSTEP_TESTS_KILLS";
-const KILLS: u64 = 40;
+const KILLS: u64 = 10;
 /// Maximum number of successful requests before the kill.
 const REQUESTS_MAX: u64 = 80;
 /// Maximum delay of the kill after these requests, in microseconds, so that every step of a request is hit.

@@ -2,20 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::agent::Agent;
+use crate::support::promtool::complaints;
+use crate::support::receiver::{Receiver, reject, take};
 use serde_json::Value;
-use support::agent::Agent;
-use support::promtool::complaints;
-use support::receiver::{Receiver, reject, take};
 
 /// Documentation of the metric names.
-const NAMES: &str = include_str!("../../docs/reference/metrics.md");
+const NAMES: &str = include_str!("../../../docs/reference/metrics.md");
 /// Timeout, longer than any healthy test waits.
 const TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -1,8 +1,6 @@
 //! Test support: a telemetry receiver with configurable behaviour, the real agent as a process,
 //! a driver that hangs, and promtool.
 
-#![allow(dead_code, reason = "each test binary uses its part")]
-
 pub mod agent;
 pub mod nvml;
 pub mod promtool;

@@ -2,14 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-mod support;
-
 use std::time::{Duration, Instant};
 
 use evenstep_client::{Client, ClientConfig, Error, ErrorKind};
 use evenstep_protocol::{JobId, JobSpec};
 
-use support::{Action, Scripted, nobody, rejects, responds};
+use crate::support::{Action, Scripted, nobody, rejects, responds};
 
 /// Longer than the duration of any healthy request.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -2,8 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
@@ -11,8 +9,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use support::agent::Agent;
-use support::receiver::{Receiver, take};
+use crate::support::agent::Agent;
+use crate::support::receiver::{Receiver, take};
 
 #[test]
 fn a_fresh_reading_covers_the_time_since_the_previous_request() {

@@ -3,18 +3,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use crate::support::agent::Agent;
+use crate::support::receiver::{Receiver, Store, reject, take};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use evenstep_agent::spool::SPOOL_BYTES_MIN;
-use support::agent::Agent;
-use support::receiver::{Receiver, Store, reject, take};
 
 fn waiting(status: &serde_json::Value) -> u64 {
     status["spool"]["waiting"].as_u64().unwrap()

@@ -20,7 +20,7 @@ impl FakeNvml {
     /// Builds the library without installing it.
     pub fn absent(script: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/nvml.c");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration/support/nvml.c");
         let mut cc = Command::new("cc");
         cc.args(["-shared", "-fPIC", "-Wall", "-Wextra", "-o"])
             .arg(directory.path().join("built"))

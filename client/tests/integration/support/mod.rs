@@ -1,7 +1,5 @@
 //! A server that follows a script.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
-
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

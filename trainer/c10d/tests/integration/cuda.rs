@@ -38,7 +38,7 @@ fn uuids_are_those_of_the_driver() {
         Command::new("c++").args(["-x", "c", "-shared", "-fPIC", "-o"]).args([&library, &source]).status();
     assert!(built.unwrap().success());
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_with_a_driver", "--ignored"])
+        .args(["--exact", "cuda::child_with_a_driver", "--ignored"])
         .env(CHILD, "1")
         .env("LD_LIBRARY_PATH", folder)
         .status();

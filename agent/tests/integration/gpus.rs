@@ -2,18 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-mod support;
-
 use std::fs::{self, File};
 use std::process::{ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::agent::Agent;
+use crate::support::nvml::{FakeNvml, mig_uuid, uuid};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use support::agent::Agent;
-use support::nvml::{FakeNvml, mig_uuid, uuid};
 use tempfile::TempDir;
 
 /// An agent with GPUs. It sends nothing.

@@ -2,8 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -14,7 +12,7 @@ use evenstep_client::{
 use evenstep_protocol::{JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
 use serde_json::json;
 
-use support::{Action, Scripted, json, rejects, responds};
+use crate::support::{Action, Scripted, json, rejects, responds};
 
 /// A clock that advances only when the test sets it.
 #[derive(Debug)]

@@ -1,8 +1,6 @@
 //! Laws of the cut of an iteration, and its errors.
 
-mod draws;
-
-use draws::{Case, cases, draw};
+use crate::draws::{Case, cases, draw};
 use evenstep_plan::{Cut, CutError, LENGTH_MAX, PassRules};
 use proptest::prelude::*;
 

@@ -2,15 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-mod support;
-
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::agent::Agent;
+use crate::support::receiver::{Receiver, take};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-use support::agent::Agent;
-use support::receiver::{Receiver, take};
 
 /// The uplink saves its position to a FIFO, which hangs. The sampler then waits for the spool. All paths still
 /// respond, and the agent ends after SIGTERM.

@@ -1,8 +1,6 @@
 //! Distance of the cut from the optimum: from all cuts of tiny iterations, and from a lower bound.
 
-mod draws;
-
-use draws::{Case, Draw, cases, draw};
+use crate::draws::{Case, Draw, cases, draw};
 use evenstep_plan::{Cut, PassRules};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;

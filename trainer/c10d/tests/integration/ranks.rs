@@ -184,7 +184,7 @@ fn positions_outside_the_group_are_refused() {
 fn a_killed_peer_is_an_error_and_the_rest_can_rebuild() {
     let server = Store::host(LOOPBACK, 0, TIMEOUT).unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_of_a_killed_peer", "--ignored"])
+        .args(["--exact", "ranks::child_of_a_killed_peer", "--ignored"])
         .env(CHILD_PORT, server.port().to_string())
         .spawn()
         .unwrap();
