@@ -36,6 +36,8 @@ const FLAGS: [&str; 9] = [
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 /// Longer than any response of a healthy browser, on the slowest machine that builds this.
 const TIMEOUT: Duration = Duration::from_secs(120);
+/// Starts of the driver until one has a free port.
+const DRIVER_TRIES: usize = 10;
 
 /// Window size of a desktop, in pixels.
 pub const DESKTOP: (u32, u32) = (1400, 1000);
@@ -61,6 +63,21 @@ fn on_path(names: &[&str]) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
+/// Starts chromedriver; returns it and its port. It chooses a port for IPv6, and ends if another program has that port for IPv4.
+fn start_driver(program: &Path) -> (Process, String) {
+    for _ in 0..DRIVER_TRIES {
+        let driver = Process::start(Command::new(program).arg("--port=0"));
+        let port = driver.line("its address", |line| match line.split_once("successfully on port ") {
+            Some((_, port)) => Some(Some(port.trim_end_matches('.').to_owned())),
+            None => line.contains("port not available").then_some(None),
+        });
+        if let Some(port) = port {
+            return (driver, port);
+        }
+    }
+    panic!("chromedriver found no free port in {DRIVER_TRIES} tries");
+}
+
 impl Browser {
     /// Starts a browser. Returns `None` and reports the test as skipped if Chromium or its driver is not
     /// installed.
@@ -70,10 +87,7 @@ impl Browser {
             return None;
         };
         let profile = tempfile::tempdir().expect("a folder");
-        let driver = Process::start(Command::new(driver).arg("--port=0"));
-        let port = driver.line("its address", |line| {
-            Some(line.split_once("successfully on port ")?.1.trim_end_matches('.').to_owned())
-        });
+        let (driver, port) = start_driver(&driver);
         let agent: Agent =
             Agent::config_builder().http_status_as_error(false).timeout_global(Some(TIMEOUT)).build().into();
         let mut arguments: Vec<String> = FLAGS.iter().map(|flag| (*flag).to_owned()).collect();

@@ -1,7 +1,5 @@
 //! CPU time of a reading at the boundary of an iteration, which is on the critical path.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
-
 use std::hint::black_box;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;

@@ -1,8 +1,6 @@
 //! Delivery tests of the real agent against a receiver with failures: acknowledged samples are neither lost
 //! nor stored twice.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Stdio;

@@ -1,7 +1,5 @@
 //! Tests of the real agent with a disk that hangs or is full.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
-
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,5 @@
 //! Tests of the real agent with a library that replaces NVML.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
-
 use std::fs::{self, File};
 use std::process::{ExitStatus, Stdio};
 use std::thread;

@@ -1,7 +1,5 @@
 //! Tests of the agent's local HTTP API.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;

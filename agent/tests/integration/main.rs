@@ -1,5 +1,7 @@
 //! Tests of the agent as a program, and of its library.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
 mod boundary_latency;
 mod delivery;
 mod disk;

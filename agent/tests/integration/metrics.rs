@@ -1,7 +1,5 @@
 //! Tests of the real agent's Prometheus metrics.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
-
 use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};

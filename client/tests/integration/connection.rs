@@ -1,7 +1,5 @@
 //! A connection during outages, rejections and invalid responses, on a clock that the test sets.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 

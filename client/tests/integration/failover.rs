@@ -1,7 +1,5 @@
 //! Failover between several predictors, over real connections to scripted servers.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::time::{Duration, Instant};
 
 use evenstep_client::{Client, ClientConfig, Error, ErrorKind};

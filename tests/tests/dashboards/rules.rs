@@ -144,11 +144,10 @@ fn planted_faults_are_found() {
     ] {
         let folder = with_alerts(from, to);
         let tests: Vec<PathBuf> = files("prometheus/tests", "yaml");
-        let tests = tests
-            .iter()
-            .map(|file| folder.path().join("tests").join(file.file_name().expect("a name")))
-            .collect::<Vec<_>>();
-        let found = promtool.run(folder.path(), &["test", "rules"], &tests);
-        assert!(matches!(found, Checked::Wrong(_)), "{from} -> {to} was not detected: {found:?}");
+        let found = tests.iter().any(|file| {
+            let file = folder.path().join("tests").join(file.file_name().expect("a name"));
+            matches!(promtool.run(folder.path(), &["test", "rules"], &[file]), Checked::Wrong(_))
+        });
+        assert!(found, "{from} -> {to} was not detected");
     }
 }

@@ -1,8 +1,6 @@
 //! Claims over a real store: several workers, pools and policies, and many iterations. Every sample is
 //! computed exactly once.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;

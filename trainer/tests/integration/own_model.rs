@@ -1,7 +1,5 @@
 //! The example `own_model` as a user runs it: one program that is the launcher and its workers.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::env;
 use std::process::{Command, Stdio};
 

@@ -1,8 +1,6 @@
 //! Compares the splits with all possible splits: they are exact for all kinds of curves, communication and
 //! bounds.
 
-#![allow(clippy::unwrap_used, reason = "a test fails if its set-up fails")]
-
 use evenstep_core::allocate::{
     Communication, Share, SizesError, allocate, allocate_sizes, finish_s, partition,
 };

@@ -1,7 +1,5 @@
 //! Curves learned in closed loop, where the allocator makes batches small exactly when workers are slow.
 
-#![allow(clippy::unwrap_used, reason = "a test fails if its set-up fails")]
-
 use evenstep_core::allocate::{Share, allocate};
 use evenstep_core::curve::{Curve, CurveLearner, Kind, LearnedForm};
 use proptest::prelude::*;

@@ -1,7 +1,5 @@
 //! Real stores and real groups of several ranks, each in a separate thread or process.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};

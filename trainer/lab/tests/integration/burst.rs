@@ -1,8 +1,6 @@
 //! Burst-parallel plans over real groups: under any plan, the parameters equal those of training in one
 //! process.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::thread;
 use std::time::Duration;
 

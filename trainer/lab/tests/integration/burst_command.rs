@@ -1,7 +1,5 @@
 //! End-to-end tests of the commands `profile` and `burst`.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;

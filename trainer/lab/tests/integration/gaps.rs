@@ -1,7 +1,5 @@
 //! Background jobs in the gaps of burst-parallel training, with worker processes pinned to cores.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,8 +1,6 @@
 //! Shares of different sizes, one of them empty, over a real all-reduce: the gradient equals the gradient of
 //! one process.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::thread;
 use std::time::Duration;
 

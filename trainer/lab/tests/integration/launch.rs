@@ -1,7 +1,5 @@
 //! End-to-end tests of `launch`: real processes that connect, train, fail, stop and resume.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};

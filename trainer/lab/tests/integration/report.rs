@@ -1,8 +1,6 @@
 //! End-to-end tests of the command `report`: table, page and JSON from a record, and errors for malformed
 //! records.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
