@@ -133,7 +133,7 @@ esac
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the fake driver needs a C compiler")
 def test_the_agents_readings_are_compared(agent_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the fake driver of the agent's tests."""
-    source = ROOT / "agent" / "tests" / "support" / "nvml.c"
+    source = ROOT / "agent" / "tests" / "integration" / "support" / "nvml.c"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnvidia-ml.so.1", source], check=True)
     (tmp_path / "script").write_text("gpus 0\n")
     (tmp_path / "evenstep-agent").symlink_to(agent_binary)
