@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,3 +68,20 @@ def agent(agent_binary: Path, predictor: str, tmp_path_factory: pytest.TempPathF
 def job_id() -> str:
     """A job id that no other test uses."""
     return f"job-{next(_numbers)}"
+
+
+@pytest.fixture
+def home(predictor_binary: Path, agent_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of local programs; all that run there end with the test."""
+    assert predictor_binary.parent == agent_binary.parent
+    monkeypatch.setenv("EVENSTEP_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{predictor_binary.parent}{os.pathsep}{os.environ['PATH']}")
+    # Not at the top: tests that need no package run without it.
+    from evenstep.local import AGENT, PREDICTOR, open_folder, running  # noqa: PLC0415
+
+    folder = open_folder()
+    yield folder
+    for program in (PREDICTOR, AGENT):
+        known = running(folder, program)
+        if known:
+            os.kill(known.pid, signal.SIGKILL)

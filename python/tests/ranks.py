@@ -1,13 +1,18 @@
 """Real ranks: processes with a Gloo group, forked from a process that has already loaded torch."""
 
+import atexit
 import multiprocessing
+import multiprocessing.util
 import os
 import pickle
 import queue
+import runpy
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,26 +39,56 @@ def run_ranks(
 ) -> list[Any]:
     """Returns the results of ``work(rank, *args)`` on each rank.
 
-    The test holds the store, as torchrun does, so all ranks are equal.
-
     Raises:
         AssertionError: a rank failed or exceeded the time limit.
     """
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    said: Any = _CONTEXT.Queue()
-    common = {
-        "WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(store.port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "OMP_NUM_THREADS": "1",
+    defaults = {
         "EVENSTEP_SERVER": "off",
         # No speeds of earlier tests.
         "EVENSTEP_HOME": os.devnull,
         # Iterations are short here: ranks exchange after each one, regardless of the cost.
         "EVENSTEP_OVERHEAD": "1000",
-        **(environ or {}),
+    }
+    return _run(world_size, _grouped, (work, args), {**defaults, **(environ or {})})
+
+
+def run_script(script: Path, *arguments: str, output: Path, environ: dict[str, str] | None = None) -> str:
+    """Runs a script on two ranks, and returns what they print.
+
+    torchrun would load torch three times for it. Tests of launchers use the real one.
+
+    Args:
+        script: the script, which makes its process group.
+        arguments: its arguments.
+        output: the file for what it prints.
+        environ: further variables.
+
+    Raises:
+        AssertionError: a rank failed or exceeded the time limit.
+    """
+    try:
+        _run(2, _scripted, (str(script), arguments, str(output)), environ or {})
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{output.read_text()}") from None
+    return output.read_text()
+
+
+def _run(world_size: int, work: Callable[..., Any], args: Sequence[Any], environ: dict[str, str]) -> list[Any]:
+    """Returns the results of ``work(rank, *args)`` on each rank.
+
+    The test holds the store, as torchrun does, so all ranks are equal.
+    """
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    said: Any = _CONTEXT.Queue()
+    common = {
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "OMP_NUM_THREADS": "1",
+        **environ,
     }
     ranks = [
         _CONTEXT.Process(
@@ -94,10 +129,6 @@ def _rank(said: Any, environ: dict[str, str], work: Callable[..., Any], args: by
     torch.set_num_threads(1)
     rank = int(environ["RANK"])
     try:
-        if environ["WORLD_SIZE"] != "1":
-            dist.init_process_group("gloo", timeout=timedelta(seconds=PATIENCE_S))
-            # A rank may be connected, work and end before another rank has connected to it.
-            dist.barrier()
         # By value: ranks must not share tensors.
         result = work(rank, *pickle.loads(args))  # noqa: S301  # Written by the test.
     except BaseException:  # noqa: BLE001  # the test reports any error.
@@ -108,3 +139,27 @@ def _rank(said: Any, environ: dict[str, str], work: Callable[..., Any], args: by
     if dist.is_initialized():
         # No rank ends before all have sent their results.
         dist.destroy_process_group()
+
+
+def _grouped(rank: int, work: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """Runs a function in a process group."""
+    if os.environ["WORLD_SIZE"] != "1":
+        dist.init_process_group("gloo", timeout=timedelta(seconds=PATIENCE_S))
+        # A rank may be connected, work and end before another rank has connected to it.
+        dist.barrier()
+    return work(rank, *args)
+
+
+def _scripted(_rank: int, script: str, arguments: Sequence[str], output: str) -> None:
+    """Runs a script as the main module of this process."""
+    with open(output, "a") as file:  # noqa: PTH123  # Its descriptor replaces others.
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+    # A test runner may have replaced them.
+    sys.stdout, sys.stderr = (open(at, "w", buffering=1, closefd=False) for at in (1, 2))  # noqa: PTH123, SIM115
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).parent))
+    runpy.run_path(script, run_name="__main__")
+    # At the end of an interpreter. multiprocessing calls its own function later, after it has sent the result.
+    atexit.unregister(multiprocessing.util._exit_function)
+    atexit._run_exitfuncs()

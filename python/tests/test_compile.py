@@ -116,6 +116,8 @@ SIZES: dict[str, list[int] | int] = {"allowed_sizes": [8, 32], "distinct_sizes":
 def sized(rank: int, server: str, job_id: str) -> dict[str, tuple[list[int], int]]:
     """Returns the batches of this rank, and the number of graphs that the compiler made for them, by option."""
     told = {}
+    # Shares that follow a changing load have more sizes over a run than the compiler's limit.
+    torch._dynamo.config.recompile_limit = 64
     for name, value in SIZES.items():
         job = evenstep.init(server=server, job=f"{job_id}-{name}", job_options={name: value}, timeout_s=60.0)
         loader, sizes = job.loader(Samples(192), global_batch=48, drop_last=True), list[int]()

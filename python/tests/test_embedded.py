@@ -27,20 +27,6 @@ from training import Samples, loss_of, network, sgd
 PACES_S = [0.002, 0.001]
 
 
-@pytest.fixture
-def home(predictor_binary: Path, agent_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of local programs; all that run there end with the test."""
-    assert predictor_binary.parent == agent_binary.parent
-    monkeypatch.setenv("EVENSTEP_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", f"{predictor_binary.parent}{os.pathsep}{os.environ['PATH']}")
-    folder = open_folder()
-    yield folder
-    for program in (PREDICTOR, AGENT):
-        known = running(folder, program)
-        if known:
-            os.kill(known.pid, signal.SIGKILL)
-
-
 def environ(home: Path, **more: str) -> dict[str, str]:
     return {"EVENSTEP_SERVER": "", "EVENSTEP_HOME": str(home.parent), "PATH": os.environ["PATH"], **more}
 

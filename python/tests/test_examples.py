@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from programs import PATIENCE_S, ROOT, clean_environment, fetch_json
+from ranks import run_script
 
 EXAMPLES = ROOT / "python" / "examples"
 
@@ -23,45 +24,46 @@ ITERATIONS = 64
 TORCHRUN_S = 3 * PATIENCE_S
 
 
-def torchrun(example: str, *arguments: str, **environ: str) -> str:
-    """Returns the output of an example with two processes."""
+def torchrun(example: str, folder: Path, **environ: str) -> str:
+    """Returns the output of an example under torchrun with two processes, as its user starts it."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    return run([*launcher, str(EXAMPLES / example), *arguments], **environ)
+    return run([*launcher, str(EXAMPLES / example)], folder, **environ)
 
 
-def run(command: Sequence[str], **environ: str) -> str:
+def scripted(example: str, *arguments: str, output: Path, **environ: str) -> str:
+    """Returns the output of an example with two ranks."""
+    environ = {"CUDA_VISIBLE_DEVICES": "", "EVENSTEP_HOME": os.devnull, **environ}
+    return run_script(EXAMPLES / example, *arguments, output=output, environ=environ)
+
+
+def run(command: Sequence[str], folder: Path, **environ: str) -> str:
     """Returns the output of a command that succeeds."""
     path = os.pathsep.join([str(ROOT / "python" / "src"), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        # The examples need no further settings, and GPUs of the machine must not interfere.
-        env={
-            **clean_environment(),
-            "PYTHONPATH": path,
-            "OMP_NUM_THREADS": "1",
-            "CUDA_VISIBLE_DEVICES": "",
-            "EVENSTEP_HOME": os.devnull,
-            **environ,
-        },
-        start_new_session=True,
-    )
-    try:
-        said, _ = process.communicate(timeout=TORCHRUN_S)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait(PATIENCE_S)
-    assert process.returncode == 0, said
-    return said
-
-
-def needs(*modules: str) -> None:
-    for module in modules:
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"{module} is not installed")
+    output = folder / "output"
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            command,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            # The examples need no further settings, and GPUs of the machine must not interfere.
+            env={
+                **clean_environment(),
+                "PYTHONPATH": path,
+                "OMP_NUM_THREADS": "1",
+                "CUDA_VISIBLE_DEVICES": "",
+                "EVENSTEP_HOME": os.devnull,
+                **environ,
+            },
+            start_new_session=True,
+        )
+        try:
+            process.wait(TORCHRUN_S)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(PATIENCE_S)
+    assert process.returncode == 0, output.read_text()
+    return output.read_text()
 
 
 def changes(example: str) -> list[str]:
@@ -98,58 +100,58 @@ def test_the_documentation_shows_the_validation_of_the_example() -> None:
     assert f"```python\n{function}```" in (ROOT / "docs" / "how-to" / "validation.md").read_text()
 
 
-def test_plain_before() -> None:
-    assert "the last loss" in torchrun("plain_before.py")
+def test_plain_before(tmp_path: Path) -> None:
+    assert "the last loss" in scripted("plain_before.py", output=tmp_path / "output")
 
 
-def test_plain(predictor: str, job_id: str) -> None:
-    assert "the last loss" in torchrun("plain.py", EVENSTEP_SERVER=predictor, EVENSTEP_JOB=job_id)
+def test_plain(predictor: str, job_id: str, tmp_path: Path) -> None:
+    assert "the last loss" in torchrun("plain.py", tmp_path, EVENSTEP_SERVER=predictor, EVENSTEP_JOB=job_id)
     assert fetch_json(f"{predictor}/v1/jobs/{job_id}")["next_iteration"] >= ITERATIONS
 
 
 @pytest.mark.parametrize("example", ["transformer_before.py", "transformer.py"])
 def test_a_usual_script_learns_and_continues_from_its_checkpoint(example: str, predictor: str, tmp_path: Path) -> None:
-    losses = losses_of(torchrun(example, str(tmp_path), EVENSTEP_SERVER=predictor))
-    assert list(losses) == [0, 1, 2]
-    assert losses[2] < 0.5 * losses[0]
+    def losses(attempt: str) -> dict[int, float]:
+        """Returns the validation losses by epoch."""
+        # Each start of torchrun has another id.
+        environ = {"EVENSTEP_SERVER": predictor, "TORCHELASTIC_RUN_ID": attempt}
+        said = scripted(example, str(tmp_path), output=tmp_path / attempt, **environ)
+        return {int(epoch): float(loss) for epoch, loss in re.findall(r"epoch (\d+): validation loss ([\d.]+)", said)}
+
+    first = losses("first")
+    assert list(first) == [0, 1, 2]
+    assert first[2] < 0.5 * first[0]
     (tmp_path / "epoch-2.pt").unlink()
-    again = losses_of(torchrun(example, str(tmp_path), EVENSTEP_SERVER=predictor))
+    again = losses("second")
     assert list(again) == [2]
     # Sums of other parts of a batch round differently in bf16, and dropout differs.
-    assert again[2] == pytest.approx(losses[2], rel=0.2)
+    assert again[2] == pytest.approx(first[2], rel=0.2)
 
 
-def losses_of(said: str) -> dict[int, float]:
-    """Returns the validation losses by epoch."""
-    return {int(epoch): float(loss) for epoch, loss in re.findall(r"epoch (\d+): validation loss ([\d.]+)", said)}
+@pytest.mark.parametrize(
+    ("package", "said", "iterations"),
+    [
+        ("lightning", f"{ITERATIONS} steps", ITERATIONS),
+        ("accelerate", "the last loss", ITERATIONS),
+        # 512 samples by 16.
+        ("transformers", "train_loss", 32),
+    ],
+)
+def test_with_a_framework(
+    package: str, said: str, iterations: int, predictor: str, job_id: str, tmp_path: Path
+) -> None:
+    for needed in (package, "accelerate") if package == "transformers" else (package,):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"{needed} is not installed")
+    environ = {"EVENSTEP_SERVER": predictor, "EVENSTEP_JOB": job_id}
+    assert said in scripted(f"with_{package}.py", output=tmp_path / "output", **environ)
+    assert fetch_json(f"{predictor}/v1/jobs/{job_id}")["next_iteration"] >= iterations
 
 
-def test_with_lightning(predictor: str, job_id: str) -> None:
-    needs("lightning")
-    said = torchrun("with_lightning.py", EVENSTEP_SERVER=predictor, EVENSTEP_JOB=job_id)
-    assert f"{ITERATIONS} steps" in said
-    assert fetch_json(f"{predictor}/v1/jobs/{job_id}")["next_iteration"] >= ITERATIONS
-
-
-def test_with_accelerate(predictor: str, job_id: str) -> None:
-    needs("accelerate")
-    assert "the last loss" in torchrun("with_accelerate.py", EVENSTEP_SERVER=predictor, EVENSTEP_JOB=job_id)
-    assert fetch_json(f"{predictor}/v1/jobs/{job_id}")["next_iteration"] >= ITERATIONS
-
-
-def test_with_transformers(predictor: str, job_id: str) -> None:
-    needs("transformers", "accelerate")
-    said = torchrun("with_transformers.py", EVENSTEP_SERVER=predictor, EVENSTEP_JOB=job_id)
-    assert "train_loss" in said
-    # 512 samples by 16.
-    assert fetch_json(f"{predictor}/v1/jobs/{job_id}")["next_iteration"] >= 32
-
-
-def test_the_demo(predictor: str, job_id: str) -> None:
-    command = [sys.executable, "-m", "evenstep", "demo"]
-    flags = ["--pace", "1", "2.4", "--steps", "12", "--global-batch", "64"]
-    for _ in range(2):
-        # People repeat it with the same environment.
-        said = run([*command, *flags], EVENSTEP_SERVER=predictor, EVENSTEP_JOB=job_id)
-        for part in ("even shares [32, 32]", "a plan by hand", "the predictor's plans"):
-            assert part in said
+def test_the_demo(predictor: str, job_id: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "evenstep", "demo", "--pace", "1", "2.4", "--steps", "12", "--global-batch", "64"]
+    said = run(command, tmp_path, EVENSTEP_SERVER=predictor, EVENSTEP_JOB=job_id)
+    for part in ("even shares [32, 32]", "a plan by hand", "the predictor's plans"):
+        assert part in said
+    # People repeat it with the same environment.
+    assert job_id not in {job["job_id"] for job in fetch_json(f"{predictor}/v1/jobs")["jobs"]}

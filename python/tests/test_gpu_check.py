@@ -1,21 +1,26 @@
 """`scripts/gpu-check` on CPUs: each check that needs no GPU runs, and none stops the others."""
 
+import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpu_check import place, runner
 from gpu_check.__main__ import NOTHING_RAN
 from gpu_check.checks import NAMES, agent
-from gpu_check.context import Context
+from gpu_check.context import Context, RankError
 from gpu_check.machine import Machine
 from programs import ROOT
+from ranks import run_script
 
 #: The checks that CPUs cannot run; the trainer is only built with libtorch.
 NEED_GPU = {"identity", "agent"}
@@ -66,19 +71,48 @@ def test_without_a_gpu_nothing_runs(tmp_path: Path) -> None:
     assert all(check["said"] for check in told["checks"])
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in NEED_GPU])
-def test_a_check_passes_on_cpus(name: str, predictor_binary: Path, agent_binary: Path, tmp_path: Path) -> None:
+def test_a_check_runs_under_torchrun(predictor_binary: Path, agent_binary: Path, tmp_path: Path) -> None:
     programs = {"EVENSTEP_PREDICTOR": str(predictor_binary), "EVENSTEP_AGENT": str(agent_binary)}
-    options = ("--device", "cpu", "--only", name, f"--deadline-s={DEADLINE_S}")
+    options = ("--device", "cpu", "--only", "killed", f"--deadline-s={DEADLINE_S}")
     done = gpu_check(tmp_path, *options, **programs)
     told = json.loads((tmp_path / "gpu-check.json").read_text())
     (check,) = told["checks"]
-    if name in MAY_BE_MISSING and check["state"] == "not applicable":
-        assert done.returncode == NOTHING_RAN
-        pytest.skip(f"{name}: {check['said']}")
-    assert (told["device"], check["name"]) == ("cpu", name)
+    assert (told["device"], check["name"]) == ("cpu", "killed")
     assert check["state"] == "passed", check["said"]
     assert done.returncode == 0
+
+
+class Forked(Context):
+    """Ranks of a process that has loaded torch. torchrun would load it three times for each check."""
+
+    def run_ranks(self, check: str, *, restarts: int = 0, arguments: Sequence[str] = ()) -> list[Any]:
+        script = ROOT / "python" / "gpu_check" / "rank.py"
+        (self.folder / "run").mkdir()
+        for attempt in range(restarts + 1):
+            # torchrun's folder for logs, where restarts find the id of the job.
+            error_file = self.folder / "run" / f"attempt_{attempt}" / "0" / "error.json"
+            torchrun = {"TORCHELASTIC_RESTART_COUNT": str(attempt), "TORCHELASTIC_ERROR_FILE": str(error_file)}
+            environ = {**self.rank_environ(), **torchrun}
+            try:
+                run_script(script, check, *arguments, output=self.folder / f"attempt-{attempt}", environ=environ)
+            except AssertionError as error:
+                if attempt == restarts:
+                    raise RankError(str(error)) from error
+            else:
+                break
+        return [json.loads((self.folder / f"rank-{rank}.json").read_text()) for rank in range(self.ranks)]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in {*NEED_GPU, "killed"}])
+@pytest.mark.usefixtures("home")
+def test_a_check_passes_on_cpus(name: str, tmp_path: Path) -> None:
+    check = importlib.import_module(f"gpu_check.checks.{name}")
+    context = Forked(Machine(torch=version("torch")), "cpu", tmp_path)
+    if why := check.prevented(context):
+        assert name in MAY_BE_MISSING, why
+        pytest.skip(f"{name}: {why}")
+    outcome = check.check(context)
+    assert outcome.state == "passed", outcome.said
 
 
 @pytest.mark.parametrize(
