@@ -24,7 +24,7 @@ PATIENCE_S = 180.0
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 # DistributedDataParallel loads the compiler at its first use, which takes longer than most tests.
-_PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "torch._dynamo.callback", "evenstep"]
+_PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "torch._dynamo.callback", "evenstep.job"]
 _CONTEXT.set_forkserver_preload(_PRELOADED)
 
 
@@ -152,11 +152,11 @@ def _grouped(rank: int, work: Callable[..., Any], args: Sequence[Any]) -> Any:
 
 def _scripted(_rank: int, script: str, arguments: Sequence[str], output: str) -> None:
     """Runs a script as the main module of this process."""
-    with open(output, "a") as file:  # noqa: PTH123  # Its descriptor replaces others.
+    with Path(output).open("a") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
     # A test runner may have replaced them.
-    sys.stdout, sys.stderr = (open(at, "w", buffering=1, closefd=False) for at in (1, 2))  # noqa: PTH123, SIM115
+    sys.stdout, sys.stderr = (open(at, "w", buffering=1, closefd=False) for at in (1, 2))  # noqa: SIM115  # Until the end.
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).parent))
     runpy.run_path(script, run_name="__main__")

@@ -137,7 +137,7 @@ def test_a_usual_script_learns_and_continues_from_its_checkpoint(example: str, p
         ("transformers", "train_loss", 32),
     ],
 )
-def test_with_a_framework(
+def test_with_a_framework(  # noqa: PLR0917  # Fixtures and parameters.
     package: str, said: str, iterations: int, predictor: str, job_id: str, tmp_path: Path
 ) -> None:
     for needed in (package, "accelerate") if package == "transformers" else (package,):

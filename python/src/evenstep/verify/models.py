@@ -3,7 +3,7 @@
 import gc
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -20,8 +20,6 @@ _FLAT = {"FullyShardedDataParallel", "DeepSpeedEngine"}
 
 #: The attribute with a module's number.
 _NUMBER = "_evenstep_number"
-
-_Kind = TypeVar("_Kind")
 
 
 class Models:
@@ -114,15 +112,22 @@ def _drop_rates(module: torch.nn.Module) -> list[str]:
 
 def _roots() -> list[torch.nn.Module]:
     """Returns the models in DDP, and the outermost modules with a parameter of some optimizer."""
-    wrappers = _alive(DistributedDataParallel)
+    # A look at all objects takes time: DistributedDataParallel is a module too.
+    found = _alive(torch.nn.Module, Optimizer)
+    wrappers = [module for module in found if isinstance(module, DistributedDataParallel)]
     roots = {id(wrapper.module): wrapper.module for wrapper in wrappers}
     trained = {
         id(parameter)
-        for optimizer in _alive(Optimizer)
+        for optimizer in found
+        if isinstance(optimizer, Optimizer)
         for group in optimizer.param_groups
         for parameter in group["params"]
     }
-    modules = [module for module in _alive(torch.nn.Module) if not isinstance(module, DistributedDataParallel)]
+    modules = [
+        module
+        for module in found
+        if isinstance(module, torch.nn.Module) and not isinstance(module, DistributedDataParallel)
+    ]
     inner = {id(child) for module in modules for child in module.children()}
     covered = {id(parameter) for root in roots.values() for parameter in root.parameters()}
     for module in modules:
@@ -155,9 +160,12 @@ def _with_parameters(root: torch.nn.Module) -> Iterator[torch.nn.Module]:
     return (module for module in root.modules() if next(module.parameters(recurse=False), None) is not None)
 
 
-def _alive(kind: type[_Kind]) -> list[_Kind]:
-    """Returns all objects of a class, by their true type: ``isinstance`` makes lazy proxies load whole packages."""
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), kind) and hasattr(thing, "__dict__")]
+def _alive(*kinds: type) -> list[object]:
+    """Returns all objects of these classes, by their true type: ``isinstance`` makes lazy proxies load packages."""
+    objects = gc.get_objects()
+    types = {id(kind): kind for kind in map(type, objects)}
+    wanted = {number for number, kind in types.items() if issubclass(kind, kinds)}
+    return [thing for thing in objects if id(type(thing)) in wanted and hasattr(thing, "__dict__")]
 
 
 def _free(name: str, taken: dict[str, Any]) -> str:
