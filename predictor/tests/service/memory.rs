@@ -22,7 +22,7 @@ fn used(client: &Client) -> f64 {
 #[test]
 fn a_small_budget_changes_no_response() {
     const JOBS: usize = 24;
-    const ITERATIONS: u64 = 12;
+    const ITERATIONS: u64 = 6;
     let small = Service::start_with(&["--refit-interval-s=86400", "--memory-budget=1MiB"]);
     let large = Service::start();
     let job = |number: usize| format!("job-{number}");
@@ -86,10 +86,10 @@ fn an_iteration_has_one_allocation_while_states_are_removed() {
     assert!(metric(&service.client, "evenstep_job_states_removed_total") > 0.0);
 }
 
-/// Lists 200 stored jobs after a restart without loading any.
+/// Lists 60 stored jobs after a restart without loading any.
 #[test]
 fn the_list_of_jobs_loads_none() {
-    const JOBS: usize = 200;
+    const JOBS: usize = 60;
     let mut service = Service::start();
     for number in 0..JOBS {
         let job = format!("job-{number:03}");

@@ -173,7 +173,7 @@ async fn take(store: &Store, keys: &mut BTreeMap<Key, ()>, step: &Step) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
     #[test]
     fn every_sample_counts_once_raw_or_summed_up(steps in prop::collection::vec(step(), 1..25)) {

@@ -15,7 +15,7 @@ use crate::load::Load;
 use crate::service::{PASSWORD, Service, not_ready, refuses_to_start};
 
 /// Number of times that connections are cut.
-const CUTS: u64 = 60;
+const CUTS: u64 = 30;
 
 /// Returns the address of a database with a password, which the server does not require.
 fn with_password(database: &Database) -> String {
