@@ -161,5 +161,5 @@ def _scripted(_rank: int, script: str, arguments: Sequence[str], output: str) ->
     sys.path.insert(0, str(Path(script).parent))
     runpy.run_path(script, run_name="__main__")
     # At the end of an interpreter. multiprocessing calls its own function later, after it has sent the result.
-    atexit.unregister(multiprocessing.util._exit_function)
+    atexit.unregister(multiprocessing.util._exit_function)  # type: ignore[attr-defined]  # missing in the type stubs.
     atexit._run_exitfuncs()
