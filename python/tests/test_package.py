@@ -123,34 +123,40 @@ def test_wheel_requires_torch_and_what_torch_lacks(wheel: zipfile.ZipFile) -> No
     assert sorted(one for one in required if "extra ==" not in one) == ["numpy", "torch>=2.8"]
 
 
-@pytest.mark.usefixtures("backend")
-def test_pip_installs_the_folder_into_a_fresh_environment(binaries: dict[str, str], tmp_path: Path) -> None:
-    venv.create(tmp_path, with_pip=True, symlinks=True)
-    python = tmp_path / "bin" / "python"
-    (site,) = (tmp_path / "lib").glob("python3*/site-packages")
-    # Makes torch and the backend available, which would take minutes to install. Editable installations are not
-    # included: evenstep itself has to come from the wheel.
+#: Options of pip for an installation without a network, with the backend of the environment.
+OFFLINE = ("--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh virtual environment with torch and the backend, which would take minutes to install."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=True, symlinks=True)
+    (site,) = (folder / "lib").glob("python3*/site-packages")
+    # Editable installations are not included: evenstep itself has to come from the wheel.
     (site / "lent.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
-    options = ("--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
-    run(python, "-m", "pip", "install", *options, PACKAGE, **binaries)
+    return folder
+
+
+@pytest.mark.usefixtures("backend")
+def test_pip_learns_the_requirements_without_a_build(environment: Path, tmp_path: Path) -> None:
+    """Otherwise, pip shows for minutes that it prepares metadata."""
+    # There is no cargo in this path.
+    command = (environment / "bin" / "python", "-m", "pip", "install", "--dry-run", *OFFLINE, PACKAGE)
+    assert f"Would install evenstep-{workspace_version()}" in run(*command, PATH=str(tmp_path))
+
+
+@pytest.mark.usefixtures("backend")
+def test_pip_installs_the_folder_into_a_fresh_environment(environment: Path, binaries: dict[str, str]) -> None:
+    python = environment / "bin" / "python"
+    run(python, "-m", "pip", "install", *OFFLINE, PACKAGE, **binaries)
     imported = run(python, "-c", "import evenstep._native; print(evenstep.__file__, evenstep._native.__file__)")
+    (site,) = (environment / "lib").glob("python3*/site-packages")
     package = site / "evenstep"
     assert imported.splitlines()[-1] == f"{package / '__init__.py'} {site / MODULE}"
-    assert "usage: evenstep" in run(tmp_path / "bin" / "evenstep", "--help")
+    assert "usage: evenstep" in run(environment / "bin" / "evenstep", "--help")
     for name in PROGRAMS:
-        assert run(tmp_path / "bin" / name, "--version") == f"{name} --version\n"
-
-
-@pytest.mark.usefixtures("backend")
-def test_pip_learns_the_requirements_without_a_build(tmp_path: Path) -> None:
-    """Otherwise, pip shows for minutes that it prepares metadata."""
-    options = ("--dry-run", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
-    venv.create(tmp_path, with_pip=True, symlinks=True)
-    (site,) = (tmp_path / "lib").glob("python3*/site-packages")
-    (site / "lent.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
-    # There is no cargo in this path.
-    printed = run(tmp_path / "bin" / "python", "-m", "pip", "install", *options, PACKAGE, PATH=str(tmp_path))
-    assert f"Would install evenstep-{workspace_version()}" in printed
+        assert run(environment / "bin" / name, "--version") == f"{name} --version\n"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ ELASTIC = ROOT / "python" / "examples" / "elastic.py"
 PACED = Path(__file__).parent / "paced.py"
 
 #: Number of times that processes or launchers are killed.
-KILLS = 10
+KILLS = int(os.environ.get("EVENSTEP_TESTS_KILLS", "5"))
 
 #: Time limit for the next checkpoint: torchrun notices a dead node after 15 s, and processes load torch.
 CHECKPOINT_S = 5 * PATIENCE_S
