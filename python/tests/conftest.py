@@ -74,6 +74,7 @@ def job_id() -> str:
 def home(predictor_binary: Path, agent_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of local programs; all that run there end with the test."""
     assert predictor_binary.parent == agent_binary.parent
+    monkeypatch.delenv("EVENSTEP_SERVER", raising=False)
     monkeypatch.setenv("EVENSTEP_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{predictor_binary.parent}{os.pathsep}{os.environ['PATH']}")
     # Not at the top: tests that need no package run without it.

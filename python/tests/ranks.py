@@ -52,7 +52,9 @@ def run_ranks(
     return _run(world_size, _grouped, (work, args), {**defaults, **(environ or {})})
 
 
-def run_script(script: Path, *arguments: str, output: Path, environ: dict[str, str] | None = None) -> str:
+def run_script(
+    script: Path, *arguments: str, output: Path, environ: dict[str, str], patience_s: float = PATIENCE_S
+) -> str:
     """Runs a script on two ranks, and returns what they print.
 
     torchrun would load torch three times for it. Tests of launchers use the real one.
@@ -61,19 +63,27 @@ def run_script(script: Path, *arguments: str, output: Path, environ: dict[str, s
         script: the script, which makes its process group.
         arguments: its arguments.
         output: the file for what it prints.
-        environ: further variables.
+        environ: further variables. Ranks have no other variables of evenstep or torchrun.
+        patience_s: the time limit, in seconds.
 
     Raises:
         AssertionError: a rank failed or exceeded the time limit.
     """
+    output.touch()
     try:
-        _run(2, _scripted, (str(script), arguments, str(output)), environ or {})
+        _run(2, _scripted, (str(script), arguments, str(output)), environ, patience_s)
     except AssertionError as error:
         raise AssertionError(f"{error}\n{output.read_text()}") from None
     return output.read_text()
 
 
-def _run(world_size: int, work: Callable[..., Any], args: Sequence[Any], environ: dict[str, str]) -> list[Any]:
+def _run(
+    world_size: int,
+    work: Callable[..., Any],
+    args: Sequence[Any],
+    environ: dict[str, str],
+    patience_s: float = PATIENCE_S,
+) -> list[Any]:
     """Returns the results of ``work(rank, *args)`` on each rank.
 
     The test holds the store, as torchrun does, so all ranks are equal.
@@ -99,15 +109,15 @@ def _run(world_size: int, work: Callable[..., Any], args: Sequence[Any], environ
     for rank in ranks:
         rank.start()
     try:
-        return _results(said, ranks)
+        return _results(said, ranks, patience_s)
     finally:
         for rank in ranks:
             rank.kill()
             rank.join()
 
 
-def _results(said: Any, ranks: Sequence[Any]) -> list[Any]:
-    deadline = time.monotonic() + PATIENCE_S
+def _results(said: Any, ranks: Sequence[Any], patience_s: float) -> list[Any]:
+    deadline = time.monotonic() + patience_s
     results: dict[int, Any] = {}
     while len(results) < len(ranks):
         try:
@@ -115,7 +125,7 @@ def _results(said: Any, ranks: Sequence[Any]) -> list[Any]:
         except queue.Empty:
             dead = [at for at, rank in enumerate(ranks) if at not in results and rank.exitcode not in (None, 0)]
             assert not dead, f"ranks {dead} ended without a result"
-            assert time.monotonic() < deadline, f"only ranks {sorted(results)} finished in {PATIENCE_S} s"
+            assert time.monotonic() < deadline, f"only ranks {sorted(results)} finished in {patience_s} s"
             continue
         assert failure is None, f"rank {rank}:\n{failure}"
         results[rank] = pickle.loads(result)  # noqa: S301  # Written by the test.
@@ -123,6 +133,9 @@ def _results(said: Any, ranks: Sequence[Any]) -> list[Any]:
 
 
 def _rank(said: Any, environ: dict[str, str], work: Callable[..., Any], args: bytes) -> None:
+    # The process that ranks are forked from has the variables of whoever started it.
+    for name in [name for name in os.environ if name.startswith(("EVENSTEP_", "TORCHELASTIC_"))]:
+        del os.environ[name]
     os.environ.update(environ)
     # The default of scripts before Python 3.14. Here it would be a forkserver for each rank, which loads torch again.
     multiprocessing.set_start_method("fork", force=True)
@@ -160,6 +173,8 @@ def _scripted(_rank: int, script: str, arguments: Sequence[str], output: str) ->
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).parent))
     runpy.run_path(script, run_name="__main__")
-    # At the end of an interpreter. multiprocessing calls its own function later, after it has sent the result.
-    atexit.unregister(multiprocessing.util._exit_function)  # type: ignore[attr-defined]  # missing in the type stubs.
+    # As at the end of an interpreter, except for multiprocessing's own function, which has to send the result later.
+    ends = multiprocessing.util._exit_function  # type: ignore[attr-defined]  # missing in the type stubs.
+    atexit.unregister(ends)
     atexit._run_exitfuncs()
+    atexit.register(ends)

@@ -32,8 +32,9 @@ def torchrun(example: str, folder: Path, **environ: str) -> str:
 
 def scripted(example: str, *arguments: str, output: Path, **environ: str) -> str:
     """Returns the output of an example with two ranks."""
-    environ = {"CUDA_VISIBLE_DEVICES": "", "EVENSTEP_HOME": os.devnull, **environ}
-    return run_script(EXAMPLES / example, *arguments, output=output, environ=environ)
+    # Frameworks know torchrun by its id.
+    common = {"CUDA_VISIBLE_DEVICES": "", "EVENSTEP_HOME": os.devnull, "TORCHELASTIC_RUN_ID": "none"}
+    return run_script(EXAMPLES / example, *arguments, output=output, environ={**common, **environ})
 
 
 def run(command: Sequence[str], folder: Path, **environ: str) -> str:

@@ -94,7 +94,14 @@ class Forked(Context):
             torchrun = {"TORCHELASTIC_RESTART_COUNT": str(attempt), "TORCHELASTIC_ERROR_FILE": str(error_file)}
             environ = {**self.rank_environ(), **torchrun}
             try:
-                run_script(script, check, *arguments, output=self.folder / f"attempt-{attempt}", environ=environ)
+                run_script(
+                    script,
+                    check,
+                    *arguments,
+                    output=self.folder / f"attempt-{attempt}",
+                    environ=environ,
+                    patience_s=DEADLINE_S,
+                )
             except AssertionError as error:
                 if attempt == restarts:
                     raise RankError(str(error)) from error

@@ -22,8 +22,8 @@ from programs import PATIENCE_S, ROOT, clean_environment, fetch_json
 ELASTIC = ROOT / "python" / "examples" / "elastic.py"
 PACED = Path(__file__).parent / "paced.py"
 
-#: Number of times that processes or launchers are killed.
-KILLS = int(os.environ.get("EVENSTEP_TESTS_KILLS", "5"))
+#: Number of times that processes or launchers are killed. The run is too short for more than 17.
+KILLS = min(int(os.environ.get("EVENSTEP_TESTS_KILLS", "5")), 17)
 
 #: Time limit for the next checkpoint: torchrun notices a dead node after 15 s, and processes load torch.
 CHECKPOINT_S = 5 * PATIENCE_S

@@ -57,7 +57,9 @@ pub fn same_loss_as_undisturbed(trainer: &Path, training: &Training, policy: &st
 #[test]
 fn a_worker_leaves_and_rejoins_a_run_again_and_again() {
     let name = "elastic::a_worker_leaves_and_rejoins_a_run_again_and_again";
-    let kills = env::var(KILLS_VARIABLE).map_or(KILLS, |kills| kills.parse().expect("a number"));
+    let kills = env::var(KILLS_VARIABLE).map_or(KILLS, |kills| {
+        kills.parse().unwrap_or_else(|_| panic!("{KILLS_VARIABLE}={kills}: must be a number"))
+    });
     let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
     let Some(predictor) = binaries::find("evenstep-predictor", name) else { return };
     let folder = tempfile::tempdir().unwrap();
