@@ -133,7 +133,7 @@ def _results(said: Any, ranks: Sequence[Any], patience_s: float) -> list[Any]:
 
 
 def _rank(said: Any, environ: dict[str, str], work: Callable[..., Any], args: bytes) -> None:
-    # The process that ranks are forked from has the variables of whoever started it.
+    # The process that ranks are forked from has the variables of the tests.
     for name in [name for name in os.environ if name.startswith(("EVENSTEP_", "TORCHELASTIC_"))]:
         del os.environ[name]
     os.environ.update(environ)
