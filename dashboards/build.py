@@ -5,10 +5,10 @@ import json
 import pathlib
 import sys
 
-from source import job, job_postgres, node, overview, service
+from source import job, node, overview, service
 
 FOLDER = pathlib.Path(__file__).parent / "grafana"
-SOURCES = {"overview": overview, "job": job, "node": node, "service": service, "job-postgres": job_postgres}
+SOURCES = {"overview": overview, "job": job, "node": node, "service": service}
 
 
 def main(arguments):

@@ -261,7 +261,7 @@ def build():
         glance() + who() + [row("Predicted and actual")] + speeds() + [row("Shares and time")] + shares() + workers() + [loop()],
         docs={"Slow workers": "docs/how-to/stragglers.md", "Statistics": "docs/reference/page.md"},
         variables=[
-            source_variable("prometheus"),
+            source_variable(),
             variable("job_id", "Job", "Jobs in the selected time range.", "label_values(evenstep_job_workers, job_id)"),
             variable("worker", "Worker", "Workers of the job.", f"label_values(evenstep_worker_info{{{JOB_ONLY}}}, worker)", many=True),
             variable("focus", "Interval of", "Worker whose prediction interval is shown.", f"label_values(evenstep_worker_info{{{JOB_ONLY}}}, worker)"),

@@ -124,7 +124,7 @@ def build():
         glance() + [row("Machine")] + machine() + [row("Watched processes")] + processes() + [gpus()] + [row("Agent")] + agent(),
         docs={"Alerts": "docs/how-to/alerts.md", "GPUs": "docs/how-to/gpu.md"},
         variables=[
-            source_variable("prometheus"),
+            source_variable(),
             variable("node", "Node", "Nodes whose agents Prometheus scrapes.", "label_values(evenstep_node_info, node)"),
             variable("gpus", "GPUs", "Number of GPUs of the node.", f"query_result(count(evenstep_gpu_info{{{CHOSEN}}}) or vector(0))", hide=2,
                      pattern="/} ([0-9]+)/"),

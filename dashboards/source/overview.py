@@ -119,6 +119,6 @@ def build():
         glance() + [jobs(), slow()] + courses()[:1] + [row("Over time")] + courses()[1:] + [row("Nodes and launchers")] + nodes(),
         docs={"Alerts": "docs/how-to/alerts.md", "Statistics": "docs/reference/page.md"},
         variables=[
-            source_variable("prometheus"),
+            source_variable(),
             variable("job_id", "Job", "Jobs in the selected time range.", "label_values(evenstep_job_workers, job_id)", many=True),
         ])

@@ -6,7 +6,6 @@ their order and width.
 
 SCHEMA_VERSION = 41
 PROMETHEUS = {"type": "prometheus", "uid": "${datasource}"}
-POSTGRES = {"type": "grafana-postgresql-datasource", "uid": "${datasource}"}
 TAG = "evenstep"
 WIDTH = 24
 
@@ -40,17 +39,6 @@ def query(expr, legend="__auto", *, instant=False, table=False, heatmap=False):
         "instant": instant,
         "legendFormat": legend,
         "range": not instant,
-    }
-
-
-def sql(text, *, table=False):
-    """Returns a PostgreSQL query."""
-    return {
-        "datasource": POSTGRES,
-        "editorMode": "code",
-        "format": "table" if table else "time_series",
-        "rawQuery": True,
-        "rawSql": text.strip(),
     }
 
 
@@ -92,7 +80,7 @@ def stat(title, description, unit, queries, *, thresholds, width=4, height=4, ca
     """Returns a panel with one large number."""
     options = {
         "colorMode": "value",
-        "graphMode": "none" if queries[0].get("instant") or "rawSql" in queries[0] else "area",
+        "graphMode": "none" if queries[0]["instant"] else "area",
         "justifyMode": "auto",
         "orientation": "auto",
         "reduceOptions": {"calcs": [calc], "fields": "", "values": False},
@@ -281,24 +269,23 @@ def to_dashboard(uid, **variables):
     return f"/d/{uid}?${{__url_time_range}}&${{datasource:queryparam}}{passed}"
 
 
-def source_variable(kind):
+def source_variable():
     """Returns the variable that selects the data source."""
-    return {"type": "datasource", "name": "datasource", "label": "Data source", "query": kind, "regex": "",
+    return {"type": "datasource", "name": "datasource", "label": "Data source", "query": PROMETHEUS["type"], "regex": "",
             "current": {}, "hide": 0, "includeAll": False, "multi": False, "options": [], "refresh": 1,
             "skipUrlSync": False}
 
 
-def variable(name, label, description, query, *, many=False, all_value=".+", source=PROMETHEUS, hide=0, pattern=""):
+def variable(name, label, description, query, *, many=False, hide=0, pattern=""):
     """Returns a query variable, refreshed when the time range changes."""
     kind = 3 if query.startswith("query_result(") else 1
     asked = {"qryType": kind, "query": query, "refId": "PrometheusVariableQueryEditor-VariableQuery"}
-    made = {"type": "query", "name": name, "label": label, "description": description, "datasource": source,
-            "definition": query, "query": asked if source is PROMETHEUS else query, "current": {}, "hide": hide,
+    made = {"type": "query", "name": name, "label": label, "description": description, "datasource": PROMETHEUS,
+            "definition": query, "query": asked, "current": {}, "hide": hide,
             "includeAll": many, "multi": many, "options": [], "refresh": 2, "regex": pattern, "skipUrlSync": False, "sort": 1}
     if many:
         made["current"] = {"selected": True, "text": ["All"], "value": ["$__all"]}
-        if all_value:
-            made["allValue"] = all_value
+        made["allValue"] = ".+"
     return made
 
 
@@ -309,13 +296,7 @@ def annotation(name, expr, color, *, title, text="", tags="", value_is_time=Fals
             "useValueForTime": value_is_time}
 
 
-def sql_annotation(name, text, color, *, enable=True):
-    """Returns annotations from SQL rows of time, text and tags."""
-    return {"name": name, "datasource": POSTGRES, "enable": enable, "hide": False, "iconColor": color,
-            "target": sql(text, table=True) | {"refId": "Anno"}}
-
-
-def dashboard(uid, title, description, panels, *, variables, docs, annotations=(), since="now-1h", refresh="10s"):
+def dashboard(uid, title, description, panels, *, variables, docs, annotations=()):
     """Returns a dashboard with its panels placed and numbered. Its description names the pages of `docs`, because the documentation
     has no public address."""
     _place(panels)
@@ -329,8 +310,8 @@ def dashboard(uid, title, description, panels, *, variables, docs, annotations=(
         "editable": False,
         "graphTooltip": 1,
         "timezone": "browser",
-        "refresh": refresh,
-        "time": {"from": since, "to": "now"},
+        "refresh": "10s",
+        "time": {"from": "now-1h", "to": "now"},
         "timepicker": {"hidden": False, "refresh_intervals": ["5s", "10s", "30s", "1m", "5m", "15m"]},
         "templating": {"list": variables},
         "annotations": {"list": list(annotations)},

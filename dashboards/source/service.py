@@ -113,6 +113,6 @@ def build():
         + process(),
         docs={"Alerts": "docs/how-to/alerts.md", "Operation": "docs/how-to/operate.md"},
         variables=[
-            source_variable("prometheus"),
+            source_variable(),
             variable("instance", "Predictor", "Predictors that Prometheus scrapes.", "label_values(evenstep_build_info, instance)", many=True),
         ])

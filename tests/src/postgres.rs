@@ -175,21 +175,14 @@ fn execute(url: &str, statement: &str) -> Result<(), sqlx::Error> {
 
 /// Returns the rows of a query whose columns are all text.
 pub fn rows(url: &str, query: &str) -> Vec<Vec<Option<String>>> {
-    try_rows(url, query).unwrap_or_else(|error| panic!("{query}: {error}"))
-}
-
-/// Returns the rows of a query whose columns are all text.
-///
-/// # Errors
-/// The database rejects the query.
-pub fn try_rows(url: &str, query: &str) -> Result<Vec<Vec<Option<String>>>, sqlx::Error> {
     let rows = block_on(async {
         let mut connection = connect(url).await?;
         let rows = sqlx::query(sqlx::AssertSqlSafe(query)).fetch_all(&mut connection).await?;
         connection.close().await?;
         Ok::<_, sqlx::Error>(rows)
-    })?;
-    Ok(rows.iter().map(|row| (0..row.len()).map(|column| row.get(column)).collect()).collect())
+    });
+    let rows = rows.unwrap_or_else(|error| panic!("{query}: {error}"));
+    rows.iter().map(|row| (0..row.len()).map(|column| row.get(column)).collect()).collect()
 }
 
 async fn connect(url: &str) -> Result<PgConnection, sqlx::Error> {

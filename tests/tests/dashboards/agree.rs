@@ -1,11 +1,10 @@
 //! The values of a job at one moment are the same on every surface: the API, which the page shows, the dashboards over
-//! Prometheus and PostgreSQL, and `top`.
+//! Prometheus, and `top`.
 
 use std::process::Command;
 
 use evenstep_protocol::{AllocateRequest, JobId, JobSpec, JobSummary, LiveView, WorkerId, WorkerReport};
 use evenstep_tests::events::Events;
-use evenstep_tests::postgres::Database;
 use evenstep_tests::predictor::without_settings;
 use evenstep_tests::prometheus::program;
 use evenstep_tests::wait::until;
@@ -13,7 +12,6 @@ use evenstep_tests::{Client, Predictor, Prometheus, Store, binaries};
 
 use crate::grafana::{Selection, View};
 use crate::shipped::dashboard;
-use crate::sql;
 use crate::world::now_s;
 
 const JOB: &str = "agreed";
@@ -55,16 +53,8 @@ fn worker(rank: usize) -> WorkerId {
 
 fn view(begun_s: f64) -> View {
     let one = |value: &str| Selection::One(value.to_owned());
-    let workers: Vec<String> = (0..WORKERS).map(|rank| worker(rank).as_str().to_owned()).collect();
-    let selections = [
-        ("job_id", one(JOB)),
-        ("worker", Selection::All(workers, Some(".+".to_owned()))),
-        ("focus", one("node/0")),
-        ("unit", one("tokens")),
-        ("driver", one("own_cpu")),
-        ("kind", one("rebalanced")),
-        ("iteration", one("")),
-    ];
+    let selections =
+        [("job_id", one(JOB)), ("worker", Selection::All), ("focus", one("node/0")), ("unit", one("tokens"))];
     View {
         selections: selections.into_iter().map(|(name, selection)| (name.to_owned(), selection)).collect(),
         range_s: (begun_s, now_s()),
@@ -100,15 +90,6 @@ fn column(prometheus: &Prometheus, name: &str, view: &View) -> f64 {
     series[0].points[0].1
 }
 
-/// Returns the only number of a panel of the dashboard over PostgreSQL.
-fn stored(url: &str, panel: &str, view: &View) -> f64 {
-    let question = dashboard("job-postgres").panel_queries();
-    let question = question.into_iter().find(|question| question.part["title"] == panel).expect("the panel");
-    let rows = sql::answered(url, view, &question).expect("rows");
-    let row: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&rows[0]).expect("JSON");
-    row.values().find_map(serde_json::Value::as_f64).expect("a number")
-}
-
 fn summary(client: &Client) -> JobSummary {
     let live: LiveView =
         Events::open(&format!("{}/v1/live", client.url())).next_of(&["jobs"]).expect("an event").json();
@@ -119,12 +100,10 @@ fn summary(client: &Client) -> JobSummary {
 fn the_figures_of_one_moment_agree() {
     let name = "dashboards::agree::the_figures_of_one_moment_agree";
     let Some(binary) = program("prometheus", name) else { return };
-    let Some(database) = Database::shared(name) else { return };
     let Some(predictor_binary) = binaries::find("evenstep-predictor", name) else { return };
-    let store = Store::Postgres(database);
-    let url = store.address();
+    let store = Store::sqlite();
     let begun_s = now_s();
-    let predictor = Predictor::start_over(&predictor_binary, &url, &["--refit-interval-s=86400"]);
+    let predictor = Predictor::start_over(&predictor_binary, &store.address(), &["--refit-interval-s=86400"]);
     let client = predictor.client();
     let host = predictor.url.trim_start_matches("http://");
     let prometheus = Prometheus::start(
@@ -168,10 +147,6 @@ fn the_figures_of_one_moment_agree() {
     agree("step time", column(&prometheus, "Step time", &view), step_s);
     agree("throughput", column(&prometheus, "Throughput", &view), throughput);
     assert_eq!(column(&prometheus, "Workers", &view), line.live_workers as f64);
-    agree("stored gain", stored(&url, "Gain over even shares", &view), gain);
-    agree("stored time saved", stored(&url, "Time saved", &view), line.time_saved.expect("a gain").seconds);
-    agree("stored waits", stored(&url, "Time lost waiting", &view), lost);
-    agree("stored error", stored(&url, "Forecast error", &view), error);
 
     let mut top = Command::new(&predictor_binary);
     without_settings(&mut top).args([

@@ -1,13 +1,13 @@
-//! Grafana's processing of a query: variables and macros.
+//! Grafana's processing of a query: it replaces variables.
 
 use std::collections::BTreeMap;
-
-use jiff::Timestamp;
 
 /// Number of points that a panel of usual width requests.
 const DATA_POINTS: f64 = 1000.0;
 /// Maximum number of steps that Prometheus returns.
 const STEPS_MAX: f64 = 11_000.0;
+/// Expression for all values of a variable, the `allValue` of every one.
+const ALL: &str = ".+";
 
 /// Selection of a variable.
 #[derive(Debug, Clone)]
@@ -16,8 +16,8 @@ pub enum Selection {
     One(String),
     /// Some of the values.
     Some(Vec<String>),
-    /// All values. If the variable has an expression for all values, the second field contains it.
-    All(Vec<String>, Option<String>),
+    /// All values.
+    All,
 }
 
 /// The variables of a dashboard, and its time range.
@@ -48,7 +48,7 @@ impl View {
     /// # Errors
     /// Names an unknown variable.
     pub fn promql(&self, text: &str) -> Result<String, String> {
-        replaced(text, |name, format| {
+        replaced(text, |name| {
             // A group of a regular expression is no variable; Grafana leaves it.
             if name.starts_with(|letter: char| letter.is_ascii_digit()) {
                 return Some(format!("${name}"));
@@ -57,68 +57,17 @@ impl View {
                 return Some(format!("{}s", span_s.ceil()));
             }
             let one = |value: &str| quoted(&escaped(value));
-            Some(match (self.selections.get(name)?, format) {
-                (Selection::One(value), None) => quoted(value),
-                (Selection::All(_, Some(expression)), None) => expression.clone(),
-                (Selection::Some(values) | Selection::All(values, _), None) => match values.as_slice() {
+            Some(match self.selections.get(name)? {
+                Selection::One(value) => quoted(value),
+                Selection::All => ALL.to_owned(),
+                Selection::Some(values) => match values.as_slice() {
                     [value] => one(value),
                     values => {
                         format!("({})", values.iter().map(|value| one(value)).collect::<Vec<_>>().join("|"))
                     }
                 },
-                (_, Some(_)) => return None,
             })
         })
-    }
-
-    /// Returns the SQL that Grafana sends to PostgreSQL: replaces text first, then macros.
-    ///
-    /// # Errors
-    /// Names an unknown variable or macro.
-    pub fn sql(&self, text: &str) -> Result<String, String> {
-        let text = replaced(text, |name, format| {
-            if self.selections.contains_key(name) || !name.starts_with("__") {
-                let values = match self.selections.get(name)? {
-                    Selection::One(value) => std::slice::from_ref(value),
-                    Selection::Some(values) | Selection::All(values, _) => values,
-                };
-                let quoted = |value: &String| format!("'{}'", value.replace('\'', "''"));
-                return (format? == "sqlstring")
-                    .then(|| values.iter().map(quoted).collect::<Vec<_>>().join(","));
-            }
-            // Macros with arguments are replaced later.
-            Some(self.span(name).map_or_else(|| format!("${name}"), |span_s| format!("{}s", span_s.ceil())))
-        })?;
-        self.macros(&text)
-    }
-
-    fn macros(&self, text: &str) -> Result<String, String> {
-        let mut done = String::new();
-        let mut rest = text;
-        while let Some((before, after)) = rest.split_once("$__") {
-            let (name, after) = after.split_once('(').ok_or_else(|| format!("$__{after}: not a macro"))?;
-            let (arguments, after) =
-                after.split_once(')').ok_or_else(|| format!("$__{name}(: no closing parenthesis"))?;
-            let arguments: Vec<&str> =
-                arguments.split(',').map(|argument| argument.trim().trim_matches('\'')).collect();
-            let group = |column: &str, span: &str| {
-                let span_s = span.trim_end_matches('s');
-                format!("floor(extract(epoch from {column})/{span_s})*{span_s}")
-            };
-            let expanded = match (name, arguments.as_slice()) {
-                ("timeFilter", [column]) => {
-                    let (from, to) = (time(self.range_s.0), time(self.range_s.1));
-                    format!("{column} BETWEEN {from} AND {to}")
-                }
-                ("timeGroup", [column, span]) => group(column, span),
-                ("timeGroupAlias", [column, span]) => format!("{} AS \"time\"", group(column, span)),
-                _ => return Err(format!("$__{name}({arguments:?}): no such macro")),
-            };
-            done.push_str(before);
-            done.push_str(&expanded);
-            rest = after;
-        }
-        Ok(done + rest)
     }
 
     /// Returns the value of one of Grafana's named time spans, in seconds.
@@ -132,21 +81,19 @@ impl View {
     }
 }
 
-/// Replaces `$name`, `${name}` and `${name:format}`.
-fn replaced(text: &str, replace: impl Fn(&str, Option<&str>) -> Option<String>) -> Result<String, String> {
+/// Replaces `$name` and `${name}`.
+fn replaced(text: &str, replace: impl Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut done = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
-        let (named, after) = if let Some(braced) = after.strip_prefix('{') {
+        let (name, after) = if let Some(braced) = after.strip_prefix('{') {
             braced.split_once('}').ok_or_else(|| format!("${after}: no closing brace"))?
         } else {
             let end = after.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
             after.split_at(end.unwrap_or(after.len()))
         };
-        let (name, format) =
-            named.split_once(':').map_or((named, None), |(name, format)| (name, Some(format)));
         done.push_str(before);
-        done.push_str(&replace(name, format).ok_or_else(|| format!("${{{named}}}: no such variable"))?);
+        done.push_str(&replace(name).ok_or_else(|| format!("${{{name}}}: no such variable"))?);
         rest = after;
     }
     Ok(done + rest)
@@ -165,11 +112,6 @@ fn quoted(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"")
 }
 
-/// Formats a time as Grafana does in SQL.
-fn time(unix_s: f64) -> String {
-    format!("'{}'", Timestamp::from_millisecond((unix_s * 1e3) as i64).expect("a time of ours"))
-}
-
 #[test]
 fn variables_are_interpolated_as_grafana_does() {
     let one = |value: &str| Selection::One(value.to_owned());
@@ -179,7 +121,7 @@ fn variables_are_interpolated_as_grafana_does() {
             ("job_id".to_owned(), one("a\"b")),
             ("worker".to_owned(), Selection::Some(values(&["w.0", "w1"]))),
             ("node".to_owned(), Selection::Some(values(&["n'0"]))),
-            ("all".to_owned(), Selection::All(values(&["x", "y"]), Some(".+".to_owned()))),
+            ("all".to_owned(), Selection::All),
         ]),
         range_s: (1_000_000.0, 1_000_000.0 + range_s),
         scrape_interval_s,
@@ -192,11 +134,4 @@ fn variables_are_interpolated_as_grafana_does() {
     assert_eq!(hour.promql("a[$__range] b[$__interval]").unwrap(), "a[3600s] b[5s]");
     assert_eq!(view(5.0, 86_400.0 * 30.0).promql("a[$__rate_interval]").unwrap(), "a[2597s]");
     assert!(hour.promql("a{b=\"$wroker\"}").unwrap_err().contains("wroker"));
-    assert_eq!(
-        hour.sql("SELECT $__timeGroupAlias(at, $__interval) FROM a WHERE $__timeFilter(at) AND w IN (${all:sqlstring}, ${node:sqlstring})").unwrap(),
-        "SELECT floor(extract(epoch from at)/5)*5 AS \"time\" FROM a WHERE at BETWEEN '1970-01-12T13:46:40Z' AND \
-         '1970-01-12T14:46:40Z' AND w IN ('x','y', 'n''0')"
-    );
-    assert!(hour.sql("SELECT $__timeGrup(at, 5s)").unwrap_err().contains("timeGrup"));
-    assert!(hour.sql("SELECT ${jobb:sqlstring}").unwrap_err().contains("jobb"));
 }

@@ -23,16 +23,13 @@ const UNITS: [&str; 13] = [
     "ms",
     "string",
 ];
-/// Keys of a query in SQL, which Grafana's types do not check.
-const SQL_KEYS: [&str; 6] = ["datasource", "editorMode", "format", "rawQuery", "rawSql", "refId"];
 const TRANSFORMATIONS: [&str; 2] = ["merge", "organize"];
 /// Uids of the dashboards. Bookmarks and links use them, so they must never change.
-const UIDS: [(&str, &str); 5] = [
+const UIDS: [(&str, &str); 4] = [
     ("overview", "evenstep-overview"),
     ("job", "evenstep-job"),
     ("node", "evenstep-node"),
     ("service", "evenstep-service"),
-    ("job-postgres", "evenstep-job-postgres"),
 ];
 
 /// Returns the faults of a dashboard, one per line.
@@ -41,8 +38,7 @@ fn complaints(dashboard: &Dashboard) -> Vec<String> {
     let mut complain =
         |place: &str, what: &str| found.push(format!("{}.json, {place}: {what}", dashboard.name));
     whole(dashboard, &mut complain);
-    let source = if dashboard.is_sql() { "grafana-postgresql-datasource" } else { "prometheus" };
-    let source = json!({"type": source, "uid": "${datasource}"});
+    let source = json!({"type": "prometheus", "uid": "${datasource}"});
     for panel in dashboard.panels() {
         let place = format!("panel {}", panel["title"]);
         let mut complain = |what: &str| complain(&place, what);
@@ -52,11 +48,6 @@ fn complaints(dashboard: &Dashboard) -> Vec<String> {
             complain("the data source is not the variable, or of another type");
         }
         of_panel(panel, &mut complain);
-        if dashboard.is_sql() {
-            for target in list(&panel["targets"]) {
-                of_sql(target, &mut complain);
-            }
-        }
     }
     for annotation in dashboard.annotations() {
         if annotation["datasource"] != source {
@@ -97,10 +88,9 @@ fn whole(dashboard: &Dashboard, complain: &mut impl FnMut(&str, &str)) {
         complain("dashboard", "no title or description");
     }
     let sources = dashboard.variables().iter().filter(|variable| variable["type"] == "datasource");
-    let kind = if dashboard.is_sql() { "grafana-postgresql-datasource" } else { "prometheus" };
     if sources
         .map(|variable| (&variable["name"], &variable["query"]))
-        .ne([(&json!("datasource"), &json!(kind))])
+        .ne([(&json!("datasource"), &json!("prometheus"))])
     {
         complain(
             "variables",
@@ -195,18 +185,6 @@ fn of_panel(panel: &Value, complain: &mut impl FnMut(&str)) {
     }
 }
 
-/// Checks the rules of a query in SQL.
-fn of_sql(target: &Value, complain: &mut impl FnMut(&str)) {
-    for key in target.as_object().into_iter().flatten().map(|(key, _)| key) {
-        if !SQL_KEYS.contains(&key.as_str()) {
-            complain(&format!("key {key}: not valid in an SQL query"));
-        }
-    }
-    if target["format"] == "time_series" && !string(&target["rawSql"]).contains("ORDER BY") {
-        complain("a time series without ORDER BY");
-    }
-}
-
 #[test]
 fn dashboards_keep_the_rules() {
     let found: Vec<String> = dashboards().iter().flat_map(complaints).collect();
@@ -222,7 +200,7 @@ fn dashboards_keep_the_rules() {
 #[test]
 fn planted_faults_break_the_rules() {
     type Plant = fn(&mut Dashboard);
-    let faults: [(&str, &str, Plant); 16] = [
+    let faults: [(&str, &str, Plant); 15] = [
         ("its thresholds are not drawn", "job", |job| {
             job.panel("Forecast error over time")["fieldConfig"]["defaults"]["custom"]["thresholdsStyle"]["mode"] =
                 json!("off");
@@ -255,9 +233,6 @@ fn planted_faults_break_the_rules() {
         ("no such query", "overview", |overview| {
             overview.panel("Jobs")["transformations"][1]["options"]["renameByName"]["Value #Z"] =
                 json!("Zeal");
-        }),
-        ("key rowSql", "job-postgres", |job| {
-            job.panel("Decisions")["targets"][0]["rowSql"] = json!("SELECT 1");
         }),
         ("not refreshed", "job", |job| job.json["templating"]["list"][1]["refresh"] = json!(0)),
     ];

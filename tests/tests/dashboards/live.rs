@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use evenstep_protocol::SpeedsView;
 use evenstep_tests::prometheus::Series;
 use evenstep_tests::wait::until;
-use evenstep_tests::{Client, Prometheus, Store};
+use evenstep_tests::{Client, Prometheus};
 
 use crate::grafana::View;
 use crate::rules::{Checked, promtool};
@@ -60,13 +60,13 @@ fn views(question: &DashboardQuery, world: &World) -> Vec<View> {
 }
 
 /// With many workers, a chart has quantiles and a few workers, never a line for each.
-fn few_lines(prometheus: &Prometheus, world: &World) {
+fn few_lines(world: &World) {
     let mut charts: BTreeMap<String, usize> = BTreeMap::new();
     for question in questions().iter().filter(|question| {
         ["timeseries", "state-timeline"].contains(&string(&question.part["type"]))
             && question.place.starts_with("job.json")
     }) {
-        let lines = series(prometheus, &world.wide_view(), question).expect("a result").len();
+        let lines = series(&world.prometheus, &world.wide_view(), question).expect("a result").len();
         *charts.entry(string(&question.part["title"]).to_owned()).or_default() += lines;
     }
     let crowded: Vec<_> = charts.iter().filter(|(_, lines)| **lines > 16).collect();
@@ -92,8 +92,9 @@ fn variable_values(
 }
 
 fn questions() -> Vec<DashboardQuery> {
-    let ours = dashboards().into_iter().filter(|dashboard| !dashboard.is_sql());
-    ours.flat_map(|dashboard| [dashboard.panel_queries(), dashboard.annotation_queries()].concat()).collect()
+    let queries =
+        |dashboard: &Dashboard| [dashboard.panel_queries(), dashboard.annotation_queries()].concat();
+    dashboards().iter().flat_map(queries).collect()
 }
 
 fn is_here(question: &DashboardQuery) -> bool {
@@ -103,8 +104,8 @@ fn is_here(question: &DashboardQuery) -> bool {
 #[test]
 fn every_expression_returns_the_value_of_the_service() {
     let name = "dashboards::live::every_expression_returns_the_value_of_the_service";
-    let Some(mut world) = World::start(name, Store::sqlite(), true) else { return };
-    let prometheus = world.prometheus.take().expect("a Prometheus");
+    let Some(mut world) = World::start(name) else { return };
+    let prometheus = &world.prometheus;
     let every = questions();
     for (place, why) in UNAVAILABLE {
         assert!(
@@ -129,7 +130,7 @@ fn every_expression_returns_the_value_of_the_service() {
         world.goes_on();
         left.retain_mut(|(question, why)| {
             let answers =
-                views(question, &world).into_iter().map(|view| answered(&prometheus, &view, question));
+                views(question, &world).into_iter().map(|view| answered(prometheus, &view, question));
             match answers.collect::<Result<Vec<()>, String>>() {
                 Ok(_) => false,
                 Err(wrong) => {
@@ -143,20 +144,18 @@ fn every_expression_returns_the_value_of_the_service() {
         assert!(crate::world::now_s() < deadline, "no result:\n{}", why.join("\n"));
     }
     eprintln!("{asked} queries of panels and annotations returned results");
-    few_lines(&prometheus, &world);
-    variables(&prometheus, &world);
-    faults(&prometheus, &world);
+    few_lines(&world);
+    variables(&world);
+    faults(&world);
     pages(&world);
-    speeds(&prometheus, &world.predictor.client());
-    departures(&prometheus, &mut world);
+    speeds(prometheus, &world.predictor.client());
+    departures(&mut world);
 }
 
-fn variables(prometheus: &Prometheus, world: &World) {
+fn variables(world: &World) {
     let mut seen = BTreeMap::new();
-    for question in
-        dashboards().iter().filter(|dashboard| !dashboard.is_sql()).flat_map(Dashboard::variable_queries)
-    {
-        let values = variable_values(prometheus, &world.view(true), &question)
+    for question in dashboards().iter().flat_map(Dashboard::variable_queries) {
+        let values = variable_values(&world.prometheus, &world.view(true), &question)
             .unwrap_or_else(|wrong| panic!("{}: {wrong}", question.place));
         seen.insert(question.place, values.into_iter().collect::<BTreeSet<_>>());
     }
@@ -176,7 +175,7 @@ fn variables(prometheus: &Prometheus, world: &World) {
 }
 
 /// Misspelled names have no result, and invalid PromQL neither.
-fn faults(prometheus: &Prometheus, world: &World) {
+fn faults(world: &World) {
     for (from, to, wrong) in [
         ("evenstep_worker_speed_samples", "evenstep_worker_sped_samples", "nothing"),
         ("job_id=", "job=", "nothing"),
@@ -188,7 +187,7 @@ fn faults(prometheus: &Prometheus, world: &World) {
         let question = broken.panel_queries().into_iter().find(|question| {
             question.place.contains("\"Predicted and actual speed, ${unit} per second\", query A")
         });
-        let found = answered(prometheus, &world.view(false), &question.expect("the panel"));
+        let found = answered(&world.prometheus, &world.view(false), &question.expect("the panel"));
         assert!(found.as_ref().is_err_and(|found| found.contains(wrong)), "{from} -> {to}: {found:?}");
     }
 }
@@ -267,11 +266,11 @@ fn speeds_of_service(client: &Client) -> BTreeSet<(String, u64, u64)> {
 }
 
 /// A worker that left has no series from the next scrape on, and the charts show that it left.
-fn departures(prometheus: &Prometheus, world: &mut World) {
+fn departures(world: &mut World) {
     // A training worker would join again.
     world.training.process.terminate();
     world.training.process.wait();
-    let client = world.predictor.client();
+    let (client, prometheus) = (world.predictor.client(), &world.prometheus);
     for worker in world.workers() {
         client.leave(JOB, &worker);
     }

@@ -14,5 +14,4 @@ mod schema;
 mod agree;
 mod grafana;
 mod live;
-mod sql;
 mod world;

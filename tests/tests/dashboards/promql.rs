@@ -24,7 +24,7 @@ fn questions(dashboard: &shipped::Dashboard) -> Vec<DashboardQuery> {
 }
 
 fn all_questions() -> Vec<DashboardQuery> {
-    dashboards().iter().filter(|dashboard| !dashboard.is_sql()).flat_map(questions).collect()
+    dashboards().iter().flat_map(questions).collect()
 }
 
 /// Returns the faults of a query.

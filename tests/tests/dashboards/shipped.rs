@@ -21,7 +21,7 @@ pub struct DashboardQuery {
     pub place: String,
     /// The panel, annotation or variable of the query.
     pub part: Value,
-    /// PromQL, `label_values(..)` or SQL, with variables and macros.
+    /// PromQL, `label_values(..)` or `query_result(..)`, with variables.
     pub text: String,
     /// Whether the query is for one moment; otherwise it is over the time range.
     pub instant: bool,
@@ -79,11 +79,6 @@ impl Dashboard {
         string(&self.json["uid"])
     }
 
-    /// Returns whether the queries are SQL.
-    pub fn is_sql(&self) -> bool {
-        self.name.ends_with("-postgres")
-    }
-
     /// Returns the panels, including panels in folded rows, but not the rows.
     pub fn panels(&self) -> Vec<&Value> {
         let panels = list(&self.json["panels"]).iter();
@@ -121,7 +116,6 @@ impl Dashboard {
         let mut questions = Vec::new();
         for panel in self.panels() {
             for target in list(&panel["targets"]) {
-                let text = if self.is_sql() { &target["rawSql"] } else { &target["expr"] };
                 questions.push(DashboardQuery {
                     place: format!(
                         "{}.json, panel {}, query {}",
@@ -130,7 +124,7 @@ impl Dashboard {
                         string(&target["refId"])
                     ),
                     part: panel.clone(),
-                    text: string(text).to_owned(),
+                    text: string(&target["expr"]).to_owned(),
                     instant: target["instant"] == true,
                 });
             }
@@ -143,8 +137,7 @@ impl Dashboard {
         let question = |annotation: &Value| DashboardQuery {
             place: format!("{}.json, annotation {}", self.name, annotation["name"]),
             part: annotation.clone(),
-            text: string(if self.is_sql() { &annotation["target"]["rawSql"] } else { &annotation["expr"] })
-                .to_owned(),
+            text: string(&annotation["expr"]).to_owned(),
             instant: false,
         };
         self.annotations().iter().map(question).collect()

@@ -35,8 +35,8 @@ const SCRAPE_INTERVAL_S: f64 = 1.0;
 pub struct World {
     /// The training run, which ends first.
     pub training: Training,
-    /// The Prometheus that scrapes the others, if the test needs one.
-    pub prometheus: Option<Prometheus>,
+    /// The Prometheus that scrapes the others.
+    pub prometheus: Prometheus,
     /// The agent of this machine.
     pub agent: Agent,
     /// Client of the launcher's metrics page.
@@ -59,14 +59,14 @@ pub fn now_s() -> f64 {
 }
 
 impl World {
-    /// Starts all processes with a store, with or without a Prometheus. Returns `None` and reports the test
-    /// as skipped if a program is missing.
-    pub fn start(test: &str, store: Store, scraped: bool) -> Option<Self> {
-        let prometheus = if scraped { Some(program("prometheus", test)?) } else { None };
+    /// Starts all processes. Returns `None` and reports the test as skipped if a program is missing.
+    pub fn start(test: &str) -> Option<Self> {
+        let prometheus = program("prometheus", test)?;
         let trainer = binaries::find("evenstep-trainer", test)?;
         let predictor = binaries::find("evenstep-predictor", test)?;
         let agent = binaries::find("evenstep-agent", test)?;
         let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::sqlite();
         let begun_s = now_s();
         let predictor = Predictor::start_over(&predictor, &store.address(), &["--refit-interval-s=1"]);
         let agent = Agent::start(&agent, NODE, &predictor.url, &folder.path().join("spool"));
@@ -97,10 +97,8 @@ impl World {
             let (_, rest) = line.split_once("metrics: ")?;
             Some(rest.strip_suffix("/metrics")?.to_owned())
         });
-        let prometheus = prometheus.map(|binary| {
-            let addresses = [predictor.url.as_str(), agent.client.url(), &launcher];
-            Prometheus::start(&binary, &configuration(addresses.map(host)))
-        });
+        let addresses = [predictor.url.as_str(), agent.client.url(), &launcher];
+        let prometheus = Prometheus::start(&prometheus, &configuration(addresses.map(host)));
         let launcher = Client::new(&launcher);
         Some(Self {
             training,
@@ -150,10 +148,9 @@ impl World {
 
     /// Returns the view of a dashboard of the job with many workers.
     pub fn wide_view(&self) -> View {
-        let workers = (0..WIDE_WORKERS).map(wide_worker).collect();
         let mut view = self.view(true);
         view.selections.insert("job_id".to_owned(), Selection::One(WIDE.to_owned()));
-        view.selections.insert("worker".to_owned(), Selection::All(workers, Some(".+".to_owned())));
+        view.selections.insert("worker".to_owned(), Selection::All);
         view.selections.insert("focus".to_owned(), Selection::One(wide_worker(0)));
         view
     }
@@ -172,23 +169,12 @@ impl World {
         }
     }
 
-    /// Requests iterations 0 and 2 of a job, the latter with a report of iteration 1. Returns the job.
-    pub fn asks_out_of_turn(&self) -> &'static str {
-        let client = self.predictor.client();
-        assert_eq!(client.allocate(&self.asking).status, 200);
-        let report = WorkerReport::new(WorkerId::new("asker").expect("an id"), 1, 8, 0.1);
-        let request = AllocateRequest { iteration: 2, reports: vec![report], ..self.asking.clone() };
-        assert_eq!(client.allocate(&request).status, 200);
-        ASKING
-    }
-
     /// Returns the view of a dashboard: the whole time range, and either all workers or two of them.
     pub fn view(&self, all_workers: bool) -> View {
         let workers = self.workers();
         let one = |value: &str| Selection::One(value.to_owned());
-        let all = |values: Vec<String>| Selection::All(values, Some(".+".to_owned()));
         let focus = one(&workers[0]);
-        let workers = if all_workers { all(workers) } else { Selection::Some(workers[..2].to_vec()) };
+        let workers = if all_workers { Selection::All } else { Selection::Some(workers[..2].to_vec()) };
         View {
             selections: BTreeMap::from([
                 ("job_id".to_owned(), one(JOB)),
@@ -196,10 +182,7 @@ impl World {
                 ("focus".to_owned(), focus),
                 ("unit".to_owned(), one("samples")),
                 ("node".to_owned(), one(NODE)),
-                ("instance".to_owned(), all(vec![host(&self.predictor.url)])),
-                ("driver".to_owned(), one("own_cpu")),
-                ("kind".to_owned(), Selection::Some(vec!["cold_start".to_owned(), "rebalanced".to_owned()])),
-                ("iteration".to_owned(), one("")),
+                ("instance".to_owned(), Selection::All),
             ]),
             range_s: (self.begun_s, now_s()),
             scrape_interval_s: SCRAPE_INTERVAL_S,
