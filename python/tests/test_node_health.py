@@ -59,6 +59,7 @@ def until(socket: Path, healthy: Callable[[Any], bool]) -> Any:
     deadline = time.monotonic() + PATIENCE_S
     while not healthy(answer := ask(socket)):
         assert time.monotonic() < deadline, answer
+        time.sleep(0.02)
     return answer
 
 

@@ -99,7 +99,7 @@ def until(found: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not found():
         assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.01)
+        time.sleep(0.05)
 
 
 def test_slow_workers_get_fewer_samples(predictor: str, job_id: str) -> None:

@@ -16,7 +16,7 @@ use ureq::http::Method;
 
 use crate::binaries::skip;
 use crate::process::Process;
-use crate::wait::until;
+use crate::wait::{until, until_or};
 
 /// Possible names of the Chromium program.
 const CHROMIUM: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
@@ -126,15 +126,10 @@ impl Browser {
     /// # Panics
     /// The expression is never true. The message contains the text of the page.
     pub fn until(&self, what: &str, expression: &str) {
-        let shown = || format!("{what}; text of the page: {}", self.text("body"));
         // A page has no document for a moment while another one is loaded.
         let script = json!({ "script": format!("return Boolean({expression})"), "args": [] });
         let look = || self.try_post("/execute/sync", &script).is_ok_and(|value| value == true);
-        let begun = std::time::Instant::now();
-        until(what, || {
-            assert!(begun.elapsed() < TIMEOUT / 2, "timeout waiting until {}", shown());
-            look().then_some(())
-        });
+        until_or(what, || format!("text of the page: {}", self.text("body")), || look().then_some(()));
     }
 
     /// Returns the text of the first element that a CSS selector finds, or an empty text.
@@ -202,7 +197,8 @@ impl Browser {
         self.post("/goog/cdp/execute", &json!({ "cmd": command, "params": parameters }))
     }
 
-    /// Saves a picture of the whole page as `target/pictures/NAME.png`.
+    /// Waits until all charts of the page are drawn. If `EVENSTEP_TESTS_PICTURES` is set, also saves a picture of the whole page as
+    /// `target/pictures/NAME.png`, for people to look at.
     pub fn picture(&self, name: &str) {
         let number = |script: &str| self.run(script).as_f64().unwrap_or_default() as u32;
         let window = (number("return innerWidth"), number("return innerHeight"));
@@ -214,6 +210,10 @@ impl Browser {
             self.resize((window.0, number("return document.documentElement.scrollHeight").max(window.1)));
             (self.run(&drawn) == true).then_some(())
         });
+        if env::var_os("EVENSTEP_TESTS_PICTURES").is_none() {
+            self.resize(window);
+            return;
+        }
         let picture = self.devtools("Page.captureScreenshot", &json!({ "format": "png" }));
         self.resize(window);
         let bytes = BASE64_STANDARD.decode(picture["data"].as_str().expect("a picture")).expect("base64");

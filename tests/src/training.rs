@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::predictor::without_settings;
 use crate::process::Process;
-use crate::wait::until;
+use crate::wait::{until, until_or};
 
 /// Common options of every training under test: small enough to take seconds, CPU only.
 const SMALL: [&str; 3] = ["--device=cpu", "--hidden=16", "--micro-batch=16"];
@@ -45,12 +45,16 @@ impl Training {
     /// Waits for an event during the training.
     ///
     /// # Panics
-    /// The training ends without the event, or the time limit passes.
+    /// The training ends without the event, or the time limit passes. The message has the output of the training.
     pub fn until(&self, what: &str, mut happened: impl FnMut() -> bool) {
-        until(what, || {
-            assert!(self.process.lives(), "training ended before: {what}\n{}", self.process.output());
-            happened().then_some(())
-        });
+        until_or(
+            what,
+            || self.process.output(),
+            || {
+                assert!(self.process.lives(), "training ended before: {what}\n{}", self.process.output());
+                happened().then_some(())
+            },
+        );
     }
 
     /// Waits until this number of further samples have been trained under a policy.
@@ -223,4 +227,11 @@ fn lines(record: &str, kind: &str) -> impl Iterator<Item = Value> {
 pub fn batches(iteration: &Value) -> Vec<u64> {
     let workers = iteration["workers"].as_array().expect("workers");
     workers.iter().map(|worker| worker["local_batch"].as_u64().expect("a batch")).collect()
+}
+
+/// Returns what the allocation of an iteration gave each rank: its local batch without the samples that it claimed from the tail.
+pub fn given_batches(iteration: &Value) -> Vec<u64> {
+    let workers = iteration["workers"].as_array().expect("workers");
+    let claimed = workers.iter().map(|worker| worker["tail"]["samples"].as_u64().unwrap_or(0));
+    batches(iteration).iter().zip(claimed).map(|(all, claimed)| all - claimed).collect()
 }

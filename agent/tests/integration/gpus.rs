@@ -2,11 +2,11 @@
 
 use std::fs::{self, File};
 use std::process::{ExitStatus, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::agent::Agent;
 use crate::support::nvml::{FakeNvml, mig_uuid, uuid};
+use evenstep_tests::wait::until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -329,11 +329,7 @@ fn an_agent_whose_driver_cannot_be_loaded_ends() {
         let maps = fs::read_to_string(format!("/proc/{}/maps", agent.id())).unwrap();
         maps.contains("libnvidia-ml.so.1")
     };
-    let start = Instant::now();
-    while !loads() {
-        assert!(start.elapsed() < Duration::from_secs(60), "the library is not loaded");
-        thread::yield_now();
-    }
+    until("the library is loaded", || loads().then_some(()));
     kill(Pid::from_raw(agent.id() as i32), Signal::SIGTERM).unwrap();
     assert!(!agent.wait().unwrap().success());
 }

@@ -3,27 +3,15 @@
 use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use crate::support::agent::Agent;
 use crate::support::promtool::complaints;
 use crate::support::receiver::{Receiver, reject, take};
+use evenstep_tests::wait::until;
 use serde_json::Value;
 
 /// Documentation of the metric names.
 const NAMES: &str = include_str!("../../../docs/reference/metrics.md");
-/// Timeout, longer than any healthy test waits.
-const TIMEOUT: Duration = Duration::from_secs(60);
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < TIMEOUT, "timed out waiting until {what}");
-    }
-}
 
 fn name(series: &str) -> &str {
     series.split('{').next().unwrap()

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use evenstep_protocol::JobSpec;
+use evenstep_tests::wait::until;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -119,9 +120,7 @@ fn load_until_crash(
         let first = scope.spawn(|| asker(2 * round));
         let second = scope.spawn(|| asker(2 * round + 1));
         let agent = scope.spawn(agent);
-        while requests.load(Ordering::SeqCst) < crash_after {
-            thread::yield_now();
-        }
+        until("the moment of the crash", || (requests.load(Ordering::SeqCst) >= crash_after).then_some(()));
         service.predictor.process.kill();
         (first.join().unwrap(), second.join().unwrap(), agent.join().unwrap())
     });

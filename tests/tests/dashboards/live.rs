@@ -261,7 +261,8 @@ fn speeds_of_service(client: &Client) -> BTreeSet<(String, u64, u64)> {
                 known.insert((point.worker.as_str().to_owned(), actual.to_bits(), predicted.to_bits()));
             }
         }
-        from = last + 1;
+        // A page may end within an iteration.
+        from = if last > from { last } else { last + 1 };
     }
 }
 

@@ -1,5 +1,5 @@
-//! Tests of the page at `/` in a real browser, with a real predictor. Pictures are saved in
-//! `target/pictures`.
+//! Tests of the page at `/` in a real browser, with a real predictor. With
+//! `EVENSTEP_TESTS_PICTURES=1`, pictures are saved in `target/pictures`.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 

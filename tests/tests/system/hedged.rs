@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use evenstep_protocol::AllocateResponse;
-use evenstep_tests::training::{Training, batches};
+use evenstep_tests::training::{Training, batches, given_batches};
 use evenstep_tests::{Predictor, binaries};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -137,11 +137,7 @@ fn the_shared_tail_of_the_predictor_is_claimed() {
         }
         let answer: AllocateResponse = client.allocated("job", line["iteration"].as_u64().unwrap()).json();
         let told: Vec<u64> = answer.allocations.iter().map(|share| share.local_batch).collect();
-        let bases = batches(&line)
-            .into_iter()
-            .zip(tails(&line, "samples"))
-            .map(|(all, of_tail)| all - of_tail as u64);
-        assert_eq!(bases.collect::<Vec<_>>(), told);
+        assert_eq!(given_batches(&line), told);
         let chunks = answer.tail.map_or(0, |tail| tail.chunks.len());
         assert_eq!(tails(&line, "chunks").sum::<f64>() as usize, chunks);
         claimed += chunks;

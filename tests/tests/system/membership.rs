@@ -37,13 +37,21 @@ fn training_continues_after_a_stale_generation() {
         let begun = client.next_iteration("job");
         training.until("it requests more allocations", || client.next_iteration("job") >= begun + iterations);
     };
+    // On a busy machine, most iterations begin before their allocation arrives.
+    let trains_in = |generation: u64| {
+        training.until("an allocation is followed", || {
+            training.iterations_so_far("evenstep").iter().any(|line| line["generation"] == generation)
+        });
+    };
     asks_on(10);
+    trains_in(2);
 
     // A worker of the run is removed, as if its lease expired; the run registers it again.
     client.leave("job", "w/0");
     training.until("the worker is back", || live(&client) == ["w/1", "w/0"]);
     training.wait_for_reconnect(1);
     asks_on(10);
+    trains_in(4);
 
     // A foreign worker joins. Its share would never be computed, so the run continues with the previous
     // allocation until that worker has left.
@@ -53,15 +61,13 @@ fn training_continues_after_a_stale_generation() {
     assert_eq!((joined.generation, left.generation), (5, 6));
     training.wait_for_reconnect(2);
     asks_on(10);
+    trains_in(6);
 
     training.process.terminate();
     training.process.wait();
     training.assert_no_sample_repeated_or_missing("evenstep", 480);
     let iterations = training.iterations("evenstep");
     let generations: Vec<u64> = iterations.iter().filter_map(|line| line["generation"].as_u64()).collect();
-    for generation in [2, 4, 6] {
-        assert!(generations.contains(&generation), "nothing was trained in generation {generation}");
-    }
     assert!(!generations.contains(&5), "nothing can be trained with a stranger's share in it");
     // The ranks have another order in the job; each rank still receives its own share.
     let last =

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use evenstep_protocol::AllocateResponse;
-use evenstep_tests::training::{Training, batches};
+use evenstep_tests::training::{Training, batches, given_batches};
 use evenstep_tests::{Gate, Predictor, binaries};
 use serde_json::Value;
 
@@ -83,7 +83,7 @@ fn training_outlives_the_predictor_and_follows_it_again() {
     for line in iterations.iter().filter(|line| line["decision"].is_object()) {
         let answer: AllocateResponse = client.allocated("job", line["iteration"].as_u64().unwrap()).json();
         let told: Vec<u64> = answer.allocations.iter().map(|share| share.local_batch).collect();
-        assert_eq!(batches(line), told, "the run followed the stored allocation");
+        assert_eq!(given_batches(line), told, "the run followed the stored allocation: {line}");
     }
     let last =
         iterations.iter().rfind(|line| line["decision"].is_object() && line["global_batch"] == 50).unwrap();

@@ -1,7 +1,7 @@
 //! Undisturbed training: both policies compute the same gradients from the same samples.
 
 use evenstep_protocol::AllocateResponse;
-use evenstep_tests::training::{Training, batches};
+use evenstep_tests::training::{Training, batches, given_batches};
 use evenstep_tests::{Predictor, binaries};
 
 const SAMPLES: u64 = 1000;
@@ -69,10 +69,8 @@ fn uneven_shares_train_what_even_shares_train() {
             for line in training.iterations(policy) {
                 let answer: AllocateResponse =
                     client.allocated(job, line["iteration"].as_u64().unwrap()).json();
-                if answer.tail.is_none() {
-                    let told: Vec<u64> = answer.allocations.iter().map(|share| share.local_batch).collect();
-                    assert_eq!(batches(&line), told);
-                }
+                let told: Vec<u64> = answer.allocations.iter().map(|share| share.local_batch).collect();
+                assert_eq!(given_batches(&line), told);
                 assert!(policy != "base" || answer.tail.is_none(), "{answer:?}");
                 assert_eq!(line["decision"]["reason"], answer.decision.reason);
             }
@@ -110,17 +108,17 @@ fn requests_ahead_train_every_sample_once() {
             "--verify-gradient=1",
             "--samples=500",
             "--global-batch=48",
-            "--epochs=3",
+            "--steps=1000000",
             &format!("--server={}", predictor.url),
         ],
     );
-    training.succeed();
-    training.assert_each_sample_once("evenstep", 3, 500);
-    let iterations = training.iterations("evenstep");
-    let followed = iterations.iter().filter(|line| line["decision"].is_object()).count();
-    assert!(followed > 0, "no allocation arrived in time for its iteration");
-    assert!(
-        iterations.iter().any(|line| batches(line)[1] > batches(line)[0]),
-        "the faster worker never got more"
-    );
+    // On a busy machine, most iterations begin before their allocation arrives.
+    let followed =
+        |line: &serde_json::Value| line["decision"].is_object() && batches(line)[1] > batches(line)[0];
+    training
+        .until("the faster worker gets more", || training.iterations_so_far("evenstep").iter().any(followed));
+    training.until("three epochs are trained", || training.samples_done("evenstep") >= 3 * 500);
+    training.process.terminate();
+    training.process.wait();
+    training.assert_no_sample_repeated_or_missing("evenstep", 500);
 }

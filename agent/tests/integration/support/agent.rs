@@ -3,8 +3,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use evenstep_tests::wait::until_or;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -79,14 +80,8 @@ impl Agent {
 
     /// Polls the status until `done` accepts it.
     pub fn wait_until(&self, what: &str, done: impl Fn(&Value) -> bool) -> Value {
-        let start = Instant::now();
-        loop {
-            let status = self.status();
-            if done(&status) {
-                return status;
-            }
-            assert!(start.elapsed() < TIMEOUT, "timed out waiting until {what}; status: {status:#}");
-        }
+        let state = || format!("status: {:#}", self.status());
+        until_or(what, state, || Some(self.status()).filter(&done))
     }
 
     pub fn terminate(mut self) -> ExitStatus {
