@@ -5,7 +5,7 @@ use evenstep_report::{Axis, Bar, Chart, Layer, Mark, Report, RuleAt, Section, Sp
 use evenstep_tests::Browser;
 use evenstep_tests::browser::{PHONE, axe};
 
-use crate::accessible::serious_faults;
+use crate::accessible::{SCHEMES, serious_faults};
 use crate::scene::Scene;
 
 /// A page with text and a style that tries to access data outside of it.
@@ -206,12 +206,12 @@ fn axe_finds_nothing_serious_in_a_report() {
     // The policy of the report would also block axe.
     let html = every_mark().to_html().replacen("http-equiv", "data-left-out", 1);
     std::fs::write(&path, html).unwrap();
-    for scheme in ["light", "dark"] {
+    for (scheme, rules) in SCHEMES {
         browser.prefer(&[("prefers-color-scheme", scheme)]);
         browser.open(&format!("file://{}", path.display()));
         drawn(&browser);
         table_behind(&browser, "Percentiles");
-        let faults = serious_faults(&browser, &axe, &format!("{scheme} report"));
+        let faults = serious_faults(&browser, &axe, rules, &format!("{scheme} report"));
         assert!(faults.is_empty(), "{faults:#?}");
     }
 }
