@@ -15,7 +15,7 @@ from typing import IO, Any, TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """Longer than any wait in a successful test."""
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ use ureq::http::Method;
 
 use crate::binaries::skip;
 use crate::process::Process;
-use crate::wait::{until, until_or};
+use crate::wait::{PATIENCE, until, until_or};
 
 /// Possible names of the Chromium program.
 const CHROMIUM: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
@@ -35,7 +35,7 @@ const FLAGS: [&str; 9] = [
 /// Key of an element's id in WebDriver.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 /// Longer than any response of a healthy browser, on the slowest machine that builds this.
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = PATIENCE;
 /// Starts of the driver until one has a free port.
 const DRIVER_TRIES: usize = 10;
 
@@ -117,7 +117,7 @@ impl Browser {
 
     /// Runs a script that ends by calling its last argument, and returns the value of that call.
     pub fn run_until_called(&self, script: &str) -> Value {
-        self.post("/timeouts", &json!({ "script": TIMEOUT.as_millis() }));
+        self.post("/timeouts", &json!({ "script": (TIMEOUT - Duration::from_secs(5)).as_millis() }));
         self.post("/execute/async", &json!({ "script": script, "args": [] }))
     }
 
@@ -129,7 +129,9 @@ impl Browser {
         // A page has no document for a moment while another one is loaded.
         let script = json!({ "script": format!("return Boolean({expression})"), "args": [] });
         let look = || self.try_post("/execute/sync", &script).is_ok_and(|value| value == true);
-        until_or(what, || format!("text of the page: {}", self.text("body")), || look().then_some(()));
+        let text = json!({ "script": "return document.body?.innerText", "args": [] });
+        let state = || format!("text of the page: {:?}", self.try_post("/execute/sync", &text));
+        until_or(what, state, || look().then_some(()));
     }
 
     /// Returns the text of the first element that a CSS selector finds, or an empty text.

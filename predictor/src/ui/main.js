@@ -85,7 +85,11 @@ document.querySelector('.skip')?.addEventListener('click', (event) => {
   event.preventDefault();
   content.focus();
 });
-addEventListener('hashchange', () => open(true));
+addEventListener('hashchange', () => {
+  // Back, with an open dialog: it belongs to the page before.
+  document.querySelector('dialog')?.close();
+  open(true);
+});
 addEventListener('token-required', (event) => {
   if (content.querySelector('.sign-in')) return;
   current.abort();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::shipped::{Dashboard, dashboard, dashboards, list, string};
 
 /// Grafana's names of the units in use; `si:` is for any other unit, with prefixes.
-const UNITS: [&str; 13] = [
+const UNITS: [&str; 11] = [
     "none",
     "short",
     "percentunit",
@@ -20,8 +20,6 @@ const UNITS: [&str; 13] = [
     "cps",
     "reqps",
     "dateTimeFromNow",
-    "ms",
-    "string",
 ];
 const TRANSFORMATIONS: [&str; 2] = ["merge", "organize"];
 /// Uids of the dashboards. Bookmarks and links use them, so they must never change.

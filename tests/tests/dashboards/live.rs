@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use evenstep_protocol::SpeedsView;
 use evenstep_tests::prometheus::Series;
-use evenstep_tests::wait::until;
+use evenstep_tests::wait::{PATIENCE, until};
 use evenstep_tests::{Client, Prometheus};
 
 use crate::grafana::View;
@@ -125,7 +125,7 @@ fn every_expression_returns_the_value_of_the_service() {
     let asked = left.len();
     world.wide_until_slow();
     world.training.until("training is running", || world.workers().len() == 3);
-    let deadline = crate::world::now_s() + 75.0;
+    let deadline = crate::world::now_s() + PATIENCE.as_secs_f64();
     while !left.is_empty() {
         world.goes_on();
         left.retain_mut(|(question, why)| {

@@ -1,4 +1,4 @@
-//! axe-core finds no serious or critical fault on any page, in light and dark mode.
+//! axe-core finds no serious or critical fault on any page; in dark mode, none of colors.
 
 use evenstep_tests::Browser;
 use evenstep_tests::browser::axe;
@@ -55,6 +55,14 @@ fn axe_finds_nothing_serious() {
         }
     }
     assert!(faults.is_empty(), "{faults:#?}");
+    // The rules of the dark scheme find text that can hardly be read.
+    browser.open(&scene.at("#/nodes"));
+    browser.says("main", "node-a");
+    browser.until("the dialog of the page before is closed", "!document.querySelector('dialog')");
+    browser.run("const text = document.createElement('p'); text.textContent = 'planted'; text.style = 'color: #333; background: #222';
+        document.body.append(text)");
+    let planted = serious_faults(browser, &axe, SCHEMES[1].1, "planted");
+    assert!(planted.iter().any(|fault| fault.to_string().contains("color-contrast")), "{planted:#?}");
 }
 
 /// Returns axe's findings in the open page by some of its rules, with `place` in each.

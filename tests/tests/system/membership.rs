@@ -64,7 +64,7 @@ fn training_continues_after_a_stale_generation() {
     trains_in(6);
 
     training.process.terminate();
-    training.process.wait();
+    assert_eq!(training.process.wait().code(), Some(128 + 15), "{}", training.process.output());
     training.assert_no_sample_repeated_or_missing("evenstep", 480);
     let iterations = training.iterations("evenstep");
     let generations: Vec<u64> = iterations.iter().filter_map(|line| line["generation"].as_u64()).collect();

@@ -14,7 +14,7 @@ use evenstep_protocol::{TelemetryBatch, TelemetryResponse};
 use tokio::net::TcpSocket;
 
 /// Timeout, longer than any healthy test waits.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = evenstep_tests::wait::PATIENCE;
 
 /// Response to a batch; `None` stores it.
 type Handler = dyn Fn(&TelemetryBatch, &mut Store) -> Option<Response> + Send + Sync;
