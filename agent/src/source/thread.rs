@@ -252,7 +252,9 @@ mod tests {
             Err(timed_out.clone())
         );
         // The reading may have started later than the request.
-        assert!(source.state().hangs_for_s.is_some());
+        while source.state().hangs_for_s.is_none() {
+            thread::yield_now();
+        }
         let (started, starts) = mpsc::channel();
         for _ in 0..2 * WAITING_MAX {
             let started = started.clone();
