@@ -209,8 +209,8 @@ fn pages(world: &World) {
     }
 }
 
-/// Each scraped pair of speeds belongs to one iteration, to the last bit. Exception: the allocation of an iteration may be stored after
-/// its report, if the request for it was late. The forecast is then that of the allocation before, which the iteration had.
+/// Each scraped pair of speeds belongs to one iteration, to the last bit. Exception: if a request was late, an allocation may be stored
+/// after the report of its iteration. Then the forecast comes from an allocation before, which the iteration had.
 fn speeds(prometheus: &Prometheus, client: &Client) {
     let of = |metric: &str| {
         let selector = format!("evenstep_worker_{metric}{{job_id=\"{JOB}\"}}[10m]");
