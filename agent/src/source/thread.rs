@@ -230,6 +230,8 @@ impl Progress {
 mod tests {
     use std::sync::mpsc;
 
+    use evenstep_tests::wait::until;
+
     use super::*;
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -252,9 +254,7 @@ mod tests {
             Err(timed_out.clone())
         );
         // The reading may have started later than the request.
-        while source.state().hangs_for_s.is_none() {
-            thread::yield_now();
-        }
+        until("the reading hangs", || source.state().hangs_for_s);
         let (started, starts) = mpsc::channel();
         for _ in 0..2 * WAITING_MAX {
             let started = started.clone();

@@ -209,8 +209,7 @@ fn pages(world: &World) {
     }
 }
 
-/// Each scraped pair of speeds belongs to one iteration, to the last bit. Exception: if a request was late, an allocation may be stored
-/// after the report of its iteration. Then the forecast comes from an allocation before, which the iteration had.
+/// Each scraped pair of speeds belongs to one iteration, to the last bit; likewise the batch and the error.
 fn speeds(prometheus: &Prometheus, client: &Client) {
     let of = |metric: &str| {
         let selector = format!("evenstep_worker_{metric}{{job_id=\"{JOB}\"}}[10m]");
@@ -227,59 +226,43 @@ fn speeds(prometheus: &Prometheus, client: &Client) {
     let mut compared = 0;
     for ((worker, at), actual) in &actual {
         let Some(predicted) = predicted.get(&(worker.clone(), *at)) else { continue };
-        let of_actual = known.actual.get(&(worker.clone(), actual.to_bits()));
-        let of_predicted = known.predicted.get(&(worker.clone(), predicted.to_bits()));
-        let belong =
-            of_actual.zip(of_predicted).is_some_and(|(actual, predicted)| predicted.first() <= actual.last());
         assert!(
-            belong,
-            "{worker}: {actual} of iterations {of_actual:?}, {predicted} of {of_predicted:?}: not the values of one iteration"
+            known.contains(&(worker.clone(), actual.to_bits(), predicted.to_bits())),
+            "{worker}: {actual}, {predicted}: not the values of one iteration"
         );
         compared += 1;
     }
     assert!(compared >= 15, "{compared} scrapes of {}", actual.len());
     eprintln!("{compared} scraped pairs of speeds match iterations");
 
-    // The rule and the panel have the same values.
-    let recorded = prometheus
-        .instant(&format!("job_worker:evenstep_speed_prediction_error:ratio{{job_id=\"{JOB}\"}}[1m]"), None)
-        .expect("PromQL");
-    assert_eq!(recorded.len(), 3, "{recorded:?}");
-    let (at_s, _) = recorded[0].points[0];
-    let text = "abs(job_worker:evenstep_speed_prediction_error:ratio{job_id=\"seen\"} \
+    // The rule and the panel have the same values, unless a scrape of that moment was stored after the rule was evaluated.
+    let rule = format!("job_worker:evenstep_speed_prediction_error:ratio{{job_id=\"{JOB}\"}}[1m]");
+    let panel = "abs(job_worker:evenstep_speed_prediction_error:ratio{job_id=\"seen\"} \
         - (max by (job_id, worker) (evenstep_worker_speed_samples_per_second) \
         / max by (job_id, worker) (evenstep_worker_predicted_speed_samples_per_second) - 1)) < 1e-12";
-    assert_eq!(prometheus.instant(text, Some(at_s)).expect("PromQL").len(), recorded.len());
+    until("the rule has the values of the panel", || {
+        let recorded = prometheus.instant(&rule, None).expect("PromQL");
+        assert_eq!(recorded.len(), 3, "{recorded:?}");
+        let (at_s, _) = *recorded[0].points.last().expect("a value");
+        (prometheus.instant(panel, Some(at_s)).expect("PromQL").len() == recorded.len()).then_some(())
+    });
 }
 
-/// Iterations by worker and speed, as bits.
-type Iterations = BTreeMap<(String, u64), BTreeSet<u64>>;
-
-/// The iterations of all actual and predicted speeds.
-#[derive(Default)]
-struct Known {
-    actual: Iterations,
-    predicted: Iterations,
-}
-
-fn speeds_of_service(client: &Client) -> Known {
-    let mut known = Known::default();
+/// Returns (worker, actual, predicted), as bits, of all iterations.
+fn speeds_of_service(client: &Client) -> BTreeSet<(String, u64, u64)> {
+    let mut known = BTreeSet::new();
     let mut from = 0;
     loop {
         let page: SpeedsView = client.get(&format!("/v1/jobs/{JOB}/speeds?from={from}&limit=1000")).json();
         let Some(last) = page.speeds.last().map(|point| point.iteration) else { return known };
         for point in &page.speeds {
-            let add = |speeds: &mut Iterations, speed: Option<f64>| {
-                if let Some(speed) = speed {
-                    let place = (point.worker.as_str().to_owned(), speed.to_bits());
-                    speeds.entry(place).or_default().insert(point.iteration);
-                }
-            };
-            add(&mut known.actual, point.actual_samples_per_s);
-            add(&mut known.predicted, point.predicted_samples_per_s);
+            if let (Some(actual), Some(predicted)) =
+                (point.actual_samples_per_s, point.predicted_samples_per_s)
+            {
+                known.insert((point.worker.as_str().to_owned(), actual.to_bits(), predicted.to_bits()));
+            }
         }
-        // A page may end within an iteration.
-        from = if last > from { last } else { last + 1 };
+        from = last + 1;
     }
 }
 

@@ -88,6 +88,8 @@ impl World {
             "--global-batch=56".to_owned(),
             "--policy=evenstep".to_owned(),
             "--steps=1000000".to_owned(),
+            // The metrics miss an allocation whose request was given up while it was stored.
+            "--request-timeout-ms=60000".to_owned(),
             "--metrics-listen=127.0.0.1:0".to_owned(),
             format!("--job={JOB}"),
             format!("--server={}", predictor.url),
