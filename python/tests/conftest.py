@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,10 @@ def _take(variable: str) -> str | None:
 _BINARIES = {name: _take(name.upper().replace("-", "_")) for name in ("evenstep-predictor", "evenstep-agent")}
 
 _numbers = itertools.count()
+
+
+def pytest_report_header() -> str:
+    return f"PyTorch {version('torch')}"
 
 
 def binary(name: str) -> Path:

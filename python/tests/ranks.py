@@ -1,6 +1,7 @@
 """Real ranks: processes with a Gloo group, forked from a process that has already loaded torch."""
 
 import atexit
+import gc
 import multiprocessing
 import multiprocessing.util
 import os
@@ -134,7 +135,9 @@ def _results(said: Any, ranks: Sequence[Any], patience_s: float) -> list[Any]:
 
 
 def _rank(said: Any, environ: dict[str, str], work: Callable[..., Any], args: bytes) -> None:
-    # The process that ranks are forked from has the variables of the tests.
+    # The garbage collector would write to every object of the process that ranks are forked from, and copy its memory.
+    gc.freeze()
+    # That process has the variables of the tests.
     for name in [name for name in os.environ if name.startswith(("EVENSTEP_", "TORCHELASTIC_"))]:
         del os.environ[name]
     os.environ.update(environ)
