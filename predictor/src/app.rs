@@ -32,6 +32,11 @@ const LEASE_TICK: Duration = Duration::from_millis(200);
 const RESTORE_TICK: Duration = Duration::from_millis(500);
 /// Pause after the statistics of a job could not be restored.
 const RESTORE_PAUSE: Duration = Duration::from_secs(30);
+/// Interval at which iterations are stored for charts. The fastest jobs complete fewer in it than are in memory.
+const STEPS_TICK: Duration = Duration::from_millis(500);
+/// Number of such intervals between two times at which the totals of jobs are stored. After a crash, the iterations of this
+/// time are read again.
+const TOTALS_TICKS: u32 = 20;
 /// Time that a shutdown waits for the store to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -212,6 +217,7 @@ impl App {
         let limits = access::follow_limits(self.limits, self.access.clone(), self.jobs.store().clone());
         let limits = tokio::spawn(limits);
         let restoring = tokio::spawn(restore(self.jobs.clone()));
+        let statistics = tokio::spawn(store_statistics(self.jobs.clone()));
         let refits = tokio::spawn(refit(self.jobs.clone(), self.refit_interval, pool));
         let stragglers = tokio::spawn(self.jobs.clone().watch_stragglers(self.webhook));
         let leaving = self.jobs.clone();
@@ -230,6 +236,10 @@ impl App {
             }
             tracing::info!("stopping: finishing requests in flight");
             drain.send_replace(true);
+            // The lease is needed for this. What requests still report is read from the history.
+            if let Err(error) = leaving.store_steps().await.and(leaving.store_totals().await) {
+                tracing::warn!(%error, "cannot store the totals of jobs; they continue from the history");
+            }
             // Before anything else, so that other predictors serve the jobs while this one shuts down.
             leaving.resign().await;
             // The writer ends with the last registry.
@@ -237,7 +247,7 @@ impl App {
         };
         let options = Options { limits: Limits::of_process(), connections, tls: self.tls };
         evenstep_server::serve(self.listener, router(api), options, stopping).await;
-        for task in [leases, refits, restoring, retention, lease, tokens, limits, stragglers] {
+        for task in [leases, refits, restoring, statistics, retention, lease, tokens, limits, stragglers] {
             task.abort();
             drop(task.await);
         }
@@ -267,9 +277,24 @@ async fn restore(jobs: Arc<Jobs>) {
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
-        if let Err(error) = jobs.restore().await {
-            tracing::warn!(%error, "cannot restore the statistics of jobs from the store");
+        if jobs.restore().await.is_err() {
             tokio::time::sleep(RESTORE_PAUSE).await;
+        }
+    }
+}
+
+/// Stores iterations for charts, and totals.
+async fn store_statistics(jobs: Arc<Jobs>) {
+    let mut tick = tokio::time::interval(STEPS_TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    for count in (0..TOTALS_TICKS).cycle() {
+        tick.tick().await;
+        let mut stored = jobs.store_steps().await;
+        if count == 0 {
+            stored = stored.and(jobs.store_totals().await);
+        }
+        if let Err(error) = stored {
+            tracing::debug!(%error, "cannot store the statistics of jobs; trying again");
         }
     }
 }

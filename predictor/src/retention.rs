@@ -62,14 +62,15 @@ impl RetentionStats {
     /// An error if the store cannot be read.
     pub async fn store_view(&self, jobs: &Jobs) -> Result<StoreView, JobError> {
         let (store, retention) = (jobs.store(), self.lock().clone());
-        let room = store.disk_use().await?;
+        let mut view = store.view().await?;
+        let room = view.disk_use().await?;
         Ok(StoreView {
             backend: store.backend().to_owned(),
-            schema: store.schema().await?,
+            schema: view.schema().await?,
             disk_bytes: room.disk_bytes,
             used_bytes: room.used_bytes,
             keep_bytes: self.keep_bytes,
-            levels: store.levels().await?,
+            levels: view.levels().await?,
             retention,
         })
     }
@@ -210,7 +211,7 @@ impl Retention {
     /// Rolls up the oldest raw rows until the store is below its size limit.
     async fn enforce_size_limit(&self) -> Result<(), JobError> {
         let Some(bound) = self.keep.bytes else { return Ok(()) };
-        let mut used = self.store.disk_use().await?.used_bytes;
+        let mut used = self.store.view().await?.disk_use().await?.used_bytes;
         if used <= bound {
             return Ok(());
         }
@@ -225,7 +226,7 @@ impl Retention {
                     rows += self.iterations(&job_id, oldest_part(span), true).await?;
                 }
             }
-            used = self.store.disk_use().await?.used_bytes;
+            used = self.store.view().await?.disk_use().await?.used_bytes;
             if rows == 0 || used as f64 <= TARGET_SHARE * bound as f64 {
                 break;
             }

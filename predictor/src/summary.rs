@@ -136,7 +136,7 @@ mod tests {
 
     /// The summary of a history that the account has seen as well.
     fn summarize(history: &HistoryView, workers: &[WorkerView], iterations: u64) -> SummaryView {
-        super::summarize(history, &Account::of(history, u64::MAX), workers, iterations)
+        super::summarize(history, &Account::of(history, None, u64::MAX), workers, iterations)
     }
 
     /// A history of workers with constant speeds and given batches, whose forecasts are wrong by `bias`.

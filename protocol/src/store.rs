@@ -30,7 +30,8 @@ pub struct StoreView {
 pub struct LevelView {
     /// `samples`, `reports`, `answers`, `node_minutes`, `node_hours`, `worker_minutes` or `worker_hours`.
     pub level: String,
-    /// Number of rows; an estimate for PostgreSQL.
+    /// Number of rows; an estimate for raw rows in PostgreSQL. Others are counted up to 1,000,000, which means as
+    /// many or more.
     pub rows: u64,
     /// Time of the oldest row, in milliseconds since 1970. Absent if the level is empty or the time cannot be
     /// found quickly.

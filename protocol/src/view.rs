@@ -122,8 +122,6 @@ pub struct WorkerView {
     pub max_local_batch: Option<u64>,
     /// Time of its last message, in milliseconds since 1970.
     pub last_seen_unix_ms: i64,
-    /// Number of reports received from it.
-    pub reports: u64,
     /// Its latest measured speed, in samples per second of compute time.
     pub speed_samples_per_s: Option<f64>,
     /// Whether it can claim chunks of a shared tail.

@@ -2,6 +2,8 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sqlx::{ConnectOptions, Connection, Row};
 use tempfile::TempDir;
@@ -60,6 +62,25 @@ impl Store {
         }
     }
 
+    /// Returns the cost of a query, independently of the machine's speed: the steps of SQLite's virtual machine, or the pages
+    /// that PostgreSQL reads.
+    ///
+    /// # Panics
+    /// The query fails.
+    pub fn cost(&self, query: &str) -> u64 {
+        match self.file() {
+            Some(file) => sqlite_steps(&file, query),
+            None => {
+                let plan = self.rows(&format!("EXPLAIN (ANALYZE, BUFFERS) {query}"));
+                let lines = plan.iter().filter_map(|row| row[0].as_deref());
+                // The first line is the sum of the lines below. Without one, nothing was read.
+                let pages = lines.map(str::trim).find_map(|line| line.strip_prefix("Buffers: shared "));
+                let pages = pages.into_iter().flat_map(str::split_whitespace);
+                pages.filter_map(|pages| pages.split_once('=')?.1.parse::<u64>().ok()).sum()
+            }
+        }
+    }
+
     /// Returns the rows of a query that both engines support and whose columns are all text.
     pub fn rows(&self, query: &str) -> Vec<Vec<Option<String>>> {
         match self {
@@ -91,4 +112,24 @@ pub fn sqlite_rows(file: &Path, query: &str) -> Vec<Vec<Option<String>>> {
     });
     let rows = rows.unwrap_or_else(|error| panic!("{query}: {error}"));
     rows.iter().map(|row| (0..row.len()).map(|column| row.get(column)).collect()).collect()
+}
+
+/// Returns the number of steps of SQLite's virtual machine that a query takes.
+fn sqlite_steps(file: &Path, query: &str) -> u64 {
+    let steps = Arc::new(AtomicU64::new(0));
+    let counted = steps.clone();
+    let done = postgres::block_on(async {
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file).disable_statement_logging();
+        let mut connection = options.connect().await?;
+        // The first statement also reads the schema and the planner's statistics.
+        sqlx::query("SELECT count(*) FROM job").fetch_all(&mut connection).await?;
+        connection.lock_handle().await?.set_progress_handler(1, move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            true
+        });
+        sqlx::query(sqlx::AssertSqlSafe(query)).fetch_all(&mut connection).await?;
+        connection.close().await
+    });
+    done.unwrap_or_else(|error| panic!("{query}: {error}"));
+    steps.load(Ordering::Relaxed)
 }

@@ -151,6 +151,15 @@ impl From<StoreError> for ErrorResponse {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Retry later", error.to_string())
                     .retry()
             }
+            StoreError::Watched => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", "Too many views", error.to_string())
+                    .retry()
+            }
+            error if error.fault() == Some(Fault::Slow) => {
+                tracing::error!(%error, "the database interrupted a view");
+                let (status, detail) = (StatusCode::SERVICE_UNAVAILABLE, Fault::Slow.words());
+                Self::new(status, "timed-out", "Timed out", detail).retry()
+            }
             error => {
                 tracing::error!(%error, "a request failed because of a store error");
                 let fault = error.fault().unwrap_or(Fault::Other);

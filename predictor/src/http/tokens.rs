@@ -107,7 +107,7 @@ async fn audit(
 ) -> Result<axum::Json<AuditView>, ErrorResponse> {
     let limit = newest.limit.unwrap_or(LIMIT_DEFAULT);
     within("limit", limit, 1..=LIMIT_MAX)?;
-    let entries = api.jobs.store().audit(u32::try_from(limit).unwrap_or(u32::MAX)).await?;
+    let entries = api.jobs.store().view().await?.audit(u32::try_from(limit).unwrap_or(u32::MAX)).await?;
     let entries = entries.into_iter().map(|stored| AuditEntryView {
         at_unix_ms: stored.at_unix_ms,
         actor: stored.entry.actor,

@@ -121,7 +121,7 @@ impl Job {
                 published.keep(request.iteration, response.clone());
             }
         });
-        self.live().allocated(self.id(), answer, &reports, now_unix_ms);
+        self.live().allocated(self.id(), answer, &reports, at_unix_ms);
         Ok(Allocated { response: response?, is_new })
     }
 

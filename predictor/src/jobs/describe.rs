@@ -1,7 +1,5 @@
 //! Views of a job's state for pages and dashboards.
 
-use std::collections::BTreeMap;
-
 use evenstep_core::curve::{CurveLearner, LearnedForm};
 use evenstep_core::job::{JobState, global_batch};
 use evenstep_core::membership::State;
@@ -33,7 +31,7 @@ pub fn job(state: &JobState, job_id: &JobId, status: Status, created_unix_ms: i6
 
 /// The summary of a job that is not in memory. This predictor has followed it since `watched_unix_ms`.
 pub fn stored(stored: StoredSummary, watched_unix_ms: i64, now_unix_ms: i64) -> JobView {
-    let StoredSummary { job_id, spec, generation, live_workers, next_iteration, last_decision, past } =
+    let StoredSummary { job_id, spec, generation, live_workers, next_iteration, last_decision, past, .. } =
         stored;
     let created_unix_ms = past.created_unix_ms;
     let (live, min_workers) = (live_workers, spec.min_workers);
@@ -54,8 +52,8 @@ pub fn stored(stored: StoredSummary, watched_unix_ms: i64, now_unix_ms: i64) -> 
     }
 }
 
-/// Every worker that ever joined, with its number of reports.
-pub fn workers(state: &JobState, job_id: &JobId, counts: &BTreeMap<String, u64>) -> WorkersView {
+/// Every worker that ever joined.
+pub fn workers(state: &JobState, job_id: &JobId) -> WorkersView {
     let (pools, models, mut stragglers) = (state.pools(), state.current_models(), state.stragglers());
     let mut rank = 0;
     let members = state.members.all().iter();
@@ -75,7 +73,6 @@ pub fn workers(state: &JobState, job_id: &JobId, counts: &BTreeMap<String, u64>)
                 min_local_batch: worker.request.min_local_batch,
                 max_local_batch: worker.request.max_local_batch,
                 last_seen_unix_ms: member.last_seen_ms,
-                reports: counts.get(member.id.as_str()).copied().unwrap_or(0),
                 speed_samples_per_s: models.forecaster().last_speed(&member.id),
                 claims: worker.request.claims,
                 pool: if live { pools.get(&member.id).copied() } else { None },

@@ -1,22 +1,20 @@
 //! A period of a job's history in columns, thinned out for a chart.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::ops::Range;
 
-use evenstep_core::job::JobState;
-use evenstep_protocol::{AllocateResponse, HistoryView, JobId, WorkerHistory, WorkerId};
-use evenstep_store::{EveryNth, Measured, Store};
+use evenstep_protocol::{HistoryView, JobId, WorkerHistory, WorkerId};
+use evenstep_store::{EveryNth, StoreError, View};
 
 use super::error::JobError;
 use super::job::Job;
-use super::live::MeanLoss;
+use super::shown::{Shown, ShownWorker};
+use crate::long::compute;
 
 /// Limit of shares in one response. Jobs with many workers get fewer iterations.
 const SHARES_MAX: u64 = 32_768;
 /// Smallest number of iterations in one response.
 const POINTS_MIN: u64 = 8;
-/// Significant digits that a chart can show.
-const DIGITS: usize = 4;
 
 /// A period of time, in milliseconds since 1970.
 #[derive(Debug, Clone, Copy)]
@@ -41,152 +39,159 @@ impl Job {
     /// # Errors
     /// An error of the store.
     pub async fn history(&self, period: Period, points: u64) -> Result<HistoryView, JobError> {
-        // Known once the job is in memory.
-        let workers = |state: &JobState| {
-            let last = state.last_allocation.as_ref().map_or(0, |answer| answer.allocations.len());
-            last.max(state.live().len()).max(1) as u64
-        };
-        let workers = self.look(workers).await?;
-        let mut iterations = self.store().iterations_since(self.id(), period.from_unix_ms).await?;
-        if let Some(until) = period.until_unix_ms {
-            iterations.end =
-                self.store().iterations_since(self.id(), until).await?.start.max(iterations.start);
+        if self.is_deleted() {
+            return Err(JobError::UnknownJob(self.id().clone()));
         }
-        read(self.store(), self.id(), iterations, points, workers).await
+        let mut view = self.store().view().await?;
+        let mut iterations = view.iterations_since(self.id(), period.from_unix_ms).await?;
+        if let Some(until) = period.until_unix_ms {
+            iterations.end = view.iterations_since(self.id(), until).await?.start.max(iterations.start);
+        }
+        let workers = workers_before(&mut view, self.id(), iterations.end).await?;
+        let sampled = Sampled::read(&mut view, self.id(), iterations, points, workers).await?;
+        // Other viewers may have the connection.
+        drop(view);
+        compute(true, || sampled.view(self.id()))
     }
 }
 
-/// Reads up to `points` evenly sampled iterations of a range, in which about `workers` workers took part.
+/// Returns the number of workers of the last allocation before an iteration; 1 without an earlier allocation.
 ///
 /// # Errors
 /// An error of the store.
-pub(super) async fn read(
-    store: &Store,
-    job_id: &JobId,
-    iterations: Range<u64>,
-    points: u64,
-    workers: u64,
-) -> Result<HistoryView, JobError> {
-    let points = points.min((SHARES_MAX / workers.max(1)).max(POINTS_MIN));
-    let every = (iterations.end.saturating_sub(iterations.start)).div_ceil(points).max(1);
-    let wanted = EveryNth { iterations, every };
-    let mut columns = Columns::default();
-    for (at_unix_ms, stored) in store.every_nth_allocation(job_id, &wanted).await? {
-        columns.answer(stored.iteration, at_unix_ms, &stored.parse()?);
-    }
-    for report in store.every_nth_report(job_id, &wanted).await? {
-        columns.report(&report);
-    }
-    Ok(columns.view(job_id, every))
+pub(super) async fn workers_before(view: &mut View, job_id: &JobId, end: u64) -> Result<u64, JobError> {
+    let Some(last) = end.checked_sub(1) else { return Ok(1) };
+    let Some((_, stored)) = view.allocation(job_id, last).await? else { return Ok(1) };
+    Ok(compute(true, || stored.parse())?.allocations.len() as u64)
 }
 
-/// One worker's share of an iteration.
-#[derive(Debug, Clone, Default)]
-struct Cell {
-    local_batch: Option<u64>,
-    predicted: Option<f64>,
-    lower: Option<f64>,
-    upper: Option<f64>,
-    actual: Option<f64>,
-    compute_time_s: Option<f64>,
-    barrier_wait_s: Option<f64>,
+/// Evenly sampled iterations, as they are stored.
+#[derive(Debug)]
+pub(super) struct Sampled {
+    every: u64,
+    steps: Vec<(u64, i64, Step)>,
 }
 
+/// An iteration.
+#[derive(Debug)]
+enum Step {
+    /// As it was stored for charts (JSON).
+    Stored(String),
+    /// Computed from its allocation and its reports.
+    Computed(Shown),
+}
+
+impl Sampled {
+    /// Reads up to `points` evenly sampled iterations of a range, in which about `workers` workers took part.
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub async fn read(
+        view: &mut View,
+        job_id: &JobId,
+        iterations: Range<u64>,
+        points: u64,
+        workers: u64,
+    ) -> Result<Self, JobError> {
+        let points = points.min((SHARES_MAX / workers.max(1)).max(POINTS_MIN));
+        let every = (iterations.end.saturating_sub(iterations.start)).div_ceil(points).max(1);
+        let wanted = EveryNth { iterations, every };
+        let mut steps = Vec::new();
+        for (iteration, stored) in view.every_nth_step(job_id, &wanted).await? {
+            if let Some((at_unix_ms, shown)) = stored {
+                steps.push((iteration, at_unix_ms, Step::Stored(shown)));
+            } else if let Some((at_unix_ms, answer)) = view.allocation(job_id, iteration).await? {
+                let reports = view.measured(job_id, iteration).await?;
+                let shown = compute(true, || Ok::<_, JobError>(Shown::stored(&answer.parse()?, &reports)))?;
+                steps.push((iteration, at_unix_ms, Step::Computed(shown)));
+            }
+        }
+        Ok(Self { every, steps })
+    }
+
+    /// The iterations in columns. Takes milliseconds for a job with many workers.
+    ///
+    /// # Errors
+    /// If a stored value is invalid.
+    pub fn view(self, job_id: &JobId) -> Result<HistoryView, JobError> {
+        let mut columns = Columns { length: self.steps.len(), ..Columns::default() };
+        let mut view = HistoryView {
+            job_id: job_id.clone(),
+            every: self.every,
+            iterations: Vec::with_capacity(columns.length),
+            at_unix_ms: Vec::with_capacity(columns.length),
+            step_time_s: Vec::with_capacity(columns.length),
+            predicted_step_time_s: Vec::with_capacity(columns.length),
+            even_step_time_s: Vec::with_capacity(columns.length),
+            lr_multiplier: Vec::with_capacity(columns.length),
+            loss: Vec::with_capacity(columns.length),
+            workers: Vec::new(),
+        };
+        for (at, (iteration, at_unix_ms, step)) in self.steps.into_iter().enumerate() {
+            let shown = match step {
+                Step::Computed(shown) => shown,
+                Step::Stored(text) => serde_json::from_str(&text)
+                    .map_err(|source| StoreError::Corrupt { what: "step", source })?,
+            };
+            view.iterations.push(iteration);
+            view.at_unix_ms.push(at_unix_ms);
+            view.step_time_s.push(shown.step_time_s);
+            view.predicted_step_time_s.push(shown.predicted_step_time_s);
+            view.even_step_time_s.push(shown.even_step_time_s);
+            view.lr_multiplier.push(Some(shown.lr_multiplier));
+            view.loss.push(shown.loss);
+            for (rank, worker) in shown.workers.iter().enumerate() {
+                columns.add(at, rank, worker);
+            }
+        }
+        view.workers = columns.workers;
+        view.workers.sort_by(|one, other| one.worker.cmp(&other.worker));
+        Ok(view)
+    }
+}
+
+/// The columns of all workers.
 #[derive(Debug, Default)]
 struct Columns {
-    iterations: Vec<u64>,
-    at_unix_ms: Vec<i64>,
-    step_time_s: Vec<Option<f64>>,
-    predicted_step_time_s: Vec<Option<f64>>,
-    even_step_time_s: Vec<Option<f64>>,
-    lr_multiplier: Vec<Option<f64>>,
-    loss: Vec<MeanLoss>,
-    workers: BTreeMap<WorkerId, Vec<Cell>>,
+    /// Number of iterations.
+    length: usize,
+    workers: Vec<WorkerHistory>,
+    places: HashMap<WorkerId, usize>,
 }
 
 impl Columns {
-    fn answer(&mut self, iteration: u64, at_unix_ms: i64, answer: &AllocateResponse) {
-        let at = self.iterations.len();
-        self.iterations.push(iteration);
-        self.at_unix_ms.push(at_unix_ms);
-        self.step_time_s.push(None);
-        self.predicted_step_time_s.push(answer.decision.predicted_step_time_s.map(rounded));
-        self.even_step_time_s.push(answer.decision.even_step_time_s.map(rounded));
-        self.lr_multiplier.push(Some(rounded(answer.optimizer.lr_multiplier)));
-        self.loss.push(MeanLoss::default());
-        for share in &answer.allocations {
-            let cells = self.workers.entry(share.worker.clone()).or_default();
-            cells.resize(at + 1, Cell::default());
-            if let Some(cell) = cells.last_mut() {
-                cell.local_batch = Some(share.local_batch);
-                cell.predicted = share.predicted_speed_samples_per_s.map(rounded);
-                cell.lower = share.speed_lower_samples_per_s.map(rounded);
-                cell.upper = share.speed_upper_samples_per_s.map(rounded);
-            }
-        }
-    }
-
-    /// Adds a report of an iteration whose allocation is in the table.
-    fn report(&mut self, report: &Measured) {
-        let Ok(at) = self.iterations.binary_search(&report.iteration) else { return };
-        let waiting_s = report.barrier_wait_s.unwrap_or(0.0) + report.loader_wait_s.unwrap_or(0.0);
-        let took_s = rounded(report.compute_time_s + waiting_s);
-        let longest = &mut self.step_time_s[at];
-        *longest = Some(longest.map_or(took_s, |longest: f64| longest.max(took_s)));
-        if let Some(loss) = report.loss {
-            self.loss[at].add(report.local_batch, loss);
-        }
-        let Some(cell) = self.workers.get_mut(&report.worker).and_then(|cells| cells.get_mut(at)) else {
-            return;
+    /// Adds a worker of an iteration. Ranks are alike in most iterations, so the place of the rank is tried first.
+    fn add(&mut self, at: usize, rank: usize, shown: &ShownWorker) {
+        let place = match self.workers.get(rank) {
+            Some(known) if known.worker == shown.worker => rank,
+            _ => self.place(&shown.worker),
         };
-        let shows_speed = report.local_batch > 0 && report.compute_time_s > 0.0;
-        cell.actual = shows_speed.then(|| rounded(report.local_batch as f64 / report.compute_time_s));
-        cell.compute_time_s = Some(rounded(report.compute_time_s));
-        cell.barrier_wait_s = report.barrier_wait_s.map(rounded);
+        let Some(worker) = self.workers.get_mut(place) else { return };
+        worker.local_batch[at] = Some(shown.local_batch);
+        worker.predicted_samples_per_s[at] = shown.predicted;
+        worker.lower_samples_per_s[at] = shown.lower;
+        worker.upper_samples_per_s[at] = shown.upper;
+        worker.actual_samples_per_s[at] = shown.actual;
+        worker.compute_time_s[at] = shown.compute_time_s;
+        worker.barrier_wait_s[at] = shown.barrier_wait_s;
     }
 
-    fn view(self, job_id: &JobId, every: u64) -> HistoryView {
-        let length = self.iterations.len();
-        let worker = |(worker, mut cells): (WorkerId, Vec<Cell>)| {
-            cells.resize(length, Cell::default());
-            let column = |of: fn(&Cell) -> Option<f64>| cells.iter().map(of).collect();
-            WorkerHistory {
-                worker,
-                local_batch: cells.iter().map(|cell| cell.local_batch).collect(),
-                predicted_samples_per_s: column(|cell| cell.predicted),
-                lower_samples_per_s: column(|cell| cell.lower),
-                upper_samples_per_s: column(|cell| cell.upper),
-                actual_samples_per_s: column(|cell| cell.actual),
-                compute_time_s: column(|cell| cell.compute_time_s),
-                barrier_wait_s: column(|cell| cell.barrier_wait_s),
-            }
-        };
-        HistoryView {
-            job_id: job_id.clone(),
-            every,
-            iterations: self.iterations,
-            at_unix_ms: self.at_unix_ms,
-            step_time_s: self.step_time_s,
-            predicted_step_time_s: self.predicted_step_time_s,
-            even_step_time_s: self.even_step_time_s,
-            lr_multiplier: self.lr_multiplier,
-            loss: self.loss.into_iter().map(|mean| mean.value().map(rounded)).collect(),
-            workers: self.workers.into_iter().map(worker).collect(),
+    fn place(&mut self, worker: &WorkerId) -> usize {
+        if let Some(place) = self.places.get(worker) {
+            return *place;
         }
-    }
-}
-
-/// Rounds to four significant digits, which keeps the response small.
-fn rounded(value: f64) -> f64 {
-    format!("{value:.*e}", DIGITS - 1).parse().unwrap_or(value)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::rounded;
-
-    #[test]
-    fn four_digits_are_left() {
-        assert_eq!([1234.567, 0.000_123_456, -9.999_96, 0.0].map(rounded), [1235.0, 0.000_123_5, -10.0, 0.0]);
+        let none = || vec![None; self.length];
+        self.workers.push(WorkerHistory {
+            worker: worker.clone(),
+            local_batch: vec![None; self.length],
+            predicted_samples_per_s: none(),
+            lower_samples_per_s: none(),
+            upper_samples_per_s: none(),
+            actual_samples_per_s: none(),
+            compute_time_s: none(),
+            barrier_wait_s: none(),
+        });
+        self.places.insert(worker.clone(), self.workers.len() - 1);
+        self.workers.len() - 1
     }
 }

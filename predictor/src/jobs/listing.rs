@@ -14,7 +14,8 @@ impl Jobs {
     /// An error of the store.
     pub async fn live(&self) -> Result<LiveView, JobError> {
         let registration = self.store().registration()?;
-        let owners = self.store().owners().await?;
+        let mut view = self.store().view().await?;
+        let owners = view.owners().await?;
         let now_unix_ms = self.now_unix_ms();
         self.retain_stored(|job_id| owners.binary_search_by(|(known, _)| known.cmp(job_id)).is_ok());
         let line = |job_id: &JobId| {
@@ -24,7 +25,7 @@ impl Jobs {
         };
         let is_unknown = |(job_id, url): &(JobId, Option<String>)| url.is_none() && line(job_id).is_none();
         if owners.iter().any(is_unknown) {
-            for stored in self.store().job_summaries().await? {
+            for stored in view.job_summaries().await? {
                 if line(&stored.job_id).is_none() {
                     let job = self.new_job(&stored.job_id, registration);
                     job.live().stored(&stored);
@@ -47,7 +48,8 @@ impl Jobs {
     pub async fn views(&self) -> Result<Vec<JobView>, JobError> {
         let registration = self.store().registration()?;
         let mut views = Vec::new();
-        for stored in self.store().job_summaries().await? {
+        let stored = self.store().view().await?.job_summaries().await?;
+        for stored in stored {
             let view = match self.known(&stored.job_id, registration).filter(|job| job.is_loaded()) {
                 Some(job) => job.view().await,
                 None => Ok(describe::stored(stored, self.started_unix_ms(), self.now_unix_ms())),
@@ -72,7 +74,8 @@ impl Jobs {
             return Ok(());
         }
         let (registration, now_unix_ms) = (self.store().registration()?, self.now_unix_ms());
-        for stored in self.store().job_summaries().await?.iter().filter(|stored| stored.live_workers > 0) {
+        let stored = self.store().view().await?.job_summaries().await?;
+        for stored in stored.iter().filter(|stored| stored.live_workers > 0) {
             let mut jobs = self.write();
             let job = jobs.entry(stored.job_id.clone());
             let job = job.or_insert_with(|| self.new_job(&stored.job_id, registration));

@@ -51,6 +51,7 @@ mod registry;
 mod responses;
 mod restore;
 mod room;
+mod shown;
 mod stragglers;
 mod validate;
 mod views;

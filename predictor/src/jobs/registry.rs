@@ -169,6 +169,9 @@ impl Jobs {
             Change::CreateJob { job_id: job_id.clone(), spec: spec.clone().into(), entry: entry.clone() };
         let is_new = self.store.write(vec![change], self.clock.now_unix_ms()).await? == 1;
         let job = self.job(job_id).await?;
+        if is_new {
+            job.live().begin();
+        }
         // Another request may have created it at the same moment. In this case this request changes its
         // options.
         Ok((if is_new { job.view().await? } else { job.put(spec).await? }, is_new))
@@ -272,7 +275,7 @@ impl Jobs {
     /// # Errors
     /// An error of the store.
     pub async fn load_nodes(&self) -> Result<(), JobError> {
-        for (node, at_unix_ms) in self.store.latest_sample_times().await? {
+        for (node, at_unix_ms) in self.store.view().await?.latest_sample_times().await? {
             self.newest_samples.saw(&node, at_unix_ms, self.clock.now_unix_ms());
         }
         Ok(())
@@ -353,7 +356,7 @@ impl Jobs {
     /// # Errors
     /// An error of the store.
     pub async fn nodes(&self) -> Result<Vec<NodeView>, JobError> {
-        Ok(self.store.nodes().await?)
+        Ok(self.store.view().await?.nodes().await?)
     }
 
     /// Returns the latest samples of a node.
@@ -361,7 +364,7 @@ impl Jobs {
     /// # Errors
     /// An error of the store.
     pub async fn node_samples(&self, node: &NodeId, limit: u64) -> Result<Vec<NodeSample>, JobError> {
-        Ok(self.store.node_samples(node, limit).await?)
+        Ok(self.store.view().await?.node_samples(node, limit).await?)
     }
 
     /// Checks that the store can be written and read.

@@ -1,23 +1,27 @@
-//! Restores the statistics of jobs from their history, after a restart or a change of their owner.
+//! Restores the statistics of jobs after a restart or a change of their owner, and stores them for that and for charts.
 
 use std::sync::Arc;
 
 use evenstep_protocol::WorkerReport;
-use evenstep_store::EveryNth;
+use evenstep_store::{Change, EveryNth, ShownStep, Store, View};
 
 use super::error::JobError;
-use super::history;
+use super::history::{Sampled, workers_before};
 use super::job::Job;
-use super::live::{Account, Steps};
+use super::live::{Account, Steps, Totals, Unstored};
 use super::registry::Jobs;
+use super::shown::Shown;
+use crate::long::compute;
 
-/// Number of iterations of a job's history from which its account is restored.
+/// Maximum number of iterations that are read to continue stored totals. Of more, some are read that stand for all.
 const ACCOUNT_POINTS: u64 = 1_000;
-/// Number of jobs without state in memory whose statistics are restored, the newest first.
+/// Number of jobs without state in memory whose statistics are read from their history, the newest first.
 const STORED_MAX: usize = 256;
+/// Approximate size of the changes of one transaction, in bytes.
+const BATCH_BYTES: usize = 4 << 20;
 
 impl Job {
-    /// Restores the account and the latest iterations from the history of the job, unless that was done before.
+    /// Restores the totals and the latest iterations of the job, unless that was done before.
     ///
     /// # Errors
     /// An error of the store.
@@ -25,47 +29,69 @@ impl Job {
         if self.live().is_restored() {
             return Ok(());
         }
-        let (store, job_id, until) = (self.store(), self.id(), self.live().restored_until());
-        let Some((reported, reported_unix_ms)) = store.past(job_id).await?.reported else {
-            self.live().restore(Account::default(), None, Steps::default(), until);
+        let (job_id, followed_from) = (self.id(), self.live().restored_until());
+        let mut view = self.store().view().await?;
+        let Some((reported, reported_unix_ms)) = view.past(job_id).await?.reported else {
+            self.live().restore(Totals::none(), Steps::default(), followed_from, None);
             return Ok(());
         };
-        let all = store.iterations_since(job_id, i64::MIN).await?;
-        let end = (reported + 1).min(until).max(all.start);
-        let newest = EveryNth { iterations: end.saturating_sub(1)..end, every: 1 };
-        let newest = store.every_nth_allocation(job_id, &newest).await?;
-        let newest = newest.first().map(|(_, stored)| stored.parse()).transpose()?;
-        let workers = newest.map_or(1, |answer| answer.allocations.len());
-        let recent =
-            EveryNth { iterations: end.saturating_sub(Steps::room(workers)).max(all.start)..end, every: 1 };
-        let mut steps = Steps::default();
-        let mut times = Vec::new();
-        for (at_unix_ms, stored) in store.every_nth_allocation(job_id, &recent).await? {
-            let mut answer = stored.parse()?;
-            // It holds until the next one.
-            answer.iteration = stored.iteration;
-            times.push((stored.iteration, at_unix_ms));
-            steps.answered(Arc::new(answer));
+        let stored = view.totals(job_id).await?.as_deref().and_then(Totals::read);
+        let stored_until = stored.as_ref().map(|totals| totals.until);
+        let all = view.iterations_since(job_id, i64::MIN).await?;
+        let end = (reported + 1).min(followed_from).max(all.start);
+        let workers = workers_before(&mut view, job_id, end).await?;
+        let steps =
+            self.latest_steps(&mut view, all.start..end, workers, (reported, reported_unix_ms)).await?;
+        let mut totals = stored.unwrap_or_else(Totals::none);
+        let from = totals.until.max(all.start);
+        if from < end {
+            let sampled = Sampled::read(&mut view, job_id, from..end, ACCOUNT_POINTS, workers).await?;
+            drop(view);
+            let history = compute(true, || sampled.view(job_id))?;
+            let before = stored_until.and(from.checked_sub(1));
+            totals.account.append(&Account::of(&history, before, end));
+            totals.until = end;
         }
-        for done in store.every_nth_report(job_id, &recent).await? {
-            let at = times.binary_search_by_key(&done.iteration, |(iteration, _)| *iteration).ok();
-            let at_unix_ms =
-                at.filter(|_| done.iteration != reported).map_or(reported_unix_ms, |at| times[at].1);
-            let report = WorkerReport {
-                barrier_wait_s: done.barrier_wait_s,
-                loader_wait_s: done.loader_wait_s,
-                loss: done.loss,
-                ..WorkerReport::new(done.worker, done.iteration, done.local_batch, done.compute_time_s)
-            };
-            steps.reported(&report, at_unix_ms, 0);
-        }
-        steps.close();
-        let means = steps.means();
+        totals.means = steps.means().or(totals.means);
         // Only jobs in memory show their latest iterations.
         let steps = if self.is_loaded() { steps } else { Steps::default() };
-        let sampled = history::read(store, job_id, all.start..end, ACCOUNT_POINTS, workers as u64).await?;
-        self.live().restore(Account::of(&sampled, end), means, steps, until);
+        self.live().restore(totals, steps, followed_from, stored_until);
         Ok(())
+    }
+
+    /// Reads the latest iterations of a range. `reported` is the latest reported iteration and its time, in milliseconds
+    /// since 1970.
+    async fn latest_steps(
+        &self,
+        view: &mut View,
+        iterations: std::ops::Range<u64>,
+        workers: u64,
+        reported: (u64, i64),
+    ) -> Result<Steps, JobError> {
+        let from = iterations.end.saturating_sub(Steps::room(workers as usize)).max(iterations.start);
+        let recent = EveryNth { iterations: from..iterations.end, every: 1 };
+        let mut steps = Steps::default();
+        for (iteration, _) in view.every_nth_step(self.id(), &recent).await? {
+            let Some((answered_unix_ms, stored)) = view.allocation(self.id(), iteration).await? else {
+                continue;
+            };
+            let mut answer = compute(true, || stored.parse())?;
+            // It holds until the next one.
+            answer.iteration = iteration;
+            steps.answered(Arc::new(answer), answered_unix_ms);
+            let at_unix_ms = if iteration == reported.0 { reported.1 } else { answered_unix_ms };
+            for done in view.measured(self.id(), iteration).await? {
+                let report = WorkerReport {
+                    barrier_wait_s: done.barrier_wait_s,
+                    loader_wait_s: done.loader_wait_s,
+                    loss: done.loss,
+                    ..WorkerReport::new(done.worker, iteration, done.local_batch, done.compute_time_s)
+                };
+                steps.reported(&report, at_unix_ms, 0);
+            }
+        }
+        steps.close();
+        Ok(steps)
     }
 }
 
@@ -73,19 +99,125 @@ impl Jobs {
     /// Restores the statistics of all jobs that are in memory or were listed, the newest first.
     ///
     /// # Errors
-    /// An error of the store.
+    /// The first error of the store. The jobs after it are restored as well.
     pub async fn restore(&self) -> Result<(), JobError> {
         let in_memory = self.all().into_iter().filter(|job| job.is_loaded());
         let mut stored = self.stored();
+        stored.retain(|job| !job.live().is_restored());
         stored.sort_by_cached_key(|job| std::cmp::Reverse(job.live().reported_unix_ms()));
         stored.truncate(STORED_MAX);
+        let mut failed = None;
         for job in in_memory.chain(stored).filter(|job| !job.live().is_restored()) {
             match job.restore().await {
                 // Deleted in the meantime.
                 Ok(()) | Err(JobError::UnknownJob(_)) => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    tracing::warn!(job_id = %job.id(), %error, "cannot restore the statistics of a job from the store");
+                    failed.get_or_insert(error);
+                }
             }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Stores for charts the iterations that were completed since the last call.
+    ///
+    /// # Errors
+    /// An error of the store. The iterations that are still in memory are stored at the next call then.
+    pub async fn store_steps(&self) -> Result<(), JobError> {
+        let mut batch = Batch::of(self)?;
+        for job in batch.own(self.all()) {
+            let unstored = job.live().unstored_steps();
+            if unstored.is_empty() {
+                continue;
+            }
+            let steps = compute(true, || unstored.iter().filter_map(shown).collect());
+            let change = Change::Steps { job_id: job.id().clone(), steps };
+            batch.add(change, move || job.live().stored_steps(&unstored)).await?;
+        }
+        batch.write().await
+    }
+
+    /// Stores the totals of the jobs that have new ones.
+    ///
+    /// # Errors
+    /// An error of the store. The totals are stored at the next call then.
+    pub async fn store_totals(&self) -> Result<(), JobError> {
+        let mut batch = Batch::of(self)?;
+        for job in batch.own(self.all().into_iter().chain(self.stored())) {
+            let Some(totals) = job.live().new_totals() else { continue };
+            let Some(text) = totals.write() else { continue };
+            let change = Change::Totals { job_id: job.id().clone(), totals: text };
+            batch.add(change, move || job.live().stored_totals(totals.until)).await?;
+        }
+        batch.write().await
+    }
+}
+
+/// Changes of several jobs that are written together: a commit for each job would keep the disk busy.
+struct Batch<'a> {
+    store: Store,
+    registration: u64,
+    now_unix_ms: i64,
+    changes: Vec<Change>,
+    bytes: usize,
+    /// Called once the changes are durable.
+    written: Vec<Box<dyn FnOnce() + Send + 'a>>,
+}
+
+impl<'a> Batch<'a> {
+    /// An empty batch under the present registration.
+    ///
+    /// # Errors
+    /// The lease has expired.
+    fn of(jobs: &Jobs) -> Result<Self, JobError> {
+        let registration = jobs.store().registration()?;
+        Ok(Self {
+            store: jobs.store().of_registration(registration),
+            registration,
+            now_unix_ms: jobs.now_unix_ms(),
+            changes: Vec::new(),
+            bytes: 0,
+            written: Vec::new(),
+        })
+    }
+
+    /// The jobs of the registration.
+    fn own(&self, jobs: impl IntoIterator<Item = Arc<Job>>) -> Vec<Arc<Job>> {
+        jobs.into_iter().filter(|job| job.registration() == self.registration).collect()
+    }
+
+    /// Adds a change, and writes the batch if it is large.
+    ///
+    /// # Errors
+    /// An error of the store.
+    async fn add(&mut self, change: Change, written: impl FnOnce() + Send + 'a) -> Result<(), JobError> {
+        self.bytes += change.bytes();
+        self.changes.push(change);
+        self.written.push(Box::new(written));
+        if self.bytes < BATCH_BYTES { Ok(()) } else { self.write().await }
+    }
+
+    /// Writes the changes.
+    ///
+    /// # Errors
+    /// An error of the store.
+    async fn write(&mut self) -> Result<(), JobError> {
+        if !self.changes.is_empty() {
+            self.store.write(std::mem::take(&mut self.changes), self.now_unix_ms).await?;
+            self.written.drain(..).for_each(|written| written());
+            self.bytes = 0;
         }
         Ok(())
     }
+}
+
+/// Encodes an iteration for charts; `None` if a number has no JSON.
+fn shown(unstored: &Unstored) -> Option<ShownStep> {
+    let shown = Shown::of(&unstored.answer, |rank| unstored.done.get(rank).copied().flatten());
+    Some(ShownStep {
+        iteration: unstored.answer.iteration,
+        at_unix_ms: unstored.answered_unix_ms,
+        shown: serde_json::to_string(&shown).ok()?,
+    })
 }

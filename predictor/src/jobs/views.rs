@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use evenstep_core::job::JobState;
 use evenstep_protocol::{
     AllocateResponse, Allocation, ForecastView, JobView, SpeedPoint, SpeedsView, SummaryView, WorkerId,
-    WorkersView,
+    WorkerReport, WorkersView,
 };
 use evenstep_store::StoredAllocation;
 
@@ -36,8 +36,7 @@ impl Job {
     /// # Errors
     /// An error of the store.
     pub async fn workers(&self) -> Result<WorkersView, JobError> {
-        let counts = self.store().report_counts(self.id()).await?;
-        self.look(|state| describe::workers(state, self.id(), &counts)).await
+        self.look(|state| describe::workers(state, self.id())).await
     }
 
     /// Returns what the job gained, and its slow workers.
@@ -48,7 +47,7 @@ impl Job {
         let history = self.history(Period::last(SUMMARY_S, self.now_unix_ms()), SUMMARY_POINTS).await?;
         let (workers, iterations) = (self.workers().await?.workers, self.view().await?.next_iteration);
         self.restore().await?;
-        let account = self.live().account();
+        let account = self.live().account().unwrap_or_default();
         Ok(compute(true, move || summarize(&history, &account, &workers, iterations)))
     }
 
@@ -65,8 +64,8 @@ impl Job {
     /// # Errors
     /// An error of the store.
     pub async fn allocations(&self, from: u64, limit: u64) -> Result<Vec<AllocateResponse>, JobError> {
-        let stored = self.store().answers(self.id(), from, limit).await?;
-        Ok(stored.iter().map(StoredAllocation::parse).collect::<Result<_, _>>()?)
+        let stored = self.store().view().await?.answers(self.id(), from, limit).await?;
+        Ok(compute(true, || stored.iter().map(StoredAllocation::parse).collect::<Result<_, _>>())?)
     }
 
     /// Returns predicted and actual speeds of up to `limit` iterations from iteration `from` on, of one
@@ -81,10 +80,27 @@ impl Job {
         limit: u64,
     ) -> Result<SpeedsView, JobError> {
         // An iteration without an allocation, because a request failed or was late, has the shares of the one before.
-        let before = self.store().answer_before(self.id(), from).await?;
-        let mut answers: Vec<AllocateResponse> =
-            before.iter().map(StoredAllocation::parse).collect::<Result<_, _>>()?;
-        answers.extend(self.allocations(from, limit).await?);
+        let mut view = self.store().view().await?;
+        let before = match from.checked_sub(1) {
+            Some(last) => view.allocation(self.id(), last).await?,
+            None => None,
+        };
+        let mut stored = Vec::from_iter(before.map(|(_, stored)| stored));
+        stored.extend(view.answers(self.id(), from, limit).await?);
+        let reports = view.reports_from(self.id(), from, limit).await?;
+        drop(view);
+        compute(true, || self.compared(worker, &stored, reports))
+    }
+
+    /// The speeds of reports, with the predictions of the allocations that they were computed with.
+    fn compared(
+        &self,
+        worker: Option<&WorkerId>,
+        stored: &[StoredAllocation],
+        reports: Vec<WorkerReport>,
+    ) -> Result<SpeedsView, JobError> {
+        let answers: Vec<AllocateResponse> =
+            stored.iter().map(StoredAllocation::parse).collect::<Result<_, _>>()?;
         let predicted: BTreeMap<u64, BTreeMap<&WorkerId, &Allocation>> = answers
             .iter()
             .map(|answer| {
@@ -92,7 +108,6 @@ impl Job {
                 (answer.iteration, shares)
             })
             .collect();
-        let reports = self.store().reports_from(self.id(), from, limit).await?;
         let speeds = reports
             .into_iter()
             .filter(|report| worker.is_none_or(|worker| *worker == report.worker))

@@ -255,7 +255,6 @@ pub mod tests {
             min_local_batch: None,
             max_local_batch: None,
             last_seen_unix_ms: 9_900,
-            reports: 40,
             speed_samples_per_s: None,
             claims: true,
             pool: None,

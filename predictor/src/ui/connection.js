@@ -21,7 +21,7 @@ export function show(state, retry) {
   say(/** @type {Element} */ (light.lastElementChild), words[state.kind]);
   if (state.kind !== 'stale') return fill(notice);
   // A view that has received nothing yet must not look empty.
-  for (const waiting of document.querySelectorAll('.loading, .waiting')) say(waiting, 'The predictor does not respond. Waiting for it');
+  for (const waiting of document.querySelectorAll('.loading, .waiting')) say(waiting, `${state.why} Trying again`);
   // Screen readers only announce the sentence. They would announce the countdown every second.
   const countdown = h('span', { 'aria-hidden': 'true' });
   const tick = () => {

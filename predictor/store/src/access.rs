@@ -162,13 +162,4 @@ impl Store {
     pub async fn tokens(&self) -> Result<Vec<StoredToken>, StoreError> {
         Ok(rows!(&self.readers, StoredToken, TOKENS, TOKENS_MAX as i64)?)
     }
-
-    /// Returns the newest entries of the audit log, the newest first.
-    ///
-    /// # Errors
-    /// See [`Store::job`].
-    pub async fn audit(&self, limit: u32) -> Result<Vec<StoredAuditEntry>, StoreError> {
-        let sql = "SELECT at_unix_ms, actor, address, action, subject FROM audit ORDER BY id DESC LIMIT $1";
-        Ok(rows!(&self.readers, StoredAuditEntry, sql, i64::from(limit))?)
-    }
 }

@@ -79,6 +79,20 @@ pub enum Change {
         /// The rule's state (JSON).
         state: String,
     },
+    /// Adds or replaces iterations as charts show them, unless they or their job were deleted.
+    Steps {
+        /// The job.
+        job_id: JobId,
+        /// The iterations.
+        steps: Vec<ShownStep>,
+    },
+    /// Replaces the totals of a job's iterations.
+    Totals {
+        /// The job.
+        job_id: JobId,
+        /// The totals (JSON).
+        totals: String,
+    },
     /// Replaces a job's models.
     Models {
         /// The job.
@@ -108,6 +122,17 @@ pub enum Change {
     Probe,
 }
 
+/// An iteration as charts show it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShownStep {
+    /// The iteration.
+    pub iteration: u64,
+    /// Time of the allocation that it was computed with, in milliseconds since 1970.
+    pub at_unix_ms: i64,
+    /// The shown values (JSON).
+    pub shown: String,
+}
+
 /// Approximate memory of a report, in bytes.
 const REPORT_BYTES: usize = 1024;
 /// Approximate memory of a row to delete, in bytes.
@@ -117,11 +142,13 @@ const CHANGE_BYTES: usize = 1024;
 
 impl Change {
     /// Returns the approximate memory that the change uses while it waits, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         let more = match self {
             Self::Reports { reports, .. } => reports.len() * REPORT_BYTES,
             Self::Allocation { answer, .. } => answer.len(),
             Self::Models { state, .. } | Self::DeviceModel { state, .. } => state.len(),
+            Self::Steps { steps, .. } => steps.iter().map(|step| step.shown.len()).sum(),
+            Self::Totals { totals, .. } => totals.len(),
             Self::Telemetry(rows) => rows.bytes(),
             Self::RollUp(roll_up) => {
                 usize::try_from(roll_up.rows()).unwrap_or(usize::MAX).saturating_mul(ROLLED_UP_BYTES)
@@ -138,7 +165,12 @@ impl Change {
             Self::RollUp(roll_up) => !matches!(**roll_up, RollUp::Iterations { .. }),
             other => matches!(
                 other,
-                Self::Telemetry(_) | Self::Models { .. } | Self::DeviceModel { .. } | Self::TrimJob { .. }
+                Self::Telemetry(_)
+                    | Self::Steps { .. }
+                    | Self::Totals { .. }
+                    | Self::Models { .. }
+                    | Self::DeviceModel { .. }
+                    | Self::TrimJob { .. }
             ),
         }
     }

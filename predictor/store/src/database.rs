@@ -15,8 +15,12 @@ use sqlx::{ConnectOptions, Connection as _, PgConnection, SqliteConnection};
 use crate::address::Address;
 use crate::error::StoreError;
 
-/// Maximum number of connections for reading.
+/// Maximum number of connections for the reads that training needs.
 const READERS: u32 = 4;
+/// Maximum number of connections for views.
+pub(crate) const VIEWERS: u32 = 4;
+/// Time after which the database interrupts a view. Views take milliseconds; this limits the work of a view that does not.
+pub(crate) const VIEW_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of connections for leases and ownership of jobs.
 const LEASE_CONNECTIONS: u32 = 2;
 /// Isolation of readers on PostgreSQL; SQLite always reads from a snapshot.
@@ -36,6 +40,8 @@ const INTERRUPTED: &str = "9";
 /// stopped predictor can delay the takeover of its jobs.
 const POSTGRES_LIMITS: [(&str, &str); 2] =
     [("statement_timeout", "30s"), ("idle_in_transaction_session_timeout", "1s")];
+/// The limit of a view's statements, [`VIEW_MAX`].
+const POSTGRES_VIEW_LIMIT: (&str, &str) = ("statement_timeout", "10s");
 
 /// Expands a body for either database.
 macro_rules! on {
@@ -146,16 +152,20 @@ pub(crate) fn lease_connections(address: &Address) -> Option<PgPool> {
     Some(pool.connect_lazy_with(postgres(options)))
 }
 
-/// Returns a lazily connected pool for reading. Each transaction reads from one snapshot.
-pub(crate) fn readers(address: &Address) -> Readers {
+/// Returns lazily connected pools for reading: for training, and for views. Each transaction reads from one snapshot.
+pub(crate) fn readers(address: &Address) -> [Readers; 2] {
     match address {
-        Address::Sqlite(file) => {
-            let pool = SqlitePoolOptions::new().max_connections(READERS).acquire_timeout(ACQUIRE_TIMEOUT);
+        Address::Sqlite(file) => [READERS, VIEWERS].map(|most| {
+            let pool = SqlitePoolOptions::new().max_connections(most).acquire_timeout(ACQUIRE_TIMEOUT);
             Either::Sqlite(pool.connect_lazy_with(sqlite(file)))
-        }
+        }),
         Address::Postgres(options) => {
-            let pool = PgPoolOptions::new().max_connections(READERS).acquire_timeout(ACQUIRE_TIMEOUT);
-            Either::Postgres(pool.connect_lazy_with(postgres(options).options([SNAPSHOTS])))
+            let options = postgres(options).options([SNAPSHOTS]);
+            let limited = options.clone().options([POSTGRES_VIEW_LIMIT]);
+            [(READERS, options), (VIEWERS, limited)].map(|(most, options)| {
+                let pool = PgPoolOptions::new().max_connections(most).acquire_timeout(ACQUIRE_TIMEOUT);
+                Either::Postgres(pool.connect_lazy_with(options))
+            })
         }
     }
 }

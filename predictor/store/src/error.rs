@@ -112,6 +112,9 @@ pub enum StoreError {
         "this predictor's lease has expired, and another predictor may own its jobs now; retry the request"
     )]
     Fenced,
+    /// Other views use all connections for views.
+    #[error("too many views are read at once; retry the request")]
+    Watched,
     /// The job is changing its owner.
     #[error("the job is moving to another predictor; retry the request")]
     OwnerChanging,
@@ -159,6 +162,8 @@ pub enum Fault {
     Damaged,
     /// A file of the store was deleted or replaced.
     Removed,
+    /// A query took too long.
+    Slow,
     /// Any other failure; the log has the details.
     Other,
 }
@@ -179,6 +184,7 @@ impl Fault {
             Self::Removed => {
                 "a file of the store was deleted or replaced; stop the predictor and restore a backup"
             }
+            Self::Slow => "the database took too long; retry, or request a shorter time or fewer iterations",
             Self::Other => "the store failed; see the predictor's log",
         }
     }
@@ -236,6 +242,7 @@ fn fault(error: &sqlx::Error) -> Fault {
         return Fault::Full;
     }
     match code.parse::<u32>().ok().filter(|_| code.len() != 5).map(|code| code & 0xff) {
+        Some(9) => Fault::Slow,
         Some(13) => Fault::Full,
         Some(8) => Fault::ReadOnly,
         Some(14) => Fault::Unreachable,
@@ -243,6 +250,7 @@ fn fault(error: &sqlx::Error) -> Fault {
         Some(_) => Fault::Other,
         None if code == "53100" => Fault::Full,
         None if code == "25006" => Fault::ReadOnly,
+        None if code == "57014" => Fault::Slow,
         None if code.starts_with("08") || code.starts_with("57P") || code == "53300" => Fault::Unreachable,
         None => Fault::Other,
     }

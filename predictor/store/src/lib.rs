@@ -2,8 +2,8 @@
 //! share.
 //!
 //! Writes go through a bounded queue to one writer task. The writer commits all waiting writes in one
-//! transaction (group commit) and responds when they are durable ([`Store::write`]). Reads use a small
-//! connection pool and never wait for the writer. Both databases use the same SQL text wherever possible:
+//! transaction (group commit) and responds when they are durable ([`Store::write`]). Reads never wait for the
+//! writer: those that training needs use a small pool of connections, and views another one ([`View`]). Both databases use the same SQL text wherever possible:
 //! `database` has the connections and the macros that expand a query for both, `values` binds many rows.
 //! [`tables`] reads and fills whole tables, whatever their columns, for the commands `store check`, `export`,
 //! `import` and `vacuum` ([`command`]).
@@ -55,7 +55,11 @@ mod store;
 
 mod read;
 
+mod view;
+
 mod vacuum;
+
+pub mod queries;
 
 pub mod access;
 
@@ -64,17 +68,17 @@ pub mod tables;
 pub mod command;
 
 pub use address::Address;
-pub use change::{Change, MemberEvent, MemberEventKind};
+pub use change::{Change, MemberEvent, MemberEventKind, ShownStep};
 pub use clock::Clock;
 pub use error::{Fault, StoreError};
 pub use lease::{Owner, Sharing};
 pub use read::{
-    DiskUse, EveryNth, Measured, StoredAllocation, StoredEvent, StoredJob, StoredPast, StoredReport,
-    StoredSummary, StoredWorker, read_reports,
+    StoredAllocation, StoredEvent, StoredJob, StoredPast, StoredReport, StoredWorker, read_reports,
 };
 pub use roll_up::{RollUp, SampleKey};
 pub use store::Store;
 pub use summary::{HOUR_S, MINUTE_S, NodeStep, NodeSums, Reading, WorkerStep, WorkerSums, step_start};
 pub use telemetry::{TelemetryRow, TelemetryRows};
 pub use vacuum::{back_up, vacuum};
+pub use view::{DiskUse, EveryNth, Measured, StoredSummary, View};
 pub use write::faults::{Fate, Faults};

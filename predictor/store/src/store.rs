@@ -1,7 +1,8 @@
-//! The store: writes go through queues to one writer task, reads use a connection pool.
+//! The store: writes go through queues to one writer task; reads use two pools of connections, for training and for views.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_observability::metrics::{Family, collect};
@@ -11,12 +12,13 @@ use tracing::Span;
 
 use crate::address::Address;
 use crate::change::Change;
-use crate::database::{self, Readers, scalar};
+use crate::database::{self, Either, Readers, VIEW_MAX, on, scalar};
 use crate::error::StoreError;
 use crate::file::{LockedFile, lock};
 use crate::lease::{Lease, Owner, Sharing};
 use crate::limits::{QUEUE_BYTES_MAX, QUEUE_MAX};
 use crate::schema;
+use crate::view::View;
 use crate::write::faults::Faults;
 use crate::write::meter::Meter;
 use crate::write::writer::{Queue, Write, Writer};
@@ -27,6 +29,7 @@ pub struct Store {
     urgent: WriteQueue,
     bulk: WriteQueue,
     pub(crate) readers: Readers,
+    viewers: Readers,
     pub(crate) lease: Arc<Lease>,
     /// Registration under which writes are decided; `None` if they are valid under any registration.
     registration: Option<u64>,
@@ -99,11 +102,12 @@ impl Store {
             faults,
         };
         let writer = tokio::spawn(writer.run(Queue { urgent: urgent_queue, bulk: bulk_queue }));
-        let readers = database::readers(address);
+        let [readers, viewers] = database::readers(address);
         let store = Self {
             urgent,
             bulk,
             readers,
+            viewers,
             lease,
             registration: None,
             failing,
@@ -116,7 +120,29 @@ impl Store {
 
     /// Number of connections that are reading.
     pub fn reads_in_flight(&self) -> u32 {
-        database::on!(&self.readers, pool => pool.size() - u32::try_from(pool.num_idle()).unwrap_or(u32::MAX).min(pool.size()))
+        let busy = |pool: &Readers| on!(pool, pool => pool.size() - u32::try_from(pool.num_idle()).unwrap_or(u32::MAX).min(pool.size()));
+        busy(&self.readers) + busy(&self.viewers)
+    }
+
+    /// Begins a view. It has a connection that training does not use, and a deadline.
+    ///
+    /// # Errors
+    /// [`StoreError::Watched`] if other views use all connections for 5 s, or if the database cannot be reached.
+    pub async fn view(&self) -> Result<View, StoreError> {
+        self.view_within(VIEW_MAX).await
+    }
+
+    /// Begins a view with this time limit.
+    pub(crate) async fn view_within(&self, limit: Duration) -> Result<View, StoreError> {
+        View::begin(&self.viewers, self.lease.clone(), limit).await
+    }
+
+    /// Returns `sqlite` or `postgres`.
+    pub fn backend(&self) -> &'static str {
+        match &self.readers {
+            Either::Sqlite(_) => "sqlite",
+            Either::Postgres(_) => "postgres",
+        }
     }
 
     /// Returns this store for decisions made under a registration: writes fail once that registration has

@@ -42,6 +42,8 @@ mod metrics;
 
 mod live;
 
+mod views;
+
 mod top;
 
 mod otlp;

@@ -8,6 +8,7 @@ mod scene;
 mod opens;
 
 mod restart;
+mod trouble;
 
 mod keyboard;
 mod many;

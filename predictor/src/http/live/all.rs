@@ -35,6 +35,8 @@ pub async fn follow(
     caller: Caller,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ErrorResponse> {
     let place = api.streams.enter()?;
+    // A client learns why there is no summary, instead of waiting for it.
+    api.streams.feed.look(&api.jobs).await?;
     let mut looks = interval(CHECK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let follower = EventSource { api, caller, looks, sent: None, begins: true, _place: place };

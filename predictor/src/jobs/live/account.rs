@@ -7,6 +7,7 @@
 //! either.
 
 use evenstep_protocol::{GainView, HistoryView, SavedView};
+use serde::{Deserialize, Serialize};
 
 /// Minimum number of iterations for an estimate of the gain.
 const ITERATIONS_MIN: u64 = 32;
@@ -71,7 +72,7 @@ impl IterationTimes {
 }
 
 /// Measured and estimated even time of iterations, in seconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 struct Block {
     took_s: f64,
     even_s: f64,
@@ -99,7 +100,7 @@ pub fn stands_for(iteration: u64, before: Option<u64>, first: u64) -> u64 {
 }
 
 /// The account of a job. Its memory is bounded.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Account {
     /// Whole blocks, oldest first.
     blocks: Vec<Block>,
@@ -132,10 +133,9 @@ impl Default for Account {
 }
 
 impl Account {
-    /// The account of an evenly sampled history, before iteration `end`.
-    pub fn of(history: &HistoryView, end: u64) -> Self {
+    /// The account of an evenly sampled history, before iteration `end` and after iteration `before`.
+    pub fn of(history: &HistoryView, mut before: Option<u64>, end: u64) -> Self {
         let mut account = Self::default();
-        let mut before = None;
         for (at, iteration) in history.iterations.iter().enumerate() {
             if let Some(took_s) = history.step_time_s[at].filter(|_| *iteration < end) {
                 let worker = |worker: &evenstep_protocol::WorkerHistory| WorkerTimes {
@@ -169,6 +169,11 @@ impl Account {
         let Some(even_s) = times.even_s.filter(|even_s| even_s.is_finite()) else { return };
         self.estimated += 1;
         self.push(Block { took_s: weight * times.took_s, even_s: weight * even_s }, count);
+    }
+
+    /// Whether this account, which was stored, can be continued.
+    pub fn is_valid(&self) -> bool {
+        self.blocks.len() < BLOCKS_MAX && self.size > 0 && self.open_count < self.size
     }
 
     /// Number of iterations with an estimate that were read.

@@ -159,8 +159,8 @@ impl JobFamilies {
             self.state.add([("job_id", job), ("state", seen.status(now_unix_ms).state.word())], 1.0);
             self.stragglers.add(of_job, seen.slow.len() as f64);
             // From 0 on, so that the first iterations count in rates.
-            self.measured.add(of_job, seen.totals.measured_s);
-            self.even.add(of_job, seen.totals.even_s);
+            self.measured.add(of_job, seen.sums.measured_s);
+            self.even.add(of_job, seen.sums.even_s);
         }
         if let Some(at_unix_ms) = seen.refitted_unix_ms {
             self.refitted.add(of_job, seconds(at_unix_ms));

@@ -1,13 +1,15 @@
 //! Live statistics and log of a job, for pages, terminals and metrics.
 //!
 //! They have a separate lock that is only held for short moments: readers wait neither for a plan nor for the
-//! store, and no plan waits for readers. They are not stored: after a restart, or when another predictor takes over the
-//! job, the account and the latest iterations are restored from the history of the job; counters begin from zero.
+//! store, and no plan waits for readers. The account is stored every few seconds. After a restart, or when another predictor
+//! takes over the job, it continues with the iterations since then, which are read from the history of the job. The latest
+//! iterations are read from there, too. Counters begin from zero.
 //!
 //! - `status`: the state of the job, since when, and why
 //! - `account`: time saved and time lost, over all iterations
 //! - `loss`: the mean loss of an iteration
 //! - `steps`: the latest iterations
+//! - `totals`: the account as it is stored
 //! - `tally`: totals of each worker
 //! - `log`: events of the job, as text
 //! - `view`: all of these under one lock
@@ -20,11 +22,13 @@ mod loss;
 mod status;
 mod steps;
 mod tally;
+mod totals;
 mod view;
 
 pub use account::Account;
 pub use families::JobFamilies;
 pub use loss::MeanLoss;
 pub use status::{Facts, Status};
-pub use steps::Steps;
+pub use steps::{Reported, Steps, Unstored};
+pub use totals::Totals;
 pub use view::{Cursor, Live, Updates};

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use evenstep_protocol::{AllocateResponse, Allocation, StepView, StepWorker, WorkerId, WorkerReport};
+use evenstep_store::Measured;
+use serde::{Deserialize, Serialize};
 
 use super::account::{IterationTimes, WorkerTimes};
 use super::loss::MeanLoss;
@@ -46,8 +48,19 @@ impl Reported {
         }
     }
 
+    /// Takes the values of a stored report.
+    pub fn stored(report: &Measured) -> Self {
+        Self {
+            samples: report.local_batch,
+            compute_time_s: report.compute_time_s,
+            loader_wait_s: report.loader_wait_s.unwrap_or(0.0),
+            barrier_wait_s: report.barrier_wait_s,
+            loss: report.loss,
+        }
+    }
+
     /// Time from the beginning of the iteration to the end of the barrier, in seconds.
-    fn step_time_s(&self) -> f64 {
+    pub fn step_time_s(&self) -> f64 {
         self.loader_wait_s + self.compute_time_s + self.barrier_wait_s.unwrap_or(0.0)
     }
 
@@ -67,8 +80,24 @@ pub struct Step {
     /// Ranks by worker, for reports whose rank is not known. Empty until the first such report.
     by_worker: Vec<usize>,
     at_unix_ms: i64,
+    /// Time of the allocation, in milliseconds since 1970.
+    answered_unix_ms: i64,
     /// True once every worker has reported, or any worker has reported a later iteration.
     is_over: bool,
+    /// Number of reports when the iteration was stored for charts.
+    stored: usize,
+}
+
+/// A completed iteration that is not stored for charts as it is now.
+#[derive(Debug)]
+pub struct Unstored {
+    /// Its allocation.
+    pub answer: Arc<AllocateResponse>,
+    /// Its reports, by rank.
+    pub done: Vec<Option<Reported>>,
+    /// Time of the allocation, in milliseconds since 1970.
+    pub answered_unix_ms: i64,
+    reported: usize,
 }
 
 impl Step {
@@ -153,7 +182,7 @@ impl Step {
 }
 
 /// Means over the latest completed iterations.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Means {
     /// Mean step time, in seconds.
     pub step_time_s: f64,
@@ -167,65 +196,105 @@ pub struct Means {
 
 /// The latest iterations, in order.
 #[derive(Debug, Default)]
-pub struct Steps(VecDeque<Step>);
+pub struct Steps {
+    steps: VecDeque<Step>,
+    /// Whether iterations were completed, or reported later, since all were stored.
+    has_unstored: bool,
+}
 
 impl Steps {
     /// Approximate memory, in bytes.
     pub fn bytes(&self) -> u64 {
-        let shares: usize = self.0.iter().map(|step| step.answer.allocations.len()).sum();
+        let shares: usize = self.steps.iter().map(|step| step.answer.allocations.len()).sum();
         (shares * SHARE_BYTES) as u64
     }
 
     /// Adds an allocation, or replaces the one of the same iteration.
-    pub fn answered(&mut self, answer: Arc<AllocateResponse>) {
-        self.insert(answer);
+    pub fn answered(&mut self, answer: Arc<AllocateResponse>, now_unix_ms: i64) {
+        self.insert(answer, now_unix_ms);
     }
 
-    fn insert(&mut self, answer: Arc<AllocateResponse>) {
-        let most = (SHARES_MAX / answer.allocations.len().max(1)).clamp(STEPS_MIN, STEPS_MAX);
-        let at = self.0.partition_point(|step| step.answer.iteration < answer.iteration);
-        let (done, by_worker) = (Vec::new(), Vec::new());
-        let step = Step { answer, done, reported: 0, by_worker, at_unix_ms: 0, is_over: false };
-        match self.0.get_mut(at) {
-            Some(before) if before.answer.iteration == step.answer.iteration => *before = step,
-            _ => self.0.insert(at, step),
+    /// The completed iterations that are not stored for charts as they are now.
+    pub fn unstored(&self) -> Vec<Unstored> {
+        let unstored = |step: &&Step| self.has_unstored && step.is_over && step.stored != step.reported;
+        let copy = |step: &Step| Unstored {
+            answer: step.answer.clone(),
+            done: step.done.clone(),
+            answered_unix_ms: step.answered_unix_ms,
+            reported: step.reported,
+        };
+        self.steps.iter().filter(unstored).map(copy).collect()
+    }
+
+    /// Records that these iterations were stored.
+    pub fn stored(&mut self, stored: &[Unstored]) {
+        for of in stored {
+            let found = self.steps.binary_search_by_key(&of.answer.iteration, Step::iteration);
+            if let Some(step) = found.ok().and_then(|at| self.steps.get_mut(at)) {
+                // Another allocation of the iteration may have replaced this one.
+                step.stored = if Arc::ptr_eq(&step.answer, &of.answer) { of.reported } else { 0 };
+            }
         }
-        while self.0.len() > most {
-            self.0.pop_front();
+        self.has_unstored = self.steps.iter().any(|step| step.is_over && step.stored != step.reported);
+    }
+
+    fn insert(&mut self, answer: Arc<AllocateResponse>, answered_unix_ms: i64) {
+        let most = (SHARES_MAX / answer.allocations.len().max(1)).clamp(STEPS_MIN, STEPS_MAX);
+        let at = self.steps.partition_point(|step| step.answer.iteration < answer.iteration);
+        let (done, by_worker) = (Vec::new(), Vec::new());
+        let step = Step {
+            answer,
+            done,
+            reported: 0,
+            by_worker,
+            at_unix_ms: 0,
+            answered_unix_ms,
+            is_over: false,
+            stored: 0,
+        };
+        match self.steps.get_mut(at) {
+            Some(before) if before.answer.iteration == step.answer.iteration => *before = step,
+            _ => self.steps.insert(at, step),
+        }
+        while self.steps.len() > most {
+            self.steps.pop_front();
         }
     }
 
     /// Adds a report. Returns the worker's share of the iteration if the iteration is still in memory.
     pub fn reported(&mut self, report: &WorkerReport, now_unix_ms: i64, hint: usize) -> Option<&Allocation> {
         let find =
-            |steps: &Self| steps.0.binary_search_by_key(&report.iteration, |step| step.answer.iteration);
+            |steps: &Self| steps.steps.binary_search_by_key(&report.iteration, |step| step.answer.iteration);
         let at = match find(self) {
             Ok(at) => at,
             // Clients may report other iterations than those that they request: an allocation holds until the next one.
             Err(at) => {
-                let held = &*self.0.get(at.checked_sub(1)?)?.answer;
-                self.insert(Arc::new(AllocateResponse { iteration: report.iteration, ..held.clone() }));
+                let Step { answer, answered_unix_ms, .. } = self.steps.get(at.checked_sub(1)?)?;
+                let held = AllocateResponse { iteration: report.iteration, ..(**answer).clone() };
+                self.insert(Arc::new(held), *answered_unix_ms);
                 find(self).ok()?
             }
         };
-        let step = self.0.get_mut(at)?;
+        let step = self.steps.get_mut(at)?;
         let rank = step.rank(&report.worker, hint)?;
         step.done.resize(step.answer.allocations.len(), None);
         step.reported += usize::from(step.done.get(rank)?.is_none());
         step.done[rank] = Some(Reported::of(report));
         step.at_unix_ms = now_unix_ms;
-        self.0.get(at)?.answer.allocations.get(rank)
+        self.has_unstored |= step.is_over;
+        self.steps.get(at)?.answer.allocations.get(rank)
     }
 
     /// Marks completed iterations: iterations that every worker reported, and those before them or before any
     /// reported iteration. Returns the numbers and times of the iterations completed since the last call.
     pub fn close(&mut self) -> Vec<(u64, IterationTimes)> {
-        let Some(newest) = self.0.iter().rposition(|step| step.reported > 0) else { return Vec::new() };
+        let Some(newest) = self.steps.iter().rposition(|step| step.reported > 0) else { return Vec::new() };
         let mut closed = Vec::new();
-        for (at, step) in self.0.iter_mut().enumerate().take(newest + 1) {
+        for (at, step) in self.steps.iter_mut().enumerate().take(newest + 1) {
             let is_whole = step.reported == step.answer.allocations.len();
             if !step.is_over && step.reported > 0 && (is_whole || at < newest) {
                 step.is_over = true;
+                self.has_unstored = true;
                 closed.extend(step.times().map(|times| (step.iteration(), times)));
             }
         }
@@ -234,12 +303,12 @@ impl Steps {
 
     /// The latest completed iteration.
     pub fn latest(&self) -> Option<&Step> {
-        self.0.iter().rev().find(|step| step.is_over)
+        self.steps.iter().rev().find(|step| step.is_over)
     }
 
     /// The latest allocation.
     pub fn latest_answer(&self) -> Option<&AllocateResponse> {
-        self.0.back().map(|step| &*step.answer)
+        self.steps.back().map(|step| &*step.answer)
     }
 
     /// Number of iterations that have room for this number of workers.
@@ -249,7 +318,7 @@ impl Steps {
 
     /// Whether no allocation is in memory.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.steps.is_empty()
     }
 
     /// Means over the latest completed iterations.
@@ -257,7 +326,7 @@ impl Steps {
         let (mut steps, mut step_time_s, mut samples) = (0.0, 0.0, 0);
         let (mut waited_s, mut took_s) = (0.0, 0.0);
         let (mut errors, mut predicted) = (0.0, 0.0);
-        for step in self.0.iter().rev().filter(|step| step.is_over).take(MEAN_OVER) {
+        for step in self.steps.iter().rev().filter(|step| step.is_over).take(MEAN_OVER) {
             steps += 1.0;
             step_time_s += step.step_time_s().unwrap_or(0.0);
             samples += step.samples();
@@ -325,7 +394,7 @@ mod tests {
     #[test]
     fn a_step_is_over_when_all_have_reported_or_a_later_one_is_reported() {
         let mut steps = Steps::default();
-        (0..4).for_each(|iteration| steps.answered(answer(iteration, 2)));
+        (0..4).for_each(|iteration| steps.answered(answer(iteration, 2), 0));
         assert!(steps.reported(&report(0, 0, 0.1), 1, 0).is_some());
         assert!(steps.close().is_empty() && steps.latest().is_none());
         // A wrong hint of the rank has no effect.
@@ -349,7 +418,7 @@ mod tests {
     #[test]
     fn means_are_those_of_the_reports() {
         let mut steps = Steps::default();
-        steps.answered(answer(0, 2));
+        steps.answered(answer(0, 2), 0);
         steps.reported(&report(0, 0, 0.1), 1, 0);
         steps.reported(&report(1, 0, 0.2), 1, 1);
         steps.close();
@@ -365,7 +434,7 @@ mod tests {
     #[test]
     fn the_loss_is_the_mean_over_the_samples_that_have_one() {
         let mut steps = Steps::default();
-        steps.answered(answer(0, 3));
+        steps.answered(answer(0, 3), 0);
         let with = |worker, local_batch, loss| WorkerReport { local_batch, loss, ..report(worker, 0, 0.1) };
         for (worker, report) in
             [with(0, 30, Some(2.0)), with(1, 10, Some(6.0)), with(2, 50, None)].iter().enumerate()
@@ -374,7 +443,7 @@ mod tests {
         }
         steps.close();
         assert_eq!(steps.latest().unwrap().view("samples").loss, Some(3.0));
-        steps.answered(answer(1, 1));
+        steps.answered(answer(1, 1), 0);
         steps.reported(&report(0, 1, 0.1), 2, 0);
         steps.close();
         assert_eq!(steps.latest().unwrap().view("samples").loss, None);
@@ -383,10 +452,10 @@ mod tests {
     #[test]
     fn a_new_allocation_replaces_the_voided_one() {
         let mut steps = Steps::default();
-        steps.answered(answer(0, 3));
-        steps.answered(answer(1, 3));
+        steps.answered(answer(0, 3), 0);
+        steps.answered(answer(1, 3), 0);
         steps.reported(&report(2, 0, 0.1), 1, 2);
-        steps.answered(answer(0, 2));
+        steps.answered(answer(0, 2), 0);
         assert!(steps.reported(&report(2, 0, 0.1), 1, 2).is_none(), "the worker has no share any more");
         assert_eq!(steps.latest_answer().unwrap().iteration, 1);
     }
@@ -397,9 +466,9 @@ mod tests {
             let mut steps = Steps::default();
             let one = answer(0, workers);
             for iteration in 0..2 * kept as u64 {
-                steps.answered(Arc::new(AllocateResponse { iteration, ..(*one).clone() }));
+                steps.answered(Arc::new(AllocateResponse { iteration, ..(*one).clone() }), 0);
             }
-            assert_eq!(steps.0.len(), kept, "{workers} workers");
+            assert_eq!(steps.steps.len(), kept, "{workers} workers");
         }
     }
 }

@@ -15,8 +15,9 @@ use tokio::sync::watch;
 use super::account::{Account, IterationTimes, stands_for};
 use super::log::Log;
 use super::status::{Facts, Status};
-use super::steps::{Means, Steps};
+use super::steps::{Means, Steps, Unstored};
 use super::tally::Tally;
+use super::totals::Totals;
 
 /// Histogram buckets of step times, in seconds.
 const STEP_TIMES_S: &[f64] =
@@ -51,7 +52,9 @@ pub(super) struct Seen {
     /// The last of these iterations.
     account_to: Option<u64>,
     /// Iterations from before; `None` until they are read from the store.
-    earlier: Option<Account>,
+    earlier: Option<Totals>,
+    /// The end of the totals in the store; `None` if none are known there.
+    stored_until: Option<u64>,
     pub workers: BTreeMap<WorkerId, Tally>,
     /// Workers that are slow now.
     pub slow: BTreeMap<WorkerId, StragglerView>,
@@ -59,7 +62,7 @@ pub(super) struct Seen {
     /// Number of changes of workers, job options or overrides.
     changed: u64,
     pub refitted_unix_ms: Option<i64>,
-    pub totals: Totals,
+    pub sums: Sums,
     /// Number of plan changes at the time of the latest log message about them.
     logged: u64,
     logged_unix_ms: i64,
@@ -68,12 +71,12 @@ pub(super) struct Seen {
 /// Sums over the iterations that ended while this predictor followed the job and for which the time with even shares is
 /// known, in seconds. Unlike the blocks of an account, they never fall, not even by a rounding error.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Totals {
+pub(super) struct Sums {
     pub measured_s: f64,
     pub even_s: f64,
 }
 
-impl Totals {
+impl Sums {
     /// Adds an iteration that stands for this number of iterations.
     fn add(&mut self, times: IterationTimes, count: u64) {
         if let Some(even_s) = times.even_s.filter(|even_s| even_s.is_finite() && *even_s > 0.0) {
@@ -179,10 +182,10 @@ impl Live {
             samples_per_s: means.map(|means| means.samples_per_s),
             waiting_share: means.and_then(|means| means.waiting_share),
             error_ratio: means.and_then(|means| means.error_ratio),
-            trained_s: account.trained_s(),
-            time_lost_s: account.lost_s(),
-            gain: account.gain(),
-            time_saved: account.saved(),
+            trained_s: account.as_ref().and_then(Account::trained_s),
+            time_lost_s: account.as_ref().and_then(Account::lost_s),
+            gain: account.as_ref().and_then(Account::gain),
+            time_saved: account.as_ref().and_then(Account::saved),
             reason: seen
                 .steps
                 .latest_answer()
@@ -201,9 +204,34 @@ impl Live {
         self.lock().facts.past.created_unix_ms
     }
 
-    /// The account of all iterations.
-    pub fn account(&self) -> Account {
+    /// The account of all iterations; `None` until the earlier ones are restored, because the account of the later ones
+    /// is not the job's.
+    pub fn account(&self) -> Option<Account> {
         self.lock().account()
+    }
+
+    /// The completed iterations that are not stored for charts as they are now.
+    pub fn unstored_steps(&self) -> Vec<Unstored> {
+        self.lock().steps.unstored()
+    }
+
+    /// Records that these iterations were stored for charts.
+    pub fn stored_steps(&self, stored: &[Unstored]) {
+        self.lock().steps.stored(stored);
+    }
+
+    /// The totals of all iterations, if those in the store end earlier.
+    pub fn new_totals(&self) -> Option<Totals> {
+        let seen = self.lock();
+        let (account, earlier) = (seen.account()?, seen.earlier.as_ref()?);
+        let until = seen.account_to.map_or(0, |last| last.saturating_add(1)).max(earlier.until);
+        let is_new = until > seen.stored_until.unwrap_or(0);
+        is_new.then(|| Totals { until, account, means: seen.steps.means().or(seen.means) })
+    }
+
+    /// Records that totals of the iterations before `until` are stored.
+    pub fn stored_totals(&self, until: u64) {
+        self.lock().stored_until = Some(until);
     }
 
     /// Records the past of the job, from the store.
@@ -227,6 +255,14 @@ impl Live {
     pub fn stored(&self, stored: &StoredSummary) {
         self.past(stored.past.clone());
         let mut seen = self.lock();
+        let totals = stored.totals.as_deref().and_then(Totals::read);
+        // Totals of all reported iterations are complete: the history is not read.
+        let reported = stored.past.reported.map_or(0, |(iteration, _)| iteration + 1);
+        if let Some(totals) = totals.filter(|totals| totals.until >= reported) {
+            (seen.means, seen.stored_until) = (totals.means, Some(totals.until));
+            seen.facts.step_time_s = totals.means.map(|means| means.step_time_s);
+            seen.earlier = Some(totals);
+        }
         (seen.facts.live, seen.facts.min_workers) = (stored.live_workers, stored.spec.min_workers);
         seen.reason = stored.last_decision.as_ref().map(|decision| decision.reason.clone());
         seen.members = Some(MembersSummary {
@@ -257,15 +293,21 @@ impl Live {
         self.lock().account_from.unwrap_or(u64::MAX)
     }
 
-    /// Restores the account of earlier iterations and the latest of them, before iteration `until`.
-    pub fn restore(&self, earlier: Account, means: Option<Means>, latest: Steps, until: u64) {
+    /// Records that the job is new: it has no earlier iterations.
+    pub fn begin(&self) {
+        self.lock().earlier = Some(Totals::none());
+    }
+
+    /// Restores the totals of earlier iterations and the latest of them, before iteration `until`. `stored_until` is the
+    /// end of the totals in the store.
+    pub fn restore(&self, earlier: Totals, latest: Steps, until: u64, stored_until: Option<u64>) {
         let mut seen = self.lock();
         // An iteration may have ended meanwhile: then the account is read again.
         if seen.earlier.is_some() || seen.account_from.unwrap_or(u64::MAX) != until {
             return;
         }
-        seen.earlier = Some(earlier);
-        seen.means = seen.means.or(means);
+        seen.means = seen.means.or(earlier.means);
+        (seen.earlier, seen.stored_until) = (Some(earlier), stored_until);
         seen.facts.step_time_s = seen.means.map(|means| means.step_time_s);
         if seen.steps.is_empty() {
             seen.steps = latest;
@@ -297,7 +339,7 @@ impl Live {
             seen.account_from = Some(seen.account_from.unwrap_or(iteration));
             let count = stands_for(iteration, seen.account_to.replace(iteration), 1);
             seen.account.add(times, count);
-            seen.totals.add(times, count);
+            seen.sums.add(times, count);
             let mean_s = seen.facts.step_time_s.unwrap_or(times.took_s);
             seen.facts.step_time_s = Some(mean_s + STEP_TIME_WEIGHT * (times.took_s - mean_s));
         }
@@ -309,7 +351,7 @@ impl Live {
                 logged = Some((answer.clone(), changes - seen.logged));
                 (seen.logged, seen.logged_unix_ms) = (changes, now_unix_ms);
             }
-            seen.steps.answered(answer);
+            seen.steps.answered(answer, now_unix_ms);
         }
         drop(guard);
         if let Some((answer, changes)) = logged {
@@ -444,9 +486,9 @@ impl Seen {
         self.facts.status(now_unix_ms)
     }
 
-    fn account(&self) -> Account {
-        let Some(mut account) = self.earlier.clone() else { return self.account.clone() };
+    fn account(&self) -> Option<Account> {
+        let mut account = self.earlier.as_ref()?.account.clone();
         account.append(&self.account);
-        account
+        Some(account)
     }
 }

@@ -3,7 +3,7 @@
 import { ofJob, read, Refused } from '../api.js';
 import { quiet, show } from '../connection.js';
 import { fill, h, say } from '../charts/dom.js';
-import { count, number, percent, plural } from '../charts/format.js';
+import { count, number, percent, plural, seconds } from '../charts/format.js';
 import { nextFrame } from '../charts/frame.js';
 import * as charts from '../job/charts.js';
 import { Chosen } from '../job/chosen.js';
@@ -21,6 +21,8 @@ import { jobsTable } from './jobs.js';
 /** Interval at which workers are read again while iterations arrive, in milliseconds; longer with many workers, in milliseconds per worker. */
 const READ_AGAIN_MS = 5_000;
 const READ_AGAIN_MS_OF_WORKER = 20;
+/** Pause before all is read again after that failed, in milliseconds. */
+const RETRY_MS = 5_000;
 /** Limit of live iterations that are kept while the history is read. */
 const SINCE_MAX = 64;
 /** Limit of runs in the comparison. */
@@ -41,6 +43,7 @@ export function jobPage(content, id, signal) {
   const job = { history: () => history, isRead: () => isRead, chosen, signal, group: `job:${id}`, unit: () => view?.spec.unit ?? 'samples', events: () => log.events(), select: range.select };
   const head = summary(id);
   const said = h('p', { class: 'toast', role: 'status' });
+  const trouble = h('p', { class: 'toast trouble', role: 'alert' });
   const table = new WorkersTable(job, (worker) => change(id, worker, (words) => { say(said, words); void context(); }, job.unit()));
   const pick = picker(chosen, () => history, () => table.slow);
   const finish = charts.finish(job);
@@ -56,7 +59,7 @@ export function jobPage(content, id, signal) {
   const middle = h('div', { class: 'grid' }, speeds.root, waits.root);
   const below = h('div', { class: 'grid' }, shares.root, log.root);
 
-  fill(content, head.root, said,
+  fill(content, head.root, said, trouble,
     h('div', { class: 'controls' }, pick.root, range.root),
     h('div', { class: 'grid' }, left, beside), middle, table.root, below, runs, deep);
 
@@ -113,10 +116,13 @@ export function jobPage(content, id, signal) {
   }
 
   let reading = 0;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */ let retrying;
+  signal.addEventListener('abort', () => clearTimeout(retrying));
   /** Live iterations since the latest reading began, which its response may lack. @type {any[]} */ let since = [];
   /** Reads all data: at first, and after the connection was lost. */
   async function again() {
     const mine = ++reading;
+    clearTimeout(retrying);
     since = [];
     try {
       await context();
@@ -133,6 +139,7 @@ export function jobPage(content, id, signal) {
       history.latest = before;
       if (range.isLive) since.forEach((step) => history.append(step));
       isRead = true;
+      say(trouble, '');
       log.replace(entries.entries);
       compare().catch(failed);
       if (table.operator !== operator) {
@@ -142,7 +149,16 @@ export function jobPage(content, id, signal) {
       nextFrame(everything);
     } catch (error) {
       failed(error);
+      if (mine === reading && !isGone) incomplete(/** @type {Refused} */ (error));
     }
+  }
+
+  /** Describes why charts or workers are missing, and reads all again soon. @param {Refused} why */
+  function incomplete(why) {
+    if (signal.aborted) return;
+    say(trouble, `${isRead ? 'This time range was not read.' : 'The history was not read.'} ${why.message} Trying again every ${seconds(RETRY_MS / 1000)}.`);
+    for (const waiting of content.querySelectorAll('.loading, .waiting')) say(waiting, `${why.message} Trying again`);
+    retrying = setTimeout(() => void again(), RETRY_MS);
   }
 
   let due = 0;

@@ -5,6 +5,8 @@ import { ago, bytes, count, moment, percent, seconds } from '../charts/format.js
 import { poll } from '../poll.js';
 
 const EVERY_MS = 30_000;
+/** The service counts rows up to this number. */
+const ROWS_COUNTED = 1_000_000;
 
 /** @type {Record<string, [string, string]>} */
 const LEVELS = {
@@ -36,6 +38,6 @@ export function storePage(content, _name, signal) {
         h('p', { class: 'how' }, `Raw rows for ${seconds(retention.keep_raw_s)}, minutes for ${seconds(retention.keep_minutes_s)}, hours for ${seconds(retention.keep_hours_s)}.`),
         h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Contents' }, h('table', {},
           h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Kind'), h('th', { scope: 'col', class: 'number' }, 'Rows'), h('th', { scope: 'col', class: 'number' }, 'Oldest'))),
-          h('tbody', {}, store.levels.map((/** @type {any} */ level) => h('tr', {}, h('th', { scope: 'row' }, LEVELS[level.level]?.[0] ?? level.level, h('span', { class: 'note' }, LEVELS[level.level]?.[1] ?? '')), h('td', { class: 'number' }, count(level.rows)), h('td', { class: 'number' }, moment(level.oldest_unix_ms)))))))));
+          h('tbody', {}, store.levels.map((/** @type {any} */ level) => h('tr', {}, h('th', { scope: 'row' }, LEVELS[level.level]?.[0] ?? level.level, h('span', { class: 'note' }, LEVELS[level.level]?.[1] ?? '')), h('td', { class: 'number' }, `${count(level.rows)}${level.rows === ROWS_COUNTED ? ' or more' : ''}`), h('td', { class: 'number' }, moment(level.oldest_unix_ms)))))))));
   }, signal, (error) => fill(body, h('p', { class: 'empty' }, error.message)));
 }

@@ -7,6 +7,20 @@ use crate::encode::{from_json, id};
 use crate::error::StoreError;
 use crate::store::Store;
 
+/// The times of the oldest and the newest sample.
+pub(crate) const SAMPLES_SPAN: &str = "SELECT min(first), max(last) FROM (
+    SELECT (SELECT min(at_unix_ms) FROM node_sample WHERE node_sample.node = node.node) AS first,
+    (SELECT max(at_unix_ms) FROM node_sample WHERE node_sample.node = node.node) AS last
+    FROM node) AS spans";
+
+/// The times of the oldest and the newest allocation.
+pub(crate) const ALLOCATIONS_SPAN: &str = "SELECT min(first), max(last) FROM (
+    SELECT (SELECT at_unix_ms FROM allocation WHERE allocation.job_id = job.job_id
+    ORDER BY iteration, generation LIMIT 1) AS first,
+    (SELECT at_unix_ms FROM allocation WHERE allocation.job_id = job.job_id
+    ORDER BY iteration DESC, generation DESC LIMIT 1) AS last
+    FROM job) AS spans";
+
 impl Store {
     /// Returns every job with its own retention of raw history in seconds, if its options set one.
     ///
@@ -26,13 +40,7 @@ impl Store {
     /// # Errors
     /// See [`Store::old_samples`].
     pub async fn samples_span_unix_ms(&self) -> Result<Option<[i64; 2]>, StoreError> {
-        self.span(
-            "SELECT min(first), max(last) FROM (
-                 SELECT (SELECT min(at_unix_ms) FROM node_sample WHERE node_sample.node = node.node) AS first,
-                        (SELECT max(at_unix_ms) FROM node_sample WHERE node_sample.node = node.node) AS last
-                 FROM node) AS spans",
-        )
-        .await
+        self.span(SAMPLES_SPAN).await
     }
 
     /// Returns the times of the oldest and newest allocations, in milliseconds since 1970 by the predictor's
@@ -41,15 +49,7 @@ impl Store {
     /// # Errors
     /// See [`Store::old_samples`].
     pub async fn allocations_span_unix_ms(&self) -> Result<Option<[i64; 2]>, StoreError> {
-        self.span(
-            "SELECT min(first), max(last) FROM (
-                 SELECT (SELECT at_unix_ms FROM allocation WHERE allocation.job_id = job.job_id
-                         ORDER BY iteration, generation LIMIT 1) AS first,
-                        (SELECT at_unix_ms FROM allocation WHERE allocation.job_id = job.job_id
-                         ORDER BY iteration DESC, generation DESC LIMIT 1) AS last
-                 FROM job) AS spans",
-        )
-        .await
+        self.span(ALLOCATIONS_SPAN).await
     }
 
     async fn span(&self, sql: &'static str) -> Result<Option<[i64; 2]>, StoreError> {

@@ -29,7 +29,15 @@ impl StoredAllocation {
     }
 }
 
-fn stored((iteration, generation, answer): (i64, i64, String)) -> StoredAllocation {
+/// The allocations of a range of iterations, each from its latest generation.
+pub(crate) const ANSWERS: &str = "SELECT iteration, generation, answer FROM allocation AS this
+    WHERE job_id = $1 AND iteration >= $2 AND iteration < $3
+      AND NOT EXISTS (SELECT 1 FROM allocation AS later WHERE later.job_id = this.job_id
+                      AND later.iteration = this.iteration AND later.generation > this.generation)
+    ORDER BY iteration";
+
+/// The allocation of a row.
+pub(crate) fn stored((iteration, generation, answer): (i64, i64, String)) -> StoredAllocation {
     StoredAllocation {
         iteration: iteration.cast_unsigned(),
         generation: generation.cast_unsigned(),
@@ -51,26 +59,6 @@ impl Store {
         Ok(answers.into_iter().next())
     }
 
-    /// Returns the latest allocation of the iterations before `iteration`, in its latest generation.
-    ///
-    /// # Errors
-    /// See [`Store::job`].
-    pub async fn answer_before(
-        &self,
-        job_id: &JobId,
-        iteration: u64,
-    ) -> Result<Option<StoredAllocation>, StoreError> {
-        let answers = rows!(
-            &self.readers,
-            (i64, i64, String),
-            "SELECT iteration, generation, answer FROM allocation WHERE job_id = $1 AND iteration < $2
-             ORDER BY iteration DESC, generation DESC LIMIT 1",
-            job_id.as_str(),
-            integer(iteration),
-        )?;
-        Ok(answers.into_iter().next().map(stored))
-    }
-
     /// Returns the allocations of up to `limit` iterations from iteration `from`, each from its latest
     /// generation.
     ///
@@ -85,11 +73,7 @@ impl Store {
         let answers = rows!(
             &self.readers,
             (i64, i64, String),
-            "SELECT iteration, generation, answer FROM allocation AS this
-             WHERE job_id = $1 AND iteration >= $2 AND iteration < $3
-               AND NOT EXISTS (SELECT 1 FROM allocation AS later WHERE later.job_id = this.job_id
-                               AND later.iteration = this.iteration AND later.generation > this.generation)
-             ORDER BY iteration",
+            ANSWERS,
             job_id.as_str(),
             integer(from),
             integer(from.saturating_add(limit)),

@@ -17,6 +17,31 @@ pub(super) const SLICE_ROWS: usize = 1000;
 /// Maximum number of nodes per query for old samples.
 const NODES_MAX: i64 = 256;
 
+/// Nodes with samples before a time.
+pub(crate) const OLD_NODES: &str = "SELECT node FROM node WHERE
+    (SELECT min(at_unix_ms) FROM node_sample WHERE node_sample.node = node.node) < $1
+    AND (SELECT min(at_unix_ms) FROM node_sample WHERE node_sample.node = node.node)
+    < (SELECT max(at_unix_ms) FROM node_sample WHERE node_sample.node = node.node)
+    ORDER BY node LIMIT $2";
+
+/// The oldest samples of a node before a time, without its latest sample.
+pub(crate) const OLD_SAMPLES: &str =
+    "SELECT boot_id, sequence, at_unix_ms, CAST(sample AS TEXT) FROM node_sample
+    WHERE node = $1 AND at_unix_ms < $2
+    AND at_unix_ms < (SELECT max(at_unix_ms) FROM node_sample WHERE node = $1)
+    ORDER BY at_unix_ms LIMIT $3";
+
+/// The oldest summaries of nodes before a time.
+pub(crate) const OLD_NODE_STEPS: &str = "SELECT node, at_unix_ms, samples, readings FROM node_summary
+    WHERE step_s = $1 AND at_unix_ms <= $2 ORDER BY at_unix_ms LIMIT $3";
+
+/// The oldest summaries of a job's workers before a time.
+pub(crate) const OLD_WORKER_STEPS: &str =
+    "SELECT worker, at_unix_ms, reports, samples, compute_time_s, barrier_wait_s, loader_wait_s, predicted,
+    predicted_time_s
+    FROM worker_summary WHERE job_id = $1 AND step_s = $2 AND at_unix_ms <= $3
+    ORDER BY at_unix_ms LIMIT $4";
+
 impl Store {
     /// Returns a roll-up of some of the oldest samples before a given time; `None` if there are no such
     /// samples. The latest sample of each node is kept.
@@ -24,17 +49,7 @@ impl Store {
     /// # Errors
     /// If the database cannot be read or contains an invalid value.
     pub async fn old_samples(&self, before_unix_ms: i64) -> Result<Option<RollUp>, StoreError> {
-        let nodes = rows!(
-            &self.readers,
-            (String,),
-            "SELECT node FROM node WHERE
-                 (SELECT min(at_unix_ms) FROM node_sample WHERE node_sample.node = node.node) < $1
-                 AND (SELECT min(at_unix_ms) FROM node_sample WHERE node_sample.node = node.node)
-                     < (SELECT max(at_unix_ms) FROM node_sample WHERE node_sample.node = node.node)
-             ORDER BY node LIMIT $2",
-            before_unix_ms,
-            NODES_MAX,
-        )?;
+        let nodes = rows!(&self.readers, (String,), OLD_NODES, before_unix_ms, NODES_MAX,)?;
         let (mut samples, mut minutes) = (Vec::new(), BTreeMap::<NodeStep, NodeSums>::new());
         for (node,) in nodes {
             let room = SLICE_ROWS - samples.len();
@@ -44,10 +59,7 @@ impl Store {
             let old = rows!(
                 &self.readers,
                 (String, i64, i64, String),
-                "SELECT boot_id, sequence, at_unix_ms, CAST(sample AS TEXT) FROM node_sample
-                 WHERE node = $1 AND at_unix_ms < $2
-                   AND at_unix_ms < (SELECT max(at_unix_ms) FROM node_sample WHERE node = $1)
-                 ORDER BY at_unix_ms LIMIT $3",
+                OLD_SAMPLES,
                 &node,
                 before_unix_ms,
                 integer(room as u64),
@@ -79,8 +91,7 @@ impl Store {
         let old = rows!(
             &self.readers,
             (String, i64, i64, String),
-            "SELECT node, at_unix_ms, samples, readings FROM node_summary
-             WHERE step_s = $1 AND at_unix_ms <= $2 ORDER BY at_unix_ms, node LIMIT $3",
+            OLD_NODE_STEPS,
             step_s,
             before_unix_ms.saturating_sub(step_s * 1000),
             integer(SLICE_ROWS as u64),
@@ -111,10 +122,7 @@ impl Store {
         let old = rows!(
             &self.readers,
             StepRow,
-            "SELECT worker, at_unix_ms, reports, samples, compute_time_s, barrier_wait_s, loader_wait_s, predicted,
-                    predicted_time_s
-             FROM worker_summary WHERE job_id = $1 AND step_s = $2 AND at_unix_ms <= $3
-             ORDER BY at_unix_ms, worker LIMIT $4",
+            OLD_WORKER_STEPS,
             job_id.as_str(),
             step_s,
             before_unix_ms.saturating_sub(step_s * 1000),

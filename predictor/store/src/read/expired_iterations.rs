@@ -14,6 +14,23 @@ use crate::roll_up::RollUp;
 use crate::store::Store;
 use crate::summary::{MINUTE_S, WorkerStep, WorkerSums, predicted_time_s, step_start};
 
+/// The bounds of the iterations of a job.
+pub(crate) const SPAN: &str = "SELECT kept_from,
+    (SELECT min(iteration) FROM allocation WHERE job_id = $1) AS first_answer,
+    (SELECT min(iteration) FROM report WHERE job_id = $1) AS first_report,
+    (SELECT max(iteration) FROM allocation WHERE job_id = $1) AS last_answer,
+    (SELECT max(iteration) FROM report WHERE job_id = $1) AS last_report,
+    (SELECT count(*) FROM worker WHERE job_id = $1) AS workers
+    FROM job WHERE job_id = $1";
+
+/// The reports before an iteration.
+pub(crate) const OLD_REPORTS: &str = "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
+    WHERE job_id = $1 AND iteration < $2 ORDER BY iteration, worker";
+
+/// The allocations before an iteration.
+pub(crate) const OLD_ANSWERS: &str = "SELECT iteration, at_unix_ms, answer FROM allocation
+    WHERE job_id = $1 AND iteration < $2 ORDER BY iteration, generation";
+
 impl Store {
     /// Returns a roll-up of some of a job's oldest iterations, whose reports and allocations were all stored
     /// before a given time; `None` if there are no such iterations. The last `keep_iterations` allocated and
@@ -27,39 +44,14 @@ impl Store {
         before_unix_ms: i64,
         keep_iterations: u64,
     ) -> Result<Option<RollUp>, StoreError> {
-        let span = rows!(
-            &self.readers,
-            Span,
-            "SELECT kept_from,
-                    (SELECT min(iteration) FROM allocation WHERE job_id = $1) AS first_answer,
-                    (SELECT min(iteration) FROM report WHERE job_id = $1) AS first_report,
-                    (SELECT max(iteration) FROM allocation WHERE job_id = $1) AS last_answer,
-                    (SELECT max(iteration) FROM report WHERE job_id = $1) AS last_report,
-                    (SELECT count(*) FROM worker WHERE job_id = $1) AS workers
-             FROM job WHERE job_id = $1",
-            job_id.as_str(),
-        )?;
+        let span = rows!(&self.readers, Span, SPAN, job_id.as_str(),)?;
         let Some((span, [first, end])) =
             span.into_iter().next().and_then(|span| Some((span.kept_from, span.slice(keep_iterations)?)))
         else {
             return Ok(None);
         };
-        let reports = rows!(
-            &self.readers,
-            TimedReport,
-            "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
-             WHERE job_id = $1 AND iteration < $2 ORDER BY iteration, worker",
-            job_id.as_str(),
-            end,
-        )?;
-        let answers = rows!(
-            &self.readers,
-            (i64, i64, String),
-            "SELECT iteration, at_unix_ms, answer FROM allocation
-             WHERE job_id = $1 AND iteration < $2 ORDER BY iteration, generation",
-            job_id.as_str(),
-            end,
-        )?;
+        let reports = rows!(&self.readers, TimedReport, OLD_REPORTS, job_id.as_str(), end,)?;
+        let answers = rows!(&self.readers, (i64, i64, String), OLD_ANSWERS, job_id.as_str(), end,)?;
         // Ends before the first iteration with a row that has not expired.
         let times = answers.iter().map(|(iteration, at_unix_ms, _)| (*iteration, *at_unix_ms));
         let times = times.chain(reports.iter().map(|row| (row.report.iteration, row.at_unix_ms)));

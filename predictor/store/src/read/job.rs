@@ -69,16 +69,17 @@ struct WorkerRow {
 
 from_row!(WorkerRow { worker, request, state, last_seen_unix_ms, oom_cap, operator_override });
 
-impl Store {
-    /// Returns the ids of all jobs, sorted.
-    ///
-    /// # Errors
-    /// If the database cannot be read.
-    pub async fn job_ids(&self) -> Result<Vec<JobId>, StoreError> {
-        let ids = rows!(&self.readers, (String,), "SELECT job_id FROM job ORDER BY job_id")?;
-        ids.into_iter().map(|(job_id,)| id(job_id)).collect()
-    }
+/// The highest allocated iteration.
+pub(crate) const LAST_ITERATION: &str = "SELECT MAX(iteration) FROM allocation WHERE job_id = $1";
 
+/// The latest departures of a job. SQLite would read all events of the job for `kind IN ('left', 'expired')`.
+pub(crate) const DEPARTURES: &str = "SELECT worker, at_unix_ms FROM event WHERE id IN (
+        SELECT id FROM (SELECT id FROM event WHERE job_id = $1 AND kind = 'left' ORDER BY id DESC LIMIT $2) AS gone
+        UNION ALL
+        SELECT id FROM (SELECT id FROM event WHERE job_id = $1 AND kind = 'expired' ORDER BY id DESC LIMIT $2) AS lost)
+    ORDER BY id DESC LIMIT $2";
+
+impl Store {
     /// Returns the number of jobs.
     ///
     /// # Errors
@@ -120,8 +121,7 @@ impl Store {
             );
             let workers = workers.bind(job_id).fetch_all(&mut *snapshot).await?;
             let departures = sqlx::query_as::<_, (String, i64)>(
-                "SELECT worker, at_unix_ms FROM event WHERE job_id = $1 AND kind IN ('left', 'expired')
-                 ORDER BY id DESC LIMIT $2",
+                DEPARTURES,
             );
             let departures = departures.bind(job_id).bind(DEPARTURES_MAX).fetch_all(&mut *snapshot).await?;
             let recent = sqlx::query_as::<_, (String, i64)>(
@@ -132,7 +132,7 @@ impl Store {
             );
             let joins = i64::try_from(joins).unwrap_or(i64::MAX);
             let joins = recent.bind(job_id).bind(joins).fetch_all(&mut *snapshot).await?;
-            let last = sqlx::query_scalar::<_, Option<i64>>("SELECT MAX(iteration) FROM allocation WHERE job_id = $1");
+            let last = sqlx::query_scalar::<_, Option<i64>>(LAST_ITERATION);
             let last = last.bind(job_id).fetch_one(&mut *snapshot).await?;
             (job, workers, departures, joins, last)
         });
@@ -168,23 +168,6 @@ impl Store {
         }))
     }
 
-    /// Returns the number of reports of each worker of a job, including those that only remain in summaries.
-    ///
-    /// # Errors
-    /// See [`Store::job`].
-    pub async fn report_counts(&self, job_id: &JobId) -> Result<BTreeMap<String, u64>, StoreError> {
-        let counts = rows!(
-            &self.readers,
-            (String, i64),
-            "SELECT worker, CAST(sum(reports) AS BIGINT) FROM (
-                 SELECT worker, count(*) AS reports FROM report WHERE job_id = $1 GROUP BY worker
-                 UNION ALL SELECT worker, reports FROM worker_summary WHERE job_id = $1) AS counted
-             GROUP BY worker",
-            job_id.as_str(),
-        )?;
-        Ok(counts.into_iter().map(|(worker, reports)| (worker, reports.cast_unsigned())).collect())
-    }
-
     /// Returns the first iteration of a job whose allocations are all kept; allocations of earlier iterations
     /// have expired.
     ///
@@ -194,24 +177,5 @@ impl Store {
         let kept_from =
             scalar!(&self.readers, i64, "SELECT kept_from FROM job WHERE job_id = $1", job_id.as_str())?;
         Ok(kept_from.unwrap_or(0).cast_unsigned())
-    }
-
-    /// Returns all jobs, sorted by id, with the URL of the owner; `None` for jobs that this predictor or no
-    /// predictor owns.
-    ///
-    /// # Errors
-    /// If the database cannot be read.
-    pub async fn owners(&self) -> Result<Vec<(JobId, Option<String>)>, StoreError> {
-        if !self.is_shared() {
-            return Ok(self.job_ids().await?.into_iter().map(|job_id| (job_id, None)).collect());
-        }
-        let ours = self.lease.held(|held| held.instance.clone())?;
-        let owned = rows!(
-            &self.readers,
-            (String, Option<String>),
-            "SELECT job_id, url FROM job LEFT JOIN predictor ON instance = owner AND instance <> $1 ORDER BY job_id",
-            ours,
-        )?;
-        owned.into_iter().map(|(job_id, url)| Ok((id(job_id)?, url))).collect()
     }
 }

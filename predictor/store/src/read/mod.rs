@@ -1,32 +1,29 @@
-//! Queries: for loading jobs, for views, for retention, and for repeated requests of old allocations.
+//! Reads that serve training and retention: they load jobs, and answer repeated requests of old allocations. What only
+//! views need is in `view`.
 
 mod report_row;
 
-mod job;
+pub(crate) mod job;
 
 mod models;
 
-mod reports;
+pub(crate) mod reports;
 
-mod allocations;
+pub(crate) mod allocations;
 
-mod history;
+pub(crate) mod past;
 
-mod nodes;
+pub(crate) mod ages;
 
-mod summaries;
+pub(crate) mod expired;
 
-mod disk;
+pub(crate) mod expired_iterations;
 
-mod ages;
-
-mod expired;
-
-mod expired_iterations;
+pub(crate) use allocations::{ANSWERS, stored};
+pub(crate) use report_row::ReportRow;
 
 pub use allocations::StoredAllocation;
-pub use disk::DiskUse;
-pub use history::{EveryNth, Measured};
 pub use job::{StoredJob, StoredWorker};
+pub(crate) use past::{PAST, PASTS, PastRow};
+pub use past::{StoredEvent, StoredPast};
 pub use reports::{StoredReport, read_reports};
-pub use summaries::{StoredEvent, StoredPast, StoredSummary};

@@ -22,6 +22,23 @@ struct ArrivedRow {
 
 from_row!(ArrivedRow { at_unix_ms; whole: report });
 
+/// The first reports of a job.
+pub(crate) const FIRST_REPORTS: &str = "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
+    WHERE job_id = $1 ORDER BY iteration, worker LIMIT $2";
+
+/// The reports of the last iterations. Without statistics, PostgreSQL takes a range with both ends for a small one.
+pub(crate) const RECENT_REPORTS: &str = "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
+    WHERE job_id = $1 AND iteration > (SELECT MAX(iteration) FROM report WHERE job_id = $1) - $2
+      AND iteration <= (SELECT MAX(iteration) FROM report WHERE job_id = $1)
+    ORDER BY iteration, worker";
+
+/// The reports of the last iterations, in order of arrival.
+pub(crate) const RECENT_ARRIVALS: &str = "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
+    WHERE job_id = $1 AND iteration > (SELECT MAX(iteration) FROM report WHERE job_id = $1) - $2
+      AND iteration <= (SELECT MAX(iteration) FROM report WHERE job_id = $1)
+    AND iteration >= $3
+    ORDER BY at_unix_ms, iteration, worker";
+
 impl Store {
     /// Returns the reports of the last `iterations` reported iterations, oldest first.
     ///
@@ -32,15 +49,7 @@ impl Store {
         job_id: &JobId,
         iterations: u64,
     ) -> Result<Vec<StoredReport>, StoreError> {
-        let reports = rows!(
-            &self.readers,
-            ReportRow,
-            "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
-             WHERE job_id = $1 AND iteration > (SELECT MAX(iteration) FROM report WHERE job_id = $1) - $2
-             ORDER BY iteration, worker",
-            job_id.as_str(),
-            integer(iterations),
-        )?;
+        let reports = rows!(&self.readers, ReportRow, RECENT_REPORTS, job_id.as_str(), integer(iterations),)?;
         reports.into_iter().map(WorkerReport::try_from).collect()
     }
 
@@ -58,10 +67,7 @@ impl Store {
         let rows = rows!(
             &self.readers,
             ArrivedRow,
-            "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
-             WHERE job_id = $1 AND iteration > (SELECT MAX(iteration) FROM report WHERE job_id = $1) - $2
-               AND iteration >= $3
-             ORDER BY at_unix_ms, iteration, worker",
+            RECENT_ARRIVALS,
             job_id.as_str(),
             integer(iterations),
             integer(from),
@@ -75,28 +81,6 @@ impl Store {
             }
         }
         Ok(groups)
-    }
-
-    /// Returns the reports of up to `limit` iterations from iteration `from`.
-    ///
-    /// # Errors
-    /// See [`Store::job`].
-    pub async fn reports_from(
-        &self,
-        job_id: &JobId,
-        from: u64,
-        limit: u64,
-    ) -> Result<Vec<StoredReport>, StoreError> {
-        let reports = rows!(
-            &self.readers,
-            ReportRow,
-            "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
-             WHERE job_id = $1 AND iteration >= $2 AND iteration < $3 ORDER BY iteration, worker",
-            job_id.as_str(),
-            integer(from),
-            integer(from.saturating_add(limit)),
-        )?;
-        reports.into_iter().map(WorkerReport::try_from).collect()
     }
 }
 
@@ -115,7 +99,7 @@ pub async fn read_reports(
     let reports = rows!(
         &mut connection,
         ReportRow,
-        "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report WHERE job_id = $1 ORDER BY iteration, worker LIMIT $2",
+        FIRST_REPORTS,
         job_id.as_str(),
         i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1),
     )?;

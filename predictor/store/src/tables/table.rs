@@ -2,11 +2,12 @@
 
 /// The tables that commands read, each after the tables that its rows refer to. Other tables in the database
 /// are ignored, including `predictor`, which has only the predictors that serve the store at present.
-pub(crate) const TABLES: [&str; 14] = [
+pub(crate) const TABLES: [&str; 15] = [
     "job",
     "worker",
     "report",
     "allocation",
+    "step",
     "event",
     "model_state",
     "device_model",

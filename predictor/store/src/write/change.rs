@@ -2,11 +2,12 @@
 
 use super::roll_up;
 use crate::access;
-use crate::change::{Change, MemberEvent, MemberEventKind};
-use crate::database::{Connection, run};
+use crate::change::{Change, MemberEvent, MemberEventKind, ShownStep};
+use crate::database::{Connection, run, scalar};
 use crate::encode::{integer, to_json};
 use crate::error::StoreError;
 use crate::schema;
+use crate::values::{Column, RowPosition, execute};
 
 /// Maximum number of device types whose models are kept; the least recently updated are deleted.
 const DEVICES_MAX: i64 = 1000;
@@ -70,6 +71,10 @@ pub(super) async fn apply(
             job_id.as_str(),
             state
         )?),
+        Change::Steps { job_id, steps } => insert_steps(connection, job_id.as_str(), steps).await,
+        Change::Totals { job_id, totals } => {
+            Ok(run!(connection, "UPDATE job SET totals = $2 WHERE job_id = $1", job_id.as_str(), totals)?)
+        }
         // A job that was deleted meanwhile must not get models.
         Change::Models { job_id, format, state } => Ok(run!(
             connection,
@@ -106,6 +111,29 @@ pub(super) async fn apply(
     }
 }
 
+/// Inserts what charts show of iterations of a job, unless it or they were deleted.
+async fn insert_steps(
+    connection: &mut Connection,
+    job_id: &str,
+    steps: &[ShownStep],
+) -> Result<u64, StoreError> {
+    let kept_from = scalar!(&mut *connection, i64, "SELECT kept_from FROM job WHERE job_id = $1", job_id)?;
+    let Some(kept_from) = kept_from else { return Ok(0) };
+    let steps = || steps.iter().filter(|step| integer(step.iteration) >= kept_from);
+    let columns = vec![
+        Column::text(steps().map(|_| job_id)),
+        Column::integer(steps().map(|step| integer(step.iteration))),
+        Column::integer(steps().map(|step| step.at_unix_ms)),
+        Column::text(steps().map(|step| step.shown.as_str())),
+    ];
+    if steps().next().is_none() {
+        return Ok(0);
+    }
+    let sql = "INSERT INTO step (job_id, iteration, at_unix_ms, shown) {}
+        ON CONFLICT (job_id, iteration) DO UPDATE SET at_unix_ms = excluded.at_unix_ms, shown = excluded.shown";
+    execute(connection, sql, RowPosition::Insert, columns).await
+}
+
 /// Deletes the oldest rows of a job, and returns their number.
 async fn trim(connection: &mut Connection, job_id: &str) -> Result<u64, StoreError> {
     run!(connection, "UPDATE job SET kept_from = $2 WHERE job_id = $1", job_id, i64::MAX)?;
@@ -125,7 +153,15 @@ async fn trim(connection: &mut Connection, job_id: &str) -> Result<u64, StoreErr
         TRIM_ROWS,
         i64::MAX,
     )?;
-    Ok(reports + allocations)
+    let steps = run!(
+        connection,
+        "DELETE FROM step WHERE job_id = $1 AND iteration <= coalesce(
+             (SELECT iteration FROM step WHERE job_id = $1 ORDER BY iteration LIMIT 1 OFFSET $2), $3)",
+        job_id,
+        TRIM_ROWS,
+        i64::MAX,
+    )?;
+    Ok(reports + allocations + steps)
 }
 
 async fn member(

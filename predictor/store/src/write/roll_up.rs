@@ -44,6 +44,7 @@ pub(super) async fn apply(connection: &mut Connection, roll_up: &RollUp) -> Resu
                 run!(connection, "DELETE FROM report WHERE job_id = $1 AND iteration < $2", job, end)?;
             let allocations =
                 run!(connection, "DELETE FROM allocation WHERE job_id = $1 AND iteration < $2", job, end)?;
+            run!(connection, "DELETE FROM step WHERE job_id = $1 AND iteration < $2", job, end)?;
             merge_workers(connection, job, minutes).await?;
             reports + allocations
         }

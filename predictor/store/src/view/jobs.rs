@@ -1,0 +1,40 @@
+//! All jobs with their owners, the latest events of a job, and the audit log.
+
+use evenstep_protocol::JobId;
+
+use super::View;
+use crate::access::StoredAuditEntry;
+use crate::database::rows;
+use crate::encode::id;
+use crate::error::StoreError;
+
+impl View {
+    /// Returns all jobs, sorted by id, with the URL of the owner; `None` for jobs that this predictor or no
+    /// predictor owns.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn owners(&mut self) -> Result<Vec<(JobId, Option<String>)>, StoreError> {
+        if !self.lease.is_shared() {
+            let ids = rows!(self.connection(), (String,), "SELECT job_id FROM job ORDER BY job_id")?;
+            return ids.into_iter().map(|(job_id,)| Ok((id(job_id)?, None))).collect();
+        }
+        let ours = self.lease.held(|held| held.instance.clone())?;
+        let owned = rows!(
+            self.connection(),
+            (String, Option<String>),
+            "SELECT job_id, url FROM job LEFT JOIN predictor ON instance = owner AND instance <> $1 ORDER BY job_id",
+            ours,
+        )?;
+        owned.into_iter().map(|(job_id, url)| Ok((id(job_id)?, url))).collect()
+    }
+
+    /// Returns the newest entries of the audit log, the newest first.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn audit(&mut self, limit: u32) -> Result<Vec<StoredAuditEntry>, StoreError> {
+        let sql = "SELECT at_unix_ms, actor, address, action, subject FROM audit ORDER BY id DESC LIMIT $1";
+        Ok(rows!(self.connection(), StoredAuditEntry, sql, i64::from(limit))?)
+    }
+}
