@@ -1,5 +1,6 @@
--- Views read a job's totals instead of all its iterations.
-ALTER TABLE job ADD COLUMN totals TEXT;  -- JSON, jobs::live::Totals; NULL until they are stored
+-- The index of a large table takes longer than a statement of a request may. It comes first: predictors of an earlier version
+-- keep writing until a later statement locks the table of jobs.
+SET LOCAL statement_timeout = 0;
 
 -- The latest event of a kind, without reading all events of the job.
 CREATE INDEX event_by_kind ON event (job_id, kind, id);
@@ -13,3 +14,6 @@ CREATE TABLE step (
     shown      TEXT   NOT NULL,  -- JSON, jobs::shown::Shown
     PRIMARY KEY (job_id, iteration)
 );
+
+-- Views read a job's totals instead of all its iterations.
+ALTER TABLE job ADD COLUMN totals TEXT;  -- JSON, jobs::live::Totals; NULL until they are stored

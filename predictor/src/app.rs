@@ -30,13 +30,13 @@ use crate::webhook::Webhook;
 const LEASE_TICK: Duration = Duration::from_millis(200);
 /// Interval at which the statistics of newly loaded or listed jobs are restored.
 const RESTORE_TICK: Duration = Duration::from_millis(500);
-/// Pause after the statistics of a job could not be restored.
-const RESTORE_PAUSE: Duration = Duration::from_secs(30);
 /// Interval at which iterations are stored for charts. The fastest jobs complete fewer in it than are in memory.
 const STEPS_TICK: Duration = Duration::from_millis(500);
 /// Number of such intervals between two times at which the totals of jobs are stored. After a crash, the iterations of this
 /// time are read again.
 const TOTALS_TICKS: u32 = 20;
+/// Time that a shutdown waits until totals are stored. Until it gives up its jobs, no other predictor serves them.
+const TOTALS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time that a shutdown waits for the store to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -237,8 +237,10 @@ impl App {
             tracing::info!("stopping: finishing requests in flight");
             drain.send_replace(true);
             // The lease is needed for this. What requests still report is read from the history.
-            if let Err(error) = leaving.store_steps().await.and(leaving.store_totals().await) {
-                tracing::warn!(%error, "cannot store the totals of jobs; they continue from the history");
+            let stored = async { leaving.store_steps().await.and(leaving.store_totals().await) };
+            match tokio::time::timeout(TOTALS_TIMEOUT, stored).await {
+                Ok(Ok(())) => {}
+                _ => tracing::warn!("cannot store the totals of jobs; they continue from the history"),
             }
             // Before anything else, so that other predictors serve the jobs while this one shuts down.
             leaving.resign().await;
@@ -277,9 +279,7 @@ async fn restore(jobs: Arc<Jobs>) {
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
-        if jobs.restore().await.is_err() {
-            tokio::time::sleep(RESTORE_PAUSE).await;
-        }
+        jobs.restore().await;
     }
 }
 

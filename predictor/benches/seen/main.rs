@@ -1,5 +1,6 @@
-//! Cost of observation: the duration of `/metrics` with many workers, and the effect of scrapes and event
-//! streams on the `/allocate` of a concurrent training job. All in one run on one machine, alternating.
+//! Cost of observation: the duration of `/metrics` with many workers, of charts and lists of jobs with a long history, and
+//! the effect of scrapes, event streams and viewers on the `/allocate` of a concurrent training job. All in one run on one
+//! machine, alternating.
 //!
 //! `cargo bench -p evenstep-predictor --bench seen [-- FLAGS]` prints milliseconds and ratios. `--help` lists
 //! the flags.
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use evenstep_tests::Predictor;
+use evenstep_tests::store::{sqlite_file, sqlite_rows};
 
 use support::{KeptAliveConnection, percentiles, request};
 
@@ -30,6 +32,10 @@ const WORKERS: usize = 100;
 const TRAINING_WORKERS: usize = 4;
 /// Iterations of each job before the measurement.
 const WARM_UP: usize = 30;
+/// Workers of the job with many workers whose history is read.
+const WIDE_WORKERS: usize = 1024;
+/// Number of timed readings of a view.
+const LOOKS: usize = 20;
 /// Number of alternating blocks.
 const BLOCKS: usize = 6;
 
@@ -52,6 +58,15 @@ struct Args {
     /// Event streams that follow the job during requests
     #[arg(long, default_value_t = 8)]
     streams: usize,
+    /// Iterations of the job with 1,024 workers whose history is read. Each takes half a megabyte on disk
+    #[arg(long, default_value_t = 1000)]
+    wide_iterations: u64,
+    /// Iterations of the job with 4 workers whose history is read
+    #[arg(long, default_value_t = 100_000)]
+    iterations: u64,
+    /// Viewers that read the history during requests
+    #[arg(long, default_value_t = 6)]
+    viewers: usize,
     /// Flag that cargo adds
     #[arg(long, hide = true)]
     bench: bool,
@@ -99,6 +114,91 @@ fn main() {
         seen[0] / alone[0],
         seen[1] / alone[1],
     );
+    for (job, workers, iterations) in
+        [("wide", WIDE_WORKERS, args.wide_iterations), ("long", TRAINING_WORKERS, args.iterations)]
+    {
+        let mut rank_zero = RankZero::new(address, job.into(), workers);
+        (0..4).for_each(|_| rank_zero.request());
+        lengthen(&sqlite_file(folder.path()), job, iterations);
+        let mut viewer = KeptAliveConnection::to(address);
+        for path in [
+            format!("/v1/jobs/{job}/history?from_unix_ms=0&points=1000"),
+            format!("/v1/jobs/{job}/summary"),
+            "/v1/jobs".to_owned(),
+        ] {
+            let look = request("", "GET", &path, "");
+            let bytes = viewer.send(&look).body.len();
+            let [p50, p99] =
+                percentiles(&mut (0..LOOKS).map(|_| timed(|| drop(viewer.send(&look)))).collect::<Vec<_>>());
+            println!(
+                "{path}, {workers} workers, {iterations} iterations, {} kB: p50 {p50:.1} ms, p99 {p99:.1} ms   aim: under 50",
+                bytes / 1000
+            );
+        }
+    }
+    let (mut alone, mut seen) = (Vec::new(), Vec::new());
+    for _ in 0..BLOCKS {
+        alone.extend((0..args.asks).map(|_| timed(|| rank.request())));
+        seen.extend(while_viewed(address, &args, || {
+            (0..args.asks).map(|_| timed(|| rank.request())).collect()
+        }));
+    }
+    let (alone, seen) = (percentiles(&mut alone), percentiles(&mut seen));
+    println!(
+        "/allocate, {TRAINING_WORKERS} workers, p50 / p99: alone {:.3} / {:.3} ms; with {} viewers {:.3} / {:.3} ms; ratio {:.2} / {:.2}",
+        alone[0],
+        alone[1],
+        args.viewers,
+        seen[0],
+        seen[1],
+        seen[0] / alone[0],
+        seen[1] / alone[1],
+    );
+}
+
+/// Repeats the third iteration of a job in the store, as long as it is to be.
+fn lengthen(file: &Path, job: &str, iterations: u64) {
+    let stored = format!("SELECT shown FROM step WHERE job_id = '{job}' AND iteration = 2");
+    while sqlite_rows(file, &stored).is_empty() {
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    let numbers =
+        format!("WITH RECURSIVE n(i) AS (SELECT 4 UNION ALL SELECT i + 1 FROM n WHERE i < {iterations})");
+    for (table, columns) in [
+        ("allocation", "generation, answer"),
+        ("step", "shown"),
+        ("report", "worker, local_batch, compute_time_s, barrier_wait_s, drivers"),
+    ] {
+        let insert = format!(
+            "{numbers} INSERT INTO {table} (job_id, iteration, at_unix_ms, {columns})
+             SELECT job_id, i, at_unix_ms + i, {columns} FROM n CROSS JOIN {table}
+             WHERE job_id = '{job}' AND iteration = 2 ORDER BY i"
+        );
+        sqlite_rows(file, &insert);
+    }
+}
+
+/// Runs `work` while viewers read the history of the long job without a pause.
+fn while_viewed(address: SocketAddr, args: &Args, work: impl FnOnce() -> Vec<f64>) -> Vec<f64> {
+    let (over, looks) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..args.viewers {
+            scope.spawn(|| {
+                let mut viewer = KeptAliveConnection::to(address);
+                let look = request("", "GET", "/v1/jobs/long/history?from_unix_ms=0&points=1000", "");
+                while !over.load(Ordering::Relaxed) {
+                    viewer.send(&look);
+                    looks.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        while looks.load(Ordering::Relaxed) < args.viewers {
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        let done = work();
+        over.store(true, Ordering::Relaxed);
+        done
+    })
 }
 
 /// Runs `work` during scrapes and event streams.

@@ -156,7 +156,7 @@ impl From<StoreError> for ErrorResponse {
                     .retry()
             }
             error if error.fault() == Some(Fault::Slow) => {
-                tracing::error!(%error, "the database interrupted a view");
+                tracing::error!(%error, "a request failed because the database took too long");
                 let (status, detail) = (StatusCode::SERVICE_UNAVAILABLE, Fault::Slow.words());
                 Self::new(status, "timed-out", "Timed out", detail).retry()
             }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use evenstep_protocol::{HistoryView, JobId, WorkerHistory, WorkerId};
-use evenstep_store::{EveryNth, StoreError, View};
+use evenstep_store::{EveryNth, View};
 
 use super::error::JobError;
 use super::job::Job;
@@ -13,6 +13,8 @@ use crate::long::compute;
 
 /// Limit of shares in one response. Jobs with many workers get fewer iterations.
 const SHARES_MAX: u64 = 32_768;
+/// Approximate size of a share in the store, in bytes.
+const SHARE_BYTES: u64 = 64;
 /// Smallest number of iterations in one response.
 const POINTS_MIN: u64 = 8;
 
@@ -51,7 +53,7 @@ impl Job {
         let sampled = Sampled::read(&mut view, self.id(), iterations, points, workers).await?;
         // Other viewers may have the connection.
         drop(view);
-        compute(true, || sampled.view(self.id()))
+        Ok(compute(true, || sampled.view(self.id())))
     }
 }
 
@@ -65,24 +67,15 @@ pub(super) async fn workers_before(view: &mut View, job_id: &JobId, end: u64) ->
     Ok(compute(true, || stored.parse())?.allocations.len() as u64)
 }
 
-/// Evenly sampled iterations, as they are stored.
+/// Evenly sampled iterations, with the times of their allocations in milliseconds since 1970.
 #[derive(Debug)]
 pub(super) struct Sampled {
     every: u64,
-    steps: Vec<(u64, i64, Step)>,
-}
-
-/// An iteration.
-#[derive(Debug)]
-enum Step {
-    /// As it was stored for charts (JSON).
-    Stored(String),
-    /// Computed from its allocation and its reports.
-    Computed(Shown),
+    steps: Vec<(u64, i64, Shown)>,
 }
 
 impl Sampled {
-    /// Reads up to `points` evenly sampled iterations of a range, in which about `workers` workers took part.
+    /// Reads up to `points` evenly sampled iterations of a range, whose last allocation has `workers` workers.
     ///
     /// # Errors
     /// An error of the store.
@@ -93,27 +86,36 @@ impl Sampled {
         points: u64,
         workers: u64,
     ) -> Result<Self, JobError> {
-        let points = points.min((SHARES_MAX / workers.max(1)).max(POINTS_MIN));
-        let every = (iterations.end.saturating_sub(iterations.start)).div_ceil(points).max(1);
-        let wanted = EveryNth { iterations, every };
-        let mut steps = Vec::new();
-        for (iteration, stored) in view.every_nth_step(job_id, &wanted).await? {
+        let length = iterations.end.saturating_sub(iterations.start);
+        let every = |points: u64| length.div_ceil(points).max(1);
+        let most = points.min((SHARES_MAX / workers.max(1)).max(POINTS_MIN));
+        let mut wanted = EveryNth { iterations, every: every(most) };
+        // The job may have had more workers earlier.
+        let bytes = view.every_nth_size(job_id, &wanted).await?;
+        let fewer = most.saturating_mul(SHARES_MAX * SHARE_BYTES) / bytes.max(1);
+        wanted.every = every(fewer.clamp(POINTS_MIN.min(most), most));
+        let stored = view.every_nth_step(job_id, &wanted).await?;
+        // Iterations that cannot be read are computed, like those that are not stored.
+        let parse =
+            |(at_unix_ms, shown): (i64, String)| Some((at_unix_ms, serde_json::from_str(&shown).ok()?));
+        let parsed: Vec<(u64, Option<(i64, Shown)>)> = compute(true, || {
+            stored.into_iter().map(|(iteration, stored)| (iteration, stored.and_then(parse))).collect()
+        });
+        let mut steps = Vec::with_capacity(parsed.len());
+        for (iteration, stored) in parsed {
             if let Some((at_unix_ms, shown)) = stored {
-                steps.push((iteration, at_unix_ms, Step::Stored(shown)));
+                steps.push((iteration, at_unix_ms, shown));
             } else if let Some((at_unix_ms, answer)) = view.allocation(job_id, iteration).await? {
                 let reports = view.measured(job_id, iteration).await?;
                 let shown = compute(true, || Ok::<_, JobError>(Shown::stored(&answer.parse()?, &reports)))?;
-                steps.push((iteration, at_unix_ms, Step::Computed(shown)));
+                steps.push((iteration, at_unix_ms, shown));
             }
         }
-        Ok(Self { every, steps })
+        Ok(Self { every: wanted.every, steps })
     }
 
     /// The iterations in columns. Takes milliseconds for a job with many workers.
-    ///
-    /// # Errors
-    /// If a stored value is invalid.
-    pub fn view(self, job_id: &JobId) -> Result<HistoryView, JobError> {
+    pub fn view(self, job_id: &JobId) -> HistoryView {
         let mut columns = Columns { length: self.steps.len(), ..Columns::default() };
         let mut view = HistoryView {
             job_id: job_id.clone(),
@@ -127,14 +129,9 @@ impl Sampled {
             loss: Vec::with_capacity(columns.length),
             workers: Vec::new(),
         };
-        for (at, (iteration, at_unix_ms, step)) in self.steps.into_iter().enumerate() {
-            let shown = match step {
-                Step::Computed(shown) => shown,
-                Step::Stored(text) => serde_json::from_str(&text)
-                    .map_err(|source| StoreError::Corrupt { what: "step", source })?,
-            };
-            view.iterations.push(iteration);
-            view.at_unix_ms.push(at_unix_ms);
+        for (at, (iteration, at_unix_ms, shown)) in self.steps.iter().enumerate() {
+            view.iterations.push(*iteration);
+            view.at_unix_ms.push(*at_unix_ms);
             view.step_time_s.push(shown.step_time_s);
             view.predicted_step_time_s.push(shown.predicted_step_time_s);
             view.even_step_time_s.push(shown.even_step_time_s);
@@ -146,7 +143,7 @@ impl Sampled {
         }
         view.workers = columns.workers;
         view.workers.sort_by(|one, other| one.worker.cmp(&other.worker));
-        Ok(view)
+        view
     }
 }
 

@@ -26,7 +26,9 @@ impl Jobs {
         let is_unknown = |(job_id, url): &(JobId, Option<String>)| url.is_none() && line(job_id).is_none();
         if owners.iter().any(is_unknown) {
             for stored in view.job_summaries().await? {
-                if line(&stored.job_id).is_none() {
+                let owner = owners.binary_search_by(|(job_id, _)| job_id.cmp(&stored.job_id));
+                let is_ours = owner.is_ok_and(|at| owners[at].1.is_none());
+                if is_ours && line(&stored.job_id).is_none() {
                     let job = self.new_job(&stored.job_id, registration);
                     job.live().stored(&stored);
                     self.store_job(job);

@@ -194,6 +194,7 @@ impl Jobs {
                 known.remove(&job_id);
             }
             drop(known);
+            jobs.retain_stored(|stored| stored != job.id());
             job.live().gone();
             Ok(())
         });

@@ -18,7 +18,7 @@ const ACCOUNT_POINTS: u64 = 1_000;
 /// Number of jobs without state in memory whose statistics are read from their history, the newest first.
 const STORED_MAX: usize = 256;
 /// Approximate size of the changes of one transaction, in bytes.
-const BATCH_BYTES: usize = 4 << 20;
+const BATCH_BYTES: usize = 1 << 20;
 
 impl Job {
     /// Restores the totals and the latest iterations of the job, unless that was done before.
@@ -32,30 +32,33 @@ impl Job {
         let (job_id, followed_from) = (self.id(), self.live().restored_until());
         let mut view = self.store().view().await?;
         let Some((reported, reported_unix_ms)) = view.past(job_id).await?.reported else {
-            self.live().restore(Totals::none(), Steps::default(), followed_from, None);
+            self.live().restore(Totals::none(), Steps::default(), followed_from);
             return Ok(());
         };
-        let stored = view.totals(job_id).await?.as_deref().and_then(Totals::read);
-        let stored_until = stored.as_ref().map(|totals| totals.until);
+        let mut totals =
+            view.totals(job_id).await?.as_deref().and_then(Totals::read).unwrap_or_else(Totals::none);
         let all = view.iterations_since(job_id, i64::MIN).await?;
-        let end = (reported + 1).min(followed_from).max(all.start);
+        let mut end = (reported + 1).min(followed_from).max(all.start);
         let workers = workers_before(&mut view, job_id, end).await?;
-        let steps =
+        let mut steps =
             self.latest_steps(&mut view, all.start..end, workers, (reported, reported_unix_ms)).await?;
-        let mut totals = stored.unwrap_or_else(Totals::none);
+        totals.means = steps.means().or(totals.means);
+        // Only jobs in memory show their latest iterations, and complete those that some workers have reported.
+        if self.is_loaded() && self.live().has_no_steps() {
+            end = steps.first_open().unwrap_or(end).min(end);
+        } else {
+            steps = Steps::default();
+        }
         let from = totals.until.max(all.start);
         if from < end {
             let sampled = Sampled::read(&mut view, job_id, from..end, ACCOUNT_POINTS, workers).await?;
-            drop(view);
-            let history = compute(true, || sampled.view(job_id))?;
-            let before = stored_until.and(from.checked_sub(1));
+            let history = compute(true, || sampled.view(job_id));
+            let before = from.checked_sub(1).filter(|_| totals.until > 0);
             totals.account.append(&Account::of(&history, before, end));
             totals.until = end;
         }
-        totals.means = steps.means().or(totals.means);
-        // Only jobs in memory show their latest iterations.
-        let steps = if self.is_loaded() { steps } else { Steps::default() };
-        self.live().restore(totals, steps, followed_from, stored_until);
+        drop(view);
+        self.live().restore(totals, steps, followed_from);
         Ok(())
     }
 
@@ -70,8 +73,9 @@ impl Job {
     ) -> Result<Steps, JobError> {
         let from = iterations.end.saturating_sub(Steps::room(workers as usize)).max(iterations.start);
         let recent = EveryNth { iterations: from..iterations.end, every: 1 };
-        let mut steps = Steps::default();
-        for (iteration, _) in view.every_nth_step(self.id(), &recent).await? {
+        let (mut steps, mut shown) = (Steps::default(), Vec::new());
+        for (iteration, stored) in view.every_nth_step(self.id(), &recent).await? {
+            shown.extend(stored.map(|_| iteration));
             let Some((answered_unix_ms, stored)) = view.allocation(self.id(), iteration).await? else {
                 continue;
             };
@@ -91,33 +95,32 @@ impl Job {
             }
         }
         steps.close();
+        steps.all_stored(&shown);
         Ok(steps)
     }
 }
 
 impl Jobs {
-    /// Restores the statistics of all jobs that are in memory or were listed, the newest first.
-    ///
-    /// # Errors
-    /// The first error of the store. The jobs after it are restored as well.
-    pub async fn restore(&self) -> Result<(), JobError> {
-        let in_memory = self.all().into_iter().filter(|job| job.is_loaded());
+    /// Restores the statistics of all jobs that are in memory or were listed, the newest first. A job that cannot be
+    /// restored is tried again later.
+    pub async fn restore(&self) {
+        let now_unix_ms = self.now_unix_ms();
+        let is_due = |job: &Arc<Job>| job.live().may_restore(now_unix_ms);
+        let in_memory = self.all().into_iter().filter(|job| job.is_loaded() && is_due(job));
         let mut stored = self.stored();
-        stored.retain(|job| !job.live().is_restored());
+        stored.retain(is_due);
         stored.sort_by_cached_key(|job| std::cmp::Reverse(job.live().reported_unix_ms()));
         stored.truncate(STORED_MAX);
-        let mut failed = None;
-        for job in in_memory.chain(stored).filter(|job| !job.live().is_restored()) {
+        for job in in_memory.chain(stored) {
             match job.restore().await {
                 // Deleted in the meantime.
                 Ok(()) | Err(JobError::UnknownJob(_)) => {}
                 Err(error) => {
                     tracing::warn!(job_id = %job.id(), %error, "cannot restore the statistics of a job from the store");
-                    failed.get_or_insert(error);
+                    job.live().restore_failed(self.now_unix_ms());
                 }
             }
         }
-        failed.map_or(Ok(()), Err)
     }
 
     /// Stores for charts the iterations that were completed since the last call.
@@ -131,9 +134,13 @@ impl Jobs {
             if unstored.is_empty() {
                 continue;
             }
-            let steps = compute(true, || unstored.iter().filter_map(shown).collect());
-            let change = Change::Steps { job_id: job.id().clone(), steps };
-            batch.add(change, move || job.live().stored_steps(&unstored)).await?;
+            let created_unix_ms = job.live().created_unix_ms();
+            let steps: Vec<Option<ShownStep>> = compute(true, || unstored.iter().map(shown).collect());
+            for (step, unstored) in steps.into_iter().zip(unstored) {
+                let (job, steps) = (job.clone(), step.into_iter().collect());
+                let change = Change::Steps { job_id: job.id().clone(), created_unix_ms, steps };
+                batch.add(change, move || job.live().stored_steps(&[unstored])).await?;
+            }
         }
         batch.write().await
     }
@@ -144,11 +151,13 @@ impl Jobs {
     /// An error of the store. The totals are stored at the next call then.
     pub async fn store_totals(&self) -> Result<(), JobError> {
         let mut batch = Batch::of(self)?;
-        for job in batch.own(self.all().into_iter().chain(self.stored())) {
-            let Some(totals) = job.live().new_totals() else { continue };
-            let Some(text) = totals.write() else { continue };
-            let change = Change::Totals { job_id: job.id().clone(), totals: text };
-            batch.add(change, move || job.live().stored_totals(totals.until)).await?;
+        // Jobs that are only listed may belong to other predictors.
+        for job in batch.own(self.all()) {
+            let Some((totals, version)) = job.live().new_totals() else { continue };
+            let Some(totals) = totals.write() else { continue };
+            let (job_id, created_unix_ms) = (job.id().clone(), job.live().created_unix_ms());
+            let change = Change::Totals { job_id, created_unix_ms, totals };
+            batch.add(change, move || job.live().stored_totals(version)).await?;
         }
         batch.write().await
     }

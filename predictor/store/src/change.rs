@@ -83,6 +83,8 @@ pub enum Change {
     Steps {
         /// The job.
         job_id: JobId,
+        /// Time of its creation, in milliseconds since 1970. A later job of the same ID is another job.
+        created_unix_ms: i64,
         /// The iterations.
         steps: Vec<ShownStep>,
     },
@@ -90,6 +92,8 @@ pub enum Change {
     Totals {
         /// The job.
         job_id: JobId,
+        /// Time of its creation, in milliseconds since 1970. A later job of the same ID is another job.
+        created_unix_ms: i64,
         /// The totals (JSON).
         totals: String,
     },

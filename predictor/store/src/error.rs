@@ -115,6 +115,9 @@ pub enum StoreError {
     /// Other views use all connections for views.
     #[error("too many views are read at once; retry the request")]
     Watched,
+    /// A view took longer than its time limit.
+    #[error("the view took too long; retry, or request a shorter time or fewer iterations")]
+    Late,
     /// The job is changing its owner.
     #[error("the job is moving to another predictor; retry the request")]
     OwnerChanging,
@@ -184,7 +187,7 @@ impl Fault {
             Self::Removed => {
                 "a file of the store was deleted or replaced; stop the predictor and restore a backup"
             }
-            Self::Slow => "the database took too long; retry, or request a shorter time or fewer iterations",
+            Self::Slow => "the database took too long; retry, and request less history at once",
             Self::Other => "the store failed; see the predictor's log",
         }
     }
@@ -195,6 +198,7 @@ impl StoreError {
     pub fn fault(&self) -> Option<Fault> {
         match self {
             Self::Silent => Some(Fault::Unreachable),
+            Self::Late => Some(Fault::Slow),
             Self::Failed { fault, .. } => Some(*fault),
             Self::Database(error) => Some(fault(error)),
             Self::Damaged(_) => Some(Fault::Damaged),

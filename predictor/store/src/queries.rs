@@ -20,7 +20,7 @@ const fn query(name: &'static str, sql: &'static str, arguments: &'static [&'sta
 }
 
 /// The queries that are the same for both databases.
-pub const QUERIES: [Query; 30] = [
+pub const QUERIES: [Query; 31] = [
     query("answers", allocations::ANSWERS, &["'job'", "500", "510"]),
     query("last_iteration", job::LAST_ITERATION, &["'job'"]),
     query("departures", job::DEPARTURES, &["'job'", "10"]),
@@ -40,6 +40,7 @@ pub const QUERIES: [Query; 30] = [
     query("samples_span", ages::SAMPLES_SPAN, &[]),
     query("allocations_span", ages::ALLOCATIONS_SPAN, &[]),
     query("steps", history::STEPS, &["'job'", "100", "20", "500"]),
+    query("size", history::SIZE, &["'job'", "100", "20", "500"]),
     query("allocation", history::ALLOCATION, &["'job'", "500"]),
     query("measured", history::MEASURED, &["'job'", "500"]),
     query("allocated", history::ALLOCATED, &["'job'"]),

@@ -1,13 +1,13 @@
-//! What a look at jobs costs, and that training does not wait for it.
+//! The cost of views of jobs, and the totals that they show after a restart.
 
 use std::path::Path;
 
-use evenstep_protocol::{HistoryView, JobSpec, JobSummary, LiveView};
+use evenstep_protocol::{AllocateRequest, HistoryView, JobSpec, JobSummary, LiveView, WorkerReport};
 use evenstep_store::queries::{COUNTS, QUERIES, Query, SUMMARIES};
 use evenstep_tests::wait::until;
 use evenstep_tests::{Events, Store};
 
-use crate::support::{Service, allocate_request, join_all, report};
+use crate::support::{Service, allocate_request, join_all, report, worker_id};
 
 /// Iterations of the short and of the long history.
 const LENGTHS: [u64; 2] = [1_000, 8_000];
@@ -134,12 +134,24 @@ fn train(service: &Service, generation: &mut u64, iterations: std::ops::Range<u6
     }
 }
 
+/// Reports of an iteration at which each of these workers took 0.1 s.
+fn equal(workers: &[usize], iteration: u64) -> Vec<WorkerReport> {
+    workers.iter().map(|worker| report(*worker, iteration, 20, 200.0)).collect()
+}
+
+fn restart(service: &mut Service) {
+    service.predictor.process.terminate();
+    assert!(service.predictor.process.wait().success());
+    service.predictor.restart();
+    service.client = service.predictor.client();
+}
+
 fn line(service: &Service) -> JobSummary {
     let url = format!("{}/v1/live", service.predictor.url);
     Events::open(&url).next_of(&["jobs"]).unwrap().json::<LiveView>().jobs.remove(0)
 }
 
-/// What charts show is stored with each iteration. It equals what is computed from the allocations and reports.
+/// Stored iterations equal those that are computed from the allocations and reports.
 #[test]
 fn stored_iterations_are_those_of_the_allocations_and_reports() {
     let mut service = Service::start();
@@ -198,6 +210,97 @@ fn totals_continue_after_restarts() {
     let restored = until("restored totals", || Some(line(&service)).filter(|line| line.trained_s.is_some()));
     assert!(close(restored.trained_s, trained.trained_s.unwrap()), "{trained:?} {restored:?}");
     assert!(close(restored.time_lost_s, trained.time_lost_s.unwrap()), "{trained:?} {restored:?}");
+}
+
+/// An iteration that some workers had reported before a restart counts once. Iterations between two reported ones count, too.
+#[test]
+fn a_restart_counts_each_iteration_once() {
+    let mut service = Service::start();
+    service.client.put_job("job", &JobSpec::new(60));
+    let generation = join_all(&service.client, "job", 3);
+    let all = [0, 1, 2];
+    let request = |service: &Service, iteration: u64, reports: Vec<WorkerReport>| {
+        let request = AllocateRequest { reports, ..allocate_request("job", generation, iteration) };
+        assert_eq!(service.client.allocate(&request).status, 200);
+    };
+    (0..40).for_each(|iteration| {
+        request(&service, iteration, if iteration == 0 { Vec::new() } else { equal(&all, iteration - 1) });
+    });
+    request(&service, 40, equal(&[0], 39));
+    restart(&mut service);
+    // A page that is open.
+    service.client.job("job");
+    let trained = |service: &Service, iterations: f64| {
+        until(&format!("{iterations} iterations in the totals"), || {
+            // A report has 0.1 s of compute time and 0.001 s of waiting.
+            Some(line(service))
+                .filter(|line| (line.trained_s.unwrap_or(0.0) / 0.101 - iterations).abs() < 0.01)
+        })
+    };
+    trained(&service, 39.0);
+    request(&service, 41, equal(&[1, 2], 39));
+    trained(&service, 40.0);
+    // From here on, every tenth iteration is reported.
+    request(&service, 50, equal(&all, 49));
+    trained(&service, 50.0);
+    restart(&mut service);
+    service.client.job("job");
+    trained(&service, 50.0);
+    request(&service, 60, equal(&all, 59));
+    trained(&service, 60.0);
+    restart(&mut service);
+    trained(&service, 60.0);
+}
+
+/// Iterations that new workers compute again count, also after a restart.
+#[test]
+fn totals_include_iterations_that_are_computed_again() {
+    let mut service = Service::start();
+    service.client.put_job("job", &JobSpec::new(60));
+    let mut generation = join_all(&service.client, "job", 2);
+    let train = |service: &Service, generation: u64, workers: &[usize], iterations: std::ops::Range<u64>| {
+        for iteration in iterations {
+            let reports = equal(workers, iteration);
+            let ask = |iteration, reports| AllocateRequest {
+                reports,
+                ..allocate_request("job", generation, iteration)
+            };
+            assert_eq!(service.client.allocate(&ask(iteration, Vec::new())).status, 200);
+            assert_eq!(service.client.allocate(&ask(iteration + 1, reports)).status, 200);
+        }
+    };
+    train(&service, generation, &[0, 1], 0..40);
+    ["node/0", "node/1"].iter().for_each(|worker| drop(service.client.leave("job", worker)));
+    for worker in [2, 3] {
+        generation = service.client.join("job", worker_id(worker).as_str()).generation;
+    }
+    train(&service, generation, &[2, 3], 20..40);
+    let trained = |service: &Service| {
+        until("60 iterations in the totals", || {
+            Some(line(service)).filter(|line| (line.trained_s.unwrap_or(0.0) / 0.101 - 60.0).abs() < 0.01)
+        })
+    };
+    trained(&service);
+    restart(&mut service);
+    trained(&service);
+}
+
+/// A job that is created again after a deletion has no totals of the earlier one.
+#[test]
+fn a_recreated_job_begins_at_zero() {
+    let mut service = Service::start();
+    service.client.put_job("job", &JobSpec::new(60));
+    let mut generation = join_all(&service.client, "job", 3);
+    train(&service, &mut generation, 0..40);
+    restart(&mut service);
+    assert!(line(&service).trained_s.is_some(), "listed");
+    assert_eq!(service.client.delete("/v1/jobs/job").status, 204);
+    service.client.put_job("job", &JobSpec::new(60));
+    restart(&mut service);
+    until("the new job without totals", || {
+        Some(line(&service)).filter(|line| line.trained_s.is_none() && line.iteration.is_none())
+    });
+    assert_eq!(service.store.rows("SELECT totals FROM job"), [[None::<String>]]);
 }
 
 /// Whether a part of a query reads a table of history.

@@ -1,4 +1,4 @@
-//! The history cannot be read: the page says why, shows what it has, and is complete once it can.
+//! The history cannot be read: the page names the reason, shows the workers, and is complete once it can be read.
 
 use evenstep_tests::store::{sqlite_file, sqlite_rows};
 use evenstep_tests::wait::until;
@@ -12,13 +12,14 @@ fn the_page_says_why_the_history_is_missing_and_reads_it_again() {
     let rows = |sql: &str| sqlite_rows(&sqlite_file(scene.folder.path()), sql);
     let steps = "SELECT shown FROM step";
     until("all reported iterations in the store", || (rows(steps).len() == 11).then_some(()));
-    rows("UPDATE step SET shown = '{'");
+    rows("DELETE FROM step");
+    rows("UPDATE allocation SET answer = '{' || answer");
     scene.browser.open(&scene.at(&format!("#/jobs/{JOB}")));
     scene.browser.says(".trouble", "The history was not read. The store failed");
     scene.browser.until("no part waits without a reason", "!/Loading/.test(document.body.innerText)");
     // The workers and new iterations are shown all the same.
     scene.browser.until("the workers are shown", "document.querySelectorAll('.tall tbody tr').length > 0");
-    rows("DELETE FROM step");
+    rows("UPDATE allocation SET answer = substr(answer, 2)");
     scene.browser.until("the charts are drawn", "document.querySelectorAll('canvas').length >= 2");
     scene.browser.until("nothing is wrong any more", "document.querySelector('.trouble').innerText === ''");
     scene.step();

@@ -136,6 +136,7 @@ impl Account {
     /// The account of an evenly sampled history, before iteration `end` and after iteration `before`.
     pub fn of(history: &HistoryView, mut before: Option<u64>, end: u64) -> Self {
         let mut account = Self::default();
+        let continues = before.is_some();
         for (at, iteration) in history.iterations.iter().enumerate() {
             if let Some(took_s) = history.step_time_s[at].filter(|_| *iteration < end) {
                 let worker = |worker: &evenstep_protocol::WorkerHistory| WorkerTimes {
@@ -149,7 +150,11 @@ impl Account {
                     history.even_step_time_s[at],
                     history.workers.iter().map(worker),
                 );
-                account.add(times, stands_for(*iteration, before.replace(*iteration), history.every));
+                // The first one stands for as many iterations as the last one lacks, unless it is known what was before it.
+                let is_last = history.iterations.get(at + 1).is_none_or(|next| *next >= end);
+                let after = if continues && is_last { history.every - 1 } else { 0 };
+                let last = iteration.saturating_add(after).min(end - 1);
+                account.add(times, stands_for(last, before.replace(*iteration), history.every));
             }
         }
         account

@@ -74,8 +74,8 @@ impl Reported {
 #[derive(Debug)]
 pub struct Step {
     answer: Arc<AllocateResponse>,
-    /// Reports by rank; empty until the first report.
-    done: Vec<Option<Reported>>,
+    /// Reports by rank; empty until the first report. Copied only if a report arrives while they are being stored.
+    done: Arc<Vec<Option<Reported>>>,
     reported: usize,
     /// Ranks by worker, for reports whose rank is not known. Empty until the first such report.
     by_worker: Vec<usize>,
@@ -94,7 +94,7 @@ pub struct Unstored {
     /// Its allocation.
     pub answer: Arc<AllocateResponse>,
     /// Its reports, by rank.
-    pub done: Vec<Option<Reported>>,
+    pub done: Arc<Vec<Option<Reported>>>,
     /// Time of the allocation, in milliseconds since 1970.
     pub answered_unix_ms: i64,
     reported: usize,
@@ -139,7 +139,7 @@ impl Step {
             actual: done.and_then(|done| done.speed()),
             predicted: share.predicted_speed_samples_per_s,
         };
-        let workers = self.answer.allocations.iter().zip(&self.done).map(worker);
+        let workers = self.answer.allocations.iter().zip(&*self.done).map(worker);
         Some(IterationTimes::of(self.step_time_s()?, self.answer.decision.even_step_time_s, workers))
     }
 
@@ -238,10 +238,24 @@ impl Steps {
         self.has_unstored = self.steps.iter().any(|step| step.is_over && step.stored != step.reported);
     }
 
+    /// The first iteration that some workers have reported and that is not complete.
+    pub fn first_open(&self) -> Option<u64> {
+        self.steps.iter().find(|step| step.reported > 0 && !step.is_over).map(Step::iteration)
+    }
+
+    /// Records that these iterations, in order, are stored for charts as they are now.
+    pub fn all_stored(&mut self, iterations: &[u64]) {
+        for step in &mut self.steps {
+            if iterations.binary_search(&step.iteration()).is_ok() {
+                step.stored = step.reported;
+            }
+        }
+    }
+
     fn insert(&mut self, answer: Arc<AllocateResponse>, answered_unix_ms: i64) {
         let most = (SHARES_MAX / answer.allocations.len().max(1)).clamp(STEPS_MIN, STEPS_MAX);
         let at = self.steps.partition_point(|step| step.answer.iteration < answer.iteration);
-        let (done, by_worker) = (Vec::new(), Vec::new());
+        let (done, by_worker) = (Arc::default(), Vec::new());
         let step = Step {
             answer,
             done,
@@ -277,9 +291,10 @@ impl Steps {
         };
         let step = self.steps.get_mut(at)?;
         let rank = step.rank(&report.worker, hint)?;
-        step.done.resize(step.answer.allocations.len(), None);
-        step.reported += usize::from(step.done.get(rank)?.is_none());
-        step.done[rank] = Some(Reported::of(report));
+        let done = Arc::make_mut(&mut step.done);
+        done.resize(step.answer.allocations.len(), None);
+        step.reported += usize::from(done.get(rank)?.is_none());
+        done[rank] = Some(Reported::of(report));
         step.at_unix_ms = now_unix_ms;
         self.has_unstored |= step.is_over;
         self.steps.get(at)?.answer.allocations.get(rank)
@@ -330,7 +345,7 @@ impl Steps {
             steps += 1.0;
             step_time_s += step.step_time_s().unwrap_or(0.0);
             samples += step.samples();
-            for (share, done) in step.answer.allocations.iter().zip(&step.done) {
+            for (share, done) in step.answer.allocations.iter().zip(&*step.done) {
                 let Some(done) = done else { continue };
                 if let Some(waiting_s) = done.barrier_wait_s {
                     waited_s += waiting_s;

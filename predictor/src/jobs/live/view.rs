@@ -25,6 +25,8 @@ const STEP_TIMES_S: &[f64] =
 /// Shortest interval between two log messages about plan changes, in milliseconds. A job may change its plan
 /// at every iteration.
 const LOG_INTERVAL_MS: i64 = 10_000;
+/// Time until a job is restored again after that failed, in milliseconds.
+const RESTORE_PAUSE_MS: i64 = 30_000;
 /// Weight of the newest iteration in the mean step time that tells whether a job is stalled.
 const STEP_TIME_WEIGHT: f64 = 0.1;
 
@@ -53,8 +55,13 @@ pub(super) struct Seen {
     account_to: Option<u64>,
     /// Iterations from before; `None` until they are read from the store.
     earlier: Option<Totals>,
-    /// The end of the totals in the store; `None` if none are known there.
-    stored_until: Option<u64>,
+    /// The end of the latest of these iterations. A run may return to an earlier iteration.
+    until: u64,
+    /// Number of iterations that ended while this predictor followed the job, and this number when totals were stored.
+    closed: u64,
+    stored: u64,
+    /// Time from which on the job may be restored, after that failed.
+    restorable_unix_ms: i64,
     pub workers: BTreeMap<WorkerId, Tally>,
     /// Workers that are slow now.
     pub slow: BTreeMap<WorkerId, StragglerView>,
@@ -220,18 +227,31 @@ impl Live {
         self.lock().steps.stored(stored);
     }
 
-    /// The totals of all iterations, if those in the store end earlier.
-    pub fn new_totals(&self) -> Option<Totals> {
+    /// The totals of all iterations and their version, unless they are stored.
+    pub fn new_totals(&self) -> Option<(Totals, u64)> {
         let seen = self.lock();
-        let (account, earlier) = (seen.account()?, seen.earlier.as_ref()?);
-        let until = seen.account_to.map_or(0, |last| last.saturating_add(1)).max(earlier.until);
-        let is_new = until > seen.stored_until.unwrap_or(0);
-        is_new.then(|| Totals { until, account, means: seen.steps.means().or(seen.means) })
+        if seen.closed == seen.stored {
+            return None;
+        }
+        let until = seen.until.max(seen.earlier.as_ref()?.until);
+        let totals = Totals { until, account: seen.account()?, means: seen.steps.means().or(seen.means) };
+        Some((totals, seen.closed))
     }
 
-    /// Records that totals of the iterations before `until` are stored.
-    pub fn stored_totals(&self, until: u64) {
-        self.lock().stored_until = Some(until);
+    /// Records that totals of this version are stored.
+    pub fn stored_totals(&self, version: u64) {
+        self.lock().stored = version;
+    }
+
+    /// Whether the job may be restored now. After a failure, it may be only later.
+    pub fn may_restore(&self, now_unix_ms: i64) -> bool {
+        let seen = self.lock();
+        seen.earlier.is_none() && seen.restorable_unix_ms <= now_unix_ms
+    }
+
+    /// Records that the job could not be restored.
+    pub fn restore_failed(&self, now_unix_ms: i64) {
+        self.lock().restorable_unix_ms = now_unix_ms.saturating_add(RESTORE_PAUSE_MS);
     }
 
     /// Records the past of the job, from the store.
@@ -259,7 +279,7 @@ impl Live {
         // Totals of all reported iterations are complete: the history is not read.
         let reported = stored.past.reported.map_or(0, |(iteration, _)| iteration + 1);
         if let Some(totals) = totals.filter(|totals| totals.until >= reported) {
-            (seen.means, seen.stored_until) = (totals.means, Some(totals.until));
+            seen.means = totals.means;
             seen.facts.step_time_s = totals.means.map(|means| means.step_time_s);
             seen.earlier = Some(totals);
         }
@@ -283,6 +303,11 @@ impl Live {
         self.lock().members.is_some()
     }
 
+    /// Whether no allocation is in memory.
+    pub fn has_no_steps(&self) -> bool {
+        self.lock().steps.is_empty()
+    }
+
     /// Whether earlier iterations were read from the store.
     pub fn is_restored(&self) -> bool {
         self.lock().earlier.is_some()
@@ -298,16 +323,17 @@ impl Live {
         self.lock().earlier = Some(Totals::none());
     }
 
-    /// Restores the totals of earlier iterations and the latest of them, before iteration `until`. `stored_until` is the
-    /// end of the totals in the store.
-    pub fn restore(&self, earlier: Totals, latest: Steps, until: u64, stored_until: Option<u64>) {
+    /// Restores the totals of earlier iterations and the latest of them, before iteration `until`.
+    pub fn restore(&self, earlier: Totals, latest: Steps, until: u64) {
         let mut seen = self.lock();
         // An iteration may have ended meanwhile: then the account is read again.
         if seen.earlier.is_some() || seen.account_from.unwrap_or(u64::MAX) != until {
             return;
         }
         seen.means = seen.means.or(earlier.means);
-        (seen.earlier, seen.stored_until) = (Some(earlier), stored_until);
+        // The next iteration stands for those since the last one of these, too.
+        seen.account_to = seen.account_to.or(earlier.until.checked_sub(1));
+        seen.earlier = Some(earlier);
         seen.facts.step_time_s = seen.means.map(|means| means.step_time_s);
         if seen.steps.is_empty() {
             seen.steps = latest;
@@ -339,6 +365,7 @@ impl Live {
             seen.account_from = Some(seen.account_from.unwrap_or(iteration));
             let count = stands_for(iteration, seen.account_to.replace(iteration), 1);
             seen.account.add(times, count);
+            (seen.until, seen.closed) = (seen.until.max(iteration.saturating_add(1)), seen.closed + 1);
             seen.sums.add(times, count);
             let mean_s = seen.facts.step_time_s.unwrap_or(times.took_s);
             seen.facts.step_time_s = Some(mean_s + STEP_TIME_WEIGHT * (times.took_s - mean_s));

@@ -28,7 +28,7 @@ impl View {
     /// # Errors
     /// If the database cannot be read.
     pub async fn schema(&mut self) -> Result<i64, StoreError> {
-        let newest = scalar!(self.connection(), Option<i64>, schema::NEWEST)?;
+        let newest = scalar!(self.connection()?, Option<i64>, schema::NEWEST)?;
         Ok(newest.flatten().unwrap_or(0))
     }
 
@@ -37,7 +37,7 @@ impl View {
     /// # Errors
     /// If the database cannot be read.
     pub async fn disk_use(&mut self) -> Result<DiskUse, StoreError> {
-        match self.connection() {
+        match self.connection()? {
             Either::Sqlite(connection) => sqlite_disk_use(connection).await,
             Either::Postgres(connection) => postgres_disk_use(connection).await,
         }
@@ -50,15 +50,15 @@ impl View {
     pub async fn levels(&mut self) -> Result<Vec<LevelView>, StoreError> {
         let mut levels = Vec::new();
         for (level, table, count, oldest) in RAW {
-            let rows = match self.connection() {
+            let rows = match self.connection()? {
                 Either::Sqlite(connection) => sqlx::query_scalar(count).fetch_one(connection).await?,
                 Either::Postgres(connection) => postgres_rows(connection, table).await?,
             };
-            let oldest = scalar!(self.connection(), Option<i64>, oldest)?.flatten();
+            let oldest = scalar!(self.connection()?, Option<i64>, oldest)?.flatten();
             levels.push(view(level, rows, oldest));
         }
         for (level, step_s, sql) in SUMMARIES {
-            let counted = rows!(self.connection(), (i64, Option<i64>), sql, step_s)?;
+            let counted = rows!(self.connection()?, (i64, Option<i64>), sql, step_s)?;
             let (rows, oldest) = counted.into_iter().next().unwrap_or((0, None));
             levels.push(view(level, rows, oldest));
         }
@@ -166,6 +166,7 @@ async fn postgres_disk_use(connection: &mut PgConnection) -> Result<DiskUse, Sto
             "allocation",
             "SELECT avg(pg_column_size(seen.*))::float8 FROM (SELECT * FROM allocation LIMIT 500) AS seen",
         ),
+        ("step", "SELECT avg(pg_column_size(seen.*))::float8 FROM (SELECT * FROM step LIMIT 500) AS seen"),
         (
             "node_summary",
             "SELECT avg(pg_column_size(seen.*))::float8 FROM (SELECT * FROM node_summary LIMIT 500) AS seen",

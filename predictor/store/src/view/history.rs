@@ -56,6 +56,13 @@ pub(crate) const STEPS: &str = concat!(
      WHERE wanted.iteration IS NOT NULL ORDER BY wanted.iteration"
 );
 
+/// The size of the wanted iterations as charts show them, in bytes.
+pub(crate) const SIZE: &str = concat!(
+    every_nth!(),
+    "SELECT CAST(coalesce(sum(octet_length(step.shown)), 0) AS BIGINT)
+     FROM wanted LEFT JOIN step ON step.job_id = $1 AND step.iteration = wanted.iteration"
+);
+
 /// The allocation that an iteration was computed with: an allocation holds until the next one.
 pub(crate) const ALLOCATION: &str = "SELECT iteration, generation, answer, at_unix_ms FROM allocation
     WHERE job_id = $1 AND iteration <= $2 ORDER BY iteration DESC, generation DESC LIMIT 1";
@@ -98,12 +105,12 @@ impl View {
     /// If the database cannot be read.
     pub async fn iterations_since(&mut self, job_id: &JobId, unix_ms: i64) -> Result<Range<u64>, StoreError> {
         let job = job_id.as_str();
-        let bounds = rows!(self.connection(), (Option<i64>, Option<i64>), ALLOCATED, job)?;
+        let bounds = rows!(self.connection()?, (Option<i64>, Option<i64>), ALLOCATED, job)?;
         let Some(&(Some(first), Some(last))) = bounds.first() else { return Ok(0..0) };
         let (mut low, mut high) = (first, last + 1);
         while low < high {
             let middle = low + (high - low) / 2;
-            let at = scalar!(self.connection(), i64, ALLOCATED_AT, job, middle)?;
+            let at = scalar!(self.connection()?, i64, ALLOCATED_AT, job, middle)?;
             if at.is_none_or(|at| at >= unix_ms) { high = middle } else { low = middle + 1 }
         }
         Ok(low.cast_unsigned()..(last + 1).cast_unsigned())
@@ -120,7 +127,7 @@ impl View {
         wanted: &EveryNth,
     ) -> Result<Vec<(u64, Option<(i64, String)>)>, StoreError> {
         let steps = rows!(
-            self.connection(),
+            self.connection()?,
             (i64, Option<i64>, Option<String>),
             STEPS,
             job_id.as_str(),
@@ -134,6 +141,23 @@ impl View {
         Ok(steps.into_iter().map(step).collect())
     }
 
+    /// Returns the size of selected iterations as charts show them, in bytes. Those that are not stored have no size.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn every_nth_size(&mut self, job_id: &JobId, wanted: &EveryNth) -> Result<u64, StoreError> {
+        let size = scalar!(
+            self.connection()?,
+            i64,
+            SIZE,
+            job_id.as_str(),
+            integer(wanted.iterations.start),
+            integer(wanted.every),
+            integer(wanted.iterations.end),
+        )?;
+        Ok(size.unwrap_or(0).cast_unsigned())
+    }
+
     /// Returns the allocation that an iteration was computed with, from its latest generation, and its time in
     /// milliseconds since 1970: the allocation of the iteration or the latest before it. `None` without either.
     ///
@@ -145,7 +169,7 @@ impl View {
         iteration: u64,
     ) -> Result<Option<(i64, StoredAllocation)>, StoreError> {
         type Row = (i64, i64, String, i64);
-        let answers = rows!(self.connection(), Row, ALLOCATION, job_id.as_str(), integer(iteration))?;
+        let answers = rows!(self.connection()?, Row, ALLOCATION, job_id.as_str(), integer(iteration))?;
         let answer = |(iteration, generation, answer, at_unix_ms)| {
             (at_unix_ms, stored((iteration, generation, answer)))
         };
@@ -158,7 +182,7 @@ impl View {
     /// If the database cannot be read or contains an invalid value.
     pub async fn measured(&mut self, job_id: &JobId, iteration: u64) -> Result<Vec<Measured>, StoreError> {
         type Row = (String, i64, f64, Option<f64>, Option<f64>, Option<f64>);
-        let reports = rows!(self.connection(), Row, MEASURED, job_id.as_str(), integer(iteration))?;
+        let reports = rows!(self.connection()?, Row, MEASURED, job_id.as_str(), integer(iteration))?;
         let measured = |(worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s, loss): Row| {
             Ok(Measured {
                 worker: id(worker)?,

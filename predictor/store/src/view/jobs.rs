@@ -16,12 +16,12 @@ impl View {
     /// If the database cannot be read.
     pub async fn owners(&mut self) -> Result<Vec<(JobId, Option<String>)>, StoreError> {
         if !self.lease.is_shared() {
-            let ids = rows!(self.connection(), (String,), "SELECT job_id FROM job ORDER BY job_id")?;
+            let ids = rows!(self.connection()?, (String,), "SELECT job_id FROM job ORDER BY job_id")?;
             return ids.into_iter().map(|(job_id,)| Ok((id(job_id)?, None))).collect();
         }
         let ours = self.lease.held(|held| held.instance.clone())?;
         let owned = rows!(
-            self.connection(),
+            self.connection()?,
             (String, Option<String>),
             "SELECT job_id, url FROM job LEFT JOIN predictor ON instance = owner AND instance <> $1 ORDER BY job_id",
             ours,
@@ -35,6 +35,6 @@ impl View {
     /// If the database cannot be read.
     pub async fn audit(&mut self, limit: u32) -> Result<Vec<StoredAuditEntry>, StoreError> {
         let sql = "SELECT at_unix_ms, actor, address, action, subject FROM audit ORDER BY id DESC LIMIT $1";
-        Ok(rows!(self.connection(), StoredAuditEntry, sql, i64::from(limit))?)
+        Ok(rows!(self.connection()?, StoredAuditEntry, sql, i64::from(limit))?)
     }
 }

@@ -37,6 +37,7 @@ const LOOK_STEPS: i32 = 1000;
 #[derive(Debug)]
 pub struct View {
     connection: Either<PoolConnection<Sqlite>, PoolConnection<Postgres>>,
+    due: Instant,
     lease: Arc<Lease>,
 }
 
@@ -47,10 +48,11 @@ impl View {
         lease: Arc<Lease>,
         limit: Duration,
     ) -> Result<Self, StoreError> {
+        let due;
         let connection = match viewers {
             Either::Sqlite(pool) => {
                 let mut connection = pool.acquire().await.map_err(busy)?;
-                let due = Instant::now() + limit;
+                due = Instant::now() + limit;
                 // Replaces the deadline of the view that had the connection before.
                 connection
                     .lock_handle()
@@ -58,18 +60,27 @@ impl View {
                     .set_progress_handler(LOOK_STEPS, move || Instant::now() < due);
                 Either::Sqlite(connection)
             }
-            // The server limits each statement.
-            Either::Postgres(pool) => Either::Postgres(pool.acquire().await.map_err(busy)?),
+            Either::Postgres(pool) => {
+                let connection = pool.acquire().await.map_err(busy)?;
+                due = Instant::now() + limit;
+                Either::Postgres(connection)
+            }
         };
-        Ok(Self { connection, lease })
+        Ok(Self { connection, due, lease })
     }
 
-    /// The connection.
-    fn connection(&mut self) -> Either<&mut SqliteConnection, &mut PgConnection> {
-        match &mut self.connection {
+    /// The connection, for the next query. The server of PostgreSQL also limits each query.
+    ///
+    /// # Errors
+    /// [`StoreError::Late`] after the deadline.
+    fn connection(&mut self) -> Result<Either<&mut SqliteConnection, &mut PgConnection>, StoreError> {
+        if Instant::now() >= self.due {
+            return Err(StoreError::Late);
+        }
+        Ok(match &mut self.connection {
             Either::Sqlite(connection) => Either::Sqlite(connection),
             Either::Postgres(connection) => Either::Postgres(connection),
-        }
+        })
     }
 }
 
@@ -106,9 +117,13 @@ mod tests {
     async fn the_database_interrupts_a_view_at_its_deadline_and_serves_the_next_one() {
         let (_folder, store) = store().await;
         for _ in 0..8 {
-            let mut view = store.view_within(Duration::from_millis(1)).await.unwrap();
-            let error: StoreError = scalar!(view.connection(), i64, ENDLESS).unwrap_err().into();
+            let mut view = store.view_within(Duration::from_millis(20)).await.unwrap();
+            let error: StoreError = match view.connection() {
+                Ok(connection) => scalar!(connection, i64, ENDLESS).unwrap_err().into(),
+                Err(late) => late,
+            };
             assert_eq!(error.fault(), Some(Fault::Slow), "{error}");
+            assert!(matches!(view.owners().await, Err(StoreError::Late)), "no further query begins");
             drop(view);
             assert_eq!(store.view().await.unwrap().owners().await.unwrap(), []);
         }
@@ -136,7 +151,8 @@ mod tests {
         let (_folder, store) = store().await;
         for _ in 0..2 * crate::database::VIEWERS {
             let mut view = store.view_within(Duration::from_millis(50)).await.unwrap();
-            let query = async move { scalar!(view.connection(), i64, ENDLESS).map(drop) };
+            let query =
+                async move { Ok::<_, StoreError>(scalar!(view.connection()?, i64, ENDLESS).map(drop)?) };
             drop(tokio::time::timeout(Duration::from_millis(5), query).await);
         }
         assert_eq!(store.view().await.unwrap().owners().await.unwrap(), []);

@@ -27,7 +27,7 @@ impl View {
     /// # Errors
     /// If the database cannot be read or contains an invalid value.
     pub async fn nodes(&mut self) -> Result<Vec<NodeView>, StoreError> {
-        let nodes = rows!(self.connection(), (String, i64, Option<String>), NODES,)?;
+        let nodes = rows!(self.connection()?, (String, i64, Option<String>), NODES,)?;
         // Retention never deletes the latest sample of a node.
         let seen = nodes.into_iter().filter_map(|(node, samples, latest)| Some((node, samples, latest?)));
         seen.map(|(node, samples, latest)| {
@@ -42,7 +42,7 @@ impl View {
     /// # Errors
     /// If the database cannot be read or contains an invalid value.
     pub async fn node_samples(&mut self, node: &NodeId, limit: u64) -> Result<Vec<NodeSample>, StoreError> {
-        let samples = rows!(self.connection(), (String,), NODE_SAMPLES, node.as_str(), integer(limit),)?;
+        let samples = rows!(self.connection()?, (String,), NODE_SAMPLES, node.as_str(), integer(limit),)?;
         samples.iter().rev().map(|(sample,)| from_json(sample, "node sample")).collect()
     }
 
@@ -51,7 +51,7 @@ impl View {
     /// # Errors
     /// If the database cannot be read.
     pub async fn latest_sample_times(&mut self) -> Result<Vec<(NodeId, i64)>, StoreError> {
-        let heard = rows!(self.connection(), (String, Option<i64>), LATEST_SAMPLES,)?;
+        let heard = rows!(self.connection()?, (String, Option<i64>), LATEST_SAMPLES,)?;
         let heard = heard.into_iter().filter_map(|(node, at)| Some((node, at?)));
         heard.map(|(node, at)| Ok((id(node)?, at))).collect()
     }

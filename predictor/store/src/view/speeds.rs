@@ -26,7 +26,7 @@ impl View {
     ) -> Result<Vec<StoredAllocation>, StoreError> {
         let end = integer(from.saturating_add(limit));
         let answers =
-            rows!(self.connection(), (i64, i64, String), ANSWERS, job_id.as_str(), integer(from), end)?;
+            rows!(self.connection()?, (i64, i64, String), ANSWERS, job_id.as_str(), integer(from), end)?;
         Ok(answers.into_iter().map(stored).collect())
     }
 
@@ -41,7 +41,7 @@ impl View {
         limit: u64,
     ) -> Result<Vec<StoredReport>, StoreError> {
         let end = integer(from.saturating_add(limit));
-        let reports = rows!(self.connection(), ReportRow, REPORTS, job_id.as_str(), integer(from), end)?;
+        let reports = rows!(self.connection()?, ReportRow, REPORTS, job_id.as_str(), integer(from), end)?;
         reports.into_iter().map(StoredReport::try_from).collect()
     }
 }

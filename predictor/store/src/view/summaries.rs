@@ -71,11 +71,11 @@ impl View {
     /// # Errors
     /// If the database cannot be read or contains an invalid value.
     pub async fn job_summaries(&mut self) -> Result<Vec<StoredSummary>, StoreError> {
-        let rows: Vec<SummaryRow> = match self.connection() {
+        let rows: Vec<SummaryRow> = match self.connection()? {
             Either::Sqlite(connection) => sqlx::query_as(SUMMARIES_SQLITE).fetch_all(connection).await?,
             Either::Postgres(connection) => sqlx::query_as(SUMMARIES_POSTGRES).fetch_all(connection).await?,
         };
-        let pasts = rows!(self.connection(), PastRow, PASTS)?;
+        let pasts = rows!(self.connection()?, PastRow, PASTS)?;
         let mut pasts =
             pasts.into_iter().map(PastRow::read).collect::<Result<BTreeMap<_, _>, StoreError>>()?;
         let summary = |row: SummaryRow| {
@@ -100,7 +100,7 @@ impl View {
     /// # Errors
     /// See [`View::job_summaries`].
     pub async fn past(&mut self, job_id: &JobId) -> Result<StoredPast, StoreError> {
-        let past = rows!(self.connection(), PastRow, PAST, job_id.as_str())?;
+        let past = rows!(self.connection()?, PastRow, PAST, job_id.as_str())?;
         Ok(past.into_iter().next().map(PastRow::read).transpose()?.map(|(_, past)| past).unwrap_or_default())
     }
 
@@ -110,6 +110,6 @@ impl View {
     /// See [`View::job_summaries`].
     pub async fn totals(&mut self, job_id: &JobId) -> Result<Option<String>, StoreError> {
         let sql = "SELECT totals FROM job WHERE job_id = $1";
-        Ok(scalar!(self.connection(), Option<String>, sql, job_id.as_str())?.flatten())
+        Ok(scalar!(self.connection()?, Option<String>, sql, job_id.as_str())?.flatten())
     }
 }

@@ -71,10 +71,16 @@ pub(super) async fn apply(
             job_id.as_str(),
             state
         )?),
-        Change::Steps { job_id, steps } => insert_steps(connection, job_id.as_str(), steps).await,
-        Change::Totals { job_id, totals } => {
-            Ok(run!(connection, "UPDATE job SET totals = $2 WHERE job_id = $1", job_id.as_str(), totals)?)
+        Change::Steps { job_id, created_unix_ms, steps } => {
+            insert_steps(connection, job_id.as_str(), *created_unix_ms, steps).await
         }
+        Change::Totals { job_id, created_unix_ms, totals } => Ok(run!(
+            connection,
+            "UPDATE job SET totals = $3 WHERE job_id = $1 AND created_unix_ms = $2",
+            job_id.as_str(),
+            *created_unix_ms,
+            totals,
+        )?),
         // A job that was deleted meanwhile must not get models.
         Change::Models { job_id, format, state } => Ok(run!(
             connection,
@@ -115,9 +121,11 @@ pub(super) async fn apply(
 async fn insert_steps(
     connection: &mut Connection,
     job_id: &str,
+    created_unix_ms: i64,
     steps: &[ShownStep],
 ) -> Result<u64, StoreError> {
-    let kept_from = scalar!(&mut *connection, i64, "SELECT kept_from FROM job WHERE job_id = $1", job_id)?;
+    let kept_from = "SELECT kept_from FROM job WHERE job_id = $1 AND created_unix_ms = $2";
+    let kept_from = scalar!(&mut *connection, i64, kept_from, job_id, created_unix_ms)?;
     let Some(kept_from) = kept_from else { return Ok(0) };
     let steps = || steps.iter().filter(|step| integer(step.iteration) >= kept_from);
     let columns = vec![
