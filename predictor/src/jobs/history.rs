@@ -14,7 +14,7 @@ use crate::long::compute;
 /// Limit of shares in one response. Jobs with many workers get fewer iterations.
 const SHARES_MAX: u64 = 32_768;
 /// Approximate size of a share in the store, in bytes.
-const SHARE_BYTES: u64 = 64;
+const SHARE_BYTES: u64 = 48;
 /// Smallest number of iterations in one response.
 const POINTS_MIN: u64 = 8;
 
@@ -57,11 +57,14 @@ impl Job {
     }
 }
 
-/// Returns the number of workers of the last allocation before an iteration; 1 without an earlier allocation.
+/// Returns about the number of workers in the last iteration before another one; 1 without an earlier iteration.
 ///
 /// # Errors
 /// An error of the store.
 pub(super) async fn workers_before(view: &mut View, job_id: &JobId, end: u64) -> Result<u64, JobError> {
+    if let Some(bytes) = view.latest_size(job_id, end).await? {
+        return Ok(bytes.div_ceil(SHARE_BYTES));
+    }
     let Some(last) = end.checked_sub(1) else { return Ok(1) };
     let Some((_, stored)) = view.allocation(job_id, last).await? else { return Ok(1) };
     Ok(compute(true, || stored.parse())?.allocations.len() as u64)

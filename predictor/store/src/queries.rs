@@ -20,7 +20,7 @@ const fn query(name: &'static str, sql: &'static str, arguments: &'static [&'sta
 }
 
 /// The queries that are the same for both databases.
-pub const QUERIES: [Query; 31] = [
+pub const QUERIES: [Query; 32] = [
     query("answers", allocations::ANSWERS, &["'job'", "500", "510"]),
     query("last_iteration", job::LAST_ITERATION, &["'job'"]),
     query("departures", job::DEPARTURES, &["'job'", "10"]),
@@ -43,8 +43,9 @@ pub const QUERIES: [Query; 31] = [
     query("size", history::SIZE, &["'job'", "100", "20", "500"]),
     query("allocation", history::ALLOCATION, &["'job'", "500"]),
     query("measured", history::MEASURED, &["'job'", "500"]),
+    query("latest_size", history::LATEST_SIZE, &["'job'", "500"]),
     query("allocated", history::ALLOCATED, &["'job'"]),
-    query("allocated_at", history::ALLOCATED_AT, &["'job'", "500"]),
+    query("time", history::TIME, &["'job'", "500"]),
     query("speeds", speeds::REPORTS, &["'job'", "500", "510"]),
     query("node_samples", nodes::NODE_SAMPLES, &["'node'", "10"]),
     query("nodes", nodes::NODES, &[]),

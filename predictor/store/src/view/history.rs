@@ -76,9 +76,15 @@ pub(crate) const MEASURED: &str =
 pub(crate) const ALLOCATED: &str = "SELECT (SELECT min(iteration) FROM allocation WHERE job_id = $1),
     (SELECT max(iteration) FROM allocation WHERE job_id = $1)";
 
-/// The time of the first allocation from an iteration on.
-pub(crate) const ALLOCATED_AT: &str =
-    "SELECT at_unix_ms FROM allocation WHERE job_id = $1 AND iteration >= $2 ORDER BY iteration LIMIT 1";
+/// The time of the first allocation from an iteration on. To find an allocation, SQLite reads others completely, which are
+/// large for many workers; so the iteration as charts show it is looked for first.
+pub(crate) const TIME: &str = "SELECT coalesce(
+    (SELECT at_unix_ms FROM step WHERE job_id = $1 AND iteration = $2),
+    (SELECT at_unix_ms FROM allocation WHERE job_id = $1 AND iteration >= $2 ORDER BY iteration LIMIT 1))";
+
+/// The size of the latest iteration before another one as charts show it, in bytes.
+pub(crate) const LATEST_SIZE: &str = "SELECT CAST(octet_length(shown) AS BIGINT) FROM step
+    WHERE job_id = $1 AND iteration < $2 ORDER BY iteration DESC LIMIT 1";
 
 /// The measured times and the loss of a report.
 #[derive(Debug, Clone)]
@@ -110,7 +116,7 @@ impl View {
         let (mut low, mut high) = (first, last + 1);
         while low < high {
             let middle = low + (high - low) / 2;
-            let at = scalar!(self.connection()?, i64, ALLOCATED_AT, job, middle)?;
+            let at = scalar!(self.connection()?, Option<i64>, TIME, job, middle)?.flatten();
             if at.is_none_or(|at| at >= unix_ms) { high = middle } else { low = middle + 1 }
         }
         Ok(low.cast_unsigned()..(last + 1).cast_unsigned())
@@ -156,6 +162,15 @@ impl View {
             integer(wanted.iterations.end),
         )?;
         Ok(size.unwrap_or(0).cast_unsigned())
+    }
+
+    /// Returns the size of the latest iteration before `end` as charts show it, in bytes; `None` if none is stored.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn latest_size(&mut self, job_id: &JobId, end: u64) -> Result<Option<u64>, StoreError> {
+        let size = scalar!(self.connection()?, i64, LATEST_SIZE, job_id.as_str(), integer(end))?;
+        Ok(size.map(i64::cast_unsigned))
     }
 
     /// Returns the allocation that an iteration was computed with, from its latest generation, and its time in
