@@ -150,7 +150,6 @@ mod tests {
             decision: Decision {
                 kind: DecisionKind::Held,
                 reason: String::new(),
-                profile: None,
                 predicted_step_time_s: None,
                 even_step_time_s: None,
             },

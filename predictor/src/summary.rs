@@ -97,9 +97,7 @@ fn gain_line(gain: Option<GainView>, estimated: u64, iterations: u64) -> String 
     };
     let interval = format!("90 % interval {lower:.2} to {upper:.2}");
     if lower > 1.0 && ratio >= PAYS {
-        return format!(
-            "{iterations} iterations, {ratio:.2} times as fast as with even shares ({interval}; communication not counted)"
-        );
+        return format!("{iterations} iterations, {ratio:.2} times as fast as with even shares ({interval})");
     }
     format!(
         "{iterations} iterations, not faster than with even shares ({ratio:.2} times; {interval}); EVENSTEP_SERVER=off trains without a predictor"
@@ -129,6 +127,7 @@ fn slow_line(slow: &[SlowWorker]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::jobs::{EvenStep, IterationTimes};
     use evenstep_protocol::JobId;
     use proptest::prelude::*;
 
@@ -136,7 +135,18 @@ mod tests {
 
     /// The summary of a history that the account has seen as well.
     fn summarize(history: &HistoryView, workers: &[WorkerView], iterations: u64) -> SummaryView {
-        super::summarize(history, &Account::of(history, None, u64::MAX), workers, iterations)
+        let times = history.iterations.iter().enumerate().map(|(at, iteration)| {
+            let waits: Vec<f64> =
+                history.workers.iter().filter_map(|worker| worker.barrier_wait_s[at]).collect();
+            let times = IterationTimes {
+                took_s: history.step_time_s[at].unwrap(),
+                waited_s: Some(waits.iter().sum::<f64>() / waits.len() as f64),
+                even: history.even_step_time_s[at].map(|even_s| EvenStep { even_s, doubt_s: 0.0 }),
+                iterations: None,
+            };
+            (*iteration, times)
+        });
+        super::summarize(history, &Account::of(times, history.every, None, u64::MAX), workers, iterations)
     }
 
     /// A history of workers with constant speeds and given batches, whose forecasts are wrong by `bias`.
@@ -163,7 +173,7 @@ mod tests {
             at_unix_ms: vec![0; length],
             step_time_s: vec![Some(step); length],
             predicted_step_time_s: vec![Some(step * bias); length],
-            even_step_time_s: vec![Some(even * bias); length],
+            even_step_time_s: vec![Some(even); length],
             lr_multiplier: vec![Some(1.0); length],
             loss: vec![None; length],
             workers: speeds.iter().zip(batches).enumerate().map(worker).collect(),
@@ -197,7 +207,7 @@ mod tests {
         assert_eq!(slow, [("node/0", 0.5)]);
         assert_eq!(
             summary.lines[0],
-            "64 iterations, 1.50 times as fast as with even shares (90 % interval 1.50 to 1.50; communication not counted)"
+            "64 iterations, 1.50 times as fast as with even shares (90 % interval 1.50 to 1.50)"
         );
         assert_eq!(summary.lines[1], "workers waited 0.0 % of their time for the slowest one");
         assert!(summary.lines[2].starts_with("slowest: node/0, 0.50 times"), "{}", summary.lines[2]);
@@ -213,7 +223,7 @@ mod tests {
 
     #[test]
     fn few_iterations_give_no_estimate() {
-        assert_eq!(summarize(&history(&[1.0, 2.0], &[1, 2], 31, 1.0), &[], 31).gain, None);
+        assert_eq!(summarize(&history(&[1.0, 2.0], &[1, 2], 7, 1.0), &[], 7).gain, None);
         assert_eq!(summarize(&history(&[1.0, 2.0], &[1, 2], 0, 1.0), &[], 0).waiting_share, None);
     }
 

@@ -73,6 +73,15 @@ pub struct WorkerReport {
     /// Wait for the data loader, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loader_wait_s: Option<f64>,
+    /// Time of the whole step in seconds, from the end of the previous one: with communication, optimizer and waits. The same
+    /// for all workers, so the report of one is enough. If the report stands for several iterations, their total time,
+    /// scaled to the samples of this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_time_s: Option<f64>,
+    /// Number of iterations of this size that the report stands for: all samples of the job since the worker's previous
+    /// report over those of this iteration. Default: the number of iterations since then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iterations: Option<f64>,
     /// Peak memory use so far, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
@@ -114,6 +123,8 @@ impl WorkerReport {
             tail: None,
             barrier_wait_s: None,
             loader_wait_s: None,
+            step_time_s: None,
+            iterations: None,
             peak_memory_bytes: None,
             cost: None,
             communication_s: None,
@@ -231,9 +242,6 @@ pub struct Decision {
     pub kind: DecisionKind,
     /// The reason in words.
     pub reason: String,
-    /// Position in the profile at the start of the job; absent outside the profile.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub profile: Option<ProfileStep>,
     /// Expected time of the slowest worker with this allocation, in seconds; absent while any worker is
     /// unmeasured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -241,16 +249,6 @@ pub struct Decision {
     /// Expected time of the slowest worker under an even split, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub even_step_time_s: Option<f64>,
-}
-
-/// A position in the profile at the start of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ProfileStep {
-    /// Number of the step, from 1.
-    pub step: u64,
-    /// Number of steps.
-    pub of: u64,
 }
 
 /// Kinds of decisions.

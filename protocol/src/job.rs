@@ -47,10 +47,9 @@ pub struct JobSpec {
     /// batch.
     #[serde(default)]
     pub accumulation: bool,
-    /// Whether the first iterations measure every worker at powers of two up to its cap, so that its batch
-    /// curve is known from the start. Costs a few slower steps. Default false: curves are learned during
-    /// training.
-    #[serde(default)]
+    /// Whether shares may vary on purpose while batch curves are uncertain: by a fifth, in 6 iterations at the start and in at
+    /// most 2 of 100 later. Default true.
+    #[serde(default = "default_profile")]
     pub profile: bool,
     /// Share of a worker's compute after which its first gradients are ready to send, 0 to 1. Used with
     /// reports that contain `overlapped_communication_s`. Default 0.4: the forward pass takes about a third.
@@ -120,7 +119,7 @@ impl JobSpec {
             allowed_sizes: Vec::new(),
             distinct_sizes: None,
             accumulation: false,
-            profile: false,
+            profile: default_profile(),
             overlap_begins: default_overlap_begins(),
             memory_headroom: default_memory_headroom(),
             rule: LearningRateRule::default(),
@@ -171,6 +170,10 @@ fn default_min_gain() -> f64 {
 fn default_max_batch_growth() -> f64 {
     2.0
 }
+fn default_profile() -> bool {
+    true
+}
+
 fn default_overlap_begins() -> f64 {
     0.4
 }

@@ -37,8 +37,7 @@ pub use access::{
     AuditEntryView, AuditView, CreatedToken, NewToken, SessionView, SignIn, TokenView, TokensView,
 };
 pub use allocation::{
-    AllocateRequest, AllocateResponse, Allocation, Decision, DecisionKind, ProfileStep, Tail, TailReport,
-    WorkerReport,
+    AllocateRequest, AllocateResponse, Allocation, Decision, DecisionKind, Tail, TailReport, WorkerReport,
 };
 pub use background::{BackgroundBudget, BackgroundSettings};
 pub use burst_profile::{BurstAllReduce, BurstLayer, BurstNetwork, BurstProfile, CountChange, InvalidChange};

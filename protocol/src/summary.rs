@@ -12,8 +12,8 @@ pub struct SummaryView {
     pub job_id: JobId,
     /// Number of iterations up to now.
     pub iterations: u64,
-    /// Estimated time with even shares over the measured time, without communication and optimizer. Absent with fewer than 32 iterations that have
-    /// forecasts and reports.
+    /// Estimated time with even shares over the measured time, of whole steps. Absent with fewer than 8 iterations that have
+    /// an estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<GainView>,
     /// Time saved so far compared with even shares. Absent with `gain`.

@@ -20,6 +20,7 @@ from evenstep.moment import CudaTimer, peak_memory_bytes
 from evenstep.report import Report
 from evenstep.sensor import Sensor
 from evenstep.share_log import ShareLog
+from evenstep.whole_step import WholeStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -177,7 +178,7 @@ class NoPlans:
     def take(self, _: int) -> None:
         return None
 
-    def learn(self, _: int, rows: list[float], then: int) -> None:
+    def learn(self, _: int, rows: list[float], then: int, whole: WholeStep | None = None) -> None:
         pass
 
 

@@ -106,7 +106,7 @@ fn in_words(knowledge: LearnedForm) -> String {
                 Kind::Proportional => "proportional",
                 Kind::Linear => "linear",
                 Kind::Saturating => "saturating",
-                Kind::Measured => "measured",
+                Kind::Staircase => "staircase",
             };
             let flat = saturation.map_or(String::new(), |samples| format!(", flat up to {samples} samples"));
             format!("{kind}, fixed share {fixed_share:.2}{flat}")

@@ -64,13 +64,15 @@ impl Job {
         }
         self.published().retain_new(&mut request.reports, held.state.kept_from);
         let is_long = held.state.workers.len() > SHORT_WORKERS;
-        let planned = compute(is_long, || {
-            log_skipped(self.id(), &held.state.observe(&request.reports));
-            match known {
+        let (observed, planned) = compute(is_long, || {
+            let observed = held.state.observe(&request.reports);
+            let planned = match known {
                 Some(response) => Ok((response, None)),
                 None => decide(&held.state, request).map(|(response, decided)| (response, Some(decided))),
-            }
+            };
+            (observed, planned)
         });
+        log_skipped(self.id(), &observed.skipped);
 
         let reports: Arc<[WorkerReport]> = std::mem::take(&mut request.reports).into();
         let mut changes = Vec::with_capacity(3);
@@ -121,7 +123,7 @@ impl Job {
                 published.keep(request.iteration, response.clone());
             }
         });
-        self.live().allocated(self.id(), answer, &reports, at_unix_ms);
+        self.live().allocated(self.id(), answer, &reports, &observed.even, at_unix_ms);
         Ok(Allocated { response: response?, is_new })
     }
 

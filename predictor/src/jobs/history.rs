@@ -8,6 +8,7 @@ use evenstep_store::{EveryNth, View};
 
 use super::error::JobError;
 use super::job::Job;
+use super::live::Account;
 use super::shown::{Shown, ShownWorker};
 use crate::long::compute;
 
@@ -115,6 +116,12 @@ impl Sampled {
             }
         }
         Ok(Self { every: wanted.every, steps })
+    }
+
+    /// The account of the iterations before iteration `end` and after iteration `before`.
+    pub fn account(&self, before: Option<u64>, end: u64) -> Account {
+        let times = self.steps.iter().filter_map(|(iteration, _, shown)| Some((*iteration, shown.times()?)));
+        Account::of(times, self.every, before, end)
     }
 
     /// The iterations in columns. Takes milliseconds for a job with many workers.

@@ -69,7 +69,7 @@ pub async fn load(
     restore_plans(store, job_id, &mut state, stored.last_iteration).await?;
     compute(!arrivals.is_empty(), || {
         for (_, reports) in &arrivals {
-            log_skipped(job_id, &state.replay(reports));
+            state.replay(reports);
         }
     });
     Ok(Some(state))
@@ -117,7 +117,6 @@ pub async fn warm_start(store: &Store, state: &mut JobState, worker: &WorkerId) 
 pub fn log_skipped(job_id: &JobId, skipped: &[Skipped]) {
     for skipped in skipped {
         match skipped {
-            Skipped::Profile { .. } => tracing::warn!(%job_id, "{skipped}"),
             Skipped::Gradients { .. } => tracing::debug!(%job_id, "{skipped}"),
         }
     }

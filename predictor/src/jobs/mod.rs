@@ -62,6 +62,8 @@ pub use fits::Pool;
 pub use history::Period;
 pub use job::Job;
 pub use live::{Account, Cursor, Updates};
+#[cfg(test)]
+pub use live::{EvenStep, IterationTimes};
 pub use load::HISTORY_ITERATIONS;
 pub use membership::WORKERS_MAX;
 pub use registry::{JOBS_MAX, Jobs};

@@ -8,7 +8,7 @@ use evenstep_store::{Change, EveryNth, ShownStep, Store, View};
 use super::error::JobError;
 use super::history::{Sampled, workers_before};
 use super::job::Job;
-use super::live::{Account, Steps, Totals, Unstored};
+use super::live::{Steps, Totals, Unstored};
 use super::registry::Jobs;
 use super::shown::Shown;
 use crate::long::compute;
@@ -52,9 +52,8 @@ impl Job {
         let from = totals.until.max(all.start);
         if from < end {
             let sampled = Sampled::read(&mut view, job_id, from..end, ACCOUNT_POINTS, workers).await?;
-            let history = compute(true, || sampled.view(job_id));
             let before = from.checked_sub(1).filter(|_| totals.until > 0);
-            totals.account.append(&Account::of(&history, before, end));
+            totals.account.append(&sampled.account(before, end));
             totals.until = end;
         }
         drop(view);
@@ -88,6 +87,8 @@ impl Job {
                 let report = WorkerReport {
                     barrier_wait_s: done.barrier_wait_s,
                     loader_wait_s: done.loader_wait_s,
+                    step_time_s: done.step_time_s,
+                    iterations: done.iterations,
                     loss: done.loss,
                     ..WorkerReport::new(done.worker, iteration, done.local_batch, done.compute_time_s)
                 };
@@ -223,7 +224,7 @@ impl<'a> Batch<'a> {
 
 /// Encodes an iteration for charts; `None` if a number has no JSON.
 fn shown(unstored: &Unstored) -> Option<ShownStep> {
-    let shown = Shown::of(&unstored.answer, |rank| unstored.done.get(rank).copied().flatten());
+    let shown = Shown::of(&unstored.answer, unstored.even, |rank| unstored.done.get(rank).copied().flatten());
     Some(ShownStep {
         iteration: unstored.answer.iteration,
         at_unix_ms: unstored.answered_unix_ms,

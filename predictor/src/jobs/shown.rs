@@ -7,7 +7,7 @@ use evenstep_protocol::{AllocateResponse, WorkerId};
 use evenstep_store::Measured;
 use serde::{Deserialize, Serialize};
 
-use super::live::{MeanLoss, Reported};
+use super::live::{EvenStep, IterationTimes, MeanLoss, Reported, mean};
 
 /// Significant digits that a chart can show.
 const DIGITS: i32 = 4;
@@ -19,8 +19,12 @@ pub struct Shown {
     pub step_time_s: Option<f64>,
     /// Predicted step time, in seconds.
     pub predicted_step_time_s: Option<f64>,
-    /// Predicted step time with even shares, in seconds.
+    /// Step time with even shares, in seconds: estimated from the reports, or predicted if `even_doubt_s` is absent.
     pub even_step_time_s: Option<f64>,
+    /// Standard deviation of the estimate, in seconds.
+    pub even_doubt_s: Option<f64>,
+    /// Number of iterations of its size that the iteration stands for.
+    pub iterations: Option<f64>,
     /// Factor for the learning rate.
     pub lr_multiplier: f64,
     /// Mean loss over the samples of the workers that reported one.
@@ -80,18 +84,24 @@ impl Shown {
     pub fn stored(answer: &AllocateResponse, reports: &[Measured]) -> Self {
         let by_worker: HashMap<&WorkerId, Reported> =
             reports.iter().map(|report| (&report.worker, Reported::stored(report))).collect();
-        Self::of(answer, |rank| by_worker.get(&answer.allocations.get(rank)?.worker).copied())
+        Self::of(answer, None, |rank| by_worker.get(&answer.allocations.get(rank)?.worker).copied())
     }
 
-    /// An iteration from the allocation that it was computed with, and the report of the worker of each rank.
-    pub fn of(answer: &AllocateResponse, reported: impl Fn(usize) -> Option<Reported>) -> Self {
+    /// An iteration from the allocation that it was computed with, its estimated step time with even shares, and the report
+    /// of the worker of each rank.
+    pub fn of(
+        answer: &AllocateResponse,
+        even: Option<EvenStep>,
+        reported: impl Fn(usize) -> Option<Reported>,
+    ) -> Self {
         let mut loss = MeanLoss::default();
-        let mut step_time_s = None;
+        let (mut step_time_s, mut iterations) = (None, None);
         let workers = answer.allocations.iter().enumerate().map(|(rank, share)| {
             let done = reported(rank);
             if let Some(done) = done {
                 let took_s = done.step_time_s();
                 step_time_s = Some(step_time_s.map_or(took_s, |longest: f64| longest.max(took_s)));
+                iterations = iterations.or(done.iterations);
                 if let Some(mean) = done.loss {
                     loss.add(done.samples, mean);
                 }
@@ -108,14 +118,30 @@ impl Shown {
             }
         });
         let workers = workers.collect();
+        let even_s = even.map(|even| even.even_s);
         Self {
             step_time_s: step_time_s.map(rounded),
             predicted_step_time_s: answer.decision.predicted_step_time_s.map(rounded),
-            even_step_time_s: answer.decision.even_step_time_s.map(rounded),
+            even_step_time_s: even_s.or(answer.decision.even_step_time_s).map(rounded),
+            even_doubt_s: even.map(|even| rounded(even.doubt_s)),
+            iterations,
             lr_multiplier: rounded(answer.optimizer.lr_multiplier),
             loss: loss.value().map(rounded),
             workers,
         }
+    }
+}
+
+impl Shown {
+    /// Its times for the account; `None` before the first report.
+    pub fn times(&self) -> Option<IterationTimes> {
+        let even = self.even_step_time_s.zip(self.even_doubt_s);
+        Some(IterationTimes {
+            took_s: self.step_time_s?,
+            waited_s: mean(self.workers.iter().filter_map(|worker| worker.barrier_wait_s)),
+            even: even.map(|(even_s, doubt_s)| EvenStep { even_s, doubt_s }),
+            iterations: self.iterations,
+        })
     }
 }
 

@@ -215,7 +215,7 @@ fn sizes_may_be_few_or_given() {
 fn unequal_links_have_their_costs() {
     let service = Service::start();
     let client = &service.client;
-    client.put_job("job", &JobSpec::new(100));
+    client.put_job("job", &JobSpec { profile: false, ..JobSpec::new(100) });
     let generation = join_all(client, "job", 2);
     let mut last = None;
     for iteration in 0..4 {
@@ -280,15 +280,15 @@ fn a_persistent_straggler_is_reported_with_its_reason() {
 }
 
 #[test]
-fn a_profile_makes_curves_known() {
+fn shares_vary_on_purpose_until_curves_are_known() {
     let service = Service::start();
     let client = &service.client;
-    client.put_job("job", &JobSpec { profile: true, ..JobSpec::new(64) });
+    client.put_job("job", &JobSpec::new(64));
     let generation = join_all(client, "job", 2);
     let mut answer: AllocateResponse = client.allocate(&allocate_request("job", generation, 0)).json();
-    assert_eq!(answer.decision.kind, DecisionKind::Profiling);
+    assert_eq!(answer.decision.kind, DecisionKind::ColdStart);
     let mut profiled = 0;
-    for iteration in 1..30 {
+    for iteration in 1..60 {
         profiled += u64::from(answer.decision.kind == DecisionKind::Profiling);
         let mut request = allocate_request("job", generation, iteration);
         // Worker 0: 10 ms and 1 ms per sample. Worker 1: 2 ms per sample.
@@ -301,9 +301,8 @@ fn a_profile_makes_curves_known() {
             .collect();
         answer = client.allocate(&request).json();
     }
-    assert_eq!(profiled, 18);
-    let curves: Vec<_> = workers(client).into_iter().map(|worker| worker.curve.unwrap()).collect();
-    assert!(curves.iter().all(|curve| curve.identified), "{curves:?}");
+    assert!((1..=6).contains(&profiled), "{profiled} iterations");
+    assert!(client.job("job").spec.profile, "the option is on unless the job says otherwise");
     // Balanced at 10 + x = 2 (64 - x): x = 39.3.
     let shares = batches(&answer);
     assert!((38..=41).contains(&shares[0]), "{shares:?}");

@@ -41,7 +41,7 @@ fn the_same_bytes_again_from_any_rank_and_after_a_crash() {
 #[test]
 fn measured_speeds_decide_the_shares() {
     let service = Service::start();
-    service.client.put_job("job", &JobSpec::new(90));
+    service.client.put_job("job", &JobSpec { profile: false, ..JobSpec::new(90) });
     let generation = join_all(&service.client, "job", 3);
     let mut last = None;
     for iteration in 0..8 {
@@ -61,7 +61,7 @@ fn measured_speeds_decide_the_shares() {
 #[test]
 fn the_ragged_end_of_an_epoch_is_allocated_completely_and_separately() {
     let service = Service::start();
-    let spec = JobSpec { quantum: 8, min_local_batch: Some(8), ..JobSpec::new(64) };
+    let spec = JobSpec { quantum: 8, min_local_batch: Some(8), profile: false, ..JobSpec::new(64) };
     service.client.put_job("job", &spec);
     let generation = join_all(&service.client, "job", 3);
     let batches = |iteration: u64, samples: Option<u64>| -> Vec<u64> {

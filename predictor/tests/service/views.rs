@@ -151,7 +151,8 @@ fn line(service: &Service) -> JobSummary {
     Events::open(&url).next_of(&["jobs"]).unwrap().json::<LiveView>().jobs.remove(0)
 }
 
-/// Stored iterations equal those that are computed from the allocations and reports.
+/// Stored iterations equal those that are computed from the allocations and reports, but for the time with even shares: it is
+/// estimated with what the models knew then, and only predicted otherwise.
 #[test]
 fn stored_iterations_are_those_of_the_allocations_and_reports() {
     let mut service = Service::start();
@@ -172,7 +173,12 @@ fn stored_iterations_are_those_of_the_allocations_and_reports() {
     service.store.rows("DELETE FROM step");
     service.predictor.restart();
     service.client = service.predictor.client();
-    assert_eq!(histories(&service), before);
+    let mut after = histories(&service);
+    for (after, before) in after.iter_mut().zip(&before) {
+        assert_ne!(after.even_step_time_s, before.even_step_time_s);
+        after.even_step_time_s = before.even_step_time_s.clone();
+    }
+    assert_eq!(after, before);
 }
 
 /// The totals of a job continue after a restart with those in the store and the iterations since, whatever is left of the

@@ -141,11 +141,19 @@ impl Predictor {
     }
 
     /// Keeps the reports of an iteration, rows by rank, for the next request, and requests the plan of `then`,
-    /// an (iteration, samples) pair.
+    /// an (iteration, samples) pair. `step` is the time of the whole step, and the number of iterations that it stands for.
+    #[pyo3(signature = (iteration, rows, then, step=None))]
     #[expect(clippy::needless_pass_by_value, reason = "the values come from Python")]
-    fn learn(&self, py: Python<'_>, iteration: u64, rows: Vec<f64>, then: (u64, u64)) {
+    fn learn(
+        &self,
+        py: Python<'_>,
+        iteration: u64,
+        rows: Vec<f64>,
+        then: (u64, u64),
+        step: Option<(f64, f64)>,
+    ) {
         py.detach(|| {
-            self.backlog.push(iteration, reports::decode(&self.workers, &rows));
+            self.backlog.push(iteration, reports::decode(&self.workers, &rows, step));
             if let State::Open { prefetcher, .. } = &*self.state() {
                 prefetcher.request(then.0, then.1);
             }

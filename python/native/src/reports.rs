@@ -12,7 +12,9 @@ const VALUES: usize = 11;
 pub const ROW: usize = VALUES + DRIVERS.len();
 
 /// Returns the reports in rows by rank. A rank without a row, without samples or without a measured time has none.
-pub fn decode(workers: &[WorkerId], rows: &[f64]) -> Vec<WorkerReport> {
+///
+/// `step` is the time of the whole step, and the number of iterations that it stands for.
+pub fn decode(workers: &[WorkerId], rows: &[f64], step: Option<(f64, f64)>) -> Vec<WorkerReport> {
     let measured = workers.iter().zip(rows.chunks_exact(ROW)).filter(|(_, row)| row[0] > 0.0 && row[2] > 0.0);
     let busy = |row: &[f64]| row[2] + row[3] + row[9];
     let last_s = measured.clone().map(|(_, row)| busy(row)).fold(0.0, f64::max);
@@ -34,7 +36,12 @@ pub fn decode(workers: &[WorkerId], rows: &[f64]) -> Vec<WorkerReport> {
         drivers: readings(&row[VALUES..]),
         ..WorkerReport::new(worker.clone(), row[0] as u64 - 1, row[1] as u64, row[2])
     };
-    measured.filter(|(_, row)| row[1] > 0.0).map(report).collect()
+    let mut reports: Vec<WorkerReport> = measured.filter(|(_, row)| row[1] > 0.0).map(report).collect();
+    // It is the same for all ranks.
+    if let Some((first, (step_time_s, iterations))) = reports.first_mut().zip(step) {
+        (first.step_time_s, first.iterations) = (Some(step_time_s), Some(iterations));
+    }
+    reports
 }
 
 fn readings(values: &[f64]) -> evenstep_protocol::Readings {

@@ -337,7 +337,13 @@ class Predictor:
         """
     def take(self, iteration: int) -> Plan | None:
         """Returns the newest unused plan for this iteration or an earlier one. Never waits."""
-    def learn(self, iteration: int, rows: Sequence[float], then: tuple[int, int]) -> None:
+    def learn(
+        self,
+        iteration: int,
+        rows: Sequence[float],
+        then: tuple[int, int],
+        step: tuple[float, float] | None = None,
+    ) -> None:
         """Keeps the reports of an iteration, rows by rank, and requests the plan of ``then``. Never waits."""
     def close(self, timeout_s: float) -> None:
         """Delivers the last reports and leaves the job, if the predictor responds within this time."""

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Protocol
 
@@ -30,6 +30,7 @@ from evenstep.budget import Budget
 from evenstep.errors import EvenstepError, SettingError
 from evenstep.report import SLOTS, Report, merged
 from evenstep.share_log import ShareLog
+from evenstep.whole_step import WholeStep, WholeSteps
 from evenstep.work import CHANGE_MIN, Observed, Prior
 
 log = logging.getLogger("evenstep")
@@ -65,13 +66,14 @@ class Planner(Protocol):
     def take(self, iteration: int) -> Plan | None:
         """Returns the plan for an iteration, or None to keep the current one. Never waits."""
 
-    def learn(self, iteration: int, rows: list[float], then: int) -> None:
+    def learn(self, iteration: int, rows: list[float], then: int, whole: WholeStep | None = None) -> None:
         """Records the reports of an iteration and requests the next plan. Never waits.
 
         Args:
             iteration: the reported iteration.
             rows: the rows of the reports (:meth:`Report.to_row`) in rank order; zeros for a rank without a report.
             then: the iteration of the requested plan, which is for a whole global batch.
+            whole: the time of the whole step, if it is known.
         """
 
 
@@ -97,6 +99,10 @@ class Submission:
     report: Callable[[], Report]
     #: Whether this iteration always has an exchange.
     is_last: bool
+    #: Samples of all ranks in this iteration; 0 if they are not known.
+    samples: int = 0
+    #: Time of the monotonic clock when its gradients were complete.
+    ended_s: float = field(default_factory=time.perf_counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +144,7 @@ class Exchange:
         self._lead = lead
         self._prior = prior
         self._observed = Observed()
+        self._whole_steps = WholeSteps()
         share = prior.share if prior else 0.0
         #: Entries for iterations before the last exchanged one are dropped.
         self._published = deque(Published(at, plan, share) for at, plan in plans)
@@ -307,7 +314,8 @@ class Exchange:
         if self._lead:
             # If ranks plan further ahead than the predictor, they use a plan that it made for an earlier iteration.
             then = min(due + self._ahead, said.iteration + LOOK_AHEAD_MAX)
-            self._lead.planner.learn(said.iteration, slots[rows:].tolist(), then)
+            whole = self._whole_steps.passed([one.samples for one in submissions_due], said.ended_s)
+            self._lead.planner.learn(said.iteration, slots[rows:].tolist(), then, whole)
             current = published or last
             self._lead.share_log.see(current.iteration, current.plan)
         return published, due

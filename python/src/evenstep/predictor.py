@@ -8,6 +8,7 @@ from typing import Any
 from evenstep import _native
 from evenstep._native import Plan
 from evenstep.connection import client_tls
+from evenstep.whole_step import WholeStep
 
 log = logging.getLogger("evenstep")
 
@@ -68,9 +69,10 @@ class Predictor:
         self._log()
         return self._native.take(iteration)
 
-    def learn(self, iteration: int, rows: Sequence[float], then: int) -> None:
+    def learn(self, iteration: int, rows: Sequence[float], then: int, whole: WholeStep | None = None) -> None:
         """Keeps the reports of an iteration for the next request, and requests the plan of the iteration ``then``."""
-        self._native.learn(iteration, rows, (then, self._global_batch))
+        step = (whole.step_time_s, whole.iterations) if whole else None
+        self._native.learn(iteration, rows, (then, self._global_batch), step)
 
     def close(self, timeout_s: float) -> None:
         """Delivers the last reports and leaves the job, if the predictor responds within this time."""

@@ -428,7 +428,7 @@ class Run:
     def submit(self, step: Step, report: Callable[[], Report]) -> None:
         """Submits the report of an iteration to the exchange. The last one of an epoch may be the last of the run."""
         if self.exchange:
-            self.exchange.submit(Submission(step.iteration, report, step.is_last))
+            self.exchange.submit(Submission(step.iteration, report, step.is_last, step.global_batch))
 
     def settle(self) -> None:
         """Waits for due exchanges, because scripts may destroy the process group after an epoch."""

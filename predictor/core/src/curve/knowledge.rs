@@ -17,7 +17,8 @@ pub enum LearnedForm {
         /// Share of the time at the reference batch (the first batch observed) that does not depend on the
         /// batch size.
         fixed_share: f64,
-        /// Samples up to which time is flat; `None` if time grows from the first sample.
+        /// Samples up to which time is flat: the saturation point, or the size of a tile; `None` if time grows from the
+        /// first sample.
         saturation: Option<u64>,
     },
 }
@@ -32,6 +33,15 @@ pub enum Kind {
     Linear,
     /// Flat up to the saturation point, then linear.
     Saturating,
-    /// Straight lines between profiled sizes.
-    Measured,
+    /// A staircase of tiles: a device computes a tile in the same time, whether it is full or not.
+    Staircase,
+}
+
+/// A value that is not known exactly.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Uncertain {
+    /// Its mean.
+    pub mean: f64,
+    /// Its standard deviation.
+    pub deviation: f64,
 }

@@ -19,9 +19,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::knowledge::LearnedForm;
+use super::knowledge::{Kind, LearnedForm, Uncertain};
 use super::posterior::Posterior;
-use super::shape::{Curve, PointsError};
+use super::shape::Curve;
 use crate::series::Observation;
 
 /// Maximum of the logarithm of the unit of work in a stored learner.
@@ -31,7 +31,6 @@ const LOG_UNIT_MAX: f64 = 50.0;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CurveLearner {
     micro_batch: Option<u64>,
-    profile: Option<Curve>,
     learned: Option<Posterior>,
     /// Log of the unit of [`work`](Self::work), in samples at the reference batch.
     log_unit: f64,
@@ -46,7 +45,6 @@ impl CurveLearner {
     /// Whether a stored learner is usable.
     pub(crate) fn is_valid(&self) -> bool {
         self.micro_batch != Some(0)
-            && self.profile.as_ref().is_none_or(Curve::is_valid)
             && self.learned.as_ref().is_none_or(Posterior::is_valid)
             && self.log_unit.abs() <= LOG_UNIT_MAX
     }
@@ -82,30 +80,6 @@ impl CurveLearner {
         loses
     }
 
-    /// Adds a short profile: times of several batches, measured one after the other under the same
-    /// contention.
-    ///
-    /// The curve through the points competes with the other forms from now on, with a small lead. It replaces
-    /// an earlier profile. Batches of more than one micro-batch are ignored.
-    ///
-    /// # Errors
-    /// - [`PointsError::Count`] if no point remains, or more than [`MAX_POINTS`](super::MAX_POINTS).
-    /// - [`PointsError::Value`] if a point has size 0, or a time that is not positive and finite.
-    pub fn profile(&mut self, points: &[(u64, f64)]) -> Result<(), PointsError> {
-        let is_one = |batch: u64| self.micro_batch.is_none_or(|size| batch <= size);
-        let points: Vec<(u64, f64)> = points.iter().copied().filter(|(batch, _)| is_one(*batch)).collect();
-        let profile = Curve::through(&points)?;
-        let profile = match self.micro_batch {
-            Some(micro_batch) => profile.accumulating(micro_batch),
-            None => profile,
-        };
-        if let Some(learned) = &mut self.learned {
-            learned.add_profile(&profile);
-        }
-        self.profile = Some(profile);
-        Ok(())
-    }
-
     /// Records the compute time of a batch. A batch of 0, and a time that is not
     /// [learnable](crate::series::LEARNABLE), is ignored. The first iteration of a worker and the first of each class of sizes are also ignored,
     /// because caches fill and kernels are tuned then.
@@ -130,9 +104,7 @@ impl CurveLearner {
         if Observation::new(batch as f64, compute_time_s).is_none() {
             return;
         }
-        let learned = self
-            .learned
-            .get_or_insert_with(|| Posterior::new(batch, self.micro_batch, self.profile.as_ref()));
+        let learned = self.learned.get_or_insert_with(|| Posterior::new(batch, self.micro_batch));
         learned.observe(batch, compute_time_s.ln(), forecast);
     }
 
@@ -175,10 +147,24 @@ impl CurveLearner {
         let micro_batch = micro_batch.map(|size| size.max(1));
         let is_uncut =
             [self.micro_batch, micro_batch].into_iter().flatten().all(|size| self.largest() <= size);
-        if is_uncut && self.belief().is_some() {
+        let is_cut_by_device = |(known, _): &(LearnedForm, Curve)| {
+            matches!(known, LearnedForm::Identified { kind: Kind::Staircase, .. })
+        };
+        if is_uncut && self.belief().is_some_and(|belief| !is_cut_by_device(belief)) {
             curve.micro_batch = micro_batch;
         }
         curve
+    }
+
+    /// Returns the compute time of `to` samples over that of `from` samples (at least 1) under the same contention.
+    ///
+    /// It is the mean over all forms, weighed by their likelihoods, not only over those that are proven: sizes that were
+    /// not measured are uncertain. Without observations it is proportional.
+    pub fn ratio(&self, from: u64, to: u64) -> Uncertain {
+        match &self.learned {
+            Some(learned) if from != to => learned.ratio(from as f64, to as f64),
+            _ => Uncertain { mean: to as f64 / from as f64, deviation: 0.0 },
+        }
     }
 
     /// Returns the largest batch measured; 0 before the first.

@@ -21,6 +21,6 @@ mod shape;
 mod tests;
 
 pub use inverse::largest;
-pub use knowledge::{Kind, LearnedForm};
+pub use knowledge::{Kind, LearnedForm, Uncertain};
 pub use learner::CurveLearner;
 pub use shape::{Curve, MAX_POINTS, PointsError};

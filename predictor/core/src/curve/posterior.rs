@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::contention::Contention;
 use super::form::Form;
-use super::knowledge::{Kind, LearnedForm};
+use super::knowledge::{Kind, LearnedForm, Uncertain};
 use super::shape::Curve;
 use crate::series::LOG_SPEED_MAX;
 
 /// Degrees of freedom of the Student t distribution of errors.
 const DEGREES_OF_FREEDOM: f64 = 4.0;
 
-/// Scale of log errors: initial value, minimum, and step of its average.
+/// Scale of log errors: initial value, minimum, and smallest step of its average.
 const SCALE_FIRST: f64 = 0.1;
 const SCALE_MIN: f64 = 0.005;
 const SCALE_STEP: f64 = 0.05;
@@ -29,6 +29,9 @@ const JUMP: f64 = 4.0;
 /// Maximum of expected changes of log speed.
 const MAX_EXPECTED: f64 = 2.0;
 
+/// Share of the log likelihood that counts: one unusual time makes the errors of its own iteration and of the next one.
+const EVIDENCE: f64 = 0.5;
+
 /// Ratio of the standard deviation of a normal distribution to its mean absolute error.
 const NORMAL_SCALE: f64 = 1.253;
 
@@ -39,19 +42,14 @@ const FORGETTING: f64 = 0.998;
 /// Maximum lag of a form in log likelihood. The limit allows a form to be learned again after a change.
 const MAX_LOSS: f64 = 30.0;
 
-/// Initial lead of a profile in log likelihood: it is preferred to forms without evidence.
-const PROFILE_LEAD: f64 = 1.0;
-
 /// Lead over the proportional form, in log likelihood, that a form needs to be used. With a curve that is
 /// wrongly estimated as flat, all splits look alike. Batches then stay the same, sizes no longer vary, and
 /// the error is never corrected.
-const PROOF_LEAD: f64 = 10.0;
+const PROOF_LEAD: f64 = 5.0;
 
-/// Minimum number of changes between classes of sizes before a form is used.
-const MIN_CHANGES: u32 = 4;
-
-/// Fixed share below which a linear form counts as proportional.
-const FIXED_SHARE_MIN: f64 = 0.05;
+/// Minimum number of changes of the batch before a form is used, and the smallest change that counts, in log.
+const MIN_CHANGES: u32 = 3;
+const CHANGE_MIN: f64 = 0.1;
 
 /// Maximum number of candidates in a stored posterior, and of the magnitude of a loss.
 const CANDIDATES_MAX: usize = 128;
@@ -71,9 +69,10 @@ pub(super) struct Posterior {
     latest: Option<u64>,
     /// Log speed in that iteration, in the work of the curve used then.
     log_speed: f64,
-    /// Changes of class between iterations that were used.
+    /// Changes of the batch between iterations that were used.
     changes: u32,
-    scale: f64,
+    /// Number of errors so far.
+    errors: u32,
     /// Whether the most recent error was a jump, so that its cause may persist or not.
     jumped: bool,
     candidates: Vec<Candidate>,
@@ -84,17 +83,18 @@ pub(super) struct Posterior {
 /// A form and its likelihood.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Candidate {
-    /// The form; `None` is the profile.
-    form: Option<Form>,
+    form: Form,
     /// Work over batch under this form.
     curve: Curve,
     contention: Option<Contention>,
+    /// Scale of the errors of this form: a running mean.
+    scale: f64,
     /// Negative log likelihood of the observations, including the prior.
     loss: f64,
 }
 
 impl Posterior {
-    pub fn new(reference: u64, micro_batch: Option<u64>, profile: Option<&Curve>) -> Self {
+    pub fn new(reference: u64, micro_batch: Option<u64>) -> Self {
         let mut learned = Self {
             reference,
             micro_batch,
@@ -103,21 +103,19 @@ impl Posterior {
             latest: None,
             log_speed: 0.0,
             changes: 0,
-            scale: SCALE_FIRST,
+            errors: 0,
             jumped: false,
             candidates: Vec::new(),
             belief: None,
         };
         let candidate = |form: Form| Candidate {
-            form: Some(form),
+            form,
             curve: learned.work_of(form),
             contention: None,
+            scale: SCALE_FIRST,
             loss: form.prior(),
         };
         learned.candidates = Form::all(learned.unit()).map(candidate).collect();
-        if let Some(profile) = profile {
-            learned.add_profile(profile);
-        }
         learned
     }
 
@@ -129,10 +127,11 @@ impl Posterior {
             LearnedForm::Identified { fixed_share, .. } => is_share(fixed_share),
         };
         let is_candidate = |candidate: &Candidate| {
-            candidate.form.is_none_or(|form| is_share(&form.fixed_share))
+            is_share(&candidate.form.fixed_share)
                 && candidate.curve.is_valid()
                 && candidate.contention.as_ref().is_none_or(Contention::is_valid)
                 && candidate.loss.abs() <= LOSS_MAX
+                && (SCALE_MIN..=LOSS_MAX).contains(&candidate.scale)
         };
         let (smallest, largest) = self.range;
         self.reference > 0
@@ -141,29 +140,19 @@ impl Posterior {
             && smallest <= largest
             && self.latest != Some(0)
             && self.log_speed.abs() <= 2.0 * LOG_SPEED_MAX
-            && (SCALE_MIN..=LOSS_MAX).contains(&self.scale)
             && self.candidates.len() <= CANDIDATES_MAX
             && self.candidates.iter().all(is_candidate)
             && self.belief.as_ref().is_none_or(|(known, curve)| knowledge(known) && curve.is_valid())
-    }
-
-    pub fn add_profile(&mut self, profile: &Curve) {
-        self.candidates.retain(|candidate| candidate.form.is_some());
-        let best = self.candidates.iter().min_by(|a, b| a.loss.total_cmp(&b.loss));
-        let loss = best.map_or(0.0, |best| best.loss) - PROFILE_LEAD;
-        let curve = work_curve(profile.clone(), self.reference);
-        self.candidates.push(Candidate { form: None, curve, contention: None, loss });
-        self.update_estimate();
     }
 
     /// Changes the size of micro-batches, if no batch observed exceeds the old or the new one. Forms and
     /// likelihoods stay.
     pub fn accumulate(&mut self, micro_batch: Option<u64>) {
         self.micro_batch = micro_batch;
-        let curves = self.candidates.iter_mut().map(|candidate| &mut candidate.curve);
-        for curve in curves.chain(self.belief.as_mut().map(|(_, curve)| curve)) {
-            curve.micro_batch = micro_batch;
+        for candidate in self.candidates.iter_mut().filter(|candidate| !candidate.form.is_tiled) {
+            candidate.curve.micro_batch = micro_batch;
         }
+        self.update_estimate();
     }
 
     /// Returns the batch relative to which forms are defined; with gradient accumulation at most a
@@ -175,8 +164,8 @@ impl Posterior {
     fn work_of(&self, form: Form) -> Curve {
         let curve = form.curve(self.unit());
         let curve = match self.micro_batch {
-            Some(micro_batch) => curve.accumulating(micro_batch),
-            None => curve,
+            Some(micro_batch) if !form.is_tiled => curve.accumulating(micro_batch),
+            _ => curve,
         };
         work_curve(curve, self.reference)
     }
@@ -184,6 +173,21 @@ impl Posterior {
     /// Returns the estimate: form, and work over batch; `None` is proportional.
     pub fn belief(&self) -> Option<&(LearnedForm, Curve)> {
         self.belief.as_ref()
+    }
+
+    /// Returns the mean and the standard deviation of the time of `to` samples over that of `from` samples, over the
+    /// posterior of the candidates.
+    pub fn ratio(&self, from: f64, to: f64) -> Uncertain {
+        let (mut weights, mut sum, mut squares) = (0.0, 0.0, 0.0);
+        for candidate in &self.candidates {
+            let weight = (-candidate.loss).exp();
+            let ratio = candidate.curve.time_of(to) / candidate.curve.time_of(from);
+            weights += weight;
+            sum += weight * ratio;
+            squares += weight * ratio * ratio;
+        }
+        let mean = sum / weights;
+        Uncertain { mean, deviation: (squares / weights - mean * mean).max(0.0).sqrt() }
     }
 
     /// Returns the smallest and the largest batch observed.
@@ -209,27 +213,28 @@ impl Posterior {
         let expected = expected_speed.filter(|_| self.latest.is_some()).map_or(0.0, slower);
         self.log_speed = self.belief().map_or(batch as f64, |(_, curve)| curve.time(batch)).ln() - log_time;
         let changed = self.latest.is_some_and(|latest| latest != batch);
-        if self.latest.is_some_and(|latest| self.class(latest) != self.class(batch)) {
+        if self.latest.is_some_and(|latest| (batch as f64 / latest as f64).ln().abs() > CHANGE_MIN) {
             self.changes = self.changes.saturating_add(1);
         }
         self.latest = Some(batch);
-        let (scale, counts) = (self.scale, !self.jumped);
-        let mut best = (f64::INFINITY, None);
+        // The noise is what the best form cannot forecast. The scales of wrong forms contain their own errors.
+        let scale = self.candidates.iter().map(|candidate| candidate.scale).fold(f64::INFINITY, f64::min);
+        let (counts, step) = (!self.jumped, SCALE_STEP.max(1.0 / f64::from(self.errors.saturating_add(2))));
+        let mut least = f64::INFINITY;
         for candidate in &mut self.candidates {
-            let before = candidate.loss;
             let level = log_time - candidate.curve.time(batch).ln();
-            let error = candidate.observe(level, expected, scale);
-            if let Some(error) = error.filter(|_| counts) {
-                candidate.score(error / scale, changed);
+            let Some(error) = candidate.observe(level, expected, scale) else { continue };
+            if counts && changed {
+                candidate.score(error / scale);
             }
-            if before < best.0 {
-                best = (before, error);
-            }
+            let seen = NORMAL_SCALE * error.min(SCALE_CLIP * candidate.scale);
+            candidate.scale = (candidate.scale + step * (seen - candidate.scale)).max(SCALE_MIN);
+            least = least.min(error);
         }
-        if let (_, Some(error)) = best {
-            let seen = NORMAL_SCALE * error.min(SCALE_CLIP * scale);
-            self.jumped = error > JUMP * scale;
-            self.scale = (scale + SCALE_STEP * (seen - scale)).max(SCALE_MIN);
+        if least.is_finite() {
+            self.errors = self.errors.saturating_add(1);
+            // No form explains it.
+            self.jumped = least > JUMP * scale;
         }
         let least = self.candidates.iter().map(|candidate| candidate.loss).fold(f64::INFINITY, f64::min);
         for candidate in &mut self.candidates {
@@ -239,9 +244,8 @@ impl Posterior {
     }
 
     fn proportional_loss(&self) -> f64 {
-        let is_proportional = |form: Form| form.fixed_share == 0.0 && !form.saturates();
-        let mut proportional =
-            self.candidates.iter().filter(|candidate| candidate.form.is_some_and(is_proportional));
+        let is_proportional = |form: Form| form.fixed_share == 0.0 && form.is_line();
+        let mut proportional = self.candidates.iter().filter(|candidate| is_proportional(candidate.form));
         proportional.next().map_or(f64::INFINITY, |candidate| candidate.loss)
     }
 
@@ -250,43 +254,41 @@ impl Posterior {
         let (smallest, largest) = self.range;
         // A saturation point outside the observed range cannot be distinguished from a line.
         let open = |candidate: &&Candidate| {
-            let inside = |form: Form| !form.saturates() || (smallest..largest).contains(&form.saturation);
-            candidate.form.is_none_or(inside)
+            let Form { saturation, is_tiled, .. } = candidate.form;
+            candidate.form.is_line() || is_tiled || (smallest..largest).contains(&saturation)
         };
         let Some(best) = self.candidates.iter().filter(open).min_by(|a, b| a.loss.total_cmp(&b.loss)) else {
             return;
         };
-        if best.form.is_some() && self.changes < MIN_CHANGES {
+        if self.changes < MIN_CHANGES {
             return;
         }
-        if best.form.is_some() && best.loss + PROOF_LEAD > self.proportional_loss() {
+        if best.loss + PROOF_LEAD > self.proportional_loss() {
             self.belief = None;
             return;
         }
-        let Some(form) = best.form else {
-            let fixed_share = best.curve.time(1) / best.curve.time(self.reference);
-            let knowledge = LearnedForm::Identified { kind: Kind::Measured, fixed_share, saturation: None };
-            self.belief = Some((knowledge, best.curve.clone()));
-            return;
+        let form = best.form;
+        let is_relative = |candidate: &&Candidate| {
+            (candidate.form.is_line(), candidate.form.is_tiled) == (form.is_line(), form.is_tiled)
         };
-        let family = self.candidates.iter().filter(open).filter_map(|candidate| {
-            let member = candidate.form.filter(|member| member.saturates() == form.saturates())?;
-            Some((member, (best.loss - candidate.loss).exp()))
-        });
+        let family = self.candidates.iter().filter(open).filter(is_relative);
+        let family = family.map(|candidate| (candidate.form, (best.loss - candidate.loss).exp()));
         let (mut weights, mut fixed, mut log_saturation) = (0.0, 0.0, 0.0);
         for (member, weight) in family {
             weights += weight;
             fixed += weight * member.fixed_share;
             log_saturation += weight * (member.saturation.max(1) as f64).ln();
         }
-        let saturation = form.saturates().then(|| (log_saturation / weights).exp().round() as u64);
-        let mean = Form { fixed_share: fixed / weights, saturation: saturation.unwrap_or(0) };
-        let kind = match saturation {
-            Some(_) => Kind::Saturating,
-            None if mean.fixed_share < FIXED_SHARE_MIN => Kind::Proportional,
-            None => Kind::Linear,
+        let saturation = (log_saturation / weights).exp().round() as u64;
+        let mean = match form.kind() {
+            // There is no tile between two tiles.
+            Kind::Staircase => form,
+            Kind::Saturating => Form { fixed_share: fixed / weights, saturation, ..form },
+            Kind::Linear | Kind::Proportional => Form { fixed_share: fixed / weights, ..form },
         };
-        let knowledge = LearnedForm::Identified { kind, fixed_share: mean.fixed_share, saturation };
+        let saturation = (!mean.is_line()).then_some(mean.saturation);
+        let knowledge =
+            LearnedForm::Identified { kind: mean.kind(), fixed_share: mean.fixed_share, saturation };
         self.belief = Some((knowledge, self.work_of(mean)));
     }
 }
@@ -303,13 +305,12 @@ impl Candidate {
         Some(error.abs())
     }
 
-    /// Adds an error, in scales, to the loss. If the batch `changed`, earlier evidence is discounted.
-    fn score(&mut self, error: f64, changed: bool) {
-        if changed {
-            let prior = self.form.map_or(0.0, |form| form.prior());
-            self.loss = prior + FORGETTING * (self.loss - prior);
-        }
-        self.loss += 0.5 * (DEGREES_OF_FREEDOM + 1.0) * (error * error / DEGREES_OF_FREEDOM).ln_1p();
+    /// Adds an error at a change of the batch, in scales, to the loss. Earlier evidence is discounted.
+    fn score(&mut self, error: f64) {
+        let prior = self.form.prior();
+        self.loss = prior + FORGETTING * (self.loss - prior);
+        let log_likelihood = -0.5 * (DEGREES_OF_FREEDOM + 1.0) * (error * error / DEGREES_OF_FREEDOM).ln_1p();
+        self.loss -= EVIDENCE * log_likelihood;
     }
 }
 

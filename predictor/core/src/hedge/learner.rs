@@ -72,6 +72,11 @@ impl Parts {
         Observation::new(base + tail, self.base_s + self.tail.compute_s)
     }
 
+    /// Returns all samples: of the base and of the tail.
+    pub fn units(&self) -> u64 {
+        self.base.saturating_add(self.tail.samples)
+    }
+
     /// Returns the average samples of a chunk, rounded and at least 1, and the number of such chunks in the
     /// tail, as a real number so that rounding loses no samples.
     fn chunks(&self) -> Option<(u64, f64)> {

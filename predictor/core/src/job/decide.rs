@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use evenstep_protocol::{AllocateRequest, AllocateResponse, Allocation, Decision, ProfileStep, WorkerId};
+use evenstep_protocol::{AllocateRequest, AllocateResponse, Allocation, Decision, WorkerId};
 
 use super::background;
 use super::bounds::Bounds;
 use super::learning_rate;
-use super::plans::is_same_work;
+use super::plans::{is_probe, is_same_work};
 use super::reason;
 use super::state::JobState;
 use super::tail::{self, Hedging};
@@ -72,16 +72,14 @@ impl JobState {
         let rules = rules(self, global_batch, ragged.is_some());
         let in_force = self.in_force.as_ref().filter(|(workers, _)| ragged.is_none() && *workers == live);
         let in_force = in_force.map(|(_, in_force)| in_force);
-        let (plan, hedging) = if let Some(step) = profile_step(self, iteration).filter(|_| ragged.is_none()) {
-            (step, None)
-        } else {
-            let scenarios = self.current_models().scenarios(&live, |rank| bounds[rank].cap == Some(0));
-            let plan = plan(&outlooks, &scenarios, in_force, &rules)?;
-            let any_size = rules.sizes == Sizes::Any;
-            let hedging =
-                any_size.then(|| self.hedge(&live, &plan, &outlooks, &bounds, &scenarios)).flatten();
-            (plan, hedging)
-        };
+        let scenarios = self.current_models().scenarios(&live, |rank| bounds[rank].cap == Some(0));
+        let planned = plan(&outlooks, &scenarios, in_force, &rules)?;
+        let probe = if ragged.is_none() { self.probe(&live, &planned, &outlooks, &scenarios) } else { None };
+        let hedges = probe.is_none() && rules.sizes == Sizes::Any;
+        let hedging = hedges.then(|| self.hedge(&live, &planned, &outlooks, &bounds, &scenarios)).flatten();
+        // The next plan is compared with the plan, not with a probe around it.
+        let in_force = planned.in_force();
+        let plan = probe.unwrap_or(planned);
         let instruction = self.learning_rate.preview(iteration, whole_batch)?;
 
         let mut decision = Decision {
@@ -90,10 +88,6 @@ impl JobState {
                 Some(samples) => format!("{samples} samples at the end of the epoch"),
                 None => reason::text(&plan.reason, &live, self.spec.min_gain),
             },
-            profile: match plan.reason {
-                Reason::Profiling { step, of } => Some(ProfileStep { step: step as u64, of: of as u64 }),
-                _ => None,
-            },
             predicted_step_time_s: plan.step_time_s,
             even_step_time_s: plan.even_step_time_s,
         };
@@ -101,8 +95,8 @@ impl JobState {
             decision.predicted_step_time_s = Some(hedging.step_time_s);
         }
         let mut allocations = allocations(&live, &plan, &outlooks, &bounds, hedging.as_ref());
-        // No background work may run during a profile, because it would disturb the measurements.
-        let measures = matches!(plan.reason, Reason::Profiling { .. });
+        // No background work may run during a probe, because it would disturb the measurements.
+        let measures = matches!(plan.reason, Reason::Probing { .. });
         if let Some(wanted) = self.spec.background.filter(|_| !measures) {
             background::set_budgets(&mut allocations, &outlooks, hedging.as_ref(), wanted);
         }
@@ -117,8 +111,7 @@ impl JobState {
             decision,
         };
         tail::append_reason(&mut answer);
-        let in_force = ragged.is_none().then(|| plan.in_force());
-        let in_force = in_force.map(|in_force| (live, in_force));
+        let in_force = ragged.is_none().then_some((live, in_force));
         Ok(PlannedIteration { answer: Arc::new(answer), in_force, instruction })
     }
 
@@ -131,6 +124,9 @@ impl JobState {
         if !last.is_some_and(|last| is_same_work(last, &answer)) {
             let work = self.planned_work(&answer);
             self.models_mut().plan(answer.iteration, work);
+        }
+        if is_probe(&answer) {
+            self.models_mut().count_probe(answer.iteration);
         }
         if in_force.is_some() {
             self.in_force = in_force;
@@ -208,15 +204,6 @@ fn earlier_run(speed: f64, micro_batch: Option<u64>, even_share: u64) -> Measure
         None => curve,
     };
     Measured { forecast, curve, largest: even_share }
-}
-
-/// Returns the plan of an iteration in the profile at the start.
-fn profile_step(state: &JobState, iteration: u64) -> Option<Plan> {
-    let steps = state.profile(iteration);
-    let at = usize::try_from(iteration).ok()?;
-    let reason = Reason::Profiling { step: at + 1, of: steps.len() };
-    let batches = steps.into_iter().nth(at)?;
-    Some(Plan { batches, speeds: None, reason, step_time_s: None, even_step_time_s: None })
 }
 
 fn allocations(

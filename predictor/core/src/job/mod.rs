@@ -17,7 +17,8 @@
 //! - `state`: job options, members, models and the current plan
 //! - `configured`: the bounds that the job, the worker and an operator set, and their checks
 //! - `bounds`: the floor and the caps of a worker
-//! - `profile`: the iterations at the start that measure batch curves
+//! - `even_time`: the time that an iteration would have taken with even shares
+//! - `probe`: the iterations in which shares vary on purpose
 //! - `observe`: learns from reports
 //! - `straggler`: detects workers that are slow for a long time, compared with their peers
 //! - `reason`: decisions and stragglers as text
@@ -33,6 +34,8 @@ mod configured;
 
 mod decide;
 
+mod even_time;
+
 mod learning_rate;
 
 mod models;
@@ -43,7 +46,7 @@ mod open;
 
 mod plans;
 
-mod profile;
+mod probe;
 
 mod reason;
 
@@ -79,9 +82,10 @@ mod fuzz;
 pub use bounds::Bounds;
 pub use configured::{Contradiction, Setting, check_spec};
 pub use decide::{DecideError, PlannedIteration};
+pub use even_time::EvenTime;
 pub use learning_rate::{controller, rule};
 pub use models::Models;
-pub use observe::Skipped;
+pub use observe::{Observed, Skipped};
 pub use report::inputs;
 pub use state::{JOINS_MAX, JobState, Restored, WorkerState, global_batch};
 pub use stored::{

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::open::{Closed, OpenIterations};
 use super::plans::{PlannedWork, PlannedWorker};
 use super::report::{drivers, gradient_norms, parts, readings, signs};
-use super::worker::{ProfilePart, WorkerModel};
+use super::worker::WorkerModel;
 use crate::allocate::Scenarios;
-use crate::curve::{Curve, CurveLearner, PointsError};
+use crate::curve::{Curve, CurveLearner, Uncertain};
 use crate::forecast::nonlinear::FittedExpert;
 use crate::forecast::{Earlier, Forecast, JobForecaster};
 use crate::hedge::learner::CLAIM_FIRST_S;
@@ -27,6 +27,9 @@ const CLAIM_BUSY_S: f64 = 2e-5;
 /// Approximate memory of the models of one worker, in bytes.
 const MODEL_BYTES: u64 = 56 << 10;
 
+/// Number of iterations after a probe whose forecasts it disturbs: the averages of the forecaster forget it by then.
+const DISTURBED: u64 = 8;
+
 /// Maximum number of workers whose models are copied for a decision that incomplete iterations precede. Decisions of larger
 /// jobs wait for complete iterations.
 const PROVISIONAL_WORKERS_MAX: usize = 64;
@@ -37,6 +40,14 @@ pub struct Models {
     forecaster: JobForecaster<WorkerId>,
     workers: BTreeMap<WorkerId, WorkerModel>,
     open: OpenIterations,
+    /// Number of planned iterations whose shares varied on purpose.
+    probes: u64,
+    /// The latest of them.
+    newest_probe: Option<u64>,
+    /// Number of iterations that were learned.
+    learned: u64,
+    /// The first of them whose shares again follow forecasts that the latest probe did not disturb.
+    undisturbed: u64,
     /// Number of changes since the models were created or read.
     #[serde(skip)]
     revision: u64,
@@ -44,9 +55,9 @@ pub struct Models {
 
 /// Results of learning that the models do not keep.
 #[derive(Debug, Default)]
-pub struct Learned {
-    /// The workers whose profile gave no curve.
-    pub failed: Vec<(WorkerId, PointsError)>,
+pub struct Learned<'a> {
+    /// The iterations that were learned, in order.
+    pub closed: Vec<Closed<'a>>,
     /// Gradient norms of complete iterations, in order.
     pub gradients: Vec<(u64, GradientNorms)>,
 }
@@ -64,6 +75,10 @@ impl Models {
             forecaster: JobForecaster::new(drivers()),
             workers: BTreeMap::new(),
             open: OpenIterations::default(),
+            probes: 0,
+            newest_probe: None,
+            learned: 0,
+            undisturbed: 0,
             revision: 0,
         }
     }
@@ -135,6 +150,33 @@ impl Models {
         self.revision += u64::from(self.open.plan(iteration, work));
     }
 
+    /// Counts an iteration whose shares vary on purpose.
+    pub fn count_probe(&mut self, iteration: u64) {
+        self.revision += 1;
+        self.probes = self.probes.saturating_add(1);
+        self.newest_probe = Some(iteration);
+    }
+
+    /// Counts such an iteration after a restart, unless it was counted before.
+    pub fn restore_probe(&mut self, iteration: u64) {
+        if self.newest_probe.is_none_or(|newest| iteration > newest) {
+            self.count_probe(iteration);
+        }
+    }
+
+    /// Returns the number of iterations whose shares varied on purpose, and of all that were learned.
+    pub fn probes(&self) -> (u64, u64) {
+        (self.probes, self.learned)
+    }
+
+    /// Returns the compute time of `to` samples over that of `from` samples of a worker, under the same contention.
+    pub fn ratio(&self, worker: &WorkerId, from: u64, to: u64) -> Uncertain {
+        match self.workers.get(worker) {
+            Some(known) => known.curve.ratio(from, to),
+            None => CurveLearner::new().ratio(from, to),
+        }
+    }
+
     /// Sets the plan of an iteration after a restart.
     pub fn restore_plan(&mut self, iteration: u64, work: PlannedWork) {
         self.revision += u64::from(self.open.restore_plan(iteration, work));
@@ -146,7 +188,7 @@ impl Models {
     ///
     /// - The first report of a worker, since a first iteration allocates, compiles and warms caches.
     /// - A report that is not newer than the worker's newest one: the job has returned to an earlier state.
-    pub fn learn(&mut self, reports: &[WorkerReport]) -> Learned {
+    pub fn learn<'a>(&mut self, reports: &'a [WorkerReport]) -> Learned<'a> {
         let mut learned = Learned::default();
         self.revision += u64::from(!reports.is_empty());
         for closed in self.open.take(reports) {
@@ -168,24 +210,25 @@ impl Models {
         Some(models)
     }
 
-    fn learn_iteration(&mut self, closed: Closed<'_>, learned: &mut Learned) {
-        let Closed { iteration, reports, profile, is_complete } = closed;
+    fn learn_iteration<'a>(&mut self, closed: Closed<'a>, learned: &mut Learned<'a>) {
+        let (iteration, reports) = (closed.iteration, &closed.reports);
         if let Some(norms) =
-            gradient_norms(reports.iter().map(|(report, _)| &**report)).filter(|_| is_complete)
+            gradient_norms(reports.iter().map(|(report, _)| &**report)).filter(|_| closed.is_complete)
         {
             learned.gradients.push((iteration, norms));
         }
-        let usable = self.take(&reports);
-        let outcomes = self.measure(&usable, profile, &mut learned.failed);
-        if profile == ProfilePart::Last {
-            // Speeds before this iteration were measured without the curve, so the forecaster starts again with it.
-            usable.keys().for_each(|worker| self.forecaster.age(worker));
+        self.learned = self.learned.saturating_add(1);
+        if closed.is_probe {
+            self.undisturbed = self.learned.saturating_add(DISTURBED);
         }
+        let usable = self.take(reports);
+        let outcomes = self.measure(&usable);
         self.forecaster.observe_iteration(iteration, &outcomes);
         let drivers = self.forecaster.drivers();
         let usable: Vec<(&WorkerId, &WorkerReport)> = usable.into_iter().collect();
         let readings = parallel::map(&usable, |(worker, report)| (*worker, readings(drivers, report)));
         self.forecaster.boundaries(&readings.into_iter().collect());
+        learned.closed.push(closed);
     }
 
     /// Updates all models except the speed. Returns the reports that may be used to learn the speed.
@@ -219,33 +262,24 @@ impl Models {
     }
 
     /// Updates the curves with the reports of an iteration. Returns the observations in sample equivalents of the curves.
-    fn measure(
-        &mut self,
-        reports: &BTreeMap<&WorkerId, &WorkerReport>,
-        profile: ProfilePart,
-        failed: &mut Vec<(WorkerId, PointsError)>,
-    ) -> Vec<(WorkerId, Observation)> {
-        let forecaster = &self.forecaster;
+    fn measure(&mut self, reports: &BTreeMap<&WorkerId, &WorkerReport>) -> Vec<(WorkerId, Observation)> {
+        let (forecaster, is_disturbed) = (&self.forecaster, self.learned < self.undisturbed);
         let measured = parallel::update(&mut self.workers, reports, |known, report| {
             let parts = parts(report);
             parts.observation(&known.curve)?;
-            let forecast = forecaster.forecast(&report.worker, None).map(|forecast| forecast.speed);
-            let error = known.measure(&parts, forecast, profile).err();
+            // The shares of a probe do not follow forecasts. If the curve was not known, its speeds change with the shares, and
+            // so do the forecasts after it.
+            let forecast = if is_disturbed { None } else { forecaster.forecast(&report.worker, None) };
+            let forecast = forecast.map(|forecast| forecast.speed);
+            known.measure(&parts, forecast);
             let observation = parts.observation(&known.curve);
             if let Some(observation) = &observation {
                 let compute_s = report.compute_time_s;
                 known.watch.observe(report.iteration, observation.speed(), compute_s, signs(report));
             }
-            Some((observation, error))
+            observation
         });
-        let mut outcomes = Vec::new();
-        for (worker, (observation, error)) in
-            measured.into_iter().filter_map(|(worker, found)| Some((worker, found?)))
-        {
-            failed.extend(error.map(|error| (worker.clone(), error)));
-            outcomes.extend(observation.map(|observation| (worker.clone(), observation)));
-        }
-        outcomes
+        measured.into_iter().filter_map(|(worker, seen)| Some((worker.clone(), seen?))).collect()
     }
 
     /// Returns the number of a worker's reports that each driver was missing from.
@@ -324,7 +358,7 @@ mod tests {
         for iteration in 0..200 {
             let planned = |id: &WorkerId| (id.clone(), PlannedWorker { joined: Some(1), micro_batch: None });
             let workers = ids.iter().map(planned).collect();
-            models.plan(iteration, PlannedWork { workers, profile: ProfilePart::Outside });
+            models.plan(iteration, PlannedWork { workers, idle: Vec::new(), is_probe: false });
             let drivers = evenstep_protocol::driver::ALL.map(|name| (name.to_owned(), iteration as f64));
             let report = |id: &WorkerId| WorkerReport {
                 drivers: drivers.clone().into(),
@@ -347,7 +381,7 @@ mod tests {
             let planned =
                 |id: &WorkerId| (id.clone(), PlannedWorker { joined: Some(iteration), micro_batch: None });
             let workers = ids.iter().map(planned).collect();
-            models.plan(iteration, PlannedWork { workers, profile: ProfilePart::Outside });
+            models.plan(iteration, PlannedWork { workers, idle: Vec::new(), is_probe: false });
             let drivers = evenstep_protocol::driver::ALL.map(|name| (name.to_owned(), 0.125));
             let report = |id: &WorkerId| WorkerReport {
                 drivers: drivers.clone().into(),
@@ -372,7 +406,7 @@ mod tests {
             for iteration in newest..newest + count {
                 let planned = PlannedWorker { joined: Some(joined), micro_batch: None };
                 let workers = BTreeMap::from([(worker.clone(), planned)]);
-                models.plan(iteration, PlannedWork { workers, profile: ProfilePart::Outside });
+                models.plan(iteration, PlannedWork { workers, idle: Vec::new(), is_probe: false });
                 models.learn(&[WorkerReport::new(worker.clone(), iteration, 8, 0.1)]);
             }
             newest += count;

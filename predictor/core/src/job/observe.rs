@@ -1,23 +1,15 @@
 //! Learning from reports: the models, and the gradient noise for AdaScale.
 
-use evenstep_protocol::{AllocateResponse, LearningRateRule, WorkerId, WorkerReport};
+use evenstep_protocol::{AllocateResponse, LearningRateRule, WorkerReport};
 
-use super::plans::PlannedWork;
+use super::even_time::EvenTime;
+use super::plans::{PlannedWork, is_probe};
 use super::state::JobState;
-use crate::curve::PointsError;
 use crate::learning_rate::LearningRateError;
 
 /// A part of the reports that could not be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Skipped {
-    /// The profile of a worker.
-    #[error("cannot compute a batch curve from the profile of worker {worker}: {source}")]
-    Profile {
-        /// The worker.
-        worker: WorkerId,
-        /// The reason.
-        source: PointsError,
-    },
     /// The gradients of an iteration.
     #[error("cannot use the gradients of iteration {iteration}: {source}")]
     Gradients {
@@ -28,12 +20,21 @@ pub enum Skipped {
     },
 }
 
+/// What reports say, besides what the models keep.
+#[derive(Debug, Default, PartialEq)]
+pub struct Observed {
+    /// The parts that could not be used.
+    pub skipped: Vec<Skipped>,
+    /// The time with even shares of each iteration that was learned, if it is known.
+    pub even: Vec<EvenTime>,
+}
+
 impl JobState {
     /// Learns from new reports. The result does not depend on how reports are grouped into calls, nor on their order
     /// in a call; see `job::open`.
-    pub fn observe(&mut self, reports: &[WorkerReport]) -> Vec<Skipped> {
+    pub fn observe(&mut self, reports: &[WorkerReport]) -> Observed {
         let learned = self.models_mut().learn(reports);
-        let mut skipped = profiles(learned.failed);
+        let mut skipped = Vec::new();
         if self.spec.rule == LearningRateRule::Adascale {
             for (iteration, norms) in learned.gradients {
                 if let Err(source) = self.learning_rate.gradients(iteration, &norms) {
@@ -41,12 +42,13 @@ impl JobState {
                 }
             }
         }
-        skipped
+        let even = learned.closed.iter().filter_map(|closed| self.even_time(closed)).collect();
+        Observed { skipped, even }
     }
 
     /// Learns from reports that the stored learning-rate rule has already processed.
-    pub fn replay(&mut self, reports: &[WorkerReport]) -> Vec<Skipped> {
-        profiles(self.models_mut().learn(reports).failed)
+    pub fn replay(&mut self, reports: &[WorkerReport]) {
+        self.models_mut().learn(reports);
     }
 
     /// Restores the models' knowledge of an allocation that was planned before a restart. Call it in order of
@@ -54,14 +56,13 @@ impl JobState {
     pub fn restore_plan(&mut self, answer: &AllocateResponse) {
         let work = self.planned_work(answer);
         self.models_mut().restore_plan(answer.iteration, work);
+        if is_probe(answer) {
+            self.models_mut().restore_probe(answer.iteration);
+        }
     }
 
     /// Returns the part of an allocation that determines how reports are learned.
     pub(super) fn planned_work(&self, answer: &AllocateResponse) -> PlannedWork {
         PlannedWork::new(answer, |worker, generation| self.workers.get(worker)?.joined(generation))
     }
-}
-
-fn profiles(failed: Vec<(WorkerId, PointsError)>) -> Vec<Skipped> {
-    failed.into_iter().map(|(worker, source)| Skipped::Profile { worker, source }).collect()
 }

@@ -18,7 +18,6 @@ use evenstep_protocol::{WorkerId, WorkerReport};
 use serde::{Deserialize, Serialize};
 
 use super::plans::{PlannedWork, PlannedWorker, Plans};
-use super::worker::ProfilePart;
 
 /// Number of iterations for which an incomplete iteration waits for its missing reports.
 pub const WINDOW: u64 = 4;
@@ -44,8 +43,10 @@ pub struct Closed<'a> {
     pub iteration: u64,
     /// Its reports in order of their workers, with the plan for each; `None` if the plan is unknown.
     pub reports: Vec<(Cow<'a, WorkerReport>, Option<PlannedWorker>)>,
-    /// Position in the profile at the start.
-    pub profile: ProfilePart,
+    /// Workers without samples by the plan.
+    pub idle: Vec<WorkerId>,
+    /// Whether the shares vary on purpose.
+    pub is_probe: bool,
     /// Whether every worker with work has reported; false if the plan is unknown.
     pub is_complete: bool,
 }
@@ -148,9 +149,10 @@ impl OpenIterations {
             (report, planned)
         };
         let reports = reports.into_iter().map(planned).collect();
-        let profile = plan.map_or(ProfilePart::Outside, |plan| plan.profile);
+        let idle = plan.map_or_else(Vec::new, |plan| plan.idle.clone());
+        let is_probe = plan.is_some_and(|plan| plan.is_probe);
         self.next = iteration.saturating_add(1);
-        Closed { iteration, reports, profile, is_complete }
+        Closed { iteration, reports, idle, is_probe, is_complete }
     }
 
     fn counts(&self, report: &WorkerReport) -> bool {

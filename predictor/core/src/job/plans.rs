@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_protocol::{AllocateResponse, DecisionKind, WorkerId};
+use evenstep_protocol::{AllocateResponse, Allocation, DecisionKind, WorkerId};
 use serde::{Deserialize, Serialize};
-
-use super::worker::ProfilePart;
 
 /// Maximum number of different plans that are kept. A client requests at most 64 iterations ahead.
 const PLANS_MAX: usize = 64;
@@ -18,8 +16,10 @@ const PLANNED_WORKER_BYTES: u64 = 112;
 pub struct PlannedWork {
     /// The workers with samples, or with a pool of the tail. The others have nothing to report.
     pub workers: BTreeMap<WorkerId, PlannedWorker>,
-    /// Position in the profile at the start.
-    pub profile: ProfilePart,
+    /// Workers without samples.
+    pub idle: Vec<WorkerId>,
+    /// Whether the shares vary on purpose.
+    pub is_probe: bool,
 }
 
 /// The part of one worker.
@@ -35,32 +35,32 @@ impl PlannedWork {
     /// Returns the planned work of an allocation. `joined` returns the generation of a worker's latest join up to a
     /// generation.
     pub fn new(answer: &AllocateResponse, joined: impl Fn(&WorkerId, u64) -> Option<u64>) -> Self {
-        let with_work =
-            answer.allocations.iter().filter(|share| share.local_batch > 0 || share.pool.is_some());
-        let worker = |share: &evenstep_protocol::Allocation| {
+        let has_work = |share: &&Allocation| share.local_batch > 0 || share.pool.is_some();
+        let with_work = answer.allocations.iter().filter(has_work);
+        let idle = answer.allocations.iter().filter(|share| !has_work(share));
+        let worker = |share: &Allocation| {
             let joined = joined(&share.worker, answer.generation);
             (share.worker.clone(), PlannedWorker { joined, micro_batch: share.micro_batch })
         };
-        Self { workers: with_work.map(worker).collect(), profile: profile_part(answer) }
+        Self {
+            workers: with_work.map(worker).collect(),
+            idle: idle.map(|share| share.worker.clone()).collect(),
+            is_probe: is_probe(answer),
+        }
     }
 }
 
-fn profile_part(answer: &AllocateResponse) -> ProfilePart {
-    match &answer.decision.profile {
-        Some(at) if at.step == at.of => ProfilePart::Last,
-        None if answer.decision.kind != DecisionKind::Profiling => ProfilePart::Outside,
-        _ => ProfilePart::Within,
-    }
+/// Whether the shares of an allocation vary on purpose.
+pub fn is_probe(answer: &AllocateResponse) -> bool {
+    answer.decision.kind == DecisionKind::Profiling
 }
 
 /// Whether two allocations of one job plan the same work, by a comparison that builds nothing.
 pub fn is_same_work(one: &AllocateResponse, other: &AllocateResponse) -> bool {
-    let work = |share: &evenstep_protocol::Allocation| {
-        (share.local_batch > 0 || share.pool.is_some(), share.micro_batch)
-    };
+    let work = |share: &Allocation| (share.local_batch > 0 || share.pool.is_some(), share.micro_batch);
     // One generation has one list of workers.
     one.generation == other.generation
-        && profile_part(one) == profile_part(other)
+        && is_probe(one) == is_probe(other)
         && one.allocations.iter().map(work).eq(other.allocations.iter().map(work))
 }
 
@@ -123,7 +123,8 @@ mod tests {
         let worker = PlannedWorker { joined: Some(kind), micro_batch: None };
         PlannedWork {
             workers: BTreeMap::from([(WorkerId::new("a").unwrap(), worker)]),
-            profile: ProfilePart::Outside,
+            idle: Vec::new(),
+            is_probe: false,
         }
     }
 

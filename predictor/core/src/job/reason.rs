@@ -9,7 +9,7 @@ use crate::straggler::{Cause, Straggler};
 pub fn kind(reason: &Reason) -> DecisionKind {
     match reason {
         Reason::Unmeasured { .. } => DecisionKind::ColdStart,
-        Reason::Profiling { .. } => DecisionKind::Profiling,
+        Reason::Probing { .. } => DecisionKind::Profiling,
         Reason::FirstMeasured | Reason::SpeedChanged { .. } => DecisionKind::Rebalanced,
         Reason::Unchanged | Reason::Held { .. } => DecisionKind::Held,
     }
@@ -24,7 +24,10 @@ pub fn text(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
         Reason::Unmeasured { workers } => {
             format!("{workers} of {} workers are unmeasured: even shares", live.len())
         }
-        Reason::Profiling { step, of } => format!("step {step} of {of} of the batch curve profile"),
+        Reason::Probing { doubt } => format!(
+            "shares vary to learn the batch curves: the time with even shares is uncertain by {:.0} %",
+            100.0 * doubt
+        ),
         Reason::FirstMeasured => "first allocation by speed".into(),
         Reason::SpeedChanged { rank, ratio } => {
             let (direction, percent) = if ratio < 1.0 {

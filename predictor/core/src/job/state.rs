@@ -7,6 +7,7 @@ use evenstep_protocol::{AllocateResponse, JobSpec, JoinRequest, WorkerId, Worker
 
 use super::configured;
 use super::models::Models;
+use super::plans::is_probe;
 use crate::forecast::Earlier;
 use crate::learning_rate::Controller;
 use crate::membership::{Member, Members};
@@ -210,7 +211,7 @@ pub fn global_batch(spec: &JobSpec, live: u64) -> u64 {
 /// Returns the plan of the latest allocation, without its tail. The speeds that the plan was made for are not
 /// stored; the forecasts in that allocation replace them.
 fn in_force(answer: &AllocateResponse, global_batch: u64) -> Option<(Vec<WorkerId>, InForce)> {
-    if answer.global_batch != global_batch {
+    if answer.global_batch != global_batch || is_probe(answer) {
         return None;
     }
     let workers = answer.allocations.iter().map(|share| share.worker.clone()).collect();

@@ -8,7 +8,6 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::plans::{PlannedWork, PlannedWorker};
-use super::worker::ProfilePart;
 use super::*;
 use crate::curve::{Curve, LearnedForm};
 
@@ -35,7 +34,7 @@ proptest! {
         let mut models = Models::new();
         let planned = PlannedWorker { joined: Some(1), micro_batch: None };
         let workers = BTreeMap::from([(worker.clone(), planned)]);
-        models.plan(0, PlannedWork { workers, profile: ProfilePart::Outside });
+        models.plan(0, PlannedWork { workers, idle: Vec::new(), is_probe: false });
         let is_known = |models: &Models| {
             models.worker(&worker).is_some_and(|known| known.curve.knowledge() != LearnedForm::Unproven)
         };

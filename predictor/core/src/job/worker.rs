@@ -1,13 +1,13 @@
 //! The models of one worker, except its forecast.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use evenstep_protocol::{WorkerReport, driver};
 use serde::{Deserialize, Serialize};
 
 use super::plans::PlannedWorker;
 use crate::allocate::Communication;
-use crate::curve::{CurveLearner, MAX_POINTS, PointsError};
+use crate::curve::CurveLearner;
 use crate::hedge::ChunkCost;
 use crate::hedge::learner::Parts;
 use crate::memory::MemoryModel;
@@ -19,17 +19,6 @@ const COMMUNICATION_WEIGHT: f64 = 0.2;
 
 /// Change of work, in log, after which the straggler detector starts again. The detector flags a loss of 25 % of speed.
 const FORM_DRIFT_MAX: f64 = 0.1;
-
-/// Position of an iteration in the profile at the start of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ProfilePart {
-    /// Not part of the profile.
-    Outside,
-    /// Part of the profile, but not its last iteration.
-    Within,
-    /// Last iteration of the profile.
-    Last,
-}
 
 /// The models learned from one worker's reports.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -54,8 +43,6 @@ pub struct WorkerModel {
     pub watch: StragglerDetector,
     /// Log of the change of work at the smallest and the largest batch since the straggler detector started.
     form_drift: [f64; 2],
-    /// Batches and times of the profile in progress.
-    profiled: Vec<(u64, f64)>,
     exposed_s: Option<f64>,
     overlapped_s: Option<f64>,
 }
@@ -79,47 +66,15 @@ impl WorkerModel {
             && self.memory.is_valid()
             && self.watch.is_valid()
             && self.form_drift.iter().all(|drift| drift.is_finite())
-            && self.profiled.len() <= MAX_POINTS
             && [self.exposed_s, self.overlapped_s].into_iter().flatten().all(is_time)
     }
 
-    /// Learns from a measurement and its forecast speed. The batches of a profile give one curve when the
-    /// profile is complete; the first time at each size is ignored.
-    ///
-    /// # Errors
-    /// [`PointsError`] if the batches of a profile give no curve. Everything else was learned.
-    pub fn measure(
-        &mut self,
-        parts: &Parts,
-        forecast: Option<f64>,
-        profile: ProfilePart,
-    ) -> Result<(), PointsError> {
+    /// Learns from a measurement and its forecast speed.
+    pub fn measure(&mut self, parts: &Parts, forecast: Option<f64>) {
         let before = Works::of(&self.curve, parts);
-        let outcome = self.measure_form(parts, forecast, profile);
-        self.keep_unit(&before, parts);
-        outcome
-    }
-
-    fn measure_form(
-        &mut self,
-        parts: &Parts,
-        forecast: Option<f64>,
-        profile: ProfilePart,
-    ) -> Result<(), PointsError> {
         parts.measure(&mut self.curve, forecast);
         self.chunks.observe(parts);
-        if profile != ProfilePart::Outside && self.profiled.len() < MAX_POINTS {
-            self.profiled.push((parts.base, parts.base_s));
-        }
-        if profile != ProfilePart::Within && !self.profiled.is_empty() {
-            let mut seen = BTreeSet::new();
-            let mut points = std::mem::take(&mut self.profiled);
-            points.retain(|(batch, _)| !seen.insert(*batch));
-            if !points.is_empty() {
-                self.curve.profile(&points)?;
-            }
-        }
-        Ok(())
+        self.keep_unit(&before, parts);
     }
 
     /// Keeps the unit of speeds after a change of the curve's form. If the form changes the ratio of small to large batches

@@ -2,14 +2,14 @@
 //!
 //! A plan minimises the expected time of the slowest worker over the joint distribution of forecast errors
 //! ([`Scenarios`]). The plan in force is kept unless a change gains enough (`hysteresis`). An unmeasured
-//! worker gets a cautious share. At the start of a job, a short [`profile`] can measure the batch curves.
+//! worker gets a cautious share. A [`probe`] varies the shares on purpose.
 
 mod outlook;
 mod rules;
 
 mod hysteresis;
 
-pub mod profile;
+mod probe;
 
 #[cfg(test)]
 mod tests;
@@ -21,6 +21,7 @@ use crate::allocate::{
 use crate::curve::Curve;
 
 pub use outlook::{Measured, WorkerOutlook};
+pub use probe::probe;
 pub use rules::{MAX_BATCH_GROWTH, MIN_GAIN, Objective, Rules, Sizes};
 
 use hysteresis::Gain;
@@ -75,12 +76,10 @@ pub enum Reason {
         /// Number of unmeasured workers.
         workers: usize,
     },
-    /// A step of the profile at the start of the job.
-    Profiling {
-        /// Number of the step, from 1.
-        step: usize,
-        /// Number of steps.
-        of: usize,
+    /// The shares differ from the plan on purpose.
+    Probing {
+        /// How uncertain the time with even shares is, as a share of it.
+        doubt: f64,
     },
     /// The first plan from measured speeds, or the first for a new set of workers or bounds.
     FirstMeasured,

@@ -206,25 +206,6 @@ fn a_staircase_is_learned_when_its_step_is_known() {
     }
 }
 
-/// A profile of four sizes is used at once if it is right, and dropped if it is wrong.
-#[test]
-fn a_profile_is_trusted_while_it_predicts_well() {
-    let curve = Curve::saturating(0.04, 40, 1e-3);
-    let points = [16, 32, 64, 128].map(|batch| (batch, curve.time(batch)));
-    let mut right = CurveLearner::new();
-    right.profile(&points).unwrap();
-    right.observe(REFERENCE, 1.0);
-    assert!(matches!(right.knowledge(), LearnedForm::Identified { kind: Kind::Measured, .. }));
-    assert_eq!(right.work(128), 128.0, "time at 128 is twice that at 64");
-    let mut wrong = CurveLearner::new();
-    wrong.profile(&[(32, 1.0), (64, 1.01), (128, 1.02)]).unwrap();
-    let run = run(&curve, wrong, &mut Cluster::new(10, 0.9, 0.0), 500);
-    for learner in &run.learners {
-        assert!(!matches!(learner.knowledge(), LearnedForm::Identified { kind: Kind::Measured, .. }));
-    }
-    assert!(CurveLearner::new().profile(&[]).is_err());
-}
-
 /// Caches fill in the first iteration, and kernels are tuned in the first of each class of sizes.
 #[test]
 fn the_first_sample_of_each_class_is_not_forecast() {
@@ -265,19 +246,6 @@ fn changing_one_micro_batch_keeps_the_others() {
     assert!(learner.accumulate(Some(63)));
     assert_eq!(learner, CurveLearner::accumulating(63));
     assert!(!learner.accumulate(None), "no form was proven");
-}
-
-/// Computed by hand: a pass takes 0.1 s plus 0.01 s per sample. 40 samples took two passes of 20.
-#[test]
-fn a_profile_of_micro_batches() {
-    let mut learner = CurveLearner::accumulating(20);
-    learner.profile(&[(40, 0.6), (20, 0.3), (10, 0.2)]).unwrap();
-    learner.observe(20, 0.3);
-    let curve = learner.curve_at(20.0 / 0.3);
-    for (batch, time_s) in [(10, 0.2), (20, 0.3), (40, 0.6), (50, 0.8)] {
-        assert!((curve.time(batch) - time_s).abs() < 1e-9, "{batch}: {}", curve.time(batch));
-    }
-    assert!(learner.profile(&[(40, 0.6)]).is_err(), "no batch of a single pass");
 }
 
 #[test]

@@ -4,3 +4,4 @@
 
 mod allocate_exact;
 mod curve_closed_loop;
+mod gain;

@@ -1,73 +1,45 @@
 //! The account of a job: time saved compared with even shares, and time lost waiting, over all its iterations.
 //!
-//! The time with even shares is an estimate. It is the predicted time with even shares, corrected by the error of the
-//! forecast in that iteration: predicted over measured speed of the slowest worker, which determines this time. The
-//! shares of the prediction are not used, because an allocation that arrives late is used in later iterations. Waits for
-//! data are unchanged. Reports do not contain the time of the communication and the optimizer, so the gain does not
-//! either.
+//! The time of an iteration with even shares is an estimate from its own measurements; see
+//! [`EvenTime`](evenstep_core::job::EvenTime). The rest of the step (waits for data, communication, optimizer) is the same
+//! with even shares. Iterations are weighed by their samples.
 
-use evenstep_protocol::{GainView, HistoryView, SavedView};
+use evenstep_protocol::{GainView, SavedView};
 use serde::{Deserialize, Serialize};
 
 /// Minimum number of iterations for an estimate of the gain.
-const ITERATIONS_MIN: u64 = 32;
+const ITERATIONS_MIN: u64 = 8;
 /// Maximum number of blocks of the jackknife. Successive iterations are alike, so blocks, not iterations, are left out.
 const BLOCKS_MAX: usize = 32;
-/// The 0.95 quantile of Student's t distribution with 15 degrees of freedom, the fewest for 16 to 32 blocks.
-const T_QUANTILE: f64 = 1.753;
+/// The 0.95 quantile of the standard normal distribution.
+const NORMAL_QUANTILE: f64 = 1.645;
+
+/// Estimated step time with even shares.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EvenStep {
+    /// The estimate, in seconds.
+    pub even_s: f64,
+    /// Its standard deviation, in seconds: what is not known about the batch curves. It is the same error in all iterations.
+    pub doubt_s: f64,
+}
 
 /// Measured times of an iteration, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct IterationTimes {
     /// The step time.
     pub took_s: f64,
-    /// Estimated step time with even shares; `None` without a forecast.
-    pub even_s: Option<f64>,
     /// Mean barrier wait of the workers; `None` if no worker reported it.
     pub waited_s: Option<f64>,
-}
-
-/// One worker in an iteration, as far as known: compute time, barrier wait, actual and predicted speed.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct WorkerTimes {
-    /// Compute time, in seconds.
-    pub compute_time_s: Option<f64>,
-    /// Barrier wait, in seconds.
-    pub barrier_wait_s: Option<f64>,
-    /// Measured speed.
-    pub actual: Option<f64>,
-    /// Predicted speed.
-    pub predicted: Option<f64>,
+    /// Estimated step time with even shares; `None` if it is not known.
+    pub even: Option<EvenStep>,
+    /// Number of iterations of its size that the iteration stands for; `None` if no worker reported it.
+    pub iterations: Option<f64>,
 }
 
 impl IterationTimes {
-    /// The times of an iteration with this step time and predicted step time with even shares.
-    pub fn of(
-        took_s: f64,
-        predicted_even_s: Option<f64>,
-        workers: impl Iterator<Item = WorkerTimes>,
-    ) -> Self {
-        let (mut computed_s, mut waited_s, mut waits) = (0.0_f64, 0.0, 0_u64);
-        let mut slowest: Option<(f64, f64)> = None;
-        for worker in workers {
-            computed_s = computed_s.max(worker.compute_time_s.unwrap_or(0.0));
-            if let Some(wait_s) = worker.barrier_wait_s {
-                (waited_s, waits) = (waited_s + wait_s, waits + 1);
-            }
-            if let Some((actual, predicted)) = worker.actual.zip(worker.predicted)
-                && slowest.is_none_or(|(least, _)| actual < least)
-            {
-                slowest = Some((actual, predicted));
-            }
-        }
-        let even_s =
-            predicted_even_s.zip(slowest).filter(|(_, (actual, _))| computed_s > 0.0 && *actual > 0.0);
-        Self {
-            took_s,
-            even_s: even_s
-                .map(|(even_s, (actual, predicted))| took_s - computed_s + even_s * predicted / actual),
-            waited_s: (waits > 0).then(|| waited_s / waits as f64),
-        }
+    /// Number of iterations of its size that the iteration stands for; `counted` are those since the one before.
+    pub fn weight(&self, counted: u64) -> f64 {
+        self.iterations.unwrap_or(counted as f64)
     }
 }
 
@@ -76,16 +48,22 @@ impl IterationTimes {
 struct Block {
     took_s: f64,
     even_s: f64,
+    doubt_s: f64,
 }
 
 impl Block {
     fn add(&mut self, other: Self) {
         self.took_s += other.took_s;
         self.even_s += other.even_s;
+        self.doubt_s += other.doubt_s;
     }
 
     fn without(self, other: Self) -> Self {
-        Self { took_s: self.took_s - other.took_s, even_s: self.even_s - other.even_s }
+        Self {
+            took_s: self.took_s - other.took_s,
+            even_s: self.even_s - other.even_s,
+            doubt_s: self.doubt_s - other.doubt_s,
+        }
     }
 
     fn ratio(self) -> f64 {
@@ -104,7 +82,7 @@ pub fn stands_for(iteration: u64, before: Option<u64>, first: u64) -> u64 {
 pub struct Account {
     /// Whole blocks, oldest first.
     blocks: Vec<Block>,
-    /// Number of iterations in a whole block.
+    /// Number of estimates in a whole block.
     size: u64,
     /// The newest iterations, fewer than a whole block.
     open: Block,
@@ -133,36 +111,27 @@ impl Default for Account {
 }
 
 impl Account {
-    /// The account of an evenly sampled history, before iteration `end` and after iteration `before`.
-    pub fn of(history: &HistoryView, mut before: Option<u64>, end: u64) -> Self {
+    /// The account of sampled iterations, every `every`-th, before iteration `end` and after iteration `before`.
+    pub fn of(
+        iterations: impl Iterator<Item = (u64, IterationTimes)>,
+        every: u64,
+        mut before: Option<u64>,
+        end: u64,
+    ) -> Self {
         let mut account = Self::default();
         let continues = before.is_some();
-        for (at, iteration) in history.iterations.iter().enumerate() {
-            if let Some(took_s) = history.step_time_s[at].filter(|_| *iteration < end) {
-                let worker = |worker: &evenstep_protocol::WorkerHistory| WorkerTimes {
-                    compute_time_s: worker.compute_time_s[at],
-                    barrier_wait_s: worker.barrier_wait_s[at],
-                    actual: worker.actual_samples_per_s[at],
-                    predicted: worker.predicted_samples_per_s[at],
-                };
-                let times = IterationTimes::of(
-                    took_s,
-                    history.even_step_time_s[at],
-                    history.workers.iter().map(worker),
-                );
-                // The first one stands for as many iterations as the last one lacks, unless it is known what was before it.
-                let is_last = history.iterations.get(at + 1).is_none_or(|next| *next >= end);
-                let after = if continues && is_last { history.every - 1 } else { 0 };
-                let last = iteration.saturating_add(after).min(end - 1);
-                account.add(times, stands_for(last, before.replace(*iteration), history.every));
-            }
+        let mut iterations = iterations.filter(|(iteration, _)| *iteration < end).peekable();
+        while let Some((iteration, times)) = iterations.next() {
+            // The first one stands for as many iterations as the last one lacks, unless it is known what was before it.
+            let after = if continues && iterations.peek().is_none() { every - 1 } else { 0 };
+            let last = iteration.saturating_add(after).min(end - 1);
+            account.add(times, times.weight(stands_for(last, before.replace(iteration), every)));
         }
         account
     }
 
-    /// Adds an iteration that stands for this number of iterations.
-    pub fn add(&mut self, times: IterationTimes, count: u64) {
-        let weight = count as f64;
+    /// Adds an iteration that stands for this number of iterations of its size.
+    pub fn add(&mut self, times: IterationTimes, weight: f64) {
         if !(times.took_s > 0.0 && times.took_s.is_finite()) {
             return;
         }
@@ -171,9 +140,19 @@ impl Account {
             self.waited_s += weight * waited_s;
             self.known_s += weight * times.took_s;
         }
-        let Some(even_s) = times.even_s.filter(|even_s| even_s.is_finite()) else { return };
-        self.estimated += 1;
-        self.push(Block { took_s: weight * times.took_s, even_s: weight * even_s }, count);
+        if let Some(even) = times.even {
+            self.add_even(times.took_s, even, weight);
+        }
+    }
+
+    /// Adds the estimate of an iteration that was added without one.
+    pub fn add_even(&mut self, took_s: f64, EvenStep { even_s, doubt_s }: EvenStep, weight: f64) {
+        let block = Block { took_s: weight * took_s, even_s: weight * even_s, doubt_s: weight * doubt_s };
+        if block.took_s > 0.0 && [block.took_s, block.even_s, block.doubt_s].iter().all(|sum| sum.is_finite())
+        {
+            self.estimated += 1;
+            self.push(block, 1);
+        }
     }
 
     /// Whether this account, which was stored, can be continued.
@@ -186,7 +165,7 @@ impl Account {
         self.estimated
     }
 
-    /// Adds a block of this number of iterations.
+    /// Adds a block of this number of estimates.
     fn push(&mut self, block: Block, count: u64) {
         self.open.add(block);
         self.open_count += count;
@@ -226,7 +205,10 @@ impl Account {
         })
     }
 
-    /// Estimated time with even shares over the measured time; `None` with fewer than 32 iterations.
+    /// Estimated time with even shares over the measured time; `None` with fewer than 8 estimates.
+    ///
+    /// The interval has two parts: how the ratio varies between blocks of iterations (jackknife), and what is not known about
+    /// the batch curves.
     pub fn gain(&self) -> Option<GainView> {
         if self.estimated < ITERATIONS_MIN {
             return None;
@@ -238,7 +220,8 @@ impl Account {
         let blocks = left_out.len() as f64;
         let mean = left_out.iter().sum::<f64>() / blocks;
         let squares: f64 = left_out.iter().map(|value| (value - mean).powi(2)).sum();
-        let half_width = T_QUANTILE * (squares * (blocks - 1.0) / blocks).sqrt();
+        let varies = t_quantile(blocks - 1.0) * (squares * (blocks - 1.0) / blocks).sqrt();
+        let half_width = varies.hypot(NORMAL_QUANTILE * all.doubt_s / all.took_s);
         let ratio = all.ratio();
         let is_known = ratio.is_finite() && half_width.is_finite();
         let (lower, upper) = (ratio - half_width, ratio + half_width);
@@ -274,6 +257,14 @@ impl Account {
     }
 }
 
+/// The 0.95 quantile of Student's t distribution (Abramowitz and Stegun 26.7.5, two terms): within 1 % from 4 degrees of
+/// freedom on.
+fn t_quantile(degrees: f64) -> f64 {
+    let z = NORMAL_QUANTILE;
+    let (first, second) = ((z.powi(3) + z) / 4.0, (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0);
+    z + first / degrees + second / degrees.powi(2)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -283,7 +274,11 @@ mod tests {
     fn account(times: &[(f64, f64)]) -> Account {
         let mut account = Account::default();
         for (took_s, even_s) in times {
-            account.add(IterationTimes { took_s: *took_s, even_s: Some(*even_s), waited_s: Some(0.1) }, 1);
+            let even = EvenStep { even_s: *even_s, doubt_s: 0.0 };
+            account.add(
+                IterationTimes { took_s: *took_s, even: Some(even), waited_s: Some(0.1), iterations: None },
+                1.0,
+            );
         }
         account
     }
@@ -306,7 +301,7 @@ mod tests {
 
         /// A restart in between does not change the totals.
         #[test]
-        fn accounts_can_be_appended(times in prop::collection::vec((0.5f64..2.0, 0.5f64..4.0), 40..300), at in 0usize..300) {
+        fn accounts_can_be_appended(times in prop::collection::vec((0.5f64..2.0, 0.5f64..4.0), 16..300), at in 0usize..300) {
             let at = at % times.len();
             let mut first = account(&times[..at]);
             first.append(&account(&times[at..]));
@@ -320,8 +315,8 @@ mod tests {
 
     #[test]
     fn few_iterations_give_no_estimate() {
-        assert_eq!(account(&[(1.0, 2.0); 31]).gain(), None);
-        assert!(account(&[(1.0, 2.0); 32]).gain().is_some());
+        assert_eq!(account(&[(1.0, 2.0); 7]).gain(), None);
+        assert!(account(&[(1.0, 2.0); 8]).gain().is_some());
         assert_eq!(Account::default().lost_s(), None);
     }
 }

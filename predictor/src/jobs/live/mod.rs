@@ -25,10 +25,10 @@ mod tally;
 mod totals;
 mod view;
 
-pub use account::Account;
+pub use account::{Account, EvenStep, IterationTimes};
 pub use families::JobFamilies;
 pub use loss::MeanLoss;
 pub use status::{Facts, Status};
-pub use steps::{Reported, Steps, Unstored};
+pub use steps::{Reported, Steps, Unstored, mean};
 pub use totals::Totals;
 pub use view::{Cursor, Live, Updates};

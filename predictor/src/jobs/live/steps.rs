@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use evenstep_core::job::EvenTime;
 use evenstep_protocol::{AllocateResponse, Allocation, StepView, StepWorker, WorkerId, WorkerReport};
 use evenstep_store::Measured;
 use serde::{Deserialize, Serialize};
 
-use super::account::{IterationTimes, WorkerTimes};
+use super::account::{EvenStep, IterationTimes};
 use super::loss::MeanLoss;
 
 /// Limit of iterations in memory. It is larger than the number of iterations that can be requested ahead.
@@ -32,6 +33,10 @@ pub struct Reported {
     pub loader_wait_s: f64,
     /// Wait at the barrier, in seconds; `None` if not reported.
     pub barrier_wait_s: Option<f64>,
+    /// Time of the whole step, in seconds; `None` if not reported.
+    pub whole_step_s: Option<f64>,
+    /// Number of iterations of its size that the report stands for; `None` if not reported.
+    pub iterations: Option<f64>,
     /// Mean loss over the samples; `None` if not reported.
     pub loss: Option<f64>,
 }
@@ -44,6 +49,8 @@ impl Reported {
             compute_time_s: report.compute_time_s,
             loader_wait_s: report.loader_wait_s.unwrap_or(0.0),
             barrier_wait_s: report.barrier_wait_s,
+            whole_step_s: report.step_time_s,
+            iterations: report.iterations,
             loss: report.loss,
         }
     }
@@ -55,12 +62,20 @@ impl Reported {
             compute_time_s: report.compute_time_s,
             loader_wait_s: report.loader_wait_s.unwrap_or(0.0),
             barrier_wait_s: report.barrier_wait_s,
+            whole_step_s: report.step_time_s,
+            iterations: report.iterations,
             loss: report.loss,
         }
     }
 
-    /// Time from the beginning of the iteration to the end of the barrier, in seconds.
+    /// Time of the step, in seconds: of the whole step if that was reported, else from the beginning of the iteration to the
+    /// end of the barrier.
     pub fn step_time_s(&self) -> f64 {
+        self.busy_s().max(self.whole_step_s.unwrap_or(0.0))
+    }
+
+    /// Time from the beginning of the iteration to the end of the barrier, in seconds.
+    fn busy_s(&self) -> f64 {
         self.loader_wait_s + self.compute_time_s + self.barrier_wait_s.unwrap_or(0.0)
     }
 
@@ -86,6 +101,12 @@ pub struct Step {
     is_over: bool,
     /// Number of reports when the iteration was stored for charts.
     stored: usize,
+    /// Its time with even shares, once its reports were learned.
+    even: Option<EvenTime>,
+    /// Number of iterations of its size that it stands for, once it is over.
+    weight: Option<f64>,
+    /// Whether its time with even shares was counted.
+    is_counted: bool,
 }
 
 /// A completed iteration that is not stored for charts as it is now.
@@ -97,6 +118,8 @@ pub struct Unstored {
     pub done: Arc<Vec<Option<Reported>>>,
     /// Time of the allocation, in milliseconds since 1970.
     pub answered_unix_ms: i64,
+    /// Its step time with even shares.
+    pub even: Option<EvenStep>,
     reported: usize,
 }
 
@@ -131,16 +154,18 @@ impl Step {
         MeanLoss::over(losses).value()
     }
 
-    /// The times of the iteration for the account; `None` before the first report.
+    /// The times of the iteration without an estimate for even shares; `None` before the first report.
     fn times(&self) -> Option<IterationTimes> {
-        let worker = |(share, done): (&Allocation, &Option<Reported>)| WorkerTimes {
-            compute_time_s: done.map(|done| done.compute_time_s),
-            barrier_wait_s: done.and_then(|done| done.barrier_wait_s),
-            actual: done.and_then(|done| done.speed()),
-            predicted: share.predicted_speed_samples_per_s,
-        };
-        let workers = self.answer.allocations.iter().zip(&*self.done).map(worker);
-        Some(IterationTimes::of(self.step_time_s()?, self.answer.decision.even_step_time_s, workers))
+        let waits = self.done.iter().flatten().filter_map(|done| done.barrier_wait_s);
+        let iterations = self.done.iter().flatten().find_map(|done| done.iterations);
+        Some(IterationTimes { took_s: self.step_time_s()?, waited_s: mean(waits), even: None, iterations })
+    }
+
+    /// Estimated step time with even shares; `None` until the reports were learned.
+    fn even(&self) -> Option<EvenStep> {
+        let EvenTime { finish_s, even_finish_s, doubt_s, .. } = self.even?;
+        // All that is not compute is the same.
+        Some(EvenStep { even_s: self.step_time_s()? - finish_s + even_finish_s, doubt_s })
     }
 
     /// The iteration for the API, with the unit of batches.
@@ -169,7 +194,7 @@ impl Step {
             global_batch: answer.global_batch,
             step_time_s: self.step_time_s(),
             predicted_step_time_s: answer.decision.predicted_step_time_s,
-            even_step_time_s: answer.decision.even_step_time_s,
+            even_step_time_s: self.even().map(|even| even.even_s).or(answer.decision.even_step_time_s),
             decision: answer.decision.kind,
             reason: answer.decision.reason.clone(),
             lr_multiplier: answer.optimizer.lr_multiplier,
@@ -221,6 +246,7 @@ impl Steps {
             answer: step.answer.clone(),
             done: step.done.clone(),
             answered_unix_ms: step.answered_unix_ms,
+            even: step.even(),
             reported: step.reported,
         };
         self.steps.iter().filter(unstored).map(copy).collect()
@@ -265,6 +291,9 @@ impl Steps {
             answered_unix_ms,
             is_over: false,
             stored: 0,
+            even: None,
+            weight: None,
+            is_counted: false,
         };
         match self.steps.get_mut(at) {
             Some(before) if before.answer.iteration == step.answer.iteration => *before = step,
@@ -316,6 +345,40 @@ impl Steps {
         closed
     }
 
+    /// Records the times with even shares of iterations whose reports were learned. Iterations that are not in memory any
+    /// more are not counted.
+    pub fn learned(&mut self, even: &[EvenTime]) {
+        for even in even {
+            let found = self.steps.binary_search_by_key(&even.iteration, Step::iteration);
+            if let Some(step) = found.ok().and_then(|at| self.steps.get_mut(at)) {
+                step.even = Some(*even);
+                // It may have been stored without.
+                step.stored = 0;
+                self.has_unstored |= step.is_over;
+            }
+        }
+    }
+
+    /// Records how many iterations of its size a completed iteration stands for.
+    pub fn weigh(&mut self, iteration: u64, weight: f64) {
+        let found = self.steps.binary_search_by_key(&iteration, Step::iteration);
+        if let Some(step) = found.ok().and_then(|at| self.steps.get_mut(at)) {
+            step.weight = Some(weight);
+        }
+    }
+
+    /// Returns step time, time with even shares and weight of the completed iterations whose time with even shares became
+    /// known since the last call.
+    pub fn take_even(&mut self) -> Vec<(f64, EvenStep, f64)> {
+        let take = |step: &mut Step| {
+            let weight = step.weight.filter(|_| !step.is_counted)?;
+            let even = (step.step_time_s()?, step.even()?, weight);
+            step.is_counted = true;
+            Some(even)
+        };
+        self.steps.iter_mut().filter_map(take).collect()
+    }
+
     /// The latest completed iteration.
     pub fn latest(&self) -> Option<&Step> {
         self.steps.iter().rev().find(|step| step.is_over)
@@ -349,7 +412,7 @@ impl Steps {
                 let Some(done) = done else { continue };
                 if let Some(waiting_s) = done.barrier_wait_s {
                     waited_s += waiting_s;
-                    took_s += done.step_time_s();
+                    took_s += done.busy_s();
                 }
                 if let (Some(expected), Some(actual)) = (share.predicted_speed_samples_per_s, done.speed()) {
                     errors += (actual / expected - 1.0).abs();
@@ -376,6 +439,12 @@ impl Step {
     pub fn at_unix_ms(&self) -> i64 {
         self.at_unix_ms
     }
+}
+
+/// Returns the mean; `None` without values.
+pub fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0_u64), |(sum, count), value| (sum + value, count + 1));
+    (count > 0).then(|| sum / count as f64)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use evenstep_core::job::JobState;
+use evenstep_core::job::{EvenTime, JobState};
 use evenstep_core::membership::State;
 use evenstep_observability::metrics::{histogram, prometheus::Histogram};
 use evenstep_protocol::{
@@ -12,7 +12,7 @@ use evenstep_protocol::{
 use evenstep_store::{MemberEvent, MemberEventKind, StoredEvent, StoredPast, StoredSummary};
 use tokio::sync::watch;
 
-use super::account::{Account, IterationTimes, stands_for};
+use super::account::{Account, EvenStep, stands_for};
 use super::log::Log;
 use super::status::{Facts, Status};
 use super::steps::{Means, Steps, Unstored};
@@ -84,11 +84,11 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Adds an iteration that stands for this number of iterations.
-    fn add(&mut self, times: IterationTimes, count: u64) {
-        if let Some(even_s) = times.even_s.filter(|even_s| even_s.is_finite() && *even_s > 0.0) {
-            self.measured_s += count as f64 * times.took_s;
-            self.even_s += count as f64 * even_s;
+    /// Adds an iteration that stands for this number of iterations of its size.
+    fn add(&mut self, took_s: f64, even: EvenStep, weight: f64) {
+        if even.even_s.is_finite() && even.even_s > 0.0 {
+            self.measured_s += weight * took_s;
+            self.even_s += weight * even.even_s;
         }
     }
 }
@@ -124,7 +124,7 @@ pub struct Updates {
 impl Live {
     /// Statistics at zero, and an empty log. The job is followed from now on.
     pub fn new(now_unix_ms: i64) -> Self {
-        let help = "Step time of an iteration: the longest sum of data wait, compute time and barrier wait of any worker.";
+        let help = "Step time of an iteration: of the whole step if a worker reports it, else the longest sum of data wait, compute time and barrier wait of any worker.";
         Self {
             seen: Mutex::new(Seen {
                 facts: Facts { watched_unix_ms: now_unix_ms, ..Facts::default() },
@@ -342,12 +342,13 @@ impl Live {
         self.changes.send_replace(());
     }
 
-    /// Records a new allocation and the reports of a request.
+    /// Records a new allocation, the reports of a request, and the times with even shares that became known with them.
     pub fn allocated(
         &self,
         job_id: &JobId,
         answer: Option<Arc<AllocateResponse>>,
         reports: &[WorkerReport],
+        even: &[EvenTime],
         now_unix_ms: i64,
     ) {
         let mut guard = self.lock();
@@ -363,12 +364,17 @@ impl Live {
         for (iteration, times) in seen.steps.close() {
             self.step_times.observe(times.took_s);
             seen.account_from = Some(seen.account_from.unwrap_or(iteration));
-            let count = stands_for(iteration, seen.account_to.replace(iteration), 1);
-            seen.account.add(times, count);
+            let weight = times.weight(stands_for(iteration, seen.account_to.replace(iteration), 1));
+            seen.account.add(times, weight);
+            seen.steps.weigh(iteration, weight);
             (seen.until, seen.closed) = (seen.until.max(iteration.saturating_add(1)), seen.closed + 1);
-            seen.sums.add(times, count);
             let mean_s = seen.facts.step_time_s.unwrap_or(times.took_s);
             seen.facts.step_time_s = Some(mean_s + STEP_TIME_WEIGHT * (times.took_s - mean_s));
+        }
+        seen.steps.learned(even);
+        for (took_s, even, weight) in seen.steps.take_even() {
+            seen.account.add_even(took_s, even, weight);
+            seen.sums.add(took_s, even, weight);
         }
         let mut logged = None;
         if let Some(answer) = answer {

@@ -28,12 +28,14 @@ pub(crate) struct ReportRow {
     tail_compute_time_s: Option<f64>,
     tail_claim_time_s: Option<f64>,
     loss: Option<f64>,
+    step_time_s: Option<f64>,
+    iterations: Option<f64>,
 }
 
 from_row!(ReportRow {
     iteration, worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s, peak_memory_bytes, drivers_text;
     later: cost, communication_s, overlapped_communication_s, gradient_sqr, global_gradient_sqr, micro_batches,
-        tail_chunks, tail_samples, tail_compute_time_s, tail_claim_time_s, loss
+        tail_chunks, tail_samples, tail_compute_time_s, tail_claim_time_s, loss, step_time_s, iterations
 });
 
 impl TryFrom<ReportRow> for WorkerReport {
@@ -49,6 +51,8 @@ impl TryFrom<ReportRow> for WorkerReport {
             micro_batches: row.micro_batches.map(i64::cast_unsigned),
             barrier_wait_s: row.barrier_wait_s,
             loader_wait_s: row.loader_wait_s,
+            step_time_s: row.step_time_s,
+            iterations: row.iterations,
             peak_memory_bytes: row.peak_memory_bytes.map(i64::cast_unsigned),
             cost: row.cost,
             communication_s: row.communication_s,

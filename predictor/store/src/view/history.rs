@@ -69,7 +69,7 @@ pub(crate) const ALLOCATION: &str = "SELECT iteration, generation, answer, at_un
 
 /// The measured times of an iteration.
 pub(crate) const MEASURED: &str =
-    "SELECT worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s, loss
+    "SELECT worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s, step_time_s, iterations, loss
     FROM report WHERE job_id = $1 AND iteration = $2 ORDER BY worker";
 
 /// The first and the last allocated iteration. SQLite reads all rows if one query requests both.
@@ -99,6 +99,10 @@ pub struct Measured {
     pub barrier_wait_s: Option<f64>,
     /// Time spent waiting for data, in seconds.
     pub loader_wait_s: Option<f64>,
+    /// Time of the whole step, in seconds.
+    pub step_time_s: Option<f64>,
+    /// Number of iterations of its size that it stands for.
+    pub iterations: Option<f64>,
     /// Mean loss over the local batch.
     pub loss: Option<f64>,
 }
@@ -196,15 +200,28 @@ impl View {
     /// # Errors
     /// If the database cannot be read or contains an invalid value.
     pub async fn measured(&mut self, job_id: &JobId, iteration: u64) -> Result<Vec<Measured>, StoreError> {
-        type Row = (String, i64, f64, Option<f64>, Option<f64>, Option<f64>);
+        type Time = Option<f64>;
+        type Row = (String, i64, f64, Time, Time, Time, Option<f64>, Option<f64>);
         let reports = rows!(self.connection()?, Row, MEASURED, job_id.as_str(), integer(iteration))?;
-        let measured = |(worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s, loss): Row| {
+        let measured = |row: Row| {
+            let (
+                worker,
+                local_batch,
+                compute_time_s,
+                barrier_wait_s,
+                loader_wait_s,
+                step_time_s,
+                iterations,
+                loss,
+            ) = row;
             Ok(Measured {
                 worker: id(worker)?,
                 local_batch: local_batch.cast_unsigned(),
                 compute_time_s,
                 barrier_wait_s,
                 loader_wait_s,
+                step_time_s,
+                iterations,
                 loss,
             })
         };

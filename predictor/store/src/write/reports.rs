@@ -20,7 +20,7 @@ pub(super) struct ReportRow<'a> {
 const INSERT: &str = "INSERT INTO report
     (job_id, at_unix_ms, iteration, worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s, peak_memory_bytes,
      drivers, cost, communication_s, overlapped_communication_s, gradient_sqr, global_gradient_sqr, micro_batches,
-     tail_chunks, tail_samples, tail_compute_time_s, tail_claim_time_s, loss)
+     tail_chunks, tail_samples, tail_compute_time_s, tail_claim_time_s, loss, step_time_s, iterations)
     {} ON CONFLICT DO NOTHING";
 
 /// Inserts reports; those that are already stored stay unchanged.
@@ -54,6 +54,8 @@ pub(super) async fn insert(connection: &mut Connection, rows: &[ReportRow<'_>]) 
         reals(rows, |report| tail(report, |tail| tail.compute_time_s)),
         reals(rows, |report| tail(report, |tail| tail.claim_time_s)),
         reals(rows, |report| report.loss),
+        reals(rows, |report| report.step_time_s),
+        reals(rows, |report| report.iterations),
     ];
     execute(connection, INSERT, RowPosition::Insert, columns).await?;
     Ok(())

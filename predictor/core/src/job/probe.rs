@@ -1,0 +1,57 @@
+//! When shares vary on purpose.
+
+use evenstep_protocol::WorkerId;
+
+use super::even_time::{EvenWork, slowest};
+use super::state::JobState;
+use crate::allocate::Scenarios;
+use crate::plan::{Plan, Reason, WorkerOutlook, probe};
+
+/// Standard deviation of the time with even shares, as a share of it, from which on shares vary.
+const DOUBT_MAX: f64 = 0.01;
+/// Number of iterations that vary at the start.
+const FIRST: u64 = 6;
+/// Later, two in this number of iterations may vary.
+const INTERVAL: u64 = 100;
+
+impl JobState {
+    /// Returns the plan with shares that vary on purpose; `None` if the batch curves are known well enough, or if enough
+    /// iterations varied so far.
+    pub(super) fn probe(
+        &self,
+        live: &[WorkerId],
+        plan: &Plan,
+        outlooks: &[WorkerOutlook],
+        scenarios: &Scenarios,
+    ) -> Option<Plan> {
+        let spec = &self.spec;
+        if !spec.profile || !spec.allowed_sizes.is_empty() || spec.distinct_sizes.is_some() {
+            return None;
+        }
+        let (probes, learned) = self.current_models().probes();
+        if probes >= FIRST + 2 * (learned / INTERVAL) {
+            return None;
+        }
+        let doubt = self.doubt(live, plan, outlooks).filter(|doubt| *doubt > DOUBT_MAX)?;
+        let shares: Vec<_> = outlooks.iter().map(WorkerOutlook::share).collect::<Option<_>>()?;
+        let batches = probe(&shares, &plan.batches, self.quantum(), probes).ok()?;
+        let step_time_s = Some(scenarios.expected_finish(&shares, &batches));
+        let varies = batches != plan.batches;
+        varies.then(|| Plan { batches, reason: Reason::Probing { doubt }, step_time_s, ..plan.clone() })
+    }
+
+    /// Returns how uncertain the time with even shares is, as a share of it; `None` while a worker is unmeasured.
+    fn doubt(&self, live: &[WorkerId], plan: &Plan, outlooks: &[WorkerOutlook]) -> Option<f64> {
+        let models = self.current_models();
+        let workers: Vec<&WorkerId> = live.iter().collect();
+        let even = self.even_shares(&workers, plan.batches.iter().sum())?;
+        let work = |(rank, outlook): (usize, &WorkerOutlook)| {
+            let batch = plan.batches[rank].max(1);
+            let compute_s = outlook.measured.as_ref()?.curve.time(batch);
+            Some(EvenWork { before_s: 0.0, compute_s, ratio: models.ratio(&live[rank], batch, even[rank]) })
+        };
+        let works: Vec<EvenWork> = outlooks.iter().enumerate().map(work).collect::<Option<_>>()?;
+        let time = slowest(&works);
+        Some(time.deviation / time.mean).filter(|doubt| doubt.is_finite())
+    }
+}

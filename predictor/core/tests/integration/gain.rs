@@ -1,0 +1,231 @@
+//! A job in closed loop: workers follow known laws of time, and the reported gain is compared with the true one.
+//!
+//! The shares must be near the optimum, and the time with even shares must be that of the law, although a job in balance
+//! never computes even shares again. Times have 1 % of noise and a slow drift.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use evenstep_core::job::{JobState, Models, Restored, WorkerState, controller};
+use evenstep_core::membership::{Member, State};
+use evenstep_protocol::{
+    AllocateRequest, DecisionKind, Hedge, JobId, JobSpec, JoinRequest, WorkerId, WorkerReport,
+};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Seconds for a sample.
+const UNIT_S: f64 = 5e-4;
+/// Iterations of a run: they include the start, when all shares are even.
+const ITERATIONS: u64 = 400;
+
+/// How long a worker computes a number of samples, in seconds.
+#[derive(Debug, Clone, Copy)]
+enum Law {
+    /// A fixed time, and a time for each sample.
+    Affine { fixed_s: f64, slowness: f64 },
+    /// Flat up to this number of samples, then proportional.
+    Flat { until: u64, slowness: f64 },
+    /// Tiles of this number of samples, whether they are full or not.
+    Tiles { tile: u64, slowness: f64 },
+}
+
+use Law::{Affine, Flat, Tiles};
+
+impl Law {
+    fn time_s(self, samples: u64) -> f64 {
+        match self {
+            _ if samples == 0 => 0.0,
+            Affine { fixed_s, slowness } => fixed_s + slowness * UNIT_S * samples as f64,
+            Flat { until, slowness } => slowness * UNIT_S * samples.max(until) as f64,
+            Tiles { tile, slowness } => slowness * UNIT_S * (samples.div_ceil(tile) * tile) as f64,
+        }
+    }
+}
+
+/// The least time in which the workers can compute the global batch: found by bisection.
+fn optimum_s(laws: &[Law], global_batch: u64) -> f64 {
+    let fits = |time_s: f64| {
+        let most = |law: &Law| (0..=global_batch).rev().find(|samples| law.time_s(*samples) <= time_s);
+        laws.iter().filter_map(most).sum::<u64>() >= global_batch
+    };
+    let (mut low, mut high) = (0.0, laws.iter().map(|law| law.time_s(global_batch)).fold(0.0, f64::max));
+    for _ in 0..40 {
+        let middle = f64::midpoint(low, high);
+        if fits(middle) { high = middle } else { low = middle }
+    }
+    high
+}
+
+fn worker(rank: usize) -> WorkerId {
+    WorkerId::new(format!("node/{rank}")).unwrap()
+}
+
+fn job(spec: JobSpec, workers: usize) -> JobState {
+    let member = |rank| Member {
+        id: worker(rank),
+        state: State::Live,
+        last_seen_ms: 0,
+        departures_ms: VecDeque::new(),
+    };
+    let known = |rank| (worker(rank), WorkerState::new(JoinRequest::new(worker(rank))));
+    JobState::restore(Restored {
+        kept_from: 0,
+        generation: 1,
+        departed_generation: 0,
+        members: (0..workers).map(member).collect(),
+        workers: BTreeMap::from_iter((0..workers).map(known)),
+        models: Models::new(),
+        learning_rate: controller(&spec).unwrap(),
+        last_iteration: None,
+        last_allocation: None,
+        spec,
+    })
+}
+
+#[derive(Debug)]
+struct Run {
+    /// Step times, in seconds.
+    steps: Vec<f64>,
+    /// The true times with even shares, under the same noise.
+    even: Vec<f64>,
+    /// The estimated ones, with their standard deviations, and the measured times that they are compared with.
+    said: Vec<(f64, f64, f64)>,
+    probes: usize,
+}
+
+impl Run {
+    fn gain(&self) -> f64 {
+        self.even.iter().sum::<f64>() / self.steps.iter().sum::<f64>()
+    }
+
+    fn said(&self) -> f64 {
+        let sum = |of: fn(&(f64, f64, f64)) -> f64| self.said.iter().map(of).sum::<f64>();
+        sum(|said| said.0) / sum(|said| said.2)
+    }
+
+    /// Half of the 90 % interval: the doubt about the curves, and 1 % for the noise of the times.
+    fn half_width(&self) -> f64 {
+        let sum = |of: fn(&(f64, f64, f64)) -> f64| self.said.iter().map(of).sum::<f64>();
+        1.645 * sum(|said| said.1) / sum(|said| said.2) + 0.01
+    }
+}
+
+/// Runs a job. Every tenth iteration has `ragged` samples, if that is given.
+fn run(laws: &[Law], spec: JobSpec, seed: u64, noise: f64, ragged: Option<u64>) -> Run {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut normal = || (0..12).map(|_| random.random_range(0.0..1.0)).sum::<f64>() - 6.0;
+    let mut state = job(spec, laws.len());
+    let mut drift = vec![0.0_f64; laws.len()];
+    let mut run = Run { steps: Vec::new(), even: Vec::new(), said: Vec::new(), probes: 0 };
+    let mut reports = Vec::new();
+    for iteration in 0..ITERATIONS {
+        let observed = state.observe(&reports);
+        run.said.extend(observed.even.iter().map(|even| (even.even_finish_s, even.doubt_s, even.finish_s)));
+        let mut request = AllocateRequest::new(JobId::new("job").unwrap(), 1, iteration);
+        request.global_batch = ragged.filter(|_| iteration % 10 == 9);
+        let decided = state.decide(&request).unwrap();
+        let answer = decided.answer.clone();
+        state.apply(decided);
+        run.probes += usize::from(answer.decision.kind == DecisionKind::Profiling);
+        let even = answer.global_batch / laws.len() as u64;
+        let (mut step_s, mut even_s) = (0.0_f64, 0.0_f64);
+        reports = Vec::new();
+        for ((law, drift), share) in laws.iter().zip(&mut drift).zip(&answer.allocations) {
+            *drift = 0.98 * *drift + 0.2 * noise * normal();
+            let factor = (*drift + noise * normal()).exp();
+            let time_s = factor * law.time_s(share.local_batch);
+            (step_s, even_s) = (step_s.max(time_s), even_s.max(factor * law.time_s(even)));
+            if share.local_batch > 0 {
+                reports.push(WorkerReport::new(share.worker.clone(), iteration, share.local_batch, time_s));
+            }
+        }
+        for report in &mut reports {
+            report.barrier_wait_s = Some(step_s - report.compute_time_s);
+        }
+        run.steps.push(step_s);
+        run.even.push(even_s);
+    }
+    run
+}
+
+fn affine(fixed_s: f64, slowness: f64) -> Law {
+    Affine { fixed_s, slowness }
+}
+
+fn flat(until: u64, slowness: f64) -> Law {
+    Flat { until, slowness }
+}
+
+fn tiles(tile: u64, slowness: f64) -> Law {
+    Tiles { tile, slowness }
+}
+
+fn laws() -> Vec<(&'static str, [Law; 4], u64)> {
+    let fast = affine(0.0, 1.0);
+    vec![
+        ("proportional", [affine(0.0, 4.0), affine(0.0, 2.0), affine(0.0, 2.0), fast], 256),
+        ("one fixed time of 20 ms", [fast, affine(0.02, 1.0), fast, fast], 256),
+        ("one fixed time of 50 ms", [fast, affine(0.05, 1.0), fast, fast], 512),
+        (
+            "fixed times, one slow",
+            [affine(0.04, 2.0), affine(0.02, 1.0), affine(0.02, 1.0), affine(0.02, 1.0)],
+            256,
+        ),
+        ("flat at even shares", [flat(64, 1.0), flat(64, 1.2), flat(64, 1.0), flat(64, 1.0)], 256),
+        ("flat below even shares", [flat(32, 3.0), flat(32, 2.0), flat(32, 1.5), flat(32, 1.0)], 384),
+        ("tiles", [tiles(32, 2.0), tiles(32, 2.0), tiles(32, 1.0), tiles(32, 1.0)], 384),
+    ]
+}
+
+fn plain(global_batch: u64) -> JobSpec {
+    JobSpec { hedge: Hedge::Off, ..JobSpec::new(global_batch) }
+}
+
+#[test]
+fn the_gain_is_that_of_the_law_and_shares_are_near_the_optimum() {
+    let (mut errors, mut contained) = (Vec::new(), 0);
+    for (name, laws, global_batch) in laws() {
+        for seed in 1..4 {
+            let run = run(&laws, plain(global_batch), seed, 0.01, None);
+            let (said, gain) = (run.said(), run.gain());
+            let error = (said / gain - 1.0).abs();
+            assert!(error < 0.07, "{name}, seed {seed}: {said:.3} said, {gain:.3} true");
+            errors.push(error);
+            contained += usize::from((said - gain).abs() < run.half_width());
+            let late = &run.steps[200..];
+            let over = late.iter().sum::<f64>() / late.len() as f64 / optimum_s(&laws, global_batch);
+            assert!(over < 1.035, "{name}, seed {seed}: {over:.3} times the optimum");
+            assert!(run.probes <= 6 + 2 * 3, "{name}, seed {seed}: {} probes", run.probes);
+        }
+    }
+    errors.sort_by(f64::total_cmp);
+    assert!(errors[errors.len() / 2] < 0.02, "{errors:?}");
+    assert!(contained >= errors.len() - 2, "in {contained} of {} runs", errors.len());
+}
+
+/// A short last step of an epoch is compared with an even split of its own samples.
+#[test]
+fn short_iterations_count_with_their_own_samples() {
+    let laws = [affine(0.0, 4.0), affine(0.0, 2.0), affine(0.0, 2.0), affine(0.0, 1.0)];
+    let run = run(&laws, plain(256), 1, 0.01, Some(40));
+    let (said, gain) = (run.said(), run.gain());
+    assert!((said / gain - 1.0).abs() < 0.05, "{said:.3} said, {gain:.3} true");
+}
+
+/// Equal workers have nothing to gain: no iteration is spent on learning, and plans that follow noise cost little.
+#[test]
+fn equal_workers_lose_nothing() {
+    for noise in [0.01, 0.05, 0.2] {
+        let run = run(&[affine(0.01, 1.0); 4], plain(256), 1, noise, None);
+        assert!(run.gain() > 0.99, "noise {noise}: {:.3}, {} probes", run.gain(), run.probes);
+        assert!((run.said() - run.gain()).abs() < run.half_width(), "noise {noise}: {:.3} said", run.said());
+    }
+}
+
+/// The option forbids it.
+#[test]
+fn shares_vary_only_if_the_job_allows_it() {
+    let (_, laws, global_batch) = laws().swap_remove(0);
+    let run = run(&laws, JobSpec { profile: false, ..plain(global_batch) }, 1, 0.01, None);
+    assert_eq!(run.probes, 0);
+}
