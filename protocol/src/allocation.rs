@@ -79,7 +79,7 @@ pub struct WorkerReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_time_s: Option<f64>,
     /// Number of iterations of this size that the report stands for: all samples of the job since the worker's previous
-    /// report over those of this iteration. Default: the number of iterations since then.
+    /// report over its own. Default: the number of iterations since then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iterations: Option<f64>,
     /// Peak memory use so far, in bytes.

@@ -47,7 +47,7 @@ pub struct JobSpec {
     /// batch.
     #[serde(default)]
     pub accumulation: bool,
-    /// Whether shares may vary on purpose while batch curves are uncertain: by a fifth, in 6 iterations at the start and in at
+    /// Whether shares may vary on purpose while batch curves are uncertain: by a fifth, in 6 allocations at the start and in at
     /// most 2 of 100 later. Default true.
     #[serde(default = "default_profile")]
     pub profile: bool,

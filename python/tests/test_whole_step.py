@@ -2,22 +2,44 @@
 
 import pytest
 
-from evenstep.whole_step import WholeStep, WholeSteps
+from evenstep.whole_step import WholeSteps
 
 
 def test_time_is_that_of_the_samples_of_the_last_iteration() -> None:
     """A report stands for three whole iterations and a short one; each sample took 10 ms."""
     steps = WholeSteps()
-    assert steps.passed([32], 5.0) is None, "when the first iteration began is not known"
-    assert steps.passed([32], 5.32) == WholeStep(pytest.approx(0.32), 1.0)
-    assert steps.passed([32, 32, 32, 8], 6.36) == WholeStep(pytest.approx(0.08), 13.0)
-    assert steps.passed([8, 32, 32], 7.08) == WholeStep(pytest.approx(0.32), 2.25)
+    first = steps.passed([32], 5.0, False)
+    assert first
+    assert first.step_time_s is None, "when the first iteration began is not known"
+    for samples, ended_s, step_time_s, iterations in [
+        ([32], 5.32, 0.32, 1.0),
+        ([32, 32, 32, 8], 6.36, 0.08, 13.0),
+        ([8, 32, 32], 7.08, 0.32, 2.25),
+    ]:
+        whole = steps.passed(samples, ended_s, False)
+        assert whole
+        assert whole.step_time_s == pytest.approx(step_time_s)
+        assert whole.iterations == iterations
+
+
+def test_time_between_epochs_is_not_part_of_a_step() -> None:
+    """A validation of 100 s follows the first epoch; its samples count nevertheless."""
+    steps = WholeSteps()
+    steps.passed([32], 5.0, True)
+    first = steps.passed([32, 32], 105.0, False)
+    assert first
+    assert (first.step_time_s, first.iterations) == (None, 2.0)
+    second = steps.passed([32], 105.5, False)
+    assert second
+    assert second.step_time_s == pytest.approx(0.5)
 
 
 def test_nothing_is_said_without_samples_or_time() -> None:
     """A rank may report an iteration without samples; a clock may not advance."""
     steps = WholeSteps()
-    steps.passed([32], 5.0)
-    assert steps.passed([32, 0], 6.0) is None
-    assert steps.passed([32], 6.0) is None
-    assert steps.passed([], 7.0) is None
+    steps.passed([32], 5.0, False)
+    assert steps.passed([32, 0], 6.0, False) is None
+    whole = steps.passed([32], 6.0, False)
+    assert whole
+    assert whole.step_time_s is None
+    assert steps.passed([], 7.0, False) is None

@@ -19,6 +19,9 @@ use super::problem::ErrorResponse;
 use crate::access::Caller;
 use crate::jobs::{Allocated, ResponseBytes, WORKERS_MAX};
 
+/// Maximum number of iterations that a report stands for.
+const ITERATIONS_MAX: f64 = 1e6;
+
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(post_allocation, get_allocation))
 }
@@ -139,6 +142,10 @@ fn check_report(at: Arguments<'_>, report: &WorkerReport, asked: u64) -> Result<
     }
     if let Some(iterations) = report.iterations {
         positive(format_args!("{at}.iterations"), iterations)?;
+        if iterations > ITERATIONS_MAX {
+            let detail = format!("{at}.iterations: {iterations} must be at most {ITERATIONS_MAX}");
+            return Err(ErrorResponse::invalid(detail));
+        }
     }
     if let Some(cost) = report.cost.filter(|_| report.local_batch > 0) {
         positive(format_args!("{at}.cost"), cost)?;

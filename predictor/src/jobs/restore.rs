@@ -74,6 +74,9 @@ impl Job {
         let recent = EveryNth { iterations: from..iterations.end, every: 1 };
         let (mut steps, mut shown) = (Steps::default(), Vec::new());
         for (iteration, stored) in view.every_nth_step(self.id(), &recent).await? {
+            let even = stored.as_ref().and_then(|(_, stored)| {
+                serde_json::from_str(stored).ok().and_then(|shown: Shown| shown.even())
+            });
             shown.extend(stored.map(|_| iteration));
             let Some((answered_unix_ms, stored)) = view.allocation(self.id(), iteration).await? else {
                 continue;
@@ -94,6 +97,7 @@ impl Job {
                 };
                 steps.reported(&report, at_unix_ms, 0);
             }
+            steps.restore_even(iteration, even);
         }
         steps.close();
         steps.all_stored(&shown);

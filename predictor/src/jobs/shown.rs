@@ -7,7 +7,7 @@ use evenstep_protocol::{AllocateResponse, WorkerId};
 use evenstep_store::Measured;
 use serde::{Deserialize, Serialize};
 
-use super::live::{EvenStep, IterationTimes, MeanLoss, Reported, mean};
+use super::live::{EvenStep, IterationTimes, MeanLoss, Reported, mean, step_time_s};
 
 /// Significant digits that a chart can show.
 const DIGITS: i32 = 4;
@@ -95,12 +95,11 @@ impl Shown {
         reported: impl Fn(usize) -> Option<Reported>,
     ) -> Self {
         let mut loss = MeanLoss::default();
-        let (mut step_time_s, mut iterations) = (None, None);
+        let (mut reports, mut iterations) = (Vec::new(), None);
         let workers = answer.allocations.iter().enumerate().map(|(rank, share)| {
             let done = reported(rank);
             if let Some(done) = done {
-                let took_s = done.step_time_s();
-                step_time_s = Some(step_time_s.map_or(took_s, |longest: f64| longest.max(took_s)));
+                reports.push(done);
                 iterations = iterations.or(done.iterations);
                 if let Some(mean) = done.loss {
                     loss.add(done.samples, mean);
@@ -118,6 +117,7 @@ impl Shown {
             }
         });
         let workers = workers.collect();
+        let step_time_s = step_time_s(reports.iter());
         let even_s = even.map(|even| even.even_s);
         Self {
             step_time_s: step_time_s.map(rounded),
@@ -135,13 +135,18 @@ impl Shown {
 impl Shown {
     /// Its times for the account; `None` before the first report.
     pub fn times(&self) -> Option<IterationTimes> {
-        let even = self.even_step_time_s.zip(self.even_doubt_s);
         Some(IterationTimes {
             took_s: self.step_time_s?,
             waited_s: mean(self.workers.iter().filter_map(|worker| worker.barrier_wait_s)),
-            even: even.map(|(even_s, doubt_s)| EvenStep { even_s, doubt_s }),
+            even: self.even(),
             iterations: self.iterations,
         })
+    }
+
+    /// Its estimated step time with even shares; `None` if it is only predicted.
+    pub fn even(&self) -> Option<EvenStep> {
+        let (even_s, doubt_s) = self.even_step_time_s.zip(self.even_doubt_s)?;
+        Some(EvenStep { even_s, doubt_s })
     }
 }
 

@@ -150,7 +150,7 @@ impl Predictor {
         iteration: u64,
         rows: Vec<f64>,
         then: (u64, u64),
-        step: Option<(f64, f64)>,
+        step: Option<(Option<f64>, f64)>,
     ) {
         py.detach(|| {
             self.backlog.push(iteration, reports::decode(&self.workers, &rows, step));

@@ -14,7 +14,7 @@ pub const ROW: usize = VALUES + DRIVERS.len();
 /// Returns the reports in rows by rank. A rank without a row, without samples or without a measured time has none.
 ///
 /// `step` is the time of the whole step, and the number of iterations that it stands for.
-pub fn decode(workers: &[WorkerId], rows: &[f64], step: Option<(f64, f64)>) -> Vec<WorkerReport> {
+pub fn decode(workers: &[WorkerId], rows: &[f64], step: Option<(Option<f64>, f64)>) -> Vec<WorkerReport> {
     let measured = workers.iter().zip(rows.chunks_exact(ROW)).filter(|(_, row)| row[0] > 0.0 && row[2] > 0.0);
     let busy = |row: &[f64]| row[2] + row[3] + row[9];
     let last_s = measured.clone().map(|(_, row)| busy(row)).fold(0.0, f64::max);
@@ -39,7 +39,7 @@ pub fn decode(workers: &[WorkerId], rows: &[f64], step: Option<(f64, f64)>) -> V
     let mut reports: Vec<WorkerReport> = measured.filter(|(_, row)| row[1] > 0.0).map(report).collect();
     // It is the same for all ranks.
     if let Some((first, (step_time_s, iterations))) = reports.first_mut().zip(step) {
-        (first.step_time_s, first.iterations) = (Some(step_time_s), Some(iterations));
+        (first.step_time_s, first.iterations) = (step_time_s, Some(iterations));
     }
     reports
 }

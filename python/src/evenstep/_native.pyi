@@ -342,7 +342,7 @@ class Predictor:
         iteration: int,
         rows: Sequence[float],
         then: tuple[int, int],
-        step: tuple[float, float] | None = None,
+        step: tuple[float | None, float] | None = None,
     ) -> None:
         """Keeps the reports of an iteration, rows by rank, and requests the plan of ``then``. Never waits."""
     def close(self, timeout_s: float) -> None:

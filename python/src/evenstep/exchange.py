@@ -314,7 +314,7 @@ class Exchange:
         if self._lead:
             # If ranks plan further ahead than the predictor, they use a plan that it made for an earlier iteration.
             then = min(due + self._ahead, said.iteration + LOOK_AHEAD_MAX)
-            whole = self._whole_steps.passed([one.samples for one in submissions_due], said.ended_s)
+            whole = self._whole_steps.passed([one.samples for one in submissions_due], said.ended_s, said.is_last)
             self._lead.planner.learn(said.iteration, slots[rows:].tolist(), then, whole)
             current = published or last
             self._lead.share_log.see(current.iteration, current.plan)

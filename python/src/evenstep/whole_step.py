@@ -8,9 +8,9 @@ from dataclasses import dataclass
 class WholeStep:
     """The iterations since the previous report, in units of the last one."""
 
-    #: Their time in seconds, for as many samples as the last iteration has.
-    step_time_s: float
-    #: Their samples over those of the last iteration.
+    #: Their time in seconds, for as many samples as the last iteration has; None if it is not known.
+    step_time_s: float | None
+    #: Their samples over the samples of the last iteration.
     iterations: float
 
 
@@ -21,18 +21,21 @@ class WholeSteps:
         """Starts without an iteration."""
         self._ended_s: float | None = None
 
-    def passed(self, samples: Sequence[int], ended_s: float) -> WholeStep | None:
+    def passed(self, samples: Sequence[int], ended_s: float, is_last: bool) -> WholeStep | None:
         """Returns the time since the previous call.
 
         Args:
             samples: the samples of all ranks in each iteration since then.
             ended_s: when the last of them ended, in seconds of a monotonic clock.
+            is_last: whether it was the last of an epoch. A validation may follow, which is not part of a step.
 
         Returns:
-            None in the first call, whose begin is not known, and if the last iteration has no samples.
+            None if the last iteration has no samples. At the begin of an epoch, the time is not known.
         """
-        before_s, self._ended_s = self._ended_s, ended_s
-        if before_s is None or not samples or samples[-1] <= 0 or ended_s <= before_s:
+        before_s, self._ended_s = self._ended_s, None if is_last else ended_s
+        if not samples or samples[-1] <= 0:
             return None
         iterations = sum(samples) / samples[-1]
+        if before_s is None or ended_s <= before_s:
+            return WholeStep(None, iterations)
         return WholeStep((ended_s - before_s) / iterations, iterations)

@@ -1,8 +1,8 @@
 //! The time that an iteration would have taken with even shares.
 //!
 //! Each worker would have computed its even share under the contention that it had: its measured time, times the ratio of
-//! the curve at the even share and at its own. The slowest of these times is that of the iteration. The ratio is a mean over
-//! all forms that the curve may have. How much the forms disagree is the doubt.
+//! the curve at the even share and at its own. The slowest of these times is the time of the iteration. The ratio is a mean
+//! over all forms that the curve may have. The doubt is how much these forms disagree.
 
 use evenstep_protocol::{WorkerId, WorkerReport};
 
@@ -21,7 +21,7 @@ const QUANTILES: [f64; 16] = [
     1.375, 1.945,
 ];
 
-/// The time of an iteration with even shares, and what it is compared with.
+/// The time of an iteration with even shares, and its measured time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EvenTime {
     /// The iteration.
@@ -30,7 +30,7 @@ pub struct EvenTime {
     pub finish_s: f64,
     /// The same with even shares, in seconds.
     pub even_finish_s: f64,
-    /// Standard deviation of the latter, in seconds: what is not known about the curves.
+    /// Standard deviation of the latter in seconds, because the curves are not known exactly.
     pub doubt_s: f64,
 }
 
@@ -45,8 +45,8 @@ pub(super) struct EvenWork {
 
 /// Returns the time of the slowest worker with even shares.
 ///
-/// What is not known about the curves of different workers is independent, so each worker takes the points of its
-/// distribution in another order.
+/// The doubts about the curves of different workers are independent, so each worker takes the points of its distribution
+/// in another order.
 pub(super) fn slowest(workers: &[EvenWork]) -> Uncertain {
     let points = QUANTILES.len();
     let mut latest = [0.0; QUANTILES.len()];
@@ -92,9 +92,12 @@ impl JobState {
             compute_s: report.compute_time_s,
             ratio: models.ratio(&report.worker, *units, *even),
         });
-        works.extend(idle.iter().zip(others).filter_map(|(worker, even)| expected(models, worker, *even)));
+        for (worker, even) in idle.iter().zip(others) {
+            works.push(expected(models, worker, self.bounds(worker).micro_batch, *even)?);
+        }
+        let is_finite = works.iter().all(|work| (work.ratio.mean * work.ratio.deviation).is_finite());
         let even = slowest(&works);
-        let is_known = finish_s > 0.0 && even.mean.is_finite() && even.deviation.is_finite();
+        let is_known = is_finite && finish_s > 0.0 && even.mean.is_finite() && even.deviation.is_finite();
         is_known.then_some(EvenTime {
             iteration,
             finish_s,
@@ -122,8 +125,8 @@ fn before_s(report: &WorkerReport) -> f64 {
 }
 
 /// Returns the expected time of a worker that had no samples.
-fn expected(models: &Models, worker: &WorkerId, even: u64) -> Option<EvenWork> {
-    let (_, curve) = models.expected(worker, None)?;
+fn expected(models: &Models, worker: &WorkerId, micro_batch: Option<u64>, even: u64) -> Option<EvenWork> {
+    let (_, curve) = models.expected(worker, micro_batch)?;
     Some(EvenWork {
         before_s: 0.0,
         compute_s: curve.time(even),

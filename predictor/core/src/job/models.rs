@@ -219,7 +219,7 @@ impl Models {
         }
         self.learned = self.learned.saturating_add(1);
         if closed.is_probe {
-            self.undisturbed = self.learned.saturating_add(DISTURBED);
+            self.undisturbed = self.learned.saturating_add(1 + DISTURBED);
         }
         let usable = self.take(reports);
         let outcomes = self.measure(&usable);

@@ -20,7 +20,7 @@ pub enum Skipped {
     },
 }
 
-/// What reports say, besides what the models keep.
+/// Results of reports that the models do not keep.
 #[derive(Debug, Default, PartialEq)]
 pub struct Observed {
     /// The parts that could not be used.
@@ -30,8 +30,8 @@ pub struct Observed {
 }
 
 impl JobState {
-    /// Learns from new reports. The result does not depend on how reports are grouped into calls, nor on their order
-    /// in a call; see `job::open`.
+    /// Learns from new reports. What is learned does not depend on how reports are grouped into calls, nor on their order
+    /// in a call; see `job::open`. The times with even shares are estimated with all that is known at the end of the call.
     pub fn observe(&mut self, reports: &[WorkerReport]) -> Observed {
         let learned = self.models_mut().learn(reports);
         let mut skipped = Vec::new();

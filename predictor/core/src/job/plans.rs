@@ -93,7 +93,7 @@ impl Plans {
 
     /// Returns the approximate memory of the plans, in bytes.
     pub fn bytes(&self) -> u64 {
-        let workers: usize = self.starts.values().map(|work| work.workers.len()).sum();
+        let workers: usize = self.starts.values().map(|work| work.workers.len() + work.idle.len()).sum();
         workers as u64 * PLANNED_WORKER_BYTES
     }
 

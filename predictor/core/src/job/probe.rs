@@ -4,7 +4,8 @@ use evenstep_protocol::WorkerId;
 
 use super::even_time::{EvenWork, slowest};
 use super::state::JobState;
-use crate::allocate::Scenarios;
+use crate::allocate::{Scenarios, Share};
+use crate::parallel;
 use crate::plan::{Plan, Reason, WorkerOutlook, probe};
 
 /// Standard deviation of the time with even shares, as a share of it, from which on shares vary.
@@ -33,7 +34,17 @@ impl JobState {
             return None;
         }
         let doubt = self.doubt(live, plan, outlooks).filter(|doubt| *doubt > DOUBT_MAX)?;
-        let shares: Vec<_> = outlooks.iter().map(WorkerOutlook::share).collect::<Option<_>>()?;
+        let shares: Vec<Share> = outlooks
+            .iter()
+            .zip(&plan.batches)
+            .map(|(outlook, planned)| {
+                let share = outlook.share()?;
+                // A probe keeps the limit on growth, too.
+                let largest = outlook.measured.as_ref()?.largest as f64 * spec.max_batch_growth;
+                let trusted = (largest < u64::MAX as f64).then_some((largest as u64).max(*planned));
+                Some(Share { cap: [share.cap, trusted].into_iter().flatten().min(), ..share })
+            })
+            .collect::<Option<_>>()?;
         let batches = probe(&shares, &plan.batches, self.quantum(), probes).ok()?;
         let step_time_s = Some(scenarios.expected_finish(&shares, &batches));
         let varies = batches != plan.batches;
@@ -50,7 +61,9 @@ impl JobState {
             let compute_s = outlook.measured.as_ref()?.curve.time(batch);
             Some(EvenWork { before_s: 0.0, compute_s, ratio: models.ratio(&live[rank], batch, even[rank]) })
         };
-        let works: Vec<EvenWork> = outlooks.iter().enumerate().map(work).collect::<Option<_>>()?;
+        let ranked: Vec<(usize, &WorkerOutlook)> = outlooks.iter().enumerate().collect();
+        let works: Vec<EvenWork> =
+            parallel::map(&ranked, |ranked| work(*ranked)).into_iter().collect::<Option<_>>()?;
         let time = slowest(&works);
         Some(time.deviation / time.mean).filter(|doubt| doubt.is_finite())
     }

@@ -1,4 +1,4 @@
-//! A probe: shares that differ from the plan on purpose, so that the forms of the batch curves can be told apart.
+//! A probe: shares that differ from the plan on purpose, so that the forms of the batch curves can be distinguished.
 //!
 //! At one batch, a fixed cost and a cost per sample cannot be distinguished, and shares that follow speeds hardly vary once
 //! they are right. In a probe about half of the samples are on workers that get more, and the others get less; in the next

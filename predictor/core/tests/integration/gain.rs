@@ -1,6 +1,6 @@
 //! A job in closed loop: workers follow known laws of time, and the reported gain is compared with the true one.
 //!
-//! The shares must be near the optimum, and the time with even shares must be that of the law, although a job in balance
+//! The shares must be near the optimum, and the time with even shares must agree with the law, although a job in balance
 //! never computes even shares again. Times have 1 % of noise and a slow drift.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -18,7 +18,7 @@ const UNIT_S: f64 = 5e-4;
 /// Iterations of a run: they include the start, when all shares are even.
 const ITERATIONS: u64 = 400;
 
-/// How long a worker computes a number of samples, in seconds.
+/// Compute time of a worker over its number of samples.
 #[derive(Debug, Clone, Copy)]
 enum Law {
     /// A fixed time, and a time for each sample.

@@ -138,7 +138,7 @@ fn limits() -> Vec<(&'static str, Value)> {
             "WorkerReport",
             json!({
                 "compute_time_s": at_least_0, "barrier_wait_s": at_least_0, "loader_wait_s": at_least_0,
-                "step_time_s": at_least_0, "iterations": {"exclusiveMinimum": 0}, "communication_s": at_least_0, "overlapped_communication_s": at_least_0, "gradient_sqr": at_least_0,
+                "step_time_s": at_least_0, "iterations": {"exclusiveMinimum": 0, "maximum": 1e6}, "communication_s": at_least_0, "overlapped_communication_s": at_least_0, "gradient_sqr": at_least_0,
                 "global_gradient_sqr": at_least_0, "cost": {"exclusiveMinimum": 0}, "drivers": readings
             }),
         ),

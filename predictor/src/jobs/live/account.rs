@@ -19,7 +19,7 @@ const NORMAL_QUANTILE: f64 = 1.645;
 pub struct EvenStep {
     /// The estimate, in seconds.
     pub even_s: f64,
-    /// Its standard deviation, in seconds: what is not known about the batch curves. It is the same error in all iterations.
+    /// Its standard deviation in seconds, because batch curves are not known exactly. The error is the same in all iterations.
     pub doubt_s: f64,
 }
 
@@ -125,14 +125,16 @@ impl Account {
             // The first one stands for as many iterations as the last one lacks, unless it is known what was before it.
             let after = if continues && iterations.peek().is_none() { every - 1 } else { 0 };
             let last = iteration.saturating_add(after).min(end - 1);
-            account.add(times, times.weight(stands_for(last, before.replace(iteration), every)));
+            let counted = stands_for(last, before.replace(iteration), every);
+            // An iteration that was read stands for those that were not, too.
+            account.add(times, if every > 1 { counted as f64 } else { times.weight(counted) });
         }
         account
     }
 
     /// Adds an iteration that stands for this number of iterations of its size.
     pub fn add(&mut self, times: IterationTimes, weight: f64) {
-        if !(times.took_s > 0.0 && times.took_s.is_finite()) {
+        if !(times.took_s > 0.0 && (weight * times.took_s).is_finite()) {
             return;
         }
         self.trained_s += weight * times.took_s;
@@ -207,8 +209,8 @@ impl Account {
 
     /// Estimated time with even shares over the measured time; `None` with fewer than 8 estimates.
     ///
-    /// The interval has two parts: how the ratio varies between blocks of iterations (jackknife), and what is not known about
-    /// the batch curves.
+    /// The interval has two parts: how the ratio varies between blocks of iterations (jackknife), and the doubt about the
+    /// batch curves.
     pub fn gain(&self) -> Option<GainView> {
         if self.estimated < ITERATIONS_MIN {
             return None;
@@ -311,6 +313,17 @@ mod tests {
             prop_assert!((first.trained_s - whole.trained_s).abs() < 1e-6);
             prop_assert!((first.waited_s - whole.waited_s).abs() < 1e-6);
         }
+    }
+
+    /// Of a long history, every tenth iteration is read. A report stands for the iterations since the one before it.
+    #[test]
+    fn iterations_that_are_not_read_count() {
+        let times = IterationTimes { took_s: 0.5, iterations: Some(1.0), ..IterationTimes::default() };
+        let sampled = Account::of((0..8).map(|at| (10 * at, times)), 10, None, 80);
+        assert!((sampled.trained_s - 40.0).abs() < 1e-9);
+        let short = IterationTimes { iterations: Some(13.0), ..times };
+        let all = Account::of([(0, times), (4, short)].into_iter(), 1, None, 5);
+        assert!((all.trained_s - 7.0).abs() < 1e-9);
     }
 
     #[test]

@@ -29,6 +29,6 @@ pub use account::{Account, EvenStep, IterationTimes};
 pub use families::JobFamilies;
 pub use loss::MeanLoss;
 pub use status::{Facts, Status};
-pub use steps::{Reported, Steps, Unstored, mean};
+pub use steps::{Reported, Steps, Unstored, mean, step_time_s};
 pub use totals::Totals;
 pub use view::{Cursor, Live, Updates};

@@ -68,12 +68,6 @@ impl Reported {
         }
     }
 
-    /// Time of the step, in seconds: of the whole step if that was reported, else from the beginning of the iteration to the
-    /// end of the barrier.
-    pub fn step_time_s(&self) -> f64 {
-        self.busy_s().max(self.whole_step_s.unwrap_or(0.0))
-    }
-
     /// Time from the beginning of the iteration to the end of the barrier, in seconds.
     fn busy_s(&self) -> f64 {
         self.loader_wait_s + self.compute_time_s + self.barrier_wait_s.unwrap_or(0.0)
@@ -103,6 +97,8 @@ pub struct Step {
     stored: usize,
     /// Its time with even shares, once its reports were learned.
     even: Option<EvenTime>,
+    /// Its step time with even shares from the store.
+    restored: Option<EvenStep>,
     /// Number of iterations of its size that it stands for, once it is over.
     weight: Option<f64>,
     /// Whether its time with even shares was counted.
@@ -139,9 +135,10 @@ impl Step {
         self.by_worker.get(at).copied()
     }
 
-    /// Longest step time of any worker, in seconds; `None` before the first report.
+    /// Time of the whole step if a worker reported it, else the longest step time of any worker, in seconds; `None` before
+    /// the first report.
     pub fn step_time_s(&self) -> Option<f64> {
-        self.done.iter().flatten().map(Reported::step_time_s).reduce(f64::max)
+        step_time_s(self.done.iter().flatten())
     }
 
     fn samples(&self) -> u64 {
@@ -163,8 +160,8 @@ impl Step {
 
     /// Estimated step time with even shares; `None` until the reports were learned.
     fn even(&self) -> Option<EvenStep> {
-        let EvenTime { finish_s, even_finish_s, doubt_s, .. } = self.even?;
-        // All that is not compute is the same.
+        let Some(EvenTime { finish_s, even_finish_s, doubt_s, .. }) = self.even else { return self.restored };
+        // Communication, optimizer and other parts of the step are the same.
         Some(EvenStep { even_s: self.step_time_s()? - finish_s + even_finish_s, doubt_s })
     }
 
@@ -258,7 +255,9 @@ impl Steps {
             let found = self.steps.binary_search_by_key(&of.answer.iteration, Step::iteration);
             if let Some(step) = found.ok().and_then(|at| self.steps.get_mut(at)) {
                 // Another allocation of the iteration may have replaced this one.
-                step.stored = if Arc::ptr_eq(&step.answer, &of.answer) { of.reported } else { 0 };
+                // So may an estimate have come.
+                let is_same = Arc::ptr_eq(&step.answer, &of.answer) && of.even == step.even();
+                step.stored = if is_same { of.reported } else { 0 };
             }
         }
         self.has_unstored = self.steps.iter().any(|step| step.is_over && step.stored != step.reported);
@@ -292,6 +291,7 @@ impl Steps {
             is_over: false,
             stored: 0,
             even: None,
+            restored: None,
             weight: None,
             is_counted: false,
         };
@@ -359,6 +359,14 @@ impl Steps {
         }
     }
 
+    /// Restores the step time with even shares of an iteration.
+    pub fn restore_even(&mut self, iteration: u64, even: Option<EvenStep>) {
+        let found = self.steps.binary_search_by_key(&iteration, Step::iteration);
+        if let Some(step) = found.ok().and_then(|at| self.steps.get_mut(at)) {
+            step.restored = even;
+        }
+    }
+
     /// Records how many iterations of its size a completed iteration stands for.
     pub fn weigh(&mut self, iteration: u64, weight: f64) {
         let found = self.steps.binary_search_by_key(&iteration, Step::iteration);
@@ -371,7 +379,7 @@ impl Steps {
     /// known since the last call.
     pub fn take_even(&mut self) -> Vec<(f64, EvenStep, f64)> {
         let take = |step: &mut Step| {
-            let weight = step.weight.filter(|_| !step.is_counted)?;
+            let weight = step.weight.filter(|_| !step.is_counted && step.even.is_some())?;
             let even = (step.step_time_s()?, step.even()?, weight);
             step.is_counted = true;
             Some(even)
@@ -439,6 +447,13 @@ impl Step {
     pub fn at_unix_ms(&self) -> i64 {
         self.at_unix_ms
     }
+}
+
+/// Returns the time of the whole step if a worker reported it, else the longest time of any worker from the beginning of the
+/// iteration to the end of the barrier, in seconds; `None` without a report.
+pub fn step_time_s<'a>(reports: impl Iterator<Item = &'a Reported> + Clone) -> Option<f64> {
+    let whole_s = reports.clone().find_map(|report| report.whole_step_s);
+    whole_s.or_else(|| reports.map(Reported::busy_s).reduce(f64::max))
 }
 
 /// Returns the mean; `None` without values.

@@ -86,7 +86,8 @@ pub(super) struct Sums {
 impl Sums {
     /// Adds an iteration that stands for this number of iterations of its size.
     fn add(&mut self, took_s: f64, even: EvenStep, weight: f64) {
-        if even.even_s.is_finite() && even.even_s > 0.0 {
+        let is_sum = |seconds: f64| (weight * seconds).is_finite() && seconds > 0.0;
+        if is_sum(took_s) && is_sum(even.even_s) {
             self.measured_s += weight * took_s;
             self.even_s += weight * even.even_s;
         }
@@ -375,6 +376,7 @@ impl Live {
         for (took_s, even, weight) in seen.steps.take_even() {
             seen.account.add_even(took_s, even, weight);
             seen.sums.add(took_s, even, weight);
+            seen.closed += 1;
         }
         let mut logged = None;
         if let Some(answer) = answer {

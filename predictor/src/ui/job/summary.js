@@ -76,7 +76,7 @@ export function summary(id) {
         const { gain, time_saved: saved } = told;
         const slow = workers.filter(({ straggler }) => straggler);
         const rows = [
-          [savedWords(saved), saved ? `${seconds(saved.lower_s)} to ${seconds(saved.upper_s)}; ${number(gain.ratio)} times as fast as even shares` : 'known after 32 iterations'],
+          [savedWords(saved), saved ? `${seconds(saved.lower_s)} to ${seconds(saved.upper_s)}; ${number(gain.ratio)} times as fast as even shares` : 'known after 8 iterations'],
           [percent(told.waiting_share), told.time_lost_s == null ? '' : `${seconds(told.time_lost_s)} of ${seconds(told.trained_s)} so far`],
           [told.slow_workers ? count(told.slow_workers) : 'none', slow.slice(0, NAMED).map((worker) => slowWords(worker, history)).join('; ') || bottleneck(history)],
           [percent(told.error_ratio), told.error_ratio == null ? '' : told.error_ratio > ERROR_MAX ? 'high: shares follow late' : ''],
