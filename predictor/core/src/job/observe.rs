@@ -30,8 +30,8 @@ pub struct Observed {
 }
 
 impl JobState {
-    /// Learns from new reports. What is learned does not depend on how reports are grouped into calls, nor on their order
-    /// in a call; see `job::open`. The times with even shares are estimated with all that is known at the end of the call.
+    /// Learns from new reports. The models do not depend on how reports are grouped into calls, nor on their order in a
+    /// call; see `job::open`. The times with even shares are estimated by the models at the end of the call.
     pub fn observe(&mut self, reports: &[WorkerReport]) -> Observed {
         let learned = self.models_mut().learn(reports);
         let mut skipped = Vec::new();

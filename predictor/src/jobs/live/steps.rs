@@ -449,8 +449,8 @@ impl Step {
     }
 }
 
-/// Returns the time of the whole step if a worker reported it, else the longest time of any worker from the beginning of the
-/// iteration to the end of the barrier, in seconds; `None` without a report.
+/// Returns the time of the whole step in seconds, if a worker reported it; `None` without a report. Otherwise it is the
+/// longest time of any worker from the beginning of the iteration to the end of the barrier.
 pub fn step_time_s<'a>(reports: impl Iterator<Item = &'a Reported> + Clone) -> Option<f64> {
     let whole_s = reports.clone().find_map(|report| report.whole_step_s);
     whole_s.or_else(|| reports.map(Reported::busy_s).reduce(f64::max))
