@@ -92,7 +92,8 @@ impl JobState {
             compute_s: report.compute_time_s,
             ratio: models.ratio(&report.worker, *units, *even),
         });
-        for (worker, even) in idle.iter().zip(others) {
+        // A paused worker has no samples with even shares either.
+        for (worker, even) in idle.iter().zip(others).filter(|(_, even)| **even > 0) {
             works.push(expected(models, worker, self.bounds(worker).micro_batch, *even)?);
         }
         let is_finite = works.iter().all(|work| (work.ratio.mean * work.ratio.deviation).is_finite());

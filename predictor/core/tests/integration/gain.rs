@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use evenstep_core::job::{JobState, Models, Restored, WorkerState, controller};
 use evenstep_core::membership::{Member, State};
 use evenstep_protocol::{
-    AllocateRequest, DecisionKind, Hedge, JobId, JobSpec, JoinRequest, WorkerId, WorkerReport,
+    AllocateRequest, DecisionKind, Hedge, JobId, JobSpec, JoinRequest, WorkerId, WorkerOverride, WorkerReport,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -220,6 +220,32 @@ fn equal_workers_lose_nothing() {
         assert!(run.gain() > 0.99, "noise {noise}: {:.3}, {} probes", run.gain(), run.probes);
         assert!((run.said() - run.gain()).abs() < run.half_width(), "noise {noise}: {:.3} said", run.said());
     }
+}
+
+/// A worker that is paused from the start is never measured; it has no part in the even split.
+#[test]
+fn a_paused_worker_has_no_even_share() {
+    let mut state = job(plain(90), 3);
+    let paused = WorkerOverride { paused: true, ..WorkerOverride::default() };
+    state.workers.get_mut(&worker(2)).unwrap().operator_override = Some(paused);
+    let mut even = Vec::new();
+    let mut reports = Vec::new();
+    for iteration in 0..8 {
+        even.extend(state.observe(&reports).even);
+        let request = AllocateRequest::new(JobId::new("job").unwrap(), 1, iteration);
+        let decided = state.decide(&request).unwrap();
+        let shares = decided.answer.allocations.clone();
+        state.apply(decided);
+        assert_eq!(shares[2].local_batch, 0);
+        let report = |rank: usize| {
+            let samples = shares[rank].local_batch;
+            WorkerReport::new(worker(rank), iteration, samples, samples as f64 / [100.0, 200.0][rank])
+        };
+        reports = vec![report(0), report(1)];
+    }
+    assert_eq!(even.len(), 7);
+    // 45 samples at 100 samples/s.
+    assert!(even.iter().all(|even| (even.even_finish_s - 0.45).abs() < 0.1), "{even:?}");
 }
 
 /// The option forbids it.
