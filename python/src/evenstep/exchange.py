@@ -101,6 +101,8 @@ class Submission:
     is_last: bool
     #: Samples of all ranks in this iteration; 0 if they are not known.
     samples: int = 0
+    #: Time of the monotonic clock when the loop requested the epoch that begins with this iteration, if one does.
+    begun_s: float | None = None
     #: Time of the monotonic clock when its gradients were complete.
     ended_s: float = field(default_factory=time.perf_counter)
 
@@ -314,7 +316,8 @@ class Exchange:
         if self._lead:
             # If ranks plan further ahead than the predictor, they use a plan that it made for an earlier iteration.
             then = min(due + self._ahead, said.iteration + LOOK_AHEAD_MAX)
-            whole = self._whole_steps.passed([one.samples for one in submissions_due], said.ended_s, said.is_last)
+            samples, begun_s = [one.samples for one in submissions_due], submissions_due[0].begun_s
+            whole = self._whole_steps.passed(samples, begun_s, said.ended_s)
             self._lead.planner.learn(said.iteration, slots[rows:].tolist(), then, whole)
             current = published or last
             self._lead.share_log.see(current.iteration, current.plan)

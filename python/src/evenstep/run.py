@@ -1,5 +1,6 @@
 """A started run: its current iteration, the samples of each rank, and the report after each iteration."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -97,6 +98,8 @@ class Run:
     _iterations: tuple[int, int] | None = None
     #: Number of epoch iterators started in this process.
     _epoch_iterators: int = 0
+    #: The epoch whose first iteration is not submitted yet, and when the loop requested it.
+    _requested: tuple[int, float] | None = None
 
     def step(self, place: Place) -> Step:
         """Returns this rank's part of an iteration without costs.
@@ -428,7 +431,10 @@ class Run:
     def submit(self, step: Step, report: Callable[[], Report]) -> None:
         """Submits the report of an iteration to the exchange. The last one of an epoch may be the last of the run."""
         if self.exchange:
-            self.exchange.submit(Submission(step.iteration, report, step.is_last, step.global_batch))
+            begun_s = None
+            if self._requested and self._requested[0] == step.epoch:
+                begun_s, self._requested = self._requested[1], None
+            self.exchange.submit(Submission(step.iteration, report, step.is_last, step.global_batch, begun_s))
 
     def settle(self) -> None:
         """Waits for due exchanges, because scripts may destroy the process group after an epoch."""
@@ -473,6 +479,7 @@ class Run:
                 self.progress = Progress(self.progress.iteration, self.progress.epoch + 1, 0)
             self.begins = self.progress
         self.is_read = False
+        self._requested = (self.begins.epoch, time.perf_counter())
         self._epoch_iterators += 1
         self.observer.epoch_begins()
         mine = self._epoch_iterators

@@ -21,18 +21,22 @@ class WholeSteps:
         """Starts without an iteration."""
         self._ended_s: float | None = None
 
-    def passed(self, samples: Sequence[int], ended_s: float, is_last: bool) -> WholeStep | None:
-        """Returns the time since the previous call.
+    def passed(self, samples: Sequence[int], begun_s: float | None, ended_s: float) -> WholeStep | None:
+        """Returns the time since the previous call. All times are in seconds of a monotonic clock.
 
         Args:
             samples: the samples of all ranks in each iteration since then.
-            ended_s: when the last of them ended, in seconds of a monotonic clock.
-            is_last: whether it was the last of an epoch. A validation may follow, which is not part of a step.
+            begun_s: when the loop requested the first of these iterations, if an epoch begins with it. A validation
+                before is not part of a step.
+            ended_s: when the last of them ended.
 
         Returns:
-            None if the last iteration has no samples. At the begin of an epoch, the time is not known.
+            None if the last iteration has no samples.
         """
-        before_s, self._ended_s = self._ended_s, None if is_last else ended_s
+        before_s, self._ended_s = self._ended_s, ended_s
+        if begun_s is not None:
+            # A loop that reads ahead requests an epoch before it has ended the previous one.
+            before_s = begun_s if before_s is None else max(before_s, begun_s)
         if not samples or samples[-1] <= 0:
             return None
         iterations = sum(samples) / samples[-1]

@@ -29,7 +29,7 @@ const JUMP: f64 = 4.0;
 /// Maximum of expected changes of log speed.
 const MAX_EXPECTED: f64 = 2.0;
 
-/// Share of the log likelihood that counts: one unusual time makes the errors of its own iteration and of the next one.
+/// Weight of the log likelihood of an error. One unusual time causes two errors: in its own iteration, and in the next one.
 const EVIDENCE: f64 = 0.5;
 
 /// Ratio of the standard deviation of a normal distribution to its mean absolute error.

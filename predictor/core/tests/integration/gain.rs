@@ -203,7 +203,7 @@ fn the_gain_is_that_of_the_law_and_shares_are_near_the_optimum() {
     assert!(contained >= errors.len() - 2, "in {contained} of {} runs", errors.len());
 }
 
-/// A short last step of an epoch is compared with an even split of its own samples.
+/// The last iteration of an epoch may have fewer samples. Then its even shares have fewer, too.
 #[test]
 fn short_iterations_count_with_their_own_samples() {
     let laws = [affine(0.0, 4.0), affine(0.0, 2.0), affine(0.0, 2.0), affine(0.0, 1.0)];

@@ -8,6 +8,7 @@
 //! - `status`: the state of the job, since when, and why
 //! - `account`: time saved and time lost, over all iterations
 //! - `loss`: the mean loss of an iteration
+//! - `reported`: the report of a worker, and the step time by the reports of an iteration
 //! - `steps`: the latest iterations
 //! - `totals`: the account as it is stored
 //! - `tally`: totals of each worker
@@ -19,6 +20,7 @@ mod account;
 mod families;
 mod log;
 mod loss;
+mod reported;
 mod status;
 mod steps;
 mod tally;
@@ -28,7 +30,8 @@ mod view;
 pub use account::{Account, EvenStep, IterationTimes};
 pub use families::JobFamilies;
 pub use loss::MeanLoss;
+pub use reported::{Reported, step_time_s};
 pub use status::{Facts, Status};
-pub use steps::{Reported, Steps, Unstored, mean, step_time_s};
+pub use steps::{Steps, Unstored, mean};
 pub use totals::Totals;
 pub use view::{Cursor, Live, Updates};

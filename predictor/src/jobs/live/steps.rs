@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use evenstep_core::job::EvenTime;
 use evenstep_protocol::{AllocateResponse, Allocation, StepView, StepWorker, WorkerId, WorkerReport};
-use evenstep_store::Measured;
 use serde::{Deserialize, Serialize};
 
 use super::account::{EvenStep, IterationTimes};
 use super::loss::MeanLoss;
+use super::reported::{Reported, step_time_s};
 
 /// Limit of iterations in memory. It is larger than the number of iterations that can be requested ahead.
 const STEPS_MAX: usize = 160;
@@ -21,63 +21,6 @@ const SHARES_MAX: usize = 65_536;
 const SHARE_BYTES: usize = 336;
 /// Number of iterations over which means are taken.
 const MEAN_OVER: usize = 64;
-
-/// A worker's report of an iteration.
-#[derive(Debug, Clone, Copy)]
-pub struct Reported {
-    /// Samples computed.
-    pub samples: u64,
-    /// Forward and backward time, in seconds.
-    pub compute_time_s: f64,
-    /// Wait for data, in seconds.
-    pub loader_wait_s: f64,
-    /// Wait at the barrier, in seconds; `None` if not reported.
-    pub barrier_wait_s: Option<f64>,
-    /// Time of the whole step, in seconds; `None` if not reported.
-    pub whole_step_s: Option<f64>,
-    /// Number of iterations of its size that the report stands for; `None` if not reported.
-    pub iterations: Option<f64>,
-    /// Mean loss over the samples; `None` if not reported.
-    pub loss: Option<f64>,
-}
-
-impl Reported {
-    /// Reads the values from a report.
-    pub fn of(report: &WorkerReport) -> Self {
-        Self {
-            samples: report.local_batch,
-            compute_time_s: report.compute_time_s,
-            loader_wait_s: report.loader_wait_s.unwrap_or(0.0),
-            barrier_wait_s: report.barrier_wait_s,
-            whole_step_s: report.step_time_s,
-            iterations: report.iterations,
-            loss: report.loss,
-        }
-    }
-
-    /// Takes the values of a stored report.
-    pub fn stored(report: &Measured) -> Self {
-        Self {
-            samples: report.local_batch,
-            compute_time_s: report.compute_time_s,
-            loader_wait_s: report.loader_wait_s.unwrap_or(0.0),
-            barrier_wait_s: report.barrier_wait_s,
-            whole_step_s: report.step_time_s,
-            iterations: report.iterations,
-            loss: report.loss,
-        }
-    }
-
-    /// Time from the beginning of the iteration to the end of the barrier, in seconds.
-    fn busy_s(&self) -> f64 {
-        self.loader_wait_s + self.compute_time_s + self.barrier_wait_s.unwrap_or(0.0)
-    }
-
-    /// Samples per second of compute time; `None` for a worker without samples.
-    pub fn speed(&self) -> Option<f64> {
-        (self.samples > 0 && self.compute_time_s > 0.0).then(|| self.samples as f64 / self.compute_time_s)
-    }
-}
 
 /// An iteration.
 #[derive(Debug)]
@@ -447,13 +390,6 @@ impl Step {
     pub fn at_unix_ms(&self) -> i64 {
         self.at_unix_ms
     }
-}
-
-/// Returns the time of the whole step in seconds, if a worker reported it; `None` without a report. Otherwise it is the
-/// longest time of any worker from the beginning of the iteration to the end of the barrier.
-pub fn step_time_s<'a>(reports: impl Iterator<Item = &'a Reported> + Clone) -> Option<f64> {
-    let whole_s = reports.clone().find_map(|report| report.whole_step_s);
-    whole_s.or_else(|| reports.map(Reported::busy_s).reduce(f64::max))
 }
 
 /// Returns the mean; `None` without values.

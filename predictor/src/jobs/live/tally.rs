@@ -2,7 +2,7 @@
 
 use evenstep_protocol::{Allocation, WorkerReport};
 
-use super::steps::Reported;
+use super::reported::Reported;
 
 /// Totals of one worker.
 #[derive(Debug, Clone, Default)]
