@@ -1,5 +1,8 @@
 //! The summary of a job: gain, time lost waiting, slow workers.
 
+use std::collections::BTreeMap;
+
+use evenstep_core::curve::CurveLearner;
 use evenstep_protocol::{
     GainView, HistoryView, SlowWorker, StragglerReason, SummaryView, WorkerHistory, WorkerId, WorkerView,
 };
@@ -14,15 +17,25 @@ const SLOW_SHARE_MIN: f64 = 0.05;
 const THROUGHOUT: f64 = 0.9;
 /// Maximum number of slow workers.
 const SLOW_WORKERS_MAX: usize = 8;
+/// Maximum number of measurements, of all workers, that slow workers are found by.
+const COMPARED_MAX: usize = 100_000;
 /// Gain below which even shares would have done as well.
 const PAYS: f64 = 1.02;
 
-/// Returns the summary of a job with `iterations` iterations, from its account, an evenly sampled history and the states
-/// of its workers.
+/// The workers of a job.
+#[derive(Debug, Default)]
+pub struct Workers {
+    /// Their states.
+    pub views: Vec<WorkerView>,
+    /// Their curves, as far as known.
+    pub curves: BTreeMap<WorkerId, CurveLearner>,
+}
+
+/// Returns the summary of a job with `iterations` iterations, from its account, an evenly sampled history and its workers.
 pub fn summarize(
     history: &HistoryView,
     account: &Account,
-    workers: &[WorkerView],
+    workers: &Workers,
     iterations: u64,
 ) -> SummaryView {
     let (gain, waiting_share) = (account.gain(), account.lost_share());
@@ -41,19 +54,13 @@ pub fn summarize(
     }
 }
 
-fn slow_workers(history: &HistoryView, workers: &[WorkerView]) -> Vec<SlowWorker> {
-    let speeds = |at: usize| -> Vec<Option<f64>> {
-        history.workers.iter().map(|worker| worker.actual_samples_per_s[at]).collect()
-    };
+fn slow_workers(history: &HistoryView, workers: &Workers) -> Vec<SlowWorker> {
+    let mut compared = Compared::new(history, workers);
     let mut ratios: Vec<Vec<f64>> = vec![Vec::new(); history.workers.len()];
-    for at in 0..history.iterations.len() {
-        let speeds = speeds(at);
-        let mut known: Vec<f64> = speeds.iter().copied().flatten().collect();
-        known.sort_by(f64::total_cmp);
-        for (ratios, own) in ratios.iter_mut().zip(&speeds) {
-            if let Some((own, others)) = own.zip(own.and_then(|own| median_without(&known, own))) {
-                ratios.push(own / others);
-            }
+    let measurements = history.iterations.len() * history.workers.len();
+    for at in (0..history.iterations.len()).step_by(measurements.div_ceil(COMPARED_MAX).max(1)) {
+        for (ratios, ratio) in ratios.iter_mut().zip(compared.ratios(at)) {
+            ratios.extend(ratio);
         }
     }
     let described = |(worker, ratios): (&WorkerHistory, Vec<f64>)| {
@@ -61,7 +68,7 @@ fn slow_workers(history: &HistoryView, workers: &[WorkerView]) -> Vec<SlowWorker
         slow.sort_by(f64::total_cmp);
         let iterations_share = slow.len() as f64 / ratios.len().max(1) as f64;
         let speed_ratio = *slow.get(slow.len() / 2)?;
-        let reason = reason(&worker.worker, workers, iterations_share);
+        let reason = reason(&worker.worker, &workers.views, iterations_share);
         let found = SlowWorker { worker: worker.worker.clone(), speed_ratio, iterations_share, reason };
         (iterations_share >= SLOW_SHARE_MIN).then_some(found)
     };
@@ -69,6 +76,53 @@ fn slow_workers(history: &HistoryView, workers: &[WorkerView]) -> Vec<SlowWorker
     slow.sort_by(|one, other| one.speed_ratio.total_cmp(&other.speed_ratio));
     slow.truncate(SLOW_WORKERS_MAX);
     slow
+}
+
+/// Comparison of workers at equal work: their times are converted to the even share of an iteration.
+struct Compared<'a> {
+    history: &'a HistoryView,
+    curves: Vec<Option<&'a CurveLearner>>,
+    /// By worker, the even and the own number of samples: the ratio of the times, and the least possible one.
+    known: Vec<BTreeMap<(u64, u64), [f64; 2]>>,
+}
+
+impl<'a> Compared<'a> {
+    fn new(history: &'a HistoryView, workers: &'a Workers) -> Self {
+        let curves = history.workers.iter().map(|worker| workers.curves.get(&worker.worker)).collect();
+        Self { history, curves, known: vec![BTreeMap::new(); history.workers.len()] }
+    }
+
+    /// Returns for each worker its speed in an iteration over the median of the others.
+    fn ratios(&mut self, at: usize) -> Vec<Option<f64>> {
+        let batches = self.history.workers.iter().map(|worker| worker.local_batch[at].unwrap_or(0));
+        let batches: Vec<u64> = batches.collect();
+        let (sum, count) = (batches.iter().sum::<u64>(), batches.iter().filter(|batch| **batch > 0).count());
+        let even = (sum / count.max(1) as u64).max(1);
+        // Speeds, and the greatest possible ones: a difference that the curve may explain is none.
+        let speeds: Vec<Option<[f64; 2]>> = (0..batches.len())
+            .map(|worker| {
+                let time_s =
+                    self.history.workers[worker].compute_time_s[at].filter(|time_s| *time_s > 0.0)?;
+                (batches[worker] > 0)
+                    .then(|| self.times(worker, even, batches[worker]).map(|time| 1.0 / (time * time_s)))
+            })
+            .collect();
+        let mut sorted: Vec<f64> = speeds.iter().flatten().map(|[speed, _]| *speed).collect();
+        sorted.sort_by(f64::total_cmp);
+        let ratio = |[speed, most]: [f64; 2]| Some(most / median_without(&sorted, speed)?);
+        speeds.into_iter().map(|speeds| speeds.and_then(ratio)).collect()
+    }
+
+    fn times(&mut self, worker: usize, even: u64, own: u64) -> [f64; 2] {
+        let ratio = |curve: &CurveLearner| {
+            let ratio = curve.ratio(own, even);
+            [ratio.mean, (ratio.mean - ratio.deviation).max(ratio.mean / 100.0)]
+        };
+        let proportional = even as f64 / own as f64;
+        let curve = self.curves[worker];
+        let times = || curve.map_or([proportional; 2], ratio);
+        *self.known[worker].entry((even, own)).or_insert_with(times)
+    }
 }
 
 /// Returns the median of sorted values without one of them; `None` if there is no other.
@@ -134,7 +188,7 @@ mod tests {
     use super::*;
 
     /// The summary of a history that the account has seen as well.
-    fn summarize(history: &HistoryView, workers: &[WorkerView], iterations: u64) -> SummaryView {
+    fn summarize(history: &HistoryView, workers: &Workers, iterations: u64) -> SummaryView {
         let times = history.iterations.iter().enumerate().map(|(at, iteration)| {
             let waits: Vec<f64> =
                 history.workers.iter().filter_map(|worker| worker.barrier_wait_s[at]).collect();
@@ -185,19 +239,19 @@ mod tests {
     fn sums_are_over_all_iterations() {
         let mut history = history(&[100.0, 200.0], &[30, 30], 64, 1.0);
         history.iterations = (0..64).map(|at| 4 * at).collect();
-        let summary = summarize(&history, &[], 253);
+        let summary = summarize(&history, &Workers::default(), 253);
         assert!((summary.time_lost_s.unwrap() - 0.075 * (1.0 + 63.0 * 4.0)).abs() < 1e-9, "{summary:?}");
         assert_eq!(summary.waiting_share, Some(0.25));
         // Of a long history, some iterations are read, which need not be evenly apart.
         history.every = 10;
         history.iterations = (0..64).map(|at| 10 * at + 7 * (at % 2)).collect();
-        let lost_s = summarize(&history, &[], 650).time_lost_s.unwrap();
+        let lost_s = summarize(&history, &Workers::default(), 650).time_lost_s.unwrap();
         assert!((lost_s - 0.075 * (10.0 + 637.0)).abs() < 1e-9, "{lost_s}");
     }
 
     #[test]
     fn two_workers_with_speeds_in_proportion_to_their_batches_gain_one_half() {
-        let summary = summarize(&history(&[100.0, 200.0], &[20, 40], 64, 1.3), &[], 64);
+        let summary = summarize(&history(&[100.0, 200.0], &[20, 40], 64, 1.3), &Workers::default(), 64);
         let gain = summary.gain.unwrap();
         assert!((gain.ratio - 1.5).abs() < 1e-9, "{gain:?}");
         assert!(gain.upper - gain.lower < 1e-9, "{gain:?}");
@@ -215,7 +269,7 @@ mod tests {
 
     #[test]
     fn equal_workers_gain_nothing_and_the_summary_says_so() {
-        let summary = summarize(&history(&[100.0; 4], &[8; 4], 64, 1.0), &[], 64);
+        let summary = summarize(&history(&[100.0; 4], &[8; 4], 64, 1.0), &Workers::default(), 64);
         assert_eq!(summary.gain.unwrap().ratio, 1.0);
         assert!(summary.lines[0].contains("not faster than with even shares"), "{}", summary.lines[0]);
         assert!(summary.slow.is_empty());
@@ -223,8 +277,11 @@ mod tests {
 
     #[test]
     fn few_iterations_give_no_estimate() {
-        assert_eq!(summarize(&history(&[1.0, 2.0], &[1, 2], 7, 1.0), &[], 7).gain, None);
-        assert_eq!(summarize(&history(&[1.0, 2.0], &[1, 2], 0, 1.0), &[], 0).waiting_share, None);
+        assert_eq!(summarize(&history(&[1.0, 2.0], &[1, 2], 7, 1.0), &Workers::default(), 7).gain, None);
+        assert_eq!(
+            summarize(&history(&[1.0, 2.0], &[1, 2], 0, 1.0), &Workers::default(), 0).waiting_share,
+            None
+        );
     }
 
     proptest! {
@@ -246,7 +303,7 @@ mod tests {
         /// Time lost by uneven shares of equal workers is a gain below 1 by the same factor.
         #[test]
         fn the_gain_is_the_ratio_of_the_step_times(slow in 1u64..30, fast in 1u64..30, speed in 1.0f64..100.0) {
-            let gain = summarize(&history(&[speed, speed], &[slow, fast], 40, 1.0), &[], 40).gain.unwrap();
+            let gain = summarize(&history(&[speed, speed], &[slow, fast], 40, 1.0), &Workers::default(), 40).gain.unwrap();
             let expected = (slow + fast) as f64 / 2.0 / slow.max(fast) as f64;
             prop_assert!((gain.ratio - expected).abs() < 1e-9);
         }

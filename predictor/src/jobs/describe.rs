@@ -1,10 +1,12 @@
 //! Views of a job's state for pages and dashboards.
 
+use std::collections::BTreeMap;
+
 use evenstep_core::curve::{CurveLearner, LearnedForm};
 use evenstep_core::job::{JobState, global_batch};
-use evenstep_core::membership::State;
+use evenstep_core::membership::{Member, State};
 use evenstep_protocol::{
-    CapView, CurveView, ForecastView, JobId, JobView, ModelView, RefitView, WorkerForecastView,
+    CapView, CurveView, ForecastView, JobId, JobView, ModelView, RefitView, WorkerForecastView, WorkerId,
     WorkerState as WorkerStateView, WorkerView, WorkersView,
 };
 use evenstep_store::StoredSummary;
@@ -89,6 +91,14 @@ pub fn workers(state: &JobState, job_id: &JobId) -> WorkersView {
         })
         .collect();
     WorkersView { job_id: job_id.clone(), generation: state.members.generation(), workers }
+}
+
+/// The learned curve of each worker.
+pub fn curves(state: &JobState) -> BTreeMap<WorkerId, CurveLearner> {
+    let models = state.current_models();
+    let curve =
+        |member: &Member<WorkerId>| Some((member.id.clone(), models.worker(&member.id)?.curve.clone()));
+    state.members.all().iter().filter_map(curve).collect()
 }
 
 /// The forecast of each live worker.

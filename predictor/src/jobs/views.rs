@@ -14,7 +14,7 @@ use super::error::JobError;
 use super::history::Period;
 use super::job::Job;
 use crate::long::compute;
-use crate::summary::summarize;
+use crate::summary::{Workers, summarize};
 
 /// The history of a summary: a year, in at most this many iterations.
 const SUMMARY_S: u64 = 366 * 86_400;
@@ -45,7 +45,11 @@ impl Job {
     /// An error of the store.
     pub async fn summary(&self) -> Result<SummaryView, JobError> {
         let history = self.history(Period::last(SUMMARY_S, self.now_unix_ms()), SUMMARY_POINTS).await?;
-        let (workers, iterations) = (self.workers().await?.workers, self.view().await?.next_iteration);
+        let workers = self.look(|state| Workers {
+            views: describe::workers(state, self.id()).workers,
+            curves: describe::curves(state),
+        });
+        let (workers, iterations) = (workers.await?, self.view().await?.next_iteration);
         self.restore().await?;
         let account = self.live().account().unwrap_or_default();
         Ok(compute(true, move || summarize(&history, &account, &workers, iterations)))

@@ -172,11 +172,6 @@ impl CurveLearner {
         self.learned.as_ref().map_or(0, Posterior::largest)
     }
 
-    /// Returns the smallest and the largest batch measured; `None` before the first.
-    pub fn range(&self) -> Option<[u64; 2]> {
-        self.learned.as_ref().map(Posterior::range)
-    }
-
     /// Returns the learned form.
     pub fn knowledge(&self) -> LearnedForm {
         self.belief().map_or(LearnedForm::Unproven, |(knowledge, _)| *knowledge)

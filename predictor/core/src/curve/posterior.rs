@@ -190,11 +190,6 @@ impl Posterior {
         Uncertain { mean, deviation: (squares / weights - mean * mean).max(0.0).sqrt() }
     }
 
-    /// Returns the smallest and the largest batch observed.
-    pub fn range(&self) -> [u64; 2] {
-        [self.range.0, self.range.1]
-    }
-
     /// Returns the largest batch observed.
     pub fn largest(&self) -> u64 {
         self.range.1

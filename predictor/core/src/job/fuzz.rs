@@ -136,7 +136,7 @@ proptest! {
             for record in state.models.forecaster().experts(&worker) {
                 prop_assert!(record.speed.is_finite() && record.weight.is_finite(), "{:?}", record);
             }
-            let known = state.models.worker(&worker).map(|known| known.watch.straggler(Some(1.0), 0.0));
+            let known = state.models.worker(&worker).map(|known| known.watch.straggler());
             prop_assert!(known.is_some());
         }
         let due = state.models.due_refits(1);

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::open::{Closed, OpenIterations};
 use super::plans::{PlannedWork, PlannedWorker};
 use super::report::{drivers, gradient_norms, parts, readings, signs};
+use super::straggler::{Compared, DeviceOf, others};
 use super::worker::WorkerModel;
 use crate::allocate::Scenarios;
 use crate::curve::{Curve, CurveLearner, Uncertain};
@@ -19,6 +20,7 @@ use crate::hedge::{ChunkCost, ClaimCost};
 use crate::learning_rate::GradientNorms;
 use crate::parallel;
 use crate::series::Observation;
+use crate::straggler::Pace;
 
 /// Time that a counter is busy with one addition, in seconds, unless a claim takes less: 50,000 claims per
 /// second. One store on loopback handles more (the trainer's example `claims`).
@@ -188,29 +190,29 @@ impl Models {
     ///
     /// - The first report of a worker, since a first iteration allocates, compiles and warms caches.
     /// - A report that is not newer than the worker's newest one: the job has returned to an earlier state.
-    pub fn learn<'a>(&mut self, reports: &'a [WorkerReport]) -> Learned<'a> {
+    pub fn learn<'a>(&mut self, reports: &'a [WorkerReport], device: DeviceOf<'_>) -> Learned<'a> {
         let mut learned = Learned::default();
         self.revision += u64::from(!reports.is_empty());
         for closed in self.open.take(reports) {
-            self.learn_iteration(closed, &mut learned);
+            self.learn_iteration(closed, device, &mut learned);
         }
         learned
     }
 
     /// Returns models that have also learned from incomplete iterations; `None` if no iteration is incomplete. They depend
     /// on the reports that have arrived so far, so they serve for one decision or view only.
-    pub fn with_open_iterations(&self) -> Option<Self> {
+    pub fn with_open_iterations(&self, device: DeviceOf<'_>) -> Option<Self> {
         if !self.open.is_waiting() || self.workers.len() > PROVISIONAL_WORKERS_MAX {
             return None;
         }
         let mut models = self.clone();
         for closed in models.open.close_all() {
-            models.learn_iteration(closed, &mut Learned::default());
+            models.learn_iteration(closed, device, &mut Learned::default());
         }
         Some(models)
     }
 
-    fn learn_iteration<'a>(&mut self, closed: Closed<'a>, learned: &mut Learned<'a>) {
+    fn learn_iteration<'a>(&mut self, closed: Closed<'a>, device: DeviceOf<'_>, learned: &mut Learned<'a>) {
         let (iteration, reports) = (closed.iteration, &closed.reports);
         if let Some(norms) =
             gradient_norms(reports.iter().map(|(report, _)| &**report)).filter(|_| closed.is_complete)
@@ -222,7 +224,7 @@ impl Models {
             self.undisturbed = self.learned.saturating_add(1 + DISTURBED);
         }
         let usable = self.take(reports);
-        let outcomes = self.measure(&usable);
+        let outcomes = self.measure(&usable, device);
         self.forecaster.observe_iteration(iteration, &outcomes);
         let drivers = self.forecaster.drivers();
         let usable: Vec<(&WorkerId, &WorkerReport)> = usable.into_iter().collect();
@@ -262,7 +264,11 @@ impl Models {
     }
 
     /// Updates the curves with the reports of an iteration. Returns the observations in sample equivalents of the curves.
-    fn measure(&mut self, reports: &BTreeMap<&WorkerId, &WorkerReport>) -> Vec<(WorkerId, Observation)> {
+    fn measure(
+        &mut self,
+        reports: &BTreeMap<&WorkerId, &WorkerReport>,
+        device: DeviceOf<'_>,
+    ) -> Vec<(WorkerId, Observation)> {
         let (forecaster, is_disturbed) = (&self.forecaster, self.learned < self.undisturbed);
         let measured = parallel::update(&mut self.workers, reports, |known, report| {
             let parts = parts(report);
@@ -272,14 +278,35 @@ impl Models {
             let forecast = if is_disturbed { None } else { forecaster.forecast(&report.worker, None) };
             let forecast = forecast.map(|forecast| forecast.speed);
             known.measure(&parts, forecast);
-            let observation = parts.observation(&known.curve);
-            if let Some(observation) = &observation {
-                let compute_s = report.compute_time_s;
-                known.watch.observe(report.iteration, observation.speed(), compute_s, signs(report));
-            }
-            observation
+            let observation = parts.observation(&known.curve)?;
+            let pace = Pace {
+                iteration: report.iteration,
+                log_speed: observation.speed().ln(),
+                samples: parts.units(),
+                compute_s: report.compute_time_s,
+                readings: signs(report),
+            };
+            Some((observation, pace, known.watch.ratio_to_best(&pace, &known.curve)))
         });
-        measured.into_iter().filter_map(|(worker, seen)| Some((worker.clone(), seen?))).collect()
+        let (mut observations, mut compared) = (Vec::new(), Vec::new());
+        for (worker, measured) in measured {
+            if let Some((observation, pace, own)) = measured {
+                observations.push((worker.clone(), observation));
+                compared.push(Compared { worker, pace, own });
+            }
+        }
+        self.watch(&compared, device);
+        observations
+    }
+
+    /// Looks for stragglers among the workers of an iteration.
+    fn watch(&mut self, compared: &[Compared<'_>], device: DeviceOf<'_>) {
+        let others = others(compared, &self.workers, device);
+        let seen: BTreeMap<&WorkerId, _> =
+            compared.iter().zip(&others).map(|(one, others)| (one.worker, (one, others))).collect();
+        parallel::update(&mut self.workers, &seen, |known, (one, others)| {
+            known.watch.observe(&one.pace, one.own, others);
+        });
     }
 
     /// Returns the number of a worker's reports that each driver was missing from.
@@ -364,7 +391,7 @@ mod tests {
                 drivers: drivers.clone().into(),
                 ..WorkerReport::new(id.clone(), iteration, 8 + iteration % 3, 0.1)
             };
-            models.learn(&ids.iter().map(report).collect::<Vec<_>>());
+            models.learn(&ids.iter().map(report).collect::<Vec<_>>(), &|_| None);
         }
         let encoded = crate::job::write_models(&models).unwrap().len() as f64;
         let ratio = models.bytes() as f64 / encoded;
@@ -387,7 +414,7 @@ mod tests {
                 drivers: drivers.clone().into(),
                 ..WorkerReport::new(id.clone(), iteration, 8, 0.1)
             };
-            models.learn(&ids[1..].iter().map(report).collect::<Vec<_>>());
+            models.learn(&ids[1..].iter().map(report).collect::<Vec<_>>(), &|_| None);
             let after = (models.bytes(), crate::job::write_models(&models).unwrap().len() as u64);
             let [grown, encoded] = [after.0 - before.0, after.1 - before.1];
             assert!((encoded..8 * encoded).contains(&grown), "{grown} bytes for {encoded} encoded bytes");
@@ -407,7 +434,7 @@ mod tests {
                 let planned = PlannedWorker { joined: Some(joined), micro_batch: None };
                 let workers = BTreeMap::from([(worker.clone(), planned)]);
                 models.plan(iteration, PlannedWork { workers, idle: Vec::new(), is_probe: false });
-                models.learn(&[WorkerReport::new(worker.clone(), iteration, 8, 0.1)]);
+                models.learn(&[WorkerReport::new(worker.clone(), iteration, 8, 0.1)], &|_| None);
             }
             newest += count;
         };

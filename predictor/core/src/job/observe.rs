@@ -33,7 +33,7 @@ impl JobState {
     /// Learns from new reports. The models do not depend on how reports are grouped into calls, nor on their order in a
     /// call; see `job::open`. The times with even shares are estimated by the models at the end of the call.
     pub fn observe(&mut self, reports: &[WorkerReport]) -> Observed {
-        let learned = self.models_mut().learn(reports);
+        let learned = self.learn(reports);
         let mut skipped = Vec::new();
         if self.spec.rule == LearningRateRule::Adascale {
             for (iteration, norms) in learned.gradients {
@@ -48,7 +48,7 @@ impl JobState {
 
     /// Learns from reports that the stored learning-rate rule has already processed.
     pub fn replay(&mut self, reports: &[WorkerReport]) {
-        self.models_mut().learn(reports);
+        self.learn(reports);
     }
 
     /// Restores the models' knowledge of an allocation that was planned before a restart. Call it in order of

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
-use evenstep_protocol::{AllocateResponse, JobSpec, JoinRequest, WorkerId, WorkerOverride};
+use evenstep_protocol::{AllocateResponse, JobSpec, JoinRequest, WorkerId, WorkerOverride, WorkerReport};
 
 use super::configured;
-use super::models::Models;
+use super::models::{Learned, Models};
 use super::plans::is_probe;
 use crate::forecast::Earlier;
 use crate::learning_rate::Controller;
@@ -152,7 +152,8 @@ impl JobState {
 
     /// Returns the models for decisions and views: with the reports of incomplete iterations.
     pub fn current_models(&self) -> &Models {
-        let current = self.current.get_or_init(|| self.models.with_open_iterations().map(Box::new));
+        let device = |worker: &WorkerId| device(&self.workers, worker);
+        let current = self.current.get_or_init(|| self.models.with_open_iterations(&device).map(Box::new));
         current.as_deref().unwrap_or(&self.models)
     }
 
@@ -160,6 +161,13 @@ impl JobState {
     pub fn models_mut(&mut self) -> &mut Models {
         self.current.take();
         &mut self.models
+    }
+
+    /// Learns from reports.
+    pub(super) fn learn<'a>(&mut self, reports: &'a [WorkerReport]) -> Learned<'a> {
+        self.current.take();
+        let workers = &self.workers;
+        self.models.learn(reports, &|worker| device(workers, worker))
     }
 
     /// Returns the number that every local batch is a multiple of: 1 if the job lists its sizes.
@@ -198,6 +206,10 @@ impl JobState {
         }
         devices
     }
+}
+
+fn device<'a>(workers: &'a BTreeMap<WorkerId, WorkerState>, worker: &WorkerId) -> Option<&'a str> {
+    workers.get(worker)?.request.device.as_deref()
 }
 
 /// Returns the number of samples in a full iteration with this number of live workers.

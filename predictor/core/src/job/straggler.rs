@@ -1,4 +1,4 @@
-//! Detection of stragglers.
+//! Comparison of the workers of a job, for the detection of stragglers.
 
 use std::collections::BTreeMap;
 
@@ -7,105 +7,107 @@ use evenstep_protocol::{StragglerView, WorkerId};
 use super::reason;
 use super::state::JobState;
 use super::worker::WorkerModel;
+use crate::curve::Uncertain;
+use crate::parallel;
+use crate::straggler::{LogRatio, Others, Pace};
 
 /// Minimum number of other workers on the same kind of device for a comparison.
 const PEERS_MIN: usize = 2;
 /// Beginning of the device of a worker without GPU. The name of a processor does not include the number of cores
 /// that a worker has, so workers on processors are not compared with each other.
 const PROCESSOR: &str = "cpu";
-/// Share of the workers whose earlier slow-downs are usual.
+/// Minimum number of workers whose earlier slow-downs are compared, because one of few could be the exception.
+const SWAYING_MIN: usize = 10;
+/// Share of the workers that do not exceed usual slow-downs.
 const USUAL: f64 = 0.9;
+/// Share of the workers that are slower than before if the work has grown.
+const COMMON: f64 = 0.8;
+
+/// Returns the device of a worker, if it is known.
+pub type DeviceOf<'a> = &'a (dyn Fn(&WorkerId) -> Option<&'a str> + Sync);
+
+/// One worker in an iteration.
+pub struct Compared<'a> {
+    /// The worker.
+    pub worker: &'a WorkerId,
+    /// Its pace.
+    pub pace: Pace,
+    /// Its ratio to its own best speed.
+    pub own: LogRatio,
+}
+
+/// Returns for each of these workers, in their order, the facts about the others.
+pub fn others(
+    compared: &[Compared<'_>],
+    models: &BTreeMap<WorkerId, WorkerModel>,
+    device: DeviceOf<'_>,
+) -> Vec<Others> {
+    let ratios = compared.iter().map(|one| one.own.mean).filter(|ratio| ratio.is_finite());
+    let common = quantile(ratios.collect(), COMMON).unwrap_or(0.0).min(0.0);
+    let longest = |one: &Compared<'_>| models.get(one.worker).map_or(0.0, |known| known.watch.longest());
+    let sways = quantile(compared.iter().map(longest).collect(), USUAL);
+    let sways = sways.filter(|_| compared.len() >= SWAYING_MIN).unwrap_or(0.0);
+    let mut others = vec![Others { peers: None, common, sways }; compared.len()];
+    let mut devices: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (at, one) in compared.iter().enumerate() {
+        if let Some(device) = device(one.worker).filter(|device| !device.starts_with(PROCESSOR)) {
+            devices.entry(device).or_default().push(at);
+        }
+    }
+    for peers in devices.values().filter(|peers| peers.len() > PEERS_MIN) {
+        let paces: Vec<(&WorkerId, &Pace)> =
+            peers.iter().map(|at| (compared[*at].worker, &compared[*at].pace)).collect();
+        for (at, ratio) in peers.iter().zip(to_median(&paces, models)) {
+            others[*at].peers = Some(ratio);
+        }
+    }
+    others
+}
+
+/// Returns the ratio of each worker's speed to the median of the others, at the median number of samples.
+fn to_median(paces: &[(&WorkerId, &Pace)], models: &BTreeMap<WorkerId, WorkerModel>) -> Vec<LogRatio> {
+    let mut samples: Vec<u64> = paces.iter().map(|(_, pace)| pace.samples).collect();
+    samples.sort_unstable();
+    let samples = samples[(samples.len() - 1) / 2];
+    let speeds: Vec<LogRatio> = parallel::map(paces, |(worker, pace)| {
+        let exact = Uncertain { mean: 1.0, deviation: 0.0 };
+        let time = models.get(*worker).map_or(exact, |known| known.curve.ratio(pace.samples.max(1), samples));
+        let log_time = (pace.compute_s * time.mean).ln();
+        LogRatio { mean: pace.readings.log_busy() - log_time, doubt: time.deviation / time.mean }
+    });
+    let mut sorted = speeds.clone();
+    sorted.sort_by(|one, other| one.mean.total_cmp(&other.mean));
+    let ratio = |own: &LogRatio| {
+        let at = sorted.partition_point(|speed| speed.mean.total_cmp(&own.mean).is_lt());
+        let middle = (sorted.len() - 1) / 2;
+        let median = sorted[if at <= middle { middle + 1 } else { middle }];
+        LogRatio { mean: own.mean - median.mean, doubt: own.doubt + median.doubt }
+    };
+    speeds.iter().map(ratio).collect()
+}
+
+/// Returns the least value that this share of the values does not exceed; `None` without values.
+fn quantile(mut values: Vec<f64>, share: f64) -> Option<f64> {
+    let at = ((values.len() as f64 * share).ceil() as usize).saturating_sub(1);
+    (at < values.len()).then(|| *values.select_nth_unstable_by(at, f64::total_cmp).1)
+}
 
 impl JobState {
-    /// Describes the live workers that are slower than their device and their history explain.
+    /// Describes the live workers that are flagged as stragglers.
     pub fn stragglers(&self) -> BTreeMap<&WorkerId, StragglerView> {
-        let compared = self.compared();
-        let usual = usual(compared.iter().map(|(_, known, _)| known.watch.longest()).collect());
-        let straggler = |(id, known, peers): (_, &WorkerModel, Option<f64>)| {
-            Some((id, reason::straggler(&known.watch.straggler(peers, usual)?)))
-        };
-        compared.into_iter().filter_map(straggler).collect()
+        let straggler = |known: &WorkerModel| Some(reason::straggler(&known.watch.straggler()?));
+        self.watched().filter_map(|(id, known)| Some((id, straggler(known)?))).collect()
     }
 
     /// Returns the averaged speed of each live worker as a share of its expected speed: its own best speed or, on a GPU,
     /// the median of its peers if that is larger.
     pub fn expected_speed_ratios(&self) -> BTreeMap<&WorkerId, f64> {
-        let measured = self.compared().into_iter().filter(|(_, known, _)| known.watch.speed().is_some());
-        measured.map(|(id, known, peers)| (id, known.watch.ratio(peers))).collect()
+        self.watched().filter_map(|(id, known)| Some((id, known.watch.speed_ratio()?))).collect()
     }
 
-    /// Returns the live workers that have a model, with the median speed of their peers.
-    fn compared(&self) -> Vec<(&WorkerId, &WorkerModel, Option<f64>)> {
+    /// Returns the live workers that have a model.
+    fn watched(&self) -> impl Iterator<Item = (&WorkerId, &WorkerModel)> {
         let models = self.current_models();
-        let measured = self.members.live().filter_map(|id| {
-            let (known, device) = (models.worker(id)?, self.workers.get(id)?.request.device.as_deref());
-            Some((id, known, device.filter(|device| !device.starts_with(PROCESSOR))))
-        });
-        let measured: Vec<(&WorkerId, &WorkerModel, Option<&str>)> = measured.collect();
-        // Each worker has its own unit of work. The work of a batch that all peers have measured converts the units.
-        let mut batches: BTreeMap<&str, u64> = BTreeMap::new();
-        for (_, known, device) in &measured {
-            if let Some(device) = device.filter(|_| known.watch.speed().is_some()) {
-                let least = batches.entry(device).or_insert(u64::MAX);
-                *least = known.curve.largest().clamp(1, *least);
-            }
-        }
-        let work = |known: &WorkerModel, device: &str| Some(known.curve.work(*batches.get(device)?));
-        let speed = |known: &WorkerModel, device: &str| Some(known.watch.speed()? / work(known, device)?);
-        let mut speeds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-        for (_, known, device) in &measured {
-            if let Some((device, speed)) = device.and_then(|device| Some((device, speed(known, device)?))) {
-                speeds.entry(device).or_default().push(speed);
-            }
-        }
-        speeds.values_mut().for_each(|speeds| speeds.sort_by(f64::total_cmp));
-        let peers = |known: &WorkerModel, device: &str| {
-            Some(median_without(speeds.get(device)?, speed(known, device))? * work(known, device)?)
-        };
-        let compared = measured
-            .iter()
-            .map(|&(id, known, device)| (id, known, device.and_then(|device| peers(known, device))));
-        compared.collect()
-    }
-}
-
-/// Returns the number of iterations of earlier slow-downs that most workers do not exceed; 0 for few workers, because one
-/// of them could be the exception.
-fn usual(mut longest: Vec<f64>) -> f64 {
-    longest.sort_by(f64::total_cmp);
-    let at = (longest.len() as f64 * USUAL) as usize;
-    longest.get(at).copied().filter(|_| longest.len() > PEERS_MIN).unwrap_or(0.0)
-}
-
-/// Returns the median of the other workers' speeds: of these ascending speeds without `own`. `None` if fewer than
-/// [`PEERS_MIN`] remain, because a single peer could be the exception.
-fn median_without(speeds: &[f64], own: Option<f64>) -> Option<f64> {
-    let own = own.and_then(|own| speeds.binary_search_by(|speed| speed.total_cmp(&own)).ok());
-    let others = speeds.len() - usize::from(own.is_some());
-    let middle = others / 2;
-    let middle = if own.is_some_and(|own| own <= middle) { middle + 1 } else { middle };
-    speeds.get(middle).copied().filter(|_| others >= PEERS_MIN)
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        /// Compares with the median of a list from which the worker was removed.
-        #[test]
-        fn the_median_excludes_the_worker(mut speeds in prop::collection::vec(0u8..20, 0..12), at in 0usize..12) {
-            speeds.sort_unstable();
-            let speeds: Vec<f64> = speeds.into_iter().map(f64::from).collect();
-            let own = speeds.get(at).copied();
-            let mut others = speeds.clone();
-            if own.is_some() {
-                others.remove(at);
-            }
-            let expected = (others.len() >= PEERS_MIN).then(|| others[others.len() / 2]);
-            prop_assert_eq!(median_without(&speeds, own), expected);
-        }
+        self.members.live().filter_map(|id| Some((id, models.worker(id)?)))
     }
 }

@@ -11,14 +11,11 @@ use crate::curve::CurveLearner;
 use crate::hedge::ChunkCost;
 use crate::hedge::learner::Parts;
 use crate::memory::MemoryModel;
-use crate::series::{COUNT_MAX, LEARNABLE, Observation};
+use crate::series::{COUNT_MAX, LEARNABLE};
 use crate::straggler::StragglerDetector;
 
 /// Weight of the newest report in the averages of communication.
 const COMMUNICATION_WEIGHT: f64 = 0.2;
-
-/// Change of work, in log, after which the straggler detector starts again. The detector flags a loss of 25 % of speed.
-const FORM_DRIFT_MAX: f64 = 0.1;
 
 /// The models learned from one worker's reports.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -41,8 +38,6 @@ pub struct WorkerModel {
     pub memory: MemoryModel,
     /// Detector of slow phases.
     pub watch: StragglerDetector,
-    /// Log of the change of work at the smallest and the largest batch since the straggler detector started.
-    form_drift: [f64; 2],
     exposed_s: Option<f64>,
     overlapped_s: Option<f64>,
 }
@@ -65,37 +60,19 @@ impl WorkerModel {
             && self.chunks.is_valid()
             && self.memory.is_valid()
             && self.watch.is_valid()
-            && self.form_drift.iter().all(|drift| drift.is_finite())
             && [self.exposed_s, self.overlapped_s].into_iter().flatten().all(is_time)
     }
 
-    /// Learns from a measurement and its forecast speed.
+    /// Learns from a measurement and its forecast speed. If the curve's form changes, the unit of speeds is kept, and the
+    /// straggler detector's speeds at other batches are converted.
     pub fn measure(&mut self, parts: &Parts, forecast: Option<f64>) {
-        let before = Works::of(&self.curve, parts);
+        let before = (parts.observation(&self.curve), self.watch.log_works(&self.curve));
         parts.measure(&mut self.curve, forecast);
         self.chunks.observe(parts);
-        self.keep_unit(&before, parts);
-    }
-
-    /// Keeps the unit of speeds after a change of the curve's form. If the form changes the ratio of small to large batches
-    /// by much, earlier speeds at other batches are not comparable, so the straggler detector starts again.
-    fn keep_unit(&mut self, before: &Works, parts: &Parts) {
-        if let [Some(before), Some(after)] =
-            [before.seen, parts.observation(&self.curve)].map(|seen| seen.map(|seen| seen.batch))
-        {
-            self.curve.keep_unit(before, after);
+        if let (Some(before), Some(after)) = (before.0, parts.observation(&self.curve)) {
+            self.curve.keep_unit(before.batch, after.batch);
         }
-        for (drift, (batch, before)) in self.form_drift.iter_mut().zip(&before.ends) {
-            *drift += (self.curve.work(*batch) / before).ln();
-        }
-        if self.form_drift.iter().any(|drift| drift.abs() > FORM_DRIFT_MAX) {
-            self.restart_watch();
-        }
-    }
-
-    fn restart_watch(&mut self) {
-        self.form_drift = [0.0; 2];
-        self.watch = StragglerDetector::default();
+        self.watch.convert(&before.1, &self.curve);
     }
 
     /// Learns everything in a report except its speed. `planned` is the plan for it; `None` if it is unknown. Returns
@@ -121,26 +98,13 @@ impl WorkerModel {
         let is_discarded = self.curve.accumulate(micro_batch);
         self.curve.keep_unit(before, self.curve.work(base));
         if rejoined || is_discarded {
-            self.restart_watch();
+            self.watch = StragglerDetector::default();
         }
         let at_once = micro_batch.map_or(report.local_batch, |most| report.local_batch.min(most));
         self.memory.observe(at_once, report.peak_memory_bytes);
         average(&mut self.exposed_s, report.communication_s);
         average(&mut self.overlapped_s, report.overlapped_communication_s);
         rejoined || is_discarded
-    }
-}
-
-/// Work of one iteration, and of the smallest and the largest batch, before a change of a curve.
-struct Works {
-    seen: Option<Observation>,
-    ends: [(u64, f64); 2],
-}
-
-impl Works {
-    fn of(curve: &CurveLearner, parts: &Parts) -> Self {
-        let ends = curve.range().unwrap_or([1; 2]).map(|batch| (batch, curve.work(batch)));
-        Self { seen: parts.observation(curve), ends }
     }
 }
 

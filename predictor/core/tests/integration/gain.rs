@@ -3,44 +3,14 @@
 //! The shares must be near the optimum, and the time with even shares must agree with the law, although a job in balance
 //! never computes even shares again. Times have 1 % of noise and a slow drift.
 
-use std::collections::{BTreeMap, VecDeque};
-
-use evenstep_core::job::{JobState, Models, Restored, WorkerState, controller};
-use evenstep_core::membership::{Member, State};
-use evenstep_protocol::{
-    AllocateRequest, DecisionKind, Hedge, JobId, JobSpec, JoinRequest, WorkerId, WorkerOverride, WorkerReport,
-};
-use rand::{RngExt, SeedableRng};
+use evenstep_protocol::{AllocateRequest, DecisionKind, JobId, JobSpec, WorkerOverride, WorkerReport};
+use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-/// Seconds for a sample.
-const UNIT_S: f64 = 5e-4;
+use crate::world::{Law, affine, flat, job, normal, plain, tiles, worker};
+
 /// Iterations of a run: they include the start, when all shares are even.
 const ITERATIONS: u64 = 400;
-
-/// Compute time of a worker over its number of samples.
-#[derive(Debug, Clone, Copy)]
-enum Law {
-    /// A fixed time, and a time for each sample.
-    Affine { fixed_s: f64, slowness: f64 },
-    /// Flat up to this number of samples, then proportional.
-    Flat { until: u64, slowness: f64 },
-    /// Tiles of this number of samples, whether they are full or not.
-    Tiles { tile: u64, slowness: f64 },
-}
-
-use Law::{Affine, Flat, Tiles};
-
-impl Law {
-    fn time_s(self, samples: u64) -> f64 {
-        match self {
-            _ if samples == 0 => 0.0,
-            Affine { fixed_s, slowness } => fixed_s + slowness * UNIT_S * samples as f64,
-            Flat { until, slowness } => slowness * UNIT_S * samples.max(until) as f64,
-            Tiles { tile, slowness } => slowness * UNIT_S * (samples.div_ceil(tile) * tile) as f64,
-        }
-    }
-}
 
 /// The least time in which the workers can compute the global batch: found by bisection.
 fn optimum_s(laws: &[Law], global_batch: u64) -> f64 {
@@ -54,32 +24,6 @@ fn optimum_s(laws: &[Law], global_batch: u64) -> f64 {
         if fits(middle) { high = middle } else { low = middle }
     }
     high
-}
-
-fn worker(rank: usize) -> WorkerId {
-    WorkerId::new(format!("node/{rank}")).unwrap()
-}
-
-fn job(spec: JobSpec, workers: usize) -> JobState {
-    let member = |rank| Member {
-        id: worker(rank),
-        state: State::Live,
-        last_seen_ms: 0,
-        departures_ms: VecDeque::new(),
-    };
-    let known = |rank| (worker(rank), WorkerState::new(JoinRequest::new(worker(rank))));
-    JobState::restore(Restored {
-        kept_from: 0,
-        generation: 1,
-        departed_generation: 0,
-        members: (0..workers).map(member).collect(),
-        workers: BTreeMap::from_iter((0..workers).map(known)),
-        models: Models::new(),
-        learning_rate: controller(&spec).unwrap(),
-        last_iteration: None,
-        last_allocation: None,
-        spec,
-    })
 }
 
 #[derive(Debug)]
@@ -113,7 +57,7 @@ impl Run {
 /// Runs a job. Every tenth iteration has `ragged` samples, if that is given.
 fn run(laws: &[Law], spec: JobSpec, seed: u64, noise: f64, ragged: Option<u64>) -> Run {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let mut normal = || (0..12).map(|_| random.random_range(0.0..1.0)).sum::<f64>() - 6.0;
+    let mut normal = || normal(&mut random);
     let mut state = job(spec, laws.len());
     let mut drift = vec![0.0_f64; laws.len()];
     let mut run = Run { steps: Vec::new(), even: Vec::new(), said: Vec::new(), probes: 0 };
@@ -148,18 +92,6 @@ fn run(laws: &[Law], spec: JobSpec, seed: u64, noise: f64, ragged: Option<u64>) 
     run
 }
 
-fn affine(fixed_s: f64, slowness: f64) -> Law {
-    Affine { fixed_s, slowness }
-}
-
-fn flat(until: u64, slowness: f64) -> Law {
-    Flat { until, slowness }
-}
-
-fn tiles(tile: u64, slowness: f64) -> Law {
-    Tiles { tile, slowness }
-}
-
 fn laws() -> Vec<(&'static str, [Law; 4], u64)> {
     let fast = affine(0.0, 1.0);
     vec![
@@ -175,10 +107,6 @@ fn laws() -> Vec<(&'static str, [Law; 4], u64)> {
         ("flat below even shares", [flat(32, 3.0), flat(32, 2.0), flat(32, 1.5), flat(32, 1.0)], 384),
         ("tiles", [tiles(32, 2.0), tiles(32, 2.0), tiles(32, 1.0), tiles(32, 1.0)], 384),
     ]
-}
-
-fn plain(global_batch: u64) -> JobSpec {
-    JobSpec { hedge: Hedge::Off, ..JobSpec::new(global_batch) }
 }
 
 #[test]

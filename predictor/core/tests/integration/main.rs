@@ -5,3 +5,5 @@
 mod allocate_exact;
 mod curve_closed_loop;
 mod gain;
+mod slow;
+mod world;

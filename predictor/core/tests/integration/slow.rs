@@ -1,0 +1,194 @@
+//! Who is slow, in closed loop: shares follow speeds, so a slow worker soon has another share.
+
+use std::collections::BTreeSet;
+
+use evenstep_core::job::JobState;
+use evenstep_protocol::{AllocateRequest, JobId, StragglerView, WorkerReport};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::world::{Law, affine, flat, job, normal, plain, tiles, worker};
+
+/// The speed of a worker in an iteration, as a share of its full speed.
+type Speed<'a> = &'a dyn Fn(usize, u64) -> f64;
+
+/// Noise of log times: its deviation, and the correlation of successive iterations.
+#[derive(Debug, Clone, Copy)]
+struct Noise {
+    seed: u64,
+    deviation: f64,
+    correlation: f64,
+}
+
+/// Runs a job, and returns the flagged workers by iteration.
+fn run(
+    state: &mut JobState,
+    laws: &[Law],
+    iterations: u64,
+    noise: Noise,
+    speed: Speed<'_>,
+) -> Vec<Vec<(usize, StragglerView)>> {
+    let mut random = ChaCha8Rng::seed_from_u64(noise.seed);
+    let mut drift = vec![0.0_f64; laws.len()];
+    let (mut reports, mut flagged) = (Vec::new(), Vec::new());
+    for iteration in 0..iterations {
+        state.observe(&reports);
+        let slow = state.stragglers();
+        flagged.push(
+            (0..laws.len()).filter_map(|rank| Some((rank, slow.get(&worker(rank))?.clone()))).collect(),
+        );
+        let request = AllocateRequest::new(JobId::new("job").unwrap(), 1, iteration);
+        let decided = state.decide(&request).unwrap();
+        let shares = decided.answer.allocations.clone();
+        state.apply(decided);
+        let mut step_s = 0.0_f64;
+        reports = Vec::new();
+        for (rank, (law, share)) in laws.iter().zip(&shares).enumerate() {
+            let (kept, new) = (noise.correlation, (1.0 - noise.correlation.powi(2)).sqrt());
+            drift[rank] = kept * drift[rank] + new * normal(&mut random);
+            let factor = (noise.deviation * drift[rank]).exp() / speed(rank, iteration);
+            let time_s = factor * law.time_s(share.local_batch);
+            step_s = step_s.max(time_s);
+            if share.local_batch > 0 {
+                reports.push(WorkerReport::new(share.worker.clone(), iteration, share.local_batch, time_s));
+            }
+        }
+        for report in &mut reports {
+            report.barrier_wait_s = Some(step_s - report.compute_time_s);
+        }
+    }
+    flagged
+}
+
+fn laws() -> Vec<(&'static str, Vec<Law>, u64)> {
+    vec![
+        ("proportional equal", vec![affine(0.0, 4.0); 4], 256),
+        ("proportional", vec![affine(0.0, 8.0), affine(0.0, 4.0), affine(0.0, 4.0), affine(0.0, 2.0)], 256),
+        ("fixed equal", vec![affine(0.05, 1.0); 4], 256),
+        ("fixed one", vec![affine(0.0, 2.0), affine(0.1, 2.0), affine(0.0, 2.0), affine(0.0, 2.0)], 256),
+        (
+            "fixed mixed",
+            vec![affine(0.08, 4.0), affine(0.04, 2.0), affine(0.04, 2.0), affine(0.04, 2.0)],
+            256,
+        ),
+        ("flat at even", vec![flat(64, 2.0); 4], 256),
+        ("flat below", vec![flat(32, 6.0), flat(32, 4.0), flat(32, 3.0), flat(32, 2.0)], 384),
+        ("tiles", vec![tiles(32, 4.0), tiles(32, 4.0), tiles(32, 2.0), tiles(32, 2.0)], 384),
+        ("eight", vec![affine(0.02, 3.0); 8], 512),
+        ("two", vec![affine(0.02, 3.0); 2], 128),
+    ]
+}
+
+/// Returns the ranks that were ever flagged in these iterations.
+fn ranks(flagged: &[Vec<(usize, StragglerView)>]) -> BTreeSet<usize> {
+    flagged.iter().flatten().map(|(rank, _)| *rank).collect()
+}
+
+/// Returns in which of these iterations a rank was flagged.
+fn of(rank: usize, flagged: &[Vec<(usize, StragglerView)>]) -> Vec<bool> {
+    flagged.iter().map(|flagged| flagged.iter().any(|(flagged, _)| *flagged == rank)).collect()
+}
+
+fn white(seed: u64, deviation: f64) -> Noise {
+    Noise { seed, deviation, correlation: 0.0 }
+}
+
+const DEVICE: &str = "NVIDIA L4";
+
+#[test]
+fn a_slow_worker_is_flagged_soon_and_until_it_recovers() {
+    const SLOW: u64 = 200;
+    for (index, (name, laws, batch)) in laws().into_iter().enumerate() {
+        for seed in 1..3 {
+            let factor = [0.45, 0.5, 0.55, 0.6][(index + seed as usize) % 4];
+            let (begin, who) = (120 + 37 * seed, (index + seed as usize) % laws.len());
+            let slow = begin..begin + SLOW;
+            let mut state = job(plain(batch), laws.len());
+            let flagged =
+                run(&mut state, &laws, begin + SLOW + 100, white(seed, 0.03), &|rank, iteration| {
+                    if rank == who && slow.contains(&iteration) { factor } else { 1.0 }
+                });
+            let text = format!("{name}, seed {seed}, worker {who} at {factor} from {begin} on");
+            let others = ranks(&flagged).into_iter().filter(|rank| *rank != who).collect::<Vec<_>>();
+            assert!(others.is_empty(), "{text}: {others:?} flagged");
+            let flagged_at = of(who, &flagged);
+            let [begin, end] = [begin, begin + SLOW].map(|at| at as usize);
+            assert!(!flagged_at[..begin].contains(&true), "{text}: flagged before");
+            assert!(!flagged_at[begin + 20..=end].contains(&false), "{text}: not flagged while it is slow");
+            assert!(!flagged_at[end + 40..].contains(&true), "{text}: still flagged");
+            let said = flagged[end].iter().find(|found| found.0 == who).unwrap().1.clone();
+            assert!((begin as u64..begin as u64 + 4).contains(&said.since_iteration), "{text}: {said:?}");
+            assert!((said.speed_ratio / factor).ln().abs() < 0.35, "{text}: {said:?}");
+        }
+    }
+}
+
+#[test]
+fn healthy_workers_are_not_flagged() {
+    for (name, laws, batch) in laws() {
+        for (deviation, correlation) in [(0.01, 0.0), (0.05, 0.0), (0.1, 0.0), (0.05, 0.8)] {
+            let mut state = job(plain(batch), laws.len());
+            let noise = Noise { seed: 5, deviation, correlation };
+            let flagged = run(&mut state, &laws, 600, noise, &|_, _| 1.0);
+            assert!(ranks(&flagged).is_empty(), "{name}, {noise:?}: {:?}", ranks(&flagged));
+        }
+    }
+}
+
+/// A longer sequence, or another phase of the training, slows all workers.
+#[test]
+fn more_work_for_everybody_flags_nobody() {
+    let laws = [affine(0.02, 3.0); 4];
+    for worker in [None, Some(2)] {
+        let mut state = job(plain(256), laws.len());
+        let flagged = run(&mut state, &laws, 500, white(1, 0.03), &|rank, iteration| {
+            let own = if Some(rank) == worker && iteration >= 300 { 0.5 } else { 1.0 };
+            if iteration >= 150 { 0.5 * own } else { own }
+        });
+        assert!(ranks(&flagged).into_iter().eq(worker), "{worker:?}: {:?}", ranks(&flagged));
+        assert!(worker.is_none_or(|worker| !of(worker, &flagged[320..]).contains(&false)));
+    }
+}
+
+#[test]
+fn a_worker_that_fades_is_flagged() {
+    let laws = [affine(0.02, 3.0); 4];
+    let mut state = job(plain(256), laws.len());
+    let flagged = run(&mut state, &laws, 600, white(1, 0.03), &|rank, iteration| {
+        if rank == 1 { 1.0 - 0.4 * (iteration.saturating_sub(150) as f64 / 300.0).min(1.0) } else { 1.0 }
+    });
+    assert_eq!(ranks(&flagged), BTreeSet::from([1]));
+    assert!(!of(1, &flagged[450..]).contains(&false));
+}
+
+/// Neither hours nor the slow times of another worker end a flag.
+#[test]
+fn a_flag_lasts_as_long_as_the_slowness() {
+    let hours = [affine(0.0, 2000.0); 4];
+    let mut state = job(plain(256), hours.len());
+    let flagged = run(&mut state, &hours, 700, white(1, 0.03), &|rank, iteration| match rank {
+        3 if iteration >= 300 => 0.5,
+        1 if iteration >= 300 && iteration % 160 < 80 => 0.67,
+        _ => 1.0,
+    });
+    assert!(ranks(&flagged).is_subset(&BTreeSet::from([1, 3])), "{:?}", ranks(&flagged));
+    assert!(!of(3, &flagged[320..]).contains(&false));
+}
+
+/// A GPU that was always slower than others of its kind has no better past. Its share is smaller, so they are compared at
+/// equal work.
+#[test]
+fn a_gpu_is_compared_with_others_of_its_kind() {
+    for law in [affine(0.0, 3.0), affine(0.05, 1.0), flat(64, 2.0)] {
+        for (device, found) in [(DEVICE, BTreeSet::from([1])), ("cpu: any", BTreeSet::new())] {
+            let mut state = job(plain(256), 4);
+            for worker in state.workers.values_mut() {
+                worker.request.device = Some(device.to_owned());
+            }
+            let flagged =
+                run(&mut state, &[law; 4], 300, white(1, 0.03), &|rank, _| if rank == 1 { 0.5 } else { 1.0 });
+            assert_eq!(ranks(&flagged), found, "{law:?} on {device}");
+            assert!(found.iter().all(|rank| !of(*rank, &flagged[24..]).contains(&false)), "{law:?}");
+        }
+    }
+}
