@@ -14,7 +14,7 @@ use std::time::Duration;
 use evenstep_client::failover::Outcome;
 use evenstep_client::http::{Method, Request, TimeLimit, Transport, TransportConfig};
 use evenstep_client::{ClientTls, Servers, SystemClock};
-use evenstep_protocol::{NodeHealthView, NodeId};
+use evenstep_protocol::{NodeHealthView, NodeId, NodeStraggler};
 use prost::Message;
 use tokio::net::UnixListener;
 use tokio::sync::{Mutex, Semaphore};
@@ -144,10 +144,12 @@ fn ask(predictor: &Transport, path: &str) -> Option<NodeHealthView> {
 }
 
 fn judge(found: &[NodeHealthView]) -> HealthCheckResponse {
-    let stragglers = found.iter().filter(|view| !view.healthy).flat_map(|view| &view.stragglers);
-    let count = stragglers.clone().count();
+    let mut stragglers: Vec<&NodeStraggler> =
+        found.iter().filter(|view| !view.healthy).flat_map(|view| &view.stragglers).collect();
+    stragglers.sort_by(|one, other| one.straggler.speed_ratio.total_cmp(&other.straggler.speed_ratio));
+    let count = stragglers.len();
     let mut error = String::new();
-    for straggler in stragglers.take(NAMED_MAX) {
+    for straggler in stragglers.into_iter().take(NAMED_MAX) {
         let separator = if error.is_empty() { "" } else { "; " };
         let view = &straggler.straggler;
         let _ = write!(

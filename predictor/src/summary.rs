@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_core::curve::CurveLearner;
+use evenstep_core::curve::{CurveLearner, Uncertain};
 use evenstep_protocol::{
     GainView, HistoryView, SlowWorker, StragglerReason, SummaryView, WorkerHistory, WorkerId, WorkerView,
 };
@@ -82,7 +82,7 @@ fn slow_workers(history: &HistoryView, workers: &Workers) -> Vec<SlowWorker> {
 struct Compared<'a> {
     history: &'a HistoryView,
     curves: Vec<Option<&'a CurveLearner>>,
-    /// By worker, the even and the own number of samples: the ratio of the times, and the least possible one.
+    /// By worker, for the even and the own number of samples: the likely ratio of the times, and a small one.
     known: Vec<BTreeMap<(u64, u64), [f64; 2]>>,
 }
 
@@ -92,37 +92,46 @@ impl<'a> Compared<'a> {
         Self { history, curves, known: vec![BTreeMap::new(); history.workers.len()] }
     }
 
-    /// Returns for each worker its speed in an iteration over the median of the others.
+    /// Returns for each worker its speed in an iteration over the median of the others. It is not below [`SLOW`] if the curve
+    /// may explain the difference.
     fn ratios(&mut self, at: usize) -> Vec<Option<f64>> {
-        let batches = self.history.workers.iter().map(|worker| worker.local_batch[at].unwrap_or(0));
-        let batches: Vec<u64> = batches.collect();
-        let (sum, count) = (batches.iter().sum::<u64>(), batches.iter().filter(|batch| **batch > 0).count());
-        let even = (sum / count.max(1) as u64).max(1);
-        // Speeds, and the greatest possible ones: a difference that the curve may explain is none.
-        let speeds: Vec<Option<[f64; 2]>> = (0..batches.len())
-            .map(|worker| {
-                let time_s =
-                    self.history.workers[worker].compute_time_s[at].filter(|time_s| *time_s > 0.0)?;
-                (batches[worker] > 0)
-                    .then(|| self.times(worker, even, batches[worker]).map(|time| 1.0 / (time * time_s)))
-            })
-            .collect();
+        let measured: Vec<Option<(u64, f64)>> =
+            self.history.workers.iter().map(|worker| measured(worker, at)).collect();
+        let samples = measured.iter().flatten().map(|(samples, _)| samples);
+        let even = (samples.clone().sum::<u64>() / samples.count().max(1) as u64).max(1);
+        let of = |(worker, measured): (usize, &Option<(u64, f64)>)| {
+            let (samples, time_s) = (*measured)?;
+            Some(self.times(worker, even, samples).map(|time| 1.0 / (time * time_s)))
+        };
+        let speeds: Vec<Option<[f64; 2]>> = measured.iter().enumerate().map(of).collect();
         let mut sorted: Vec<f64> = speeds.iter().flatten().map(|[speed, _]| *speed).collect();
         sorted.sort_by(f64::total_cmp);
-        let ratio = |[speed, most]: [f64; 2]| Some(most / median_without(&sorted, speed)?);
-        speeds.into_iter().map(|speeds| speeds.and_then(ratio)).collect()
+        let ratio = |[speed, most]: [f64; 2]| {
+            let others = median_without(&sorted, speed)?;
+            Some(if most < SLOW * others { speed / others } else { (speed / others).max(SLOW) })
+        };
+        speeds.into_iter().map(|speeds| ratio(speeds?)).collect()
     }
 
     fn times(&mut self, worker: usize, even: u64, own: u64) -> [f64; 2] {
-        let ratio = |curve: &CurveLearner| {
-            let ratio = curve.ratio(own, even);
-            [ratio.mean, (ratio.mean - ratio.deviation).max(ratio.mean / 100.0)]
-        };
         let proportional = even as f64 / own as f64;
+        let ratio = |curve: &CurveLearner| {
+            let Uncertain { mean, deviation } = curve.ratio(own, even);
+            // The median of a log-normal distribution, and one deviation below it.
+            let spread = (1.0 + (deviation / mean).powi(2)).ln();
+            [mean * (-spread / 2.0).exp(), mean * (-spread / 2.0 - spread.sqrt()).exp()]
+        };
         let curve = self.curves[worker];
         let times = || curve.map_or([proportional; 2], ratio);
         *self.known[worker].entry((even, own)).or_insert_with(times)
     }
+}
+
+/// Returns the samples and the compute time of a worker in an iteration.
+fn measured(worker: &WorkerHistory, at: usize) -> Option<(u64, f64)> {
+    let (speed, time_s) = (worker.actual_samples_per_s[at]?, worker.compute_time_s[at]?);
+    let samples = (speed * time_s).round() as u64;
+    (samples > 0).then_some((samples, time_s))
 }
 
 /// Returns the median of sorted values without one of them; `None` if there is no other.
@@ -265,6 +274,29 @@ mod tests {
         );
         assert_eq!(summary.lines[1], "workers waited 0.0 % of their time for the slowest one");
         assert!(summary.lines[2].starts_with("slowest: node/0, 0.50 times"), "{}", summary.lines[2]);
+    }
+
+    /// A worker with a fixed cost has a small share. In samples per second it seems hundreds of times slower.
+    #[test]
+    fn workers_are_compared_at_equal_work() {
+        let time_s = |batch: u64| 0.1 + 0.001 * batch as f64;
+        let mut curve = CurveLearner::new();
+        for iteration in 0..200_u64 {
+            let batch = 1 + iteration * 7 % 64;
+            curve.observe(batch, time_s(batch) * (1.0 + 0.01 * (iteration % 3) as f64));
+        }
+        let mut history = history(&[1000.0 / 3.0; 4], &[33, 33, 33, 1], 64, 1.0);
+        let fixed = &mut history.workers[3];
+        fixed.compute_time_s = vec![Some(time_s(1)); 64];
+        fixed.actual_samples_per_s = vec![Some(1.0 / time_s(1)); 64];
+        let of = |curves| summarize(&history, &Workers { curves, ..Workers::default() }, 64).slow;
+        assert!(of(BTreeMap::new())[0].speed_ratio < 0.05);
+        let slow = of(BTreeMap::from([(fixed_id(), curve)]));
+        assert!(slow.len() == 1 && (0.55..0.65).contains(&slow[0].speed_ratio), "{slow:?}");
+    }
+
+    fn fixed_id() -> WorkerId {
+        WorkerId::new("node/3").unwrap()
     }
 
     #[test]

@@ -56,6 +56,8 @@ impl Stragglers {
             }
         }
         flags.retain(|(job, worker), _| job != job_id || !live.contains(worker) || slow.contains_key(worker));
+        let mut slow: Vec<(WorkerId, StragglerView)> = slow.into_iter().collect();
+        slow.sort_by(|(_, one), (_, other)| one.speed_ratio.total_cmp(&other.speed_ratio));
         for (worker, view) in slow {
             let key = (job_id.clone(), worker);
             if let Some(flag) = flags.get_mut(&key) {
@@ -100,7 +102,7 @@ impl Stragglers {
                 && flag.left_unix_ms.unwrap_or(now_unix_ms).saturating_sub(flag.since_unix_ms) >= after_ms
                 && includes(job_id)
         });
-        let stragglers: Vec<NodeStraggler> = here
+        let mut stragglers: Vec<NodeStraggler> = here
             .map(|((job_id, worker), flag)| NodeStraggler {
                 job_id: job_id.clone(),
                 worker: worker.clone(),
@@ -108,6 +110,7 @@ impl Stragglers {
                 straggler: flag.view.clone(),
             })
             .collect();
+        stragglers.sort_by(|one, other| one.straggler.speed_ratio.total_cmp(&other.straggler.speed_ratio));
         NodeHealthView { node: node.clone(), healthy: stragglers.is_empty(), stragglers }
     }
 
@@ -212,6 +215,16 @@ mod tests {
         assert_eq!(kinds(stragglers.see(&job, BTreeMap::new(), &live, 63_000)), [EventKind::Cleared]);
         assert!(healthy(&a, 0, 63_000));
 
+        let all = BTreeMap::from([(WorkerId::new("a/0").unwrap(), view(0.7)), (worker.clone(), view(0.5))]);
+        let live = all.keys().cloned().collect();
+        assert_eq!(kinds(stragglers.see(&job, all, &live, 70_000)), [EventKind::Flagged; 2]);
+        let ratios: Vec<f64> = stragglers
+            .health(&a, 0, |_| true, 70_000)
+            .stragglers
+            .iter()
+            .map(|found| found.straggler.speed_ratio)
+            .collect();
+        assert_eq!(ratios, [0.5, 0.7], "slowest first");
         stragglers.see(&job, slow(), &live, 70_000);
         assert_eq!(kinds(stragglers.forget(&BTreeSet::new(), 80_000)), []);
         assert!(!healthy(&a, 10, 80_000));

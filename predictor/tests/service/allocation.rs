@@ -258,25 +258,42 @@ fn a_persistent_straggler_is_reported_with_its_reason() {
     let mut service = Service::start();
     service.client.put_job("job", &JobSpec::new(60));
     let generation = join_all(&service.client, "job", 2);
-    for iteration in 0..120 {
-        let is_ill = iteration > 50;
-        let speeds = [100.0, if is_ill { 50.0 } else { 100.0 }];
-        let mut request = allocate_request_with_reports("job", generation, iteration, &speeds);
-        for (worker, report) in request.reports.iter_mut().enumerate() {
-            let waits = if is_ill && worker == 1 { 0.7 } else { 0.02 };
-            report.drivers.insert("run_queue_wait".into(), waits);
+    let train = |client: &Client, generation, iterations: std::ops::Range<u64>, is_ill: bool| {
+        for iteration in iterations {
+            let speeds = [100.0, if is_ill { 50.0 } else { 100.0 }];
+            let mut request = allocate_request_with_reports("job", generation, iteration, &speeds);
+            for (worker, report) in request.reports.iter_mut().enumerate() {
+                let waits = if is_ill && worker == 1 { 0.7 } else { 0.02 };
+                report.drivers.insert("run_queue_wait".into(), waits);
+            }
+            assert_eq!(client.allocate(&request).status, 200);
         }
-        assert_eq!(service.client.allocate(&request).status, 200);
-        if iteration == 50 {
-            assert!(workers(&service.client).iter().all(|worker| worker.straggler.is_none()));
-        }
-    }
+    };
+    train(&service.client, generation, 0..51, false);
+    assert!(workers(&service.client).iter().all(|worker| worker.straggler.is_none()));
+    train(&service.client, generation, 51..75, true);
     service.kill_and_restart();
-    let workers = workers(&service.client);
-    assert_eq!(workers[0].straggler, None);
-    let straggler = workers[1].straggler.as_ref().unwrap();
-    assert_eq!(straggler.reason, StragglerReason::CpuContention);
-    assert!((straggler.speed_ratio - 0.5).abs() < 0.1 && straggler.since_iteration >= 50, "{straggler:?}");
+    let is_flagged = |client: &Client| {
+        let workers = workers(client);
+        assert_eq!(workers[0].straggler, None);
+        let straggler = workers[1].straggler.as_ref()?;
+        assert_eq!(straggler.reason, StragglerReason::CpuContention);
+        assert!(
+            (straggler.speed_ratio - 0.5).abs() < 0.1 && straggler.since_iteration >= 50,
+            "{straggler:?}"
+        );
+        Some(())
+    };
+    let client = &service.client;
+    assert!(is_flagged(client).is_some());
+    // The process starts again on the same machine, which is as slow as before. Workers are listed in order of joining.
+    client.leave("job", "node/1");
+    let generation = client.join("job", "node/1").generation;
+    assert!(is_flagged(client).is_some());
+    train(client, generation, 75..80, true);
+    assert!(is_flagged(client).is_some());
+    train(client, generation, 80..120, false);
+    assert!(is_flagged(client).is_none());
 }
 
 #[test]

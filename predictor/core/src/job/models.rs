@@ -223,7 +223,7 @@ impl Models {
         if closed.is_probe {
             self.undisturbed = self.learned.saturating_add(1 + DISTURBED);
         }
-        let usable = self.take(reports);
+        let usable = self.take(reports, device);
         let outcomes = self.measure(&usable, device);
         self.forecaster.observe_iteration(iteration, &outcomes);
         let drivers = self.forecaster.drivers();
@@ -237,6 +237,7 @@ impl Models {
     fn take<'a>(
         &mut self,
         reports: &'a [(Cow<'_, WorkerReport>, Option<PlannedWorker>)],
+        device: DeviceOf<'_>,
     ) -> BTreeMap<&'a WorkerId, &'a WorkerReport> {
         let by_worker: BTreeMap<&WorkerId, (&WorkerReport, Option<PlannedWorker>)> =
             reports.iter().map(|(report, planned)| (&report.worker, (&**report, *planned))).collect();
@@ -248,7 +249,7 @@ impl Models {
         let taken = parallel::update(&mut self.workers, &by_worker, |known, (report, planned)| {
             let newest = known.newest;
             let is_new = newest.is_none_or(|newest| report.iteration > newest);
-            let is_other = is_new && known.take(report, *planned);
+            let is_other = is_new && known.take(report, *planned, device(&report.worker));
             (*report, is_new && newest.is_some(), is_other)
         });
         let mut usable = BTreeMap::new();

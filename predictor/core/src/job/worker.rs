@@ -24,6 +24,8 @@ pub struct WorkerModel {
     pub newest: Option<u64>,
     /// Generation of its latest join, by the plans of its reports.
     joined: Option<u64>,
+    /// Its device.
+    device: Option<String>,
     /// Number of reports that each driver was missing from.
     pub missing: BTreeMap<String, u64>,
     /// Number of observations at the latest fit of a network, or at the latest attempt.
@@ -78,7 +80,12 @@ impl WorkerModel {
     /// Learns everything in a report except its speed. `planned` is the plan for it; `None` if it is unknown. Returns
     /// true if earlier speeds do not describe the worker any more: it rejoined, perhaps on another device, or other
     /// micro-batches discard a known curve.
-    pub fn take(&mut self, report: &WorkerReport, planned: Option<PlannedWorker>) -> bool {
+    pub fn take(
+        &mut self,
+        report: &WorkerReport,
+        planned: Option<PlannedWorker>,
+        device: Option<&str>,
+    ) -> bool {
         self.newest = Some(report.iteration);
         let joined = planned.and_then(|planned| planned.joined).or(self.joined);
         let rejoined = self.joined.is_some() && self.joined != joined;
@@ -97,8 +104,12 @@ impl WorkerModel {
         let before = self.curve.work(base);
         let is_discarded = self.curve.accumulate(micro_batch);
         self.curve.keep_unit(before, self.curve.work(base));
-        if rejoined || is_discarded {
+        // A worker that restarts on the same device is as slow as before.
+        if self.device.as_deref() != device || is_discarded {
             self.watch = StragglerDetector::default();
+        }
+        if self.device.as_deref() != device {
+            self.device = device.map(str::to_owned);
         }
         let at_once = micro_batch.map_or(report.local_batch, |most| report.local_batch.min(most));
         self.memory.observe(at_once, report.peak_memory_bytes);

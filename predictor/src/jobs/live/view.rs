@@ -417,7 +417,9 @@ impl Live {
     pub fn slow(&self, now_unix_ms: i64, slow: BTreeMap<WorkerId, StragglerView>) {
         let mut guard = self.lock();
         let seen = &mut *guard;
-        for (worker, view) in slow.iter().filter(|(worker, _)| !seen.slow.contains_key(*worker)) {
+        let mut new: Vec<_> = slow.iter().filter(|(worker, _)| !seen.slow.contains_key(*worker)).collect();
+        new.sort_by(|(_, one), (_, other)| one.speed_ratio.total_cmp(&other.speed_ratio));
+        for (worker, view) in new {
             let text = format!(
                 "{worker} is slow: {:.0} % of its expected speed since iteration {}; {}",
                 100.0 * view.speed_ratio,

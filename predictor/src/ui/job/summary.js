@@ -74,7 +74,7 @@ export function summary(id) {
         line = told;
         describe();
         const { gain, time_saved: saved } = told;
-        const slow = workers.filter(({ straggler }) => straggler);
+        const slow = workers.filter(({ straggler }) => straggler).sort((one, other) => one.straggler.speed_ratio - other.straggler.speed_ratio);
         const rows = [
           [savedWords(saved), saved ? `${seconds(saved.lower_s)} to ${seconds(saved.upper_s)}; ${number(gain.ratio)} times as fast as even shares` : 'known after 8 iterations'],
           [percent(told.waiting_share), told.time_lost_s == null ? '' : `${seconds(told.time_lost_s)} of ${seconds(told.trained_s)} so far`],

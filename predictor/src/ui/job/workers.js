@@ -53,7 +53,7 @@ export class WorkersTable {
 
   /** The workers that are slow now. @returns {string[]} */
   get slow() {
-    return this.#workers.filter(({ straggler }) => straggler).map(({ worker }) => worker);
+    return this.#workers.filter(({ straggler }) => straggler).sort((one, other) => one.straggler.speed_ratio - other.straggler.speed_ratio).map(({ worker }) => worker);
   }
 
   /** All workers. */
@@ -69,7 +69,8 @@ export class WorkersTable {
     const wanted = this.#search.value.trim().toLowerCase();
     const history = this.#job.history();
     const took = new Map(workers.map(({ worker }) => [worker, history.last(worker, 'compute_time_s') ?? -1]));
-    const order = (/** @type {any} */ a, /** @type {any} */ b) => Number(Boolean(b.straggler)) - Number(Boolean(a.straggler)) || (took.get(b.worker) ?? 0) - (took.get(a.worker) ?? 0) || (a.rank ?? Infinity) - (b.rank ?? Infinity);
+    const ratio = (/** @type {any} */ worker) => worker.straggler?.speed_ratio ?? 2;
+    const order = (/** @type {any} */ a, /** @type {any} */ b) => ratio(a) - ratio(b) || (took.get(b.worker) ?? 0) - (took.get(a.worker) ?? 0) || (a.rank ?? Infinity) - (b.rank ?? Infinity);
     const live = workers.filter(({ state }) => state === 'live').length;
     const found = workers
       .filter(({ state }) => state === 'live' || this.#gone.checked || !live)
