@@ -110,7 +110,7 @@ def glance():
         stat("Forecast error", """Mean of |actual - predicted| / predicted speed over the selected workers and time range. Below 10 %, the
              shares are about right.""", RATIO,
              [query(forecast_error(CHOSEN, over=RANGE), "mean", instant=True)], thresholds=ABSOLUTE_ERROR_STEPS, decimals=1, width=3),
-        stat("Slow workers", "Workers that are slower than their device and their history explain, for a long time.", COUNT,
+        stat("Slow workers", "Workers that are slower than they were, or than others on the same kind of GPU.", COUNT,
              [query(f"max(evenstep_job_stragglers{{{JOB_ONLY}}})", "slow")], thresholds=SLOW_STEPS, width=3),
         stat("Live workers", "Live workers of the job. Below the job's minimum, the job is paused.", COUNT,
              [query(f'max(evenstep_job_workers{{{JOB_ONLY}, state="live"}})', "live")], thresholds=steps((1, GREEN), base=RED), width=3),
@@ -124,8 +124,8 @@ def who():
     reporting = f"({AGAINST_EXPECTED} and on (worker) ({REPORT_AGE} <= {SILENT_S})) or (0 * ({REPORT_AGE} > {SILENT_S}) - 1)"
     against[0] = query(f"({reporting}) and on () ({WORKERS} <= {MANY})", "{{worker}}")
     return [
-        table("Slow workers by name", """Workers that are slower than their device and their history explain, and the likely cause. The name links to
-              this dashboard with only this worker.""",
+        table("Slow workers by name", """Workers that are slower than they were, or than others on the same kind of GPU, and the likely cause. The name
+              links to this dashboard with only this worker.""",
               [query(f"evenstep_worker_straggler_speed_ratio{{{JOB_ONLY}}}", instant=True, table=True),
                query(f"evenstep_worker_straggler_since_iteration{{{JOB_ONLY}}}", instant=True, table=True)],
               width=8, height=8, sort=("Of expected speed", False), transformations=columns(**names), nothing="No slow worker",

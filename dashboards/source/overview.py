@@ -31,7 +31,7 @@ def glance():
              [query(lost_share(CHOSEN, over=RANGE), "waiting", instant=True)], thresholds=WAIT_STEPS, decimals=1, width=3),
         stat("Forecast error", "Mean of |actual - predicted| / predicted speed over all forecasts in the selected time range.", RATIO,
              [query(forecast_error(CHOSEN, over=RANGE), "mean", instant=True)], thresholds=ABSOLUTE_ERROR_STEPS, decimals=1, width=3),
-        stat("Slow workers", "Workers that are slower than their device and their history explain, for a long time.", COUNT,
+        stat("Slow workers", "Workers that are slower than they were, or than others on the same kind of GPU.", COUNT,
              [query(f"sum(max {BY_JOB} (evenstep_job_stragglers{{{CHOSEN}}})) or vector(0)", "slow")], thresholds=SLOW_STEPS, width=3),
         stat("Throughput", "Work per second of step time, summed over the selected jobs, for each unit of batches.", SPEED,
              [query(by_unit, "{{unit}}")], thresholds=steps(), width=3, text="value_and_name"),
@@ -64,8 +64,8 @@ def slow():
     names = {"job_id": "Job", "worker": "Worker", "reason": "Cause", value_of("A"): "Of expected speed", value_of("B"): "Since iteration"}
     to_worker = link("This worker", to_dashboard(JOB, job_id="${__data.fields.Job}", worker="${__value.text}", focus="${__value.text}"))
     return table(
-        "Slow workers by name", """Workers that are slower than their device and their history explain, at most 20, slowest first. The name links
-        to the worker.""",
+        "Slow workers by name", """Workers that are slower than they were, or than others on the same kind of GPU: at most 20, slowest first. The
+        name links to the worker.""",
         [query(f"bottomk(20, evenstep_worker_straggler_speed_ratio{{{CHOSEN}}})", instant=True, table=True),
          query(f"evenstep_worker_straggler_since_iteration{{{CHOSEN}}}", instant=True, table=True)],
         width=12, height=8, sort=("Of expected speed", False), transformations=columns(**names), nothing="No slow worker",

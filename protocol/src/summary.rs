@@ -25,8 +25,8 @@ pub struct SummaryView {
     /// Share of the workers' time spent waiting for the slowest worker, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_share: Option<f64>,
-    /// Workers that computed fewer than 0.9 times as many samples per second as the median of the others in at
-    /// least 5 % of the iterations, slowest first; at most 8.
+    /// Workers that were below 0.9 times the median speed of the others, at equal work, in at least 5 % of the iterations,
+    /// slowest first; at most 8.
     pub slow: Vec<SlowWorker>,
     /// All of this in three sentences: gain, waiting, slow workers.
     pub lines: Vec<String>,
@@ -66,7 +66,7 @@ pub struct SavedView {
 pub struct SlowWorker {
     /// The worker.
     pub worker: WorkerId,
-    /// Its speed over the median speed of the others: the median over the iterations in which it was slow.
+    /// Its speed over the median speed of the others, at equal work: the median over the iterations in which it was slow.
     pub speed_ratio: f64,
     /// Share of the iterations in which it was slow, 0 to 1.
     pub iterations_share: f64,

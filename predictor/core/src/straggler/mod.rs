@@ -1,10 +1,10 @@
 //! Detects stragglers: workers that are slower than they were, or than others like them. The result is a flag for people; a
 //! straggler is never evicted.
 //!
-//! A worker is compared with its own best speed and, on a GPU, with the median of its peers in the same iteration, always at
+//! A worker is compared with its own best speed and, on a GPU, with the median of its peers in the same iteration. Both are at
 //! equal work: the worker's curve converts the time of one share to another. A difference that the curve is uncertain about
 //! is no evidence. Waiting for data counts as slowness. If most workers are slower at the same time and no reading explains
-//! it, the work has grown, and nobody is slow.
+//! it, the work has grown, and no worker is slow.
 //!
 //! **A flag** is the decision between two hypotheses, full speed and [`SLOW`] of it: a sequential test sums the distance of
 //! each iteration's log speed from the middle of both. The sum is restricted to its positive part, so it begins when the
@@ -101,7 +101,7 @@ pub struct Pace {
 pub struct LogRatio {
     /// Its mean over all forms that the curve may have.
     pub mean: f64,
-    /// How much these forms disagree.
+    /// Standard deviation over these forms.
     pub doubt: f64,
 }
 
@@ -141,7 +141,7 @@ pub struct StragglerDetector {
     now: StragglerReadings,
     /// Averaged readings while the worker was healthy.
     healthy: StragglerReadings,
-    /// Variance of the log ratio, as sums over many iterations have it: larger than that of one iteration if noise lasts.
+    /// Variance of the log ratio in sums over many iterations, for each iteration: large if noise lasts.
     variance: f64,
     /// Evidence against the present state.
     evidence: f64,

@@ -1,4 +1,4 @@
-//! Who is slow, in closed loop: shares follow speeds, so a slow worker soon has another share.
+//! Slow workers in closed loop: shares follow speeds, so a slow worker soon has another share.
 
 use std::collections::BTreeSet;
 

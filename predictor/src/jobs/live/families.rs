@@ -76,7 +76,7 @@ families! {
     membership_changes: counter "evenstep_worker_membership_changes_total" "Workers that joined, left, or whose lease expired.",
     job_info: gauge "evenstep_job_info" "Unit of the batches and speeds of the job.",
     state: gauge "evenstep_job_state" "Current state of the job: starting, running, paused, stalled, finished or failed.",
-    stragglers: gauge "evenstep_job_stragglers" "Workers that are slower than their device and their history explain.",
+    stragglers: gauge "evenstep_job_stragglers" "Workers that are slower than they were, or than others on the same kind of GPU.",
     workers: gauge "evenstep_job_workers" "Workers by state.",
     iteration: gauge "evenstep_job_iteration" "First iteration that was not requested yet.",
     global_batch: gauge "evenstep_job_global_batch_samples" "Global batch, in the unit of the job.",

@@ -17,7 +17,7 @@ const ERROR_MAX = 0.15;
 const FIGURES = [
   ['Time saved', 'Over the whole job, compared with even shares. An estimate with its 90 % interval; communication is not counted.'],
   ['Time lost waiting', 'Share of the workers’ time spent waiting for the slowest, over the latest 64 iterations; and the mean over the workers so far.'],
-  ['Slow workers', 'Workers that are slow for longer than their device and their history explain.'],
+  ['Slow workers', 'Workers that are slower than they were, or than others on the same kind of GPU.'],
   ['Forecast error', 'Mean relative distance of actual from expected speed, over the latest 64 iterations.'],
   ['Step time', 'Mean of the latest 64 iterations.'],
   ['Throughput', 'Of all workers, over the latest 64 iterations.'],
