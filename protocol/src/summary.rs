@@ -10,7 +10,7 @@ use crate::{JobId, WorkerId};
 pub struct SummaryView {
     /// The job.
     pub job_id: JobId,
-    /// Number of iterations up to now.
+    /// Number of iterations up to the latest one that was reported.
     pub iterations: u64,
     /// Estimated time with even shares over the measured time, of whole steps. Absent with fewer than 8 iterations that have
     /// an estimate.

@@ -49,9 +49,12 @@ impl Job {
             views: describe::workers(state, self.id()).workers,
             curves: describe::curves(state),
         });
-        let (workers, iterations) = (workers.await?, self.view().await?.next_iteration);
+        let workers = workers.await?;
         self.restore().await?;
         let account = self.live().account().unwrap_or_default();
+        // Iterations are planned ahead, so those that were reported count.
+        let reported = self.live().line(self.id(), self.now_unix_ms()).iteration;
+        let iterations = reported.map_or(0, |newest| newest.saturating_add(1));
         Ok(compute(true, move || summarize(&history, &account, &workers, iterations)))
     }
 

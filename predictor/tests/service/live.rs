@@ -193,7 +193,7 @@ fn history_and_summary_have_iterations_that_were_reported_and_not_requested() {
     assert!(history.step_time_s[..last].iter().all(Option::is_some), "{history:?}");
     assert!(history.workers.iter().all(|worker| worker.local_batch.iter().all(Option::is_some)));
     let summary: SummaryView = client.get("/v1/jobs/job/summary").json();
-    assert_eq!((summary.iterations, summary.lines.len()), (794, 3));
+    assert_eq!((summary.iterations, summary.lines.len()), (789, 3));
     let gain = summary.gain.unwrap();
     assert!(gain.lower <= gain.ratio && gain.ratio <= gain.upper, "{gain:?}");
     assert_eq!(summary.slow[0].worker.as_str(), "node/0");

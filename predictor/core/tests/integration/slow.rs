@@ -125,11 +125,12 @@ fn a_slow_worker_is_flagged_soon_and_until_it_recovers() {
 
 #[test]
 fn healthy_workers_are_not_flagged() {
-    for (name, laws, batch) in laws() {
-        for (deviation, correlation) in [(0.01, 0.0), (0.05, 0.0), (0.1, 0.0), (0.05, 0.8)] {
+    for (index, (name, laws, batch)) in laws().into_iter().enumerate() {
+        let noises = [[(0.01, 0.0), (0.1, 0.0)], [(0.05, 0.0), (0.05, 0.8)]];
+        for (deviation, correlation) in noises[index % 2] {
             let mut state = job(plain(batch), laws.len());
             let noise = Noise { seed: 5, deviation, correlation };
-            let flagged = run(&mut state, &laws, 600, noise, &|_, _| 1.0);
+            let flagged = run(&mut state, &laws, 400, noise, &|_, _| 1.0);
             assert!(ranks(&flagged).is_empty(), "{name}, {noise:?}: {:?}", ranks(&flagged));
         }
     }
