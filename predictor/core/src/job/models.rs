@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::open::{Closed, OpenIterations};
 use super::plans::{PlannedWork, PlannedWorker};
 use super::report::{drivers, gradient_norms, parts, readings, signs};
-use super::straggler::{Compared, DeviceOf, others};
+use super::straggler::{Compared, DeviceOf, common, others};
 use super::worker::WorkerModel;
 use crate::allocate::Scenarios;
 use crate::curve::{Curve, CurveLearner, Uncertain};
@@ -19,7 +19,7 @@ use crate::hedge::learner::CLAIM_FIRST_S;
 use crate::hedge::{ChunkCost, ClaimCost};
 use crate::learning_rate::GradientNorms;
 use crate::parallel;
-use crate::series::Observation;
+use crate::series::{LOG_SPEED_MAX, Observation};
 use crate::straggler::Pace;
 
 /// Time that a counter is busy with one addition, in seconds, unless a claim takes less: 50,000 claims per
@@ -31,6 +31,11 @@ const MODEL_BYTES: u64 = 56 << 10;
 
 /// Number of iterations after a probe whose forecasts it disturbs: the averages of the forecaster forget it by then.
 const DISTURBED: u64 = 8;
+
+/// Ratio, in log, to the best speeds of all workers above which their work has grown or shrunk for good.
+const COMMON_MIN: f64 = 0.1;
+/// Weight of one iteration in the size of the work.
+const WORK_WEIGHT: f64 = 0.05;
 
 /// Maximum number of workers whose models are copied for a decision that incomplete iterations precede. Decisions of larger
 /// jobs wait for complete iterations.
@@ -50,6 +55,8 @@ pub struct Models {
     learned: u64,
     /// The first of them whose shares again follow forecasts that the latest probe did not disturb.
     undisturbed: u64,
+    /// Log of the work of a sample, compared with the first iterations: all workers have become slower by it.
+    work: f64,
     /// Number of changes since the models were created or read.
     #[serde(skip)]
     revision: u64,
@@ -81,13 +88,17 @@ impl Models {
             newest_probe: None,
             learned: 0,
             undisturbed: 0,
+            work: 0.0,
             revision: 0,
         }
     }
 
     /// Whether stored models are usable: their parts belong together, and every number is in its range.
     pub(super) fn is_valid(&self) -> bool {
-        self.forecaster.is_valid() && self.workers.values().all(WorkerModel::is_valid) && self.open.is_valid()
+        self.forecaster.is_valid()
+            && self.workers.values().all(WorkerModel::is_valid)
+            && self.open.is_valid()
+            && self.work.abs() <= LOG_SPEED_MAX
     }
 
     /// Returns the forecaster.
@@ -224,7 +235,7 @@ impl Models {
             self.undisturbed = self.learned.saturating_add(1 + DISTURBED);
         }
         let usable = self.take(reports, device);
-        let outcomes = self.measure(&usable, device);
+        let outcomes = self.measure(&usable, closed.is_complete, device);
         self.forecaster.observe_iteration(iteration, &outcomes);
         let drivers = self.forecaster.drivers();
         let usable: Vec<(&WorkerId, &WorkerReport)> = usable.into_iter().collect();
@@ -249,7 +260,7 @@ impl Models {
         let taken = parallel::update(&mut self.workers, &by_worker, |known, (report, planned)| {
             let newest = known.newest;
             let is_new = newest.is_none_or(|newest| report.iteration > newest);
-            let is_other = is_new && known.take(report, *planned, device(&report.worker));
+            let is_other = is_new && known.take(report, *planned, device);
             (*report, is_new && newest.is_some(), is_other)
         });
         let mut usable = BTreeMap::new();
@@ -268,9 +279,11 @@ impl Models {
     fn measure(
         &mut self,
         reports: &BTreeMap<&WorkerId, &WorkerReport>,
+        is_complete: bool,
         device: DeviceOf<'_>,
     ) -> Vec<(WorkerId, Observation)> {
         let (forecaster, is_disturbed) = (&self.forecaster, self.learned < self.undisturbed);
+        let work = self.work;
         let measured = parallel::update(&mut self.workers, reports, |known, report| {
             let parts = parts(report);
             parts.observation(&known.curve)?;
@@ -282,27 +295,33 @@ impl Models {
             let observation = parts.observation(&known.curve)?;
             let pace = Pace {
                 iteration: report.iteration,
-                log_speed: observation.speed().ln(),
+                log_speed: (observation.speed().ln() + work).clamp(-LOG_SPEED_MAX, LOG_SPEED_MAX),
                 samples: parts.units(),
                 compute_s: report.compute_time_s,
                 readings: signs(report),
             };
-            Some((observation, pace, known.watch.ratio_to_best(&pace, &known.curve)))
+            let own = known.watch.ratio_to_best(&pace, &known.curve);
+            Some((observation, pace, own, known.watch.is_typical(own)))
         });
         let (mut observations, mut compared) = (Vec::new(), Vec::new());
         for (worker, measured) in measured {
-            if let Some((observation, pace, own)) = measured {
+            if let Some((observation, pace, own, is_typical)) = measured {
                 observations.push((worker.clone(), observation));
-                compared.push(Compared { worker, pace, own });
+                compared.push(Compared { worker, pace, own, is_typical });
             }
         }
-        self.watch(&compared, device);
+        self.watch(&compared, is_complete, device);
         observations
     }
 
     /// Looks for stragglers among the workers of an iteration.
-    fn watch(&mut self, compared: &[Compared<'_>], device: DeviceOf<'_>) {
-        let others = others(compared, &self.workers, device);
+    fn watch(&mut self, compared: &[Compared<'_>], is_complete: bool, device: DeviceOf<'_>) {
+        // Few workers of an incomplete iteration may be the slow ones.
+        let common = if is_complete || compared.len() > 2 { common(compared) } else { 0.0 };
+        if common.abs() > COMMON_MIN {
+            self.work = (self.work - WORK_WEIGHT * common).clamp(-LOG_SPEED_MAX, LOG_SPEED_MAX);
+        }
+        let others = others(compared, common, &self.workers, device);
         let seen: BTreeMap<&WorkerId, _> =
             compared.iter().zip(&others).map(|(one, others)| (one.worker, (one, others))).collect();
         parallel::update(&mut self.workers, &seen, |known, (one, others)| {
@@ -392,7 +411,7 @@ mod tests {
                 drivers: drivers.clone().into(),
                 ..WorkerReport::new(id.clone(), iteration, 8 + iteration % 3, 0.1)
             };
-            models.learn(&ids.iter().map(report).collect::<Vec<_>>(), &|_| None);
+            models.learn(&ids.iter().map(report).collect::<Vec<_>>(), &|_, _| None);
         }
         let encoded = crate::job::write_models(&models).unwrap().len() as f64;
         let ratio = models.bytes() as f64 / encoded;
@@ -415,7 +434,7 @@ mod tests {
                 drivers: drivers.clone().into(),
                 ..WorkerReport::new(id.clone(), iteration, 8, 0.1)
             };
-            models.learn(&ids[1..].iter().map(report).collect::<Vec<_>>(), &|_| None);
+            models.learn(&ids[1..].iter().map(report).collect::<Vec<_>>(), &|_, _| None);
             let after = (models.bytes(), crate::job::write_models(&models).unwrap().len() as u64);
             let [grown, encoded] = [after.0 - before.0, after.1 - before.1];
             assert!((encoded..8 * encoded).contains(&grown), "{grown} bytes for {encoded} encoded bytes");
@@ -435,7 +454,7 @@ mod tests {
                 let planned = PlannedWorker { joined: Some(joined), micro_batch: None };
                 let workers = BTreeMap::from([(worker.clone(), planned)]);
                 models.plan(iteration, PlannedWork { workers, idle: Vec::new(), is_probe: false });
-                models.learn(&[WorkerReport::new(worker.clone(), iteration, 8, 0.1)], &|_| None);
+                models.learn(&[WorkerReport::new(worker.clone(), iteration, 8, 0.1)], &|_, _| None);
             }
             newest += count;
         };

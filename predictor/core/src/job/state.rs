@@ -152,7 +152,7 @@ impl JobState {
 
     /// Returns the models for decisions and views: with the reports of incomplete iterations.
     pub fn current_models(&self) -> &Models {
-        let device = |worker: &WorkerId| device(&self.workers, worker);
+        let device = |worker: &WorkerId, joined| device(&self.workers, worker, joined);
         let current = self.current.get_or_init(|| self.models.with_open_iterations(&device).map(Box::new));
         current.as_deref().unwrap_or(&self.models)
     }
@@ -167,7 +167,7 @@ impl JobState {
     pub(super) fn learn<'a>(&mut self, reports: &'a [WorkerReport]) -> Learned<'a> {
         self.current.take();
         let workers = &self.workers;
-        self.models.learn(reports, &|worker| device(workers, worker))
+        self.models.learn(reports, &|worker, joined| device(workers, worker, joined))
     }
 
     /// Returns the number that every local batch is a multiple of: 1 if the job lists its sizes.
@@ -208,8 +208,15 @@ impl JobState {
     }
 }
 
-fn device<'a>(workers: &'a BTreeMap<WorkerId, WorkerState>, worker: &WorkerId) -> Option<&'a str> {
-    workers.get(worker)?.request.device.as_deref()
+/// Returns the device of a worker that joined in this generation; `None` if it is unknown, as it is before the latest join.
+fn device<'a>(
+    workers: &'a BTreeMap<WorkerId, WorkerState>,
+    worker: &WorkerId,
+    joined: Option<u64>,
+) -> Option<&'a str> {
+    let known = workers.get(worker)?;
+    let is_latest = joined.is_none_or(|joined| known.joins.back().is_none_or(|latest| joined >= *latest));
+    known.request.device.as_deref().filter(|_| is_latest)
 }
 
 /// Returns the number of samples in a full iteration with this number of live workers.

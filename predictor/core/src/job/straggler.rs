@@ -18,13 +18,14 @@ const PEERS_MIN: usize = 2;
 const PROCESSOR: &str = "cpu";
 /// Minimum number of workers whose earlier slow-downs are compared, because one of few could be the exception.
 const SWAYING_MIN: usize = 10;
-/// Share of the workers that do not exceed usual slow-downs.
+/// Share of the workers that do not exceed usual slow-downs, if most workers have had one.
 const USUAL: f64 = 0.9;
-/// Share of the workers that are slower than before if the work has grown.
+/// Share of the workers that are slower than before if the work has grown, and minimum number of workers to tell.
 const COMMON: f64 = 0.8;
+const COMMON_WORKERS_MIN: usize = 2;
 
-/// Returns the device of a worker, if it is known.
-pub type DeviceOf<'a> = &'a (dyn Fn(&WorkerId) -> Option<&'a str> + Sync);
+/// Returns the device of a worker that joined in this generation, if it is known.
+pub type DeviceOf<'a> = &'a (dyn Fn(&WorkerId, Option<u64>) -> Option<&'a str> + Sync);
 
 /// One worker in an iteration.
 pub struct Compared<'a> {
@@ -34,23 +35,38 @@ pub struct Compared<'a> {
     pub pace: Pace,
     /// Its ratio to its own best speed.
     pub own: LogRatio,
+    /// Whether this ratio may show how the work of all changes.
+    pub is_typical: bool,
 }
 
-/// Returns for each of these workers, in their order, the facts about the others.
+/// Returns the log of the ratio to their best speeds that these workers have in common, because their work has grown or shrunk; 0
+/// if they have none.
+pub fn common(compared: &[Compared<'_>]) -> f64 {
+    let ratios: Vec<f64> = compared.iter().filter(|one| one.is_typical).map(|one| one.own.mean).collect();
+    if ratios.len() < COMMON_WORKERS_MIN || 2 * ratios.len() <= compared.len() {
+        return 0.0;
+    }
+    let faster = ratios.iter().copied().fold(f64::INFINITY, f64::min).max(0.0);
+    faster + quantile(ratios, COMMON).unwrap_or(0.0).min(0.0)
+}
+
+/// Returns for each of these workers, in their order, the facts about the others. `common` is [`common`], if it is known.
 pub fn others(
     compared: &[Compared<'_>],
+    common: f64,
     models: &BTreeMap<WorkerId, WorkerModel>,
     device: DeviceOf<'_>,
 ) -> Vec<Others> {
-    let ratios = compared.iter().map(|one| one.own.mean).filter(|ratio| ratio.is_finite());
-    let common = quantile(ratios.collect(), COMMON).unwrap_or(0.0).min(0.0);
     let longest = |one: &Compared<'_>| models.get(one.worker).map_or(0.0, |known| known.watch.longest());
-    let sways = quantile(compared.iter().map(longest).collect(), USUAL);
-    let sways = sways.filter(|_| compared.len() >= SWAYING_MIN).unwrap_or(0.0);
+    let longest: Vec<f64> = compared.iter().map(longest).collect();
+    let swaying = longest.iter().filter(|longest| **longest > 0.0).count();
+    let are_usual = compared.len() >= SWAYING_MIN && 2 * swaying > compared.len();
+    let sways = quantile(longest, USUAL).filter(|_| are_usual).unwrap_or(0.0);
     let mut others = vec![Others { peers: None, common, sways }; compared.len()];
     let mut devices: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (at, one) in compared.iter().enumerate() {
-        if let Some(device) = device(one.worker).filter(|device| !device.starts_with(PROCESSOR)) {
+        let joined = models.get(one.worker).and_then(WorkerModel::joined);
+        if let Some(device) = device(one.worker, joined).filter(|device| !device.starts_with(PROCESSOR)) {
             devices.entry(device).or_default().push(at);
         }
     }
@@ -72,14 +88,16 @@ fn to_median(paces: &[(&WorkerId, &Pace)], models: &BTreeMap<WorkerId, WorkerMod
     let speeds: Vec<LogRatio> = parallel::map(paces, |(worker, pace)| {
         let exact = Uncertain { mean: 1.0, deviation: 0.0 };
         let time = models.get(*worker).map_or(exact, |known| known.curve.ratio(pace.samples.max(1), samples));
-        let log_time = (pace.compute_s * time.mean).ln();
+        let work = models.get(*worker).map_or(1.0, |known| known.curve.work(pace.samples));
+        let log_time = work.ln() - pace.log_speed + time.mean.ln();
         LogRatio { mean: pace.readings.log_busy() - log_time, doubt: time.deviation / time.mean }
     });
     let mut sorted = speeds.clone();
     sorted.sort_by(|one, other| one.mean.total_cmp(&other.mean));
     let ratio = |own: &LogRatio| {
         let at = sorted.partition_point(|speed| speed.mean.total_cmp(&own.mean).is_lt());
-        let middle = (sorted.len() - 1) / 2;
+        // Of two others the slower one, because a single fast GPU does not make two slow ones.
+        let middle = (sorted.len() - 2) / 2;
         let median = sorted[if at <= middle { middle + 1 } else { middle }];
         LogRatio { mean: own.mean - median.mean, doubt: own.doubt + median.doubt }
     };

@@ -6,6 +6,7 @@ use evenstep_protocol::{WorkerReport, driver};
 use serde::{Deserialize, Serialize};
 
 use super::plans::PlannedWorker;
+use super::straggler::DeviceOf;
 use crate::allocate::Communication;
 use crate::curve::CurveLearner;
 use crate::hedge::ChunkCost;
@@ -54,6 +55,11 @@ impl WorkerModel {
         }
     }
 
+    /// Returns the generation of its latest join, if it is known.
+    pub fn joined(&self) -> Option<u64> {
+        self.joined
+    }
+
     /// Whether stored models are usable.
     pub(super) fn is_valid(&self) -> bool {
         let is_time = |time_s: f64| (0.0..=*LEARNABLE.end()).contains(&time_s);
@@ -84,7 +90,7 @@ impl WorkerModel {
         &mut self,
         report: &WorkerReport,
         planned: Option<PlannedWorker>,
-        device: Option<&str>,
+        device: DeviceOf<'_>,
     ) -> bool {
         self.newest = Some(report.iteration);
         let joined = planned.and_then(|planned| planned.joined).or(self.joined);
@@ -102,14 +108,18 @@ impl WorkerModel {
         let usual = self.curve.micro_batch().filter(|size| planned.is_none() || base <= *size);
         let micro_batch = planned.and_then(|planned| planned.micro_batch).or(usual);
         let before = self.curve.work(base);
+        let known = self.curve.largest();
         let is_discarded = self.curve.accumulate(micro_batch);
+        let restarts = known > 0 && self.curve.largest() == 0;
         self.curve.keep_unit(before, self.curve.work(base));
-        // A worker that restarts on the same device is as slow as before.
-        if self.device.as_deref() != device || is_discarded {
-            self.watch = StragglerDetector::default();
-        }
-        if self.device.as_deref() != device {
+        // A worker that joins again on the same device is as slow as before.
+        let device = device(&report.worker, self.joined);
+        let moves = device.is_some() && device != self.device.as_deref();
+        if moves {
             self.device = device.map(str::to_owned);
+        }
+        if moves || restarts {
+            self.watch = StragglerDetector::default();
         }
         let at_once = micro_batch.map_or(report.local_batch, |most| report.local_batch.min(most));
         self.memory.observe(at_once, report.peak_memory_bytes);

@@ -7,8 +7,8 @@ use crate::series::READING_MAX;
 
 /// Share of the iteration above which waiting for the data loader is a sufficient cause.
 const LOADER_SHARE: f64 = 1.0 - SLOW;
-/// Largest share that counts.
-const LOADER_SHARE_MAX: f64 = 0.99;
+/// Largest share of waiting that counts.
+const WAITING_MAX: f64 = 0.99;
 
 /// Readings from one iteration. Absent readings are not included in the averages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ impl StragglerReadings {
 
     /// Returns the log of the share of the iteration in which the worker did not wait for data.
     pub fn log_busy(&self) -> f64 {
-        (1.0 - self.loader_share.unwrap_or(0.0).clamp(0.0, LOADER_SHARE_MAX)).ln()
+        (1.0 - self.loader_share.unwrap_or(0.0).clamp(0.0, WAITING_MAX)).ln()
     }
 }
 
@@ -88,6 +88,18 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// Returns the log of the speed ratio that the readings of the machine explain.
+    pub(super) fn log_ratio(self) -> Option<f64> {
+        match self {
+            Self::Throttling { clock_ratio, .. } => Some(clock_ratio.ln()),
+            Self::CpuContention { waiting } | Self::MemoryPressure { waiting } => {
+                Some((1.0 - waiting.min(WAITING_MAX)).ln())
+            }
+            // All workers may wait for the same storage.
+            Self::LoaderWait { .. } | Self::Unknown => None,
+        }
+    }
+
     /// Returns the first cause that applies, from the most to the least specific.
     pub(super) fn of(now: &StragglerReadings, healthy: &StragglerReadings) -> Self {
         let StragglerReadings {

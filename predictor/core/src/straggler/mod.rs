@@ -6,8 +6,8 @@
 //! is no evidence. Waiting for data counts as slowness. If most workers are slower at the same time and no reading explains
 //! it, the work has grown, and no worker is slow.
 //!
-//! **A flag** is the decision between two hypotheses, full speed and [`SLOW`] of it: a sequential test sums the distance of
-//! each iteration's log speed from the middle of both. The sum is restricted to its positive part, so it begins when the
+//! **A flag** is the decision between two hypotheses, full speed and two thirds of it: a sequential test sums the distance of
+//! each iteration's log speed from the middle of both, [`SLOW`]. The sum is restricted to its positive part, so it begins when the
 //! worker becomes slow (Page, Continuous inspection schemes, Biometrika 1954). The flag ends by the same test in the other
 //! direction, and by nothing else. While a worker is flagged, its best speed and its healthy readings are kept.
 //!
@@ -40,7 +40,7 @@ const NOISE_MEMORY: f64 = 200.0;
 const BEST_HALF_S: f64 = 7200.0;
 /// The middle of full speed and of the speed of a slow worker, as a share of the expected speed.
 const SLOW: f64 = 0.82;
-/// A worker above this share of its expected speed is certainly healthy, so its readings are.
+/// A worker above this share of its expected speed has healthy readings.
 const HEALTHY: f64 = 0.85;
 /// Evidence that decides, in log speed, for noise up to about 0.2: a worker at half speed gives 0.5 in each iteration.
 const EVIDENCE: f64 = 2.0;
@@ -61,6 +61,8 @@ const MIN_SLOW_S: f64 = 1.0;
 const SWAYS: u64 = 3;
 /// Multiple of an earlier slow-down that a slow-down must exceed.
 const LONGER: f64 = 2.0;
+/// Compute time of a slow-down that no history explains, in seconds.
+const SWAY_MAX_S: f64 = 600.0;
 /// Doubts by which a ratio may differ from its mean.
 const DOUBTS: f64 = 1.5;
 /// Weight of the newest iteration in the speed just before.
@@ -117,7 +119,7 @@ impl LogRatio {
 pub struct Others {
     /// Ratio to the median of the peers; `None` without peers.
     pub peers: Option<LogRatio>,
-    /// Log of the ratio to the best speed that most workers reach, at most 0.
+    /// Log of the ratio to their best speeds that the workers have in common.
     pub common: f64,
     /// Number of iterations for which most workers were slow at times.
     pub sways: f64,
@@ -161,12 +163,14 @@ pub struct LogWorks([[f64; SIZES]; 2]);
 struct SlowDown {
     /// Its first iteration.
     since: u64,
-    /// Number of iterations.
+    /// Number of its iterations, without those in which the worker may be recovering.
     count: u64,
     /// Compute time, in seconds.
     compute_s: f64,
     /// Short average of the log ratio to the expected speed.
     ratio: f64,
+    /// Whether it is slower than its peers rather than than it was.
+    is_by_peers: bool,
     /// Whether the evidence sufficed once.
     is_proven: bool,
     /// Whether the worker is flagged: the slow-down is an exception, too.
@@ -221,23 +225,24 @@ impl StragglerDetector {
         if !(pace.log_speed + own.mean + own.doubt + peers.doubt).is_finite() {
             return;
         }
-        // A reading that explains the slow-down shows that the work has not grown.
-        let is_explained = Cause::of(&self.now, &self.healthy) != Cause::Unknown;
-        let common = if is_explained { 0.0 } else { others.common };
+        // Without its peers it is not known whether it recovers.
+        if others.peers.is_none() && self.slow.is_some_and(|slow| slow.is_proven && slow.is_by_peers) {
+            return;
+        }
         let is_healthy = own.mean.min(peers.mean) > HEALTHY.ln();
-        let own = LogRatio { mean: own.mean - common, ..own };
+        let own = LogRatio { mean: own.mean - others.common, ..own };
         let [least, most] =
             [0, 1].map(|end| own.range()[end].min(peers.range()[end]).clamp(-LOG_SPEED_MAX, LOG_SPEED_MAX));
-        let is_slow = self.slow.is_some_and(|slow| slow.is_proven);
-        // Where forms disagree, the worker is as fast as it was just before. In time, the benefit of the doubt is its own.
+        // Where forms disagree, the worker is as fast as it was just before; but not always, before it is slow.
         let within = |ratio: f64| ratio.max(least).min(most);
         let ratio = within(self.latest);
-        let fair = within(if is_slow { own.mean.min(peers.mean).max(ratio) } else { 0.0 });
+        let is_proven = self.is_slow();
+        let fair = if is_proven { ratio } else { within(0.0) };
         self.latest += LATEST * (ratio - self.latest) + FAIR * (fair - ratio);
-        let distance = if is_slow { ratio - SLOW.ln() } else { SLOW.ln() - ratio };
+        let distance = if is_proven { ratio - SLOW.ln() } else { SLOW.ln() - ratio };
         let needed = (EVIDENCE_BY_NOISE * self.variance).clamp(EVIDENCE, EVIDENCE_MAX);
         self.evidence = (self.evidence + distance.clamp(-DISTANCE_MAX, DISTANCE_MAX)).clamp(0.0, needed);
-        self.turn(pace, ratio, self.evidence >= needed);
+        self.turn(pace, ratio, self.evidence >= needed, peers.mean < own.mean);
         self.flag(others.sways);
         if is_healthy && self.slow.is_none() {
             self.healthy.average(pace.readings, 1.0 / MEMORY);
@@ -246,7 +251,7 @@ impl StragglerDetector {
     }
 
     /// Begins or ends a slow-down.
-    fn turn(&mut self, pace: &Pace, ratio: f64, is_decided: bool) {
+    fn turn(&mut self, pace: &Pace, ratio: f64, is_decided: bool, is_by_peers: bool) {
         match &mut self.slow {
             None if self.evidence > 0.0 => {
                 self.slow = Some(SlowDown {
@@ -254,6 +259,7 @@ impl StragglerDetector {
                     count: 1,
                     compute_s: pace.compute_s.min(SUM_MAX),
                     ratio,
+                    is_by_peers,
                     is_proven: is_decided,
                     is_flagged: false,
                 });
@@ -261,12 +267,17 @@ impl StragglerDetector {
             None => {}
             Some(slow) if !slow.is_proven && self.evidence == 0.0 => self.slow = None,
             Some(slow) if slow.is_proven && is_decided => {
-                self.longest = (slow.count as f64).max(self.longest / 2.0);
-                self.ended = self.ended.saturating_add(1);
+                if slow.count >= MIN_SLOW_ITERATIONS {
+                    self.longest = (slow.count as f64).max(self.longest / 2.0);
+                    self.ended = self.ended.saturating_add(1);
+                }
                 self.slow = None;
             }
+            // It may be recovering.
+            Some(slow) if slow.is_proven && self.evidence > 0.0 => {}
             Some(slow) => {
                 slow.count = slow.count.saturating_add(1);
+                slow.is_by_peers = if slow.is_proven { slow.is_by_peers } else { is_by_peers };
                 slow.compute_s = (slow.compute_s + pace.compute_s).min(SUM_MAX);
                 slow.ratio += weight(slow.count, MEMORY) * (ratio - slow.ratio);
                 slow.is_proven |= is_decided;
@@ -282,7 +293,8 @@ impl StragglerDetector {
         let explained = LONGER * if self.ended < SWAYS { sways } else { self.longest.max(sways) };
         if let Some(slow) = &mut self.slow {
             let is_long = slow.count >= MIN_SLOW_ITERATIONS && slow.compute_s >= MIN_SLOW_S;
-            slow.is_flagged |= slow.is_proven && is_long && slow.count as f64 > explained;
+            let is_exception = slow.count as f64 > explained || slow.compute_s > SWAY_MAX_S;
+            slow.is_flagged |= slow.is_proven && self.evidence == 0.0 && is_long && is_exception;
         }
     }
 
@@ -291,7 +303,7 @@ impl StragglerDetector {
         self.ratio += weight(self.observations, MEMORY) * (ratio - self.ratio);
         self.now
             .average(pace.readings, weight(self.slow.map_or(self.observations, |slow| slow.count), MEMORY));
-        if self.slow.is_none_or(|slow| !slow.is_proven) {
+        if !self.is_slow() {
             self.average.add(pace, weight(self.observations, BEST_MEMORY));
         }
         if self.slow.is_none() {
@@ -310,6 +322,19 @@ impl StragglerDetector {
         if self.observations as f64 <= BEST_MEMORY || self.average.log_speed() > self.best.log_speed() {
             self.best = self.average;
         }
+    }
+
+    /// Whether a slow-down is proven.
+    fn is_slow(&self) -> bool {
+        self.slow.is_some_and(|slow| slow.is_proven)
+    }
+
+    /// Whether this ratio to the best speed may show how the work of all changes: the worker is not slow itself, and no reading
+    /// explains half of the ratio or more.
+    pub fn is_typical(&self, own: LogRatio) -> bool {
+        let explained = Cause::of(&self.now, &self.healthy).log_ratio();
+        let is_explained = own.mean < 0.0 && explained.is_some_and(|explained| explained < 0.5 * own.mean);
+        own.mean.is_finite() && !self.is_slow() && !is_explained
     }
 
     /// Returns the number of iterations of the longest slow-down that ended. It halves with each later one that is shorter.
