@@ -3,16 +3,17 @@
 //!
 //! A worker is compared with its own best speed and, on a GPU, with the median of its peers in the same iteration. Both are at
 //! equal work: the worker's curve converts the time of one share to another. A difference that the curve is uncertain about
-//! is no evidence. Waiting for data counts as slowness. If most workers are slower at the same time and no reading explains
-//! it, the work has grown, and no worker is slow.
+//! is no evidence. Waiting for data counts as slowness. If most healthy workers are slower at the same time and no reading explains
+//! it, the work has grown, and only what is slower than that counts.
 //!
 //! **A flag** is the decision between two hypotheses, full speed and two thirds of it: a sequential test sums the distance of
 //! each iteration's log speed from the middle of both, [`SLOW`]. The sum is restricted to its positive part, so it begins when the
 //! worker becomes slow (Page, Continuous inspection schemes, Biometrika 1954). The flag ends by the same test in the other
 //! direction, and by nothing else. While a worker is flagged, its best speed and its healthy readings are kept.
 //!
-//! **Speeds that sway** are not an exception. From the [`SWAYS`]th slow-down on, a worker is flagged only if a slow-down is
-//! longer than [`LONGER`] times its longest one, or those of most other workers in a large job.
+//! **Speeds that sway** are not an exception. After [`SWAYS`] slow-downs, a worker is flagged only if the next one is longer than
+//! [`LONGER`] times its longest one. Slow-downs that most workers of a large job have explain others in the same way. None of this
+//! explains a slow-down of more than [`SWAY_MAX_S`].
 //!
 //! The cause is determined from the drivers and the wait for the data loader, compared with their values while the worker was
 //! healthy.
@@ -67,7 +68,7 @@ const SWAY_MAX_S: f64 = 600.0;
 const DOUBTS: f64 = 1.5;
 /// Weight of the newest iteration in the speed just before.
 const LATEST: f64 = 0.5;
-/// Weight with which doubt ends.
+/// Weight with which the benefit of the doubt replaces the speed just before.
 const FAIR: f64 = 0.04;
 /// Largest stored sum.
 const SUM_MAX: f64 = 1e12;
@@ -233,11 +234,11 @@ impl StragglerDetector {
         let own = LogRatio { mean: own.mean - others.common, ..own };
         let [least, most] =
             [0, 1].map(|end| own.range()[end].min(peers.range()[end]).clamp(-LOG_SPEED_MAX, LOG_SPEED_MAX));
-        // Where forms disagree, the worker is as fast as it was just before; but not always, before it is slow.
+        // Where forms disagree, the worker is as fast as it was just before. Only a healthy one has the benefit of the doubt.
         let within = |ratio: f64| ratio.max(least).min(most);
         let ratio = within(self.latest);
         let is_proven = self.is_slow();
-        let fair = if is_proven { ratio } else { within(0.0) };
+        let fair = if self.slow.is_some() { ratio } else { within(0.0) };
         self.latest += LATEST * (ratio - self.latest) + FAIR * (fair - ratio);
         let distance = if is_proven { ratio - SLOW.ln() } else { SLOW.ln() - ratio };
         let needed = (EVIDENCE_BY_NOISE * self.variance).clamp(EVIDENCE, EVIDENCE_MAX);
