@@ -20,7 +20,8 @@
 //! - `even_time`: the time that an iteration would have taken with even shares
 //! - `probe`: the iterations in which shares vary on purpose
 //! - `observe`: learns from reports
-//! - `straggler`: detects workers that are slow for a long time, compared with their peers
+//! - `straggler`: compares the workers of an iteration, to find those that are slow
+//! - `work`: work that grows or shrinks for all workers, which makes none of them slow
 //! - `reason`: decisions and stragglers as text
 //! - `tail`: the shared tail of an iteration
 //! - `background`: the background work that an iteration can carry
@@ -62,6 +63,7 @@ mod tail;
 
 mod training;
 
+mod work;
 mod worker;
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::open::{Closed, OpenIterations};
 use super::plans::{PlannedWork, PlannedWorker};
 use super::report::{drivers, gradient_norms, parts, readings, signs};
-use super::straggler::{Compared, DeviceOf, common, others};
+use super::straggler::{Compared, DeviceOf, others};
+use super::work::Work;
 use super::worker::WorkerModel;
 use crate::allocate::Scenarios;
 use crate::curve::{Curve, CurveLearner, Uncertain};
@@ -20,7 +21,7 @@ use crate::hedge::{ChunkCost, ClaimCost};
 use crate::learning_rate::GradientNorms;
 use crate::parallel;
 use crate::series::{LOG_SPEED_MAX, Observation};
-use crate::straggler::Pace;
+use crate::straggler::{Pace, Vote};
 
 /// Time that a counter is busy with one addition, in seconds, unless a claim takes less: 50,000 claims per
 /// second. One store on loopback handles more (the trainer's example `claims`).
@@ -31,11 +32,6 @@ const MODEL_BYTES: u64 = 56 << 10;
 
 /// Number of iterations after a probe whose forecasts it disturbs: the averages of the forecaster forget it by then.
 const DISTURBED: u64 = 8;
-
-/// Ratio, in log, to the best speeds of all workers above which their work has grown or shrunk for good.
-const COMMON_MIN: f64 = 0.1;
-/// Weight of one iteration in the size of the work.
-const WORK_WEIGHT: f64 = 0.05;
 
 /// Maximum number of workers whose models are copied for a decision that incomplete iterations precede. Decisions of larger
 /// jobs wait for complete iterations.
@@ -55,8 +51,8 @@ pub struct Models {
     learned: u64,
     /// The first of them whose shares again follow forecasts that the latest probe did not disturb.
     undisturbed: u64,
-    /// Log of the work of a sample, compared with the first iterations: all workers have become slower by it.
-    work: f64,
+    /// The work of a sample.
+    work: Work,
     /// Number of changes since the models were created or read.
     #[serde(skip)]
     revision: u64,
@@ -88,7 +84,7 @@ impl Models {
             newest_probe: None,
             learned: 0,
             undisturbed: 0,
-            work: 0.0,
+            work: Work::default(),
             revision: 0,
         }
     }
@@ -98,7 +94,7 @@ impl Models {
         self.forecaster.is_valid()
             && self.workers.values().all(WorkerModel::is_valid)
             && self.open.is_valid()
-            && self.work.abs() <= LOG_SPEED_MAX
+            && self.work.is_valid()
     }
 
     /// Returns the forecaster.
@@ -283,7 +279,7 @@ impl Models {
         device: DeviceOf<'_>,
     ) -> Vec<(WorkerId, Observation)> {
         let (forecaster, is_disturbed) = (&self.forecaster, self.learned < self.undisturbed);
-        let work = self.work;
+        let work = self.work.log();
         let measured = parallel::update(&mut self.workers, reports, |known, report| {
             let parts = parts(report);
             parts.observation(&known.curve)?;
@@ -301,13 +297,13 @@ impl Models {
                 readings: signs(report),
             };
             let own = known.watch.ratio_to_best(&pace, &known.curve);
-            Some((observation, pace, own, known.watch.is_typical(own)))
+            Some((observation, pace, own, known.watch.vote(&pace, own)))
         });
         let (mut observations, mut compared) = (Vec::new(), Vec::new());
         for (worker, measured) in measured {
-            if let Some((observation, pace, own, is_typical)) = measured {
+            if let Some((observation, pace, own, vote)) = measured {
                 observations.push((worker.clone(), observation));
-                compared.push(Compared { worker, pace, own, is_typical });
+                compared.push(Compared { worker, pace, own, vote });
             }
         }
         self.watch(&compared, is_complete, device);
@@ -317,10 +313,8 @@ impl Models {
     /// Looks for stragglers among the workers of an iteration.
     fn watch(&mut self, compared: &[Compared<'_>], is_complete: bool, device: DeviceOf<'_>) {
         // Few workers of an incomplete iteration may be the slow ones.
-        let common = if is_complete || compared.len() > 2 { common(compared) } else { 0.0 };
-        if common.abs() > COMMON_MIN {
-            self.work = (self.work - WORK_WEIGHT * common).clamp(-LOG_SPEED_MAX, LOG_SPEED_MAX);
-        }
+        let votes: Vec<Option<Vote>> = compared.iter().map(|one| one.vote).collect();
+        let common = if is_complete || compared.len() > 2 { self.work.observe(&votes) } else { 0.0 };
         let others = others(compared, common, &self.workers, device);
         let seen: BTreeMap<&WorkerId, _> =
             compared.iter().zip(&others).map(|(one, others)| (one.worker, (one, others))).collect();

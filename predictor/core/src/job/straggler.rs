@@ -9,7 +9,7 @@ use super::state::JobState;
 use super::worker::WorkerModel;
 use crate::curve::Uncertain;
 use crate::parallel;
-use crate::straggler::{LogRatio, Others, Pace};
+use crate::straggler::{LogRatio, Others, Pace, Vote};
 
 /// Minimum number of other workers on the same kind of device for a comparison.
 const PEERS_MIN: usize = 2;
@@ -20,9 +20,6 @@ const PROCESSOR: &str = "cpu";
 const SWAYING_MIN: usize = 10;
 /// Share of the workers that do not exceed usual slow-downs, if most workers have had one.
 const USUAL: f64 = 0.9;
-/// Share of the workers that are slower than before if the work has grown, and minimum number of workers to tell.
-const COMMON: f64 = 0.8;
-const COMMON_WORKERS_MIN: usize = 2;
 
 /// Returns the device of a worker that joined in this generation, if it is known.
 pub type DeviceOf<'a> = &'a (dyn Fn(&WorkerId, Option<u64>) -> Option<&'a str> + Sync);
@@ -35,22 +32,12 @@ pub struct Compared<'a> {
     pub pace: Pace,
     /// Its ratio to its own best speed.
     pub own: LogRatio,
-    /// Whether this ratio may show how the work of all changes.
-    pub is_typical: bool,
+    /// Its vote on the work of all; `None` if a reading explains its ratio.
+    pub vote: Option<Vote>,
 }
 
-/// Returns the log of the ratio to their best speeds that these workers have in common, because their work has grown or shrunk; 0
-/// if they have none.
-pub fn common(compared: &[Compared<'_>]) -> f64 {
-    let ratios: Vec<f64> = compared.iter().filter(|one| one.is_typical).map(|one| one.own.mean).collect();
-    if ratios.len() < COMMON_WORKERS_MIN || 2 * ratios.len() <= compared.len() {
-        return 0.0;
-    }
-    let faster = ratios.iter().copied().fold(f64::INFINITY, f64::min).max(0.0);
-    faster + quantile(ratios, COMMON).unwrap_or(0.0).min(0.0)
-}
-
-/// Returns for each of these workers, in their order, the facts about the others. `common` is [`common`], if it is known.
+/// Returns for each of these workers, in their order, the facts about the others. `common` is the log of the
+/// ratio to their best speeds that they have in common.
 pub fn others(
     compared: &[Compared<'_>],
     common: f64,
@@ -105,7 +92,7 @@ fn to_median(paces: &[(&WorkerId, &Pace)], models: &BTreeMap<WorkerId, WorkerMod
 }
 
 /// Returns the least value that this share of the values does not exceed; `None` without values.
-fn quantile(mut values: Vec<f64>, share: f64) -> Option<f64> {
+pub fn quantile(mut values: Vec<f64>, share: f64) -> Option<f64> {
     let at = ((values.len() as f64 * share).ceil() as usize).saturating_sub(1);
     (at < values.len()).then(|| *values.select_nth_unstable_by(at, f64::total_cmp).1)
 }

@@ -114,8 +114,8 @@ impl WorkerModel {
         self.curve.keep_unit(before, self.curve.work(base));
         // A worker that joins again on the same device is as slow as before.
         let device = device(&report.worker, self.joined);
-        let moves = device.is_some() && device != self.device.as_deref();
-        if moves {
+        let moves = device.is_some() && self.device.is_some() && device != self.device.as_deref();
+        if device.is_some() && device != self.device.as_deref() {
             self.device = device.map(str::to_owned);
         }
         if moves || restarts {

@@ -23,19 +23,25 @@ pub struct Size {
 
 impl Level {
     pub fn is_valid(&self) -> bool {
-        self.0.iter().all(|size| size.log_speed.abs() <= LOG_SPEED_MAX && (0.0..=2.0).contains(&size.weight))
+        let is_valid = |size: &Size| {
+            size.log_speed.abs() <= LOG_SPEED_MAX
+                && (0.0..=2.0).contains(&size.weight)
+                && (size.weight == 0.0 || size.samples > 0)
+        };
+        self.0.iter().all(is_valid)
     }
 
     /// Adds an iteration. A new size replaces the one with the least weight.
     pub fn add(&mut self, pace: &Pace, weight: f64) {
         self.0.iter_mut().for_each(|size| size.weight *= 1.0 - weight);
         let samples = pace.samples.max(1);
+        let log_speed = pace.log_speed.clamp(-LOG_SPEED_MAX, LOG_SPEED_MAX);
         if let Some(size) = self.0.iter_mut().find(|size| size.samples == samples) {
             size.weight += weight;
-            size.log_speed += weight / size.weight * (pace.log_speed - size.log_speed);
+            size.log_speed += weight / size.weight * (log_speed - size.log_speed);
         } else if let Some(least) = self.0.iter_mut().min_by(|one, other| one.weight.total_cmp(&other.weight))
         {
-            *least = Size { samples, log_speed: pace.log_speed, weight };
+            *least = Size { samples, log_speed, weight };
         }
     }
 

@@ -115,6 +115,15 @@ impl LogRatio {
     }
 }
 
+/// The vote of a worker on whether the work of all has changed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Vote {
+    /// Change of the log of its speed.
+    pub change: f64,
+    /// Whether it is slow anyway.
+    pub is_slow: bool,
+}
+
 /// Facts about the other workers in the same iteration.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Others {
@@ -243,12 +252,14 @@ impl StragglerDetector {
         let distance = if is_proven { ratio - SLOW.ln() } else { SLOW.ln() - ratio };
         let needed = (EVIDENCE_BY_NOISE * self.variance).clamp(EVIDENCE, EVIDENCE_MAX);
         self.evidence = (self.evidence + distance.clamp(-DISTANCE_MAX, DISTANCE_MAX)).clamp(0.0, needed);
-        self.turn(pace, ratio, self.evidence >= needed, peers.mean < own.mean);
+        let is_by_peers = peers.mean < own.mean && own.mean > SLOW.ln();
+        self.turn(pace, ratio, self.evidence >= needed, is_by_peers);
         self.flag(others.sways);
         if is_healthy && self.slow.is_none() {
             self.healthy.average(pace.readings, 1.0 / MEMORY);
         }
-        self.average(pace, ratio);
+        // The common part belongs to the work of all.
+        self.average(&Pace { log_speed: pace.log_speed - others.common, ..*pace }, ratio);
     }
 
     /// Begins or ends a slow-down.
@@ -330,12 +341,15 @@ impl StragglerDetector {
         self.slow.is_some_and(|slow| slow.is_proven)
     }
 
-    /// Whether this ratio to the best speed may show how the work of all changes: the worker is not slow itself, and no reading
-    /// explains half of the ratio or more.
-    pub fn is_typical(&self, own: LogRatio) -> bool {
-        let explained = Cause::of(&self.now, &self.healthy).log_ratio();
-        let is_explained = own.mean < 0.0 && explained.is_some_and(|explained| explained < 0.5 * own.mean);
-        own.mean.is_finite() && !self.is_slow() && !is_explained
+    /// Returns what a ratio to the best speed says about the work of all. `None` if a reading explains half of it or more.
+    pub fn vote(&self, pace: &Pace, own: LogRatio) -> Option<Vote> {
+        let slow = self.slow.filter(|slow| slow.is_proven);
+        let change = own.mean - slow.map_or(0.0, |slow| slow.ratio);
+        // Averages show a change late.
+        let readings = [&self.now, &pace.readings];
+        let explained = readings.into_iter().filter_map(|now| Cause::of(now, &self.healthy).log_ratio());
+        let is_explained = own.mean < 0.0 && explained.fold(0.0, f64::min) < 0.5 * own.mean;
+        (change.is_finite() && !is_explained).then_some(Vote { change, is_slow: slow.is_some() })
     }
 
     /// Returns the number of iterations of the longest slow-down that ended. It halves with each later one that is shorter.

@@ -99,6 +99,19 @@ fn speeds_that_sway_are_explained_by_history() {
 }
 
 #[test]
+fn no_history_explains_ten_minutes() {
+    let mut worker = Worker::new();
+    let mut run =
+        |count, speed| worker.run(count, speed, 10.0, StragglerReadings::default(), Others::default());
+    run(200, 1.0);
+    for _ in 0..3 {
+        assert!(any(&run(40, 0.5)));
+        run(100, 1.0);
+    }
+    assert!(!any(&run(25, 0.5)) && any(&run(15, 0.5)), "the fourth time, for 500 s and 800 s");
+}
+
+#[test]
 fn slow_downs_that_most_workers_have_are_usual() {
     let mut worker = Worker::new();
     worker.plain(200, 1.0);

@@ -171,14 +171,60 @@ fn more_work_for_all_is_no_slowness() {
     }
 }
 
+/// Phases and pauses of all leave no trace: neither on healthy workers, nor on a flag.
+#[test]
+fn phases_and_pauses_of_all_do_not_add_up() {
+    for pauses in [false, true] {
+        let mut state = job(plain(256), 4);
+        let flagged = run(&mut state, &[affine(0.02, 3.0); 4], 2400, white(1, 0.03), &|rank, iteration| {
+            let is_less = if pauses { iteration % 100 < 3 } else { iteration / 120 % 2 == 1 };
+            let own = if rank == 1 && (300..2300).contains(&iteration) { 0.55 } else { 1.0 };
+            own * if is_less { 0.4 } else { 1.0 }
+        });
+        assert_eq!(ranks(&flagged), BTreeSet::from([1]), "pauses {pauses}");
+        assert!(!of(1, &flagged[320..2300]).contains(&false), "pauses {pauses}");
+        assert!(!of(1, &flagged[2350..]).contains(&true), "pauses {pauses}");
+    }
+}
+
+/// If half of the workers are slow when the work grows, the others are healthy all the same.
+#[test]
+fn work_that_grows_beside_a_slow_worker_is_no_slowness() {
+    let mut state = job(plain(128), 2);
+    let flagged = run(&mut state, &[affine(0.02, 3.0); 2], 1000, white(1, 0.03), &|rank, iteration| {
+        let own = if rank == 0 && (200..800).contains(&iteration) { 0.5 } else { 1.0 };
+        own * if iteration >= 500 { 0.5 } else { 1.0 }
+    });
+    assert_eq!(ranks(&flagged), BTreeSet::from([0]));
+    assert!(!of(0, &flagged[220..800]).contains(&false) && !of(0, &flagged[850..]).contains(&true));
+}
+
+/// A GPU that is slower than it was is judged without its peers, too.
+#[test]
+fn a_gpu_recovers_without_its_peers() {
+    let mut state = job(plain(192), 3);
+    for worker in state.workers.values_mut() {
+        worker.request.device = Some(DEVICE.to_owned());
+    }
+    let laws = [affine(0.0, 3.0); 3];
+    let speed =
+        |rank: usize, iteration: u64| if rank == 1 && (200..400).contains(&iteration) { 0.5 } else { 1.0 };
+    run(&mut state, &laws, 300, white(1, 0.03), &speed);
+    for rank in [0, 2] {
+        state.workers.get_mut(&worker(rank)).unwrap().request.device = None;
+    }
+    let flagged = run(&mut state, &laws, 200, white(2, 0.03), &speed);
+    assert!(!of(1, &flagged[..100]).contains(&false) && !of(1, &flagged[150..]).contains(&true));
+}
+
 /// All workers of a node wait for its cores. That is no change of the work, because a reading explains it.
 #[test]
 fn workers_that_are_slow_together_are_flagged_if_readings_explain_it() {
-    for (waits, found) in [(0.01, 0), (0.6, 4)] {
+    for (factor, waits, found) in [(0.5, 0.01, 0), (0.5, 0.6, 4), (0.65, 0.35, 4)] {
         let mut state = job(plain(256), 4);
         let flagged = run_with(&mut state, &[affine(0.02, 3.0); 4], 400, white(1, 0.03), &|_, iteration| {
             let is_slow = iteration >= 200;
-            (if is_slow { 0.5 } else { 1.0 }, Some(if is_slow { waits } else { 0.01 }))
+            (if is_slow { factor } else { 1.0 }, Some(if is_slow { waits } else { 0.01 }))
         });
         assert_eq!(ranks(&flagged).len(), found);
         assert!(found == 0 || (0..4).all(|rank| !of(rank, &flagged[225..]).contains(&false)));
