@@ -69,13 +69,21 @@ impl Work {
             self.follows = self.follows.saturating_sub(1);
             return 0.0;
         }
-        let common = quantile(if tell(&healthy) { healthy } else { changes }, 0.5).unwrap_or(0.0);
+        let common = middle(if tell(&healthy) { healthy } else { changes });
         if self.follows > 0 {
             self.log = (self.log - WEIGHT * common).clamp(-LOG_SPEED_MAX, LOG_SPEED_MAX);
             self.follows -= 1;
         }
         common
     }
+}
+
+/// Returns the median; of two middle values the one that is nearer to 0, because one of two workers may be slow.
+fn middle(mut changes: Vec<f64>) -> f64 {
+    changes.sort_by(f64::total_cmp);
+    let at = |position: usize| changes.get(position).copied().unwrap_or(0.0);
+    let [lower, upper] = [at(changes.len().saturating_sub(1) / 2), at(changes.len() / 2)];
+    if lower.abs() < upper.abs() { lower } else { upper }
 }
 
 #[cfg(test)]
@@ -94,6 +102,7 @@ mod tests {
         assert_eq!(common(&[-0.7, -0.7, -0.7, 0.0], &[]), 0.0);
         assert_eq!(common(&[-0.7], &[]), 0.0, "a single worker");
         assert_eq!(common(&[-0.7], &[-0.7]), -0.7);
+        assert_eq!(common(&[-0.7, -0.2], &[]), -0.2);
         assert_eq!(common(&[0.5, 0.5], &[0.0]), 0.0, "a slow worker is not faster");
         assert_eq!(common(&[0.5, 0.5], &[0.5]), 0.5);
         assert_eq!(common(&[], &[0.5, 0.5]), 0.0, "slow workers recover");
