@@ -9,7 +9,7 @@ use super::state::JobState;
 use super::worker::WorkerModel;
 use crate::curve::Uncertain;
 use crate::parallel;
-use crate::straggler::{LogRatio, Others, Pace, Vote};
+use crate::straggler::{LogRatio, Others, Pace, Vote, doubt};
 
 /// Minimum number of other workers on the same kind of device for a comparison.
 const PEERS_MIN: usize = 2;
@@ -77,7 +77,7 @@ fn to_median(paces: &[(&WorkerId, &Pace)], models: &BTreeMap<WorkerId, WorkerMod
         let time = models.get(*worker).map_or(exact, |known| known.curve.ratio(pace.samples.max(1), samples));
         let work = models.get(*worker).map_or(1.0, |known| known.curve.work(pace.samples));
         let log_time = work.ln() - pace.log_speed + time.mean.ln();
-        LogRatio { mean: pace.readings.log_busy() - log_time, doubt: time.deviation / time.mean }
+        LogRatio { mean: pace.readings.log_busy() - log_time, doubt: doubt(time, pace.samples, samples) }
     });
     let mut sorted = speeds.clone();
     sorted.sort_by(|one, other| one.mean.total_cmp(&other.mean));

@@ -3,11 +3,20 @@
 use serde::{Deserialize, Serialize};
 
 use super::{LogRatio, Pace};
-use crate::curve::CurveLearner;
+use crate::curve::{CurveLearner, Uncertain};
 use crate::series::LOG_SPEED_MAX;
 
 /// Number of different sizes in an average.
 pub const SIZES: usize = 8;
+
+/// Error of a learned curve for each unit of the log of the ratio of two sizes: no form is exact.
+const CURVE_ERROR: f64 = 0.1;
+
+/// Returns the doubt about a ratio of compute times of two sizes.
+pub fn doubt(time: Uncertain, from: u64, to: u64) -> f64 {
+    let distance = (to.max(1) as f64 / from.max(1) as f64).ln().abs();
+    time.deviation / time.mean + CURVE_ERROR * distance
+}
 
 /// An averaged log speed, by the sizes at which it was measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -68,7 +77,7 @@ impl Level {
         let [mean, doubt] = self.means(|size| {
             let time = curve.ratio(size.samples, pace.samples);
             let before = size.log_speed - curve.work(size.samples).ln();
-            [now - before + time.mean.ln(), time.deviation / time.mean]
+            [now - before + time.mean.ln(), doubt(time, size.samples, pace.samples)]
         });
         LogRatio { mean, doubt }
     }

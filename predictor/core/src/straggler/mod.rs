@@ -7,13 +7,13 @@
 //! it, the work has grown, and only what is slower than that counts.
 //!
 //! **A flag** is the decision between two hypotheses, full speed and two thirds of it: a sequential test sums the distance of
-//! each iteration's log speed from the middle of both, [`SLOW`]. The sum is restricted to its positive part, so it begins when the
+//! each iteration's log speed from the middle of both, `SLOW`. The sum is restricted to its positive part, so it begins when the
 //! worker becomes slow (Page, Continuous inspection schemes, Biometrika 1954). The flag ends by the same test in the other
 //! direction, and by nothing else. While a worker is flagged, its best speed and its healthy readings are kept.
 //!
-//! **Speeds that sway** are not an exception. After [`SWAYS`] slow-downs, a worker is flagged only if the next one is longer than
-//! [`LONGER`] times its longest one. Slow-downs that most workers of a large job have explain others in the same way. None of this
-//! explains a slow-down of more than [`SWAY_MAX_S`].
+//! **Speeds that sway** are not an exception. After `SWAYS` slow-downs, a worker is flagged only if the next one is longer than
+//! `LONGER` times its longest one. Slow-downs that most workers of a large job have explain others in the same way. None of this
+//! explains a slow-down of more than `SWAY_MAX_S`.
 //!
 //! The cause is determined from the drivers and the wait for the data loader, compared with their values while the worker was
 //! healthy.
@@ -26,6 +26,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 pub use cause::{Cause, StragglerReadings};
+pub use level::doubt;
 use level::{Level, SIZES};
 
 use crate::curve::CurveLearner;
