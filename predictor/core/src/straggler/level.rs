@@ -10,7 +10,7 @@ use crate::series::LOG_SPEED_MAX;
 pub const SIZES: usize = 8;
 
 /// Error of a learned curve for each unit of the log of the ratio of two sizes: no form is exact.
-const CURVE_ERROR: f64 = 0.1;
+const CURVE_ERROR: f64 = 0.15;
 
 /// Returns the doubt about a ratio of compute times of two sizes.
 pub fn doubt(time: Uncertain, from: u64, to: u64) -> f64 {

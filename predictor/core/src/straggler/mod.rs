@@ -42,6 +42,8 @@ const NOISE_MEMORY: f64 = 200.0;
 const BEST_HALF_S: f64 = 7200.0;
 /// The middle of full speed and of the speed of a slow worker, as a share of the expected speed.
 const SLOW: f64 = 0.82;
+/// A slow worker is flagged below this share of its expected speed, because a learned curve may be wrong by some percent.
+const CLEAR: f64 = 0.78;
 /// A worker above this share of its expected speed has healthy readings.
 const HEALTHY: f64 = 0.85;
 /// Evidence that decides, in log speed, for noise up to about 0.2: a worker at half speed gives 0.5 in each iteration.
@@ -307,7 +309,8 @@ impl StragglerDetector {
         if let Some(slow) = &mut self.slow {
             let is_long = slow.count >= MIN_SLOW_ITERATIONS && slow.compute_s >= MIN_SLOW_S;
             let is_exception = slow.count as f64 > explained || slow.compute_s > SWAY_MAX_S;
-            slow.is_flagged |= slow.is_proven && self.evidence == 0.0 && is_long && is_exception;
+            let is_clear = slow.is_proven && self.evidence == 0.0 && slow.ratio < CLEAR.ln();
+            slow.is_flagged |= is_clear && is_long && is_exception;
         }
     }
 
