@@ -276,7 +276,7 @@ mod tests {
         assert!(summary.lines[2].starts_with("slowest: node/0, 0.50 times"), "{}", summary.lines[2]);
     }
 
-    /// A worker with a fixed cost has a small share. In samples per second it seems hundreds of times slower.
+    /// A worker with a fixed cost has a small share. In samples per second it seems many times slower.
     #[test]
     fn workers_are_compared_at_equal_work() {
         let time_s = |batch: u64| 0.1 + 0.001 * batch as f64;
@@ -291,12 +291,8 @@ mod tests {
         fixed.actual_samples_per_s = vec![Some(1.0 / time_s(1)); 64];
         let of = |curves| summarize(&history, &Workers { curves, ..Workers::default() }, 64).slow;
         assert!(of(BTreeMap::new())[0].speed_ratio < 0.05);
-        let slow = of(BTreeMap::from([(fixed_id(), curve)]));
+        let slow = of(BTreeMap::from([(WorkerId::new("node/3").unwrap(), curve)]));
         assert!(slow.len() == 1 && (0.55..0.65).contains(&slow[0].speed_ratio), "{slow:?}");
-    }
-
-    fn fixed_id() -> WorkerId {
-        WorkerId::new("node/3").unwrap()
     }
 
     #[test]

@@ -43,8 +43,8 @@ impl Work {
         self.log
     }
 
-    /// Learns from the votes of the workers in an iteration, of which no reading explains the speed of some. Returns the log of the
-    /// ratio to their best speeds that they have in common; 0 if they have none.
+    /// Learns from the votes of the workers in an iteration; `None` is a worker whose speed a reading explains. Returns the log of
+    /// the ratio to their best speeds that they have in common; 0 if they have none.
     pub fn observe(&mut self, votes: &[Option<Vote>]) -> f64 {
         let known: Vec<Vote> = votes.iter().copied().flatten().collect();
         let changes: Vec<f64> = known.iter().map(|vote| vote.change).collect();

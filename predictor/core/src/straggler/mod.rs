@@ -9,7 +9,7 @@
 //! **A flag** is the decision between two hypotheses, full speed and two thirds of it: a sequential test sums the distance of
 //! each iteration's log speed from the middle of both, `SLOW`. The sum is restricted to its positive part, so it begins when the
 //! worker becomes slow (Page, Continuous inspection schemes, Biometrika 1954). The flag ends by the same test in the other
-//! direction, and by nothing else. While a worker is flagged, its best speed and its healthy readings are kept.
+//! direction, and by nothing else unless the worker moves to another device. While a worker is flagged, its best speed and its healthy readings are kept.
 //!
 //! **Speeds that sway** are not an exception. After `SWAYS` slow-downs, a worker is flagged only if the next one is longer than
 //! `LONGER` times its longest one. Slow-downs that most workers of a large job have explain others in the same way. None of this
@@ -182,7 +182,7 @@ struct SlowDown {
     compute_s: f64,
     /// Short average of the log ratio to the expected speed.
     ratio: f64,
-    /// Whether it is slower than its peers rather than than it was.
+    /// Whether only the comparison with its peers shows it.
     is_by_peers: bool,
     /// Whether the evidence sufficed once.
     is_proven: bool,
