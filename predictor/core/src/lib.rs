@@ -13,6 +13,7 @@
 //! - [`membership`]: members, leases and generations
 //! - [`learning_rate`]: learning-rate rules for a changing global batch
 //! - [`gate`]: when and how much background work may run next to a job
+//! - [`ratio`]: the ratio of two sums over iterations, with an interval
 //! - [`job`]: the state of one job: `observe(reports)` and `decide(iteration)`
 //!
 //! # Examples
@@ -86,5 +87,7 @@ pub mod membership;
 pub mod learning_rate;
 
 pub mod gate;
+
+pub mod ratio;
 
 pub mod job;

@@ -11,6 +11,8 @@ mod tables;
 
 mod refusals;
 
+mod alignment;
+
 mod identification;
 
 mod stored;

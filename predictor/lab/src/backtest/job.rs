@@ -74,6 +74,13 @@ impl Job {
         }
         ticks.into_values()
     }
+
+    /// Returns the row of each worker in each iteration of which every worker has a row, in order.
+    pub fn complete(&self) -> impl Iterator<Item = Vec<usize>> {
+        let workers = self.series.len();
+        let rows = |tick: Vec<(usize, usize)>| tick.into_iter().map(|(_, row)| row).collect();
+        self.ticks().filter(move |tick| tick.len() == workers).map(rows)
+    }
 }
 
 #[cfg(test)]

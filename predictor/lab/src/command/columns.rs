@@ -18,15 +18,16 @@ pub struct ColumnFlags {
     /// Column with the samples per iteration [default: batch, if the column exists, otherwise 1 sample]
     #[arg(long, value_name = "COLUMN", help_heading = "Columns")]
     pub batch: Option<String>,
-    /// Column with the time of each row [default: t_start, if the column exists, otherwise the row number]
+    /// Column that aligns workers: iterations (whole numbers), seconds, or dates such as 2026-03-29T01:59:30+01:00. Empty for
+    /// the row number [default: iteration, iter or t_start, the first that exists, otherwise the row number]
     #[arg(long, value_name = "COLUMN", help_heading = "Columns")]
     pub time: Option<String>,
     /// Column with the worker of each row, in a table of several workers [default: worker, if the column
     /// exists]
     #[arg(long, value_name = "COLUMN", help_heading = "Columns")]
     pub id: Option<String>,
-    /// Columns known before the row, as COLUMN or sign(COLUMN); empty for none [default: all other columns,
-    /// except iter, iter_ms, speed, truth_* and unnamed ones]
+    /// Columns known before the row, as COLUMN or sign(COLUMN); empty for none [default: all other
+    /// columns, except iteration, iter, t_start, iter_ms, speed, truth_* and unnamed ones]
     #[arg(long, value_name = "COLUMN,..", value_delimiter = ',', help_heading = "Columns")]
     pub drivers: Option<Vec<String>>,
 }

@@ -57,6 +57,19 @@ pub enum SimulateError {
         /// Number of warm-up iterations.
         warmup: usize,
     },
+    /// Too few recorded iterations have a row of every worker.
+    #[error(
+        "only {complete} iterations have a row of every worker, fewer than half of the {rows} rows of {worker:?}; \
+        --time names a column of iterations or times, whole numbers are iterations, and '' pairs rows by their number"
+    )]
+    Incomplete {
+        /// Number of iterations with a row of every worker.
+        complete: usize,
+        /// The worker with the fewest rows.
+        worker: String,
+        /// Number of its rows.
+        rows: usize,
+    },
     /// The simulation is too large for memory.
     #[error("{workers} workers times {iterations} iterations exceeds the maximum of {max}; lower \
         --workers or --iterations", max = CELLS_MAX)]

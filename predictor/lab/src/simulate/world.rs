@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::error::SimulateError;
-use crate::backtest::Job;
+use crate::backtest::{Job, Row, Series};
 
 /// Name of the barrier wait as a driver. It depends on the policy, so recorded values are not used.
 pub(super) const BARRIER_WAIT: &str = "barrier_wait_s";
@@ -63,8 +63,10 @@ impl Form {
 /// Assumption on the curves of recorded workers. By default their speed does not depend on the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RecordedForm {
-    /// Part of the time at the median batch that does not depend on the batch, in [0, 1).
+    /// Part of the time at the usual batch that does not depend on the batch, in [0, 1).
     pub fixed_share: f64,
+    /// The usual batch in samples; `None` for each worker's median.
+    pub usual_batch: Option<f64>,
     /// Batch in samples below which a smaller batch takes no less time.
     pub saturation: u64,
 }
@@ -80,29 +82,41 @@ impl RecordedForm {
 }
 
 impl World {
-    /// Builds a world from recorded workers, row by row, up to the end of the shortest series.
-    pub fn recorded(job: &Job, recorded: RecordedForm) -> Self {
-        let iterations = job.series.iter().map(|series| series.rows.len()).min().unwrap_or(0);
+    /// Builds a world from recorded workers: the iterations of which every worker has a row.
+    ///
+    /// # Errors
+    /// [`SimulateError::Incomplete`] if these are fewer than half of the rows of some worker.
+    pub fn recorded(job: &Job, recorded: RecordedForm) -> Result<Self, SimulateError> {
+        let iterations: Vec<Vec<usize>> = job.complete().collect();
+        let fewest = job.series.iter().min_by_key(|series| series.rows.len());
+        if let Some(series) = fewest.filter(|series| 2 * iterations.len() < series.rows.len()) {
+            return Err(SimulateError::Incomplete {
+                complete: iterations.len(),
+                worker: series.id.clone(),
+                rows: series.rows.len(),
+            });
+        }
         let kept: Vec<usize> = (0..job.drivers.len()).filter(|at| job.drivers[*at] != BARRIER_WAIT).collect();
-        let worker = |series: &crate::backtest::Series| {
-            let rows = &series.rows[..iterations];
+        let worker = |(worker, series): (usize, &Series)| {
+            let rows: Vec<&Row> = iterations.iter().map(|rows| &series.rows[rows[worker]]).collect();
             let mut batches: Vec<u64> = rows.iter().map(|row| row.batch).collect();
             batches.sort_unstable();
-            let form = recorded.form(batches.get(iterations / 2).copied().unwrap_or(1) as f64);
+            let median = batches.get(rows.len() / 2).copied().unwrap_or(1) as f64;
+            let form = recorded.form(recorded.usual_batch.unwrap_or(median));
             let curve = form.curve(1.0);
             Worker {
                 id: series.id.clone(),
                 form,
                 slowdown: rows.iter().map(|row| row.compute_time_s() / curve.time(row.batch)).collect(),
                 drivers: rows.iter().map(|row| kept.iter().map(|at| row.drivers[*at]).collect()).collect(),
-                present: 0..iterations,
+                present: 0..rows.len(),
             }
         };
-        Self {
+        Ok(Self {
             drivers: kept.iter().map(|at| job.drivers[*at].clone()).collect(),
-            workers: job.series.iter().map(worker).collect(),
-            iterations,
-        }
+            workers: job.series.iter().enumerate().map(worker).collect(),
+            iterations: iterations.len(),
+        })
     }
 
     /// Extends the world to `workers` workers. New ones are copies of the recorded workers, each

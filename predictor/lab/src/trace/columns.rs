@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use evenstep_core::series::LEARNABLE;
 
 use super::table::{Table, TableError};
+use super::time::{self, TimeKind};
 use crate::backtest::{Job, Row, Series};
 
 /// Prefix of columns that hold information not available at forecast time. They are never inputs.
 const TRUTH_PREFIX: &str = "truth_";
-/// Columns that count iterations or hold their outcome. They are drivers only if named explicitly.
-const EXCLUDED_COLUMNS: [&str; 3] = ["iter", "iter_ms", "speed"];
+/// Columns that hold the time of a row by default: the first that exists.
+const TIME_COLUMNS: [&str; 3] = ["iteration", "iter", "t_start"];
+/// Columns that hold the outcome of iterations. Like those of times, they are drivers only if named explicitly.
+const EXCLUDED_COLUMNS: [&str; 2] = ["iter_ms", "speed"];
 /// Maximum number of series in a table.
 pub const SERIES_MAX: usize = 10_000;
 
@@ -23,7 +26,8 @@ pub struct ColumnRoles {
     pub target_time: Option<String>,
     /// Column with batches. Default: `batch` if the column exists, otherwise every batch is 1.
     pub batch: Option<String>,
-    /// Column with the time of each row. Default: `t_start` if the column exists, otherwise the row number.
+    /// Column with the iteration or time of each row; empty for none. Default: `iteration`, `iter` or `t_start`, the first that
+    /// exists, otherwise the row number.
     pub time: Option<String>,
     /// Column with the series of each row. Default for speeds: `worker` if the column exists.
     pub id: Option<String>,
@@ -37,8 +41,8 @@ pub struct ColumnRoles {
 /// Driver columns of a table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Drivers {
-    /// Every column without another role, except `truth_*` columns and those that count iterations or hold
-    /// their outcome.
+    /// Every column without another role, except `truth_*` columns and those that hold the time or the outcome of
+    /// iterations.
     #[default]
     Others,
     /// The listed columns.
@@ -93,10 +97,14 @@ impl Driver {
 pub struct Readings {
     /// Id of the series; empty if the table holds only one.
     pub id: String,
-    /// Iteration of each row; empty if rows are numbered consecutively.
+    /// Line of each row in the file.
+    pub lines: Vec<u64>,
+    /// Position of each row in the order of the job. Rows of the same iteration have the same.
     pub ticks: Vec<u64>,
     /// Time of each row as written in the table; the row number if there is no time column.
     pub at: Vec<String>,
+    /// Time of each row as a number.
+    pub times: Vec<f64>,
     /// Values to forecast.
     pub target: Vec<f64>,
     /// Samples per row.
@@ -105,15 +113,42 @@ pub struct Readings {
     pub drivers: Vec<Vec<Option<f64>>>,
 }
 
+impl Readings {
+    /// Orders the rows by iteration, and keeps the last one of each.
+    fn keep_last(&mut self) {
+        let mut order: Vec<usize> = (0..self.times.len()).collect();
+        order.sort_by(|a, b| self.times[*a].total_cmp(&self.times[*b]));
+        let last = |(place, row): (usize, &usize)| {
+            let next = order.get(place + 1).is_some_and(|next| self.times[*next] == self.times[*row]);
+            (!next).then_some(*row)
+        };
+        let kept: Vec<usize> = order.iter().enumerate().filter_map(last).collect();
+        *self = Self {
+            id: std::mem::take(&mut self.id),
+            lines: kept.iter().map(|row| self.lines[*row]).collect(),
+            ticks: kept.iter().map(|row| self.times[*row] as u64).collect(),
+            at: kept.iter().map(|row| std::mem::take(&mut self.at[*row])).collect(),
+            times: kept.iter().map(|row| self.times[*row]).collect(),
+            target: kept.iter().map(|row| self.target[*row]).collect(),
+            batch: kept.iter().map(|row| self.batch[*row]).collect(),
+            drivers: kept.iter().map(|row| std::mem::take(&mut self.drivers[*row])).collect(),
+        };
+    }
+}
+
 /// All series of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
     /// The file, as given on the command line.
     pub trace: String,
+    /// Quantity that orders the rows.
+    pub time: TimeKind,
     /// Names of the drivers.
     pub drivers: Vec<String>,
     /// The series, in the order of their first rows.
     pub series: Vec<Readings>,
+    /// Sentences about rows of the table that are left out.
+    pub notes: Vec<String>,
 }
 
 impl Trace {
@@ -121,7 +156,7 @@ impl Trace {
     pub fn job(&self) -> Job {
         let series = |readings: &Readings| {
             let row = |at: usize| Row {
-                tick: readings.ticks.get(at).copied().unwrap_or(at as u64),
+                tick: readings.ticks[at],
                 batch: readings.batch[at],
                 speed: readings.target[at],
                 drivers: readings.drivers[at].clone(),
@@ -134,17 +169,47 @@ impl Trace {
             series: self.series.iter().map(series).collect(),
         }
     }
+
+    /// Keeps the last row of each iteration of a worker: a run that was resumed repeats iterations.
+    fn keep_last(&mut self) -> Result<(), TableError> {
+        let rows = |trace: &Self| trace.series.iter().map(|series| series.times.len()).sum::<usize>();
+        let before = rows(self);
+        self.series.iter_mut().for_each(Readings::keep_last);
+        let repeated = before - rows(self);
+        if 2 * repeated >= before {
+            let rule = format!(
+                "{repeated} of {before} rows repeat an iteration of their worker, so the column of times (--time) does not \
+                number iterations"
+            );
+            return Err(TableError::Whole { trace: self.trace.clone(), rule });
+        }
+        self.note(repeated, "because a later row has the same worker and iteration");
+        Ok(())
+    }
+
+    fn note(&mut self, rows: usize, why: &str) {
+        if rows > 0 {
+            self.notes.push(format!("{}: rows left out {why}: {rows}", self.trace));
+        }
+    }
 }
 
 impl ColumnRoles {
-    /// Splits a table into series.
+    /// Splits a table into series. Rows of workers that computed no samples have no speed and are left out.
     ///
     /// # Errors
     /// [`TableError`] if a column does not exist or a cell has an invalid value.
     pub fn apply(&self, table: &Table) -> Result<Trace, TableError> {
         let parts = ColumnIndices::find(self, table)?;
+        let (time, times) = match parts.time.filter(|_| self.speeds) {
+            Some(column) => time::read(table, column)?,
+            None => (TimeKind::Row, Vec::new()),
+        };
         let mut places: BTreeMap<&str, usize> = BTreeMap::new();
         let mut series: Vec<Readings> = Vec::new();
+        // By series: its number of rows, and the last one.
+        let mut seen: Vec<(usize, usize)> = Vec::new();
+        let (mut idle, mut equal) = (0, 0);
         for row in 0..table.len() {
             let id = parts.id.map_or("", |column| table.text(row, column));
             if let (Some(column), true) = (parts.id, id.is_empty()) {
@@ -153,15 +218,54 @@ impl ColumnRoles {
             let place = *places.entry(id).or_insert(series.len());
             if place == series.len() {
                 series.push(Readings { id: id.to_owned(), ..Readings::default() });
+                seen.push((0, row));
             }
             if series.len() > SERIES_MAX {
                 let rule = format!("more than {SERIES_MAX} series");
                 return Err(TableError::Whole { trace: table.trace.clone(), rule });
             }
-            parts.take(table, row, self.speeds, &mut series[place])?;
+            let (number, before) = seen[place];
+            seen[place] = (number + 1, row);
+            let at = times.get(row).copied().unwrap_or(number as f64);
+            if !matches!(time, TimeKind::Row | TimeKind::Iteration) && number > 0 {
+                if times[row] < times[before] {
+                    return Err(parts.earlier(table, row, time));
+                }
+                if times[row] == times[before] && table.are_equal(row, before) {
+                    equal += 1;
+                    continue;
+                }
+            }
+            if parts.is_idle(table, row)? {
+                idle += 1;
+                continue;
+            }
+            let readings = &mut series[place];
+            readings.lines.push(table.line(row));
+            readings.ticks.push(number as u64);
+            readings.times.push(at);
+            parts.take(table, row, number, self.speeds, readings)?;
         }
         let drivers = parts.drivers.iter().map(|(driver, _)| driver.written.clone()).collect();
-        Ok(Trace { trace: table.trace.clone(), drivers, series })
+        if let (TimeKind::Row, true, Some(other)) =
+            (time, self.speeds, seen.iter().position(|(rows, _)| *rows != seen[0].0))
+        {
+            let (first, id, rows) = (&series[0].id, &series[other].id, seen[other].0);
+            let rule = format!(
+                "{first:?} has {} rows and {id:?} has {rows}; without a column of iterations or times (--time), each worker \
+                needs a row in each iteration",
+                seen[0].0
+            );
+            return Err(TableError::Whole { trace: table.trace.clone(), rule });
+        }
+        series.retain(|series| !series.target.is_empty());
+        let mut trace = Trace { trace: table.trace.clone(), time, drivers, series, notes: Vec::new() };
+        trace.note(equal, "because they repeat the row before");
+        trace.note(idle, "because they have no samples");
+        if time == TimeKind::Iteration {
+            trace.keep_last()?;
+        }
+        Ok(trace)
     }
 }
 
@@ -171,6 +275,8 @@ struct ColumnIndices {
     target_is_time: bool,
     batch: Option<usize>,
     time: Option<usize>,
+    /// Column that labels forecasts.
+    label: Option<usize>,
     id: Option<usize>,
     drivers: Vec<(Driver, usize)>,
     drivers_named: bool,
@@ -188,8 +294,13 @@ impl ColumnIndices {
         } else {
             (choice.id.as_ref().map(|name| table.column(name)).transpose()?, None)
         };
-        let time = named(&choice.time, "t_start")?;
+        let time = match choice.time.as_deref() {
+            Some("") => None,
+            Some(name) => Some(table.column(name)?),
+            None => TIME_COLUMNS.iter().find_map(|name| table.find(name)),
+        };
         let taken = |at: usize| at == target || [batch, time, id].contains(&Some(at));
+        let excluded = |name: &str| TIME_COLUMNS.contains(&name) || EXCLUDED_COLUMNS.contains(&name);
         let drivers_named = choice.drivers != Drivers::Others;
         let drivers = match &choice.drivers {
             Drivers::Named(drivers) => drivers
@@ -200,9 +311,7 @@ impl ColumnIndices {
                 .columns
                 .iter()
                 .enumerate()
-                .filter(|(at, name)| {
-                    !taken(*at) && !name.is_empty() && !EXCLUDED_COLUMNS.contains(&name.as_str())
-                })
+                .filter(|(at, name)| !taken(*at) && !name.is_empty() && !excluded(name))
                 .filter_map(|(at, name)| Some((Driver::new(name).ok()?, at)))
                 .collect(),
         };
@@ -215,13 +324,41 @@ impl ColumnIndices {
             target_is_time: choice.target_time.is_some(),
             batch,
             time,
+            label: if choice.time.is_none() { table.find("t_start").or(time) } else { time },
             id,
             drivers,
             drivers_named,
         })
     }
 
-    fn take(&self, table: &Table, row: usize, speeds: bool, series: &mut Readings) -> Result<(), TableError> {
+    /// Whether the row is of an iteration in which the worker had no samples, and so no speed.
+    fn is_idle(&self, table: &Table, row: usize) -> Result<bool, TableError> {
+        match self.batch.filter(|_| self.target_is_time) {
+            Some(batch) => Ok(table.number(row, batch)? == Some(0.0)),
+            None => Ok(false),
+        }
+    }
+
+    fn earlier(&self, table: &Table, row: usize, kind: TimeKind) -> TableError {
+        let rule = "is earlier than the row above; rows must be in order of time";
+        let local = "; where a clock is set back, times need their offset from UTC";
+        let rule = if kind == TimeKind::Local { format!("{rule}{local}") } else { rule.to_owned() };
+        table.cell_error(
+            row,
+            if kind == TimeKind::Row { self.label } else { self.time }.unwrap_or_default(),
+            &rule,
+        )
+    }
+
+    /// Appends row number `number` of its series.
+    fn take(
+        &self,
+        table: &Table,
+        row: usize,
+        number: usize,
+        speeds: bool,
+        series: &mut Readings,
+    ) -> Result<(), TableError> {
         let batch = self.batch.map_or(Ok(1), |column| whole(table, row, column))?;
         let measured = table.measured(row, self.target)?;
         if speeds && measured <= 0.0 {
@@ -234,18 +371,12 @@ impl ColumnIndices {
         if speeds && !LEARNABLE.contains(&target) {
             return Err(table.cell_error(row, self.target, "gives a speed that is not from 1e-30 to 1e30"));
         }
-        if let Some(column) = self.time {
-            let seconds = |text: &str| text.parse::<f64>().ok();
-            let (now, before) =
-                (seconds(table.text(row, column)), series.at.last().and_then(|at| seconds(at)));
-            if now.zip(before).is_some_and(|(now, before)| now < before) {
-                let rule = "is earlier than the row above; rows must be in order of time";
-                return Err(table.cell_error(row, column, rule));
-            }
+        let at = self.label.map_or_else(|| number.to_string(), |column| table.text(row, column).to_owned());
+        let seconds = |text: &str| text.parse::<f64>().ok();
+        let before = series.at.last().and_then(|at| seconds(at)).filter(|_| !speeds && self.label.is_some());
+        if seconds(&at).zip(before).is_some_and(|(now, before)| now < before) {
+            return Err(self.earlier(table, row, TimeKind::Row));
         }
-        let at = self
-            .time
-            .map_or_else(|| series.at.len().to_string(), |column| table.text(row, column).to_owned());
         let read = |(driver, column): &(Driver, usize)| {
             let reading =
                 if speeds { table.number(row, *column) } else { table.measured(row, *column).map(Some) };

@@ -1,12 +1,18 @@
 //! Recorded traces of workers.
 //!
 //! - [`table`]: tables in files
+//! - [`time`]: the time of each row
 //! - [`columns`]: roles of columns and the resulting series
+//! - [`align`]: rows of several workers that are of the same iteration
 //! - [`stored`]: the reports of a job in a store
 
 pub mod table;
 
+pub mod time;
+
 pub mod columns;
+
+pub mod align;
 
 pub mod stored;
 
@@ -26,6 +32,17 @@ pub fn read_all(paths: &[PathBuf], choice: &ColumnRoles) -> anyhow::Result<Vec<T
         anyhow::ensure!(!trace.series.is_empty(), "{}: the table has no rows", trace.trace);
     }
     Ok(traces)
+}
+
+/// Aligns the workers of each job. Each table with several workers is a job; otherwise all tables together are one.
+///
+/// # Errors
+/// If times do not align workers; see [`align`](align::align).
+pub fn align_jobs(traces: &mut [Trace]) -> anyhow::Result<()> {
+    if traces.iter().any(|trace| trace.series.len() > 1) {
+        return traces.iter_mut().try_for_each(|trace| align::align(&mut [trace]));
+    }
+    align::align(&mut traces.iter_mut().collect::<Vec<_>>())
 }
 
 /// Names the series of single-series tables by the file stem, or by the whole path if stems are not unique.

@@ -9,6 +9,7 @@ use evenstep_store::read_reports;
 
 use super::columns::{Readings, Trace};
 use super::table::ROWS_MAX;
+use super::time::TimeKind;
 
 /// Reads the reports of a job and groups them by worker.
 ///
@@ -37,6 +38,8 @@ fn trace(job_id: &JobId, reports: &[WorkerReport]) -> Trace {
     let series = workers.into_iter().map(|(worker, reports)| readings(worker, &reports, &names));
     Trace {
         trace: job_id.to_string(),
+        time: TimeKind::Iteration,
+        notes: Vec::new(),
         drivers: names.iter().map(|name| (*name).to_owned()).collect(),
         series: series.filter(|series| !series.target.is_empty()).collect(),
     }
@@ -55,6 +58,7 @@ fn readings(worker: &str, reports: &[&WorkerReport], names: &BTreeSet<&str>) -> 
             let reading = |name: &&str| told.get(*name).copied().filter(|value| value.is_finite());
             series.ticks.push(report.iteration);
             series.at.push(report.iteration.to_string());
+            series.times.push(report.iteration as f64);
             series.target.push(speed);
             series.batch.push(report.local_batch);
             series.drivers.push(names.iter().map(reading).collect());

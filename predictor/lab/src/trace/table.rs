@@ -1,4 +1,4 @@
-//! Tables in files, separated by commas, tabs or blanks, with or without a header.
+//! Tables in files, separated by commas, semicolons, tabs or blanks, with or without a header.
 
 use std::io::Read;
 use std::path::Path;
@@ -67,6 +67,8 @@ pub struct Table {
     /// empty.
     pub columns: Vec<String>,
     rows: Vec<(u64, StringRecord)>,
+    /// The first cell with a decimal comma, and its line.
+    decimal_comma: Option<(u64, String)>,
 }
 
 impl Table {
@@ -92,6 +94,9 @@ impl Table {
     }
 
     fn parse(trace: String, bytes: &[u8]) -> Result<Self, TableError> {
+        if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
+            return Err(TableError::Whole { trace, rule: "the text is UTF-16; save it as UTF-8".into() });
+        }
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
         let separator = separator(bytes);
         let mut reader = ReaderBuilder::new()
@@ -114,14 +119,26 @@ impl Table {
             }
             rows.push((line, record));
         }
-        Self::with_names(trace, rows)
+        let commas = |(line, row): &(u64, StringRecord)| {
+            row.iter().find(|cell| is_decimal_comma(cell)).map(|cell| (*line, cell.to_owned()))
+        };
+        let decimal_comma = if separator == b',' { None } else { rows.iter().find_map(commas) };
+        Self::with_names(trace, rows, decimal_comma)
     }
 
-    fn with_names(trace: String, mut rows: Vec<(u64, StringRecord)>) -> Result<Self, TableError> {
+    fn with_names(
+        trace: String,
+        mut rows: Vec<(u64, StringRecord)>,
+        decimal_comma: Option<(u64, String)>,
+    ) -> Result<Self, TableError> {
         let Some((_, first)) = rows.first() else {
             return Err(TableError::Whole { trace, rule: "the table is empty".into() });
         };
-        let no_header = first.iter().all(|cell| cell.is_empty() || cell.parse::<f64>().is_ok());
+        let no_header = first.iter().all(|cell| {
+            cell.is_empty()
+                || cell.parse::<f64>().is_ok()
+                || decimal_comma.is_some() && is_decimal_comma(cell)
+        });
         // A separator at the end of every line creates an empty last column. It is dropped.
         let trailing = rows
             .iter()
@@ -145,7 +162,7 @@ impl Table {
             let rule = format!("two columns have the name {name:?}");
             return Err(TableError::Whole { trace, rule });
         }
-        Ok(Self { trace, columns, rows })
+        Ok(Self { trace, columns, rows, decimal_comma })
     }
 
     /// Number of rows.
@@ -190,12 +207,34 @@ impl Table {
         if text.is_empty() {
             return Ok(None);
         }
-        match text.parse::<f64>() {
+        let number = match &self.decimal_comma {
+            Some((line, cell)) if text.contains('.') => {
+                let rule = format!("has a decimal point, but line {line} has a decimal comma: {cell:?}");
+                return Err(self.cell_error(row, column, &rule));
+            }
+            Some(_) => text.replace(',', ".").parse::<f64>(),
+            None => text.parse::<f64>(),
+        };
+        match number {
             Ok(number) if number.is_nan() => Ok(None),
             Ok(number) if number.is_finite() => Ok(Some(number)),
             Ok(_) => Err(self.cell_error(row, column, "is not finite")),
+            Err(_) if self.decimal_comma.is_none() && text.contains(',') => {
+                let rule = "is not a number (in a table separated by commas, decimals have a point)";
+                Err(self.cell_error(row, column, rule))
+            }
             Err(_) => Err(self.cell_error(row, column, "is not a number")),
         }
+    }
+
+    /// Line of a row in the file, from 1.
+    pub fn line(&self, row: usize) -> u64 {
+        self.rows[row].0
+    }
+
+    /// Whether all cells of two rows are equal.
+    pub fn are_equal(&self, row: usize, other: usize) -> bool {
+        self.rows[row].1 == self.rows[other].1
     }
 
     /// Returns the number in a cell that must not be missing.
@@ -219,11 +258,39 @@ impl Table {
     }
 }
 
-/// Returns the separator of the cells, determined from the first line.
+/// Separators of cells, before blanks. A table with semicolons or tabs may have decimal commas.
+const SEPARATORS: [u8; 3] = [b';', b'\t', b','];
+
+/// Returns the separator of the cells: the first one in the first line by which the second line has as many cells, or else the
+/// first one in the first line. Quoted text does not count.
 fn separator(bytes: &[u8]) -> u8 {
-    let first = bytes.split(|byte| matches!(byte, b'\n' | b'\r')).find(|line| !line.trim_ascii().is_empty());
-    let first = first.unwrap_or_default();
-    [b',', b'\t', b' '].into_iter().find(|separator| first.trim_ascii().contains(separator)).unwrap_or(b',')
+    let mut lines =
+        bytes.split(|byte| matches!(byte, b'\n' | b'\r')).filter(|line| !line.trim_ascii().is_empty());
+    let (first, second) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+    let inside = SEPARATORS.into_iter().filter(|separator| count(first, *separator) > 0);
+    let fits = |separator: &u8| count(first, *separator) == count(second, *separator);
+    let found = inside.clone().find(fits).or(inside.clone().next());
+    found.unwrap_or(if first.trim_ascii().contains(&b' ') { b' ' } else { b',' })
+}
+
+/// Number of separators in a line, outside quotes.
+fn count(line: &[u8], separator: u8) -> usize {
+    let mut quoted = false;
+    let is_separator = |byte: &&u8| {
+        quoted ^= **byte == b'"';
+        !quoted && **byte == separator
+    };
+    line.iter().filter(is_separator).count()
+}
+
+/// Whether a cell is a number with a decimal comma.
+fn is_decimal_comma(cell: &str) -> bool {
+    let digit = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit);
+    cell.split_once(',').is_some_and(|(whole, part)| {
+        digit(part.as_bytes().first())
+            && (whole.is_empty() || digit(whole.as_bytes().last()))
+            && format!("{whole}.{part}").parse::<f64>().is_ok()
+    })
 }
 
 /// Returns the line of a record's first cell. The reader counts preceding blank lines as part of the record.
@@ -277,6 +344,40 @@ mod tests {
         assert_eq!((unnamed.columns.clone(), unnamed.find("")), (vec![String::new(), "a".into()], None));
         let only_first_row_trails = parse("a,b,\n1,2,3\n").unwrap();
         assert_eq!(only_first_row_trails.columns, ["a", "b", ""]);
+    }
+
+    /// The same table, as spreadsheets of different languages write it.
+    #[test]
+    fn semicolons_tabs_and_decimal_commas() {
+        let plain = parse("a,b\n0.5,-1.25e1\n3,\n").unwrap();
+        for text in [
+            "a;b\n0,5;-1,25e1\n3;\n",
+            "a\tb\r\n0,5\t-1,25e1\r\n3\t\r\n",
+            "a;b\n0.5;-12.5\n3;\n",
+            "\"a\";\"b\"\n\"0,5\";-12,5\n3;\n",
+        ] {
+            let other = parse(text).unwrap();
+            assert_eq!((&other.columns, numbers(&other)), (&plain.columns, numbers(&plain)), "{text:?}");
+        }
+        assert_eq!(
+            numbers(&parse("1,5;2\n,5;-0,5\n").unwrap()),
+            [[Some(1.5), Some(2.0)], [Some(0.5), Some(-0.5)]]
+        );
+        // A name may contain a separator.
+        assert_eq!(parse("a;x,b\n1,2\n").unwrap().columns, ["a;x", "b"]);
+        assert_eq!(parse("\"a;x\",b\n1,2\n").unwrap().columns, ["a;x", "b"]);
+        assert_eq!(parse("a;b,c\n1;0,5\n").unwrap().columns, ["a", "b,c"]);
+        let wrong =
+            |text: &str, row, column| parse(text).unwrap().number(row, column).unwrap_err().to_string();
+        assert_eq!(
+            wrong("a;b\n1;0,5\n2;0.5\n", 1, 1),
+            "t:3: column \"b\": \"0.5\" has a decimal point, but line 2 has a decimal comma: \"0,5\""
+        );
+        assert!(wrong("a;b\n1;0,5\n2;1.234,5\n", 1, 1).contains("has a decimal point"));
+        assert!(wrong("a;b\n1;0,5\n2;1,234,5\n", 1, 1).ends_with("is not a number"));
+        assert!(wrong("a,b\n1,\"0,5\"\n", 0, 1).contains("separated by commas"));
+        let wide = Table::parse("t".into(), b"\xff\xfea\0,\0").unwrap_err().to_string();
+        assert_eq!(wide, "t: the text is UTF-16; save it as UTF-8");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! [`EvenTime`](evenstep_core::job::EvenTime). The rest of the step (waits for data, communication, optimizer) is the same
 //! with even shares. Iterations are weighed by their samples.
 
+use evenstep_core::ratio::{NORMAL_QUANTILE, half_width};
 use evenstep_protocol::{GainView, SavedView};
 use serde::{Deserialize, Serialize};
 
@@ -11,8 +12,6 @@ use serde::{Deserialize, Serialize};
 const ITERATIONS_MIN: u64 = 8;
 /// Maximum number of blocks of the jackknife. Successive iterations are alike, so blocks, not iterations, are left out.
 const BLOCKS_MAX: usize = 32;
-/// The 0.95 quantile of the standard normal distribution.
-const NORMAL_QUANTILE: f64 = 1.645;
 
 /// Estimated step time with even shares.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -56,14 +55,6 @@ impl Block {
         self.took_s += other.took_s;
         self.even_s += other.even_s;
         self.doubt_s += other.doubt_s;
-    }
-
-    fn without(self, other: Self) -> Self {
-        Self {
-            took_s: self.took_s - other.took_s,
-            even_s: self.even_s - other.even_s,
-            doubt_s: self.doubt_s - other.doubt_s,
-        }
     }
 
     fn ratio(self) -> f64 {
@@ -217,12 +208,9 @@ impl Account {
         }
         let all = self.all();
         let open = (self.open_count > 0).then_some(&self.open);
-        let left_out: Vec<f64> =
-            self.blocks.iter().chain(open).map(|block| all.without(*block).ratio()).collect();
-        let blocks = left_out.len() as f64;
-        let mean = left_out.iter().sum::<f64>() / blocks;
-        let squares: f64 = left_out.iter().map(|value| (value - mean).powi(2)).sum();
-        let varies = t_quantile(blocks - 1.0) * (squares * (blocks - 1.0) / blocks).sqrt();
+        let blocks: Vec<(f64, f64)> =
+            self.blocks.iter().chain(open).map(|block| (block.even_s, block.took_s)).collect();
+        let varies = half_width(&blocks);
         let half_width = varies.hypot(NORMAL_QUANTILE * all.doubt_s / all.took_s);
         let ratio = all.ratio();
         let is_known = ratio.is_finite() && half_width.is_finite();
@@ -257,14 +245,6 @@ impl Account {
     pub fn lost_share(&self) -> Option<f64> {
         (self.known_s > 0.0).then(|| self.waited_s / self.known_s)
     }
-}
-
-/// The 0.95 quantile of Student's t distribution (Abramowitz and Stegun 26.7.5, two terms): within 1 % from 4 degrees of
-/// freedom on.
-fn t_quantile(degrees: f64) -> f64 {
-    let z = NORMAL_QUANTILE;
-    let (first, second) = ((z.powi(3) + z) / 4.0, (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0);
-    z + first / degrees + second / degrees.powi(2)
 }
 
 #[cfg(test)]

@@ -31,8 +31,8 @@ use crate::trace::columns::{ColumnRoles, TruthColumn};
     mut_arg("drivers", |drivers| drivers.help(help::DRIVERS)),
 )]
 pub struct Args {
-    /// Trace files with columns separated by commas, tabs or spaces; - reads standard input; without a header, columns
-    /// are numbered from 0
+    /// Trace files with columns separated by commas, semicolons, tabs or spaces; - reads standard input; without a header,
+    /// columns are numbered from 0
     #[arg(long, num_args = 1.., value_name = "FILE", help_heading = "Traces")]
     pub trace: Vec<PathBuf>,
     /// Job whose reports are read from the store

@@ -19,8 +19,9 @@ actual value. Only rows after the warm-up count. The output shows errors, interv
   step time    duration of a step whose global batch is split by these forecasts, divided by the duration under an
                oracle that knows each speed. Shown are the ratio of the means and the 95th percentile of the ratio.
 
-For the step time, the series of all traces act as workers of one job, row by row, up to the end of the shortest. If tables hold
-several workers (--id), each table is a separate job. The steps after the warm-up of the shortest series count.
+For the step time, the series of all traces act as workers of one job. If tables hold several workers (--id), each table is a
+separate job. Rows of workers belong to the same step if they have the same iteration, or the nearest time (--time), or the same
+number in tables without both. Steps count if they have a row of every worker, after the warm-up of the shortest series.
 
 System identification (--train, --test): batch models are fitted to one range of rows. They predict another range, either one
 step ahead or from their own predictions (--free-run).
@@ -57,4 +58,4 @@ column exists; none with --train or --test]";
 
 /// Help text of `--drivers`.
 pub const DRIVERS: &str = "Columns known before the row, as COLUMN or sign(COLUMN); empty for none [default: all other columns, \
-except iter, iter_ms, speed, truth_* and unnamed ones; none with --train or --test]";
+except iteration, iter, t_start, iter_ms, speed, truth_* and unnamed ones; none with --train or --test]";

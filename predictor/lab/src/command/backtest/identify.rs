@@ -53,6 +53,7 @@ pub fn run(
     let series: Vec<SeriesResult> =
         tasks.iter().map(|task| result(task, outcomes.by_ref().take(models.len()))).collect();
     Ok(Results {
+        notes: Vec::new(),
         mean: means(&series),
         series,
         step_time: Vec::new(),

@@ -38,7 +38,7 @@ pub use args::Args;
 use results::Results;
 
 use crate::trace::columns::Trace;
-use crate::trace::{name_series, read_all, stored};
+use crate::trace::{align_jobs, name_series, read_all, stored};
 
 /// Runs a backtest and writes the requested outputs. The flags must pass [`Args::check`].
 ///
@@ -61,6 +61,9 @@ fn results(args: &Args) -> anyhow::Result<Results> {
         None => read_all(&args.trace, &args.choice()?)?,
     };
     name_series(&mut traces);
+    if !args.is_identification() {
+        align_jobs(&mut traces)?;
+    }
     judge(&traces, args)
 }
 

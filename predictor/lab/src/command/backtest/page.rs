@@ -13,6 +13,7 @@ const SECTIONS_MAX: usize = 24;
 /// Returns the whole page. `asked` is the command line.
 pub fn report(results: &Results, asked: &str) -> Report {
     let mut sections: Vec<Section> = verdict(results).map(Section::Verdict).into_iter().collect();
+    sections.extend(results.notes.iter().map(|note| Section::Notice(format!("{note}."))));
     sections.push(Section::Figures(headline(results)));
     if results.step_time_even.is_some() {
         sections.push(heading("Step time"));

@@ -7,6 +7,8 @@ use crate::backtest::{Accuracy, Calibration, Regret};
 /// Results of a backtest.
 #[derive(Debug, Serialize)]
 pub struct Results {
+    /// Sentences about rows that are left out, and how workers are aligned.
+    pub notes: Vec<String>,
     /// Results by series, in the order of the traces.
     pub series: Vec<SeriesResult>,
     /// Step times by model over all steps; empty if there is only one series.

@@ -58,7 +58,9 @@ pub fn run(
         walks.iter().zip(&tracks).flat_map(|(walk, tracks)| results(walk, tracks, &asked)).collect();
     let global_batch = |workers: usize| args.global_batch.unwrap_or(BATCH_PER_WORKER * workers as u64);
     let steps = steps::judge(&jobs, &tracks, &asked, &plan, global_batch)?;
+    let notes = traces.iter().flat_map(|trace| trace.notes.iter().cloned()).chain(steps.notes).collect();
     Ok(Results {
+        notes,
         mean: means(&series),
         series,
         step_time: steps.over_all,

@@ -16,6 +16,8 @@ pub struct Steps {
     pub by_trace: Vec<TraceStepTime>,
     /// Step times of an even split over all steps.
     pub even: Option<Ratio>,
+    /// Sentences about jobs without step times.
+    pub notes: Vec<String>,
 }
 
 /// A worker of a job: its series, and its tracks by model.
@@ -30,6 +32,8 @@ struct JobSteps {
     /// Steps by model; `None` if the model has no forecast for some row.
     by_model: Vec<Option<Vec<Step>>>,
     even: Vec<Step>,
+    /// Number of rows that count of the worker with the fewest.
+    fewest: usize,
 }
 
 /// Groups traces into jobs. Each trace with several series is a job. If no trace has several, all together
@@ -58,7 +62,7 @@ pub fn judge(
     plan: &Plan,
     global_batch: impl Fn(usize) -> u64,
 ) -> anyhow::Result<Steps> {
-    let steps = group_into_jobs(jobs)
+    let all = group_into_jobs(jobs)
         .iter()
         .map(|team| {
             let workers: Vec<Worker<'_>> =
@@ -67,8 +71,17 @@ pub fn judge(
             job_steps(trace, &workers, first_row(jobs, team, plan), models.len(), global_batch(workers.len()))
         })
         .collect::<anyhow::Result<Vec<JobSteps>>>()?;
+    let (steps, incomplete): (Vec<JobSteps>, Vec<JobSteps>) =
+        all.into_iter().partition(|job| 2 * job.even.len() >= job.fewest);
+    let note = |job: &JobSteps| {
+        let (trace, steps, fewest) = (&job.trace, job.even.len(), job.fewest);
+        format!(
+            "{trace}: no step times, because only {steps} of at least {fewest} iterations have a row of every worker"
+        )
+    };
+    let notes = incomplete.iter().map(note).collect();
     let even: Vec<&[Step]> = steps.iter().map(|job| job.even.as_slice()).collect();
-    let Some(even) = Regret::of(&even) else { return Ok(Steps::default()) };
+    let Some(even) = Regret::of(&even) else { return Ok(Steps { notes, ..Steps::default() }) };
     let several = steps.len() > 1;
     let by_trace = |job: &JobSteps| TraceStepTime {
         trace: job.trace.clone(),
@@ -78,6 +91,7 @@ pub fn judge(
         over_all: step_times(models, &steps),
         by_trace: steps.iter().filter(|_| several).map(by_trace).collect(),
         even: Some(Some(even).into()),
+        notes,
     })
 }
 
@@ -129,5 +143,10 @@ fn job_steps(
         trace: trace.to_owned(),
         by_model: (0..models).map(of_model).collect::<anyhow::Result<_>>()?,
         even: steps.iter().map(|rows| step(rows, &vec![1.0; team.len()])).collect::<anyhow::Result<_>>()?,
+        fewest: team
+            .iter()
+            .map(|worker| worker.series.rows.len().saturating_sub(first_row))
+            .min()
+            .unwrap_or(0),
     })
 }

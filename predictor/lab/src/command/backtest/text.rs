@@ -27,6 +27,9 @@ pub fn table(results: &Results) -> String {
         means(&mut text, &results.mean, results.series.len());
     }
     step_times(&mut text, results);
+    for note in &results.notes {
+        line(&mut text, format_args!("({note})"));
+    }
     text
 }
 

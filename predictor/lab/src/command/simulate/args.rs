@@ -41,8 +41,8 @@ const NETWORK_CELLS_MAX: usize = 100_000;
     group = ArgGroup::new("world").args(["trace", "cluster"]).required(true),
 )]
 pub struct Args {
-    /// Trace files, one per worker or one of several workers (--id), columns separated by commas, tabs or spaces; -
-    /// reads standard input
+    /// Trace files, one per worker or one of several workers (--id), columns separated by commas, semicolons, tabs or
+    /// spaces; - reads standard input
     #[arg(long, num_args = 1.., value_name = "FILE", help_heading = "Workers")]
     pub trace: Vec<PathBuf>,
     /// Cluster description in TOML; see the examples
@@ -57,7 +57,7 @@ pub struct Args {
     /// [default: one per trace]
     #[arg(long, value_name = "N", value_parser = between(1, CELLS_MAX as u64), help_heading = "Workers")]
     pub workers: Option<u64>,
-    /// Number of iterations to simulate [default: the length of the shortest trace; 2000 for a cluster]
+    /// Number of iterations to simulate [default: all iterations of which every worker has a row; 2000 for a cluster]
     #[arg(long, value_name = "N", value_parser = between(2, CELLS_MAX as u64), help_heading = "Workers")]
     pub iterations: Option<u64>,
     /// Random seed of the time shifts and of the cluster
@@ -224,7 +224,7 @@ impl Args {
 
     /// Returns how the time of recorded workers depends on the batch.
     pub fn curve_assumption(&self) -> RecordedForm {
-        RecordedForm { fixed_share: self.fixed_share, saturation: self.saturation }
+        RecordedForm { fixed_share: self.fixed_share, usual_batch: None, saturation: self.saturation }
     }
 
     /// Returns the settings for a number of workers and iterations.

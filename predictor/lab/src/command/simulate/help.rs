@@ -4,8 +4,9 @@
 pub const LONG_ABOUT: &str = "\
 Compare step times of allocation policies on recorded workers or a described cluster.
 
-Every policy runs the same iterations, row by row of the traces, up to the end of the shortest. It splits the global batch with
-the information available before the iteration. Each worker then computes its share at the recorded speed. The speed does not
+Every policy runs the same iterations: those of which every worker has a row. Rows of workers belong to the same iteration if they
+have the same iteration, or the nearest time (--time), or the same number in tables without both. A policy splits the global batch
+with the information available before the iteration. Each worker then computes its share at the recorded speed. The speed does not
 depend on the batch unless --fixed-share or --saturation is given. The step lasts as long as the slowest worker. Only iterations
 after the warm-up count.
 
@@ -29,8 +30,12 @@ Columns of the output:
   claims s             mean seconds per step that a worker spends on claims.
   chunks               mean number of chunks of the shared tail per step.
 
-The last line recommends whether to use evenstep. It compares evenstep with an even split, and with an even split without the
-worker that was slowest in the warm-up, at the same global batch.
+The lines below the table compare the ways to run with an even split at the same global batch. The ways are evenstep with fixed
+shares (policy base; job.loader of the Python package), evenstep with hedged steps (job.steps), and an even split without the
+slowest worker of the warm-up. The interval of 90 % shows how the ratio varies between parts of the run. The last line recommends
+the simplest way that no other beats by 1 % of the step; a comparison whose interval contains 1x does not count. A trace with one
+batch size cannot show which part of a time depends on the batch. So the line above the last one repeats the comparison as if half
+of the time of an even share did not (--fixed-share).
 
 The same seed gives the same results. Exit status: 0 success, 1 unusable data, 2 invalid command line.";
 

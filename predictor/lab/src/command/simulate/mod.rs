@@ -29,6 +29,7 @@ pub use args::Args;
 
 use evenstep_report::output::{self, write_page, write_results};
 use results::Results;
+use source::Source;
 
 /// Runs a simulation and writes the requested outputs. The flags must pass [`Args::check`].
 ///
@@ -36,10 +37,7 @@ use results::Results;
 /// If a trace or a cluster cannot be used, or an output cannot be written. No output is written then.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     output::check(&[&args.json, &args.report])?;
-    let world = source::world(args)?;
-    let settings = args.settings(world.workers.len(), world.iterations);
-    let runs = run_policies(&world, &args.policies(), &settings)?;
-    let results = Results::new(&world, &settings, args, &runs)?;
+    let (world, runs, results) = simulate(args)?;
     write_results(&text::table(&results), &results, &args.json, &[&args.report])?;
     write_page(&args.report, |asked| page::report(&results, &runs, &world, asked))
 }
@@ -47,14 +45,23 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// Runs a simulation and renders its results in every form. Writes nothing.
 #[cfg(test)]
 pub(super) fn rehearse(args: &Args) -> anyhow::Result<()> {
-    let world = source::world(args)?;
-    let settings = args.settings(world.workers.len(), world.iterations);
-    let runs = run_policies(&world, &args.policies(), &settings)?;
-    let results = Results::new(&world, &settings, args, &runs)?;
+    let (world, runs, results) = simulate(args)?;
     text::table(&results);
     serde_json::to_string(&results)?;
     page::report(&results, &runs, &world, "").to_html();
     Ok(())
+}
+
+fn simulate(args: &Args) -> anyhow::Result<(World, Vec<Run>, Results)> {
+    let Source { world, half_fixed, notes } = source::read(args)?;
+    let settings = args.settings(world.workers.len(), world.iterations);
+    let runs = run_policies(&world, &args.policies(), &settings)?;
+    let mut results = Results::new(&world, notes, &settings, args, &runs)?;
+    if let (Some(verdict), Some(world)) = (&mut results.advice, half_fixed) {
+        let runs = run_policies(&world, &[verdict.best_way().policy], &settings)?;
+        verdict.compare_half_fixed(&runs);
+    }
+    Ok((world, runs, results))
 }
 
 /// Runs every requested policy, and the policies that they are compared with.

@@ -5,8 +5,8 @@ use evenstep_report::{Cell, Figure, Report, Section, Table};
 
 use super::charts;
 use super::results::Results;
-use crate::simulate::Summary;
-use crate::simulate::{Run, World};
+use super::text::half_fixed;
+use crate::simulate::{PolicyName, Run, Summary, Way, World};
 
 const DEFINITIONS: &str = "Speed-up: mean step of the even split divided by the policy's. Regret: mean step divided by \
     the oracle's, minus 1. The oracle knows the actual speeds. Wait: mean time per step that a worker \
@@ -19,6 +19,10 @@ pub fn report(results: &Results, runs: &[Run], world: &World, asked: &str) -> Re
     let heading = |words: &str| Section::Text { heading: words.into(), paragraphs: Vec::new() };
     let verdict = results.advice.iter().map(|advice| Section::Verdict(format!("{}.", advice.text)));
     let mut sections: Vec<Section> = verdict.collect();
+    let half_fixed = results.advice.iter().filter_map(half_fixed);
+    sections.extend(
+        half_fixed.chain(results.notes.iter().cloned()).map(|note| Section::Notice(format!("{note}."))),
+    );
     sections.extend([
         Section::Figures(headline(results)),
         heading("Policies"),
@@ -51,18 +55,14 @@ pub fn report(results: &Results, runs: &[Run], world: &World, asked: &str) -> Re
 }
 
 fn headline(results: &Results) -> Vec<Figure> {
-    let Some(advice) = &results.advice else { return Vec::new() };
-    let figure = |label: &str, time_s: f64, note: String| Figure::new(label, seconds(time_s), note);
-    let saved =
-        |time_s: f64| format!("{:+.1} % compared with an even split", 100.0 * (time_s / advice.even_s - 1.0));
-    let mut figures = vec![
-        figure("With evenstep", advice.evenstep_s, saved(advice.evenstep_s)),
-        figure("Even split", advice.even_s, "without evenstep".into()),
-    ];
-    if let Some((slowest, without_s)) = advice.slowest.as_ref().zip(advice.without_slowest_s) {
-        figures.push(figure(&format!("Without {slowest}"), without_s, saved(without_s)));
-    }
-    figures
+    let figure = |way: &Way| {
+        let name = way.to_string();
+        let label = name.chars().take(1).flat_map(char::to_uppercase).chain(name.chars().skip(1));
+        let speedup = way.speedup.filter(|_| way.policy != PolicyName::Even);
+        let note = speedup.map_or_else(String::new, |speedup| format!("{speedup} as the even split"));
+        Figure::new(label.collect::<String>(), seconds(way.mean_step_time_s), note)
+    };
+    results.advice.iter().flat_map(|verdict| &verdict.ways).map(figure).collect()
 }
 
 fn table(results: &Results) -> Table {

@@ -24,25 +24,10 @@ pub struct Results {
     pub networks: bool,
     /// Statistics in the requested order of policies.
     pub policies: Vec<Summary>,
-    /// The recommendation; null if evenstep was not among the policies.
-    pub advice: Option<AdviceResult>,
-}
-
-/// The recommendation.
-#[derive(Debug, Serialize)]
-pub struct AdviceResult {
-    /// `use_evenstep`, `leave_alone` or `drop_slowest`.
-    pub best: &'static str,
-    /// The recommendation in one line.
-    pub text: String,
-    /// Mean step with evenstep, in seconds.
-    pub evenstep_s: f64,
-    /// Mean step of an even split, in seconds.
-    pub even_s: f64,
-    /// The worker that was slowest in the warm-up; null if all workers are equal.
-    pub slowest: Option<String>,
-    /// Mean step of an even split without it, in seconds.
-    pub without_slowest_s: Option<f64>,
+    /// Sentences about rows of the traces that are left out, and how workers are aligned.
+    pub notes: Vec<String>,
+    /// The recommendation; null if neither base nor evenstep was among the policies.
+    pub advice: Option<Verdict>,
 }
 
 impl Results {
@@ -50,15 +35,25 @@ impl Results {
     ///
     /// # Errors
     /// If a required run is missing.
-    pub fn new(world: &World, settings: &Settings, args: &Args, runs: &[Run]) -> anyhow::Result<Self> {
+    pub fn new(
+        world: &World,
+        notes: Vec<String>,
+        settings: &Settings,
+        args: &Args,
+        runs: &[Run],
+    ) -> anyhow::Result<Self> {
         let of = |policy: PolicyName| runs.iter().find(|run| run.policy == policy);
         let there = |policy: PolicyName| of(policy).with_context(|| format!("{policy} was not simulated"));
         let (even, oracle) = (there(PolicyName::Even)?, there(PolicyName::Oracle)?);
         let policy = |policy: PolicyName| Ok(Summary::of(there(policy)?, even, oracle));
-        let without = slowest(world, settings)
-            .and_then(|slowest| Some((world.workers[slowest].id.clone(), of(PolicyName::WithoutSlowest)?)));
+        let without = slowest(world, settings).and_then(|slowest| {
+            Some((of(PolicyName::WithoutSlowest)?, Some(world.workers[slowest].id.clone())))
+        });
         let asked = args.policies();
-        let evenstep = of(PolicyName::Evenstep).filter(|run| asked.contains(&run.policy));
+        let ways =
+            [PolicyName::Base, PolicyName::Evenstep].into_iter().filter(|policy| asked.contains(policy));
+        let ways: Vec<(&Run, Option<String>)> = ways.filter_map(of).map(|run| (run, None)).collect();
+        let verdict = |ways: Vec<_>| Verdict::of(even, &ways.into_iter().chain(without).collect::<Vec<_>>());
         Ok(Self {
             workers: world.workers.len(),
             iterations: world.iterations,
@@ -67,22 +62,8 @@ impl Results {
             seed: args.seed,
             networks: settings.networks,
             policies: asked.into_iter().map(policy).collect::<anyhow::Result<_>>()?,
-            advice: evenstep.map(|evenstep| Verdict::of(evenstep, even, without).into()),
+            notes,
+            advice: (!ways.is_empty()).then(|| verdict(ways)),
         })
-    }
-}
-
-impl From<Verdict> for AdviceResult {
-    fn from(verdict: Verdict) -> Self {
-        let text = verdict.to_string();
-        let (slowest, without_slowest_s) = verdict.without_slowest.unzip();
-        Self {
-            best: verdict.advice.as_str(),
-            text,
-            evenstep_s: verdict.evenstep_s,
-            even_s: verdict.even_s,
-            slowest,
-            without_slowest_s,
-        }
     }
 }

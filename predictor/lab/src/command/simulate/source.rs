@@ -7,29 +7,60 @@ use figment::providers::{Format, Toml};
 use super::args::{Args, CLUSTER_ITERATIONS};
 use crate::backtest::{Job, Series};
 use crate::simulate::error::CELLS_MAX;
+use crate::simulate::world::RecordedForm;
 use crate::simulate::{ClusterSpec, SimulateError, World};
+use crate::trace::align::align;
 use crate::trace::{name_series, read_all};
 
-/// Builds the requested world.
+/// Workers to simulate.
+pub struct Source {
+    /// The world.
+    pub world: World,
+    /// The same recorded workers if half of the time of an even share did not depend on the batch; `None` if the curve is known.
+    pub half_fixed: Option<World>,
+    /// Sentences about rows of the traces that are left out, and how workers are aligned.
+    pub notes: Vec<String>,
+}
+
+/// Reads the requested workers.
 ///
 /// # Errors
 /// If a file cannot be read or is invalid.
-pub fn world(args: &Args) -> anyhow::Result<World> {
+pub fn read(args: &Args) -> anyhow::Result<Source> {
     let iterations = args.iterations.map(|iterations| iterations as usize);
     if let Some(path) = &args.cluster {
         anyhow::ensure!(path.is_file(), "{}: no such file", path.display());
         let cluster: ClusterSpec = Figment::from(Toml::file_exact(path)).extract()?;
         let world = cluster.world(iterations.unwrap_or(CLUSTER_ITERATIONS), args.seed);
-        return world.with_context(|| path.display().to_string());
+        let world = world.with_context(|| path.display().to_string())?;
+        return Ok(Source { world, half_fixed: None, notes: Vec::new() });
     }
     let mut traces = read_all(&args.trace, &args.columns.choice(true)?)?;
     name_series(&mut traces);
+    align(&mut traces.iter_mut().collect::<Vec<_>>())?;
     let jobs: Vec<Job> = traces.iter().map(|trace| trace.job().without_constant_drivers()).collect();
-    let mut world = World::recorded(&merge_jobs(&jobs), args.curve_assumption());
-    if let Some(iterations) = iterations {
+    let job = merge_jobs(&jobs);
+    let recorded = World::recorded(&job, args.curve_assumption())?;
+    let mut notes: Vec<String> = traces.iter().flat_map(|trace| &trace.notes).cloned().collect();
+    let incomplete = job.ticks().count() - recorded.iterations;
+    if incomplete > 0 {
+        notes.push(format!("iterations left out because not every worker has a row: {incomplete}"));
+    }
+    let world = sized(recorded, args)?;
+    let workers = world.workers.len();
+    let share = args.settings(workers, world.iterations).global_batch as f64 / workers as f64;
+    let half = RecordedForm { fixed_share: 0.5, usual_batch: Some(share), saturation: 0 };
+    let is_assumed = args.curve_assumption() == RecordedForm::default();
+    let half_fixed = is_assumed.then(|| sized(World::recorded(&job, half)?, args)).transpose()?;
+    Ok(Source { world, half_fixed, notes })
+}
+
+/// Applies the requested numbers of iterations and workers to recorded workers.
+fn sized(mut world: World, args: &Args) -> anyhow::Result<World> {
+    if let Some(iterations) = args.iterations.map(|iterations| iterations as usize) {
         anyhow::ensure!(
             iterations <= world.iterations,
-            "--iterations {iterations}: the shortest trace has only {} rows",
+            "--iterations {iterations}: only {} iterations have a row of every worker",
             world.iterations
         );
         world = world.cut(iterations);

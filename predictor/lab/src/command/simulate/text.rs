@@ -1,9 +1,9 @@
 //! Results as text.
 
-use evenstep_report::text::{aligned, line, number};
+use evenstep_report::text::{aligned, line, number, seconds};
 
 use super::results::Results;
-use crate::simulate::Summary;
+use crate::simulate::{PolicyName, Summary, Verdict};
 
 /// Returns the whole text.
 pub fn table(results: &Results) -> String {
@@ -41,8 +41,28 @@ pub fn table(results: &Results) -> String {
             format_args!("(evenstep ran without its networks; --networks yes fits them and takes longer)"),
         );
     }
-    if let Some(advice) = &results.advice {
-        line(&mut text, format_args!("{}", advice.text));
+    for note in &results.notes {
+        line(&mut text, format_args!("({note})"));
+    }
+    if let Some(verdict) = &results.advice {
+        for way in &verdict.ways {
+            let speedup = way.speedup.filter(|_| way.policy != PolicyName::Even);
+            let speedup = speedup.map_or_else(String::new, |speedup| format!(", {speedup}"));
+            line(&mut text, format_args!("{way}: mean step {}{speedup}", seconds(way.mean_step_time_s)));
+        }
+        if let Some(half_fixed) = half_fixed(verdict) {
+            line(&mut text, format_args!("{half_fixed}"));
+        }
+        line(&mut text, format_args!("{}", verdict.text));
     }
     text
+}
+
+/// The sentence about times that depend on the batch only by half. A history with one batch size cannot show that.
+pub fn half_fixed(verdict: &Verdict) -> Option<String> {
+    let speedup = verdict.half_fixed?;
+    Some(format!(
+        "If half of the time of an even share did not depend on the batch, {} would be {speedup}",
+        verdict.best_way()
+    ))
 }
