@@ -3,7 +3,7 @@
 Values over a time range have the definitions of the predictor's page: sums over iterations, divided by sums.
 """
 
-from .panels import (BATCH, BLUE, CAUSES, COUNT, DASHED, GREEN, GREY, MANY, ORANGE, PURPLE, RATIO, RED, SECONDS, SPEED, annotation, by_name,
+from .panels import (BATCH, BLUE, CAUSES, COUNT, DASHED, GREEN, GREY, MANY, ORANGE, PURPLE, RATIO, RED, SECONDS, SPEED, TIMES, annotation, by_name,
                      by_pattern, by_query, by_worker, colored, columns, dashboard, firing, leveled, lines, link, query, row,
                      source_variable, stat, states, steps, table, to_dashboard, value_of, variable)
 from .uids import JOB, NODE
@@ -30,7 +30,13 @@ def ratio(part, whole):
 
 
 def lost_share(labels, by="", over=NOW):
-    """Returns the share of the workers' time spent waiting for the slowest worker."""
+    """Returns the share of the step times that workers waited for the slowest worker, in the mean over the workers."""
+    waited, stepped = (increase(f"job_{what}_seconds_total", labels, by, over) for what in ("waited", "step"))
+    return ratio(waited, stepped)
+
+
+def worker_lost_share(labels, by="", over=NOW):
+    """Returns the share of each worker's time that it waited for the slowest worker."""
     parts = (increase(f"worker_{part}_seconds_total", labels, by, over) for part in ("compute", "barrier_wait", "loader_wait"))
     return ratio(increase("worker_barrier_wait_seconds_total", labels, by, over), " + ".join(parts))
 
@@ -41,9 +47,9 @@ def forecast_error(labels, by="", over=NOW):
 
 
 def gain(labels, by="", over=NOW):
-    """Returns the estimated time with even shares over the measured time, minus 1."""
+    """Returns the estimated time with even shares over the measured time."""
     even, measured = (increase(f"job_{what}_seconds_total", labels, by, over) for what in ("even_shares", "measured"))
-    return f"{ratio(even, measured)} - 1"
+    return ratio(even, measured)
 
 
 def time_saved(labels, by="", over=NOW):
@@ -79,7 +85,8 @@ SILENT_S = 60
 ERROR_STEPS = steps((-0.1, GREEN), (0.1, ORANGE), base=ORANGE)
 ABSOLUTE_ERROR_STEPS = steps((0.1, ORANGE), (0.25, RED))
 WAIT_STEPS = steps((0.1, ORANGE), (0.25, RED))
-GAIN_STEPS = steps((-0.02, GREEN), base=ORANGE)
+GAIN_STEPS = steps((0.98, GREEN), base=ORANGE)
+SAVED_STEPS = steps((0, GREEN), base=ORANGE)
 EXPECTED_STEPS = steps((0, RED), (0.75, ORANGE), (0.9, GREEN), base=GREY)
 SLOW_STEPS = steps((1, ORANGE))
 STATES = ("starting", "running", "paused", "stalled", "finished", "failed")
@@ -100,12 +107,12 @@ def glance():
         stat("State", "State of the job, as on the predictor's page: starting, running, paused, stalled, finished or failed.", "none",
              [query(f"max by (state) (evenstep_job_state{{{JOB_ONLY}}})", "{{state}}", instant=True)], thresholds=steps(), text="name", width=3,
              overrides=[by_name(name, **colored(STATE_COLORS.get(name, GREY))) for name in STATES]),
-        stat("Gain over even shares", """Estimated time of the iterations in the selected time range with even shares, relative to their measured
-             time. Communication does not count. Near 0 %, all workers are equally fast.""", RATIO,
-             [query(gain(JOB_ONLY, over=RANGE), "gain", instant=True)], thresholds=GAIN_STEPS, decimals=1, width=3),
+        stat("Gain", """Estimated time with even shares over the measured time of the iterations in the selected time range. Near 1x, all
+             workers are equally fast.""", TIMES,
+             [query(gain(JOB_ONLY, over=RANGE), "gain", instant=True)], thresholds=GAIN_STEPS, decimals=2, width=3),
         stat("Time saved", "Time saved in the selected time range compared with even shares.", SECONDS,
-             [query(time_saved(JOB_ONLY, over=RANGE), "saved", instant=True)], thresholds=GAIN_STEPS, width=3),
-        stat("Time lost waiting", """Share of all workers' time in the selected time range that they waited for the slowest worker.""", RATIO,
+             [query(time_saved(JOB_ONLY, over=RANGE), "saved", instant=True)], thresholds=SAVED_STEPS, width=3),
+        stat("Time lost waiting", """Share of the step times in the selected time range that workers waited for the slowest worker.""", RATIO,
              [query(lost_share(JOB_ONLY, over=RANGE), "waiting", instant=True)], thresholds=WAIT_STEPS, decimals=1, width=3),
         stat("Forecast error", """Mean of |actual - predicted| / predicted speed over the selected workers and time range. Below 10 %, the
              shares are about right.""", RATIO,
@@ -135,8 +142,8 @@ def who():
                median of the same device. Green: at least 90 %. Red: below 75 %. Grey: no report for {SILENT_S} s. With more than {MANY} workers: the slowest five, and
                quantiles.""",
                against, [{"type": "value", "options": {"-1": {"color": GREY, "index": 0, "text": "silent"}}}], unit=RATIO, thresholds=EXPECTED_STEPS, width=8, decimals=0),
-        lines("Gain over time", "Estimated time with even shares relative to the measured time, minus 1.", RATIO,
-              [query(gain(JOB_ONLY), "gain")], thresholds=GAIN_STEPS, width=8, decimals=1, overrides=[by_name("gain", **colored(GREEN))]),
+        lines("Gain over time", "Estimated time with even shares over the measured time.", TIMES,
+              [query(gain(JOB_ONLY), "gain")], thresholds=GAIN_STEPS, width=8, decimals=2, overrides=[by_name("gain", **colored(GREEN))]),
     ]
 
 
@@ -172,7 +179,7 @@ def shares():
     whole = f"scalar(max(evenstep_job_global_batch_samples{{{JOB_ONLY}}}))"
     share, share_areas = by_worker(f"{of_worker('local_batch_samples')} / {whole}", WORKERS)
     finish, finish_areas = by_worker(of_worker("predicted_compute_time_seconds"), WORKERS)
-    waits, wait_areas = by_worker(lost_share(CHOSEN, "by (worker)"), WORKERS, most="bottomk")
+    waits, wait_areas = by_worker(worker_lost_share(CHOSEN, "by (worker)"), WORKERS, most="bottomk")
     stack = {"custom__stacking": {"group": "A", "mode": "normal"}, "custom__fillOpacity": 60, "custom__lineWidth": 0}
     return [
         lines("Shares of the batch", f"""Share of the global batch by worker in the latest allocation, stacked; the rest is the shared tail, which
@@ -182,11 +189,11 @@ def shares():
               overrides=[*share_areas, by_query("A", **stack), by_query("F", **colored(GREY, **stack))]),
         lines("Predicted finish by worker", """Predicted compute time of each worker's share, from the start of the
               iteration. If the lines coincide, no worker waits.""", SECONDS, finish, lowest=0, overrides=finish_areas),
-        lines("Step time", """Median and p95 of the slowest worker's time, from the histogram; expected time with these
-              shares and with even shares.""", SECONDS,
+        lines("Step time", """Median and p95 from the histogram; expected time of the slowest worker's share; and the estimated
+              mean with even shares.""", SECONDS,
               [query(quantile(0.5, "iteration", JOB_ONLY), "p50"), query(quantile(0.95, "iteration", JOB_ONLY), "p95"),
-               query(f"max(evenstep_job_predicted_step_time_seconds{{{JOB_ONLY}}})", "expected"),
-               query(f"max(evenstep_job_even_step_time_seconds{{{JOB_ONLY}}})", "expected, even shares")],
+               query(f"max(evenstep_worker_predicted_compute_time_seconds{{{JOB_ONLY}}})", "expected"),
+               query(f"{step_time(JOB_ONLY)} * {gain(JOB_ONLY)}", "even shares")],
               overrides=[by_query("A", **colored(BLUE)), by_query("B", **colored(PURPLE)), by_query("C", **colored(BLUE, **DASHED)),
                          by_query("D", **colored(GREY, **DASHED))], lowest=0),
         lines("Time lost waiting by worker", """Share of each worker's time that it waited for the slowest worker. A worker that hardly waits
@@ -201,7 +208,7 @@ def workers():
              value_of("H"): "Last report"}
     questions = [
         f"max by (worker, device) (evenstep_worker_info{{{CHOSEN}}})", AGAINST_EXPECTED, of_worker("local_batch_samples"), PREDICTED,
-        SPEED_OF, ERROR, lost_share(CHOSEN, "by (worker)", RANGE), f"{of_worker('last_report_timestamp_seconds')} * 1000"]
+        SPEED_OF, ERROR, worker_lost_share(CHOSEN, "by (worker)", RANGE), f"{of_worker('last_report_timestamp_seconds')} * 1000"]
     to_node = link("Its node, if the worker's name is NODE/SLOT", to_dashboard(NODE, node="${__data.fields.Node}"))
     node = f'max by (worker, node) (label_replace(evenstep_worker_info{{{CHOSEN}}}, "node", "$1", "worker", "(.+)/.*"))'
     names |= {"node": "Node", value_of("I"): None}

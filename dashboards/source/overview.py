@@ -1,8 +1,8 @@
 """Overview dashboard of all jobs and nodes."""
 
-from .job import (ABSOLUTE_ERROR_STEPS, EXPECTED_STEPS, GAIN_STEPS, RANGE, SLOW_STEPS, WAIT_STEPS, forecast_error, gain, lost_share, step_time,
+from .job import (ABSOLUTE_ERROR_STEPS, EXPECTED_STEPS, GAIN_STEPS, RANGE, SAVED_STEPS, SLOW_STEPS, WAIT_STEPS, forecast_error, gain, lost_share, step_time,
                   throughput, time_saved)
-from .panels import (CAUSES, COUNT, GREEN, MANY, ORANGE, RATIO, RED, SECONDS, SPEED, by_name, by_pattern, columns, dashboard, firing,
+from .panels import (CAUSES, COUNT, GREEN, MANY, ORANGE, RATIO, RED, SECONDS, SPEED, TIMES, by_name, by_pattern, columns, dashboard, firing,
                      leveled, lines, link, query, row, source_variable, stat, steps, table, to_dashboard, value_of, variable)
 from .uids import JOB, NODE, OVERVIEW
 
@@ -23,11 +23,11 @@ def glance():
         firing(),
         stat("Active jobs", "Jobs with a report in the last minute.", COUNT, [query(f"count({LAST_REPORT} > time() - 60) or vector(0)", "jobs")],
              thresholds=steps((1, GREEN), base=ORANGE), width=3),
-        stat("Gain over even shares", """Estimated time of all iterations in the selected time range with even shares, relative to their measured
-             time.""", RATIO, [query(gain(CHOSEN, over=RANGE), "gain", instant=True)], thresholds=GAIN_STEPS, decimals=1, width=3),
+        stat("Gain", "Estimated time with even shares over the measured time of all iterations in the selected time range.", TIMES,
+             [query(gain(CHOSEN, over=RANGE), "gain", instant=True)], thresholds=GAIN_STEPS, decimals=2, width=3),
         stat("Time saved", "Time saved by all selected jobs in the selected time range, compared with even shares.", SECONDS,
-             [query(time_saved(CHOSEN, over=RANGE), "saved", instant=True)], thresholds=GAIN_STEPS, width=3),
-        stat("Time lost waiting", """Share of all workers' time in the selected time range that they waited for the slowest worker.""", RATIO,
+             [query(time_saved(CHOSEN, over=RANGE), "saved", instant=True)], thresholds=SAVED_STEPS, width=3),
+        stat("Time lost waiting", """Share of the step times in the selected time range that workers waited for the slowest worker.""", RATIO,
              [query(lost_share(CHOSEN, over=RANGE), "waiting", instant=True)], thresholds=WAIT_STEPS, decimals=1, width=3),
         stat("Forecast error", "Mean of |actual - predicted| / predicted speed over all forecasts in the selected time range.", RATIO,
              [query(forecast_error(CHOSEN, over=RANGE), "mean", instant=True)], thresholds=ABSOLUTE_ERROR_STEPS, decimals=1, width=3),
@@ -56,7 +56,7 @@ def jobs():
             by_name("Slow", **leveled("none", SLOW_STEPS)), by_pattern("Step time|Time saved", unit=SECONDS), by_name("Throughput", unit=SPEED),
             by_name("Time lost waiting", **leveled(RATIO, WAIT_STEPS, decimals=1)),
             by_name("Forecast error", **leveled(RATIO, ABSOLUTE_ERROR_STEPS, decimals=1)),
-            by_name("Gain", **leveled(RATIO, GAIN_STEPS, decimals=1)), by_name("Last report", unit="dateTimeFromNow")])
+            by_name("Gain", **leveled(TIMES, GAIN_STEPS, decimals=2)), by_name("Last report", unit="dateTimeFromNow")])
 
 
 def slow():

@@ -14,7 +14,7 @@ GREEN, ORANGE, RED, BLUE, PURPLE, GREY = "green", "orange", "red", "blue", "purp
 
 # Units with SI prefixes and three digits: Grafana chooses the decimals if a panel sets none. The unit of a job's batches
 # is in the titles, because Grafana does not replace variables in units.
-RATIO, SECONDS, BATCH, SPEED, COUNT = "percentunit", "s", "si:", "si:/s", "short"
+RATIO, TIMES, SECONDS, BATCH, SPEED, COUNT = "percentunit", "suffix:x", "s", "si:", "si:/s", "short"
 
 # Up to this number of workers, panels have a line for each worker. Above it, they show quantiles and extreme workers.
 MANY = 16

@@ -158,13 +158,12 @@ fn gain_line(gain: Option<GainView>, estimated: u64, iterations: u64) -> String 
             "{iterations} iterations, {estimated} of them with a forecast and a report: too few to estimate the gain over even shares"
         );
     };
-    let interval = format!("90 % interval {lower:.2} to {upper:.2}");
+    let gain =
+        format!("{iterations} iterations, gain {ratio:.2}x (90 % interval {lower:.2}x to {upper:.2}x)");
     if lower > 1.0 && ratio >= PAYS {
-        return format!("{iterations} iterations, {ratio:.2} times as fast as with even shares ({interval})");
+        return format!("{gain}: {ratio:.2} times as fast as with even shares");
     }
-    format!(
-        "{iterations} iterations, not faster than with even shares ({ratio:.2} times; {interval}); EVENSTEP_SERVER=off trains without a predictor"
-    )
+    format!("{gain}: not faster than with even shares; EVENSTEP_SERVER=off trains without a predictor")
 }
 
 fn waiting_line(waiting_share: Option<f64>) -> String {
@@ -270,7 +269,7 @@ mod tests {
         assert_eq!(slow, [("node/0", 0.5)]);
         assert_eq!(
             summary.lines[0],
-            "64 iterations, 1.50 times as fast as with even shares (90 % interval 1.50 to 1.50)"
+            "64 iterations, gain 1.50x (90 % interval 1.50x to 1.50x): 1.50 times as fast as with even shares"
         );
         assert_eq!(summary.lines[1], "workers waited 0.0 % of their time for the slowest one");
         assert!(summary.lines[2].starts_with("slowest: node/0, 0.50 times"), "{}", summary.lines[2]);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Decision, JobId, JobSpec, NodeId, NodeSample, WorkerId, WorkerOverride};
+use crate::{Decision, GainView, JobId, JobSpec, NodeId, NodeSample, WorkerId, WorkerOverride};
 
 /// `GET /v1/jobs`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,6 +31,10 @@ pub struct JobView {
     /// Time at which the job was created, in milliseconds since 1970.
     #[serde(default)]
     pub created_unix_ms: i64,
+    /// Gain so far over even shares, as in the summary of the job. In the list of all jobs it is absent if the job is not in
+    /// memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<GainView>,
     /// The current global batch.
     pub global_batch: u64,
     /// The current generation.

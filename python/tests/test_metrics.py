@@ -92,11 +92,22 @@ def test_numbers_without_a_value_are_absent() -> None:
     """Before workers are measured, the predictor forecasts nothing."""
     share = {"rank": 0, "local_batch": 3, "predicted_compute_time_s": None}
     newest = {"allocations": [share], "decision": {"predicted_step_time_s": None, "even_step_time_s": None}}
-    server = Scripted([Answers(body=json.dumps([newest]).encode())])
+    first, second = Answers(body=json.dumps([newest]).encode()), Answers(body=b'{"job_id": "job"}')
+    server = Scripted([first, second])
     assert Metrics().read(Place(server.url, "job"), [8, 8]) == {
         "evenstep/local_batch/rank_0": 3.0,
         "evenstep/local_batch/rank_1": 8.0,
     }
+
+
+def test_the_gain_is_that_of_the_job() -> None:
+    """The gain is measured, so it may differ from the forecasts of the newest plan."""
+    newest = {"allocations": [], "decision": {"predicted_step_time_s": 1.0, "even_step_time_s": 3.0}}
+    gain = {"gain": {"ratio": 1.5, "lower": 1.4, "upper": 1.6, "iterations": 9}}
+    server = Scripted([Answers(body=json.dumps([newest]).encode()), Answers(body=json.dumps(gain).encode())])
+    told = Metrics().read(Place(server.url, "job"), [])
+    assert told == {"evenstep/step_time_s": 1.0, "evenstep/gain": 1.5}
+    assert [line.split()[1] for line in server.heard()] == ["/v1/jobs/job/allocations?limit=1", "/v1/jobs/job"]
 
 
 def test_after_a_failed_request_there_is_none_for_a_while() -> None:

@@ -11,17 +11,19 @@ use evenstep_protocol::{
 };
 use evenstep_store::StoredSummary;
 
-use super::live::{Facts, Status};
+use super::live::{Facts, Live};
 
 /// The summary of the job.
-pub fn job(state: &JobState, job_id: &JobId, status: Status, created_unix_ms: i64) -> JobView {
+pub fn job(state: &JobState, job_id: &JobId, live: &Live, now_unix_ms: i64) -> JobView {
+    let status = live.status(now_unix_ms);
     JobView {
         job_id: job_id.clone(),
         spec: state.spec.clone(),
         state: status.state,
         state_since_unix_ms: status.since_unix_ms,
         state_reason: status.reason,
-        created_unix_ms,
+        created_unix_ms: live.created_unix_ms(),
+        gain: live.account().and_then(|account| account.gain()),
         global_batch: state.global_batch(),
         generation: state.members.generation(),
         next_iteration: state.next_iteration,
@@ -44,6 +46,7 @@ pub fn stored(stored: StoredSummary, watched_unix_ms: i64, now_unix_ms: i64) -> 
         state_since_unix_ms: status.since_unix_ms,
         state_reason: status.reason,
         created_unix_ms,
+        gain: None,
         global_batch: global_batch(&spec, live_workers),
         generation,
         next_iteration,

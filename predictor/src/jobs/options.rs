@@ -43,8 +43,7 @@ impl Job {
             self.live().options(now_unix_ms);
             self.live().members(guard.state());
         }
-        let status = self.live().status(guard.now_unix_ms);
-        Ok(describe::job(guard.state(), self.id(), status, self.live().created_unix_ms()))
+        Ok(describe::job(guard.state(), self.id(), self.live(), guard.now_unix_ms))
     }
 
     /// Deletes the job. If this is interrupted, none of its iterations is planned again, and the next request

@@ -27,8 +27,7 @@ impl Job {
     /// An error of the store.
     pub async fn view(&self) -> Result<JobView, JobError> {
         let guard = self.lock().await?;
-        let status = self.live().status(guard.now_unix_ms);
-        Ok(describe::job(guard.state(), self.id(), status, self.live().created_unix_ms()))
+        Ok(describe::job(guard.state(), self.id(), self.live(), guard.now_unix_ms))
     }
 
     /// Returns every worker that ever joined.

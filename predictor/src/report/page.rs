@@ -26,12 +26,12 @@ pub fn page(summary: &SummaryView, history: &HistoryView, command: &str) -> Repo
 fn figures(summary: &SummaryView) -> Vec<Figure> {
     let mut figures = vec![Figure::new("iterations", summary.iterations.to_string(), "")];
     if let Some(gain) = summary.gain {
-        let note = format!("90 % interval {:.2} to {:.2}", gain.lower, gain.upper);
-        figures.push(Figure::new("speed over even shares", format!("{:.2}", gain.ratio), note));
+        let note = format!("90 % interval {:.2}x to {:.2}x", gain.lower, gain.upper);
+        figures.push(Figure::new("gain", format!("{:.2}x", gain.ratio), note));
     }
     if let Some(share) = summary.waiting_share {
         figures.push(Figure::new(
-            "time spent waiting",
+            "time lost waiting",
             format!("{:.1} %", 100.0 * share),
             "for the slowest worker",
         ));

@@ -87,10 +87,10 @@ fn even(json: &Value) -> f64 {
     json["policies"][0]["mean_step_time_s"].as_f64().unwrap()
 }
 
-/// What happens to a history, the rows that are kept, and those that are repeated.
+/// Name of a damage, the rows that it leaves, and the rows that are repeated.
 type Damage = (&'static str, fn(&Row) -> bool, fn(&Row) -> bool);
 
-/// What happens to histories: rows are lost, a worker logs rarely or later, and a resumed run repeats iterations.
+/// Damages of histories: rows are lost, a worker logs rarely or later, and a resumed run repeats iterations.
 fn damages() -> Vec<Damage> {
     vec![
         ("nothing", |_| true, |_| false),
@@ -153,7 +153,7 @@ fn times_align_workers() {
     };
     for (what, kept, repeated) in damages() {
         if what.contains("repeated") {
-            // Time goes on.
+            // Times are not repeated.
             continue;
         }
         let rows = damaged(&swapping(), kept, repeated);
@@ -184,7 +184,29 @@ fn equal_rows_of_one_time_count_once() {
     });
     let json = simulated(&again);
     assert_eq!(json["policies"], golden["policies"]);
-    assert_eq!(json["notes"][0], "h.csv: rows left out because they repeat the row before: 240");
+    assert_eq!(json["notes"][0], "h.csv: rows left out because they repeat another row: 240");
+}
+
+/// A log that was written twice is read once.
+#[test]
+fn a_log_that_was_written_twice_is_read_once() {
+    let text = by_iteration(&swapping());
+    let golden = simulated(&text);
+    let lines = text.split_once('\n').unwrap().1;
+    let json = simulated(&format!("{text}{lines}"));
+    assert_eq!(json["policies"], golden["policies"]);
+    assert_eq!(json["notes"][0], "h.csv: rows left out because they repeat another row: 480");
+}
+
+/// A resumed run repeats iterations in which a worker is paused. The rows before the resumption do not count.
+#[test]
+fn rows_without_samples_replace_earlier_ones() {
+    let rows = swapping();
+    let text =
+        by_iteration(&rows) + &(100..130).fold(String::new(), |text, at| format!("{text}{at},b,0,0\n"));
+    let lost: Vec<Row> =
+        rows.into_iter().filter(|row| row.worker != "b" || !(100..130).contains(&row.iteration)).collect();
+    assert_eq!(simulated(&text)["policies"], simulated(&by_iteration(&lost))["policies"]);
 }
 
 /// The backtest compares the same iterations.
@@ -245,7 +267,7 @@ fn what_cannot_be_aligned_is_refused() {
         |row: &Row| format!("2026-10-25 02:{:02}:{:02}.000", row.iteration / 60 % 2, row.iteration % 60);
     refuses(
         &table(&rows, back),
-        "h.csv:242: column \"time\": \"2026-10-25 02:00:00.000\" is earlier than the row above",
+        "h.csv:242: column \"time\": \"2026-10-25 02:00:00.000\" is earlier than line 240; rows of a worker",
     );
     refuses(&table(&rows, back), "need their offset from UTC");
     let mixed = |row: &Row| {
@@ -266,7 +288,10 @@ fn what_cannot_be_aligned_is_refused() {
         }),
         "h.csv:4: a second row of \"a\" has the time 2026-10-25T02:00:00Z",
     );
-    refuses(&table(&rows, |row| (row.iteration / 10).to_string()), "432 of 480 rows repeat an iteration");
+    refuses(
+        &table(&rows, |row| (row.iteration / 10).to_string()),
+        "\"0\" repeats an iteration of its worker, as do 432 of 480 rows",
+    );
     // Other hours.
     refuses(
         &table(&rows, |row| format!("{}.5", row.iteration + if row.worker == "b" { 3600 } else { 0 })),
@@ -275,6 +300,25 @@ fn what_cannot_be_aligned_is_refused() {
     refuses(&table(&rows, |_| String::new()), "h.csv:2: column \"time\": \"\" is missing");
     let lost: Vec<Row> =
         rows.iter().filter(|row| row.worker == "a" || row.iteration != 100).cloned().collect();
+    // Half a step late, the ends of the computes, and whole seconds since 1970.
+    let late = |by: f64| {
+        table(&rows, |row| format!("{:.3}", 1.0 + seconds(row) + if row.worker == "b" { by } else { 0.0 }))
+    };
+    refuses(
+        &late(0.125),
+        "h.csv:3: the row of \"b\" is 0.135000 s after a row of \"a\" and 0.115000 s before the next",
+    );
+    let ends = |row: &Row| format!("{:.4}", 0.25 * row.iteration as f64 + row.seconds);
+    refuses(
+        &table(&rows, ends),
+        "to align workers by time, they must begin an iteration within a quarter of it",
+    );
+    let whole = |row: &Row| format!("{}", 1_800_000_000 + row.iteration);
+    refuses(
+        &table(&rows, whole),
+        "h.csv: times without a fraction are too coarse to align iterations of 1 s",
+    );
+    refuses("time,worker,local_batch,compute_time_s\n", "h.csv: the table has no rows");
     let folder = Folder::to_simulate();
     folder.write("h.csv", &by_iteration(&lost));
     folder.refuses(
@@ -287,5 +331,13 @@ fn what_cannot_be_aligned_is_refused() {
         1,
         &format!("--trace h.csv i.csv {COLUMNS}"),
         "h.csv has iterations, but i.csv has times in numbers",
+    );
+    folder.write("n.csv", "local_batch,compute_time_s\n64,0.1\n64,0.1\n");
+    folder.write("j.csv", &by_iteration(&rows).replacen("time", "iteration", 1));
+    let columns = COLUMNS.replace("--time time", "");
+    folder.refuses(
+        1,
+        &format!("--trace j.csv n.csv {columns}"),
+        "j.csv has iterations, but n.csv has row numbers",
     );
 }

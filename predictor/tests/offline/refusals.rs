@@ -39,7 +39,7 @@ fn invalid_tables_are_rejected() {
     folder.refuses(1, "--trace empty.csv", "empty.csv: the table is empty");
     folder.refuses(1, "--trace header.csv", "header.csv: the table has no rows");
     folder.refuses(1, "--trace short.csv --warmup 0.9", "3 rows, of which 2 are warm-up");
-    folder.refuses(1, "--trace t.csv short.csv --horizon 3", "short.csv: short: 3 rows");
+    folder.refuses(1, "--trace t.csv short.csv --time= --horizon 3", "short.csv: short: 3 rows");
     folder.refuses(1, "--trace ids.csv --id w", "ids.csv:3: column \"w\"");
     folder.refuses(1, "--trace t.csv --target sped", "no column \"sped\"; the columns are t_start, iter");
     folder.refuses(1, "--trace t.csv --drivers load,lode", "\"lode\"");

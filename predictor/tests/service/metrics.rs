@@ -139,6 +139,9 @@ fn totals_equal_the_values_of_the_page() {
     let gain = of(&series, "evenstep_job_even_shares_seconds_total")
         / of(&series, "evenstep_job_measured_seconds_total");
     assert!((gain - line.gain.unwrap().ratio).abs() < 1e-9, "{gain} {line:?}");
+    let lost =
+        of(&series, "evenstep_job_waited_seconds_total") / of(&series, "evenstep_job_step_seconds_total");
+    assert!((lost - line.waiting_share.unwrap()).abs() < 1e-9, "{lost} {line:?}");
     let error = of(&series, "evenstep_worker_forecast_error_ratio_total")
         / of(&series, "evenstep_worker_forecasts_total");
     assert!((error - line.error_ratio.unwrap()).abs() < 1e-9, "{error} {line:?}");

@@ -63,16 +63,17 @@ class JobRun:
     def metrics(self) -> dict[str, float]:
         """Returns numbers for TensorBoard and other loggers, by name. Call it on rank 0, every tenth iteration or less.
 
-        It does not wait for other ranks. It sends one request to the predictor and waits at most 0.5 s; after a failed
-        request it sends none for 30 s. All but the local batches are the predictor's forecasts for the newest plan,
-        which is a few iterations ahead. They are absent without a predictor, until workers are measured, and on hosts
-        that cannot reach the predictor.
+        It does not wait for other ranks. It sends two requests to the predictor and waits at most 0.5 s for both. After
+        a failed request it sends none for 30 s. Times are the predictor's forecasts for the newest plan, which is a few
+        iterations ahead. They are absent without a predictor, until workers are measured, and on hosts that cannot
+        reach it.
 
         - ``evenstep/local_batch/rank_0``, ...: samples, or units of cost. With hedged steps, without claimed chunks.
         - ``evenstep/compute_time_s/rank_0``, ...: forward and backward passes, in seconds.
         - ``evenstep/step_time_s``: the slowest rank, in seconds: the expected maximum of uncertain times.
         - ``evenstep/wait_s/rank_0``, ...: wait for the slowest rank, in seconds.
-        - ``evenstep/gain``: the step time with even shares, divided by ``step_time_s``; 1 means no gain.
+        - ``evenstep/gain``: estimated time with even shares over the measured time, of the job so far; 1 means no gain.
+          The same value as on the predictor's page. Absent in the first iterations.
 
         Raises:
             SettingError: the run has not started.

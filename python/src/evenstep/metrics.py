@@ -1,5 +1,6 @@
 """The numbers of a job for TensorBoard and other loggers."""
 
+import http
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from evenstep.errors import EvenstepError
 from evenstep.kubeflow import METRICS_MAX, Pace, Status
 from evenstep.opening import OpenRun, Place
 
-#: Timeout of a request, in seconds. The training waits for it.
+#: Timeout of all requests of a reading, in seconds. The training waits for it.
 _TIMEOUT_S = 0.5
 
 #: Pause after a request that failed, in seconds.
@@ -19,7 +20,7 @@ _PAUSE_S = 30.0
 
 
 class Metrics:
-    """Reads the newest plan of a job, with the predictor's forecasts."""
+    """Reads the gain of a job, and its newest plan with the predictor's forecasts."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Sends no request yet; ``clock`` is monotonic, in seconds."""
@@ -33,14 +34,18 @@ class Metrics:
             place: the job at the predictor; None without a predictor.
             batches: the local batches by rank, for times without a predictor.
         """
-        allocation = self._newest(place) if place else {}
+        until = self._clock() + _TIMEOUT_S
+        newest = self._get(place, "/allocations?limit=1", until)
+        allocation = newest[0] if isinstance(newest, list) and newest else {}
+        job = self._get(place, "", until)
+        gain = job.get("gain") if isinstance(job, dict) else None
         told = {f"evenstep/local_batch/rank_{rank}": float(batch) for rank, batch in enumerate(batches)}
         decision = allocation.get("decision", {})
-        step_s, even_s = decision.get("predicted_step_time_s"), decision.get("even_step_time_s")
+        step_s = decision.get("predicted_step_time_s")
+        if gain:
+            told["evenstep/gain"] = float(gain["ratio"])
         if step_s:
             told["evenstep/step_time_s"] = float(step_s)
-            if even_s:
-                told["evenstep/gain"] = float(even_s) / float(step_s)
         for share in allocation.get("allocations", ()):
             told[f"evenstep/local_batch/rank_{share['rank']}"] = float(share["local_batch"])
             compute_s = share.get("predicted_compute_time_s")
@@ -49,17 +54,20 @@ class Metrics:
                 told[f"evenstep/wait_s/rank_{share['rank']}"] = max(0.0, float(step_s) - float(compute_s))
         return told
 
-    def _newest(self, place: Place) -> dict[str, Any]:
-        if self._clock() < self._paused_until:
-            return {}
+    def _get(self, place: Place | None, path: str, until: float) -> Any:
+        """Returns a view of the job by the end of this time; None without one."""
+        now = self._clock()
+        if not place or now < self._paused_until or now >= until:
+            return None
         server = place.current_server().partition(",")[0].strip().rstrip("/")
         try:
-            answer = connect(server).get(f"/v1/jobs/{quote(place.job, safe='')}/allocations?limit=1", _TIMEOUT_S)
-            newest: dict[str, Any] = json.loads(answer.body)[0]
-        except (EvenstepError, ValueError, LookupError, TypeError):
-            self._paused_until = self._clock() + _PAUSE_S
-            return {}
-        return newest
+            answer = connect(server).get(f"/v1/jobs/{quote(place.job, safe='')}{path}", until - now)
+            if answer.status == http.HTTPStatus.OK:
+                return json.loads(answer.body)
+        except (EvenstepError, ValueError):
+            pass
+        self._paused_until = self._clock() + _PAUSE_S
+        return None
 
 
 def trainjob_status(opened: OpenRun, epochs: int | None) -> Callable[[], Status]:

@@ -1,5 +1,5 @@
-//! The values of a job at one moment are the same on every surface: the API, which the page shows, the dashboards over
-//! Prometheus, and `top`.
+//! The values of a job at one moment have the same names and forms on every surface: the page, the dashboards over Prometheus,
+//! `top`, `report`, and the last lines of a run.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use evenstep_tests::events::Events;
 use evenstep_tests::predictor::without_settings;
 use evenstep_tests::prometheus::program;
 use evenstep_tests::wait::until;
-use evenstep_tests::{Client, Predictor, Prometheus, Store, binaries};
+use evenstep_tests::{Browser, Client, Predictor, Prometheus, Store, binaries};
 
 use crate::grafana::{Selection, View};
 use crate::shipped::dashboard;
@@ -127,15 +127,15 @@ fn the_figures_of_one_moment_agree() {
     });
 
     let (line, view) = (summary(&client), view(begun_s));
-    let gain = line.gain.expect("a gain").ratio - 1.0;
+    let gain = line.gain.expect("a gain").ratio;
     let (lost, error) = (line.waiting_share.expect("waits"), line.error_ratio.expect("forecasts"));
     let (step_s, throughput) = (line.step_time_s.expect("steps"), line.samples_per_s.expect("steps"));
     let agree = |what: &str, theirs: f64, ours: f64| {
         assert!((theirs / ours - 1.0).abs() < 5e-4, "{what}: {theirs} instead of {ours} in {line:?}");
     };
-    assert!(gain > 0.1 && lost > 0.1 && error > 0.01, "values that differ from each other: {line:?}");
+    assert!(gain > 1.1 && lost > 0.1 && error > 0.01, "values that differ from each other: {line:?}");
     for board in ["overview", "job"] {
-        agree("gain", scraped(&prometheus, board, "Gain over even shares", &view), gain);
+        agree("gain", scraped(&prometheus, board, "Gain", &view), gain);
         agree("time lost waiting", scraped(&prometheus, board, "Time lost waiting", &view), lost);
         agree("forecast error", scraped(&prometheus, board, "Forecast error", &view), error);
         // The increase of a counter is extrapolated to the whole range.
@@ -148,22 +148,53 @@ fn the_figures_of_one_moment_agree() {
     agree("throughput", column(&prometheus, "Throughput", &view), throughput);
     assert_eq!(column(&prometheus, "Workers", &view), line.live_workers as f64);
 
-    let mut top = Command::new(&predictor_binary);
-    without_settings(&mut top).args([
-        "top",
-        "--once",
-        &format!("--server={}", predictor.url),
-        &format!("--job={JOB}"),
-    ]);
-    let output = top.env("COLUMNS", "140").output().expect("top");
-    let text = String::from_utf8(output.stdout).expect("text");
-    for said in [
-        "running".to_owned(),
-        format!("gain {:+.1} %", 100.0 * gain),
-        format!("lost waiting {:.1} %", 100.0 * lost),
-        format!("forecast error {:.1} %", 100.0 * error),
-        format!("tokens/s {throughput:.1}"),
-    ] {
-        assert!(text.contains(&said), "{said:?} in\n{text}");
+    let (gain, lost) = (format!("{gain:.2}x"), format!("{:.1} %", 100.0 * lost));
+    let error = format!("{:.1} %", 100.0 * error);
+    let prints = |words: &[&str]| {
+        let mut command = Command::new(&predictor_binary);
+        without_settings(&mut command).args(words).arg(format!("--server={}", predictor.url));
+        String::from_utf8(command.env("COLUMNS", "140").output().expect("output").stdout).expect("text")
+    };
+    let says = |text: &str, words: &[String]| {
+        for said in words {
+            assert!(text.contains(said), "{said:?} in\n{text}");
+        }
+    };
+    let job = format!("--job={JOB}");
+    says(
+        &prints(&["top", "--once", &job]),
+        &[
+            "running".to_owned(),
+            format!("gain {gain}"),
+            format!("lost waiting {lost}"),
+            format!("forecast error {error}"),
+            format!("tokens/s {throughput:.1}"),
+        ],
+    );
+    let interval = line.gain.map(|gain| format!("{:.2}x to {:.2}x", gain.lower, gain.upper)).expect("a gain");
+    says(
+        &prints(&["report", JOB]),
+        &[format!("gain {gain} (90 % interval {interval})"), format!("workers waited {lost} of their time")],
+    );
+    let file = prints(&["report", JOB, "--html=-"]);
+    says(&file, &[gain.clone(), interval.clone(), lost.clone()]);
+    let Some(browser) = Browser::start(name) else { return };
+    browser.open(&format!("{}/#/jobs/{JOB}", predictor.url));
+    let value = |name: &str| {
+        format!(
+            "[...document.querySelectorAll('.summary .figures div')].find((one) => one.innerText.startsWith('{name}'))?.innerText ?? ''"
+        )
+    };
+    for (name, said) in
+        [("Gain", &gain), ("Gain", &interval), ("Time lost waiting", &lost), ("Forecast error", &error)]
+    {
+        browser.until(&format!("{name} {said}"), &format!("({}).includes('{said}')", value(name)));
+    }
+    browser.open(&format!("{}/#/", predictor.url));
+    for (column, said) in [(6, &gain), (7, &lost), (8, &error)] {
+        browser.until(
+            &format!("column {column}"),
+            &format!("document.querySelector('.job')?.children[{column}].innerText === '{said}'"),
+        );
     }
 }

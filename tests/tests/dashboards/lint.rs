@@ -134,7 +134,8 @@ fn of_panel(panel: &Value, complain: &mut impl FnMut(&str)) {
         || list(&panel["fieldConfig"]["overrides"]).iter().flat_map(|entry| list(&entry["properties"]));
     let units = overrides().filter(|property| property["id"] == "unit").map(|property| &property["value"]);
     for unit in std::iter::once(&defaults["unit"]).chain(units) {
-        if !UNITS.contains(&string(unit)) && !string(unit).starts_with("si:") {
+        let own = ["si:", "suffix:"];
+        if !UNITS.contains(&string(unit)) && !own.iter().any(|prefix| string(unit).starts_with(prefix)) {
             complain(&format!("unit {unit}: unknown to Grafana"));
         }
     }

@@ -99,8 +99,10 @@ fn jobs_that_ended_are_listed_as_such_after_a_restart() {
     browser.says(".job", JOB);
     browser.says(".job .pill", "finished");
     // Statistics are read from the history.
-    browser
-        .until("the time saved is known", "/%/.test(document.querySelector('.job').children[6].innerText)");
+    browser.until(
+        "the gain is known",
+        "/^[0-9.]+x$/.test(document.querySelector('.job').children[6].innerText)",
+    );
     assert_eq!(browser.run("return document.querySelectorAll('tr.job').length"), 1);
     browser.run("document.querySelector('.ranges button').click()");
     browser.until("the first of all jobs", "document.querySelectorAll('tr.job').length === 20");

@@ -83,6 +83,14 @@ impl Job {
     }
 }
 
+/// Number of iterations that suffice, even if many more have no row of some worker.
+const ENOUGH: usize = 100;
+
+/// Whether results over these complete iterations describe a job whose worker with the fewest rows has this number of rows.
+pub fn is_enough(complete: usize, fewest: usize) -> bool {
+    complete >= ENOUGH || 2 * complete >= fewest
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -43,7 +43,7 @@ pub mod system;
 
 pub use clock::Clock;
 pub use error::BacktestError;
-pub use job::{Job, Row, Series};
+pub use job::{Job, Row, Series, is_enough};
 pub use metrics::{Accuracy, Calibration};
 pub use models::ModelName;
 pub use recipes::Tuning;

@@ -16,7 +16,7 @@ const MIN_SAVING: f64 = 0.01;
 const ITERATIONS_MIN: usize = 8;
 /// Numbers of blocks of iterations whose variation gives intervals. The widest counts, because a change of conditions may last
 /// longer than a short block.
-const BLOCKS: [usize; 3] = [32, 16, 8];
+const BLOCKS: [usize; 3] = [16, 8, 4];
 
 /// The recommendation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -34,7 +34,7 @@ pub enum Advice {
 
 /// Ratio of the speed to the speed of another way to run, with a 90 % interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Speedup {
+pub struct Gain {
     /// Mean step of the other way divided by the mean step.
     pub ratio: f64,
     /// Lower bound of the interval.
@@ -43,8 +43,8 @@ pub struct Speedup {
     pub upper: f64,
 }
 
-impl Speedup {
-    /// Compares two runs over the same iterations; `None` with fewer than 8 iterations.
+impl Gain {
+    /// Compares two runs over the same iterations; `None` with fewer than 8 iterations, or sums that are not finite.
     fn of(run: &Run, than: &Run) -> Option<Self> {
         let pairs: Vec<(f64, f64)> =
             than.step_time_s.iter().copied().zip(run.step_time_s.iter().copied()).collect();
@@ -58,9 +58,10 @@ impl Speedup {
             let blocks: Vec<(f64, f64)> = pairs.chunks(pairs.len().div_ceil(blocks)).map(sum).collect();
             half_width(&blocks)
         };
-        let (all, width) = (sum(&pairs), BLOCKS.map(width).into_iter().fold(0.0, f64::max));
-        let ratio = all.0 / all.1;
-        Some(Self { ratio, lower: ratio - width, upper: ratio + width })
+        let (all, widths) = (sum(&pairs), BLOCKS.map(width));
+        let (ratio, width) = (all.0 / all.1, widths.into_iter().fold(0.0, f64::max));
+        let is_known = ratio.is_finite() && widths.iter().all(|width| width.is_finite());
+        is_known.then_some(Self { ratio, lower: (ratio - width).max(0.0), upper: ratio + width })
     }
 
     /// Whether the interval is above 1, and the ratio saves enough.
@@ -69,9 +70,9 @@ impl Speedup {
     }
 }
 
-impl fmt::Display for Speedup {
+impl fmt::Display for Gain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.2}x as fast ({:.2}x to {:.2}x)", self.ratio, self.lower, self.upper)
+        write!(f, "gain {:.2}x ({:.2}x to {:.2}x)", self.ratio, self.lower, self.upper)
     }
 }
 
@@ -87,7 +88,33 @@ pub struct Way {
     /// Mean step in seconds.
     pub mean_step_time_s: f64,
     /// Comparison with the even split; `None` with fewer than 8 iterations.
-    pub speedup: Option<Speedup>,
+    pub gain: Option<Gain>,
+}
+
+/// The run of a way.
+#[derive(Debug, Clone)]
+pub struct WayRun<'a> {
+    /// The run.
+    pub run: &'a Run,
+    /// The worker that is removed.
+    pub without: Option<String>,
+}
+
+impl WayRun<'_> {
+    fn way(&self, even: &Self) -> Way {
+        Way {
+            advice: match (&self.without, self.run.policy) {
+                (Some(_), _) => Advice::DropSlowest,
+                (None, PolicyName::Evenstep) => Advice::UseHedgedSteps,
+                (None, PolicyName::Base) => Advice::UseEvenstep,
+                (None, _) => Advice::LeaveAlone,
+            },
+            policy: self.run.policy,
+            without: self.without.clone(),
+            mean_step_time_s: mean(&self.run.step_time_s),
+            gain: Gain::of(self.run, even.run),
+        }
+    }
 }
 
 impl fmt::Display for Way {
@@ -110,69 +137,45 @@ pub struct Verdict {
     pub text: String,
     /// The ways to run, in order of simplicity. The first one is the even split.
     pub ways: Vec<Way>,
-    /// The recommended way compared with an even split if half of the time of an even share did not depend on the batch; `None` if
-    /// the batch curve is known, or an even split is recommended.
-    pub half_fixed: Option<Speedup>,
+    /// Gain of the oracle if half of the time of an even share did not depend on the batch; `None` if the batch curve is known.
+    pub most_if_half_fixed: Option<f64>,
 }
 
 impl Verdict {
     /// Selects the simplest way to run that no other beats. One that is less simple must save 1 % of the step, and the interval of
     /// its comparison must not contain an equal step.
     ///
-    /// `others` are in order of simplicity. A worker is removed if the run names it.
-    pub fn of(even: &Run, others: &[(&Run, Option<String>)]) -> Self {
-        let way = |(run, without): &(&Run, Option<String>)| Way {
-            advice: match (without, run.policy) {
-                (Some(_), _) => Advice::DropSlowest,
-                (None, PolicyName::Evenstep) => Advice::UseHedgedSteps,
-                (None, PolicyName::Base) => Advice::UseEvenstep,
-                (None, _) => Advice::LeaveAlone,
-            },
-            policy: run.policy,
-            without: without.clone(),
-            mean_step_time_s: mean(&run.step_time_s),
-            speedup: Speedup::of(run, even),
+    /// `ways` are in order of simplicity, from the even split on. `half_fixed` are the even split and the oracle with the same
+    /// workers, if half of the time of an even share did not depend on the batch.
+    pub fn of(ways: &[WayRun<'_>], half_fixed: Option<(&Run, &Run)>) -> Option<Self> {
+        let even = ways.first()?;
+        let beats = |at: usize, best: usize| {
+            Gain::of(ways[at].run, ways[best].run).is_some_and(|gain| gain.is_worth_it())
         };
-        let runs: Vec<(&Run, Option<String>)> =
-            std::iter::once((even, None)).chain(others.iter().cloned()).collect();
-        let mut best = 0;
-        for (at, (run, _)) in runs.iter().enumerate() {
-            if Speedup::of(run, runs[best].0).is_some_and(|speedup| speedup.is_worth_it()) {
-                best = at;
-            }
-        }
-        let ways: Vec<Way> = runs.iter().map(way).collect();
-        let text = words(&ways, best, even.step_time_s.len());
-        Self { best: ways[best].advice, text, ways, half_fixed: None }
-    }
-
-    /// The recommended way.
-    pub fn best_way(&self) -> &Way {
-        self.ways.iter().find(|way| way.advice == self.best).unwrap_or(&self.ways[0])
-    }
-
-    /// Compares the recommended way with an even split in runs of the same workers, half of whose time for an even share does not depend on the batch.
-    pub fn compare_half_fixed(&mut self, runs: &[Run]) {
-        let of = |policy: PolicyName| runs.iter().find(|run| run.policy == policy);
-        let best = of(self.best_way().policy).zip(of(PolicyName::Even));
-        self.half_fixed =
-            best.filter(|_| self.best != Advice::LeaveAlone).and_then(|(best, even)| Speedup::of(best, even));
+        let best = (0..ways.len()).fold(0, |best, at| if beats(at, best) { at } else { best });
+        let found: Vec<Way> = ways.iter().map(|way| way.way(even)).collect();
+        Some(Self {
+            best: found[best].advice,
+            text: words(&found, best, even.run.step_time_s.len()),
+            ways: found,
+            most_if_half_fixed: half_fixed
+                .map(|(even, oracle)| mean(&even.step_time_s) / mean(&oracle.step_time_s)),
+        })
     }
 }
 
 /// The recommendation in one line.
 fn words(ways: &[Way], best: usize, iterations: usize) -> String {
-    let than = "as an even split";
-    match (&ways[best], ways[best].speedup) {
+    match (&ways[best], ways[best].gain) {
         (_, None) => format!(
             "Keep the even split: {iterations} iterations are too few to show that anything is faster"
         ),
-        (way @ Way { without: Some(worker), .. }, Some(speedup)) if way.advice == Advice::DropSlowest => {
-            format!("Remove {worker}: an even split without it is {speedup} {than}")
+        (way @ Way { without: Some(worker), .. }, Some(gain)) if way.advice == Advice::DropSlowest => {
+            format!("Remove {worker}: {gain} with an even split over the others")
         }
-        (way, Some(speedup)) if best > 0 => format!("Use {way}: {speedup} {than}"),
+        (way, Some(gain)) if best > 0 => format!("Use {way}: {gain} over an even split"),
         _ => {
-            let other = |way: &Way| way.speedup.map(|speedup| format!("{way} is {speedup}"));
+            let other = |way: &Way| way.gain.map(|gain| format!("{gain} with {way}"));
             let others: Vec<String> = ways[1..].iter().filter_map(other).collect();
             format!("Keep the even split: {}", others.join(", "))
         }

@@ -35,7 +35,7 @@ pub mod summary;
 
 pub mod advice;
 
-pub use advice::{Advice, Speedup, Verdict, Way};
+pub use advice::{Advice, Gain, Verdict, Way, WayRun};
 pub use baselines::slowest;
 pub use cluster::ClusterSpec;
 pub use error::SimulateError;

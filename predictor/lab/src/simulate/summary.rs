@@ -18,7 +18,7 @@ pub struct Summary {
     /// 95th percentile of the step time in seconds.
     pub p95_step_time_s: f64,
     /// Mean step of the even split divided by the mean step of this policy.
-    pub speedup: f64,
+    pub gain: f64,
     /// Mean step divided by the oracle's mean step, minus 1.
     pub regret: f64,
     /// Number of iterations in which any share changed.
@@ -42,7 +42,7 @@ impl Summary {
             policy: run.policy,
             mean_step_time_s,
             p95_step_time_s: sorted.get(rank.max(1) - 1).copied().unwrap_or(f64::NAN),
-            speedup: mean(&even.step_time_s) / mean_step_time_s,
+            gain: mean(&even.step_time_s) / mean_step_time_s,
             regret: mean_step_time_s / mean(&oracle.step_time_s) - 1.0,
             changes: run.changes,
             barrier_wait_s: mean(&run.wait_s),

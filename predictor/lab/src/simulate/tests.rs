@@ -82,7 +82,7 @@ fn golden_two_workers() {
     }
     let summary = Summary::of(&runs[3], &runs[0], &runs[4]);
     assert!(near(summary.mean_step_time_s, 1.65) && near(summary.p95_step_time_s, 1.8), "{summary:?}");
-    assert!(near(summary.speedup, 1.5 / 1.65) && near(summary.regret, 0.65), "{summary:?}");
+    assert!(near(summary.gain, 1.5 / 1.65) && near(summary.regret, 0.65), "{summary:?}");
     assert!(near(summary.barrier_wait_s, 0.4875), "{summary:?}");
     assert_eq!(slowest(&world, &settings), None);
 }
@@ -134,13 +134,13 @@ fn copies_are_shifted_around() {
 }
 
 fn verdict(world: &World, settings: &Settings) -> Verdict {
-    let of = |policy| run(world, policy, settings);
-    let without = slowest(world, settings)
-        .map(|slowest| (of(PolicyName::WithoutSlowest), Some(world.workers[slowest].id.clone())));
-    let (base, hedged) = (of(PolicyName::Base), of(PolicyName::Evenstep));
-    let ways = [(&base, None), (&hedged, None)].into_iter();
-    let ways: Vec<_> = ways.chain(without.iter().map(|(run, worker)| (run, worker.clone()))).collect();
-    Verdict::of(&of(PolicyName::Even), &ways)
+    let policies = [PolicyName::Even, PolicyName::Base, PolicyName::Evenstep, PolicyName::WithoutSlowest];
+    let runs = policies.map(|policy| run(world, policy, settings));
+    let without = slowest(world, settings).map(|slowest| world.workers[slowest].id.clone());
+    let way = |run| WayRun { run, without: None };
+    let mut ways: Vec<WayRun<'_>> = runs[..3].iter().map(way).collect();
+    ways.extend(without.map(|id| WayRun { without: Some(id), ..way(&runs[3]) }));
+    Verdict::of(&ways, None).unwrap()
 }
 
 /// An even split without the slowest takes 15 / 2 s. Split by speed, 30 samples at 1 + 4 per second take 6 s.
@@ -152,16 +152,20 @@ fn the_verdict_names_the_simplest_that_is_good() {
     let steps = |verdict: &Verdict| verdict.ways.iter().map(|way| way.mean_step_time_s).collect::<Vec<_>>();
     let worth = verdict(&[fast, slow], &settings(30, 20));
     assert_eq!((worth.best, steps(&worth)), (Advice::UseEvenstep, vec![15.0, 6.0, 6.0, 7.5]));
-    assert_eq!(worth.text, "Use evenstep (job.loader): 2.50x as fast (2.50x to 2.50x) as an even split");
+    assert_eq!(worth.text, "Use evenstep (job.loader): gain 2.50x (2.50x to 2.50x) over an even split");
     assert_eq!(worth.ways[3].without, Some("1".into()));
     let equal = verdict(&[fast, fast], &settings(30, 20));
     assert_eq!((equal.best, equal.ways.len()), (Advice::LeaveAlone, 3));
     // If each worker takes ten samples at once, only removing the slow one helps.
     let drop = verdict(&[fast, fast, slow], &Settings { quantum: 10, ..settings(30, 20) });
     assert_eq!((drop.best, steps(&drop)[3]), (Advice::DropSlowest, 5.0));
-    assert!(drop.text.starts_with("Remove 2: an even split without it is 2.00x as fast"), "{}", drop.text);
+    assert!(
+        drop.text.starts_with("Remove 2: gain 2.00x (2.00x to 2.00x) with an even split over the others"),
+        "{}",
+        drop.text
+    );
     let few = verdict(&[fast, slow], &settings(30, 53));
-    assert_eq!((few.best, few.ways[1].speedup), (Advice::LeaveAlone, None));
+    assert_eq!((few.best, few.ways[1].gain), (Advice::LeaveAlone, None));
     assert!(few.text.contains("7 iterations are too few"), "{}", few.text);
 }
 
@@ -182,8 +186,8 @@ fn a_recommendation_promises_only_what_its_way_gives() {
     }
     let sum = |way: usize| verdicts.iter().map(|verdict| verdict.ways[way].mean_step_time_s).sum::<f64>();
     let truth = sum(0) / sum(2);
-    let contains = |speedup: Speedup| (speedup.lower..=speedup.upper).contains(&truth);
-    let inside = verdicts.iter().filter(|verdict| verdict.ways[2].speedup.is_some_and(contains)).count();
+    let contains = |gain: Gain| (gain.lower..=gain.upper).contains(&truth);
+    let inside = verdicts.iter().filter(|verdict| verdict.ways[2].gain.is_some_and(contains)).count();
     assert!(inside >= 15, "{inside} of 20");
 }
 

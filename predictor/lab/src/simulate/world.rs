@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::error::SimulateError;
-use crate::backtest::{Job, Row, Series};
+use crate::backtest::{Job, Row, Series, is_enough};
 
 /// Name of the barrier wait as a driver. It depends on the policy, so recorded values are not used.
 pub(super) const BARRIER_WAIT: &str = "barrier_wait_s";
@@ -85,11 +85,11 @@ impl World {
     /// Builds a world from recorded workers: the iterations of which every worker has a row.
     ///
     /// # Errors
-    /// [`SimulateError::Incomplete`] if these are fewer than half of the rows of some worker.
+    /// [`SimulateError::Incomplete`] if these are fewer than 100, and fewer than half of the rows of some worker.
     pub fn recorded(job: &Job, recorded: RecordedForm) -> Result<Self, SimulateError> {
         let iterations: Vec<Vec<usize>> = job.complete().collect();
         let fewest = job.series.iter().min_by_key(|series| series.rows.len());
-        if let Some(series) = fewest.filter(|series| 2 * iterations.len() < series.rows.len()) {
+        if let Some(series) = fewest.filter(|series| !is_enough(iterations.len(), series.rows.len())) {
             return Err(SimulateError::Incomplete {
                 complete: iterations.len(),
                 worker: series.id.clone(),

@@ -114,25 +114,41 @@ pub struct Readings {
 }
 
 impl Readings {
+    /// Keeps only some rows, in this order.
+    fn keep(&mut self, rows: &[usize]) {
+        *self = Self {
+            id: std::mem::take(&mut self.id),
+            lines: rows.iter().map(|row| self.lines[*row]).collect(),
+            ticks: rows.iter().map(|row| self.ticks[*row]).collect(),
+            at: rows.iter().map(|row| std::mem::take(&mut self.at[*row])).collect(),
+            times: rows.iter().map(|row| self.times[*row]).collect(),
+            target: rows.iter().map(|row| self.target[*row]).collect(),
+            batch: rows.iter().map(|row| self.batch[*row]).collect(),
+            drivers: rows.iter().map(|row| std::mem::take(&mut self.drivers[*row])).collect(),
+        };
+    }
+
     /// Orders the rows by iteration, and keeps the last one of each.
     fn keep_last(&mut self) {
         let mut order: Vec<usize> = (0..self.times.len()).collect();
         order.sort_by(|a, b| self.times[*a].total_cmp(&self.times[*b]));
-        let last = |(place, row): (usize, &usize)| {
-            let next = order.get(place + 1).is_some_and(|next| self.times[*next] == self.times[*row]);
-            (!next).then_some(*row)
+        let is_last = |place: usize| {
+            order.get(place + 1).is_none_or(|next| self.times[*next] != self.times[order[place]])
         };
-        let kept: Vec<usize> = order.iter().enumerate().filter_map(last).collect();
-        *self = Self {
-            id: std::mem::take(&mut self.id),
-            lines: kept.iter().map(|row| self.lines[*row]).collect(),
-            ticks: kept.iter().map(|row| self.times[*row] as u64).collect(),
-            at: kept.iter().map(|row| std::mem::take(&mut self.at[*row])).collect(),
-            times: kept.iter().map(|row| self.times[*row]).collect(),
-            target: kept.iter().map(|row| self.target[*row]).collect(),
-            batch: kept.iter().map(|row| self.batch[*row]).collect(),
-            drivers: kept.iter().map(|row| std::mem::take(&mut self.drivers[*row])).collect(),
-        };
+        let kept: Vec<usize> =
+            (0..order.len()).filter(|place| is_last(*place)).map(|place| order[place]).collect();
+        self.keep(&kept);
+        self.ticks = self.times.iter().map(|time| *time as u64).collect();
+    }
+
+    /// Removes the rows without samples, which have no speed. Returns their number.
+    fn remove_idle(&mut self) -> usize {
+        let busy: Vec<usize> = (0..self.batch.len()).filter(|row| self.batch[*row] > 0).collect();
+        let idle = self.batch.len() - busy.len();
+        if idle > 0 {
+            self.keep(&busy);
+        }
+        idle
     }
 }
 
@@ -143,6 +159,8 @@ pub struct Trace {
     pub trace: String,
     /// Quantity that orders the rows.
     pub time: TimeKind,
+    /// Whether batches and speeds give compute times in seconds.
+    pub has_times: bool,
     /// Names of the drivers.
     pub drivers: Vec<String>,
     /// The series, in the order of their first rows.
@@ -170,24 +188,16 @@ impl Trace {
         }
     }
 
-    /// Keeps the last row of each iteration of a worker: a run that was resumed repeats iterations.
-    fn keep_last(&mut self) -> Result<(), TableError> {
+    /// Keeps the last row of each iteration of a worker: a run that was resumed repeats iterations. Returns the number of others.
+    fn keep_last(&mut self) -> usize {
         let rows = |trace: &Self| trace.series.iter().map(|series| series.times.len()).sum::<usize>();
         let before = rows(self);
         self.series.iter_mut().for_each(Readings::keep_last);
-        let repeated = before - rows(self);
-        if 2 * repeated >= before {
-            let rule = format!(
-                "{repeated} of {before} rows repeat an iteration of their worker, so the column of times (--time) does not \
-                number iterations"
-            );
-            return Err(TableError::Whole { trace: self.trace.clone(), rule });
-        }
-        self.note(repeated, "because a later row has the same worker and iteration");
-        Ok(())
+        before - rows(self)
     }
 
-    fn note(&mut self, rows: usize, why: &str) {
+    /// Notes the number of rows that are left out, unless it is 0.
+    pub(super) fn note(&mut self, rows: usize, why: &str) {
         if rows > 0 {
             self.notes.push(format!("{}: rows left out {why}: {rows}", self.trace));
         }
@@ -207,9 +217,10 @@ impl ColumnRoles {
         };
         let mut places: BTreeMap<&str, usize> = BTreeMap::new();
         let mut series: Vec<Readings> = Vec::new();
-        // By series: its number of rows, and the last one.
-        let mut seen: Vec<(usize, usize)> = Vec::new();
-        let (mut idle, mut equal) = (0, 0);
+        // By series: its number of rows, the last one, and the last one of each iteration.
+        let mut seen: Vec<(usize, usize, BTreeMap<u64, usize>)> = Vec::new();
+        let mut equal = 0;
+        let mut repeated: Option<(usize, usize)> = None;
         for row in 0..table.len() {
             let id = parts.id.map_or("", |column| table.text(row, column));
             if let (Some(column), true) = (parts.id, id.is_empty()) {
@@ -218,37 +229,40 @@ impl ColumnRoles {
             let place = *places.entry(id).or_insert(series.len());
             if place == series.len() {
                 series.push(Readings { id: id.to_owned(), ..Readings::default() });
-                seen.push((0, row));
+                seen.push((0, row, BTreeMap::new()));
             }
             if series.len() > SERIES_MAX {
                 let rule = format!("more than {SERIES_MAX} series");
                 return Err(TableError::Whole { trace: table.trace.clone(), rule });
             }
-            let (number, before) = seen[place];
-            seen[place] = (number + 1, row);
-            let at = times.get(row).copied().unwrap_or(number as f64);
-            if !matches!(time, TimeKind::Row | TimeKind::Iteration) && number > 0 {
-                if times[row] < times[before] {
-                    return Err(parts.earlier(table, row, time));
+            let (number, before, iterations) = &mut seen[place];
+            let before = std::mem::replace(before, row);
+            let same = match time {
+                TimeKind::Row => None,
+                TimeKind::Iteration => iterations.insert(times[row] as u64, row),
+                _ if *number > 0 && times[row] < times[before] => {
+                    return Err(parts.earlier(table, row, before, time));
                 }
-                if times[row] == times[before] && table.are_equal(row, before) {
+                _ => Some(before).filter(|before| *number > 0 && times[*before] == times[row]),
+            };
+            *number += 1;
+            match same {
+                // A log that was written twice.
+                Some(same) if table.are_equal(row, same) => {
                     equal += 1;
                     continue;
                 }
-            }
-            if parts.is_idle(table, row)? {
-                idle += 1;
-                continue;
+                Some(_) => repeated = Some(repeated.map_or((row, 1), |(first, count)| (first, count + 1))),
+                None => {}
             }
             let readings = &mut series[place];
             readings.lines.push(table.line(row));
-            readings.ticks.push(number as u64);
-            readings.times.push(at);
-            parts.take(table, row, number, self.speeds, readings)?;
+            readings.ticks.push(*number as u64 - 1);
+            readings.times.push(times.get(row).copied().unwrap_or(*number as f64 - 1.0));
+            parts.take(table, row, *number - 1, self.speeds, readings)?;
         }
-        let drivers = parts.drivers.iter().map(|(driver, _)| driver.written.clone()).collect();
         if let (TimeKind::Row, true, Some(other)) =
-            (time, self.speeds, seen.iter().position(|(rows, _)| *rows != seen[0].0))
+            (time, self.speeds, seen.iter().position(|(rows, ..)| *rows != seen[0].0))
         {
             let (first, id, rows) = (&series[0].id, &series[other].id, seen[other].0);
             let rule = format!(
@@ -258,13 +272,31 @@ impl ColumnRoles {
             );
             return Err(TableError::Whole { trace: table.trace.clone(), rule });
         }
-        series.retain(|series| !series.target.is_empty());
-        let mut trace = Trace { trace: table.trace.clone(), time, drivers, series, notes: Vec::new() };
-        trace.note(equal, "because they repeat the row before");
-        trace.note(idle, "because they have no samples");
-        if time == TimeKind::Iteration {
-            trace.keep_last()?;
+        let rows = table.len() - equal;
+        if let (TimeKind::Iteration, Some((row, count)), Some(column)) = (time, repeated, parts.time)
+            && 2 * count >= rows
+        {
+            let rule = format!(
+                "repeats an iteration of its worker, as do {count} of {rows} rows: too many for a run that was resumed"
+            );
+            return Err(table.cell_error(row, column, &rule));
         }
+        let mut trace = Trace {
+            trace: table.trace.clone(),
+            time,
+            has_times: self.target_time.is_some() || parts.batch.is_some(),
+            drivers: parts.drivers.iter().map(|(driver, _)| driver.written.clone()).collect(),
+            series,
+            notes: Vec::new(),
+        };
+        trace.note(equal, "because they repeat another row");
+        if time == TimeKind::Iteration {
+            let superseded = trace.keep_last();
+            trace.note(superseded, "because a later row has the same worker and iteration");
+        }
+        let idle = trace.series.iter_mut().map(Readings::remove_idle).sum();
+        trace.note(idle, "because they have no samples");
+        trace.series.retain(|series| !series.target.is_empty());
         Ok(trace)
     }
 }
@@ -324,7 +356,10 @@ impl ColumnIndices {
             target_is_time: choice.target_time.is_some(),
             batch,
             time,
-            label: if choice.time.is_none() { table.find("t_start").or(time) } else { time },
+            label: match choice.time {
+                None => table.find("t_start").or(time.filter(|_| choice.speeds)),
+                Some(_) => time,
+            },
             id,
             drivers,
             drivers_named,
@@ -339,10 +374,15 @@ impl ColumnIndices {
         }
     }
 
-    fn earlier(&self, table: &Table, row: usize, kind: TimeKind) -> TableError {
-        let rule = "is earlier than the row above; rows must be in order of time";
+    fn earlier(&self, table: &Table, row: usize, before: usize, kind: TimeKind) -> TableError {
+        let above = if before + 1 == row {
+            "the row above".to_owned()
+        } else {
+            format!("line {}", table.line(before))
+        };
+        let rule = format!("is earlier than {above}; rows of a worker must be in order of time");
         let local = "; where a clock is set back, times need their offset from UTC";
-        let rule = if kind == TimeKind::Local { format!("{rule}{local}") } else { rule.to_owned() };
+        let rule = if kind == TimeKind::Local { format!("{rule}{local}") } else { rule };
         table.cell_error(
             row,
             if kind == TimeKind::Row { self.label } else { self.time }.unwrap_or_default(),
@@ -359,6 +399,13 @@ impl ColumnIndices {
         speeds: bool,
         series: &mut Readings,
     ) -> Result<(), TableError> {
+        if self.is_idle(table, row)? {
+            series.target.push(f64::NAN);
+            series.batch.push(0);
+            series.drivers.push(Vec::new());
+            series.at.push(String::new());
+            return Ok(());
+        }
         let batch = self.batch.map_or(Ok(1), |column| whole(table, row, column))?;
         let measured = table.measured(row, self.target)?;
         if speeds && measured <= 0.0 {
@@ -375,7 +422,7 @@ impl ColumnIndices {
         let seconds = |text: &str| text.parse::<f64>().ok();
         let before = series.at.last().and_then(|at| seconds(at)).filter(|_| !speeds && self.label.is_some());
         if seconds(&at).zip(before).is_some_and(|(now, before)| now < before) {
-            return Err(self.earlier(table, row, TimeKind::Row));
+            return Err(self.earlier(table, row, row - 1, TimeKind::Row));
         }
         let read = |(driver, column): &(Driver, usize)| {
             let reading =

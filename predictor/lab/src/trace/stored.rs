@@ -36,13 +36,17 @@ fn trace(job_id: &JobId, reports: &[WorkerReport]) -> Trace {
         workers.entry(report.worker.as_str()).or_default().push(report);
     }
     let series = workers.into_iter().map(|(worker, reports)| readings(worker, &reports, &names));
-    Trace {
+    let mut trace = Trace {
         trace: job_id.to_string(),
         time: TimeKind::Iteration,
-        notes: Vec::new(),
+        has_times: true,
         drivers: names.iter().map(|name| (*name).to_owned()).collect(),
         series: series.filter(|series| !series.target.is_empty()).collect(),
-    }
+        notes: Vec::new(),
+    };
+    let kept: usize = trace.series.iter().map(|series| series.target.len()).sum();
+    trace.note(reports.len() - kept, "because they have no samples");
+    trace
 }
 
 fn readings(worker: &str, reports: &[&WorkerReport], names: &BTreeSet<&str>) -> Readings {

@@ -67,8 +67,35 @@ pub struct Table {
     /// empty.
     pub columns: Vec<String>,
     rows: Vec<(u64, StringRecord)>,
+    /// By column: the decimal signs of its numbers.
+    signs: Vec<Signs>,
+}
+
+/// Decimal signs of the numbers in a column.
+#[derive(Debug, Clone, Default)]
+struct Signs {
     /// The first cell with a decimal comma, and its line.
-    decimal_comma: Option<(u64, String)>,
+    comma: Option<(u64, String)>,
+    /// Whether a sign may separate thousands: each number with it has three digits after it, and none is below 1.
+    thousands: bool,
+}
+
+impl Signs {
+    /// The signs of a column of cells in a table with this separator. A table with commas has points only.
+    fn of<'a>(cells: impl Iterator<Item = (u64, &'a str)> + Clone, separator: u8) -> Self {
+        if separator == b',' {
+            return Self::default();
+        }
+        let comma = cells.clone().find(|(_, cell)| is_decimal(cell, ','));
+        // Points separate thousands only where commas are decimal signs, as in tables with semicolons.
+        let sign = if comma.is_some() { ',' } else { '.' };
+        let mut numbers = cells.filter(|(_, cell)| is_decimal(cell, sign)).peekable();
+        let is_used = numbers.peek().is_some() && (sign == ',' || separator == b';');
+        Self {
+            comma: comma.map(|(line, cell)| (line, cell.to_owned())),
+            thousands: is_used && numbers.all(|(_, cell)| may_be_thousands(cell, sign)),
+        }
+    }
 }
 
 impl Table {
@@ -119,25 +146,19 @@ impl Table {
             }
             rows.push((line, record));
         }
-        let commas = |(line, row): &(u64, StringRecord)| {
-            row.iter().find(|cell| is_decimal_comma(cell)).map(|cell| (*line, cell.to_owned()))
-        };
-        let decimal_comma = if separator == b',' { None } else { rows.iter().find_map(commas) };
-        Self::with_names(trace, rows, decimal_comma)
+        Self::with_names(trace, rows, separator)
     }
 
     fn with_names(
         trace: String,
         mut rows: Vec<(u64, StringRecord)>,
-        decimal_comma: Option<(u64, String)>,
+        separator: u8,
     ) -> Result<Self, TableError> {
         let Some((_, first)) = rows.first() else {
             return Err(TableError::Whole { trace, rule: "the table is empty".into() });
         };
         let no_header = first.iter().all(|cell| {
-            cell.is_empty()
-                || cell.parse::<f64>().is_ok()
-                || decimal_comma.is_some() && is_decimal_comma(cell)
+            cell.is_empty() || cell.parse::<f64>().is_ok() || separator != b',' && is_decimal(cell, ',')
         });
         // A separator at the end of every line creates an empty last column. It is dropped.
         let trailing = rows
@@ -162,7 +183,10 @@ impl Table {
             let rule = format!("two columns have the name {name:?}");
             return Err(TableError::Whole { trace, rule });
         }
-        Ok(Self { trace, columns, rows, decimal_comma })
+        let cells =
+            |column: usize| rows.iter().map(move |(line, row)| (*line, row.get(column).unwrap_or_default()));
+        let signs = (0..width).map(|column| Signs::of(cells(column), separator)).collect();
+        Ok(Self { trace, columns, rows, signs })
     }
 
     /// Number of rows.
@@ -207,7 +231,13 @@ impl Table {
         if text.is_empty() {
             return Ok(None);
         }
-        let number = match &self.decimal_comma {
+        let signs = &self.signs[column];
+        let number = match &signs.comma {
+            _ if signs.thousands && text.contains([',', '.']) => {
+                let rule = "may have a decimal sign or separate thousands; write numbers without separated thousands, and with \
+                    another number of decimals";
+                return Err(self.cell_error(row, column, rule));
+            }
             Some((line, cell)) if text.contains('.') => {
                 let rule = format!("has a decimal point, but line {line} has a decimal comma: {cell:?}");
                 return Err(self.cell_error(row, column, &rule));
@@ -219,7 +249,7 @@ impl Table {
             Ok(number) if number.is_nan() => Ok(None),
             Ok(number) if number.is_finite() => Ok(Some(number)),
             Ok(_) => Err(self.cell_error(row, column, "is not finite")),
-            Err(_) if self.decimal_comma.is_none() && text.contains(',') => {
+            Err(_) if signs.comma.is_none() && text.contains(',') => {
                 let rule = "is not a number (in a table separated by commas, decimals have a point)";
                 Err(self.cell_error(row, column, rule))
             }
@@ -283,13 +313,25 @@ fn count(line: &[u8], separator: u8) -> usize {
     line.iter().filter(is_separator).count()
 }
 
-/// Whether a cell is a number with a decimal comma.
-fn is_decimal_comma(cell: &str) -> bool {
+/// Whether a cell is a number with this decimal sign.
+fn is_decimal(cell: &str, sign: char) -> bool {
     let digit = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit);
-    cell.split_once(',').is_some_and(|(whole, part)| {
+    cell.split_once(sign).is_some_and(|(whole, part)| {
         digit(part.as_bytes().first())
             && (whole.is_empty() || digit(whole.as_bytes().last()))
             && format!("{whole}.{part}").parse::<f64>().is_ok()
+    })
+}
+
+/// Whether the sign of a number with one may separate thousands.
+fn may_be_thousands(cell: &str, sign: char) -> bool {
+    cell.trim_start_matches(['-', '+']).split_once(sign).is_some_and(|(whole, part)| {
+        let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        part.len() == 3
+            && digits(part)
+            && (1..=3).contains(&whole.len())
+            && digits(whole)
+            && !whole.starts_with('0')
     })
 }
 
@@ -374,6 +416,19 @@ mod tests {
             "t:3: column \"b\": \"0.5\" has a decimal point, but line 2 has a decimal comma: \"0,5\""
         );
         assert!(wrong("a;b\n1;0,5\n2;1.234,5\n", 1, 1).contains("has a decimal point"));
+        // Ids are not numbers, and each column has its own sign.
+        assert_eq!(parse("a;b\n0,1;0.5\n0,2;1.5\n").unwrap().number(1, 1).unwrap(), Some(1.5));
+        // 2324 or 2.324.
+        for text in ["a;b\n1;810\n2;2,324\n", "a\tb\n1\t810\n2\t2,324\n", "a;b\n1;810\n2;2.324\n"] {
+            assert!(wrong(text, 1, 1).contains("may have a decimal sign or separate thousands"), "{text:?}");
+        }
+        for (text, number) in [
+            ("a;b\n1;0,810\n2;2,324\n", 2.324),
+            ("a;b\n1;8,1\n2;2,324\n", 2.324),
+            ("a\tb\n1\t8\n2\t2.324\n", 2.324),
+        ] {
+            assert_eq!(parse(text).unwrap().number(1, 1).unwrap(), Some(number), "{text:?}");
+        }
         assert!(wrong("a;b\n1;0,5\n2;1,234,5\n", 1, 1).ends_with("is not a number"));
         assert!(wrong("a,b\n1,\"0,5\"\n", 0, 1).contains("separated by commas"));
         let wide = Table::parse("t".into(), b"\xff\xfea\0,\0").unwrap_err().to_string();

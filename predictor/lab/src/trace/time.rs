@@ -9,8 +9,8 @@ use jiff::tz::TimeZone;
 
 use super::table::{Table, TableError};
 
-/// Maximum iteration. Every integer up to it is exact in floating point.
-const ITERATION_MAX: f64 = 9_007_199_254_740_992.0;
+/// Whole numbers from this one on are times: seconds since 1970 or shorter units.
+const ITERATIONS_END: f64 = 1e9;
 
 /// Quantity that orders the rows of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -18,7 +18,7 @@ pub enum TimeKind {
     /// Their number among the rows of their series.
     #[default]
     Row,
-    /// The iteration, a whole number of at least 0.
+    /// The iteration, a whole number from 0 and below 1e9.
     Iteration,
     /// A number of seconds, or of another unit.
     Number,
@@ -66,18 +66,28 @@ pub fn read(table: &Table, column: usize) -> Result<(TimeKind, Vec<f64>), TableE
 
 fn cell(table: &Table, row: usize, column: usize) -> Result<(TimeKind, f64), TableError> {
     let text = table.text(row, column);
+    let not_a_number = match table.measured(row, column) {
+        Ok(time) => {
+            let is_iteration = time.fract() == 0.0 && (0.0..ITERATIONS_END).contains(&time);
+            return Ok((if is_iteration { TimeKind::Iteration } else { TimeKind::Number }, time));
+        }
+        Err(error) => error,
+    };
     let seconds = |time: Timestamp| time.as_second() as f64 + f64::from(time.subsec_nanosecond()) / 1e9;
-    if let Ok(time) = Timestamp::from_str(text) {
+    // The name of a time zone would need the zone's rules.
+    let date = Some(text).filter(|text| !text.contains('['));
+    if let Some(time) = date.and_then(|text| Timestamp::from_str(text).ok()) {
         return Ok((TimeKind::Utc, seconds(time)));
     }
-    if let Some(time) = DateTime::from_str(text).ok().and_then(|time| time.to_zoned(TimeZone::UTC).ok()) {
+    let local = date
+        .and_then(|text| DateTime::from_str(text).ok())
+        .and_then(|time| time.to_zoned(TimeZone::UTC).ok());
+    if let Some(time) = local {
         return Ok((TimeKind::Local, seconds(time.timestamp())));
     }
     if text.contains(':') {
         let rule = "is not a date and time of the form 2026-03-29T01:59:30.5+01:00, or without an offset";
         return Err(table.cell_error(row, column, rule));
     }
-    let time = table.measured(row, column)?;
-    let is_iteration = time.fract() == 0.0 && (0.0..=ITERATION_MAX).contains(&time);
-    Ok((if is_iteration { TimeKind::Iteration } else { TimeKind::Number }, time))
+    Err(not_a_number)
 }

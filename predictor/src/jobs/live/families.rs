@@ -80,15 +80,15 @@ families! {
     workers: gauge "evenstep_job_workers" "Workers by state.",
     iteration: gauge "evenstep_job_iteration" "First iteration that was not requested yet.",
     global_batch: gauge "evenstep_job_global_batch_samples" "Global batch, in the unit of the job.",
-    predicted_step: gauge "evenstep_job_predicted_step_time_seconds"
-        "Predicted time of the slowest worker in the latest allocation.",
-    even_step: gauge "evenstep_job_even_step_time_seconds"
-        "Predicted time of the slowest worker if all workers had equal shares.",
     tail: gauge "evenstep_job_tail_samples" "Shared tail of the latest allocation, in the unit of the job.",
     measured: counter "evenstep_job_measured_seconds_total"
         "Step time of the iterations for which the time with even shares can be estimated.",
     even: counter "evenstep_job_even_shares_seconds_total"
         "Estimated time of the same iterations with even shares.",
+    stepped: counter "evenstep_job_step_seconds_total"
+        "Step time of the iterations for which a worker reported its wait.",
+    waited: counter "evenstep_job_waited_seconds_total"
+        "Mean time that the workers waited for the slowest worker in these iterations.",
     learning_rate: gauge "evenstep_job_learning_rate_multiplier_ratio" "Multiplier of the learning rate.",
     reallocations: counter "evenstep_reallocations_total" "Allocations whose shares differ from the previous ones.",
     refitted: gauge "evenstep_model_last_refit_timestamp_seconds" "Time of the latest fit of networks of the job.",
@@ -161,6 +161,8 @@ impl JobFamilies {
             // From 0 on, so that the first iterations count in rates.
             self.measured.add(of_job, seen.sums.measured_s);
             self.even.add(of_job, seen.sums.even_s);
+            self.stepped.add(of_job, seen.sums.stepped_s);
+            self.waited.add(of_job, seen.sums.waited_s);
         }
         if let Some(at_unix_ms) = seen.refitted_unix_ms {
             self.refitted.add(of_job, seconds(at_unix_ms));
@@ -170,12 +172,6 @@ impl JobFamilies {
         self.learning_rate.add(of_job, answer.optimizer.lr_multiplier);
         let tail: u64 = answer.tail.iter().flat_map(|tail| &tail.chunks).sum();
         self.tail.add(of_job, tail as f64);
-        if let Some(step_time_s) = answer.decision.predicted_step_time_s {
-            self.predicted_step.add(of_job, step_time_s);
-        }
-        if let Some(step_time_s) = answer.decision.even_step_time_s {
-            self.even_step.add(of_job, step_time_s);
-        }
     }
 
     fn worker(&mut self, job: &str, worker: &str, tally: &Tally) {

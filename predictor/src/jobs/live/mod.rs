@@ -31,7 +31,7 @@ pub use account::{Account, EvenStep, IterationTimes};
 pub use families::JobFamilies;
 pub use loss::MeanLoss;
 pub use reported::{Reported, step_time_s};
-pub use status::{Facts, Status};
+pub use status::Facts;
 pub use steps::{Steps, Unstored, mean};
 pub use totals::Totals;
 pub use view::{Cursor, Live, Updates};

@@ -153,8 +153,6 @@ pub struct Means {
     pub step_time_s: f64,
     /// Samples over the sum of the step times.
     pub samples_per_s: f64,
-    /// Share of the workers' time spent waiting for the slowest; `None` if no worker reported it.
-    pub waiting_share: Option<f64>,
     /// Mean of |actual - predicted| / predicted speed; `None` before the first prediction.
     pub error_ratio: Option<f64>,
 }
@@ -353,7 +351,6 @@ impl Steps {
     /// Means over the latest completed iterations.
     pub fn means(&self) -> Option<Means> {
         let (mut steps, mut step_time_s, mut samples) = (0.0, 0.0, 0);
-        let (mut waited_s, mut took_s) = (0.0, 0.0);
         let (mut errors, mut predicted) = (0.0, 0.0);
         for step in self.steps.iter().rev().filter(|step| step.is_over).take(MEAN_OVER) {
             steps += 1.0;
@@ -361,10 +358,6 @@ impl Steps {
             samples += step.samples();
             for (share, done) in step.answer.allocations.iter().zip(&*step.done) {
                 let Some(done) = done else { continue };
-                if let Some(waiting_s) = done.barrier_wait_s {
-                    waited_s += waiting_s;
-                    took_s += done.busy_s();
-                }
                 if let (Some(expected), Some(actual)) = (share.predicted_speed_samples_per_s, done.speed()) {
                     errors += (actual / expected - 1.0).abs();
                     predicted += 1.0;
@@ -374,7 +367,6 @@ impl Steps {
         (step_time_s > 0.0).then(|| Means {
             step_time_s: step_time_s / steps,
             samples_per_s: samples as f64 / step_time_s,
-            waiting_share: (took_s > 0.0).then(|| waited_s / took_s),
             error_ratio: (predicted > 0.0).then(|| errors / predicted),
         })
     }
@@ -459,7 +451,6 @@ mod tests {
         steps.close();
         let means = steps.means().unwrap();
         assert!((means.samples_per_s - 20.0 / 0.3).abs() < 1e-9);
-        assert!((means.waiting_share.unwrap() - 0.3 / 0.6).abs() < 1e-9);
         // 50 and 100 samples/s, with 100 predicted.
         assert!((means.error_ratio.unwrap() - 0.25).abs() < 1e-9);
         let view = steps.latest().unwrap().view("samples");

@@ -12,7 +12,7 @@ use evenstep_protocol::{
 use evenstep_store::{MemberEvent, MemberEventKind, StoredEvent, StoredPast, StoredSummary};
 use tokio::sync::watch;
 
-use super::account::{Account, EvenStep, stands_for};
+use super::account::{Account, EvenStep, IterationTimes, stands_for};
 use super::log::Log;
 use super::status::{Facts, Status};
 use super::steps::{Means, Steps, Unstored};
@@ -75,12 +75,18 @@ pub(super) struct Seen {
     logged_unix_ms: i64,
 }
 
-/// Sums over the iterations that ended while this predictor followed the job and for which the time with even shares is
-/// known, in seconds. Unlike the blocks of an account, they never fall, not even by a rounding error.
+/// Sums over the iterations that ended while this predictor followed the job, in seconds. Unlike the blocks of an account, they
+/// never fall, not even by a rounding error.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Sums {
+    /// Step time of the iterations for which the time with even shares is known.
     pub measured_s: f64,
+    /// Their time with even shares.
     pub even_s: f64,
+    /// Step time of the iterations for which a worker reported its wait.
+    pub stepped_s: f64,
+    /// Mean barrier wait of the workers in these iterations.
+    pub waited_s: f64,
 }
 
 impl Sums {
@@ -90,6 +96,15 @@ impl Sums {
         if is_sum(took_s) && is_sum(even.even_s) {
             self.measured_s += weight * took_s;
             self.even_s += weight * even.even_s;
+        }
+    }
+
+    /// Adds the waits of such an iteration.
+    fn add_waits(&mut self, times: IterationTimes, weight: f64) {
+        let Some(waited_s) = times.waited_s else { return };
+        if (weight * (times.took_s + waited_s)).is_finite() && times.took_s > 0.0 && waited_s >= 0.0 {
+            self.stepped_s += weight * times.took_s;
+            self.waited_s += weight * waited_s;
         }
     }
 }
@@ -188,7 +203,7 @@ impl Live {
             at_unix_ms: reported.map(|(_, at)| at),
             step_time_s: means.map(|means| means.step_time_s),
             samples_per_s: means.map(|means| means.samples_per_s),
-            waiting_share: means.and_then(|means| means.waiting_share),
+            waiting_share: account.as_ref().and_then(Account::lost_share),
             error_ratio: means.and_then(|means| means.error_ratio),
             trained_s: account.as_ref().and_then(Account::trained_s),
             time_lost_s: account.as_ref().and_then(Account::lost_s),
@@ -367,6 +382,7 @@ impl Live {
             seen.account_from = Some(seen.account_from.unwrap_or(iteration));
             let weight = times.weight(stands_for(iteration, seen.account_to.replace(iteration), 1));
             seen.account.add(times, weight);
+            seen.sums.add_waits(times, weight);
             seen.steps.weigh(iteration, weight);
             (seen.until, seen.closed) = (seen.until.max(iteration.saturating_add(1)), seen.closed + 1);
             let mean_s = seen.facts.step_time_s.unwrap_or(times.took_s);

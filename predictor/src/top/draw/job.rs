@@ -115,7 +115,7 @@ fn state_line(context: &DrawContext<'_>, open: &OpenJob, width: u16) -> Option<L
         figures.push(("slow", line.slow_workers.to_string(), theme.warning()));
     }
     if let Some(gain) = line.gain {
-        figures.push(("gain", number_format::signed(Some(gain.ratio - 1.0)), theme.strong()));
+        figures.push(("gain", number_format::gain(Some(gain)), theme.strong()));
     }
     if line.waiting_share.is_some() {
         figures.push(("lost waiting", number_format::share(line.waiting_share), theme.strong()));

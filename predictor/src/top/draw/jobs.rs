@@ -119,7 +119,7 @@ fn cells(context: &DrawContext<'_>, job: &JobSummary) -> [Cell<'static>; 11] {
         right(4, iteration),
         right(5, number_format::time(job.step_time_s)),
         right(6, throughput.unwrap_or_else(|| number_format::UNKNOWN.to_owned())),
-        right(7, number_format::signed(job.gain.map(|gain| gain.ratio - 1.0))),
+        right(7, number_format::gain(job.gain)),
         right(8, number_format::share(job.waiting_share)),
         right(9, number_format::share(job.error_ratio)).style(theme.error(job.error_ratio.unwrap_or(0.0))),
         Cell::from(job.reason.clone().unwrap_or_default()).style(theme.faint()),

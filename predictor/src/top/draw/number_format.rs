@@ -1,5 +1,7 @@
 //! Numbers as text: about three digits and a unit; a dash for unknown values.
 
+use evenstep_protocol::GainView;
+
 /// Text of an unknown value.
 pub(super) const UNKNOWN: &str = "-";
 
@@ -52,6 +54,11 @@ pub(super) fn span(seconds: f64) -> String {
         s if s < 172_800.0 => format!("{sign}{:.1} h", s / 3600.0),
         s => format!("{sign}{:.1} d", s / 86_400.0),
     }
+}
+
+/// A gain over even shares.
+pub(super) fn gain(gain: Option<GainView>) -> String {
+    gain.map_or_else(|| UNKNOWN.to_owned(), |gain| format!("{:.2}x", gain.ratio))
 }
 
 /// A speed in samples per second.

@@ -52,7 +52,7 @@ fn jobs_and_nodes_are_listed() {
         "212 ms",
         "2,413",
         "3.1 %",
-        "+41.2 %",
+        "1.41x",
         "2,413 samples/s",
         "running",
         "the shares follow the forecast",
@@ -74,7 +74,7 @@ fn a_job_shows_its_workers_their_finish_and_why() {
         "210 ms",
         "even shares 340 ms",
         "on demand 16",
-        "running workers 4  gain +41.2 %  lost waiting 3.1 %  forecast error 2.0 %  saved 3.2 h",
+        "running workers 4  gain 1.41x  lost waiting 3.1 %  forecast error 2.0 %  saved 3.2 h",
         "a change would gain 0.4 %, less than 2 %",
         "node-a/3",
         "-5.0 %",
@@ -133,7 +133,7 @@ fn eighty_by_twenty_four_has_all_of_it() {
     let text = text(&state, NOW, 80, 24);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for said in [
-        "running workers 4 gain +41.2 % lost waiting 3.1 % forecast error 2.0 %",
+        "running workers 4 gain 1.41x lost waiting 3.1 % forecast error 2.0 %",
         decision,
         "slow node-a/3: 41 % of its expected speed since iteration 30, cause unknown",
         " log ",

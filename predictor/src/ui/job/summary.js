@@ -15,8 +15,8 @@ const ERROR_MAX = 0.15;
 
 /** Name and tooltip of each value. */
 const FIGURES = [
-  ['Time saved', 'Over the whole job, compared with even shares. An estimate with its 90 % interval; communication is not counted.'],
-  ['Time lost waiting', 'Share of the workers’ time spent waiting for the slowest, over the latest 64 iterations; and the mean over the workers so far.'],
+  ['Gain', 'Time with even shares over the measured time, over the whole job. An estimate with its 90 % interval.'],
+  ['Time lost waiting', 'Share of the step times that workers waited for the slowest one, over the whole job.'],
   ['Slow workers', 'Workers that are slower than they were, or than others on the same kind of GPU.'],
   ['Forecast error', 'Mean relative distance of actual from expected speed, over the latest 64 iterations.'],
   ['Step time', 'Mean of the latest 64 iterations.'],
@@ -31,8 +31,11 @@ export function stateWords(job, now) {
   return since == null || job.state === 'running' ? job.state : `${job.state} ${ago(since, now)}`;
 }
 
-/** Time saved in words: `3.2 h (41 %)`. @param {any} saved */
-export const savedWords = (saved) => (saved ? `${saved.seconds < 0 ? '−' : ''}${seconds(Math.abs(saved.seconds))} (${percent(saved.share, 0)})` : NONE);
+/** A gain in words: `1.69x`. @param {any} gain */
+export const gainWords = (gain) => (gain ? times(gain.ratio) : NONE);
+
+/** @param {number} ratio */
+const times = (ratio) => `${ratio.toFixed(2)}x`;
 
 /** @param {string} id */
 export function summary(id) {
@@ -76,7 +79,7 @@ export function summary(id) {
         const { gain, time_saved: saved } = told;
         const slow = workers.filter(({ straggler }) => straggler).sort((one, other) => one.straggler.speed_ratio - other.straggler.speed_ratio);
         const rows = [
-          [savedWords(saved), saved ? `${seconds(saved.lower_s)} to ${seconds(saved.upper_s)}; ${number(gain.ratio)} times as fast as even shares` : 'known after 8 iterations'],
+          [gainWords(gain), gain ? `${times(gain.lower)} to ${times(gain.upper)}; ${seconds(Math.abs(saved.seconds))} ${saved.seconds < 0 ? 'lost' : 'saved'}` : 'known after 8 iterations'],
           [percent(told.waiting_share), told.time_lost_s == null ? '' : `${seconds(told.time_lost_s)} of ${seconds(told.trained_s)} so far`],
           [told.slow_workers ? count(told.slow_workers) : 'none', slow.slice(0, NAMED).map((worker) => slowWords(worker, history)).join('; ') || bottleneck(history)],
           [percent(told.error_ratio), told.error_ratio == null ? '' : told.error_ratio > ERROR_MAX ? 'high: shares follow late' : ''],

@@ -5,15 +5,15 @@ import { ago, amount, count, NONE, percent, plural, seconds } from '../charts/fo
 import { nextFrame } from '../charts/frame.js';
 import { show } from '../connection.js';
 import { queryOf, setQuery } from '../job/range.js';
-import { savedWords, stateWords } from '../job/summary.js';
+import { gainWords, stateWords } from '../job/summary.js';
 import { listen } from '../stream.js';
 
 /** Number of jobs that are listed at first. */
 const ROWS = 20;
 const STATES = ['running', 'starting', 'stalled', 'paused', 'failed', 'finished'];
-const COLUMNS = ['Job', 'State', 'Last report', 'Workers', 'Step time', 'Throughput', 'Time saved', 'Time lost waiting', 'Forecast error'];
+const COLUMNS = ['Job', 'State', 'Last report', 'Workers', 'Step time', 'Throughput', 'Gain', 'Time lost waiting', 'Forecast error'];
 /** Titles in front of the values on a phone, from the third column on. */
-const SHORT = ['Report', 'Workers', 'Step', 'Throughput', 'Saved', 'Lost', 'Error'];
+const SHORT = ['Report', 'Workers', 'Step', 'Throughput', 'Gain', 'Lost', 'Error'];
 
 /** @type {import('../main.js').View} */
 export function jobsPage(content, _name, signal) {
@@ -119,8 +119,7 @@ function update(row, job, now) {
   say(pill, stateWords(job, now));
   set(pill, 'title', job.state_reason ?? (job.url ? `Served by ${job.url}; follow the link to its page.` : null));
   const slow = job.slow_workers ? ` (${count(job.slow_workers)} slow)` : '';
-  const lost = job.time_lost_s == null ? NONE : `${seconds(job.time_lost_s)} (${percent(job.time_lost_s / job.trained_s)})`;
-  const values = [job.at_unix_ms == null ? NONE : ago(job.at_unix_ms, now), `${count(job.live_workers)}${slow}`, seconds(job.step_time_s), job.samples_per_s == null ? NONE : amount(job.samples_per_s, `${job.unit}/s`), savedWords(job.time_saved), lost, percent(job.error_ratio)];
+  const values = [job.at_unix_ms == null ? NONE : ago(job.at_unix_ms, now), `${count(job.live_workers)}${slow}`, seconds(job.step_time_s), job.samples_per_s == null ? NONE : amount(job.samples_per_s, `${job.unit}/s`), gainWords(job.gain), percent(job.waiting_share), percent(job.error_ratio)];
   values.forEach((value, index) => say(row.children[index + 2], value));
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 
 use super::results::{Ratio, StepTime, TraceStepTime};
-use crate::backtest::{Job, ModelName, Plan, Regret, Series, Step, Track};
+use crate::backtest::{Job, ModelName, Plan, Regret, Series, Step, Track, is_enough};
 
 /// Step times of all models.
 #[derive(Debug, Default)]
@@ -32,8 +32,18 @@ struct JobSteps {
     /// Steps by model; `None` if the model has no forecast for some row.
     by_model: Vec<Option<Vec<Step>>>,
     even: Vec<Step>,
-    /// Number of rows that count of the worker with the fewest.
+    /// Number of iterations of which every worker has a row, and of all.
+    complete: usize,
+    all: usize,
+    /// Number of rows of the worker with the fewest.
     fewest: usize,
+}
+
+impl JobSteps {
+    /// Whether the steps describe the job.
+    fn is_known(&self) -> bool {
+        !self.even.is_empty() && is_enough(self.complete, self.fewest)
+    }
 }
 
 /// Groups traces into jobs. Each trace with several series is a job. If no trace has several, all together
@@ -71,15 +81,15 @@ pub fn judge(
             job_steps(trace, &workers, first_row(jobs, team, plan), models.len(), global_batch(workers.len()))
         })
         .collect::<anyhow::Result<Vec<JobSteps>>>()?;
-    let (steps, incomplete): (Vec<JobSteps>, Vec<JobSteps>) =
-        all.into_iter().partition(|job| 2 * job.even.len() >= job.fewest);
     let note = |job: &JobSteps| {
-        let (trace, steps, fewest) = (&job.trace, job.even.len(), job.fewest);
-        format!(
-            "{trace}: no step times, because only {steps} of at least {fewest} iterations have a row of every worker"
-        )
+        let (trace, left_out) = (&job.trace, job.all - job.complete);
+        let step_times = if job.is_known() { "" } else { ", too many for step times" };
+        (left_out > 0).then(|| {
+            format!("{trace}: iterations without a step time because not every worker has a row: {left_out}{step_times}")
+        })
     };
-    let notes = incomplete.iter().map(note).collect();
+    let notes = all.iter().filter_map(note).collect();
+    let steps: Vec<JobSteps> = all.into_iter().filter(JobSteps::is_known).collect();
     let even: Vec<&[Step]> = steps.iter().map(|job| job.even.as_slice()).collect();
     let Some(even) = Regret::of(&even) else { return Ok(Steps { notes, ..Steps::default() }) };
     let several = steps.len() > 1;
@@ -118,13 +128,17 @@ fn job_steps(
     global_batch: u64,
 ) -> anyhow::Result<JobSteps> {
     // By tick: the row of each worker, in the order of the workers.
-    let mut steps: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    let mut iterations: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for worker in team {
-        for (at, row) in worker.series.rows.iter().enumerate().skip(first_row) {
-            steps.entry(row.tick).or_default().push(at);
+        for (at, row) in worker.series.rows.iter().enumerate() {
+            iterations.entry(row.tick).or_default().push(at);
         }
     }
-    let steps: Vec<Vec<usize>> = steps.into_values().filter(|rows| rows.len() == team.len()).collect();
+    let all = iterations.len();
+    let mut steps: Vec<Vec<usize>> =
+        iterations.into_values().filter(|rows| rows.len() == team.len()).collect();
+    let complete = steps.len();
+    steps.retain(|rows| rows.iter().all(|at| *at >= first_row));
     let step = |rows: &[usize], believed: &[f64]| {
         let actual: Vec<f64> =
             team.iter().zip(rows).map(|(worker, at)| worker.series.rows[*at].speed).collect();
@@ -143,10 +157,8 @@ fn job_steps(
         trace: trace.to_owned(),
         by_model: (0..models).map(of_model).collect::<anyhow::Result<_>>()?,
         even: steps.iter().map(|rows| step(rows, &vec![1.0; team.len()])).collect::<anyhow::Result<_>>()?,
-        fewest: team
-            .iter()
-            .map(|worker| worker.series.rows.len().saturating_sub(first_row))
-            .min()
-            .unwrap_or(0),
+        complete,
+        all,
+        fewest: team.iter().map(|worker| worker.series.rows.len()).min().unwrap_or(0),
     })
 }

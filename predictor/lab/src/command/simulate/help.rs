@@ -23,7 +23,7 @@ after the warm-up count.
 Columns of the output:
 
   mean s, p95 s        mean and 95th percentile of the step time in seconds.
-  speed-up             mean step of even divided by the mean step of the policy.
+  gain             mean step of even divided by the mean step of the policy.
   regret               mean step divided by the oracle's, minus 1.
   wait s               mean seconds per step that a worker waits for the slowest.
   changes              iterations in which any share changed, before claims.
@@ -34,8 +34,8 @@ The lines below the table compare the ways to run with an even split at the same
 shares (policy base; job.loader of the Python package), evenstep with hedged steps (job.steps), and an even split without the
 slowest worker of the warm-up. The interval of 90 % shows how the ratio varies between parts of the run. The last line recommends
 the simplest way that no other beats by 1 % of the step; a comparison whose interval contains 1x does not count. A trace with one
-batch size cannot show which part of a time depends on the batch. So the line above the last one repeats the comparison as if half
-of the time of an even share did not (--fixed-share).
+batch size cannot show which part of a time depends on the batch. So the line above the last one is an upper bound of the gain if
+half of the time of an even share did not (--fixed-share).
 
 The same seed gives the same results. Exit status: 0 success, 1 unusable data, 2 invalid command line.";
 

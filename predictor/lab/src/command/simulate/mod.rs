@@ -56,11 +56,9 @@ fn simulate(args: &Args) -> anyhow::Result<(World, Vec<Run>, Results)> {
     let Source { world, half_fixed, notes } = source::read(args)?;
     let settings = args.settings(world.workers.len(), world.iterations);
     let runs = run_policies(&world, &args.policies(), &settings)?;
-    let mut results = Results::new(&world, notes, &settings, args, &runs)?;
-    if let (Some(verdict), Some(world)) = (&mut results.advice, half_fixed) {
-        let runs = run_policies(&world, &[verdict.best_way().policy], &settings)?;
-        verdict.compare_half_fixed(&runs);
-    }
+    let half_fixed =
+        half_fixed.map(|world| run_policies(&world, &[], &settings)).transpose()?.unwrap_or_default();
+    let results = Results::new(&world, notes, &settings, args, (&runs, &half_fixed))?;
     Ok((world, runs, results))
 }
 

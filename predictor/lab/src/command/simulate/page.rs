@@ -8,7 +8,7 @@ use super::results::Results;
 use super::text::half_fixed;
 use crate::simulate::{PolicyName, Run, Summary, Way, World};
 
-const DEFINITIONS: &str = "Speed-up: mean step of the even split divided by the policy's. Regret: mean step divided by \
+const DEFINITIONS: &str = "Gain: mean step of the even split divided by the policy's. Regret: mean step divided by \
     the oracle's, minus 1. The oracle knows the actual speeds. Wait: mean time per step that a worker \
     waits for the slowest. Changes: iterations in which any share changed, before claims. Claims: mean \
     time per step that a worker spends on claims. Chunks: mean number of chunks of the shared tail per \
@@ -58,8 +58,8 @@ fn headline(results: &Results) -> Vec<Figure> {
     let figure = |way: &Way| {
         let name = way.to_string();
         let label = name.chars().take(1).flat_map(char::to_uppercase).chain(name.chars().skip(1));
-        let speedup = way.speedup.filter(|_| way.policy != PolicyName::Even);
-        let note = speedup.map_or_else(String::new, |speedup| format!("{speedup} as the even split"));
+        let gain = way.gain.filter(|_| way.policy != PolicyName::Even);
+        let note = gain.map_or_else(String::new, |gain| format!("{gain} over the even split"));
         Figure::new(label.collect::<String>(), seconds(way.mean_step_time_s), note)
     };
     results.advice.iter().flat_map(|verdict| &verdict.ways).map(figure).collect()
@@ -71,7 +71,7 @@ fn table(results: &Results) -> Table {
             policy.policy.as_str().into(),
             Cell::Seconds(policy.mean_step_time_s),
             Cell::Seconds(policy.p95_step_time_s),
-            Cell::number(policy.speedup, 3),
+            Cell::number(policy.gain, 3),
             Cell::number(policy.regret, 3),
             Cell::Seconds(policy.barrier_wait_s),
             Cell::number(policy.changes as f64, 0),
@@ -79,7 +79,7 @@ fn table(results: &Results) -> Table {
             Cell::number(policy.chunks, 1),
         ]
     };
-    let columns = ["policy", "mean step", "p95", "speed-up", "regret", "wait", "changes", "claims", "chunks"];
+    let columns = ["policy", "mean step", "p95", "gain", "regret", "wait", "changes", "claims", "chunks"];
     let rows = results.policies.iter().map(row).collect();
     Table::new("All policies", "Iterations after the warm-up.", &columns, rows)
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::args::Args;
 use crate::simulate::slowest;
-use crate::simulate::{PolicyName, Run, Settings, Summary, Verdict, World};
+use crate::simulate::{PolicyName, Run, Settings, Summary, Verdict, WayRun, World};
 
 /// Results of a simulation.
 #[derive(Debug, Serialize)]
@@ -31,7 +31,8 @@ pub struct Results {
 }
 
 impl Results {
-    /// Summarizes the runs, which must include the even split and the oracle.
+    /// Summarizes the runs, which must include the even split and the oracle. `half_fixed` are both with the same workers, if half
+    /// of the time of an even share did not depend on the batch; none if the curve is known.
     ///
     /// # Errors
     /// If a required run is missing.
@@ -40,20 +41,25 @@ impl Results {
         notes: Vec<String>,
         settings: &Settings,
         args: &Args,
-        runs: &[Run],
+        (runs, half_fixed): (&[Run], &[Run]),
     ) -> anyhow::Result<Self> {
         let of = |policy: PolicyName| runs.iter().find(|run| run.policy == policy);
         let there = |policy: PolicyName| of(policy).with_context(|| format!("{policy} was not simulated"));
         let (even, oracle) = (there(PolicyName::Even)?, there(PolicyName::Oracle)?);
         let policy = |policy: PolicyName| Ok(Summary::of(there(policy)?, even, oracle));
+        let way = |policy: PolicyName| Some(WayRun { run: of(policy)?, without: None });
         let without = slowest(world, settings).and_then(|slowest| {
-            Some((of(PolicyName::WithoutSlowest)?, Some(world.workers[slowest].id.clone())))
+            let without = Some(world.workers[slowest].id.clone());
+            Some(WayRun { without, ..way(PolicyName::WithoutSlowest)? })
         });
         let asked = args.policies();
-        let ways =
+        let ours =
             [PolicyName::Base, PolicyName::Evenstep].into_iter().filter(|policy| asked.contains(policy));
-        let ways: Vec<(&Run, Option<String>)> = ways.filter_map(of).map(|run| (run, None)).collect();
-        let verdict = |ways: Vec<_>| Verdict::of(even, &ways.into_iter().chain(without).collect::<Vec<_>>());
+        let ours: Vec<WayRun<'_>> = ours.filter_map(way).collect();
+        let half = |policy: PolicyName| half_fixed.iter().find(|run| run.policy == policy);
+        let half_fixed = half(PolicyName::Even).zip(half(PolicyName::Oracle));
+        let ways = way(PolicyName::Even).into_iter().chain(ours.iter().cloned()).chain(without);
+        let advice = if ours.is_empty() { None } else { Verdict::of(&ways.collect::<Vec<_>>(), half_fixed) };
         Ok(Self {
             workers: world.workers.len(),
             iterations: world.iterations,
@@ -63,7 +69,7 @@ impl Results {
             networks: settings.networks,
             policies: asked.into_iter().map(policy).collect::<anyhow::Result<_>>()?,
             notes,
-            advice: (!ways.is_empty()).then(|| verdict(ways)),
+            advice,
         })
     }
 }

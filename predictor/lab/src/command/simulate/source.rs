@@ -44,7 +44,14 @@ pub fn read(args: &Args) -> anyhow::Result<Source> {
     let mut notes: Vec<String> = traces.iter().flat_map(|trace| &trace.notes).cloned().collect();
     let incomplete = job.ticks().count() - recorded.iterations;
     if incomplete > 0 {
-        notes.push(format!("iterations left out because not every worker has a row: {incomplete}"));
+        let fewest = job.series.iter().min_by_key(|series| series.rows.len());
+        let fewest = fewest.map_or_else(String::new, |series| format!("; {} has the fewest rows", series.id));
+        notes.push(format!("iterations left out because not every worker has a row: {incomplete}{fewest}"));
+    }
+    let ids = || job.series.iter().enumerate();
+    let twice = ids().find(|(at, series)| job.series[..*at].iter().any(|other| other.id == series.id));
+    if let Some((_, series)) = twice {
+        notes.push(format!("{} is in several traces and counts as one worker in each", series.id));
     }
     let world = sized(recorded, args)?;
     let workers = world.workers.len();

@@ -3,7 +3,7 @@
 use evenstep_report::text::{aligned, line, number, seconds};
 
 use super::results::Results;
-use crate::simulate::{PolicyName, Summary, Verdict};
+use crate::simulate::{Advice, PolicyName, Summary, Verdict};
 
 /// Returns the whole text.
 pub fn table(results: &Results) -> String {
@@ -16,13 +16,12 @@ pub fn table(results: &Results) -> String {
             results.workers, results.global_batch, results.iterations
         ),
     );
-    let header =
-        ["policy", "mean s", "p95 s", "speed-up", "regret", "wait s", "changes", "claims s", "chunks"];
+    let header = ["policy", "mean s", "p95 s", "gain", "regret", "wait s", "changes", "claims s", "chunks"];
     let row = |policy: &Summary| {
         let numbers = [
             policy.mean_step_time_s,
             policy.p95_step_time_s,
-            policy.speedup,
+            policy.gain,
             policy.regret,
             policy.barrier_wait_s,
         ];
@@ -46,9 +45,9 @@ pub fn table(results: &Results) -> String {
     }
     if let Some(verdict) = &results.advice {
         for way in &verdict.ways {
-            let speedup = way.speedup.filter(|_| way.policy != PolicyName::Even);
-            let speedup = speedup.map_or_else(String::new, |speedup| format!(", {speedup}"));
-            line(&mut text, format_args!("{way}: mean step {}{speedup}", seconds(way.mean_step_time_s)));
+            let gain = way.gain.filter(|_| way.policy != PolicyName::Even);
+            let gain = gain.map_or_else(String::new, |gain| format!(", {gain}"));
+            line(&mut text, format_args!("{way}: mean step {}{gain}", seconds(way.mean_step_time_s)));
         }
         if let Some(half_fixed) = half_fixed(verdict) {
             line(&mut text, format_args!("{half_fixed}"));
@@ -60,9 +59,7 @@ pub fn table(results: &Results) -> String {
 
 /// The sentence about times that depend on the batch only by half. A history with one batch size cannot show that.
 pub fn half_fixed(verdict: &Verdict) -> Option<String> {
-    let speedup = verdict.half_fixed?;
-    Some(format!(
-        "If half of the time of an even share did not depend on the batch, {} would be {speedup}",
-        verdict.best_way()
-    ))
+    let most = verdict.most_if_half_fixed.filter(|_| verdict.best != Advice::LeaveAlone)?;
+    let words = "If half of the time of an even share did not depend on the batch, the gain would be at most";
+    Some(format!("{words} {most:.2}x"))
 }
