@@ -189,10 +189,10 @@ def shares():
               overrides=[*share_areas, by_query("A", **stack), by_query("F", **colored(GREY, **stack))]),
         lines("Predicted finish by worker", """Predicted compute time of each worker's share, from the start of the
               iteration. If the lines coincide, no worker waits.""", SECONDS, finish, lowest=0, overrides=finish_areas),
-        lines("Step time", """Median and p95 from the histogram; expected time of the slowest worker's share; and the estimated
-              mean with even shares.""", SECONDS,
+        lines("Step time", """Median and p95 from the histogram; expected time of the slowest worker; and the estimated mean with
+              even shares.""", SECONDS,
               [query(quantile(0.5, "iteration", JOB_ONLY), "p50"), query(quantile(0.95, "iteration", JOB_ONLY), "p95"),
-               query(f"max(evenstep_worker_predicted_compute_time_seconds{{{JOB_ONLY}}})", "expected"),
+               query(f"max(evenstep_job_predicted_step_time_seconds{{{JOB_ONLY}}})", "expected"),
                query(f"{step_time(JOB_ONLY)} * {gain(JOB_ONLY)}", "even shares")],
               overrides=[by_query("A", **colored(BLUE)), by_query("B", **colored(PURPLE)), by_query("C", **colored(BLUE, **DASHED)),
                          by_query("D", **colored(GREY, **DASHED))], lowest=0),

@@ -82,11 +82,11 @@ def courses():
     to_job = [link("This job", to_dashboard(JOB, job_id="${__field.labels.job_id}"))]
     most = f"At most {MANY} jobs"
     return [
-        lines("Gain by job", f"Estimated time with even shares relative to the measured time, minus 1. {most}: the smallest gains.", RATIO,
-              [query(top(gain(CHOSEN, BY_JOB), "job_id", "bottomk"), "{{job_id}}")], thresholds=GAIN_STEPS, decimals=0, links=to_job),
+        lines("Gain by job", f"Estimated time with even shares over the measured time. {most}: the smallest gains.", TIMES,
+              [query(top(gain(CHOSEN, BY_JOB), "job_id", "bottomk"), "{{job_id}}")], thresholds=GAIN_STEPS, decimals=2, links=to_job),
         lines("Step time by job", f"Mean over iterations of the slowest worker's time. {most}: the longest.", SECONDS,
               [query(top(step_time(CHOSEN, BY_JOB), "job_id"), "{{job_id}}")], lowest=0, links=to_job),
-        lines("Time lost waiting by job", f"Share of the workers' time that they waited for the slowest worker. {most}: the largest shares.", RATIO,
+        lines("Time lost waiting by job", f"Share of the step times that workers waited for the slowest worker. {most}: the largest shares.", RATIO,
               [query(top(lost_share(CHOSEN, BY_JOB), "job_id"), "{{job_id}}")], thresholds=WAIT_STEPS, lowest=0, highest=1, decimals=0, links=to_job),
         lines("Forecast error by job", f"Mean of |actual - predicted| / predicted speed over the workers of the job. {most}: the largest errors.",
               RATIO, [query(top(forecast_error(CHOSEN, BY_JOB), "job_id"), "{{job_id}}")], thresholds=ABSOLUTE_ERROR_STEPS, lowest=0, highest=0.5,

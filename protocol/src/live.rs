@@ -133,7 +133,7 @@ pub struct JobSummary {
     /// Samples (or the job's unit) per second over all workers, over the same steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples_per_s: Option<f64>,
-    /// Time lost waiting so far: `time_lost_s` as a share of the step times, 0 to 1.
+    /// Time lost waiting so far: `time_lost_s` as a share of the step times of iterations with reported waits, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_share: Option<f64>,
     /// Forecast error: mean of |actual - predicted| / predicted speed, over the same steps.

@@ -22,7 +22,7 @@ pub struct SummaryView {
     /// Time lost waiting so far, in seconds: the mean barrier wait of the workers, summed over the steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_lost_s: Option<f64>,
-    /// `time_lost_s` as a share of the step times, 0 to 1.
+    /// `time_lost_s` as a share of the step times of iterations with reported waits, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_share: Option<f64>,
     /// Workers that were below 0.9 times the median speed of the others, at equal work, in at least 5 % of the iterations,

@@ -31,8 +31,8 @@ pub struct JobView {
     /// Time at which the job was created, in milliseconds since 1970.
     #[serde(default)]
     pub created_unix_ms: i64,
-    /// Gain so far over even shares, as in the summary of the job. In the list of all jobs it is absent if the job is not in
-    /// memory.
+    /// Gain so far over even shares, as in the summary of the job. Absent in the first iterations, and shortly after a restart of
+    /// the predictor; in the list of all jobs also if the job is not in memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<GainView>,
     /// The current global batch.

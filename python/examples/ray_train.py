@@ -69,12 +69,12 @@ class Shares(train.UserCallback):
     def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:  # noqa: ARG002
         told = metrics[0]
         shares = [f"{told.get(f'evenstep/local_batch/rank_{rank}', 0):.0f}" for rank in range(len(metrics))]
-        forecast = [f"{name} {told[key]:.3g}" for name, key in FORECASTS.items() if key in told]
+        shown = [f"{name} {form.format(told[key])}" for name, (key, form) in SHOWN.items() if key in told]
         line = f"iteration {told['iteration']}: loss {told['loss']:.9f}, batches {', '.join(shares)}"
-        print(", ".join([line, *forecast]), flush=True)
+        print(", ".join([line, *shown]), flush=True)
 
 
-FORECASTS = {"step time (s)": "evenstep/step_time_s", "gain": "evenstep/gain"}
+SHOWN = {"step time": ("evenstep/step_time_s", "{:.3g} s"), "gain": ("evenstep/gain", "{:.2f}x")}
 
 
 def trainer(

@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def tell(name: str, throughput: float) -> None:
         gain, share = throughput / even, throughput / sum(alone)
-        say(f"{name}: {throughput:,.0f} samples/s, {gain:.2f} times even shares, {share:.0%} of best")
+        say(f"{name}: {throughput:,.0f} samples/s, gain {gain:.2f}x, {share:.0%} of best")
 
     even_plan = [batch // ranks] * (ranks - 1) + [batch - batch // ranks * (ranks - 1)]
     even = _train(evenstep.init(plan=even_plan), net(), loading, steps, device)

@@ -108,7 +108,7 @@ def test_workers_come_and_go(python: str, predictor_binary: Path, agent_binary: 
         "RAY_worker_niceness": "0",
     }
     said = run(python, tmp_path, environ)
-    gains = [float(gain) for gain in re.findall(r"batches \d+, \d+, step time \(s\) [\d.e-]+, gain ([\d.]+)", said)]
+    gains = [float(gain) for gain in re.findall(r"batches \d+, \d+, step time [\d.e-]+ s, gain ([\d.]+)x", said)]
     assert max(gains) > 1.2, said
     losses = records.losses(said)
     records.check_losses(said, undisturbed(environ, tmp_path))

@@ -5,7 +5,7 @@
 //! within a quarter of the iteration. So missing rows shift no others. If many rows are in the middle between two rows of the
 //! reference, times do not tell to which iteration they belong, which is an error.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::columns::{Readings, Trace};
 use super::time::TimeKind;
@@ -14,6 +14,10 @@ use super::time::TimeKind;
 const NEAR: f64 = 0.25;
 /// Maximum share and number of the rows of a worker that break a rule of times. Missing rows and single stalls make such rows.
 const FAULTS_MAX: (f64, usize) = (0.02, 2);
+/// Maximum time of an iteration, as a multiple of the median.
+const STEP_MAX: f64 = 2.0;
+/// Maximum usual compute time of a worker, as a multiple of the median time of an iteration.
+const UNIT_MAX: f64 = 1.5;
 /// Tolerance of the rule that an iteration begins after the one before it, as a share of the compute time.
 const TOLERANCE: f64 = 0.02;
 
@@ -55,10 +59,13 @@ fn by_time(traces: &mut [&mut Trace]) -> anyhow::Result<()> {
     let Some(reference) = all().reduce(|best, next| if longest(best, next) { next } else { best }) else {
         return Ok(());
     };
+    let reference = reference.1;
+    // Unless all rows have times of the reference: then they are from one clock.
+    let is_common = |time: &f64| reference.times.binary_search_by(|other| other.total_cmp(time)).is_ok();
+    let unit = if all().all(|(_, series)| series.times.iter().all(is_common)) { 0.0 } else { unit };
     for (trace, series) in all() {
         check_order(trace, series, unit)?;
     }
-    let reference = reference.1;
     let mut keys: Vec<Vec<f64>> = Vec::new();
     for (trace, series) in all() {
         let pairs = pairs(&reference.times, &series.times);
@@ -80,30 +87,34 @@ fn by_time(traces: &mut [&mut Trace]) -> anyhow::Result<()> {
 /// Checks that each row has a later time than the one before it, and that an iteration begins after the compute of the one before
 /// it. Otherwise the times are too coarse, or not the begins of iterations.
 fn check_order(trace: &Trace, series: &Readings, unit: f64) -> anyhow::Result<()> {
-    let (name, id) = (&trace.trace, &series.id);
-    let gap = |at: usize| series.times[at + 1] - series.times[at];
-    let gaps = 0..series.times.len().saturating_sub(1);
-    if let Some(at) = gaps.clone().find(|at| gap(*at) <= 0.0) {
+    let (name, id, times) = (&trace.trace, &series.id, &series.times);
+    let gaps = || (0..times.len()).filter_map(|at| Some((at, gap(times, at)?)));
+    if let Some((at, _)) = gaps().find(|(_, gap)| *gap <= 0.0) {
         let (line, time) = (series.lines[at + 1], &series.at[at + 1]);
         anyhow::bail!(
             "{name}:{line}: a second row of {id:?} has the time {time}; workers are aligned by time, so each row needs its own"
         );
     }
-    let mut sorted: Vec<f64> = gaps.clone().map(gap).collect();
-    sorted.sort_unstable_by(f64::total_cmp);
-    if let Some(median) = sorted.get(sorted.len() / 2).filter(|median| unit > NEAR * **median) {
+    let Some(median) = median_gap(times) else { return Ok(()) };
+    if unit > NEAR * median {
         anyhow::bail!("{name}: times without a fraction are too coarse to align iterations of {median} s");
     }
     let compute_s = |at: usize| series.batch[at] as f64 / series.target[at];
-    let overlaps = |at: &usize| gap(*at) + unit < (1.0 - TOLERANCE) * compute_s(*at);
-    let mut faults = gaps.filter(overlaps).peekable();
+    let mut computes: Vec<f64> = (0..times.len()).map(compute_s).collect();
+    computes.sort_unstable_by(f64::total_cmp);
+    // Computes that are usually longer than iterations have another unit.
+    if !trace.has_times || computes[computes.len() / 2] > UNIT_MAX * median {
+        return Ok(());
+    }
+    let overlaps = |(at, gap): &(usize, f64)| gap + unit < (1.0 - TOLERANCE) * compute_s(*at);
+    let mut faults = gaps().filter(overlaps).peekable();
     let first = faults.peek().copied();
-    match first.filter(|_| trace.has_times && is_many(faults.count(), series)) {
-        Some(at) => {
-            let (line, gap, compute_s) = (series.lines[at], gap(at), compute_s(at));
+    match first.filter(|_| is_many(faults.count(), series)) {
+        Some((at, gap)) => {
+            let (line, compute_s) = (series.lines[at], compute_s(at));
             anyhow::bail!(
                 "{name}:{line}: {id:?} computes for {compute_s:.6} s, but its next row is {gap:.6} s later; workers are aligned by \
-                the times in seconds at which they begin an iteration"
+                the times at which they begin an iteration"
             )
         }
         None => Ok(()),
@@ -146,50 +157,54 @@ fn is_many(faults: usize, series: &Readings) -> bool {
     faults > number && faults as f64 > share * series.times.len() as f64
 }
 
-/// The row of the reference that is of the same iteration, for each row.
+/// The row of the reference that is of the same iteration, for each row. Only the last row before a row of the reference and the
+/// first one after it may be of its iteration, so pairs are in order.
 fn pairs(reference: &[f64], times: &[f64]) -> Vec<Option<usize>> {
-    let gap = |of: &[f64], at: usize| {
-        of.get(at).zip(of.get(at + 1)).map_or(f64::INFINITY, |(this, next)| next - this)
-    };
-    // The time between a row and the next, or between it and the one before.
-    let later = |of: &[f64], at: usize| {
-        if at + 1 < of.len() { gap(of, at) } else { at.checked_sub(1).map_or(0.0, |at| gap(of, at)) }
-    };
-    let earlier = |of: &[f64], at: usize| {
-        if at > 0 {
-            gap(of, at - 1)
-        } else if of.len() > 1 {
-            gap(of, 0)
-        } else {
-            0.0
-        }
-    };
+    // Longer ones may be pauses with missing rows.
+    let most = STEP_MAX * median_gap(reference).unwrap_or(0.0);
+    let later =
+        |of: &[f64], at: usize| gap(of, at).or(at.checked_sub(1).and_then(|at| gap(of, at))).unwrap_or(0.0);
+    let earlier =
+        |of: &[f64], at: usize| at.checked_sub(1).and_then(|at| gap(of, at)).or(gap(of, at)).unwrap_or(0.0);
     let nearest = |at: usize| -> Option<(usize, f64)> {
         let time = times[at];
         let after = reference.partition_point(|other| *other < time);
-        let late = after
-            .checked_sub(1)
-            .map(|row| (row, time - reference[row], later(reference, row).min(later(times, at))));
-        let early = reference
-            .get(after)
-            .map(|row| (after, row - time, earlier(reference, after).min(earlier(times, at))));
-        let near = [late, early].into_iter().flatten().filter(|(_, distance, step)| *distance <= NEAR * step);
+        let late = after.checked_sub(1).filter(|row| at == 0 || times[at - 1] < reference[*row]);
+        let early = Some(after).filter(|row| {
+            *row < reference.len() && times.get(at + 1).is_none_or(|next| *next > reference[*row])
+        });
+        let late = late.map(|row| (row, time - reference[row], later(reference, row).min(later(times, at))));
+        let early =
+            early.map(|row| (row, reference[row] - time, earlier(reference, row).min(earlier(times, at))));
+        let near = [late, early]
+            .into_iter()
+            .flatten()
+            .filter(|(_, distance, step)| *distance <= NEAR * step.min(most));
         near.min_by(|one, other| one.1.total_cmp(&other.1)).map(|(row, distance, _)| (row, distance))
     };
     let found: Vec<Option<(usize, f64)>> = (0..times.len()).map(nearest).collect();
-    let mut best: BTreeMap<usize, (f64, usize)> = BTreeMap::new();
-    for (at, (row, distance)) in found.iter().enumerate().filter_map(|(at, found)| Some((at, (*found)?))) {
-        let known = best.entry(row).or_insert((distance, at));
-        if distance < known.0 {
-            *known = (distance, at);
-        }
-    }
-    let is_best = |at: usize, row: usize| best.get(&row).is_some_and(|(_, of)| *of == at);
-    found
-        .iter()
-        .enumerate()
-        .map(|(at, found)| found.map(|(row, _)| row).filter(|row| is_best(at, *row)))
-        .collect()
+    let is_nearer = |at: Option<usize>, row: usize, distance: f64, or_equal: bool| {
+        let other = at.and_then(|at| found.get(at).copied().flatten()).filter(|(other, _)| *other == row);
+        other.is_some_and(|(_, other)| other < distance || or_equal && other <= distance)
+    };
+    let pair = |(at, found): (usize, &Option<(usize, f64)>)| {
+        let (row, distance) = (*found)?;
+        let is_nearest = !is_nearer(at.checked_sub(1), row, distance, true)
+            && !is_nearer(Some(at + 1), row, distance, false);
+        is_nearest.then_some(row)
+    };
+    found.iter().enumerate().map(pair).collect()
+}
+
+/// Time between a row and the next.
+fn gap(times: &[f64], at: usize) -> Option<f64> {
+    Some(times.get(at + 1)? - times.get(at)?)
+}
+
+fn median_gap(times: &[f64]) -> Option<f64> {
+    let mut gaps: Vec<f64> = (0..times.len()).filter_map(|at| gap(times, at)).collect();
+    gaps.sort_unstable_by(f64::total_cmp);
+    gaps.get(gaps.len() / 2).copied()
 }
 
 #[cfg(test)]
@@ -226,7 +241,11 @@ mod tests {
         assert_eq!(ticks(&[reference, &[0.1, 1.1, 3.1, 4.1]]), [vec![0, 1, 2, 3, 4], vec![0, 1, 3, 4]]);
         assert_eq!(ticks(&[reference, &[-0.1, 1.9, 3.9]]), [vec![0, 1, 2, 3, 4], vec![0, 2, 4]]);
         assert_eq!(ticks(&[&[0.0, 1.0, 9.0, 10.0], &[0.2, 1.2, 9.2]]), [vec![0, 1, 2, 3], vec![0, 1, 2]]);
-        assert_eq!(ticks(&[&[0.0, 1.0, 5.0, 6.0], &[0.1, 1.7, 5.1, 6.1]]), [[0, 1, 2, 3], [0, 1, 2, 3]]);
+        assert_eq!(ticks(&[&[0.0, 1.0, 5.0, 6.0], &[0.1, 1.4, 5.1, 6.1]]), [[0, 1, 2, 3], [0, 1, 2, 3]]);
+        // A pause with missing rows on both sides, and a second row near one of the reference.
+        assert_eq!(ticks(&[&[0.5, 1.5, 2.5, 33.5, 34.5], &[0.5, 1.5, 2.5, 32.5, 34.5]])[1], [0, 1, 2, 3, 5]);
+        let long: &[f64] = &[0.5, 10.0, 20.0, 30.0, 40.0];
+        assert_eq!(ticks(&[long, &[0.5, 8.0, 8.5, 20.0]]), [vec![0, 3, 4, 5, 6], vec![0, 1, 2, 4]]);
         // Other hours, and a last row that is far away.
         assert_eq!(ticks(&[&[0.0, 1.0, 2.5], &[50.0, 51.5]]), [vec![0, 1, 2], vec![3, 4]]);
         assert_eq!(ticks(&[&[0.5], &[5.0]]), [[0], [1]]);
@@ -250,13 +269,17 @@ mod tests {
         let said = "t:2: the row of \"\" is 0.500000 s after a row of \"\" and 0.500000 s before the next;";
         assert!(refused(&mut [&mut between]).starts_with(said));
         // The next row comes before the compute has ended.
-        let mut ends =
-            trace(TimeKind::Number, &[&[0.0, 1.0, 1.05, 1.1, 1.15, 1.3], &[0.0, 1.0, 1.05, 1.1, 1.15, 1.3]]);
-        let said = "t:3: \"\" computes for 0.100000 s, but its next row is 0.050000 s later;";
+        let begins: &[f64] = &[0.0, 1.0, 1.2, 1.28, 1.36, 1.44, 1.6, 1.8, 2.0];
+        let mut ends = trace(TimeKind::Number, &[begins, begins]);
+        let said = "t:4: \"\" computes for 0.100000 s, but its next row is 0.080000 s later;";
         assert!(refused(&mut [&mut ends]).starts_with(said));
         ends.has_times = false;
         assert!(align(&mut [&mut ends]).is_ok());
-        let mut coarse = trace(TimeKind::Utc, &[&[0.0, 2.0, 5.0], &[0.0, 2.0, 5.0]]);
+        // Milliseconds.
+        ends.has_times = true;
+        ends.series.iter_mut().for_each(|series| series.target.fill(0.01));
+        assert!(align(&mut [&mut ends]).is_ok());
+        let mut coarse = trace(TimeKind::Utc, &[&[0.0, 2.0, 5.0], &[1.0, 3.0, 6.0]]);
         assert_eq!(
             refused(&mut [&mut coarse]),
             "t: times without a fraction are too coarse to align iterations of 3 s"
@@ -269,6 +292,22 @@ mod tests {
     }
 
     proptest! {
+        /// Ticks increase in each series, whatever the times.
+        #[test]
+        fn ticks_are_in_order(series in prop::collection::vec(prop::collection::vec(0.001..3.0, 1..30), 1..5)) {
+            let sums = |gaps: &Vec<f64>| -> Vec<f64> {
+                gaps.iter().scan(0.0, |sum, gap| { *sum += gap; Some(*sum) }).collect()
+            };
+            let times: Vec<Vec<f64>> = series.iter().map(sums).collect();
+            let mut trace = trace(TimeKind::Number, &times.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            trace.has_times = false;
+            if align(&mut [&mut trace]).is_ok() {
+                for series in &trace.series {
+                    prop_assert!(series.ticks.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", trace.series);
+                }
+            }
+        }
+
         /// Missing rows shift no other row. Workers begin an iteration within a fifth of it, and at most two rows in succession are
         /// missing.
         #[test]

@@ -11,7 +11,7 @@ use crate::backtest::{Job, Row, Series};
 /// Prefix of columns that hold information not available at forecast time. They are never inputs.
 const TRUTH_PREFIX: &str = "truth_";
 /// Columns that hold the time of a row by default: the first that exists.
-const TIME_COLUMNS: [&str; 3] = ["iteration", "iter", "t_start"];
+const TIME_COLUMNS: [&str; 3] = ["iteration", "iter", time::SECONDS];
 /// Columns that hold the outcome of iterations. Like those of times, they are drivers only if named explicitly.
 const EXCLUDED_COLUMNS: [&str; 2] = ["iter_ms", "speed"];
 /// Maximum number of series in a table.
@@ -357,7 +357,7 @@ impl ColumnIndices {
             batch,
             time,
             label: match choice.time {
-                None => table.find("t_start").or(time.filter(|_| choice.speeds)),
+                None => table.find(time::SECONDS).or(time.filter(|_| choice.speeds)),
                 Some(_) => time,
             },
             id,

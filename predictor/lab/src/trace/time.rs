@@ -12,6 +12,9 @@ use super::table::{Table, TableError};
 /// Whole numbers from this one on are times: seconds since 1970 or shorter units.
 const ITERATIONS_END: f64 = 1e9;
 
+/// Name of the column of times in the traces that evenstep writes, in seconds.
+pub const SECONDS: &str = "t_start";
+
 /// Quantity that orders the rows of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TimeKind {
@@ -50,6 +53,12 @@ pub fn read(table: &Table, column: usize) -> Result<(TimeKind, Vec<f64>), TableE
     for row in 0..table.len() {
         let (kind, time) = cell(table, row, column)?;
         let is_number = |kind: TimeKind| matches!(kind, TimeKind::Iteration | TimeKind::Number);
+        // evenstep's own column of seconds.
+        let kind = if kind == TimeKind::Iteration && table.columns[column] == SECONDS {
+            TimeKind::Number
+        } else {
+            kind
+        };
         if row == 0 || (kind == TimeKind::Number && is_number(kinds)) {
             kinds = kind;
         } else if kind != kinds && !(is_number(kind) && is_number(kinds)) {

@@ -80,6 +80,8 @@ families! {
     workers: gauge "evenstep_job_workers" "Workers by state.",
     iteration: gauge "evenstep_job_iteration" "First iteration that was not requested yet.",
     global_batch: gauge "evenstep_job_global_batch_samples" "Global batch, in the unit of the job.",
+    predicted_step: gauge "evenstep_job_predicted_step_time_seconds"
+        "Predicted time of the slowest worker in the latest allocation.",
     tail: gauge "evenstep_job_tail_samples" "Shared tail of the latest allocation, in the unit of the job.",
     measured: counter "evenstep_job_measured_seconds_total"
         "Step time of the iterations for which the time with even shares can be estimated.",
@@ -172,6 +174,9 @@ impl JobFamilies {
         self.learning_rate.add(of_job, answer.optimizer.lr_multiplier);
         let tail: u64 = answer.tail.iter().flat_map(|tail| &tail.chunks).sum();
         self.tail.add(of_job, tail as f64);
+        if let Some(step_time_s) = answer.decision.predicted_step_time_s {
+            self.predicted_step.add(of_job, step_time_s);
+        }
     }
 
     fn worker(&mut self, job: &str, worker: &str, tally: &Tally) {

@@ -80,7 +80,7 @@ export function summary(id) {
         const slow = workers.filter(({ straggler }) => straggler).sort((one, other) => one.straggler.speed_ratio - other.straggler.speed_ratio);
         const rows = [
           [gainWords(gain), gain ? `${times(gain.lower)} to ${times(gain.upper)}; ${seconds(Math.abs(saved.seconds))} ${saved.seconds < 0 ? 'lost' : 'saved'}` : 'known after 8 iterations'],
-          [percent(told.waiting_share), told.time_lost_s == null ? '' : `${seconds(told.time_lost_s)} of ${seconds(told.trained_s)} so far`],
+          [percent(told.waiting_share), told.time_lost_s == null ? '' : `${seconds(told.time_lost_s)} so far`],
           [told.slow_workers ? count(told.slow_workers) : 'none', slow.slice(0, NAMED).map((worker) => slowWords(worker, history)).join('; ') || bottleneck(history)],
           [percent(told.error_ratio), told.error_ratio == null ? '' : told.error_ratio > ERROR_MAX ? 'high: shares follow late' : ''],
           [seconds(told.step_time_s), ''],

@@ -56,16 +56,14 @@ pub fn report(runs: &[Run], results: &Results, steps: Vec<(Policy, Chart)>, over
     }
 }
 
-/// Returns the throughput of the best policy relative to even shares, for each of a few runs.
+/// Returns the gain of the best policy over even shares, for each of a few runs.
 fn verdict(runs: &[Run]) -> Option<String> {
     let of = |run: &Run| {
         let best = run.headline()?;
         let gain = run.gain(best, Policy::Even)?;
-        let result = if gain >= PAYS { "trains" } else { "does not pay: it trains" };
-        Some(format!(
-            "With {}, evenstep {result} {gain:.2} times as fast as even shares.",
-            words(run.line.scenario)
-        ))
+        let result = if gain >= PAYS { "pays" } else { "does not pay" };
+        let scenario = words(run.line.scenario);
+        Some(format!("With {scenario}, evenstep {result}: gain {gain:.2}x over even shares."))
     };
     let said: Vec<String> = runs.iter().take(HEADLINES_MAX).filter_map(of).collect();
     (!said.is_empty() && runs.len() <= HEADLINES_MAX).then(|| said.join(" "))
@@ -81,7 +79,7 @@ fn headline(run: &Run) -> Vec<Figure> {
     let mut figures = vec![
         Figure::new(
             format!("Throughput, {scenario}"),
-            run.gain(best, Policy::Even).map_or_else(String::new, |gain| format!("{gain:.2}×")),
+            run.gain(best, Policy::Even).map_or_else(String::new, |gain| format!("{gain:.2}x")),
             format!(
                 "{:.0} instead of {:.0} samples/s with even batches; like for like {:.2}×",
                 fast.throughput_samples_per_s,

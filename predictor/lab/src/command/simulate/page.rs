@@ -71,7 +71,7 @@ fn table(results: &Results) -> Table {
             policy.policy.as_str().into(),
             Cell::Seconds(policy.mean_step_time_s),
             Cell::Seconds(policy.p95_step_time_s),
-            Cell::number(policy.gain, 3),
+            format!("{:.2}x", policy.gain).as_str().into(),
             Cell::number(policy.regret, 3),
             Cell::Seconds(policy.barrier_wait_s),
             Cell::number(policy.changes as f64, 0),

@@ -42,11 +42,15 @@ pub fn read(args: &Args) -> anyhow::Result<Source> {
     let job = merge_jobs(&jobs);
     let recorded = World::recorded(&job, args.curve_assumption())?;
     let mut notes: Vec<String> = traces.iter().flat_map(|trace| &trace.notes).cloned().collect();
-    let incomplete = job.ticks().count() - recorded.iterations;
-    if incomplete > 0 {
+    let rows = || job.series.iter().map(|series| series.rows.len());
+    let left_out = rows().sum::<usize>() - recorded.iterations * job.series.len();
+    if left_out > 0 {
         let fewest = job.series.iter().min_by_key(|series| series.rows.len());
+        let fewest = fewest.filter(|series| rows().any(|rows| rows > series.rows.len()));
         let fewest = fewest.map_or_else(String::new, |series| format!("; {} has the fewest rows", series.id));
-        notes.push(format!("iterations left out because not every worker has a row: {incomplete}{fewest}"));
+        notes.push(format!(
+            "rows left out because another worker has none of the same iteration: {left_out}{fewest}"
+        ));
     }
     let ids = || job.series.iter().enumerate();
     let twice = ids().find(|(at, series)| job.series[..*at].iter().any(|other| other.id == series.id));

@@ -18,16 +18,12 @@ pub fn table(results: &Results) -> String {
     );
     let header = ["policy", "mean s", "p95 s", "gain", "regret", "wait s", "changes", "claims s", "chunks"];
     let row = |policy: &Summary| {
-        let numbers = [
-            policy.mean_step_time_s,
-            policy.p95_step_time_s,
-            policy.gain,
-            policy.regret,
-            policy.barrier_wait_s,
-        ];
+        let numbers = [policy.mean_step_time_s, policy.p95_step_time_s, policy.regret, policy.barrier_wait_s];
         let numbers = numbers.map(|value| number(Some(value)));
+        let gain = format!("{:.2}x", policy.gain);
+        let [mean_s, p95_s, regret, wait_s] = numbers;
         std::iter::once(policy.policy.to_string())
-            .chain(numbers)
+            .chain([mean_s, p95_s, gain, regret, wait_s])
             .chain([policy.changes.to_string(), number(Some(policy.claim_s)), number(Some(policy.chunks))])
             .collect()
     };
@@ -59,7 +55,8 @@ pub fn table(results: &Results) -> String {
 
 /// The sentence about times that depend on the batch only by half. A history with one batch size cannot show that.
 pub fn half_fixed(verdict: &Verdict) -> Option<String> {
-    let most = verdict.most_if_half_fixed.filter(|_| verdict.best != Advice::LeaveAlone)?;
-    let words = "If half of the time of an even share did not depend on the batch, the gain would be at most";
+    let is_ours = matches!(verdict.best, Advice::UseEvenstep | Advice::UseHedgedSteps);
+    let most = verdict.most_if_half_fixed.filter(|_| is_ours)?;
+    let words = "If half of the time of an even share did not depend on the batch, the gain with evenstep would be at most";
     Some(format!("{words} {most:.2}x"))
 }
