@@ -92,7 +92,9 @@ impl Store {
         let meter = Meter::new();
         let (urgent, urgent_queue) = WriteQueue::new();
         let (bulk, bulk_queue) = WriteQueue::new();
+        let [readers, viewers] = database::readers(address);
         let writer = Writer {
+            readers: [readers.clone(), viewers.clone()],
             address: address.clone(),
             connection: Some(connection),
             file,
@@ -102,7 +104,6 @@ impl Store {
             faults,
         };
         let writer = tokio::spawn(writer.run(Queue { urgent: urgent_queue, bulk: bulk_queue }));
-        let [readers, viewers] = database::readers(address);
         let store = Self {
             urgent,
             bulk,

@@ -19,7 +19,7 @@ use super::group::{self, Changes};
 use super::meter::Meter;
 use crate::address::Address;
 use crate::change::Change;
-use crate::database::{self, Connection, Either, on};
+use crate::database::{self, Connection, Either, Readers, on};
 use crate::error::StoreError;
 use crate::file::LockedFile;
 use crate::lease::{Held, Lease};
@@ -34,6 +34,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time of a commit. After a timeout its outcome is unknown: the connection is dropped, and state in
 /// memory is read again.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(20);
+/// Maximum time that connections for reading take to close.
+const READERS_CLOSE: Duration = Duration::from_secs(2);
 
 /// Interval at which the file of an SQLite store is checked, in addition to the check before every commit.
 const FILE_TICK: Duration = Duration::from_secs(1);
@@ -95,6 +97,8 @@ pub(crate) struct Writer {
     pub address: Address,
     /// `None` after a failure.
     pub connection: Option<Connection>,
+    /// The connections for reading. The last connection that closes removes SQLite's WAL, so they close before the writer's.
+    pub readers: [Readers; 2],
     /// The SQLite file. Dropped after the connection.
     pub file: Option<LockedFile>,
     pub lease: Arc<Lease>,
@@ -127,6 +131,11 @@ impl Writer {
                     is_present = present.is_ok();
                 }
             }
+        }
+        for readers in &self.readers {
+            let closed = async { on!(readers, pool => pool.close().await) };
+            // A reader that does not end is interrupted with the process.
+            drop(timeout(READERS_CLOSE, closed).await);
         }
         if let Some(connection) = self.connection {
             database::close(connection).await;
