@@ -23,7 +23,7 @@ struct Simulate {
 }
 
 /// Cells at the borders of numbers.
-const CELLS: [&str; 14] = [
+const CELLS: [&str; 18] = [
     "",
     "0",
     "-1",
@@ -38,6 +38,10 @@ const CELLS: [&str; 14] = [
     "x",
     "\"1",
     "0.5",
+    "1000000000",
+    "2026-03-29T01:59:30Z",
+    "2026-03-29 01:59:30,5",
+    "2,324",
 ];
 
 /// A table of two workers. `changes` are lines and columns of cells, and other texts for them.
@@ -70,7 +74,11 @@ fn trace() -> impl Strategy<Value = Vec<u8>> {
         include_bytes!("../../../../traces/steady.csv").split_inclusive(|byte| *byte == b'\n').take(40);
     let cell = (0..2 * ROWS, 0..5_usize, select(CELLS.to_vec()));
     let changed = prop::collection::vec(cell, 0..6).prop_map(|changes| table(&changes));
-    prop_oneof![1 => arbitrary(), 3 => damaged(vec![whole.flatten().copied().collect()]), 6 => changed]
+    // The same with semicolons and decimal commas.
+    let continental = changed
+        .clone()
+        .prop_map(|text| String::from_utf8_lossy(&text).replace(',', ";").replace('.', ",").into_bytes());
+    prop_oneof![1 => arbitrary(), 3 => damaged(vec![whole.flatten().copied().collect()]), 6 => changed, 3 => continental]
 }
 
 const CLUSTER: &str = "[[group]]\nname = \"a\"\ncount = 2\nspeed = 100.0\nfixed_s = 0.01\nsaturation = 8\nnoise = 0.1\n\

@@ -3,7 +3,7 @@
  */
 
 import { fill, h, say } from '../charts/dom.js';
-import { ago, amount, clock, count, moment, NONE, number, percent, plural, seconds } from '../charts/format.js';
+import { ago, amount, clock, count, moment, NONE, percent, plural, seconds } from '../charts/format.js';
 import { SLOW } from './workers.js';
 
 /** @type {Record<string, string>} */
