@@ -74,12 +74,16 @@ impl JobState {
         let in_force = in_force.map(|(_, in_force)| in_force);
         let scenarios = self.current_models().scenarios(&live, |rank| bounds[rank].cap == Some(0));
         let planned = plan(&outlooks, &scenarios, in_force, &rules)?;
-        let probe = if ragged.is_none() { self.probe(&live, &planned, &outlooks, &scenarios) } else { None };
-        let hedges = probe.is_none() && rules.sizes == Sizes::Any;
-        let hedging = hedges.then(|| self.hedge(&live, &planned, &outlooks, &bounds, &scenarios)).flatten();
-        // The next plan is compared with the plan, not with a probe around it.
+        // The next plan is compared with the plan, not with a probe around it or with even shares.
         let in_force = planned.in_force();
-        let plan = probe.unwrap_or(planned);
+        let held = self.current_models().worth().held();
+        let hold = held.and_then(|loss| planned.hold_even(loss));
+        let may_probe = ragged.is_none() && held.is_none();
+        let probe = may_probe.then(|| self.probe(&live, &planned, &outlooks, &scenarios)).flatten();
+        let hedges = probe.is_none() && held.is_none() && rules.sizes == Sizes::Any;
+        let hedging = hedges.then(|| self.hedge(&live, &planned, &outlooks, &bounds, &scenarios)).flatten();
+        let held_back = hold.is_some().then(|| planned.batches.clone());
+        let plan = probe.or(hold).unwrap_or(planned);
         let instruction = self.learning_rate.preview(iteration, whole_batch)?;
 
         let mut decision = Decision {
@@ -94,7 +98,8 @@ impl JobState {
         if let Some(hedging) = &hedging {
             decision.predicted_step_time_s = Some(hedging.step_time_s);
         }
-        let mut allocations = allocations(&live, &plan, &outlooks, &bounds, hedging.as_ref());
+        let mut allocations =
+            allocations(&live, &plan, held_back.as_deref(), &outlooks, &bounds, hedging.as_ref());
         // No background work may run during a probe, because it would disturb the measurements.
         let measures = matches!(plan.reason, Reason::Probing { .. });
         if let Some(wanted) = self.spec.background.filter(|_| !measures) {
@@ -138,7 +143,7 @@ impl JobState {
 
 /// Returns the rules of a job. At the ragged end of an epoch any size is allowed, since few sums of the usual
 /// sizes match.
-fn rules(state: &JobState, global_batch: u64, is_ragged: bool) -> Rules {
+pub(super) fn rules(state: &JobState, global_batch: u64, is_ragged: bool) -> Rules {
     let spec = &state.spec;
     let sizes = match spec.distinct_sizes {
         _ if is_ragged => Sizes::Any,
@@ -209,6 +214,7 @@ fn earlier_run(speed: f64, micro_batch: Option<u64>, even_share: u64) -> Measure
 fn allocations(
     live: &[WorkerId],
     plan: &Plan,
+    held_back: Option<&[u64]>,
     outlooks: &[WorkerOutlook],
     bounds: &[Bounds],
     hedging: Option<&Hedging>,
@@ -236,7 +242,8 @@ fn allocations(
             local_batch,
             offset,
             gradient_weight: local_batch as f64 / global_batch as f64,
-            planned_batch: hedging.map(|_| plan.batches[rank]),
+            planned_batch: held_back
+                .map_or_else(|| hedging.map(|_| plan.batches[rank]), |planned| Some(planned[rank])),
             pool: hedging.and_then(|hedging| hedging.pools[rank]),
             micro_batch: bounds[rank].micro_batch.filter(|micro_batch| *micro_batch < at_once),
             predicted_compute_time_s: expected.map(|(time_s, ..)| time_s),

@@ -71,10 +71,12 @@ impl JobState {
     ///
     /// The samples that were reported are divided among the workers that reported and those that the plan gave no samples.
     pub(super) fn even_time(&self, closed: &Closed<'_>) -> Option<EvenTime> {
-        let (iteration, idle, models) = (closed.iteration, &closed.idle, self.current_models());
+        let (iteration, models) = (closed.iteration, self.current_models());
+        let idle: Vec<&WorkerId> = closed.idle.iter().map(|(worker, _)| worker).collect();
         let reports = closed.reports.iter().map(|(report, _)| &**report);
         let measured: Vec<&WorkerReport> = reports.filter(|report| report.local_batch > 0).collect();
-        let workers: Vec<&WorkerId> = measured.iter().map(|report| &report.worker).chain(idle).collect();
+        let workers: Vec<&WorkerId> =
+            measured.iter().map(|report| &report.worker).chain(idle.iter().copied()).collect();
         let units = parallel::map(&measured, |report| parts(report).units());
         let samples = units.iter().fold(0, |sum: u64, units| sum.saturating_add(*units));
         let even = self.even_shares(&workers, samples)?;

@@ -21,6 +21,7 @@
 //! - `probe`: the iterations in which shares vary on purpose
 //! - `observe`: learns from reports
 //! - `straggler`: compares the workers of an iteration, to find those that are slow
+//! - `worth`: whether planned shares are worth it
 //! - `work`: work that grows or shrinks for all workers, which makes none of them slow
 //! - `reason`: decisions and stragglers as text
 //! - `tail`: the shared tail of an iteration
@@ -64,7 +65,10 @@ mod tail;
 mod training;
 
 mod work;
+
 mod worker;
+
+mod worth;
 
 #[cfg(test)]
 mod laws;

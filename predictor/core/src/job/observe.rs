@@ -2,10 +2,13 @@
 
 use evenstep_protocol::{AllocateResponse, LearningRateRule, WorkerReport};
 
+use super::decide::rules;
 use super::even_time::EvenTime;
 use super::plans::{PlannedWork, is_probe};
 use super::state::JobState;
 use crate::learning_rate::LearningRateError;
+use crate::parallel;
+use crate::plan::even_split;
 
 /// A part of the reports that could not be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -63,6 +66,15 @@ impl JobState {
 
     /// Returns the part of an allocation that determines how reports are learned.
     pub(super) fn planned_work(&self, answer: &AllocateResponse) -> PlannedWork {
-        PlannedWork::new(answer, |worker, generation| self.workers.get(worker)?.joined(generation))
+        let bounds = parallel::map(&answer.allocations, |share| {
+            let bounds = self.bounds(&share.worker);
+            (bounds.floor, bounds.cap)
+        });
+        let rules = rules(self, answer.global_batch, answer.global_batch < self.global_batch());
+        // The bounds may have changed since. Then nothing is compared.
+        let even = even_split(&bounds, &rules);
+        let even =
+            even.unwrap_or_else(|_| answer.allocations.iter().map(|share| share.local_batch).collect());
+        PlannedWork::new(answer, &even, |worker, generation| self.workers.get(worker)?.joined(generation))
     }
 }

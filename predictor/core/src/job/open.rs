@@ -43,10 +43,14 @@ pub struct Closed<'a> {
     pub iteration: u64,
     /// Its reports in order of their workers, with the plan for each; `None` if the plan is unknown.
     pub reports: Vec<(Cow<'a, WorkerReport>, Option<PlannedWorker>)>,
-    /// Workers without samples by the plan.
-    pub idle: Vec<WorkerId>,
+    /// Workers without samples by the plan, with their samples by the other choice.
+    pub idle: Vec<(WorkerId, u64)>,
+    /// Number of samples by the plan.
+    pub samples: u64,
     /// Whether the shares vary on purpose.
     pub is_probe: bool,
+    /// Whether the shares are even and those that were planned are the other choice.
+    pub holds_even: bool,
     /// Whether every worker with work has reported; false if the plan is unknown.
     pub is_complete: bool,
 }
@@ -150,9 +154,11 @@ impl OpenIterations {
         };
         let reports = reports.into_iter().map(planned).collect();
         let idle = plan.map_or_else(Vec::new, |plan| plan.idle.clone());
+        let samples = plan.map_or(0, |plan| plan.samples);
         let is_probe = plan.is_some_and(|plan| plan.is_probe);
+        let holds_even = plan.is_some_and(|plan| plan.holds_even);
         self.next = iteration.saturating_add(1);
-        Closed { iteration, reports, idle, is_probe, is_complete }
+        Closed { iteration, reports, idle, samples, is_probe, holds_even, is_complete }
     }
 
     fn counts(&self, report: &WorkerReport) -> bool {

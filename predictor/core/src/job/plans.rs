@@ -16,10 +16,14 @@ const PLANNED_WORKER_BYTES: u64 = 112;
 pub struct PlannedWork {
     /// The workers with samples, or with a pool of the tail. The others have nothing to report.
     pub workers: BTreeMap<WorkerId, PlannedWorker>,
-    /// Workers without samples.
-    pub idle: Vec<WorkerId>,
+    /// Workers without samples, with their samples by the other choice.
+    pub idle: Vec<(WorkerId, u64)>,
+    /// Number of samples of all workers.
+    pub samples: u64,
     /// Whether the shares vary on purpose.
     pub is_probe: bool,
+    /// Whether the shares are even and those that were planned are the other choice. Otherwise the even ones are.
+    pub holds_even: bool,
 }
 
 /// The part of one worker.
@@ -29,24 +33,35 @@ pub struct PlannedWorker {
     pub joined: Option<u64>,
     /// Maximum number of samples per pass; `None` if the local batch runs in one pass.
     pub micro_batch: Option<u64>,
+    /// Its samples by the other choice; see [`PlannedWork::holds_even`].
+    pub other: u64,
 }
 
 impl PlannedWork {
     /// Returns the planned work of an allocation. `joined` returns the generation of a worker's latest join up to a
-    /// generation.
-    pub fn new(answer: &AllocateResponse, joined: impl Fn(&WorkerId, u64) -> Option<u64>) -> Self {
-        let has_work = |share: &&Allocation| share.local_batch > 0 || share.pool.is_some();
-        let with_work = answer.allocations.iter().filter(has_work);
-        let idle = answer.allocations.iter().filter(|share| !has_work(share));
-        let worker = |share: &Allocation| {
-            let joined = joined(&share.worker, answer.generation);
-            (share.worker.clone(), PlannedWorker { joined, micro_batch: share.micro_batch })
+    /// generation. `even` are the even shares, by rank.
+    pub fn new(
+        answer: &AllocateResponse,
+        even: &[u64],
+        joined: impl Fn(&WorkerId, u64) -> Option<u64>,
+    ) -> Self {
+        let holds_even = holds_even(answer);
+        let other = |share: &Allocation, even: u64| match share.planned_batch {
+            _ if !holds_even => even,
+            Some(planned) => planned,
+            None => share.local_batch,
         };
-        Self {
-            workers: with_work.map(worker).collect(),
-            idle: idle.map(|share| share.worker.clone()).collect(),
-            is_probe: is_probe(answer),
+        let (mut workers, mut idle) = (BTreeMap::new(), Vec::new());
+        for (share, even) in answer.allocations.iter().zip(even) {
+            let (worker, other) = (share.worker.clone(), other(share, *even));
+            if share.local_batch > 0 || share.pool.is_some() {
+                let joined = joined(&worker, answer.generation);
+                workers.insert(worker, PlannedWorker { joined, micro_batch: share.micro_batch, other });
+            } else {
+                idle.push((worker, other));
+            }
         }
+        Self { workers, idle, samples: answer.global_batch, is_probe: is_probe(answer), holds_even }
     }
 }
 
@@ -55,11 +70,22 @@ pub fn is_probe(answer: &AllocateResponse) -> bool {
     answer.decision.kind == DecisionKind::Profiling
 }
 
+/// Whether an allocation has even shares instead of those that were planned.
+pub fn holds_even(answer: &AllocateResponse) -> bool {
+    answer.tail.is_none() && answer.allocations.iter().any(|share| share.planned_batch.is_some())
+}
+
 /// Whether two allocations of one job plan the same work, by a comparison that builds nothing.
 pub fn is_same_work(one: &AllocateResponse, other: &AllocateResponse) -> bool {
-    let work = |share: &Allocation| (share.local_batch > 0 || share.pool.is_some(), share.micro_batch);
+    let [holds_one, holds_other] = [holds_even(one), holds_even(other)];
+    let work = |share: &Allocation| {
+        let planned = share.planned_batch.filter(|_| holds_one);
+        (share.local_batch > 0 || share.pool.is_some(), share.micro_batch, planned)
+    };
     // One generation has one list of workers.
     one.generation == other.generation
+        && one.global_batch == other.global_batch
+        && holds_one == holds_other
         && is_probe(one) == is_probe(other)
         && one.allocations.iter().map(work).eq(other.allocations.iter().map(work))
 }
@@ -120,11 +146,13 @@ mod tests {
     use super::*;
 
     fn work(kind: u64) -> PlannedWork {
-        let worker = PlannedWorker { joined: Some(kind), micro_batch: None };
+        let worker = PlannedWorker { joined: Some(kind), micro_batch: None, other: 1 };
         PlannedWork {
             workers: BTreeMap::from([(WorkerId::new("a").unwrap(), worker)]),
             idle: Vec::new(),
+            samples: 1,
             is_probe: false,
+            holds_even: false,
         }
     }
 

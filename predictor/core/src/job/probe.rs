@@ -46,9 +46,13 @@ impl JobState {
             })
             .collect::<Option<_>>()?;
         let batches = probe(&shares, &plan.batches, self.quantum(), probes).ok()?;
-        let step_time_s = Some(scenarios.expected_finish(&shares, &batches));
-        let varies = batches != plan.batches;
-        varies.then(|| Plan { batches, reason: Reason::Probing { doubt }, step_time_s, ..plan.clone() })
+        let step_time_s = scenarios.expected_finish(&shares, &batches);
+        // Plans pay for probes with what they gained over even shares.
+        let gain = plan.even_step_time_s.map_or(0.0, |even_s| 1.0 - step_time_s / even_s);
+        let is_paid = self.current_models().worth().gained() + gain >= 0.0;
+        let (varies, step_time_s) = (batches != plan.batches, Some(step_time_s));
+        let probing = || Plan { batches, reason: Reason::Probing { doubt }, step_time_s, ..plan.clone() };
+        (varies && is_paid).then(probing)
     }
 
     /// Returns how uncertain the time with even shares is, as a share of it; `None` while a worker is unmeasured.

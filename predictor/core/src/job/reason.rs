@@ -10,8 +10,8 @@ pub fn kind(reason: &Reason) -> DecisionKind {
     match reason {
         Reason::Unmeasured { .. } => DecisionKind::ColdStart,
         Reason::Probing { .. } => DecisionKind::Profiling,
-        Reason::FirstMeasured | Reason::SpeedChanged { .. } => DecisionKind::Rebalanced,
-        Reason::Unchanged | Reason::Held { .. } => DecisionKind::Held,
+        Reason::FirstMeasured | Reason::SpeedChanged { .. } | Reason::Even => DecisionKind::Rebalanced,
+        Reason::Unchanged | Reason::Held { .. } | Reason::HoldsEven { .. } => DecisionKind::Held,
     }
 }
 
@@ -38,6 +38,10 @@ pub fn text(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
             live.get(rank)
                 .map_or_else(String::new, |worker| format!("{worker} {direction} by {percent:.0} %"))
         }
+        Reason::HoldsEven { loss } => {
+            format!("even shares, because planned ones were {:.1} % slower", 100.0 * loss)
+        }
+        Reason::Even => "even shares are as fast".into(),
         Reason::Unchanged => "the current shares are the best".into(),
         Reason::Held { gain } => format!(
             "a change would save {:.1} % of the step, less than min_gain {:.1} %",

@@ -48,9 +48,20 @@ pub struct Plan {
     pub step_time_s: Option<f64>,
     /// Expected time of the slowest worker under an even split, in seconds.
     pub even_step_time_s: Option<f64>,
+    /// The even split, by rank, as far as the rule for sizes allows it.
+    pub even: Vec<u64>,
 }
 
 impl Plan {
+    /// Returns the even split instead of this plan, because plans lost this share of the step; `None` if the plan is the even
+    /// split, or while a worker is unmeasured.
+    pub fn hold_even(&self, loss: f64) -> Option<Self> {
+        let step_time_s = Some(self.even_step_time_s?);
+        let holds = self.batches != self.even && self.step_time_s.is_some();
+        let (batches, reason) = (self.even.clone(), Reason::HoldsEven { loss });
+        holds.then(|| Self { batches, reason, step_time_s, ..self.clone() })
+    }
+
     /// Returns the part of the plan that the next iteration needs as its plan in force.
     pub fn in_force(&self) -> InForce {
         InForce { batches: self.batches.clone(), speeds: self.speeds.clone() }
@@ -90,6 +101,13 @@ pub enum Reason {
         /// Ratio of the new to the old speed.
         ratio: f64,
     },
+    /// The shares are even again: the plan in force is not faster.
+    Even,
+    /// Even shares are used, because planned ones were slower.
+    HoldsEven {
+        /// Their loss as a share of the step time.
+        loss: f64,
+    },
     /// The best plan equals the plan in force.
     Unchanged,
     /// The plan in force was kept: the gain of a better one is below the minimum.
@@ -118,38 +136,65 @@ pub fn plan(
     };
     let quantum = if matches!(rules.sizes, Sizes::Allowed(_)) { 1 } else { rules.quantum };
     let even_batches = even(&bounds(workers), rules.global_batch, quantum)?;
+    let shares = shares(workers, &even_batches, rules.max_batch_growth);
+    let even = match &rules.sizes {
+        Sizes::Any => even_batches,
+        _ => even_split(&bounds(workers), rules)?,
+    };
     let unmeasured = workers.iter().filter(|worker| worker.measured.is_none()).count();
-    let Some(shares) = shares(workers, &even_batches, rules.max_batch_growth) else {
-        let batches = match &rules.sizes {
-            Sizes::Any => even_batches,
-            _ => split(&equal_workers(workers), &Scenarios::default(), rules)?,
-        };
+    let Some(shares) = shares else {
         let reason = Reason::Unmeasured { workers: unmeasured };
-        return Ok(Plan { batches, speeds: None, reason, step_time_s: None, even_step_time_s: None });
+        return Ok(Plan {
+            batches: even.clone(),
+            speeds: None,
+            reason,
+            step_time_s: None,
+            even_step_time_s: None,
+            even,
+        });
     };
     let finish = |batches: &[u64]| scenarios.expected_finish(&shares, batches);
     // If the limits on batch growth leave no split, only the bounds apply, so that the job can continue.
     let best = split(&shares, scenarios, rules)
         .or_else(|_| split(&without_growth_limit(&shares, workers), scenarios, rules))?;
-    let even_step_time_s = Some(finish(&even_batches));
+    let even_step_time_s = Some(finish(&even));
     if unmeasured > 0 {
         let reason = Reason::Unmeasured { workers: unmeasured };
-        return Ok(Plan { batches: best, speeds: None, reason, step_time_s: None, even_step_time_s: None });
+        return Ok(Plan {
+            batches: best,
+            speeds: None,
+            reason,
+            step_time_s: None,
+            even_step_time_s: None,
+            even,
+        });
     }
 
     let speeds: Vec<f64> =
         workers.iter().filter_map(|worker| Some(worker.measured.as_ref()?.forecast.speed)).collect();
-    let held = in_force.filter(|in_force| is_legal(&in_force.batches, workers, rules));
+    let gain_over = |batches: &[u64]| Gain::of(&shares, scenarios, rules.objective, batches, &best);
+    let is_legal = |in_force: &&InForce| is_legal(&in_force.batches, workers, rules);
+    let held = in_force.filter(is_legal).and_then(|held| Some((held, held.speeds.as_ref()?)));
     let change = match held {
-        None => Change::To(best, Reason::FirstMeasured),
-        Some(held) if held.batches == best => Change::To(best, Reason::Unchanged),
-        Some(InForce { speeds: None, .. }) => Change::To(best, Reason::FirstMeasured),
-        Some(held @ InForce { speeds: Some(before), batches }) => {
-            let gain = Gain::of(&shares, scenarios, rules.objective, batches, &best);
+        Some((held, _)) if held.batches == best => Change::To(best, Reason::Unchanged),
+        Some((held, before)) => {
+            let gain = gain_over(&held.batches);
             if gain.justifies_change(rules.min_gain) {
                 Change::To(best, most_changed(before, &speeds))
+            } else if held.batches != even && finish(&even) <= finish(&held.batches) {
+                Change::To(even.clone(), Reason::Even)
             } else {
                 Change::Hold { held, gain: gain.corrected.max(0.0) }
+            }
+        }
+        None if best == even => Change::To(best, Reason::FirstMeasured),
+        // Without a plan in force, the shares are even until a change gains enough.
+        None => {
+            let gain = gain_over(&even);
+            if gain.justifies_change(rules.min_gain) {
+                Change::To(best, Reason::FirstMeasured)
+            } else {
+                Change::To(even.clone(), Reason::Held { gain: gain.corrected.max(0.0) })
             }
         }
     };
@@ -160,7 +205,7 @@ pub fn plan(
         Change::To(batches, reason) => (batches, Some(speeds), reason),
     };
     let step_time_s = Some(finish(&batches));
-    Ok(Plan { batches, speeds: made_for, reason, step_time_s, even_step_time_s })
+    Ok(Plan { batches, speeds: made_for, reason, step_time_s, even_step_time_s, even })
 }
 
 enum Change<'a> {
@@ -189,14 +234,20 @@ fn split(shares: &[Share], scenarios: &Scenarios, rules: &Rules) -> Result<Vec<u
     }
 }
 
-/// Returns all workers with the same speed and their own bounds.
-fn equal_workers(workers: &[WorkerOutlook]) -> Vec<Share> {
-    let share = |worker: &WorkerOutlook| Share {
-        floor: worker.floor,
-        cap: worker.cap,
+/// Returns the even split within floors and caps, by rank, as far as the rule for sizes allows it.
+///
+/// # Errors
+/// As [`plan`].
+pub fn even_split(bounds: &[(u64, Option<u64>)], rules: &Rules) -> Result<Vec<u64>, Unplannable> {
+    if rules.sizes == Sizes::Any {
+        return Ok(even(bounds, rules.global_batch, rules.quantum)?);
+    }
+    let equal = |(floor, cap): &(u64, Option<u64>)| Share {
+        floor: *floor,
+        cap: *cap,
         ..Share::new(Curve::at_speed(1.0))
     };
-    workers.iter().map(share).collect()
+    split(&bounds.iter().map(equal).collect::<Vec<_>>(), &Scenarios::default(), rules)
 }
 
 /// Returns each worker as an input of a split; `None` if no worker is measured.

@@ -5,5 +5,6 @@
 mod allocate_exact;
 mod curve_closed_loop;
 mod gain;
+mod harm;
 mod slow;
 mod world;

@@ -1,0 +1,239 @@
+//! Whether planned shares are worth it: they must not be slower than even ones.
+//!
+//! Every iteration is compared with the same iteration under the other choice: planned shares with even ones, and, while even
+//! shares are held, even shares with those that were planned. The time under the other choice follows from the measured
+//! times and the curves, as in `even_time`. So forecasts that come too late and noise that plans follow count as they
+//! occurred, whatever the models expected. In the first iterations after even ones, the times with planned shares are also
+//! compared with the measured ones: curves cannot tell the costs of sizes that a worker never computed, for example of
+//! compiling them.
+//!
+//! Gains and losses are counted in iterations. Planned shares may lose [`LOSS_MAX`] on balance. Then even shares are held
+//! until planned ones would have gained `needed`, which grows with every further loss. So if every report comes before the
+//! next allocation and no iteration loses more than half of its time, 200 iterations lose at most 2, as compared by curves.
+
+use serde::{Deserialize, Serialize};
+
+/// Loss of planned shares, in iterations, above which even shares are held.
+const LOSS_MAX: f64 = 0.25;
+/// Gain that later losses are set against, in iterations: at least and at most, by the gain of the first iterations.
+const GAIN_LEAST: f64 = 0.5;
+const GAIN_MOST: f64 = 3.0;
+/// Maximum gain or loss of one iteration, in iterations: a single pause proves nothing.
+const ONE_MAX: f64 = 0.5;
+/// Gain that planned shares need after their first loss, and at most, in iterations.
+const NEEDED_FIRST: f64 = 2.0;
+const NEEDED_MAX: f64 = 64.0;
+/// Factor by which every further loss raises it.
+const NEEDED_GROWTH: f64 = 4.0;
+/// Gain of planned shares, in iterations, that lowers it by a factor of e.
+const NEEDED_FALLS: f64 = 8.0;
+/// Number of iterations after even ones in which planned shares are compared with them. Later, conditions may have changed.
+const TRIAL: u32 = 8;
+/// Weight of an iteration in means: a worker that just became slow counts.
+const WEIGHT: f64 = 0.3;
+
+/// Times of an iteration, in seconds, at which its slowest worker finishes. One of them was measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Compared {
+    /// Time with planned shares.
+    pub planned_s: f64,
+    /// Time with even shares.
+    pub even_s: f64,
+    /// Whether the shares were even.
+    pub is_even: bool,
+    /// Number of samples and of workers. Only iterations of equal size are compared with each other.
+    pub size: (u64, u64),
+}
+
+/// The balance of planned shares against even ones.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Worth {
+    /// Mean time with even shares, in seconds; 0 before the first comparison.
+    even_s: f64,
+    /// Gain of planned shares on balance since the last change of the choice, in iterations.
+    gained: f64,
+    /// Mean gain of planned shares, in iterations.
+    mean: f64,
+    trial: Trial,
+    /// Gain that ends the next hold, in iterations, after division by [`NEEDED_GROWTH`].
+    needed: f64,
+    /// Loss as a share of the step, for which even shares are held; `None` while planned shares are used.
+    held: Option<f64>,
+}
+
+/// The first iterations with planned shares, compared with measured even ones.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+struct Trial {
+    /// Mean measured time of iterations with even shares, in seconds; 0 before the first.
+    even_s: f64,
+    /// Their size.
+    size: (u64, u64),
+    /// Number of iterations with planned shares.
+    count: u32,
+    /// Their gain on balance, in iterations.
+    gained: f64,
+}
+
+impl Trial {
+    fn observe(&mut self, compared: &Compared) {
+        let is_same = self.size == compared.size && self.even_s > 0.0;
+        if compared.is_even {
+            let weight = if is_same { WEIGHT } else { 1.0 };
+            let even_s = self.even_s + weight * (compared.even_s - self.even_s);
+            *self = Self { even_s, size: compared.size, ..Self::default() };
+        } else if is_same && self.count < TRIAL {
+            self.count += 1;
+            self.gained += gain(compared.planned_s, self.even_s, self.even_s);
+        }
+    }
+
+    /// Loss per iteration, if it is too large.
+    fn loss(&self) -> Option<f64> {
+        (self.gained < -LOSS_MAX).then(|| -self.gained / f64::from(self.count.max(1)))
+    }
+}
+
+/// Gain over even shares, in iterations that take `one_s` seconds.
+fn gain(planned_s: f64, even_s: f64, one_s: f64) -> f64 {
+    ((even_s - planned_s) / one_s).clamp(-ONE_MAX, ONE_MAX)
+}
+
+impl Default for Worth {
+    fn default() -> Self {
+        let needed = NEEDED_FIRST / NEEDED_GROWTH;
+        Self { even_s: 0.0, gained: 0.0, mean: 0.0, trial: Trial::default(), needed, held: None }
+    }
+}
+
+impl Worth {
+    /// Whether a stored value is usable.
+    pub fn is_valid(&self) -> bool {
+        let Self { even_s, gained, mean, trial, needed, held } = self;
+        [*even_s, trial.even_s].iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0)
+            && gained.abs() <= NEEDED_MAX
+            && mean.abs() <= ONE_MAX
+            && trial.gained.abs() <= f64::from(TRIAL)
+            && (NEEDED_FIRST / NEEDED_GROWTH..=NEEDED_MAX).contains(needed)
+            && held.is_none_or(|loss| (0.0..=1.0).contains(&loss))
+    }
+
+    /// Returns the loss of planned shares, as a share of the step, for which even shares are held; `None` while planned
+    /// ones are used.
+    pub fn held(&self) -> Option<f64> {
+        self.held
+    }
+
+    /// Returns the gain of planned shares on balance, in iterations.
+    pub fn gained(&self) -> f64 {
+        self.gained
+    }
+
+    /// Learns from an iteration.
+    pub fn observe(&mut self, compared: &Compared) {
+        let Compared { planned_s, even_s, .. } = *compared;
+        let is_known = |seconds: f64| seconds.is_finite() && seconds > 0.0;
+        if !(is_known(planned_s) && is_known(even_s)) {
+            return;
+        }
+        let weight = if self.even_s > 0.0 { WEIGHT } else { 1.0 };
+        self.even_s += weight * (even_s - self.even_s);
+        let gain = gain(planned_s, even_s, self.even_s);
+        self.mean += WEIGHT * (gain - self.mean);
+        self.gained += gain;
+        self.trial.observe(compared);
+        if self.held.is_some() {
+            self.gained = self.gained.max(0.0);
+            if self.gained >= self.needed {
+                (self.held, self.gained) = (None, 0.0);
+            }
+            return;
+        }
+        self.gained = self.gained.min(self.trial.gained.clamp(GAIN_LEAST, GAIN_MOST));
+        let falls = 1.0 - gain.max(0.0) / NEEDED_FALLS;
+        self.needed = (self.needed * falls).max(NEEDED_FIRST / NEEDED_GROWTH);
+        let loss = (self.gained < -LOSS_MAX).then_some(-self.mean);
+        if let Some(loss) = self.trial.loss().or(loss) {
+            self.held = Some(loss.clamp(0.0, 1.0));
+            self.gained = 0.0;
+            self.needed = (NEEDED_GROWTH * self.needed).min(NEEDED_MAX);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn compared(gain: f64, is_even: bool) -> Compared {
+        Compared { planned_s: 1.0 - gain, even_s: 1.0, is_even, size: (8, 2) }
+    }
+
+    /// Returns the loss against even shares in these iterations, each with the gain that planned shares have.
+    fn loss(worth: &mut Worth, iterations: usize, mut gain: impl FnMut(bool) -> f64) -> f64 {
+        let mut loss = 0.0;
+        for _ in 0..iterations {
+            let is_even = worth.held().is_some();
+            let gain = gain(is_even);
+            worth.observe(&compared(gain, is_even));
+            loss -= if is_even { 0.0 } else { gain };
+        }
+        loss
+    }
+
+    proptest! {
+        /// An adversary that knows the choice: planned shares gain while even ones are held, and lose while they are used.
+        #[test]
+        fn nobody_can_make_planned_shares_lose_one_percent(gain in 0.001f64..0.5, loses in 0.001f64..0.5) {
+            let lost = loss(&mut Worth::default(), 200, |is_even| if is_even { gain } else { -loses });
+            prop_assert!(lost <= 2.0, "{lost}");
+        }
+
+        #[test]
+        fn stored_values_are_valid(gains in prop::collection::vec(-2.0f64..0.9, 0..300)) {
+            let mut worth = Worth::default();
+            for gain in gains {
+                worth.observe(&compared(gain, worth.held().is_some()));
+                prop_assert!(worth.is_valid(), "{worth:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn planned_shares_that_gain_are_used() {
+        let mut worth = Worth::default();
+        assert!(loss(&mut worth, 100, |_| 0.3) < -29.0);
+        // A pause of the fastest worker is no reason.
+        worth.observe(&compared(-3.0, false));
+        assert_eq!(worth.held(), None);
+        loss(&mut worth, 3, |_| -0.3);
+        assert!(worth.held().is_some_and(|loss| loss > 0.0));
+        loss(&mut worth, 7, |_| 0.3);
+        assert_eq!(worth.held(), None, "as soon as they would have gained 2 iterations");
+    }
+
+    /// Compared by curves, planned shares gain, but every iteration with them takes twice as long as those with even ones.
+    #[test]
+    fn costs_that_curves_do_not_know_count() {
+        let mut worth = Worth::default();
+        worth.observe(&compared(0.2, true));
+        worth.observe(&Compared { planned_s: 2.0, even_s: 2.5, ..compared(0.0, false) });
+        assert!(worth.held().is_some_and(|loss| loss == 0.5), "{worth:?}");
+        // With fewer workers, iterations take longer; then the measured times are of another job.
+        let mut worth = Worth::default();
+        worth.observe(&compared(0.2, true));
+        worth.observe(&Compared { planned_s: 2.0, even_s: 2.5, is_even: false, size: (8, 1) });
+        assert_eq!(worth.held(), None);
+    }
+
+    #[test]
+    fn iterations_without_times_change_nothing() {
+        for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let mut worth = Worth::default();
+            worth.observe(&Compared { planned_s: seconds, ..compared(0.1, true) });
+            worth.observe(&Compared { even_s: seconds, ..compared(0.1, true) });
+            assert_eq!(worth, Worth::default());
+        }
+    }
+}
