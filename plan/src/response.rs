@@ -124,6 +124,7 @@ mod tests {
                 offset,
                 gradient_weight: local_batch as f64 / global_batch as f64,
                 planned_batch: None,
+                held_batch: None,
                 pool: None,
                 predicted_compute_time_s: None,
                 predicted_speed_samples_per_s: None,

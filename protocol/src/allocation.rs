@@ -210,6 +210,10 @@ pub struct Allocation {
     /// Number of samples that it would get without the tail; absent if there is no tail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planned_batch: Option<u64>,
+    /// Number of samples that it would get if planned shares were used; absent unless even ones are held because planned ones
+    /// were slower.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_batch: Option<u64>,
     /// The pool of the tail that it claims from; absent if it claims nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<u64>,

@@ -218,7 +218,7 @@ fn unequal_links_have_their_costs() {
     client.put_job("job", &JobSpec { profile: false, ..JobSpec::new(100) });
     let generation = join_all(client, "job", 2);
     let mut last = None;
-    for iteration in 0..4 {
+    for iteration in 0..16 {
         let mut request = allocate_request_with_reports("job", generation, iteration, &[100.0, 100.0]);
         if let Some(first) = request.reports.first_mut() {
             first.communication_s = Some(0.2);

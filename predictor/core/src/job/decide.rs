@@ -80,10 +80,10 @@ impl JobState {
         let hold = held.and_then(|loss| planned.hold_even(loss));
         let may_probe = ragged.is_none() && held.is_none();
         let probe = may_probe.then(|| self.probe(&live, &planned, &outlooks, &scenarios)).flatten();
-        let hedges = probe.is_none() && held.is_none() && rules.sizes == Sizes::Any;
-        let hedging = hedges.then(|| self.hedge(&live, &planned, &outlooks, &bounds, &scenarios)).flatten();
+        let hedges = probe.is_none() && rules.sizes == Sizes::Any;
         let held_back = hold.is_some().then(|| planned.batches.clone());
         let plan = probe.or(hold).unwrap_or(planned);
+        let hedging = hedges.then(|| self.hedge(&live, &plan, &outlooks, &bounds, &scenarios)).flatten();
         let instruction = self.learning_rate.preview(iteration, whole_batch)?;
 
         let mut decision = Decision {
@@ -242,8 +242,8 @@ fn allocations(
             local_batch,
             offset,
             gradient_weight: local_batch as f64 / global_batch as f64,
-            planned_batch: held_back
-                .map_or_else(|| hedging.map(|_| plan.batches[rank]), |planned| Some(planned[rank])),
+            planned_batch: hedging.map(|_| plan.batches[rank]),
+            held_batch: held_back.map(|planned| planned[rank]),
             pool: hedging.and_then(|hedging| hedging.pools[rank]),
             micro_batch: bounds[rank].micro_batch.filter(|micro_batch| *micro_batch < at_once),
             predicted_compute_time_s: expected.map(|(time_s, ..)| time_s),

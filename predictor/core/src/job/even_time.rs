@@ -10,7 +10,7 @@ use super::models::Models;
 use super::open::Closed;
 use super::report::parts;
 use super::state::JobState;
-use crate::allocate::even;
+use crate::allocate::{Communication, even};
 use crate::curve::Uncertain;
 use crate::parallel;
 
@@ -26,7 +26,7 @@ const QUANTILES: [f64; 16] = [
 pub struct EvenTime {
     /// The iteration.
     pub iteration: u64,
-    /// Time at which the slowest worker finished its compute, since the begin of the iteration, in seconds.
+    /// Time at which the slowest worker finished its compute and its own communication, since the begin of the iteration, in seconds.
     pub finish_s: f64,
     /// The same with even shares, in seconds.
     pub even_finish_s: f64,
@@ -34,13 +34,21 @@ pub struct EvenTime {
     pub doubt_s: f64,
 }
 
-/// One worker: the time that does not depend on its share, its compute time, and the ratio of its compute time with an even
-/// share.
+/// One worker: the time before its compute, its compute time, the ratio of its compute time with an even share, and its
+/// communication.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EvenWork {
     pub before_s: f64,
     pub compute_s: f64,
     pub ratio: Uncertain,
+    pub communication: Communication,
+}
+
+impl EvenWork {
+    /// Returns the time at which it finishes, if its compute takes this many times as long.
+    pub fn finish_s(&self, ratio: f64) -> f64 {
+        self.before_s + self.communication.finish_s(ratio * self.compute_s)
+    }
 }
 
 /// Returns the time of the slowest worker with even shares.
@@ -55,7 +63,7 @@ pub(super) fn slowest(workers: &[EvenWork]) -> Uncertain {
             // An odd factor makes a permutation of the points.
             let quantile = QUANTILES[(at * (2 * rank + 1) + rank) % points];
             let ratio = (work.ratio.mean + quantile * work.ratio.deviation).max(0.0);
-            let finish_s = work.before_s + ratio * work.compute_s;
+            let finish_s = work.finish_s(ratio);
             if finish_s > *latest {
                 *latest = finish_s;
             }
@@ -80,8 +88,6 @@ impl JobState {
         let units = parallel::map(&measured, |report| parts(report).units());
         let samples = units.iter().fold(0, |sum: u64, units| sum.saturating_add(*units));
         let even = self.even_shares(&workers, samples)?;
-        let finish_s =
-            measured.iter().map(|report| before_s(report) + report.compute_time_s).fold(0.0, f64::max);
         let (own, others) = even.split_at(measured.len());
         let compared: Vec<(&WorkerReport, u64, u64)> = measured
             .iter()
@@ -93,7 +99,9 @@ impl JobState {
             before_s: before_s(report),
             compute_s: report.compute_time_s,
             ratio: models.ratio(&report.worker, *units, *even),
+            communication: models.communication(&report.worker, self.spec.overlap_begins),
         });
+        let finish_s = works.iter().map(|work| work.finish_s(1.0)).fold(0.0, f64::max);
         // A paused worker has no samples with even shares either.
         for (worker, even) in idle.iter().zip(others).filter(|(_, even)| **even > 0) {
             works.push(expected(models, worker, self.bounds(worker).micro_batch, *even)?);
@@ -123,7 +131,8 @@ impl JobState {
     }
 }
 
-fn before_s(report: &WorkerReport) -> f64 {
+/// Returns the time before the compute of a worker, in seconds.
+pub(super) fn before_s(report: &WorkerReport) -> f64 {
     report.loader_wait_s.unwrap_or(0.0)
 }
 
@@ -134,6 +143,7 @@ fn expected(models: &Models, worker: &WorkerId, micro_batch: Option<u64>, even: 
         before_s: 0.0,
         compute_s: curve.time(even),
         ratio: Uncertain { mean: 1.0, deviation: 0.0 },
+        communication: Communication::default(),
     })
 }
 
@@ -150,7 +160,8 @@ mod tests {
     }
 
     fn work(compute_s: f64, mean: f64, deviation: f64) -> EvenWork {
-        EvenWork { before_s: 0.5, compute_s, ratio: Uncertain { mean, deviation } }
+        let communication = Communication::default();
+        EvenWork { before_s: 0.5, compute_s, ratio: Uncertain { mean, deviation }, communication }
     }
 
     #[test]

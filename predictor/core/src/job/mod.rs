@@ -21,6 +21,7 @@
 //! - `probe`: the iterations in which shares vary on purpose
 //! - `observe`: learns from reports
 //! - `straggler`: compares the workers of an iteration, to find those that are slow
+//! - `compare`: compares an iteration with planned shares and with even ones
 //! - `worth`: whether planned shares are worth it
 //! - `work`: work that grows or shrinks for all workers, which makes none of them slow
 //! - `reason`: decisions and stragglers as text
@@ -31,6 +32,8 @@
 mod background;
 
 mod bounds;
+
+mod compare;
 
 mod configured;
 

@@ -6,14 +6,15 @@ use std::collections::BTreeMap;
 use evenstep_protocol::{WorkerId, WorkerReport};
 use serde::{Deserialize, Serialize};
 
+use super::compare::compared;
 use super::open::{Closed, OpenIterations};
 use super::plans::{PlannedWork, PlannedWorker};
 use super::report::{drivers, gradient_norms, parts, readings, signs};
 use super::straggler::{Compared, DeviceOf, others};
 use super::work::Work;
 use super::worker::WorkerModel;
-use super::worth::{self, Worth};
-use crate::allocate::Scenarios;
+use super::worth::Worth;
+use crate::allocate::{Communication, Scenarios};
 use crate::curve::{Curve, CurveLearner, Uncertain};
 use crate::forecast::nonlinear::FittedExpert;
 use crate::forecast::{Earlier, Forecast, JobForecaster};
@@ -196,6 +197,11 @@ impl Models {
         }
     }
 
+    /// Returns the communication of a worker. `begins` is the share of the compute after which gradients can be sent.
+    pub fn communication(&self, worker: &WorkerId, begins: f64) -> Communication {
+        self.workers.get(worker).map(|known| known.communication(begins)).unwrap_or_default()
+    }
+
     /// Sets the plan of an iteration after a restart.
     pub fn restore_plan(&mut self, iteration: u64, work: PlannedWork) {
         self.revision += u64::from(self.open.restore_plan(iteration, work));
@@ -247,50 +253,10 @@ impl Models {
         let usable: Vec<(&WorkerId, &WorkerReport)> = usable.into_iter().collect();
         let readings = parallel::map(&usable, |(worker, report)| (*worker, readings(drivers, report)));
         self.forecaster.boundaries(&readings.into_iter().collect());
-        self.compare(&closed);
+        if let Some(compared) = compared(self, &closed) {
+            self.worth.observe(&compared);
+        }
         learned.closed.push(closed);
-    }
-
-    /// Compares an iteration with the other choice of shares.
-    fn compare(&mut self, closed: &Closed<'_>) {
-        if !closed.is_complete || closed.samples == 0 {
-            return;
-        }
-        let works = parallel::map(&closed.reports, |(report, planned)| {
-            let units = parts(report).units();
-            let before_s = report.loader_wait_s.unwrap_or(0.0);
-            Some((units, before_s, report, planned.as_ref()?.other))
-        });
-        let works: Option<Vec<_>> = works.into_iter().collect();
-        let Some(works) = works else { return };
-        let units: u64 = works.iter().fold(0, |sum, work| sum.saturating_add(work.0));
-        // Workers may have computed another number of samples: at the end of an epoch, or in units of their own.
-        let scale = units as f64 / closed.samples as f64;
-        let times = parallel::map(&works, |(units, before_s, report, other)| {
-            let other = (*other as f64 * scale).round() as u64;
-            let ratio = match other {
-                0 => 0.0,
-                _ if other == *units => 1.0,
-                _ => self.ratio(&report.worker, *units, other).mean,
-            };
-            (before_s + report.compute_time_s, before_s + ratio * report.compute_time_s)
-        });
-        let (took_s, mut other_s) = times
-            .iter()
-            .fold((0.0_f64, 0.0_f64), |slowest, times| (slowest.0.max(times.0), slowest.1.max(times.1)));
-        for (worker, other) in closed.idle.iter().filter(|(_, other)| *other > 0) {
-            let Some((_, curve)) = self.expected(worker, None) else { return };
-            other_s = other_s.max(curve.time(*other));
-        }
-        let is_even = times.iter().all(|times| times.0 == times.1);
-        let (planned_s, even_s) = if closed.holds_even { (other_s, took_s) } else { (took_s, other_s) };
-        let size = (closed.samples, (works.len() + closed.idle.len()) as u64);
-        self.worth.observe(&worth::Compared {
-            planned_s,
-            even_s,
-            is_even: is_even || closed.holds_even,
-            size,
-        });
     }
 
     /// Updates all models except the speed. Returns the reports that may be used to learn the speed.
@@ -442,6 +408,7 @@ impl Models {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::plans::Choices;
 
     /// The budget for memory depends on this estimate.
     #[test]
@@ -450,13 +417,18 @@ mod tests {
             (0..8).map(|number| WorkerId::new(format!("node/{number}")).unwrap()).collect();
         let mut models = Models::new();
         for iteration in 0..200 {
-            let planned =
-                |id: &WorkerId| (id.clone(), PlannedWorker { joined: Some(1), micro_batch: None, other: 8 });
+            let planned = |id: &WorkerId| {
+                (
+                    id.clone(),
+                    PlannedWorker {
+                        joined: Some(1),
+                        micro_batch: None,
+                        choices: Choices { even: 8, held: None },
+                    },
+                )
+            };
             let workers = ids.iter().map(planned).collect();
-            models.plan(
-                iteration,
-                PlannedWork { workers, idle: Vec::new(), samples: 64, is_probe: false, holds_even: false },
-            );
+            models.plan(iteration, PlannedWork { workers, samples: 64, ..PlannedWork::default() });
             let drivers = evenstep_protocol::driver::ALL.map(|name| (name.to_owned(), iteration as f64));
             let report = |id: &WorkerId| WorkerReport {
                 drivers: drivers.clone().into(),
@@ -477,13 +449,17 @@ mod tests {
         let mut before = (models.bytes(), crate::job::write_models(&models).unwrap().len() as u64);
         for iteration in 0..4 {
             let planned = |id: &WorkerId| {
-                (id.clone(), PlannedWorker { joined: Some(iteration), micro_batch: None, other: 8 })
+                (
+                    id.clone(),
+                    PlannedWorker {
+                        joined: Some(iteration),
+                        micro_batch: None,
+                        choices: Choices { even: 8, held: None },
+                    },
+                )
             };
             let workers = ids.iter().map(planned).collect();
-            models.plan(
-                iteration,
-                PlannedWork { workers, idle: Vec::new(), samples: 64, is_probe: false, holds_even: false },
-            );
+            models.plan(iteration, PlannedWork { workers, samples: 64, ..PlannedWork::default() });
             let drivers = evenstep_protocol::driver::ALL.map(|name| (name.to_owned(), 0.125));
             let report = |id: &WorkerId| WorkerReport {
                 drivers: drivers.clone().into(),
@@ -506,18 +482,13 @@ mod tests {
         let mut newest = 0;
         let mut learn = |models: &mut Models, count: u64, joined: u64| {
             for iteration in newest..newest + count {
-                let planned = PlannedWorker { joined: Some(joined), micro_batch: None, other: 8 };
+                let planned = PlannedWorker {
+                    joined: Some(joined),
+                    micro_batch: None,
+                    choices: Choices { even: 8, held: None },
+                };
                 let workers = BTreeMap::from([(worker.clone(), planned)]);
-                models.plan(
-                    iteration,
-                    PlannedWork {
-                        workers,
-                        idle: Vec::new(),
-                        samples: 64,
-                        is_probe: false,
-                        holds_even: false,
-                    },
-                );
+                models.plan(iteration, PlannedWork { workers, samples: 64, ..PlannedWork::default() });
                 models.learn(&[WorkerReport::new(worker.clone(), iteration, 8, 0.1)], &|_, _| None);
             }
             newest += count;

@@ -75,6 +75,8 @@ impl JobState {
         let even = even_split(&bounds, &rules);
         let even =
             even.unwrap_or_else(|_| answer.allocations.iter().map(|share| share.local_batch).collect());
-        PlannedWork::new(answer, &even, |worker, generation| self.workers.get(worker)?.joined(generation))
+        PlannedWork::new(answer, &even, self.spec.overlap_begins, |worker, generation| {
+            self.workers.get(worker)?.joined(generation)
+        })
     }
 }

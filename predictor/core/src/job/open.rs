@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use evenstep_protocol::{WorkerId, WorkerReport};
 use serde::{Deserialize, Serialize};
 
-use super::plans::{PlannedWork, PlannedWorker, Plans};
+use super::plans::{Choices, PlannedWork, PlannedWorker, Plans};
 
 /// Number of iterations for which an incomplete iteration waits for its missing reports.
 pub const WINDOW: u64 = 4;
@@ -43,14 +43,14 @@ pub struct Closed<'a> {
     pub iteration: u64,
     /// Its reports in order of their workers, with the plan for each; `None` if the plan is unknown.
     pub reports: Vec<(Cow<'a, WorkerReport>, Option<PlannedWorker>)>,
-    /// Workers without samples by the plan, with their samples by the other choice.
-    pub idle: Vec<(WorkerId, u64)>,
+    /// Workers without samples by the plan.
+    pub idle: Vec<(WorkerId, Choices)>,
     /// Number of samples by the plan.
     pub samples: u64,
+    /// Share of the compute after which gradients can be sent, 0 to 1.
+    pub overlap_begins: f64,
     /// Whether the shares vary on purpose.
     pub is_probe: bool,
-    /// Whether the shares are even and those that were planned are the other choice.
-    pub holds_even: bool,
     /// Whether every worker with work has reported; false if the plan is unknown.
     pub is_complete: bool,
 }
@@ -153,12 +153,18 @@ impl OpenIterations {
             (report, planned)
         };
         let reports = reports.into_iter().map(planned).collect();
-        let idle = plan.map_or_else(Vec::new, |plan| plan.idle.clone());
-        let samples = plan.map_or(0, |plan| plan.samples);
-        let is_probe = plan.is_some_and(|plan| plan.is_probe);
-        let holds_even = plan.is_some_and(|plan| plan.holds_even);
         self.next = iteration.saturating_add(1);
-        Closed { iteration, reports, idle, samples, is_probe, holds_even, is_complete }
+        let unknown = PlannedWork::default();
+        let PlannedWork { idle, samples, overlap_begins, is_probe, .. } = plan.unwrap_or(&unknown);
+        Closed {
+            iteration,
+            reports,
+            idle: idle.clone(),
+            samples: *samples,
+            overlap_begins: *overlap_begins,
+            is_probe: *is_probe,
+            is_complete,
+        }
     }
 
     fn counts(&self, report: &WorkerReport) -> bool {

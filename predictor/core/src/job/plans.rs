@@ -12,18 +12,18 @@ const PLANS_MAX: usize = 64;
 const PLANNED_WORKER_BYTES: u64 = 112;
 
 /// The part of an allocation that determines how reports of its iteration are learned.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct PlannedWork {
     /// The workers with samples, or with a pool of the tail. The others have nothing to report.
     pub workers: BTreeMap<WorkerId, PlannedWorker>,
-    /// Workers without samples, with their samples by the other choice.
-    pub idle: Vec<(WorkerId, u64)>,
+    /// Workers without samples.
+    pub idle: Vec<(WorkerId, Choices)>,
     /// Number of samples of all workers.
     pub samples: u64,
+    /// Share of the compute after which gradients can be sent, 0 to 1.
+    pub overlap_begins: f64,
     /// Whether the shares vary on purpose.
     pub is_probe: bool,
-    /// Whether the shares are even and those that were planned are the other choice. Otherwise the even ones are.
-    pub holds_even: bool,
 }
 
 /// The part of one worker.
@@ -33,35 +33,40 @@ pub struct PlannedWorker {
     pub joined: Option<u64>,
     /// Maximum number of samples per pass; `None` if the local batch runs in one pass.
     pub micro_batch: Option<u64>,
-    /// Its samples by the other choice; see [`PlannedWork::holds_even`].
-    pub other: u64,
+    /// Its samples by either choice.
+    pub choices: Choices,
+}
+
+/// The samples of a worker by either choice of shares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choices {
+    /// With even shares.
+    pub even: u64,
+    /// With planned shares, while even ones are held. Otherwise the planned shares are used.
+    pub held: Option<u64>,
 }
 
 impl PlannedWork {
     /// Returns the planned work of an allocation. `joined` returns the generation of a worker's latest join up to a
-    /// generation. `even` are the even shares, by rank.
+    /// generation. `even` are the even shares, by rank. `overlap_begins` is that of the job.
     pub fn new(
         answer: &AllocateResponse,
         even: &[u64],
+        overlap_begins: f64,
         joined: impl Fn(&WorkerId, u64) -> Option<u64>,
     ) -> Self {
-        let holds_even = holds_even(answer);
-        let other = |share: &Allocation, even: u64| match share.planned_batch {
-            _ if !holds_even => even,
-            Some(planned) => planned,
-            None => share.local_batch,
-        };
         let (mut workers, mut idle) = (BTreeMap::new(), Vec::new());
         for (share, even) in answer.allocations.iter().zip(even) {
-            let (worker, other) = (share.worker.clone(), other(share, *even));
+            let (worker, choices) = (share.worker.clone(), Choices { even: *even, held: share.held_batch });
             if share.local_batch > 0 || share.pool.is_some() {
                 let joined = joined(&worker, answer.generation);
-                workers.insert(worker, PlannedWorker { joined, micro_batch: share.micro_batch, other });
+                workers.insert(worker, PlannedWorker { joined, micro_batch: share.micro_batch, choices });
             } else {
-                idle.push((worker, other));
+                idle.push((worker, choices));
             }
         }
-        Self { workers, idle, samples: answer.global_batch, is_probe: is_probe(answer), holds_even }
+        let samples = answer.global_batch;
+        Self { workers, idle, samples, overlap_begins, is_probe: is_probe(answer) }
     }
 }
 
@@ -70,22 +75,14 @@ pub fn is_probe(answer: &AllocateResponse) -> bool {
     answer.decision.kind == DecisionKind::Profiling
 }
 
-/// Whether an allocation has even shares instead of those that were planned.
-pub fn holds_even(answer: &AllocateResponse) -> bool {
-    answer.tail.is_none() && answer.allocations.iter().any(|share| share.planned_batch.is_some())
-}
-
 /// Whether two allocations of one job plan the same work, by a comparison that builds nothing.
 pub fn is_same_work(one: &AllocateResponse, other: &AllocateResponse) -> bool {
-    let [holds_one, holds_other] = [holds_even(one), holds_even(other)];
     let work = |share: &Allocation| {
-        let planned = share.planned_batch.filter(|_| holds_one);
-        (share.local_batch > 0 || share.pool.is_some(), share.micro_batch, planned)
+        (share.local_batch > 0 || share.pool.is_some(), share.micro_batch, share.held_batch)
     };
     // One generation has one list of workers.
     one.generation == other.generation
         && one.global_batch == other.global_batch
-        && holds_one == holds_other
         && is_probe(one) == is_probe(other)
         && one.allocations.iter().map(work).eq(other.allocations.iter().map(work))
 }
@@ -146,13 +143,12 @@ mod tests {
     use super::*;
 
     fn work(kind: u64) -> PlannedWork {
-        let worker = PlannedWorker { joined: Some(kind), micro_batch: None, other: 1 };
+        let worker =
+            PlannedWorker { joined: Some(kind), micro_batch: None, choices: Choices { even: 1, held: None } };
         PlannedWork {
             workers: BTreeMap::from([(WorkerId::new("a").unwrap(), worker)]),
-            idle: Vec::new(),
             samples: 1,
-            is_probe: false,
-            holds_even: false,
+            ..PlannedWork::default()
         }
     }
 

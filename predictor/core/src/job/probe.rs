@@ -63,7 +63,8 @@ impl JobState {
         let work = |(rank, outlook): (usize, &WorkerOutlook)| {
             let batch = plan.batches[rank].max(1);
             let compute_s = outlook.measured.as_ref()?.curve.time(batch);
-            Some(EvenWork { before_s: 0.0, compute_s, ratio: models.ratio(&live[rank], batch, even[rank]) })
+            let ratio = models.ratio(&live[rank], batch, even[rank]);
+            Some(EvenWork { before_s: 0.0, compute_s, ratio, communication: outlook.communication })
         };
         let ranked: Vec<(usize, &WorkerOutlook)> = outlooks.iter().enumerate().collect();
         let works: Vec<EvenWork> =

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
-use evenstep_protocol::{AllocateResponse, JobSpec, JoinRequest, WorkerId, WorkerOverride, WorkerReport};
+use evenstep_protocol::{
+    AllocateResponse, Allocation, JobSpec, JoinRequest, WorkerId, WorkerOverride, WorkerReport,
+};
 
 use super::configured;
 use super::models::{Learned, Models};
@@ -227,15 +229,15 @@ pub fn global_batch(spec: &JobSpec, live: u64) -> u64 {
     }
 }
 
-/// Returns the plan of the latest allocation, without its tail. The speeds that the plan was made for are not
+/// Returns the plan of the latest allocation, without its tail, and whether or not even shares are held. The speeds that the plan was made for are not
 /// stored; the forecasts in that allocation replace them.
 fn in_force(answer: &AllocateResponse, global_batch: u64) -> Option<(Vec<WorkerId>, InForce)> {
     if answer.global_batch != global_batch || is_probe(answer) {
         return None;
     }
     let workers = answer.allocations.iter().map(|share| share.worker.clone()).collect();
-    let batches =
-        answer.allocations.iter().map(|share| share.planned_batch.unwrap_or(share.local_batch)).collect();
+    let batch = |share: &Allocation| share.held_batch.or(share.planned_batch).unwrap_or(share.local_batch);
+    let batches = answer.allocations.iter().map(batch).collect();
     let speeds = answer.allocations.iter().map(|share| share.predicted_speed_samples_per_s).collect();
     Some((workers, InForce { batches, speeds }))
 }

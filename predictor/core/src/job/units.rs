@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::plans::{PlannedWork, PlannedWorker};
+use super::plans::{Choices, PlannedWork, PlannedWorker};
 use super::*;
 use crate::curve::{Curve, LearnedForm};
 
@@ -32,9 +32,9 @@ proptest! {
         let worker = WorkerId::new("node/0").unwrap();
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut models = Models::new();
-        let planned = PlannedWorker { joined: Some(1), micro_batch: None, other: 8 };
+        let planned = PlannedWorker { joined: Some(1), micro_batch: None, choices: Choices { even: 8, held: None } };
         let workers = BTreeMap::from([(worker.clone(), planned)]);
-        models.plan(0, PlannedWork { workers, idle: Vec::new(), samples: 8, is_probe: false, holds_even: false });
+        models.plan(0, PlannedWork { workers, samples: 8, ..PlannedWork::default() });
         let is_known = |models: &Models| {
             models.worker(&worker).is_some_and(|known| known.curve.knowledge() != LearnedForm::Unproven)
         };

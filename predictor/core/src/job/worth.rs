@@ -32,15 +32,26 @@ const TRIAL: u32 = 8;
 /// Weight of an iteration in means: a worker that just became slow counts.
 const WEIGHT: f64 = 0.3;
 
-/// Times of an iteration, in seconds, at which its slowest worker finishes. One of them was measured.
+/// The shares of an iteration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Used {
+    /// Even ones.
+    Even,
+    /// Planned ones.
+    Planned,
+    /// Others.
+    Neither,
+}
+
+/// Times of an iteration, in seconds, at which its slowest worker finishes with either choice of shares.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Compared {
     /// Time with planned shares.
     pub planned_s: f64,
     /// Time with even shares.
     pub even_s: f64,
-    /// Whether the shares were even.
-    pub is_even: bool,
+    /// The choice whose time was measured.
+    pub used: Used,
     /// Number of samples and of workers. Only iterations of equal size are compared with each other.
     pub size: (u64, u64),
 }
@@ -77,11 +88,11 @@ struct Trial {
 impl Trial {
     fn observe(&mut self, compared: &Compared) {
         let is_same = self.size == compared.size && self.even_s > 0.0;
-        if compared.is_even {
+        if compared.used == Used::Even {
             let weight = if is_same { WEIGHT } else { 1.0 };
             let even_s = self.even_s + weight * (compared.even_s - self.even_s);
             *self = Self { even_s, size: compared.size, ..Self::default() };
-        } else if is_same && self.count < TRIAL {
+        } else if is_same && self.count < TRIAL && compared.used == Used::Planned {
             self.count += 1;
             self.gained += gain(compared.planned_s, self.even_s, self.even_s);
         }
@@ -167,7 +178,8 @@ mod tests {
     use super::*;
 
     fn compared(gain: f64, is_even: bool) -> Compared {
-        Compared { planned_s: 1.0 - gain, even_s: 1.0, is_even, size: (8, 2) }
+        let used = if is_even { Used::Even } else { Used::Planned };
+        Compared { planned_s: 1.0 - gain, even_s: 1.0, used, size: (8, 2) }
     }
 
     /// Returns the loss against even shares in these iterations, each with the gain that planned shares have.
@@ -223,7 +235,7 @@ mod tests {
         // With fewer workers, iterations take longer; then the measured times are of another job.
         let mut worth = Worth::default();
         worth.observe(&compared(0.2, true));
-        worth.observe(&Compared { planned_s: 2.0, even_s: 2.5, is_even: false, size: (8, 1) });
+        worth.observe(&Compared { planned_s: 2.0, even_s: 2.5, used: Used::Planned, size: (8, 1) });
         assert_eq!(worth.held(), None);
     }
 
