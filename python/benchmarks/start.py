@@ -41,8 +41,14 @@ def predictor() -> Iterator[str]:
             process.wait()
 
 
-def torchrun(ranks: int, command: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Runs ranks until they end; they print to the terminal."""
+def torchrun(
+    ranks: int, command: Sequence[str], environ: Mapping[str, str], *, captures: bool = False
+) -> str:
+    """Runs ranks until they end; they print to the terminal. Returns what they print instead if it is captured."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *command]
     without_ddp_sync = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "python" / "src")}
-    subprocess.run(launch, env={**os.environ, **without_ddp_sync, **environ}, check=True)
+    output = subprocess.PIPE if captures else None
+    ended = subprocess.run(
+        launch, env={**os.environ, **without_ddp_sync, **environ}, check=True, stdout=output, text=True
+    )
+    return ended.stdout or ""

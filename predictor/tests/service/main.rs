@@ -8,6 +8,7 @@ mod support;
 mod allocation;
 mod background;
 mod contract;
+mod even;
 mod hedge;
 
 mod races;

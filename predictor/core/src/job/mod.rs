@@ -103,3 +103,4 @@ pub use stored::{
 };
 pub use training::trainings;
 pub use worker::WorkerModel;
+pub use worth::{Compared, Used, Worth};

@@ -9,6 +9,7 @@ use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAIN
 use evenstep_core::forecast::{ExpertKind, JobForecaster};
 use evenstep_core::hedge::learner::Parts;
 use evenstep_core::hedge::{ChunkCost, Hedged, Terms, hedge};
+use evenstep_core::job::{Compared, Used, Worth};
 use evenstep_core::plan::{InForce, MAX_BATCH_GROWTH, Measured, Rules, Sizes, WorkerOutlook, plan};
 use evenstep_core::series::DriverSet;
 
@@ -32,7 +33,18 @@ pub(super) struct Evenstep<'a> {
     forecaster: JobForecaster<usize>,
     workers: Vec<WorkerState>,
     in_force: Option<(Vec<usize>, InForce)>,
+    worth: Worth,
+    /// The choices of the iterations that are not learned yet.
+    choices: VecDeque<Choices>,
     fitter: Fitter<'a>,
+}
+
+/// Both choices of shares in an iteration, by rank.
+struct Choices {
+    even: Vec<u64>,
+    planned: Vec<u64>,
+    /// Whether the even ones are held.
+    is_held: bool,
 }
 
 /// State of a worker, without its forecasts.
@@ -67,8 +79,37 @@ impl<'a> Evenstep<'a> {
             drivers,
             workers: vec![WorkerState::default(); world.workers.len()],
             in_force: None,
+            worth: Worth::default(),
+            choices: VecDeque::new(),
             fitter,
         }
+    }
+
+    /// Compares an iteration with planned shares and with even ones, as the service does.
+    fn compare(&mut self, reports: &[Report<'_>], choices: &Choices) {
+        let slowest = |batch: &dyn Fn(usize) -> u64| {
+            let time_s = |(rank, report): (usize, &Report<'_>)| {
+                let batch = batch(rank);
+                let curve = &self.workers[report.worker].curve;
+                let ratio = if batch == report.batch { 1.0 } else { curve.ratio(report.batch, batch).mean };
+                ratio * report.compute_time_s
+            };
+            reports.iter().enumerate().map(time_s).fold(0.0, f64::max)
+        };
+        let is_even = reports.iter().zip(&choices.even).all(|(report, even)| report.batch == *even);
+        let used = match choices.is_held {
+            _ if is_even => Used::Even,
+            false => Used::Planned,
+            true => Used::Neither,
+        };
+        let planned_s = if choices.is_held {
+            slowest(&|rank| choices.planned[rank])
+        } else {
+            slowest(&|rank| reports[rank].batch)
+        };
+        let even_s = slowest(&|rank| choices.even[rank]);
+        let size = (choices.even.iter().sum(), reports.len() as u64);
+        self.worth.observe(&Compared { planned_s, even_s, used, size });
     }
 
     fn outlook(&self, worker: usize) -> WorkerOutlook {
@@ -180,6 +221,13 @@ impl Policy for Evenstep<'_> {
         let scenarios = self.scenarios(present);
         let plan = plan(&outlooks, &scenarios, in_force, &rules)?;
         self.in_force = Some((present.to_vec(), plan.in_force()));
+        let hold = self.worth.held().and_then(|loss| plan.hold_even(loss));
+        self.choices.push_back(Choices {
+            even: plan.even.clone(),
+            planned: plan.batches.clone(),
+            is_held: hold.is_some(),
+        });
+        let plan = hold.unwrap_or(plan);
         let hedged =
             self.hedges.then(|| self.hedged(present, &outlooks, &plan.batches, &scenarios)).flatten();
         Ok(hedged.map_or(Shares::Given(plan.batches), Shares::Hedged))
@@ -205,6 +253,11 @@ impl Policy for Evenstep<'_> {
         self.forecaster.observe(&outcomes);
         for report in news {
             self.forecaster.boundary(&report.worker, &self.readings(report));
+        }
+        if !reports.is_empty()
+            && let Some(choices) = self.choices.pop_front()
+        {
+            self.compare(reports, &choices);
         }
         if self.settings.networks {
             self.refit(reports);
