@@ -296,6 +296,21 @@ fn a_slow_first_iteration_is_forgotten() {
     assert_ne!(of(&world, PolicyName::Ema), of(&other, PolicyName::Ema));
 }
 
+/// Speeds of noise, and of a slow-down that moves from worker to worker, faster than plans that are requested ahead.
+#[test]
+fn plans_that_lose_are_not_used() {
+    let noise = cluster(r#"{"group":[{"name":"n","count":4,"speed":100.0,"noise":0.3}]}"#);
+    let noise = (0..4).map(|seed| noise.world(200, seed).unwrap());
+    let speed = |worker: usize| (0..200).map(move |at| if at % 3 == worker { 30.0 } else { 100.0 }).collect();
+    let rotating: Vec<Vec<f64>> = (0..3).map(speed).collect();
+    for (ahead, world) in noise.map(|world| (false, world)).chain([(true, world_of(&rotating))]) {
+        let settings = Settings { ahead, ..settings(300, 1) };
+        let sum_s = |policy| run(&world, policy, &settings).step_time_s.iter().sum::<f64>();
+        let ratio = sum_s(PolicyName::Base) / sum_s(PolicyName::Even);
+        assert!(ratio < 1.01, "{ratio}");
+    }
+}
+
 fn speeds() -> impl Strategy<Value = Vec<Vec<f64>>> {
     (2usize..5, 12usize..24).prop_flat_map(|(workers, rows)| {
         prop::collection::vec(prop::collection::vec(1.0f64..50.0, rows), workers)
