@@ -81,9 +81,12 @@ impl JobState {
         let may_probe = ragged.is_none() && held.is_none();
         let probe = may_probe.then(|| self.probe(&live, &planned, &outlooks, &scenarios)).flatten();
         let hedges = probe.is_none() && rules.sizes == Sizes::Any;
+        let is_paused = self.current_models().tail_worth().is_paused();
         let held_back = hold.is_some().then(|| planned.batches.clone());
         let plan = probe.or(hold).unwrap_or(planned);
         let hedging = hedges.then(|| self.hedge(&live, &plan, &outlooks, &bounds, &scenarios)).flatten();
+        let lacks_tail = is_paused && hedging.is_some();
+        let hedging = hedging.filter(|_| !is_paused);
         let instruction = self.learning_rate.preview(iteration, whole_batch)?;
 
         let mut decision = Decision {
@@ -116,6 +119,9 @@ impl JobState {
             decision,
         };
         tail::append_reason(&mut answer);
+        if lacks_tail {
+            answer.decision.reason.push_str("; no tail, because steps with one were slower");
+        }
         let in_force = ragged.is_none().then_some((live, in_force));
         Ok(PlannedIteration { answer: Arc::new(answer), in_force, instruction })
     }

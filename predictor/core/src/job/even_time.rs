@@ -1,7 +1,8 @@
 //! The time that an iteration would have taken with even shares.
 //!
 //! Each worker would have computed its even share under the contention that it had: its measured time, times the ratio of
-//! the curve at the even share and at its own. The slowest of these times is the time of the iteration. The ratio is a mean
+//! the curve at the even share and at its own. If it claimed chunks of a tail, which are passes of their own, this is the time of
+//! its local batch. The slowest of these times is the time of the iteration. The ratio is a mean
 //! over all forms that the curve may have. The doubt is how much these forms disagree.
 
 use evenstep_protocol::{WorkerId, WorkerReport};
@@ -86,22 +87,23 @@ impl JobState {
         let workers: Vec<&WorkerId> =
             measured.iter().map(|report| &report.worker).chain(idle.iter().copied()).collect();
         let units = parallel::map(&measured, |report| parts(report).units());
-        let samples = units.iter().fold(0, |sum: u64, units| sum.saturating_add(*units));
+        let samples = units.into_iter().fold(0, u64::saturating_add);
         let even = self.even_shares(&workers, samples)?;
         let (own, others) = even.split_at(measured.len());
-        let compared: Vec<(&WorkerReport, u64, u64)> = measured
-            .iter()
-            .zip(&units)
-            .zip(own)
-            .map(|((report, units), even)| (*report, *units, *even))
-            .collect();
-        let mut works = parallel::map(&compared, |(report, units, even)| EvenWork {
-            before_s: before_s(report),
-            compute_s: report.compute_time_s,
-            ratio: models.ratio(&report.worker, *units, *even),
-            communication: models.communication(&report.worker, self.spec.overlap_begins),
+        let compared: Vec<(&WorkerReport, u64)> = measured.iter().copied().zip(own.iter().copied()).collect();
+        let communication =
+            |report: &WorkerReport| models.communication(&report.worker, self.spec.overlap_begins);
+        let mut works = parallel::map(&compared, |(report, even)| {
+            let (samples, compute_s) = base(report);
+            EvenWork {
+                before_s: before_s(report),
+                compute_s,
+                ratio: models.ratio(&report.worker, samples, *even),
+                communication: communication(report),
+            }
         });
-        let finish_s = works.iter().map(|work| work.finish_s(1.0)).fold(0.0, f64::max);
+        let finish_s =
+            measured.iter().map(|report| took_s(report, &communication(report))).fold(0.0, f64::max);
         // A paused worker has no samples with even shares either.
         for (worker, even) in idle.iter().zip(others).filter(|(_, even)| **even > 0) {
             works.push(expected(models, worker, self.bounds(worker).micro_batch, *even)?);
@@ -129,6 +131,19 @@ impl JobState {
             even(&caps, samples, self.quantum()).ok()
         })
     }
+}
+
+/// Returns the samples and the time in seconds from which the time of another number of samples follows: those of the local batch, or
+/// all if it had no samples.
+pub(super) fn base(report: &WorkerReport) -> (u64, f64) {
+    let parts = parts(report);
+    let has_base = parts.base > 0 && parts.base_s > 0.0;
+    if has_base { (parts.base, parts.base_s) } else { (parts.units(), report.compute_time_s) }
+}
+
+/// Returns the time at which a worker finished, in seconds.
+pub(super) fn took_s(report: &WorkerReport, communication: &Communication) -> f64 {
+    before_s(report) + communication.finish_s(report.compute_time_s + parts(report).tail.claim_s)
 }
 
 /// Returns the time before the compute of a worker, in seconds.

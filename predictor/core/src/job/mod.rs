@@ -21,7 +21,7 @@
 //! - `probe`: the iterations in which shares vary on purpose
 //! - `observe`: learns from reports
 //! - `straggler`: compares the workers of an iteration, to find those that are slow
-//! - `compare`: compares an iteration with planned shares and with even ones
+//! - `compare`: compares an iteration with planned shares, with even ones, and without its tail
 //! - `worth`: whether planned shares are worth it
 //! - `work`: work that grows or shrinks for all workers, which makes none of them slow
 //! - `reason`: decisions and stragglers as text
@@ -103,4 +103,4 @@ pub use stored::{
 };
 pub use training::trainings;
 pub use worker::WorkerModel;
-pub use worth::{Compared, Used, Worth};
+pub use worth::{Compared, TailWorth, Used, Worth};

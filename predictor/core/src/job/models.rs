@@ -13,7 +13,7 @@ use super::report::{drivers, gradient_norms, parts, readings, signs};
 use super::straggler::{Compared, DeviceOf, others};
 use super::work::Work;
 use super::worker::WorkerModel;
-use super::worth::Worth;
+use super::worth::{TailWorth, Worth};
 use crate::allocate::{Communication, Scenarios};
 use crate::curve::{Curve, CurveLearner, Uncertain};
 use crate::forecast::nonlinear::FittedExpert;
@@ -57,6 +57,8 @@ pub struct Models {
     work: Work,
     /// Whether planned shares are worth it.
     worth: Worth,
+    /// Whether tails are.
+    tail_worth: TailWorth,
     /// Number of changes since the models were created or read.
     #[serde(skip)]
     revision: u64,
@@ -90,6 +92,7 @@ impl Models {
             undisturbed: 0,
             work: Work::default(),
             worth: Worth::default(),
+            tail_worth: TailWorth::default(),
             revision: 0,
         }
     }
@@ -101,6 +104,7 @@ impl Models {
             && self.open.is_valid()
             && self.work.is_valid()
             && self.worth.is_valid()
+            && self.tail_worth.is_valid()
     }
 
     /// Returns the forecaster.
@@ -184,9 +188,19 @@ impl Models {
         &self.worth
     }
 
+    /// Returns whether tails are worth it.
+    pub fn tail_worth(&self) -> &TailWorth {
+        &self.tail_worth
+    }
+
     /// Returns the number of iterations whose shares varied on purpose, and of all that were learned.
     pub fn probes(&self) -> (u64, u64) {
         (self.probes, self.learned)
+    }
+
+    /// Returns the number of iterations whose shares vary on purpose and that are not learned yet.
+    pub fn open_probes(&self) -> usize {
+        self.open.probes()
     }
 
     /// Returns the compute time of `to` samples over that of `from` samples of a worker, under the same contention.
@@ -255,6 +269,7 @@ impl Models {
         self.forecaster.boundaries(&readings.into_iter().collect());
         if let Some(compared) = compared(self, &closed) {
             self.worth.observe(&compared);
+            self.tail_worth.observe(compared.tail);
         }
         learned.closed.push(closed);
     }
@@ -423,7 +438,7 @@ mod tests {
                     PlannedWorker {
                         joined: Some(1),
                         micro_batch: None,
-                        choices: Choices { even: 8, held: None },
+                        choices: Choices { even: 8, held: None, without_tail: None },
                     },
                 )
             };
@@ -454,7 +469,7 @@ mod tests {
                     PlannedWorker {
                         joined: Some(iteration),
                         micro_batch: None,
-                        choices: Choices { even: 8, held: None },
+                        choices: Choices { even: 8, held: None, without_tail: None },
                     },
                 )
             };
@@ -485,7 +500,7 @@ mod tests {
                 let planned = PlannedWorker {
                     joined: Some(joined),
                     micro_batch: None,
-                    choices: Choices { even: 8, held: None },
+                    choices: Choices { even: 8, held: None, without_tail: None },
                 };
                 let workers = BTreeMap::from([(worker.clone(), planned)]);
                 models.plan(iteration, PlannedWork { workers, samples: 64, ..PlannedWork::default() });

@@ -66,6 +66,11 @@ impl OpenIterations {
         self.next
     }
 
+    /// Returns the number of open iterations whose shares vary on purpose.
+    pub fn probes(&self) -> usize {
+        self.plans.probes_from(self.next)
+    }
+
     /// Sets the plan of an iteration. If the iteration was closed before, the job has returned to an earlier state,
     /// and the iterations from it on are open again. Returns whether anything changed.
     pub fn plan(&mut self, iteration: u64, work: PlannedWork) -> bool {

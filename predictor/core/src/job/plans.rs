@@ -44,6 +44,8 @@ pub struct Choices {
     pub even: u64,
     /// With planned shares, while even ones are held. Otherwise the planned shares are used.
     pub held: Option<u64>,
+    /// Without the tail, if there is one.
+    pub without_tail: Option<u64>,
 }
 
 impl PlannedWork {
@@ -57,7 +59,10 @@ impl PlannedWork {
     ) -> Self {
         let (mut workers, mut idle) = (BTreeMap::new(), Vec::new());
         for (share, even) in answer.allocations.iter().zip(even) {
-            let (worker, choices) = (share.worker.clone(), Choices { even: *even, held: share.held_batch });
+            let (worker, choices) = (
+                share.worker.clone(),
+                Choices { even: *even, held: share.held_batch, without_tail: share.planned_batch },
+            );
             if share.local_batch > 0 || share.pool.is_some() {
                 let joined = joined(&worker, answer.generation);
                 workers.insert(worker, PlannedWorker { joined, micro_batch: share.micro_batch, choices });
@@ -78,7 +83,12 @@ pub fn is_probe(answer: &AllocateResponse) -> bool {
 /// Whether two allocations of one job plan the same work, by a comparison that builds nothing.
 pub fn is_same_work(one: &AllocateResponse, other: &AllocateResponse) -> bool {
     let work = |share: &Allocation| {
-        (share.local_batch > 0 || share.pool.is_some(), share.micro_batch, share.held_batch)
+        (
+            share.local_batch > 0 || share.pool.is_some(),
+            share.micro_batch,
+            share.held_batch,
+            share.planned_batch,
+        )
     };
     // One generation has one list of workers.
     one.generation == other.generation
@@ -125,6 +135,11 @@ impl Plans {
         self.starts.range(..=iteration).next_back().map(|(_, work)| work)
     }
 
+    /// Returns the number of plans from this iteration on whose shares vary on purpose.
+    pub fn probes_from(&self, iteration: u64) -> usize {
+        self.starts.range(iteration..).filter(|(_, work)| work.is_probe).count()
+    }
+
     /// Drops plans that no iteration from `first` on needs.
     pub fn forget_before(&mut self, first: u64) {
         let needed = self.starts.range(..=first).next_back().map(|(start, _)| *start);
@@ -143,8 +158,11 @@ mod tests {
     use super::*;
 
     fn work(kind: u64) -> PlannedWork {
-        let worker =
-            PlannedWorker { joined: Some(kind), micro_batch: None, choices: Choices { even: 1, held: None } };
+        let worker = PlannedWorker {
+            joined: Some(kind),
+            micro_batch: None,
+            choices: Choices { even: 1, held: None, without_tail: None },
+        };
         PlannedWork {
             workers: BTreeMap::from([(WorkerId::new("a").unwrap(), worker)]),
             samples: 1,

@@ -6,7 +6,7 @@ use super::even_time::{EvenWork, slowest};
 use super::state::JobState;
 use crate::allocate::{Scenarios, Share};
 use crate::parallel;
-use crate::plan::{Plan, Reason, WorkerOutlook, probe};
+use crate::plan::{CHANGE, Plan, Reason, WorkerOutlook, probe};
 
 /// Standard deviation of the time with even shares, as a share of it, from which on shares vary.
 const DOUBT_MAX: f64 = 0.01;
@@ -29,7 +29,8 @@ impl JobState {
         if !spec.profile || !spec.allowed_sizes.is_empty() || spec.distinct_sizes.is_some() {
             return None;
         }
-        let (probes, learned) = self.current_models().probes();
+        let models = self.current_models();
+        let (probes, learned) = models.probes();
         if probes >= FIRST + 2 * (learned / INTERVAL) {
             return None;
         }
@@ -47,9 +48,10 @@ impl JobState {
             .collect::<Option<_>>()?;
         let batches = probe(&shares, &plan.batches, self.quantum(), probes).ok()?;
         let step_time_s = scenarios.expected_finish(&shares, &batches);
-        // Plans pay for probes with what they gained over even shares.
+        // Plans pay for probes with what they have gained over even shares. It is not known yet what the open ones cost.
         let gain = plan.even_step_time_s.map_or(0.0, |even_s| 1.0 - step_time_s / even_s);
-        let is_paid = self.current_models().worth().gained() + gain >= 0.0;
+        let open = CHANGE * models.open_probes() as f64;
+        let is_paid = models.worth().gained() + gain >= open;
         let (varies, step_time_s) = (batches != plan.batches, Some(step_time_s));
         let probing = || Plan { batches, reason: Reason::Probing { doubt }, step_time_s, ..plan.clone() };
         (varies && is_paid).then(probing)

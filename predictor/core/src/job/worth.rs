@@ -29,6 +29,9 @@ const NEEDED_GROWTH: f64 = 4.0;
 const NEEDED_FALLS: f64 = 8.0;
 /// Number of iterations after even ones in which planned shares are compared with them. Later, conditions may have changed.
 const TRIAL: u32 = 8;
+/// First and longest pause of tails that were slower, in iterations: without a tail it is not known what it would gain.
+const PAUSE_FIRST: u32 = 128;
+const PAUSE_MAX: u32 = 4096;
 /// Weight of an iteration in means: a worker that just became slow counts.
 const WEIGHT: f64 = 0.3;
 
@@ -54,6 +57,8 @@ pub struct Compared {
     pub used: Used,
     /// Number of samples and of workers. Only iterations of equal size are compared with each other.
     pub size: (u64, u64),
+    /// Measured time with the tail, and time without it, if there is one.
+    pub tail: Option<(f64, f64)>,
 }
 
 /// The balance of planned shares against even ones.
@@ -171,6 +176,53 @@ impl Worth {
     }
 }
 
+/// The balance of shared tails against the same iterations without them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TailWorth {
+    /// Gain of tails on balance since the last pause, in iterations.
+    gained: f64,
+    /// Iterations that are left of a pause.
+    paused: u32,
+    /// Length of the next pause.
+    pause: u32,
+}
+
+impl Default for TailWorth {
+    fn default() -> Self {
+        Self { gained: 0.0, paused: 0, pause: PAUSE_FIRST }
+    }
+}
+
+impl TailWorth {
+    /// Whether a stored value is usable.
+    pub fn is_valid(&self) -> bool {
+        let lengths = PAUSE_FIRST..=PAUSE_MAX;
+        self.gained.abs() <= GAIN_MOST + ONE_MAX && self.paused <= PAUSE_MAX && lengths.contains(&self.pause)
+    }
+
+    /// Whether tails are paused because they were slower.
+    pub fn is_paused(&self) -> bool {
+        self.paused > 0
+    }
+
+    /// Learns from an iteration: its measured time and its time without the tail, if it had one.
+    pub fn observe(&mut self, tail: Option<(f64, f64)>) {
+        let Some((took_s, without_s)) = tail else {
+            self.paused = self.paused.saturating_sub(1);
+            return;
+        };
+        let gain = gain(took_s, without_s, without_s);
+        if self.paused > 0 || gain.is_nan() {
+            return;
+        }
+        self.gained = (self.gained + gain).min(GAIN_LEAST);
+        if self.gained < -LOSS_MAX {
+            (self.paused, self.gained) = (self.pause, 0.0);
+            self.pause = self.pause.saturating_mul(2).min(PAUSE_MAX);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -179,7 +231,7 @@ mod tests {
 
     fn compared(gain: f64, is_even: bool) -> Compared {
         let used = if is_even { Used::Even } else { Used::Planned };
-        Compared { planned_s: 1.0 - gain, even_s: 1.0, used, size: (8, 2) }
+        Compared { planned_s: 1.0 - gain, even_s: 1.0, used, size: (8, 2), tail: None }
     }
 
     /// Returns the loss against even shares in these iterations, each with the gain that planned shares have.
@@ -235,7 +287,13 @@ mod tests {
         // With fewer workers, iterations take longer; then the measured times are of another job.
         let mut worth = Worth::default();
         worth.observe(&compared(0.2, true));
-        worth.observe(&Compared { planned_s: 2.0, even_s: 2.5, used: Used::Planned, size: (8, 1) });
+        worth.observe(&Compared {
+            planned_s: 2.0,
+            even_s: 2.5,
+            used: Used::Planned,
+            size: (8, 1),
+            tail: None,
+        });
         assert_eq!(worth.held(), None);
     }
 
@@ -247,5 +305,21 @@ mod tests {
             worth.observe(&Compared { even_s: seconds, ..compared(0.1, true) });
             assert_eq!(worth, Worth::default());
         }
+    }
+
+    /// A tail that loses is paused, for longer every time; one that gains is not.
+    #[test]
+    fn tails_that_lose_are_paused() {
+        let mut worth = TailWorth::default();
+        let mut used = 0;
+        for _ in 0..1000 {
+            used += u32::from(!worth.is_paused());
+            worth.observe((!worth.is_paused()).then_some((1.1, 1.0)));
+            assert!(worth.is_valid());
+        }
+        assert_eq!(used, 12, "three losses in each of four tries");
+        let mut worth = TailWorth::default();
+        (0..1000).for_each(|at| worth.observe(Some((if at % 4 == 0 { 1.2 } else { 0.9 }, 1.0))));
+        assert!(!worth.is_paused());
     }
 }

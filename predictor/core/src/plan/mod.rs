@@ -21,7 +21,7 @@ use crate::allocate::{
 use crate::curve::Curve;
 
 pub use outlook::{Measured, WorkerOutlook};
-pub use probe::probe;
+pub use probe::{CHANGE, probe};
 pub use rules::{MAX_BATCH_GROWTH, MIN_GAIN, Objective, Rules, Sizes};
 
 use hysteresis::Gain;

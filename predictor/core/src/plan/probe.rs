@@ -8,7 +8,7 @@ use crate::allocate::{Infeasible, Share, allocate};
 use crate::curve::Curve;
 
 /// Relative change of a share.
-const CHANGE: f64 = 0.2;
+pub const CHANGE: f64 = 0.2;
 
 /// Returns the batches of a probe around planned batches, by rank. `turn` alternates between the two directions. The
 /// shares give the bounds.

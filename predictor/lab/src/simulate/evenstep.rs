@@ -9,7 +9,7 @@ use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAIN
 use evenstep_core::forecast::{ExpertKind, JobForecaster};
 use evenstep_core::hedge::learner::Parts;
 use evenstep_core::hedge::{ChunkCost, Hedged, Terms, hedge};
-use evenstep_core::job::{Compared, Used, Worth};
+use evenstep_core::job::{Compared, TailWorth, Used, Worth};
 use evenstep_core::plan::{InForce, MAX_BATCH_GROWTH, Measured, Rules, Sizes, WorkerOutlook, plan};
 use evenstep_core::series::DriverSet;
 
@@ -34,6 +34,7 @@ pub(super) struct Evenstep<'a> {
     workers: Vec<WorkerState>,
     in_force: Option<(Vec<usize>, InForce)>,
     worth: Worth,
+    tail_worth: TailWorth,
     /// The choices of the iterations that are not learned yet.
     choices: VecDeque<Choices>,
     fitter: Fitter<'a>,
@@ -45,6 +46,8 @@ struct Choices {
     planned: Vec<u64>,
     /// Whether the even ones are held.
     is_held: bool,
+    /// Whether there is a tail.
+    is_hedged: bool,
 }
 
 /// State of a worker, without its forecasts.
@@ -80,36 +83,40 @@ impl<'a> Evenstep<'a> {
             workers: vec![WorkerState::default(); world.workers.len()],
             in_force: None,
             worth: Worth::default(),
+            tail_worth: TailWorth::default(),
             choices: VecDeque::new(),
             fitter,
         }
     }
 
-    /// Compares an iteration with planned shares and with even ones, as the service does.
+    /// Compares an iteration with planned shares, with even ones, and without its tail, as the service does.
     fn compare(&mut self, reports: &[Report<'_>], choices: &Choices) {
-        let slowest = |batch: &dyn Fn(usize) -> u64| {
-            let time_s = |(rank, report): (usize, &Report<'_>)| {
-                let batch = batch(rank);
+        let with = |batches: &[u64]| {
+            let time_s = |(report, batch): (&Report<'_>, &u64)| {
+                let parts = report.parts();
+                let has_base = parts.base > 0 && parts.base_s > 0.0;
+                let (own, own_s) =
+                    if has_base { (parts.base, parts.base_s) } else { (report.batch, report.compute_time_s) };
                 let curve = &self.workers[report.worker].curve;
-                let ratio = if batch == report.batch { 1.0 } else { curve.ratio(report.batch, batch).mean };
-                ratio * report.compute_time_s
+                if *batch == own { own_s } else { curve.ratio(own, *batch).mean * own_s }
             };
-            reports.iter().enumerate().map(time_s).fold(0.0, f64::max)
+            reports.iter().zip(batches).map(time_s).fold(0.0, f64::max)
         };
+        let took_s = reports.iter().map(Report::busy_s).fold(0.0, f64::max);
         let is_even = reports.iter().zip(&choices.even).all(|(report, even)| report.batch == *even);
-        let used = match choices.is_held {
-            _ if is_even => Used::Even,
-            false => Used::Planned,
-            true => Used::Neither,
+        let used = match () {
+            () if choices.is_hedged => Used::Neither,
+            () if is_even => Used::Even,
+            () if choices.is_held => Used::Neither,
+            () => Used::Planned,
         };
-        let planned_s = if choices.is_held {
-            slowest(&|rank| choices.planned[rank])
-        } else {
-            slowest(&|rank| reports[rank].batch)
-        };
-        let even_s = slowest(&|rank| choices.even[rank]);
+        let planned_s = if choices.is_held || choices.is_hedged { with(&choices.planned) } else { took_s };
+        let without_tail = if choices.is_held { &choices.even } else { &choices.planned };
+        let tail = choices.is_hedged.then(|| (took_s, with(without_tail)));
         let size = (choices.even.iter().sum(), reports.len() as u64);
-        self.worth.observe(&Compared { planned_s, even_s, used, size });
+        let even_s = with(&choices.even);
+        self.worth.observe(&Compared { planned_s, even_s, used, size, tail });
+        self.tail_worth.observe(tail);
     }
 
     fn outlook(&self, worker: usize) -> WorkerOutlook {
@@ -222,14 +229,11 @@ impl Policy for Evenstep<'_> {
         let plan = plan(&outlooks, &scenarios, in_force, &rules)?;
         self.in_force = Some((present.to_vec(), plan.in_force()));
         let hold = self.worth.held().and_then(|loss| plan.hold_even(loss));
-        self.choices.push_back(Choices {
-            even: plan.even.clone(),
-            planned: plan.batches.clone(),
-            is_held: hold.is_some(),
-        });
+        let (even, planned, is_held) = (plan.even.clone(), plan.batches.clone(), hold.is_some());
         let plan = hold.unwrap_or(plan);
-        let hedged =
-            self.hedges.then(|| self.hedged(present, &outlooks, &plan.batches, &scenarios)).flatten();
+        let hedges = self.hedges && !self.tail_worth.is_paused();
+        let hedged = hedges.then(|| self.hedged(present, &outlooks, &plan.batches, &scenarios)).flatten();
+        self.choices.push_back(Choices { even, planned, is_held, is_hedged: hedged.is_some() });
         Ok(hedged.map_or(Shares::Given(plan.batches), Shares::Hedged))
     }
 
