@@ -139,9 +139,10 @@ class Training:
     """A job with its model."""
 
     def __init__(self, case: Case, data: TensorDataset, *, is_even: bool) -> None:
-        cap = case.cap if dist.get_rank() == RANKS - 1 and not is_even else None
-        server = "off" if is_even else None
-        self.job = evenstep.init(server=server, job=None if is_even else os.environ["GAIN_JOB"], max_local_batch=cap)
+        if is_even:
+            self.job = evenstep.init(server="off", job="even")
+        else:
+            self.job = evenstep.init(max_local_batch=case.cap if dist.get_rank() == RANKS - 1 else None)
         self.net = Paced(case)
         self.model = self.job.wrap(DistributedDataParallel(self.net))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.001)
@@ -172,28 +173,37 @@ class Training:
         self.took_s += time.perf_counter() - begun
 
 
-def rank(arguments: argparse.Namespace) -> None:
-    """Runs a rank. Rank 0 prints the result as JSON."""
-    dist.init_process_group("gloo")
+def alternate(case: Case, blocks: int) -> dict[str, Any] | None:
+    """Runs a rank of a case.
+
+    Returns:
+        On rank 0 the measured gain as ``true``, and the gain of the job at the predictor as ``said``.
+    """
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    case = CASES[arguments.rank]
     x = torch.randn(case.samples, 16)
     if case.has_costs:
         x[:, 0] = torch.exp(0.7 * torch.randn(case.samples)).clamp(0.1, 8.0)
         x[:, 0] /= x[:, 0].mean()
     data = TensorDataset(x, x[:, 1:2])
     even, planned = (Training(case, data, is_even=is_even) for is_even in (True, False))
-    for _ in range(arguments.blocks):
+    for _ in range(blocks):
         even.epoch()
         planned.epoch()
-    if dist.get_rank() == 0:
-        time.sleep(1.5)  # The last reports are sent in the background.
-        with urllib.request.urlopen(f"{os.environ['EVENSTEP_SERVER']}/v1/jobs/{os.environ['GAIN_JOB']}") as answer:
-            said = json.load(answer)["gain"]
-        print("RESULT " + json.dumps({"true": even.took_s / planned.took_s, "said": said}), flush=True)
+    # The last reports are stored by then.
     planned.job.close()
     even.job.close()
+    if dist.get_rank() > 0:
+        return None
+    with urllib.request.urlopen(f"{os.environ['EVENSTEP_SERVER']}/v1/jobs/{os.environ['EVENSTEP_JOB']}") as answer:
+        return {"true": even.took_s / planned.took_s, "said": json.load(answer)["gain"]}
+
+
+def rank(arguments: argparse.Namespace) -> None:
+    """Runs a rank. Rank 0 prints the result as JSON."""
+    dist.init_process_group("gloo")
+    if result := alternate(CASES[arguments.rank], arguments.blocks):
+        print("RESULT " + json.dumps(result), flush=True)
     dist.destroy_process_group()
 
 
@@ -209,7 +219,7 @@ def main() -> None:
     errors, inside = [], 0
     for number, name in enumerate(name for name in CASES if arguments.only in name):
         with start.predictor() as server:
-            environ = {"EVENSTEP_SERVER": server, "GAIN_JOB": f"gain-{number}"}
+            environ = {"EVENSTEP_SERVER": server, "EVENSTEP_JOB": f"gain-{number}"}
             printed = start.torchrun(
                 RANKS, [__file__, f"--rank={name}", f"--blocks={arguments.blocks}"], environ, captures=True
             )

@@ -6,7 +6,7 @@ use super::even_time::{base, before_s, took_s};
 use super::models::Models;
 use super::open::Closed;
 use super::report::parts;
-use super::worth::{Compared, Used};
+use super::worth::{Compared, ITERATIONS_MAX, Used};
 use crate::parallel;
 
 /// Times of a worker, in seconds.
@@ -67,7 +67,9 @@ pub fn compared(models: &Models, closed: &Closed<'_>) -> Option<Compared> {
     };
     let size = (closed.samples, (times.len() + closed.idle.len()) as u64);
     let tail = without_tail_s.map(|without_s| (took_s, without_s));
-    Some(Compared { planned_s, even_s, used, size, tail })
+    // Fast jobs report only some iterations.
+    let iterations = closed.reports.iter().filter_map(|(report, _)| report.iterations).fold(1.0, f64::max);
+    Some(Compared { planned_s, even_s, used, size, tail, iterations: iterations.min(ITERATIONS_MAX) })
 }
 
 /// Returns the time of a worker with another number of samples and without chunks of a tail, in seconds.

@@ -13,7 +13,7 @@ use super::report::{drivers, gradient_norms, parts, readings, signs};
 use super::straggler::{Compared, DeviceOf, others};
 use super::work::Work;
 use super::worker::WorkerModel;
-use super::worth::{TailWorth, Worth};
+use super::worth::{ITERATIONS_MAX, TailWorth, Worth};
 use crate::allocate::{Communication, Scenarios};
 use crate::curve::{Curve, CurveLearner, Uncertain};
 use crate::forecast::nonlinear::FittedExpert;
@@ -34,6 +34,9 @@ const MODEL_BYTES: u64 = 56 << 10;
 
 /// Number of iterations after a probe whose forecasts it disturbs: the averages of the forecaster forget it by then.
 const DISTURBED: u64 = 8;
+
+/// Weight of an iteration in the mean number of iterations that one stands for.
+const STRIDE_WEIGHT: f64 = 0.1;
 
 /// Maximum number of workers whose models are copied for a decision that incomplete iterations precede. Decisions of larger
 /// jobs wait for complete iterations.
@@ -59,6 +62,8 @@ pub struct Models {
     worth: Worth,
     /// Whether tails are.
     tail_worth: TailWorth,
+    /// Mean number of iterations that a reported one stands for.
+    stride: f64,
     /// Number of changes since the models were created or read.
     #[serde(skip)]
     revision: u64,
@@ -93,6 +98,7 @@ impl Models {
             work: Work::default(),
             worth: Worth::default(),
             tail_worth: TailWorth::default(),
+            stride: 1.0,
             revision: 0,
         }
     }
@@ -105,6 +111,7 @@ impl Models {
             && self.work.is_valid()
             && self.worth.is_valid()
             && self.tail_worth.is_valid()
+            && (1.0..=ITERATIONS_MAX).contains(&self.stride)
     }
 
     /// Returns the forecaster.
@@ -188,6 +195,11 @@ impl Models {
         &self.worth
     }
 
+    /// Returns the mean number of iterations that a reported one stands for.
+    pub fn stride(&self) -> f64 {
+        self.stride
+    }
+
     /// Returns whether tails are worth it.
     pub fn tail_worth(&self) -> &TailWorth {
         &self.tail_worth
@@ -269,7 +281,8 @@ impl Models {
         self.forecaster.boundaries(&readings.into_iter().collect());
         if let Some(compared) = compared(self, &closed) {
             self.worth.observe(&compared);
-            self.tail_worth.observe(compared.tail);
+            self.tail_worth.observe(compared.tail, compared.iterations);
+            self.stride += STRIDE_WEIGHT * (compared.iterations - self.stride);
         }
         learned.closed.push(closed);
     }

@@ -10,8 +10,9 @@ use crate::plan::{CHANGE, Plan, Reason, WorkerOutlook, probe};
 
 /// Standard deviation of the time with even shares, as a share of it, from which on shares vary.
 const DOUBT_MAX: f64 = 0.01;
-/// Number of iterations that vary at the start.
+/// Number of iterations that vary at the start, and of allocations at least if each holds for several iterations.
 const FIRST: u64 = 6;
+const FIRST_MIN: f64 = 2.0;
 /// Later, two in this number of iterations may vary.
 const INTERVAL: u64 = 100;
 
@@ -31,7 +32,10 @@ impl JobState {
         }
         let models = self.current_models();
         let (probes, learned) = models.probes();
-        if probes >= FIRST + 2 * (learned / INTERVAL) {
+        // A client keeps a probe until its next report.
+        let stride = models.stride();
+        let first = (FIRST as f64 / stride).max(FIRST_MIN) as u64;
+        if probes >= first + 2 * (learned / INTERVAL) {
             return None;
         }
         let doubt = self.doubt(live, plan, outlooks).filter(|doubt| *doubt > DOUBT_MAX)?;
@@ -51,7 +55,7 @@ impl JobState {
         // Plans pay for probes with what they have gained over even shares. It is not known yet what the open ones cost.
         let gain = plan.even_step_time_s.map_or(0.0, |even_s| 1.0 - step_time_s / even_s);
         let open = CHANGE * models.open_probes() as f64;
-        let is_paid = models.worth().gained() + gain >= open;
+        let is_paid = models.worth().gained() >= stride * (open - gain);
         let (varies, step_time_s) = (batches != plan.batches, Some(step_time_s));
         let probing = || Plan { batches, reason: Reason::Probing { doubt }, step_time_s, ..plan.clone() };
         (varies && is_paid).then(probing)

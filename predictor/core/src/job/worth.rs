@@ -29,6 +29,8 @@ const NEEDED_GROWTH: f64 = 4.0;
 const NEEDED_FALLS: f64 = 8.0;
 /// Number of iterations after even ones in which planned shares are compared with them. Later, conditions may have changed.
 const TRIAL: u32 = 8;
+/// Maximum number of iterations that one stands for.
+pub const ITERATIONS_MAX: f64 = 64.0;
 /// First and longest pause of tails that were slower, in iterations: without a tail it is not known what it would gain.
 const PAUSE_FIRST: u32 = 128;
 const PAUSE_MAX: u32 = 4096;
@@ -59,6 +61,8 @@ pub struct Compared {
     pub size: (u64, u64),
     /// Measured time with the tail, and time without it, if there is one.
     pub tail: Option<(f64, f64)>,
+    /// Number of iterations that it stands for.
+    pub iterations: f64,
 }
 
 /// The balance of planned shares against even ones.
@@ -84,8 +88,9 @@ struct Trial {
     even_s: f64,
     /// Their size.
     size: (u64, u64),
-    /// Number of iterations with planned shares.
+    /// Number of compared iterations with planned shares, and of those that they stand for.
     count: u32,
+    iterations: f64,
     /// Their gain on balance, in iterations.
     gained: f64,
 }
@@ -99,13 +104,14 @@ impl Trial {
             *self = Self { even_s, size: compared.size, ..Self::default() };
         } else if is_same && self.count < TRIAL && compared.used == Used::Planned {
             self.count += 1;
-            self.gained += gain(compared.planned_s, self.even_s, self.even_s);
+            self.iterations += compared.iterations;
+            self.gained += compared.iterations * gain(compared.planned_s, self.even_s, self.even_s);
         }
     }
 
     /// Loss per iteration, if it is too large.
     fn loss(&self) -> Option<f64> {
-        (self.gained < -LOSS_MAX).then(|| -self.gained / f64::from(self.count.max(1)))
+        (self.gained < -LOSS_MAX).then(|| -self.gained / self.iterations.max(1.0))
     }
 }
 
@@ -126,9 +132,10 @@ impl Worth {
     pub fn is_valid(&self) -> bool {
         let Self { even_s, gained, mean, trial, needed, held } = self;
         [*even_s, trial.even_s].iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0)
-            && gained.abs() <= NEEDED_MAX
+            && gained.abs() <= NEEDED_MAX + ITERATIONS_MAX
             && mean.abs() <= ONE_MAX
-            && trial.gained.abs() <= f64::from(TRIAL)
+            && (0.0..=f64::from(TRIAL) * ITERATIONS_MAX).contains(&trial.iterations)
+            && trial.gained.abs() <= ONE_MAX * trial.iterations
             && (NEEDED_FIRST / NEEDED_GROWTH..=NEEDED_MAX).contains(needed)
             && held.is_none_or(|loss| (0.0..=1.0).contains(&loss))
     }
@@ -146,16 +153,16 @@ impl Worth {
 
     /// Learns from an iteration.
     pub fn observe(&mut self, compared: &Compared) {
-        let Compared { planned_s, even_s, .. } = *compared;
+        let Compared { planned_s, even_s, iterations, .. } = *compared;
         let is_known = |seconds: f64| seconds.is_finite() && seconds > 0.0;
-        if !(is_known(planned_s) && is_known(even_s)) {
+        if !(is_known(planned_s) && is_known(even_s) && (0.0..=ITERATIONS_MAX).contains(&iterations)) {
             return;
         }
         let weight = if self.even_s > 0.0 { WEIGHT } else { 1.0 };
         self.even_s += weight * (even_s - self.even_s);
         let gain = gain(planned_s, even_s, self.even_s);
         self.mean += WEIGHT * (gain - self.mean);
-        self.gained += gain;
+        self.gained += compared.iterations * gain;
         self.trial.observe(compared);
         if self.held.is_some() {
             self.gained = self.gained.max(0.0);
@@ -165,7 +172,7 @@ impl Worth {
             return;
         }
         self.gained = self.gained.min(self.trial.gained.clamp(GAIN_LEAST, GAIN_MOST));
-        let falls = 1.0 - gain.max(0.0) / NEEDED_FALLS;
+        let falls = (-compared.iterations * gain.max(0.0) / NEEDED_FALLS).exp();
         self.needed = (self.needed * falls).max(NEEDED_FIRST / NEEDED_GROWTH);
         let loss = (self.gained < -LOSS_MAX).then_some(-self.mean);
         if let Some(loss) = self.trial.loss().or(loss) {
@@ -197,7 +204,7 @@ impl TailWorth {
     /// Whether a stored value is usable.
     pub fn is_valid(&self) -> bool {
         let lengths = PAUSE_FIRST..=PAUSE_MAX;
-        self.gained.abs() <= GAIN_MOST + ONE_MAX && self.paused <= PAUSE_MAX && lengths.contains(&self.pause)
+        self.gained.abs() <= GAIN_MOST && self.paused <= PAUSE_MAX && lengths.contains(&self.pause)
     }
 
     /// Whether tails are paused because they were slower.
@@ -206,12 +213,12 @@ impl TailWorth {
     }
 
     /// Learns from an iteration: its measured time and its time without the tail, if it had one.
-    pub fn observe(&mut self, tail: Option<(f64, f64)>) {
+    pub fn observe(&mut self, tail: Option<(f64, f64)>, iterations: f64) {
         let Some((took_s, without_s)) = tail else {
-            self.paused = self.paused.saturating_sub(1);
+            self.paused = self.paused.saturating_sub(iterations.ceil() as u32);
             return;
         };
-        let gain = gain(took_s, without_s, without_s);
+        let gain = iterations * gain(took_s, without_s, without_s);
         if self.paused > 0 || gain.is_nan() {
             return;
         }
@@ -231,7 +238,7 @@ mod tests {
 
     fn compared(gain: f64, is_even: bool) -> Compared {
         let used = if is_even { Used::Even } else { Used::Planned };
-        Compared { planned_s: 1.0 - gain, even_s: 1.0, used, size: (8, 2), tail: None }
+        Compared { planned_s: 1.0 - gain, even_s: 1.0, used, size: (8, 2), tail: None, iterations: 1.0 }
     }
 
     /// Returns the loss against even shares in these iterations, each with the gain that planned shares have.
@@ -287,13 +294,7 @@ mod tests {
         // With fewer workers, iterations take longer; then the measured times are of another job.
         let mut worth = Worth::default();
         worth.observe(&compared(0.2, true));
-        worth.observe(&Compared {
-            planned_s: 2.0,
-            even_s: 2.5,
-            used: Used::Planned,
-            size: (8, 1),
-            tail: None,
-        });
+        worth.observe(&Compared { planned_s: 2.0, even_s: 2.5, size: (8, 1), ..compared(0.0, false) });
         assert_eq!(worth.held(), None);
     }
 
@@ -314,12 +315,12 @@ mod tests {
         let mut used = 0;
         for _ in 0..1000 {
             used += u32::from(!worth.is_paused());
-            worth.observe((!worth.is_paused()).then_some((1.1, 1.0)));
+            worth.observe((!worth.is_paused()).then_some((1.1, 1.0)), 1.0);
             assert!(worth.is_valid());
         }
         assert_eq!(used, 12, "three losses in each of four tries");
         let mut worth = TailWorth::default();
-        (0..1000).for_each(|at| worth.observe(Some((if at % 4 == 0 { 1.2 } else { 0.9 }, 1.0))));
+        (0..1000).for_each(|at| worth.observe(Some((if at % 4 == 0 { 1.2 } else { 0.9 }, 1.0)), 1.0));
         assert!(!worth.is_paused());
     }
 }

@@ -109,6 +109,28 @@ fn traces(seed: u64) -> Vec<(String, Trace)> {
             slow * batch as f64 * if batch > 64 { 1.5 } else { 1.0 } * (0.02 * normal(&mut random)).exp()
         }),
     ));
+    // As on GPUs that are not saturated: a smaller share takes as long as the even one.
+    let mut random = rng(seed);
+    all.push((
+        "flat up to the even share".into(),
+        Box::new(move |_, worker, batch| {
+            let slow = if worker == 0 { 1.2 } else { 1.0 };
+            slow * batch.max(64) as f64 * (0.02 * normal(&mut random)).exp()
+        }),
+    ));
+    for length in [6, 25] {
+        let mut random = rng(seed);
+        let mut slow = [false; WORKERS];
+        all.push((
+            format!("shared cores for {length} iterations"),
+            Box::new(move |iteration, worker, batch| {
+                if iteration % length == 0 {
+                    slow[worker] = random.random_bool(0.3);
+                }
+                batch as f64 * if slow[worker] { 2.0 } else { 1.0 } * (0.02 * normal(&mut random)).exp()
+            }),
+        ));
+    }
     let mut random = rng(seed);
     all.push((
         "slows down when it has more".into(),
