@@ -41,9 +41,7 @@ def predictor() -> Iterator[str]:
             process.wait()
 
 
-def torchrun(
-    ranks: int, command: Sequence[str], environ: Mapping[str, str], *, captures: bool = False
-) -> str:
+def torchrun(ranks: int, command: Sequence[str], environ: Mapping[str, str], *, captures: bool = False) -> str:
     """Runs ranks until they end; they print to the terminal. Returns what they print instead if it is captured."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *command]
     without_ddp_sync = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "python" / "src")}

@@ -4,7 +4,7 @@ use evenstep_protocol::{AllocateRequest, AllocateResponse, Hedge, JobSpec, JobVi
 
 use crate::support::{Service, allocate_request, join_all, worker_id};
 
-/// A job of two workers that are slow in turn, each for two iterations. Reports arrive two iterations late, so plans favour the worker
+/// A job of two workers that are slow one after the other, each for two iterations. Reports arrive two iterations late, so plans favour the worker
 /// that is slow.
 struct Run {
     service: Service,

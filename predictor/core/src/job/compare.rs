@@ -1,13 +1,14 @@
 //! Compares an iteration with planned shares, with even ones, and without its tail.
 
-use evenstep_protocol::WorkerReport;
-
 use super::even_time::{base, before_s, took_s};
 use super::models::Models;
 use super::open::Closed;
 use super::report::parts;
 use super::worth::{Compared, ITERATIONS_MAX, Used};
 use crate::parallel;
+
+/// Maximum ratio of the samples of a worker to its share, compared with all workers.
+const SCALE_MAX: f64 = 1.5;
 
 /// Times of a worker, in seconds.
 struct Times {
@@ -23,21 +24,33 @@ pub fn compared(models: &Models, closed: &Closed<'_>) -> Option<Compared> {
     if !closed.is_complete || closed.samples == 0 {
         return None;
     }
-    let units = parallel::map(&closed.reports, |(report, _)| parts(report).units());
-    // Workers may have computed another number of samples: at the end of an epoch, or in units of their own.
-    let sum = units.iter().copied().fold(0, u64::saturating_add);
-    let scaled = |samples: u64| (samples as f64 * sum as f64 / closed.samples as f64).round() as u64;
-    let ranked: Vec<_> = closed.reports.iter().zip(units).collect();
-    let times = parallel::map(&ranked, |((report, planned), units)| {
+    let sum = closed.reports.iter().map(|(report, _)| parts(report).units()).fold(0, u64::saturating_add);
+    let usual = sum as f64 / closed.samples as f64;
+    let times = parallel::map(&closed.reports, |(report, planned)| {
         let choices = planned.as_ref()?.choices;
-        let even = scaled(choices.even);
-        let with = |samples: u64| with(models, report, closed.overlap_begins, samples);
+        let communication = models.communication(&report.worker, closed.overlap_begins);
+        let (own, compute_s) = base(report);
+        // Workers may have computed another number of samples than planned: at the end of an epoch, or in their own units. If only one
+        // of them did, it did not follow the plan.
+        let scale = if choices.own > 0 { own as f64 / choices.own as f64 } else { usual };
+        if !(usual / SCALE_MAX..=usual * SCALE_MAX).contains(&scale) {
+            return None;
+        }
+        let with = |batch: u64| {
+            let samples = (batch as f64 * scale).round() as u64;
+            let ratio = match samples {
+                0 => return 0.0,
+                _ if samples == own => 1.0,
+                _ => models.ratio(&report.worker, own, samples).mean,
+            };
+            before_s(report) + communication.finish_s(ratio * compute_s)
+        };
         Some(Times {
-            took_s: took_s(report, &models.communication(&report.worker, closed.overlap_begins)),
-            even_s: with(even),
-            held_s: choices.held.map(|held| with(scaled(held))),
-            without_tail_s: choices.without_tail.map(|batch| with(scaled(batch))),
-            is_even: even == *units,
+            took_s: took_s(report, &communication),
+            even_s: with(choices.even),
+            held_s: choices.held.map(with),
+            without_tail_s: choices.without_tail.map(with),
+            is_even: choices.even == choices.own,
         })
     });
     let times: Vec<Times> = times.into_iter().collect::<Option<_>>()?;
@@ -65,20 +78,9 @@ pub fn compared(models: &Models, closed: &Closed<'_>) -> Option<Compared> {
         () if is_held => Used::Neither,
         () => Used::Planned,
     };
-    let size = (closed.samples, (times.len() + closed.idle.len()) as u64);
+    let size = (sum, (times.len() + closed.idle.len()) as u64);
     let tail = without_tail_s.map(|without_s| (took_s, without_s));
     // Fast jobs report only some iterations.
     let iterations = closed.reports.iter().filter_map(|(report, _)| report.iterations).fold(1.0, f64::max);
     Some(Compared { planned_s, even_s, used, size, tail, iterations: iterations.min(ITERATIONS_MAX) })
-}
-
-/// Returns the time of a worker with another number of samples and without chunks of a tail, in seconds.
-fn with(models: &Models, report: &WorkerReport, overlap_begins: f64, samples: u64) -> f64 {
-    let (own, compute_s) = base(report);
-    let ratio = match samples {
-        0 => return 0.0,
-        _ if samples == own => 1.0,
-        _ => models.ratio(&report.worker, own, samples).mean,
-    };
-    before_s(report) + models.communication(&report.worker, overlap_begins).finish_s(ratio * compute_s)
 }

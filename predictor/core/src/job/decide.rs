@@ -7,7 +7,7 @@ use evenstep_protocol::{AllocateRequest, AllocateResponse, Allocation, Decision,
 use super::background;
 use super::bounds::Bounds;
 use super::learning_rate;
-use super::plans::{is_probe, is_same_work};
+use super::plans::{holds_even, is_probe, is_same_work};
 use super::reason;
 use super::state::JobState;
 use super::tail::{self, Hedging};
@@ -38,6 +38,8 @@ pub enum DecideError {
 pub struct PlannedIteration {
     /// The allocation.
     pub answer: Arc<AllocateResponse>,
+    /// The even shares by rank.
+    even: Vec<u64>,
     /// The new plan; `None` if the current plan remains.
     in_force: Option<(Vec<WorkerId>, InForce)>,
     instruction: PendingInstruction,
@@ -83,7 +85,11 @@ impl JobState {
         let hedges = probe.is_none() && rules.sizes == Sizes::Any;
         let is_paused = self.current_models().tail_worth().is_paused();
         let held_back = hold.is_some().then(|| planned.batches.clone());
-        let plan = probe.or(hold).unwrap_or(planned);
+        let is_resumed = held.is_none() && self.last_allocation.as_deref().is_some_and(holds_even);
+        let mut plan = probe.or(hold).unwrap_or(planned);
+        if is_resumed && plan.batches != plan.even {
+            plan.reason = Reason::Resumed;
+        }
         let hedging = hedges.then(|| self.hedge(&live, &plan, &outlooks, &bounds, &scenarios)).flatten();
         let lacks_tail = is_paused && hedging.is_some();
         let hedging = hedging.filter(|_| !is_paused);
@@ -123,18 +129,20 @@ impl JobState {
             answer.decision.reason.push_str("; no tail, because steps with one were slower");
         }
         let in_force = ragged.is_none().then_some((live, in_force));
-        Ok(PlannedIteration { answer: Arc::new(answer), in_force, instruction })
+        Ok(PlannedIteration { answer: Arc::new(answer), even: plan.even, in_force, instruction })
     }
 
     /// Applies a planned iteration to the state: its plan becomes the current plan, and its iteration counts
     /// as requested.
     pub fn apply(&mut self, decided: PlannedIteration) {
-        let PlannedIteration { answer, in_force, instruction } = decided;
+        let PlannedIteration { answer, even, in_force, instruction } = decided;
         self.learning_rate.accept(instruction);
         let last = self.last_allocation.as_ref().filter(|last| last.iteration < answer.iteration);
-        if !last.is_some_and(|last| is_same_work(last, &answer)) {
-            let work = self.planned_work(&answer);
+        let is_same = last.is_some_and(|last| is_same_work(last, &answer)) && self.last_even == even;
+        if !is_same {
+            let work = self.planned_work(&answer, Some(&even));
             self.models_mut().plan(answer.iteration, work);
+            self.last_even = even;
         }
         if is_probe(&answer) {
             self.models_mut().count_probe(answer.iteration);

@@ -1,8 +1,8 @@
 //! The time that an iteration would have taken with even shares.
 //!
 //! Each worker would have computed its even share under the contention that it had: its measured time, times the ratio of
-//! the curve at the even share and at its own. If it claimed chunks of a tail, which are passes of their own, this is the time of
-//! its local batch. The slowest of these times is the time of the iteration. The ratio is a mean
+//! the curve at the even share and at its own. If it claimed chunks of a tail, this is the time of its local batch, because
+//! chunks are separate passes. The slowest of these times is the time of the iteration. The ratio is a mean
 //! over all forms that the curve may have. The doubt is how much these forms disagree.
 
 use evenstep_protocol::{WorkerId, WorkerReport};
@@ -133,8 +133,8 @@ impl JobState {
     }
 }
 
-/// Returns the samples and the time in seconds from which the time of another number of samples follows: those of the local batch, or
-/// all if it had no samples.
+/// Returns the samples and the seconds of a worker from which its time with another number of samples follows. They are of its local
+/// batch, or of everything if it had no local batch.
 pub(super) fn base(report: &WorkerReport) -> (u64, f64) {
     let parts = parts(report);
     let has_base = parts.base > 0 && parts.base_s > 0.0;

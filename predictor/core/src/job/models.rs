@@ -273,13 +273,15 @@ impl Models {
             self.undisturbed = self.learned.saturating_add(1 + DISTURBED);
         }
         let usable = self.take(reports, device);
+        let is_usable = usable.len() == reports.len();
         let outcomes = self.measure(&usable, closed.is_complete, device);
         self.forecaster.observe_iteration(iteration, &outcomes);
         let drivers = self.forecaster.drivers();
         let usable: Vec<(&WorkerId, &WorkerReport)> = usable.into_iter().collect();
         let readings = parallel::map(&usable, |(worker, report)| (*worker, readings(drivers, report)));
         self.forecaster.boundaries(&readings.into_iter().collect());
-        if let Some(compared) = compared(self, &closed) {
+        // A first report includes costs of the start.
+        if let Some(compared) = compared(self, &closed).filter(|_| is_usable) {
             self.worth.observe(&compared);
             self.tail_worth.observe(compared.tail, compared.iterations);
             self.stride += STRIDE_WEIGHT * (compared.iterations - self.stride);
@@ -451,7 +453,7 @@ mod tests {
                     PlannedWorker {
                         joined: Some(1),
                         micro_batch: None,
-                        choices: Choices { even: 8, held: None, without_tail: None },
+                        choices: Choices { own: 8, even: 8, held: None, without_tail: None },
                     },
                 )
             };
@@ -482,7 +484,7 @@ mod tests {
                     PlannedWorker {
                         joined: Some(iteration),
                         micro_batch: None,
-                        choices: Choices { even: 8, held: None, without_tail: None },
+                        choices: Choices { own: 8, even: 8, held: None, without_tail: None },
                     },
                 )
             };
@@ -513,7 +515,7 @@ mod tests {
                 let planned = PlannedWorker {
                     joined: Some(joined),
                     micro_batch: None,
-                    choices: Choices { even: 8, held: None, without_tail: None },
+                    choices: Choices { own: 8, even: 8, held: None, without_tail: None },
                 };
                 let workers = BTreeMap::from([(worker.clone(), planned)]);
                 models.plan(iteration, PlannedWork { workers, samples: 64, ..PlannedWork::default() });

@@ -57,26 +57,28 @@ impl JobState {
     /// Restores the models' knowledge of an allocation that was planned before a restart. Call it in order of
     /// iterations, before the reports of these iterations are replayed.
     pub fn restore_plan(&mut self, answer: &AllocateResponse) {
-        let work = self.planned_work(answer);
+        let work = self.planned_work(answer, self.even_of(answer).as_deref());
         self.models_mut().restore_plan(answer.iteration, work);
         if is_probe(answer) {
             self.models_mut().restore_probe(answer.iteration);
         }
     }
 
-    /// Returns the part of an allocation that determines how reports are learned.
-    pub(super) fn planned_work(&self, answer: &AllocateResponse) -> PlannedWork {
+    /// Returns the part of an allocation that determines how reports are learned. `even` are the even shares by rank, if they are
+    /// known.
+    pub(super) fn planned_work(&self, answer: &AllocateResponse, even: Option<&[u64]>) -> PlannedWork {
+        PlannedWork::new(answer, even, self.spec.overlap_begins, |worker, generation| {
+            self.workers.get(worker)?.joined(generation)
+        })
+    }
+
+    /// Returns the even shares of an allocation by the bounds of today.
+    fn even_of(&self, answer: &AllocateResponse) -> Option<Vec<u64>> {
         let bounds = parallel::map(&answer.allocations, |share| {
             let bounds = self.bounds(&share.worker);
             (bounds.floor, bounds.cap)
         });
         let rules = rules(self, answer.global_batch, answer.global_batch < self.global_batch());
-        // The bounds may have changed since. Then nothing is compared.
-        let even = even_split(&bounds, &rules);
-        let even =
-            even.unwrap_or_else(|_| answer.allocations.iter().map(|share| share.local_batch).collect());
-        PlannedWork::new(answer, &even, self.spec.overlap_begins, |worker, generation| {
-            self.workers.get(worker)?.joined(generation)
-        })
+        even_split(&bounds, &rules).ok()
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 const PLANS_MAX: usize = 64;
 
 /// Approximate memory of one worker in a plan, in bytes.
-const PLANNED_WORKER_BYTES: u64 = 112;
+const PLANNED_WORKER_BYTES: u64 = 160;
 
 /// The part of an allocation that determines how reports of its iteration are learned.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub struct PlannedWork {
     pub workers: BTreeMap<WorkerId, PlannedWorker>,
     /// Workers without samples.
     pub idle: Vec<(WorkerId, Choices)>,
-    /// Number of samples of all workers.
+    /// Number of samples of all workers; 0 if the even shares are not known, so that nothing is compared.
     pub samples: u64,
     /// Share of the compute after which gradients can be sent, 0 to 1.
     pub overlap_begins: f64,
@@ -40,28 +40,36 @@ pub struct PlannedWorker {
 /// The samples of a worker by either choice of shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choices {
+    /// With the allocation, without chunks of a tail.
+    pub own: u64,
     /// With even shares.
     pub even: u64,
     /// With planned shares, while even ones are held. Otherwise the planned shares are used.
     pub held: Option<u64>,
-    /// Without the tail, if there is one.
+    /// Without the tail; `None` if the allocation has no tail.
     pub without_tail: Option<u64>,
 }
 
 impl PlannedWork {
     /// Returns the planned work of an allocation. `joined` returns the generation of a worker's latest join up to a
-    /// generation. `even` are the even shares, by rank. `overlap_begins` is that of the job.
+    /// generation. `even` are the even shares by rank, if they are known. `overlap_begins` is an option of the job.
     pub fn new(
         answer: &AllocateResponse,
-        even: &[u64],
+        even: Option<&[u64]>,
         overlap_begins: f64,
         joined: impl Fn(&WorkerId, u64) -> Option<u64>,
     ) -> Self {
         let (mut workers, mut idle) = (BTreeMap::new(), Vec::new());
-        for (share, even) in answer.allocations.iter().zip(even) {
+        for (rank, share) in answer.allocations.iter().enumerate() {
+            let even = even.and_then(|even| even.get(rank).copied()).unwrap_or(share.local_batch);
             let (worker, choices) = (
                 share.worker.clone(),
-                Choices { even: *even, held: share.held_batch, without_tail: share.planned_batch },
+                Choices {
+                    own: share.local_batch,
+                    even,
+                    held: share.held_batch,
+                    without_tail: share.planned_batch,
+                },
             );
             if share.local_batch > 0 || share.pool.is_some() {
                 let joined = joined(&worker, answer.generation);
@@ -70,7 +78,7 @@ impl PlannedWork {
                 idle.push((worker, choices));
             }
         }
-        let samples = answer.global_batch;
+        let samples = even.map_or(0, |_| answer.global_batch);
         Self { workers, idle, samples, overlap_begins, is_probe: is_probe(answer) }
     }
 }
@@ -80,15 +88,15 @@ pub fn is_probe(answer: &AllocateResponse) -> bool {
     answer.decision.kind == DecisionKind::Profiling
 }
 
+/// Whether an allocation has even shares because planned ones were slower.
+pub fn holds_even(answer: &AllocateResponse) -> bool {
+    answer.allocations.iter().any(|share| share.held_batch.is_some())
+}
+
 /// Whether two allocations of one job plan the same work, by a comparison that builds nothing.
 pub fn is_same_work(one: &AllocateResponse, other: &AllocateResponse) -> bool {
     let work = |share: &Allocation| {
-        (
-            share.local_batch > 0 || share.pool.is_some(),
-            share.micro_batch,
-            share.held_batch,
-            share.planned_batch,
-        )
+        (share.local_batch, share.pool.is_some(), share.micro_batch, share.held_batch, share.planned_batch)
     };
     // One generation has one list of workers.
     one.generation == other.generation
@@ -161,7 +169,7 @@ mod tests {
         let worker = PlannedWorker {
             joined: Some(kind),
             micro_batch: None,
-            choices: Choices { even: 1, held: None, without_tail: None },
+            choices: Choices { own: 1, even: 1, held: None, without_tail: None },
         };
         PlannedWork {
             workers: BTreeMap::from([(WorkerId::new("a").unwrap(), worker)]),

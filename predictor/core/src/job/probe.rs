@@ -52,7 +52,7 @@ impl JobState {
             .collect::<Option<_>>()?;
         let batches = probe(&shares, &plan.batches, self.quantum(), probes).ok()?;
         let step_time_s = scenarios.expected_finish(&shares, &batches);
-        // Plans pay for probes with what they have gained over even shares. It is not known yet what the open ones cost.
+        // Plans pay for probes with their gain over even shares. The costs of open probes are not known yet.
         let gain = plan.even_step_time_s.map_or(0.0, |even_s| 1.0 - step_time_s / even_s);
         let open = CHANGE * models.open_probes() as f64;
         let is_paid = models.worth().gained() >= stride * (open - gain);

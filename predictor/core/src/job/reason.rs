@@ -10,7 +10,9 @@ pub fn kind(reason: &Reason) -> DecisionKind {
     match reason {
         Reason::Unmeasured { .. } => DecisionKind::ColdStart,
         Reason::Probing { .. } => DecisionKind::Profiling,
-        Reason::FirstMeasured | Reason::SpeedChanged { .. } | Reason::Even => DecisionKind::Rebalanced,
+        Reason::FirstMeasured | Reason::SpeedChanged { .. } | Reason::Even | Reason::Resumed => {
+            DecisionKind::Rebalanced
+        }
         Reason::Unchanged | Reason::Held { .. } | Reason::HoldsEven { .. } => DecisionKind::Held,
     }
 }
@@ -41,6 +43,7 @@ pub fn text(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
         Reason::HoldsEven { loss } => {
             format!("even shares, because planned ones were {:.1} % slower", 100.0 * loss)
         }
+        Reason::Resumed => "planned shares again: they would have been faster".into(),
         Reason::Even => "even shares are as fast".into(),
         Reason::Unchanged => "the current shares are the best".into(),
         Reason::Held { gain } => format!(

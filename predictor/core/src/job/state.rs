@@ -41,6 +41,8 @@ pub struct JobState {
     pub next_iteration: u64,
     /// The latest allocation.
     pub last_allocation: Option<Arc<AllocateResponse>>,
+    /// The even shares of the latest planned work, by rank; empty if they are not known.
+    pub(super) last_even: Vec<u64>,
     /// The learning-rate rule and its instructions.
     pub learning_rate: Controller,
     /// The current plan, and its workers in rank order.
@@ -133,6 +135,7 @@ impl JobState {
             next_iteration: last_iteration.map_or(0, |last| last + 1).max(kept_from),
             last_allocation: restored.last_allocation.map(Arc::new),
             learning_rate: restored.learning_rate,
+            last_even: Vec::new(),
             in_force: None,
         };
         let global_batch = state.global_batch();

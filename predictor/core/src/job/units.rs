@@ -32,7 +32,7 @@ proptest! {
         let worker = WorkerId::new("node/0").unwrap();
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut models = Models::new();
-        let planned = PlannedWorker { joined: Some(1), micro_batch: None, choices: Choices { even: 8, held: None, without_tail: None } };
+        let planned = PlannedWorker { joined: Some(1), micro_batch: None, choices: Choices { own: 8, even: 8, held: None, without_tail: None } };
         let workers = BTreeMap::from([(worker.clone(), planned)]);
         models.plan(0, PlannedWork { workers, samples: 8, ..PlannedWork::default() });
         let is_known = |models: &Models| {

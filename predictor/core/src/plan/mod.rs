@@ -103,6 +103,8 @@ pub enum Reason {
     },
     /// The shares are even again: the plan in force is not faster.
     Even,
+    /// Planned shares are used again, because they would have been faster than the even ones that were held.
+    Resumed,
     /// Even shares are used, because planned ones were slower.
     HoldsEven {
         /// Their loss as a share of the step time.
@@ -141,7 +143,9 @@ pub fn plan(
         Sizes::Any => even_batches,
         _ => even_split(&bounds(workers), rules)?,
     };
-    let unmeasured = workers.iter().filter(|worker| worker.measured.is_none()).count();
+    // A worker that gets no samples need not be measured.
+    let is_unknown = |worker: &&WorkerOutlook| worker.measured.is_none() && worker.cap != Some(0);
+    let unmeasured = workers.iter().filter(is_unknown).count();
     let Some(shares) = shares else {
         let reason = Reason::Unmeasured { workers: unmeasured };
         return Ok(Plan {
@@ -170,24 +174,31 @@ pub fn plan(
         });
     }
 
-    let speeds: Vec<f64> =
-        workers.iter().filter_map(|worker| Some(worker.measured.as_ref()?.forecast.speed)).collect();
+    let speed =
+        |worker: &WorkerOutlook| worker.measured.as_ref().map_or(1.0, |measured| measured.forecast.speed);
+    let speeds: Vec<f64> = workers.iter().map(speed).collect();
     let gain_over = |batches: &[u64]| Gain::of(&shares, scenarios, rules.objective, batches, &best);
     let is_legal = |in_force: &&InForce| is_legal(&in_force.batches, workers, rules);
-    let held = in_force.filter(is_legal).and_then(|held| Some((held, held.speeds.as_ref()?)));
-    let change = match held {
-        Some((held, _)) if held.batches == best => Change::To(best, Reason::Unchanged),
-        Some((held, before)) => {
+    let change = match in_force.filter(is_legal) {
+        Some(held) if held.batches == best => {
+            Change::To(best, if held.speeds.is_some() { Reason::Unchanged } else { Reason::FirstMeasured })
+        }
+        Some(held) => {
             let gain = gain_over(&held.batches);
             if gain.justifies_change(rules.min_gain) {
-                Change::To(best, most_changed(before, &speeds))
+                let reason = held
+                    .speeds
+                    .as_ref()
+                    .map_or(Reason::FirstMeasured, |before| most_changed(before, &speeds));
+                Change::To(best, reason)
             } else if held.batches != even && finish(&even) <= finish(&held.batches) {
                 Change::To(even.clone(), Reason::Even)
             } else {
                 Change::Hold { held, gain: gain.corrected.max(0.0) }
             }
         }
-        None if best == even => Change::To(best, Reason::FirstMeasured),
+        // Speeds of an earlier run: nothing else is known yet.
+        None if best == even || scenarios.is_empty() => Change::To(best, Reason::FirstMeasured),
         // Without a plan in force, the shares are even until a change gains enough.
         None => {
             let gain = gain_over(&even);
@@ -201,7 +212,9 @@ pub fn plan(
     let (batches, made_for, reason) = match change {
         // The speeds for which these batches were planned are kept, so that slow drift adds up until a change
         // is worthwhile.
-        Change::Hold { held, gain } => (held.batches.clone(), held.speeds.clone(), Reason::Held { gain }),
+        Change::Hold { held, gain } => {
+            (held.batches.clone(), held.speeds.clone().or(Some(speeds)), Reason::Held { gain })
+        }
         Change::To(batches, reason) => (batches, Some(speeds), reason),
     };
     let step_time_s = Some(finish(&batches));

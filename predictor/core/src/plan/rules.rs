@@ -40,7 +40,7 @@ pub struct Rules {
     /// Objective that plans minimise.
     pub objective: Objective,
     /// Minimum gain, as a share of the expected step time, 0 to 1. The plan in force is kept if a new plan
-    /// would gain less.
+    /// would gain less, unless even shares are as fast.
     pub min_gain: f64,
     /// Maximum ratio of a worker's batch to the largest batch it was measured at; at least 1. An even share
     /// is always allowed.

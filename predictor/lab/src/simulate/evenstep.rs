@@ -254,12 +254,14 @@ impl Policy for Evenstep<'_> {
                 outcomes.extend(parts.observation(&known.curve).map(|seen| (report.worker, seen)));
             }
         }
+        let news_count = news.len();
         self.forecaster.observe(&outcomes);
         for report in news {
             self.forecaster.boundary(&report.worker, &self.readings(report));
         }
         if !reports.is_empty()
             && let Some(choices) = self.choices.pop_front()
+            && news_count == reports.len()
         {
             self.compare(reports, &choices);
         }
