@@ -149,7 +149,7 @@ class Training:
         self.model = self.job.wrap(DistributedDataParallel(self.net))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.001)
         self.is_hedged = case.is_hedged and not is_even
-        costs = {"cost": data.tensors[0][:, 0]} if case.has_costs else {}
+        costs: dict[str, Any] = {"cost": data.tensors[0][:, 0]} if case.has_costs else {}
         self.batches: Iterable[Any] = (
             self.job.steps(data, global_batch=256, model=self.model, **costs)
             if self.is_hedged

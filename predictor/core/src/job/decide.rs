@@ -38,7 +38,7 @@ pub enum DecideError {
 pub struct PlannedIteration {
     /// The allocation.
     pub answer: Arc<AllocateResponse>,
-    /// The even shares by rank.
+    /// The even shares by rank; empty if the iteration is not compared with them.
     even: Vec<u64>,
     /// The new plan; `None` if the current plan remains.
     in_force: Option<(Vec<WorkerId>, InForce)>,
@@ -129,7 +129,9 @@ impl JobState {
             answer.decision.reason.push_str("; no tail, because steps with one were slower");
         }
         let in_force = ragged.is_none().then_some((live, in_force));
-        Ok(PlannedIteration { answer: Arc::new(answer), even: plan.even, in_force, instruction })
+        // The ragged end of an epoch is planned for itself.
+        let even = if ragged.is_none() { plan.even } else { Vec::new() };
+        Ok(PlannedIteration { answer: Arc::new(answer), even, in_force, instruction })
     }
 
     /// Applies a planned iteration to the state: its plan becomes the current plan, and its iteration counts
@@ -140,7 +142,7 @@ impl JobState {
         let last = self.last_allocation.as_ref().filter(|last| last.iteration < answer.iteration);
         let is_same = last.is_some_and(|last| is_same_work(last, &answer)) && self.last_even == even;
         if !is_same {
-            let work = self.planned_work(&answer, Some(&even));
+            let work = self.planned_work(&answer, Some(even.as_slice()).filter(|even| !even.is_empty()));
             self.models_mut().plan(answer.iteration, work);
             self.last_even = even;
         }

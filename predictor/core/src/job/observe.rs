@@ -72,13 +72,16 @@ impl JobState {
         })
     }
 
-    /// Returns the even shares of an allocation by the bounds of today.
+    /// Returns the even shares of a full allocation by the bounds of today.
     fn even_of(&self, answer: &AllocateResponse) -> Option<Vec<u64>> {
+        if answer.global_batch < self.global_batch() {
+            return None;
+        }
         let bounds = parallel::map(&answer.allocations, |share| {
             let bounds = self.bounds(&share.worker);
             (bounds.floor, bounds.cap)
         });
-        let rules = rules(self, answer.global_batch, answer.global_batch < self.global_batch());
+        let rules = rules(self, answer.global_batch, false);
         even_split(&bounds, &rules).ok()
     }
 }

@@ -32,6 +32,8 @@ const PAUSE: f64 = 2.0;
 const TRIAL: u32 = 8;
 /// Maximum number of iterations that one stands for.
 pub const ITERATIONS_MAX: f64 = 64.0;
+/// Loss of tails, in iterations, above which they are paused: their costs are learned in the first ones.
+const TAIL_LOSS_MAX: f64 = 1.0;
 /// First and longest pause of tails that were slower, in iterations: without a tail it is not known what it would gain.
 const PAUSE_FIRST: u32 = 128;
 const PAUSE_MAX: u32 = 4096;
@@ -234,8 +236,8 @@ impl TailWorth {
         if self.paused > 0 || gain.is_nan() {
             return;
         }
-        self.gained = (self.gained + gain).min(GAIN_LEAST);
-        if self.gained < -LOSS_MAX {
+        self.gained = (self.gained + gain).min(TAIL_LOSS_MAX);
+        if self.gained < -TAIL_LOSS_MAX {
             (self.paused, self.gained) = (self.pause, 0.0);
             self.pause = self.pause.saturating_mul(2).min(PAUSE_MAX);
         }
@@ -336,7 +338,7 @@ mod tests {
             worth.observe((!worth.is_paused()).then_some((1.1, 1.0)), 1.0);
             assert!(worth.is_valid());
         }
-        assert_eq!(used, 12, "three losses in each of four tries");
+        assert_eq!(used, 33, "eleven losses in each of three tries");
         let mut worth = TailWorth::default();
         (0..1000).for_each(|at| worth.observe(Some((if at % 4 == 0 { 1.2 } else { 0.9 }, 1.0)), 1.0));
         assert!(!worth.is_paused());
