@@ -87,7 +87,8 @@ impl JobState {
         let held_back = hold.is_some().then(|| planned.batches.clone());
         let is_resumed = held.is_none() && self.last_allocation.as_deref().is_some_and(holds_even);
         let mut plan = probe.or(hold).unwrap_or(planned);
-        if is_resumed && plan.batches != plan.even {
+        let is_probe = matches!(plan.reason, Reason::Probing { .. });
+        if is_resumed && !is_probe && plan.batches != plan.even {
             plan.reason = Reason::Resumed;
         }
         let hedging = hedges.then(|| self.hedge(&live, &plan, &outlooks, &bounds, &scenarios)).flatten();
@@ -110,8 +111,7 @@ impl JobState {
         let mut allocations =
             allocations(&live, &plan, held_back.as_deref(), &outlooks, &bounds, hedging.as_ref());
         // No background work may run during a probe, because it would disturb the measurements.
-        let measures = matches!(plan.reason, Reason::Probing { .. });
-        if let Some(wanted) = self.spec.background.filter(|_| !measures) {
+        if let Some(wanted) = self.spec.background.filter(|_| !is_probe) {
             background::set_budgets(&mut allocations, &outlooks, hedging.as_ref(), wanted);
         }
         let mut answer = AllocateResponse {

@@ -102,8 +102,13 @@ impl JobState {
                 communication: communication(report),
             }
         });
-        let finish_s =
-            measured.iter().map(|report| took_s(report, &communication(report))).fold(0.0, f64::max);
+        // Without the time of the whole step, the step time lacks the waits for claims, too.
+        let is_whole = measured.iter().any(|report| report.step_time_s.is_some());
+        let finish_s = |report: &&WorkerReport| match is_whole {
+            true => took_s(report, &communication(report)),
+            false => before_s(report) + communication(report).finish_s(report.compute_time_s),
+        };
+        let finish_s = measured.iter().map(finish_s).fold(0.0, f64::max);
         // A paused worker has no samples with even shares either.
         for (worker, even) in idle.iter().zip(others).filter(|(_, even)| **even > 0) {
             works.push(expected(models, worker, self.bounds(worker).micro_batch, *even)?);

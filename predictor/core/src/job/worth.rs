@@ -158,7 +158,8 @@ impl Worth {
             && gained.abs() <= NEEDED_MAX + ITERATIONS_MAX
             && mean.abs() <= ONE_MAX
             && (0.0..=f64::from(TRIAL) * ITERATIONS_MAX).contains(&trial.iterations)
-            && trial.gained.abs() <= ONE_MAX * trial.iterations
+            // Sums are rounded.
+            && trial.gained.abs() <= ONE_MAX * trial.iterations + ONE_MAX
             && (NEEDED_FIRST / NEEDED_GROWTH..=NEEDED_MAX).contains(needed)
             && held.is_none_or(|loss| (0.0..=1.0).contains(&loss))
     }
@@ -300,11 +301,12 @@ mod tests {
         }
 
         #[test]
-        fn stored_values_are_valid(gains in prop::collection::vec(-2.0f64..0.9, 0..300)) {
-            let mut worth = Worth::default();
-            for gain in gains {
-                worth.observe(&compared(gain, worth.held().is_some()));
-                prop_assert!(worth.is_valid(), "{worth:?}");
+        fn stored_values_are_valid(gains in prop::collection::vec((-2.0f64..0.9, 1.0f64..70.0), 0..300)) {
+            let (mut worth, mut tails) = (Worth::default(), TailWorth::default());
+            for (gain, iterations) in gains {
+                worth.observe(&Compared { iterations, ..compared(gain, worth.held().is_some()) });
+                tails.observe((!tails.is_paused()).then_some((1.0 - gain, 1.0)), iterations);
+                prop_assert!(worth.is_valid() && tails.is_valid(), "{worth:?} {tails:?}");
             }
         }
     }
