@@ -266,6 +266,6 @@ pub enum DecisionKind {
     Profiling,
     /// The shares changed to follow the forecast.
     Rebalanced,
-    /// The shares stay: a change would gain too little.
+    /// The shares stay because a change would gain too little, or even shares are held because planned ones were slower.
     Held,
 }

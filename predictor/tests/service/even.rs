@@ -69,5 +69,5 @@ fn even_shares_are_held_while_planned_ones_are_slower() {
     let held = answers[40..].iter().filter(|answer| answer.allocations[0].held_batch.is_some());
     assert!(held.count() > 0, "after the restart");
     let job: JobView = run.service.client.job("job");
-    assert!(job.last_decision.is_some_and(|decision| decision.reason.starts_with("even shares")));
+    assert!(job.last_decision.is_some_and(|decision| decision.reason.starts_with("even shares, because")));
 }

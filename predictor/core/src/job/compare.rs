@@ -7,8 +7,10 @@ use super::report::parts;
 use super::worth::{Compared, ITERATIONS_MAX, Used};
 use crate::parallel;
 
-/// Maximum ratio of the samples of a worker to its share, compared with all workers.
-const SCALE_MAX: f64 = 1.5;
+/// Least share of the planned samples that all workers have computed. The ragged end of an epoch has fewer.
+const WHOLE: f64 = 0.9;
+/// Maximum ratio of the work of a worker to its share, compared with all workers, if work is not counted in samples.
+const SCALE_MAX: f64 = 1.25;
 
 /// Times of a worker, in seconds.
 struct Times {
@@ -19,21 +21,28 @@ struct Times {
     is_even: bool,
 }
 
-/// Returns the times of an iteration with each choice; `None` unless all its workers have reported.
-pub fn compared(models: &Models, closed: &Closed<'_>) -> Option<Compared> {
+/// Returns the times of an iteration with each choice; `None` unless all its workers have reported that they followed the plan.
+/// `since` is the number of iterations since the one before.
+pub fn compared(models: &Models, closed: &Closed<'_>, since: u64) -> Option<Compared> {
     if !closed.is_complete || closed.samples == 0 {
         return None;
     }
     let sum = closed.reports.iter().map(|(report, _)| parts(report).units()).fold(0, u64::saturating_add);
     let usual = sum as f64 / closed.samples as f64;
+    if usual < WHOLE {
+        return None;
+    }
     let times = parallel::map(&closed.reports, |(report, planned)| {
         let choices = planned.as_ref()?.choices;
         let communication = models.communication(&report.worker, closed.overlap_begins);
         let (own, compute_s) = base(report);
-        // Workers may have computed another number of samples than planned: at the end of an epoch, or in their own units. If only one
-        // of them did, it did not follow the plan.
+        // Clients may keep an older plan. Work in units of a job's own differs from shares, because samples are whole.
         let scale = if choices.own > 0 { own as f64 / choices.own as f64 } else { usual };
-        if !(usual / SCALE_MAX..=usual * SCALE_MAX).contains(&scale) {
+        let follows = match sum == closed.samples {
+            true => own == choices.own || choices.own == 0,
+            false => (usual / SCALE_MAX..=usual * SCALE_MAX).contains(&scale),
+        };
+        if !follows {
             return None;
         }
         let with = |batch: u64| {
@@ -78,19 +87,12 @@ pub fn compared(models: &Models, closed: &Closed<'_>) -> Option<Compared> {
         () if is_held => Used::Neither,
         () => Used::Planned,
     };
-    let size = (sum, (times.len() + closed.idle.len()) as u64);
+    let size = (closed.samples, (times.len() + closed.idle.len()) as u64);
     let tail = without_tail_s.map(|without_s| (took_s, without_s));
     // Fast jobs report only some iterations.
-    let iterations = closed.reports.iter().filter_map(|(report, _)| report.iterations).fold(1.0, f64::max);
+    let said = closed.reports.iter().filter_map(|(report, _)| report.iterations).reduce(f64::max);
+    let iterations = said.unwrap_or(since as f64).clamp(1.0, ITERATIONS_MAX);
     let least_s =
         times.iter().map(|times| times.even_s).filter(|even_s| *even_s > 0.0).fold(f64::INFINITY, f64::min);
-    Some(Compared {
-        planned_s,
-        even_s,
-        least_s,
-        used,
-        size,
-        tail,
-        iterations: iterations.min(ITERATIONS_MAX),
-    })
+    Some(Compared { planned_s, even_s, least_s, used, size, tail, iterations, is_held })
 }

@@ -64,6 +64,8 @@ pub struct Models {
     tail_worth: TailWorth,
     /// Mean number of iterations that a reported one stands for.
     stride: f64,
+    /// The latest iteration that was learned.
+    newest_closed: Option<u64>,
     /// Number of changes since the models were created or read.
     #[serde(skip)]
     revision: u64,
@@ -99,6 +101,7 @@ impl Models {
             worth: Worth::default(),
             tail_worth: TailWorth::default(),
             stride: 1.0,
+            newest_closed: None,
             revision: 0,
         }
     }
@@ -263,6 +266,8 @@ impl Models {
 
     fn learn_iteration<'a>(&mut self, closed: Closed<'a>, device: DeviceOf<'_>, learned: &mut Learned<'a>) {
         let (iteration, reports) = (closed.iteration, &closed.reports);
+        let since = self.newest_closed.map_or(1, |newest| iteration.saturating_sub(newest));
+        self.newest_closed = Some(iteration);
         if let Some(norms) =
             gradient_norms(reports.iter().map(|(report, _)| &**report)).filter(|_| closed.is_complete)
         {
@@ -281,7 +286,7 @@ impl Models {
         let readings = parallel::map(&usable, |(worker, report)| (*worker, readings(drivers, report)));
         self.forecaster.boundaries(&readings.into_iter().collect());
         // A first report includes costs of the start.
-        if let Some(compared) = compared(self, &closed).filter(|_| is_usable) {
+        if let Some(compared) = compared(self, &closed, since).filter(|_| is_usable) {
             self.worth.observe(&compared);
             self.tail_worth.observe(compared.tail, compared.iterations);
             self.stride += STRIDE_WEIGHT * (compared.iterations - self.stride);

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use evenstep_protocol::{AllocateResponse, Allocation, DecisionKind, WorkerId};
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of different plans that are kept. A client requests at most 64 iterations ahead.
-const PLANS_MAX: usize = 64;
+/// Maximum number of different plans that are kept. A client requests at most 64 iterations ahead, and a few iterations wait for
+/// reports.
+const PLANS_MAX: usize = 72;
 
 /// Approximate memory of one worker in a plan, in bytes.
 const PLANNED_WORKER_BYTES: u64 = 160;

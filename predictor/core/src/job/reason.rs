@@ -40,6 +40,8 @@ pub fn text(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
             live.get(rank)
                 .map_or_else(String::new, |worker| format!("{worker} {direction} by {percent:.0} %"))
         }
+        // Rounded to 0.0 %.
+        Reason::HoldsEven { loss } if loss < 5e-4 => "even shares, because planned ones were slower".into(),
         Reason::HoldsEven { loss } => {
             format!("even shares, because planned ones were {:.1} % slower", 100.0 * loss)
         }

@@ -19,6 +19,8 @@ const GAIN_LEAST: f64 = 0.5;
 const GAIN_MOST: f64 = 3.0;
 /// Maximum gain or loss of one iteration, in iterations: a single pause proves nothing.
 const ONE_MAX: f64 = 0.5;
+/// The same of a report, which may stand for several iterations.
+const REPORT_MAX: f64 = 1.0;
 /// Gain that planned shares need after their first loss, and at most, in iterations.
 const NEEDED_FIRST: f64 = 2.0;
 const NEEDED_MAX: f64 = 64.0;
@@ -70,6 +72,8 @@ pub struct Compared {
     pub tail: Option<(f64, f64)>,
     /// Number of iterations that it stands for.
     pub iterations: f64,
+    /// Whether even shares were held.
+    pub is_held: bool,
 }
 
 /// The balance of planned shares against even ones.
@@ -122,7 +126,7 @@ impl Trial {
             // If even the fastest worker takes longer, work has grown for all.
             let work = (compared.least_s / self.least_s).clamp(1.0 / WORK_MAX, WORK_MAX);
             let even_s = work * self.even_s.max(self.latest_s);
-            self.gained += compared.iterations * gain(compared.planned_s, even_s, even_s);
+            self.gained += compared.weigh(gain(compared.planned_s, even_s, even_s));
         }
     }
 
@@ -133,6 +137,13 @@ impl Trial {
     /// Loss per iteration, if it is too large.
     fn loss(&self) -> Option<f64> {
         (self.gained < -LOSS_MAX).then(|| -self.gained / self.iterations.max(1.0))
+    }
+}
+
+impl Compared {
+    /// Returns the gain of all iterations that this one stands for, from the gain of one of them.
+    fn weigh(&self, gain: f64) -> f64 {
+        (self.iterations * gain).clamp(-REPORT_MAX, REPORT_MAX)
     }
 }
 
@@ -191,8 +202,12 @@ impl Worth {
         self.even_s += weight * (even_s.min(most_s) - self.even_s);
         let gain = gain(planned_s, even_s, self.even_s);
         self.mean += WEIGHT * (gain - self.mean);
-        self.gained += compared.iterations * gain;
         self.trial.observe(compared);
+        // Iterations of a hold that were reported after its end say nothing about the use of planned shares.
+        if compared.is_held && self.held.is_none() {
+            return;
+        }
+        self.gained += compared.weigh(gain);
         if self.held.is_some() {
             self.gained = self.gained.max(0.0);
             if self.gained >= self.needed {
@@ -202,7 +217,7 @@ impl Worth {
             return;
         }
         self.gained = self.gained.min(self.trial.gained.clamp(GAIN_LEAST, GAIN_MOST));
-        let falls = (-compared.iterations * gain.max(0.0) / NEEDED_FALLS).exp();
+        let falls = (-compared.weigh(gain.max(0.0)) / NEEDED_FALLS).exp();
         self.needed = (self.needed * falls).max(NEEDED_FIRST / NEEDED_GROWTH);
         let loss = (self.gained < -LOSS_MAX).then_some(-self.mean);
         if let Some(loss) = self.trial.loss().or(loss) {
@@ -249,11 +264,15 @@ impl TailWorth {
             self.paused = self.paused.saturating_sub(iterations.ceil() as u32);
             return;
         };
-        let gain = iterations * gain(took_s, without_s, without_s);
+        // With a tail, a report has the times of one iteration, not of several.
+        let gain = gain(took_s, without_s, without_s);
         if self.paused > 0 || gain.is_nan() {
             return;
         }
         self.gained = (self.gained + gain).min(TAIL_LOSS_MAX);
+        if self.gained >= TAIL_LOSS_MAX {
+            self.pause = (self.pause - self.pause / 16).max(PAUSE_FIRST);
+        }
         if self.gained < -TAIL_LOSS_MAX {
             (self.paused, self.gained) = (self.pause, 0.0);
             self.pause = self.pause.saturating_mul(2).min(PAUSE_MAX);
@@ -277,6 +296,7 @@ mod tests {
             size: (8, 2),
             tail: None,
             iterations: 1.0,
+            is_held: is_even,
         }
     }
 

@@ -114,7 +114,16 @@ impl<'a> Evenstep<'a> {
         let tail = choices.is_hedged.then(|| (took_s, with(without_tail)));
         let size = (choices.even.iter().sum(), reports.len() as u64);
         let even_s = with(&choices.even);
-        self.worth.observe(&Compared { planned_s, even_s, least_s, used, size, tail, iterations: 1.0 });
+        self.worth.observe(&Compared {
+            planned_s,
+            even_s,
+            least_s,
+            used,
+            size,
+            tail,
+            iterations: 1.0,
+            is_held: choices.is_held,
+        });
         self.tail_worth.observe(tail, 1.0);
     }
 
