@@ -225,7 +225,8 @@ fn unequal_links_have_their_costs() {
         }
         last = Some(client.allocate(&request).json());
     }
-    assert_eq!(batches(&last.unwrap()), [40, 60]);
+    let last = last.unwrap();
+    assert_eq!(batches(&last), [40, 60], "{}", last.decision.reason);
 }
 
 /// A micro-batch takes 50 ms and 5 ms per sample, and holds 20 samples. The curve learns this, and not a line

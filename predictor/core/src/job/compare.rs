@@ -10,7 +10,7 @@ use crate::parallel;
 /// Least share of the planned samples that all workers have computed. The ragged end of an epoch has fewer.
 const WHOLE: f64 = 0.9;
 /// Maximum ratio of the work of a worker to its share, compared with all workers, if work is not counted in samples.
-const SCALE_MAX: f64 = 1.25;
+const SCALE_MAX: f64 = 1.2;
 
 /// Times of a worker, in seconds.
 struct Times {
