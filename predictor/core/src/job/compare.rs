@@ -21,7 +21,7 @@ struct Times {
     is_even: bool,
 }
 
-/// Returns the times of an iteration with each choice; `None` unless all its workers have reported that they followed the plan.
+/// Returns the times of an iteration with each choice; `None` unless all its workers have reported a whole iteration.
 /// `since` is the number of iterations since the one before.
 pub fn compared(models: &Models, closed: &Closed<'_>, since: u64) -> Option<Compared> {
     if !closed.is_complete || closed.samples == 0 {
@@ -36,13 +36,14 @@ pub fn compared(models: &Models, closed: &Closed<'_>, since: u64) -> Option<Comp
         let choices = planned.as_ref()?.choices;
         let communication = models.communication(&report.worker, closed.overlap_begins);
         let (own, compute_s) = base(report);
-        // Clients may keep an older plan. Work in units of a job's own differs from shares, because samples are whole.
-        let scale = if choices.own > 0 { own as f64 / choices.own as f64 } else { usual };
-        let follows = match sum == closed.samples {
-            true => own == choices.own || choices.own == 0,
-            false => (usual / SCALE_MAX..=usual * SCALE_MAX).contains(&scale),
+        // Samples have even shares whichever plan the client used. Work in a job's own unit differs from shares, because samples are
+        // whole.
+        let scale = match sum == closed.samples {
+            true => 1.0,
+            false if choices.own == 0 => usual,
+            false => own as f64 / choices.own as f64,
         };
-        if !follows {
+        if sum != closed.samples && !(usual / SCALE_MAX..=usual * SCALE_MAX).contains(&scale) {
             return None;
         }
         let with = |batch: u64| {
@@ -59,7 +60,7 @@ pub fn compared(models: &Models, closed: &Closed<'_>, since: u64) -> Option<Comp
             even_s: with(choices.even),
             held_s: choices.held.map(with),
             without_tail_s: choices.without_tail.map(with),
-            is_even: choices.even == choices.own,
+            is_even: (choices.even as f64 * scale).round() as u64 == own,
         })
     });
     let times: Vec<Times> = times.into_iter().collect::<Option<_>>()?;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use evenstep_protocol::{AllocateRequest, JobId, WorkerReport};
+use evenstep_protocol::{AllocateRequest, Allocation, JobId, WorkerReport};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -160,21 +160,35 @@ fn traces(seed: u64) -> Vec<(String, Trace)> {
     all
 }
 
-/// Returns the time of 200 iterations, in seconds. Reports arrive `late` iterations late.
-fn planned_s(trace: &mut Trace, late: usize) -> f64 {
+/// Numbers of iterations by which reports and plans arrive late. Until a plan arrives, workers keep the one before.
+#[derive(Debug, Clone, Copy)]
+struct Late {
+    reports: usize,
+    plans: usize,
+}
+
+const PROMPT: Late = Late { reports: 0, plans: 0 };
+
+/// Returns the time of 200 iterations, in seconds.
+fn planned_s(trace: &mut Trace, late: Late) -> f64 {
     let mut state = job(plain(GLOBAL_BATCH), WORKERS);
     let mut waiting: VecDeque<Vec<WorkerReport>> = VecDeque::new();
+    let mut plans: VecDeque<Vec<Allocation>> = VecDeque::new();
     let mut sum_s = 0.0;
     for iteration in 0..ITERATIONS {
-        if waiting.len() > late
+        if waiting.len() > late.reports
             && let Some(reports) = waiting.pop_front()
         {
             state.observe(&reports);
         }
         let request = AllocateRequest::new(JobId::new("job").unwrap(), 1, iteration as u64);
         let decided = state.decide(&request).unwrap();
-        let shares = decided.answer.allocations.clone();
+        plans.push_back(decided.answer.allocations.clone());
         state.apply(decided);
+        if plans.len() > late.plans + 1 {
+            plans.pop_front();
+        }
+        let shares = plans[0].clone();
         let mut reports = Vec::new();
         for share in shares {
             let time_s = UNIT_S * trace(iteration, share.rank as usize, share.local_batch);
@@ -199,7 +213,7 @@ fn even_s(trace: &mut Trace) -> f64 {
 }
 
 /// Returns the gain in each trace that `is_wanted`, with its name.
-fn gains(late: usize, is_wanted: impl Fn(&str) -> bool) -> Vec<(String, f64)> {
+fn gains(late: Late, is_wanted: impl Fn(&str) -> bool) -> Vec<(String, f64)> {
     let mut gains = Vec::new();
     for seed in 0..SEEDS {
         for ((name, mut trace), (_, mut same)) in traces(seed).into_iter().zip(traces(seed)) {
@@ -223,31 +237,37 @@ fn loses_at_most(share: f64, gains: &[(String, f64)]) {
 
 #[test]
 fn plans_that_follow_noise_lose_at_most_one_percent() {
-    loses_at_most(0.01, &gains(0, is_noise));
+    loses_at_most(0.01, &gains(PROMPT, is_noise));
 }
 
 #[test]
 fn plans_that_come_too_late_or_cost_more_lose_at_most_one_percent() {
     let is_costly = |name: &str| name == "compiles for 100 ms";
-    loses_at_most(0.01, &gains(0, |name| !is_noise(name) && !is_costly(name)));
+    loses_at_most(0.01, &gains(PROMPT, |name| !is_noise(name) && !is_costly(name)));
     // One new size costs one and a half iterations, before anything is known about it.
-    loses_at_most(0.02, &gains(0, is_costly));
+    loses_at_most(0.02, &gains(PROMPT, is_costly));
 }
 
 /// Losses are known when their reports arrive. Until then they continue.
 #[test]
 fn late_reports_lose_little_more() {
-    loses_at_most(0.04, &gains(3, |_| true));
+    loses_at_most(0.04, &gains(Late { reports: 3, plans: 0 }, |_| true));
+}
+
+/// Workers that keep older plans are compared by the samples that they computed.
+#[test]
+fn late_plans_lose_little_more() {
+    loses_at_most(0.04, &gains(Late { reports: 0, plans: 2 }, |_| true));
 }
 
 #[test]
 fn gains_are_kept() {
-    for late in [0, 3] {
+    for late in [PROMPT, Late { reports: 3, plans: 0 }] {
         for (name, gain) in
             gains(late, |name| name.starts_with("one worker 2 times") || name.contains("every 40"))
         {
             let least = if name.contains("1.5 times") { 1.2 } else { 1.5 };
-            assert!(gain > least, "{name}, reports {late} iterations late: {gain:.3}");
+            assert!(gain > least, "{name}, {late:?}: {gain:.3}");
         }
     }
 }
@@ -265,7 +285,7 @@ fn lasting_changes_are_followed() {
                     batch as f64 * factor * (0.02 * normal(&mut random)).exp()
                 })
             };
-            let (even_s, planned_s) = (even_s(&mut trace()), planned_s(&mut trace(), 0));
+            let (even_s, planned_s) = (even_s(&mut trace()), planned_s(&mut trace(), PROMPT));
             sum += even_s / planned_s;
         }
         assert!(sum / 4.0 > least, "{slow}: {}", sum / 4.0);
@@ -279,7 +299,7 @@ fn lasting_changes_are_followed() {
                 work * factor * batch as f64 * (0.02 * normal(&mut random)).exp()
             })
         };
-        let gain = even_s(&mut trace()) / planned_s(&mut trace(), 0);
+        let gain = even_s(&mut trace()) / planned_s(&mut trace(), PROMPT);
         assert!(gain > 1.05, "period {period}: {gain}");
     }
 }
