@@ -191,6 +191,13 @@ pub struct Tail {
     pub pools: Vec<u64>,
 }
 
+impl AllocateResponse {
+    /// Whether the shares are even because planned ones were slower.
+    pub fn holds_even(&self) -> bool {
+        self.allocations.iter().any(|share| share.held_batch.is_some())
+    }
+}
+
 /// The allocation of one worker in one iteration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -1,10 +1,10 @@
 //! Compares an iteration with planned shares, with even ones, and without its tail.
 
+use super::balance::{Compared, ITERATIONS_MAX, Used};
 use super::even_time::{base, before_s, took_s};
 use super::models::Models;
 use super::open::Closed;
 use super::report::parts;
-use super::worth::{Compared, ITERATIONS_MAX, Used};
 use crate::parallel;
 
 /// Least share of the planned samples that all workers have computed. The ragged end of an epoch has fewer.

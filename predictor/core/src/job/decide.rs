@@ -7,7 +7,7 @@ use evenstep_protocol::{AllocateRequest, AllocateResponse, Allocation, Decision,
 use super::background;
 use super::bounds::Bounds;
 use super::learning_rate;
-use super::plans::{holds_even, is_probe, is_same_work};
+use super::plans::{is_probe, is_same_work};
 use super::reason;
 use super::state::JobState;
 use super::tail::{self, Hedging};
@@ -16,7 +16,7 @@ use crate::forecast::Forecast;
 use crate::learning_rate::{LearningRateError, PendingInstruction};
 use crate::parallel;
 use crate::plan::{
-    InForce, Measured, Objective, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, plan,
+    InForce, Measured, Objective, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, even_split, plan,
 };
 
 /// Assumed half width of the interval of a speed from an earlier run, as a factor.
@@ -71,21 +71,26 @@ impl JobState {
         let global_batch = ragged.unwrap_or(whole_batch);
         let bounds: Vec<Bounds> = parallel::map(&live, |id| self.bounds(id));
         let outlooks = outlooks(self, &live, &bounds, ragged);
-        let rules = rules(self, global_batch, ragged.is_some());
+        let mut rules = rules(self, global_batch, ragged.is_some());
+        if ragged.is_some() && self.is_uneven(&live, &bounds) {
+            // The plan of whole iterations has gained enough.
+            rules.min_gain = 0.0;
+        }
         let in_force = self.in_force.as_ref().filter(|(workers, _)| ragged.is_none() && *workers == live);
         let in_force = in_force.map(|(_, in_force)| in_force);
         let scenarios = self.current_models().scenarios(&live, |rank| bounds[rank].cap == Some(0));
         let planned = plan(&outlooks, &scenarios, in_force, &rules)?;
         // The next plan is compared with the plan, not with a probe around it or with even shares.
         let in_force = planned.in_force();
-        let held = self.current_models().worth().held();
+        let held = self.current_models().balance().held();
         let hold = held.and_then(|loss| planned.hold_even(loss));
         let may_probe = ragged.is_none() && held.is_none();
         let probe = may_probe.then(|| self.probe(&live, &planned, &outlooks, &scenarios)).flatten();
         let hedges = probe.is_none() && rules.sizes == Sizes::Any;
-        let is_paused = self.current_models().tail_worth().is_paused();
+        let is_paused = self.current_models().tail_balance().is_paused();
         let held_back = hold.is_some().then(|| planned.batches.clone());
-        let is_resumed = held.is_none() && self.last_allocation.as_deref().is_some_and(holds_even);
+        let is_resumed =
+            held.is_none() && self.last_allocation.as_deref().is_some_and(AllocateResponse::holds_even);
         let mut plan = probe.or(hold).unwrap_or(planned);
         let is_probe = matches!(plan.reason, Reason::Probing { .. });
         if is_resumed && !is_probe && plan.batches != plan.even {
@@ -132,6 +137,17 @@ impl JobState {
         // The ragged end of an epoch is planned for itself.
         let even = if ragged.is_none() { plan.even } else { Vec::new() };
         Ok(PlannedIteration { answer: Arc::new(answer), even, in_force, instruction })
+    }
+
+    /// Whether the current plan of these workers differs from the even split.
+    fn is_uneven(&self, live: &[WorkerId], bounds: &[Bounds]) -> bool {
+        let Some((_, in_force)) = self.in_force.as_ref().filter(|(workers, _)| workers == live) else {
+            return false;
+        };
+        let bounds: Vec<(u64, Option<u64>)> =
+            bounds.iter().map(|bounds| (bounds.floor, bounds.cap)).collect();
+        let even = even_split(&bounds, &rules(self, self.global_batch(), false));
+        even.is_ok_and(|even| even != in_force.batches)
     }
 
     /// Applies a planned iteration to the state: its plan becomes the current plan, and its iteration counts

@@ -22,7 +22,7 @@
 //! - `observe`: learns from reports
 //! - `straggler`: compares the workers of an iteration, to find those that are slow
 //! - `compare`: compares an iteration with planned shares, with even ones, and without its tail
-//! - `worth`: whether planned shares are worth it
+//! - `balance`: gains and losses of planned shares and of tails, which decide whether they are used
 //! - `work`: work that grows or shrinks for all workers, which makes none of them slow
 //! - `reason`: decisions and stragglers as text
 //! - `tail`: the shared tail of an iteration
@@ -71,7 +71,7 @@ mod work;
 
 mod worker;
 
-mod worth;
+mod balance;
 
 #[cfg(test)]
 mod laws;
@@ -88,6 +88,7 @@ mod units;
 #[cfg(test)]
 mod fuzz;
 
+pub use balance::{Balance, Compared, TailBalance, Used};
 pub use bounds::Bounds;
 pub use configured::{Contradiction, Setting, check_spec};
 pub use decide::{DecideError, PlannedIteration};
@@ -103,4 +104,3 @@ pub use stored::{
 };
 pub use training::trainings;
 pub use worker::WorkerModel;
-pub use worth::{Compared, TailWorth, Used, Worth};

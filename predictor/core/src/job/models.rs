@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use evenstep_protocol::{WorkerId, WorkerReport};
 use serde::{Deserialize, Serialize};
 
+use super::balance::{Balance, ITERATIONS_MAX, TailBalance};
 use super::compare::compared;
 use super::open::{Closed, OpenIterations};
 use super::plans::{PlannedWork, PlannedWorker};
@@ -13,7 +14,6 @@ use super::report::{drivers, gradient_norms, parts, readings, signs};
 use super::straggler::{Compared, DeviceOf, others};
 use super::work::Work;
 use super::worker::WorkerModel;
-use super::worth::{ITERATIONS_MAX, TailWorth, Worth};
 use crate::allocate::{Communication, Scenarios};
 use crate::curve::{Curve, CurveLearner, Uncertain};
 use crate::forecast::nonlinear::FittedExpert;
@@ -58,10 +58,10 @@ pub struct Models {
     undisturbed: u64,
     /// The work of a sample.
     work: Work,
-    /// Whether planned shares are worth it.
-    worth: Worth,
-    /// Whether tails are.
-    tail_worth: TailWorth,
+    /// Gains and losses of planned shares.
+    balance: Balance,
+    /// Gains and losses of tails.
+    tail_balance: TailBalance,
     /// Mean number of iterations that a reported one stands for.
     stride: f64,
     /// The latest iteration that was learned.
@@ -98,8 +98,8 @@ impl Models {
             learned: 0,
             undisturbed: 0,
             work: Work::default(),
-            worth: Worth::default(),
-            tail_worth: TailWorth::default(),
+            balance: Balance::default(),
+            tail_balance: TailBalance::default(),
             stride: 1.0,
             newest_closed: None,
             revision: 0,
@@ -112,8 +112,8 @@ impl Models {
             && self.workers.values().all(WorkerModel::is_valid)
             && self.open.is_valid()
             && self.work.is_valid()
-            && self.worth.is_valid()
-            && self.tail_worth.is_valid()
+            && self.balance.is_valid()
+            && self.tail_balance.is_valid()
             && (1.0..=ITERATIONS_MAX).contains(&self.stride)
     }
 
@@ -193,9 +193,9 @@ impl Models {
         }
     }
 
-    /// Returns whether planned shares are worth it.
-    pub fn worth(&self) -> &Worth {
-        &self.worth
+    /// Returns the gains and losses of planned shares.
+    pub fn balance(&self) -> &Balance {
+        &self.balance
     }
 
     /// Returns the mean number of iterations that a reported one stands for.
@@ -203,9 +203,9 @@ impl Models {
         self.stride
     }
 
-    /// Returns whether tails are worth it.
-    pub fn tail_worth(&self) -> &TailWorth {
-        &self.tail_worth
+    /// Returns the gains and losses of tails.
+    pub fn tail_balance(&self) -> &TailBalance {
+        &self.tail_balance
     }
 
     /// Returns the number of iterations whose shares varied on purpose, and of all that were learned.
@@ -287,8 +287,8 @@ impl Models {
         self.forecaster.boundaries(&readings.into_iter().collect());
         // A first report includes costs of the start.
         if let Some(compared) = compared(self, &closed, since).filter(|_| is_usable) {
-            self.worth.observe(&compared);
-            self.tail_worth.observe(compared.tail, compared.iterations);
+            self.balance.observe(&compared);
+            self.tail_balance.observe(compared.tail, compared.iterations);
             self.stride += STRIDE_WEIGHT * (compared.iterations - self.stride);
         }
         learned.closed.push(closed);

@@ -89,11 +89,6 @@ pub fn is_probe(answer: &AllocateResponse) -> bool {
     answer.decision.kind == DecisionKind::Profiling
 }
 
-/// Whether an allocation has even shares because planned ones were slower.
-pub fn holds_even(answer: &AllocateResponse) -> bool {
-    answer.allocations.iter().any(|share| share.held_batch.is_some())
-}
-
 /// Whether two allocations of one job plan the same work, by a comparison that builds nothing.
 pub fn is_same_work(one: &AllocateResponse, other: &AllocateResponse) -> bool {
     let work = |share: &Allocation| {

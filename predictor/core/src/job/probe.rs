@@ -55,7 +55,7 @@ impl JobState {
         // Plans pay for probes with their gain over even shares. The costs of open probes are not known yet.
         let gain = plan.even_step_time_s.map_or(0.0, |even_s| 1.0 - step_time_s / even_s);
         let open = CHANGE * models.open_probes() as f64;
-        let is_paid = models.worth().gained() >= stride * (open - gain);
+        let is_paid = models.balance().gained() >= stride * (open - gain);
         let (varies, step_time_s) = (batches != plan.batches, Some(step_time_s));
         let probing = || Plan { batches, reason: Reason::Probing { doubt }, step_time_s, ..plan.clone() };
         (varies && is_paid).then(probing)

@@ -149,3 +149,26 @@ fn the_plan_in_force_comes_back_with_the_newest_allocation() {
     assert_eq!((restored_workers, restored_plan.batches), (workers, in_force.batches));
     assert_eq!(restored.next_iteration, 41);
 }
+
+/// The ragged end of an epoch follows the plan of whole iterations, however few iterations tell what it gains.
+#[test]
+fn a_ragged_end_is_as_uneven_as_the_plan() {
+    for (speeds, ragged) in [([100.0, 300.0], [3, 10]), ([100.0, 100.0], [7, 6])] {
+        let mut state = job(JobSpec::new(16));
+        let mut last = Vec::new();
+        for iteration in 0..5 {
+            let decided = state.decide(&request(iteration)).unwrap();
+            last = decided.answer.allocations.iter().map(|share| share.local_batch).collect();
+            state.apply(decided);
+            let report = |number: usize| {
+                let samples = last[number];
+                WorkerReport::new(worker(number), iteration, samples, samples as f64 / speeds[number])
+            };
+            state.observe(&[report(0), report(1)]);
+        }
+        assert_eq!(last == [8, 8], ragged == [7, 6], "{last:?}");
+        let answer = state.decide(&AllocateRequest { global_batch: Some(13), ..request(5) }).unwrap().answer;
+        let batches: Vec<u64> = answer.allocations.iter().map(|share| share.local_batch).collect();
+        assert_eq!(batches, ragged);
+    }
+}

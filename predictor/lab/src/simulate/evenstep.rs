@@ -9,7 +9,7 @@ use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAIN
 use evenstep_core::forecast::{ExpertKind, JobForecaster};
 use evenstep_core::hedge::learner::Parts;
 use evenstep_core::hedge::{ChunkCost, Hedged, Terms, hedge};
-use evenstep_core::job::{Compared, TailWorth, Used, Worth};
+use evenstep_core::job::{Balance, Compared, TailBalance, Used};
 use evenstep_core::plan::{InForce, MAX_BATCH_GROWTH, Measured, Rules, Sizes, WorkerOutlook, plan};
 use evenstep_core::series::DriverSet;
 
@@ -33,8 +33,8 @@ pub(super) struct Evenstep<'a> {
     forecaster: JobForecaster<usize>,
     workers: Vec<WorkerState>,
     in_force: Option<(Vec<usize>, InForce)>,
-    worth: Worth,
-    tail_worth: TailWorth,
+    balance: Balance,
+    tail_balance: TailBalance,
     /// The choices of the iterations that are not learned yet.
     choices: VecDeque<Choices>,
     fitter: Fitter<'a>,
@@ -82,8 +82,8 @@ impl<'a> Evenstep<'a> {
             drivers,
             workers: vec![WorkerState::default(); world.workers.len()],
             in_force: None,
-            worth: Worth::default(),
-            tail_worth: TailWorth::default(),
+            balance: Balance::default(),
+            tail_balance: TailBalance::default(),
             choices: VecDeque::new(),
             fitter,
         }
@@ -114,7 +114,7 @@ impl<'a> Evenstep<'a> {
         let tail = choices.is_hedged.then(|| (took_s, with(without_tail)));
         let size = (choices.even.iter().sum(), reports.len() as u64);
         let even_s = with(&choices.even);
-        self.worth.observe(&Compared {
+        self.balance.observe(&Compared {
             planned_s,
             even_s,
             least_s,
@@ -124,7 +124,7 @@ impl<'a> Evenstep<'a> {
             iterations: 1.0,
             is_held: choices.is_held,
         });
-        self.tail_worth.observe(tail, 1.0);
+        self.tail_balance.observe(tail, 1.0);
     }
 
     fn outlook(&self, worker: usize) -> WorkerOutlook {
@@ -236,10 +236,10 @@ impl Policy for Evenstep<'_> {
         let scenarios = self.scenarios(present);
         let plan = plan(&outlooks, &scenarios, in_force, &rules)?;
         self.in_force = Some((present.to_vec(), plan.in_force()));
-        let hold = self.worth.held().and_then(|loss| plan.hold_even(loss));
+        let hold = self.balance.held().and_then(|loss| plan.hold_even(loss));
         let (even, planned, is_held) = (plan.even.clone(), plan.batches.clone(), hold.is_some());
         let plan = hold.unwrap_or(plan);
-        let hedges = self.hedges && !self.tail_worth.is_paused();
+        let hedges = self.hedges && !self.tail_balance.is_paused();
         let hedged = hedges.then(|| self.hedged(present, &outlooks, &plan.batches, &scenarios)).flatten();
         self.choices.push_back(Choices { even, planned, is_held, is_hedged: hedged.is_some() });
         Ok(hedged.map_or(Shares::Given(plan.batches), Shares::Hedged))

@@ -144,7 +144,6 @@ impl Log {
 /// batch of an epoch.
 fn changed(before: Option<&AllocateResponse>, answer: &AllocateResponse) -> Option<&'static str> {
     let planned = |share: &Allocation| share.planned_batch.unwrap_or(share.local_batch);
-    let holds = |answer: &AllocateResponse| answer.allocations.iter().any(|share| share.held_batch.is_some());
     let same = |(a, b): (&Allocation, &Allocation)| planned(a) == planned(b);
     let by_kind = match answer.decision.kind {
         DecisionKind::ColdStart => Some("cold_start"),
@@ -165,5 +164,5 @@ fn changed(before: Option<&AllocateResponse>, answer: &AllocateResponse) -> Opti
         return None;
     }
     // Even shares are held now, or not any more.
-    by_kind.or_else(|| (holds(before) != holds(answer)).then_some("rebalanced"))
+    by_kind.or_else(|| (before.holds_even() != answer.holds_even()).then_some("rebalanced"))
 }

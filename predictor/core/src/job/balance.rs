@@ -1,4 +1,4 @@
-//! Whether planned shares are worth it: they must not be slower than even ones.
+//! The balance of planned shares against even ones, and of tails against steps without one: plans must do no harm.
 //!
 //! Every iteration is compared with the same iteration under the other choice: planned shares with even ones, and, while even
 //! shares are held, even shares with those that were planned. The time under the other choice follows from the measured
@@ -78,7 +78,7 @@ pub struct Compared {
 
 /// The balance of planned shares against even ones.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Worth {
+pub struct Balance {
     /// Mean time with even shares, in seconds; 0 before the first comparison.
     even_s: f64,
     /// Gain of planned shares on balance since the last change of the choice, in iterations.
@@ -152,14 +152,14 @@ fn gain(planned_s: f64, even_s: f64, one_s: f64) -> f64 {
     ((even_s - planned_s) / one_s).clamp(-ONE_MAX, ONE_MAX)
 }
 
-impl Default for Worth {
+impl Default for Balance {
     fn default() -> Self {
         let needed = NEEDED_FIRST / NEEDED_GROWTH;
         Self { even_s: 0.0, gained: 0.0, mean: 0.0, trial: Trial::default(), needed, held: None }
     }
 }
 
-impl Worth {
+impl Balance {
     /// Whether a stored value is usable.
     pub fn is_valid(&self) -> bool {
         let Self { even_s, gained, mean, trial, needed, held } = self;
@@ -231,7 +231,7 @@ impl Worth {
 
 /// The balance of shared tails against the same iterations without them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct TailWorth {
+pub struct TailBalance {
     /// Gain of tails on balance since the last pause, in iterations.
     gained: f64,
     /// Iterations that are left of a pause.
@@ -240,13 +240,13 @@ pub struct TailWorth {
     pause: u32,
 }
 
-impl Default for TailWorth {
+impl Default for TailBalance {
     fn default() -> Self {
         Self { gained: 0.0, paused: 0, pause: PAUSE_FIRST }
     }
 }
 
-impl TailWorth {
+impl TailBalance {
     /// Whether a stored value is usable.
     pub fn is_valid(&self) -> bool {
         let lengths = PAUSE_FIRST..=PAUSE_MAX;
@@ -301,12 +301,12 @@ mod tests {
     }
 
     /// Returns the loss against even shares in these iterations, each with the gain that planned shares have.
-    fn loss(worth: &mut Worth, iterations: usize, mut gain: impl FnMut(bool) -> f64) -> f64 {
+    fn loss(balance: &mut Balance, iterations: usize, mut gain: impl FnMut(bool) -> f64) -> f64 {
         let mut loss = 0.0;
         for _ in 0..iterations {
-            let is_even = worth.held().is_some();
+            let is_even = balance.held().is_some();
             let gain = gain(is_even);
-            worth.observe(&compared(gain, is_even));
+            balance.observe(&compared(gain, is_even));
             loss -= if is_even { 0.0 } else { gain };
         }
         loss
@@ -316,77 +316,77 @@ mod tests {
         /// An adversary that knows the choice: planned shares gain while even ones are held, and lose while they are used.
         #[test]
         fn planned_shares_that_lose_whenever_they_are_used_lose_little(gain in 0.001f64..0.5, loses in 0.001f64..0.5) {
-            let lost = loss(&mut Worth::default(), 200, |is_even| if is_even { gain } else { -loses });
+            let lost = loss(&mut Balance::default(), 200, |is_even| if is_even { gain } else { -loses });
             prop_assert!(lost <= 2.0, "{lost}");
         }
 
         #[test]
         fn stored_values_are_valid(gains in prop::collection::vec((-2.0f64..0.9, 1.0f64..70.0), 0..300)) {
-            let (mut worth, mut tails) = (Worth::default(), TailWorth::default());
+            let (mut balance, mut tails) = (Balance::default(), TailBalance::default());
             for (gain, iterations) in gains {
-                worth.observe(&Compared { iterations, ..compared(gain, worth.held().is_some()) });
+                balance.observe(&Compared { iterations, ..compared(gain, balance.held().is_some()) });
                 tails.observe((!tails.is_paused()).then_some((1.0 - gain, 1.0)), iterations);
-                prop_assert!(worth.is_valid() && tails.is_valid(), "{worth:?} {tails:?}");
+                prop_assert!(balance.is_valid() && tails.is_valid(), "{balance:?} {tails:?}");
             }
         }
     }
 
     #[test]
     fn planned_shares_that_gain_are_used() {
-        let mut worth = Worth::default();
-        assert!(loss(&mut worth, 100, |_| 0.3) < -29.0);
+        let mut balance = Balance::default();
+        assert!(loss(&mut balance, 100, |_| 0.3) < -29.0);
         // A pause of the fastest worker is no reason.
-        worth.observe(&compared(-3.0, false));
-        assert_eq!(worth.held(), None);
-        loss(&mut worth, 3, |_| -0.3);
-        assert!(worth.held().is_some_and(|loss| loss > 0.0));
-        loss(&mut worth, 7, |_| 0.3);
-        assert_eq!(worth.held(), None, "as soon as they would have gained 2 iterations");
+        balance.observe(&compared(-3.0, false));
+        assert_eq!(balance.held(), None);
+        loss(&mut balance, 3, |_| -0.3);
+        assert!(balance.held().is_some_and(|loss| loss > 0.0));
+        loss(&mut balance, 7, |_| 0.3);
+        assert_eq!(balance.held(), None, "as soon as they would have gained 2 iterations");
     }
 
     /// Compared by curves, planned shares lose nothing, but an iteration with them takes twice as long as an even one.
     #[test]
     fn costs_that_curves_do_not_know_count() {
-        let mut worth = Worth::default();
-        worth.observe(&compared(0.0, true));
-        worth.observe(&Compared { planned_s: 2.0, even_s: 2.0, ..compared(0.0, false) });
-        assert!(worth.held().is_some_and(|loss| loss == 0.5), "{worth:?}");
+        let mut balance = Balance::default();
+        balance.observe(&compared(0.0, true));
+        balance.observe(&Compared { planned_s: 2.0, even_s: 2.0, ..compared(0.0, false) });
+        assert!(balance.held().is_some_and(|loss| loss == 0.5), "{balance:?}");
         // A worker that just became slow is no such cost.
-        let mut worth = Worth::default();
-        worth.observe(&compared(0.0, true));
-        worth.observe(&Compared { planned_s: 3.0, even_s: 3.0, ..compared(0.0, true) });
-        worth.observe(&Compared { planned_s: 2.0, even_s: 3.0, ..compared(0.0, false) });
-        assert_eq!(worth.held(), None);
+        let mut balance = Balance::default();
+        balance.observe(&compared(0.0, true));
+        balance.observe(&Compared { planned_s: 3.0, even_s: 3.0, ..compared(0.0, true) });
+        balance.observe(&Compared { planned_s: 2.0, even_s: 3.0, ..compared(0.0, false) });
+        assert_eq!(balance.held(), None);
         // With fewer workers, iterations take longer; then the measured times are of another job.
-        let mut worth = Worth::default();
-        worth.observe(&compared(0.0, true));
-        worth.observe(&Compared { planned_s: 2.0, even_s: 2.0, size: (8, 1), ..compared(0.0, false) });
-        assert_eq!(worth.held(), None);
+        let mut balance = Balance::default();
+        balance.observe(&compared(0.0, true));
+        balance.observe(&Compared { planned_s: 2.0, even_s: 2.0, size: (8, 1), ..compared(0.0, false) });
+        assert_eq!(balance.held(), None);
     }
 
     #[test]
     fn iterations_without_times_change_nothing() {
         for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            let mut worth = Worth::default();
-            worth.observe(&Compared { planned_s: seconds, ..compared(0.1, true) });
-            worth.observe(&Compared { even_s: seconds, ..compared(0.1, true) });
-            assert_eq!(worth, Worth::default());
+            let mut balance = Balance::default();
+            balance.observe(&Compared { planned_s: seconds, ..compared(0.1, true) });
+            balance.observe(&Compared { even_s: seconds, ..compared(0.1, true) });
+            assert_eq!(balance, Balance::default());
         }
     }
 
     /// A tail that loses is paused, for longer every time; one that gains is not.
     #[test]
     fn tails_that_lose_are_paused() {
-        let mut worth = TailWorth::default();
+        let mut balance = TailBalance::default();
         let mut used = 0;
         for _ in 0..1000 {
-            used += u32::from(!worth.is_paused());
-            worth.observe((!worth.is_paused()).then_some((1.1, 1.0)), 1.0);
-            assert!(worth.is_valid());
+            used += u32::from(!balance.is_paused());
+            balance.observe((!balance.is_paused()).then_some((1.1, 1.0)), 1.0);
+            assert!(balance.is_valid());
         }
         assert_eq!(used, 40, "ten losses in each of four tries");
-        let mut worth = TailWorth::default();
-        (0..1000).for_each(|at| worth.observe(Some((if at % 4 == 0 { 1.2 } else { 0.9 }, 1.0)), 1.0));
-        assert!(!worth.is_paused());
+        let mut balance = TailBalance::default();
+        (0..1000).for_each(|at| balance.observe(Some((if at % 4 == 0 { 1.2 } else { 0.9 }, 1.0)), 1.0));
+        assert!(!balance.is_paused());
     }
 }
