@@ -150,7 +150,7 @@ fn the_plan_in_force_comes_back_with_the_newest_allocation() {
     assert_eq!(restored.next_iteration, 41);
 }
 
-/// The ragged end of an epoch follows the plan of whole iterations, however few iterations tell what it gains.
+/// The ragged end of an epoch follows the plan of whole iterations, also if its gain is hardly known.
 #[test]
 fn a_ragged_end_is_as_uneven_as_the_plan() {
     for (speeds, ragged) in [([100.0, 300.0], [3, 10]), ([100.0, 100.0], [7, 6])] {

@@ -197,7 +197,7 @@ pub fn plan(
                 Change::Hold { held, gain: gain.corrected.max(0.0) }
             }
         }
-        // Nothing tells how good forecasts are: speeds of an earlier run, or workers in their first iterations.
+        // The errors of forecasts are not known: speeds of an earlier run, or workers in their first iterations.
         None if best == even || scenarios.is_empty() => Change::To(best, Reason::FirstMeasured),
         // Without a plan in force, the shares are even until a change gains enough.
         None => {
