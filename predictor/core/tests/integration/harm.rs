@@ -169,13 +169,13 @@ struct Late {
 
 const PROMPT: Late = Late { reports: 0, plans: 0 };
 
-/// Returns the time of 200 iterations, in seconds.
-fn planned_s(trace: &mut Trace, late: Late) -> f64 {
+/// Returns the time of these iterations, in seconds.
+fn planned_s(trace: &mut Trace, late: Late, iterations: usize) -> f64 {
     let mut state = job(plain(GLOBAL_BATCH), WORKERS);
     let mut waiting: VecDeque<Vec<WorkerReport>> = VecDeque::new();
     let mut plans: VecDeque<Vec<Allocation>> = VecDeque::new();
     let mut sum_s = 0.0;
-    for iteration in 0..ITERATIONS {
+    for iteration in 0..iterations {
         if waiting.len() > late.reports
             && let Some(reports) = waiting.pop_front()
         {
@@ -205,9 +205,9 @@ fn planned_s(trace: &mut Trace, late: Late) -> f64 {
 }
 
 /// Returns the time of the same iterations with even shares, in seconds.
-fn even_s(trace: &mut Trace) -> f64 {
+fn even_s(trace: &mut Trace, iterations: usize) -> f64 {
     let mut time_s = |iteration, rank| UNIT_S * trace(iteration, rank, GLOBAL_BATCH / WORKERS as u64);
-    (0..ITERATIONS)
+    (0..iterations)
         .map(|iteration| (0..WORKERS).map(|rank| time_s(iteration, rank)).fold(0.0, f64::max))
         .sum()
 }
@@ -218,7 +218,10 @@ fn gains(late: Late, is_wanted: impl Fn(&str) -> bool) -> Vec<(String, f64)> {
     for seed in 0..SEEDS {
         for ((name, mut trace), (_, mut same)) in traces(seed).into_iter().zip(traces(seed)) {
             if is_wanted(&name) {
-                gains.push((format!("{name}, seed {seed}"), even_s(&mut same) / planned_s(&mut trace, late)));
+                gains.push((
+                    format!("{name}, seed {seed}"),
+                    even_s(&mut same, ITERATIONS) / planned_s(&mut trace, late, ITERATIONS),
+                ));
             }
         }
     }
@@ -272,6 +275,28 @@ fn gains_are_kept() {
     }
 }
 
+/// In noise, planned shares lose many iterations by chance. That must not take the gain of a long run.
+#[test]
+fn gains_in_noise_are_kept() {
+    for (noise, pauses, slow, least) in [(0.3, 0.0, 1.5, 1.08), (0.1, 0.3, 3.0, 1.2)] {
+        for late in [PROMPT, Late { reports: 2, plans: 0 }] {
+            let gain = |seed| {
+                let trace = || -> Trace {
+                    let mut random = rng(seed);
+                    Box::new(move |_, worker, batch| {
+                        let factor = if worker == 0 { slow } else { 1.0 };
+                        let pause = if random.random_bool(pauses) { 150.0 } else { 0.0 };
+                        factor * batch as f64 * (noise * normal(&mut random)).exp() + pause
+                    })
+                };
+                even_s(&mut trace(), 1000) / planned_s(&mut trace(), late, 1000)
+            };
+            let mean = (0..SEEDS).map(gain).sum::<f64>() / SEEDS as f64;
+            assert!(mean > least, "noise {noise}, pauses {pauses}, {slow} times, {late:?}: {mean:.3}");
+        }
+    }
+}
+
 /// A worker that becomes slow for good needs planned shares, and so do workers whose common work changes.
 #[test]
 fn lasting_changes_are_followed() {
@@ -285,7 +310,8 @@ fn lasting_changes_are_followed() {
                     batch as f64 * factor * (0.02 * normal(&mut random)).exp()
                 })
             };
-            let (even_s, planned_s) = (even_s(&mut trace()), planned_s(&mut trace(), PROMPT));
+            let (even_s, planned_s) =
+                (even_s(&mut trace(), ITERATIONS), planned_s(&mut trace(), PROMPT, ITERATIONS));
             sum += even_s / planned_s;
         }
         assert!(sum / 4.0 > least, "{slow}: {}", sum / 4.0);
@@ -299,7 +325,7 @@ fn lasting_changes_are_followed() {
                 work * factor * batch as f64 * (0.02 * normal(&mut random)).exp()
             })
         };
-        let gain = even_s(&mut trace()) / planned_s(&mut trace(), PROMPT);
+        let gain = even_s(&mut trace(), ITERATIONS) / planned_s(&mut trace(), PROMPT, ITERATIONS);
         assert!(gain > 1.05, "period {period}: {gain}");
     }
 }
