@@ -13,20 +13,14 @@ use evenstep_bench::{Trace, table};
 use evenstep_core::forecast::fit::Regression;
 use evenstep_core::forecast::narx::Narx;
 use evenstep_core::forecast::nonlinear::Training;
-use evenstep_lab::batch::{Arx, Polynomial, Recipe};
+use evenstep_lab::batch::{Arx, Recipe};
 
 const SIZES: [(usize, usize); 2] = [(200, 12), (600, 12)];
 const SEED: u64 = 1;
 
 /// Omits `Narx::identification()`, which takes seconds, but only once and outside the critical path.
 fn recipes() -> Vec<(&'static str, Box<dyn Recipe>)> {
-    let polynomial = |degree| Box::new(Polynomial::new(degree).expect("a degree in range"));
-    vec![
-        ("arx", Box::new(Arx::default())),
-        ("polynomial_2", polynomial(2)),
-        ("polynomial_3", polynomial(3)),
-        ("narx_refit", Box::new(Narx::refit())),
-    ]
+    vec![("arx", Box::new(Arx::default())), ("narx_refit", Box::new(Narx::refit()))]
 }
 
 fn fit(criterion: &mut Criterion) {

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use evenstep_core::forecast::fit::Regression;
 use evenstep_core::forecast::narx::{Narx, Settings};
-use evenstep_lab::batch::{Arx, Criterion, Lags, Polynomial, Recipe, System, Terms};
+use evenstep_lab::batch::{Arx, Lags, Recipe, System};
 
 /// Table rows of one data set, one per model.
 type Lines = Result<Vec<Line>, Box<dyn Error>>;
@@ -86,12 +86,8 @@ fn bouc_wen(path: &Path) -> Lines {
     // Each part is a separate series. Its first row has no lags and is not scored.
     let (train, test) = (401..2000, 2002..3600);
     let mut lines = Vec::new();
-    let picked = Terms::Picked { criterion: Criterion::Aic, most: 40 };
-    let models: [(&str, Box<dyn Recipe>, &str); 3] = [
-        ("polynomial 3", Box::new(Polynomial::new(3)?), "0.045104 / 0.022391"),
-        ("polynomial 3, AIC alone", Box::new(Polynomial::new(3)?.with_terms(picked)?), ""),
-        ("narx", Box::new(Narx::identification()), ""),
-    ];
+    let models: [(&str, Box<dyn Recipe>, &str); 1] =
+        [("narx", Box::new(Narx::identification()), "0.045104 / 0.022391 (polynomial of degree 3)")];
     for (model, recipe, published) in models {
         let (fitted, fit_s) = timed_fit(&*recipe, lags, &series, train.clone())?;
         let truth = &series.y[test.clone()];
@@ -114,9 +110,8 @@ fn silverbox(path: &Path) -> Lines {
     const INITIALISATION: usize = 50;
     let mut lines = Vec::new();
     let lags = |y, u| Lags { y, u, current: true, stride: 1, horizon: 1 };
-    let models: [(&str, Box<dyn Recipe>, Lags, &str); 3] = [
+    let models: [(&str, Box<dyn Recipe>, Lags, &str); 2] = [
         ("arx (8, 9)", Box::new(Arx::default()), lags(8, 8), "6.95 / 14.2 / 6.59"),
-        ("polynomial 3 (2, 3)", Box::new(Polynomial::new(3)?), lags(2, 2), "0.640 / 2.25 / 0.571"),
         ("narx (2, 3)", Box::new(Narx::identification()), lags(2, 2), "2.80 / 5.18 / 2.40"),
     ];
     for (model, recipe, lags, published) in models {
@@ -144,14 +139,8 @@ fn santafe_laser(path: &Path) -> Lines {
     // have found.
     let in_sight =
         Settings { hidden: 10, restarts: 16, committee: 16, iterations: 200, ..Settings::IDENTIFICATION };
-    let models: [(&str, Box<dyn Recipe>, &str); 5] = [
+    let models: [(&str, Box<dyn Recipe>, &str); 3] = [
         ("arx", Box::new(Arx::default()), "0.363 / 0.194"),
-        ("polynomial 2", Box::new(Polynomial::new(2)?), "0.0365 / 0.0236"),
-        (
-            "polynomial 2, all terms",
-            Box::new(Polynomial::new(2)?.with_terms(Terms::All { ridge: 1e-6 })?),
-            "0.0365 / 0.0236",
-        ),
         ("narx", Box::new(Narx::identification()), "0.0039 / 0.0026"),
         ("narx, 10 units", Box::new(Narx::new(in_sight)?), "0.0039 / 0.0026"),
     ];
@@ -172,13 +161,8 @@ fn mackey_glass(path: &Path) -> Lines {
     let lags = Lags { y: 4, u: 0, current: false, stride: 6, horizon: 6 };
     let (train, test) = (124..624, 624..1124);
     let mut lines = Vec::new();
-    let all = Terms::All { ridge: 1e-9 };
-    let models: [(&str, Box<dyn Recipe>, &str); 4] = [
-        ("arx", Box::new(Arx::default()), "0.4325"),
-        ("polynomial 6", Box::new(Polynomial::new(6)?), ""),
-        ("polynomial 6, all terms", Box::new(Polynomial::new(6)?.with_terms(all)?), "0.0109"),
-        ("narx", Box::new(Narx::identification()), "0.0166"),
-    ];
+    let models: [(&str, Box<dyn Recipe>, &str); 2] =
+        [("arx", Box::new(Arx::default()), "0.4325"), ("narx", Box::new(Narx::identification()), "0.0166")];
     for (model, recipe, published) in models {
         let (fitted, fit_s) = timed_fit(&*recipe, lags, &series, train.clone())?;
         let predictions = lags.one_step(&*fitted, series.system(), test.clone());
@@ -199,9 +183,8 @@ fn buck(path: &Path) -> Lines {
     let lags = Lags { y: 2, u: 2, current: false, stride: 1, horizon: 1 };
     let test = start + lags.reach()..series.y.len();
     let mut lines = Vec::new();
-    let models: [(&str, Box<dyn Recipe>, &str); 4] = [
+    let models: [(&str, Box<dyn Recipe>, &str); 3] = [
         ("arx", Box::new(Arx::default()), "0.1412"),
-        ("polynomial 2", Box::new(Polynomial::new(2)?), ""),
         ("narx", Box::new(Narx::identification()), "0.1368"),
         ("narx, refit", Box::new(Narx::refit()), "0.1368"),
     ];

@@ -1,12 +1,10 @@
-//! Batch models through the public API: known systems, comparisons with linfa, and properties of every model.
+//! Batch models through the public API: known systems, and properties of every model.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use evenstep_core::forecast::fit::FitError;
 use evenstep_core::forecast::narx::{Decay, FittedNarx, Narx, Settings};
-use evenstep_lab::batch::{
-    Arx, Criterion, ElasticNet, FittedPolynomial, Lags, Ols, Polynomial, Recipe, Ridge, System, Terms,
-};
+use evenstep_lab::batch::{Arx, Lags, Recipe, System};
 use linfa::Dataset;
 use linfa::prelude::SingleTargetRegression;
 use linfa::traits::{Fit, Predict};
@@ -15,22 +13,15 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-const ONE_STEP: Lags = Lags { y: 2, u: 1, current: false, stride: 1, horizon: 1 };
-
 /// A network that is fitted in milliseconds even without compiler optimization.
 fn small_narx() -> Narx {
     Narx::new(Settings { hidden: 3, restarts: 2, committee: 2, iterations: 20, ..Settings::REFIT }).unwrap()
 }
 
 fn every_recipe() -> Vec<(&'static str, Box<dyn Recipe>)> {
-    let all = Terms::All { ridge: 1e-6 };
     vec![
         ("arx", Box::new(Arx::default())),
         ("arx without ridge", Box::new(Arx::new(0.0).unwrap())),
-        ("ridge", Box::new(Ridge::default())),
-        ("elastic net", Box::new(ElasticNet::default())),
-        ("polynomial", Box::new(Polynomial::new(2).unwrap())),
-        ("polynomial, all terms", Box::new(Polynomial::new(2).unwrap().with_terms(all).unwrap())),
         ("narx", Box::new(small_narx())),
     ]
 }
@@ -50,32 +41,6 @@ fn linear_table(rows: usize, width: usize) -> (Array2<f64>, Array1<f64>) {
     (regressors, targets)
 }
 
-fn assert_same_predictions(ours: &dyn Recipe, theirs: &dyn Recipe, tolerance: f64) {
-    let (regressors, targets) = linear_table(60, 4);
-    let ours = ours.fit_rows(&regressors, &targets).unwrap();
-    let theirs = theirs.fit_rows(&regressors, &targets).unwrap();
-    for row in regressors.rows() {
-        let (ours, theirs) = (ours.predict_row(&row.to_vec()), theirs.predict_row(&row.to_vec()));
-        assert!((ours - theirs).abs() < tolerance, "{ours} {theirs}");
-    }
-}
-
-#[test]
-fn least_squares_agree_with_linfa() {
-    assert_same_predictions(&Arx::new(0.0).unwrap(), &Ols, 1e-10);
-    for ridge in [1e-3, 10.0, 1e4] {
-        assert_same_predictions(&Arx::new(ridge).unwrap(), &Ridge::new(ridge).unwrap(), 1e-10);
-    }
-}
-
-/// With only the L2 penalty, the elastic net is ridge regression whose ridge is the number of rows times the
-/// penalty.
-#[test]
-fn the_elastic_net_has_ridge_at_its_end() {
-    let net = ElasticNet::new(0.05, 0.0).unwrap();
-    assert_same_predictions(&Arx::new(60.0 * 0.05).unwrap(), &net, 1e-6);
-}
-
 /// Recipes and models compose with linfa's datasets and metrics.
 #[test]
 fn composes_with_linfa() {
@@ -83,56 +48,7 @@ fn composes_with_linfa() {
     let dataset = Dataset::new(regressors, targets);
     let r2 = |predictions: Array1<f64>| predictions.r2(&dataset).unwrap();
     assert!(r2(Arx::default().fit(&dataset).unwrap().predict(&dataset)) > 0.99);
-    assert!(r2(Polynomial::new(2).unwrap().fit(&dataset).unwrap().predict(&dataset)) > 0.99);
     assert!(r2(small_narx().fit(&dataset).unwrap().predict(&dataset)) > 0.99);
-}
-
-/// y[k] = 0.5 y[k-1] + 0.8 u[k-1] - 0.3 y[k-1] u[k-1] + 0.2 y[k-2]^2 - 0.1, driven by uniform noise.
-fn bilinear_system(rows: usize) -> (Vec<f64>, Vec<Vec<f64>>) {
-    let mut rng = ChaCha8Rng::seed_from_u64(4);
-    let u: Vec<Vec<f64>> = (0..rows).map(|_| vec![uniform(&mut rng)]).collect();
-    let mut y = vec![0.1, -0.2];
-    for k in 2..rows {
-        let (y1, y2, u1) = (y[k - 1], y[k - 2], u[k - 1][0]);
-        y.push(0.5 * y1 + 0.8 * u1 - 0.3 * y1 * u1 + 0.2 * y2 * y2 - 0.1);
-    }
-    (y, u)
-}
-
-#[test]
-fn a_polynomial_system_is_recovered_term_for_term() {
-    let (y, u) = bilinear_system(400);
-    let system = System { y: &y, u: &u };
-    let (regressors, targets) = ONE_STEP.table(system, 0..300);
-    let model: FittedPolynomial =
-        Polynomial::new(3).unwrap().fit(&Dataset::new(regressors, targets)).unwrap();
-    let mut terms: Vec<(Vec<usize>, f64)> =
-        model.terms().map(|(factors, coefficient)| (factors.to_vec(), coefficient)).collect();
-    terms.sort_by(|a, b| a.0.cmp(&b.0));
-    // Regressors: 0 and 1 are y[k-1] and y[k-2], 2 is u[k-1].
-    let truth = [(vec![], -0.1), (vec![0], 0.5), (vec![0, 2], -0.3), (vec![1, 1], 0.2), (vec![2], 0.8)];
-    assert_eq!(terms.len(), truth.len(), "{terms:?}");
-    for ((factors, coefficient), (true_factors, true_coefficient)) in terms.iter().zip(&truth) {
-        assert_eq!(factors, true_factors);
-        assert!((coefficient - true_coefficient).abs() < 1e-10, "{factors:?}: {coefficient}");
-    }
-    for (free, measured) in ONE_STEP.free_run(&model, system, 300..400).iter().zip(&y[300..]) {
-        assert!((free - measured).abs() < 1e-9);
-    }
-}
-
-/// The requested number of terms is kept, and the criteria keep at most that number.
-#[test]
-fn the_requested_number_of_terms() {
-    let (regressors, targets) = linear_table(100, 3);
-    let dataset = Dataset::new(regressors, targets);
-    let count = |terms| {
-        let recipe = Polynomial::new(2).unwrap().with_terms(terms).unwrap();
-        recipe.fit(&dataset).unwrap().terms().count()
-    };
-    assert_eq!(count(Terms::Count(3)), 3);
-    assert_eq!(count(Terms::Picked { criterion: Criterion::Bic, most: 4 }), 4);
-    assert_eq!(count(Terms::All { ridge: 0.0 }), 10);
 }
 
 /// Mackey-Glass series with tau 17 by Euler steps of 0.1: chaotic and strongly nonlinear.
@@ -208,10 +124,6 @@ fn bad_settings_are_named() {
     };
     assert_eq!(name(Arx::new(-1.0).unwrap_err()), "ridge");
     assert_eq!(name(Arx::new(f64::NAN).unwrap_err()), "ridge");
-    assert_eq!(name(Ridge::new(0.0).unwrap_err()), "ridge");
-    assert_eq!(name(ElasticNet::new(1.0, 1.5).unwrap_err()), "l1_ratio");
-    assert_eq!(name(Polynomial::new(0).unwrap_err()), "degree");
-    assert_eq!(name(Polynomial::new(2).unwrap().with_terms(Terms::Count(0)).unwrap_err()), "terms");
     let refit = Settings::REFIT;
     for (settings, bad) in [
         (Settings { hidden: 0, ..refit }, "hidden"),
@@ -221,9 +133,6 @@ fn bad_settings_are_named() {
     ] {
         assert_eq!(name(Narx::new(settings).unwrap_err()), bad);
     }
-    // 20 regressors have 230 230 monomials up to degree 6.
-    let (regressors, targets) = linear_table(30, 20);
-    assert_eq!(name(Polynomial::new(6).unwrap().fit_rows(&regressors, &targets).unwrap_err()), "degree");
 }
 
 /// Values of all magnitudes, with constant and repeated columns.
@@ -260,13 +169,11 @@ proptest! {
         let (regressors, targets) = linear_table(50, 3);
         let mut with = regressors.clone();
         with.push_column(Array1::from_elem(50, constant).view()).unwrap();
-        for recipe in [&Arx::default() as &dyn Recipe, &Ridge::default(), &ElasticNet::default()] {
-            let without = recipe.fit_rows(&regressors, &targets).unwrap();
-            let with = recipe.fit_rows(&with, &targets).unwrap();
-            let row = regressors.row(0).to_vec();
-            let extended: Vec<f64> = row.iter().copied().chain([later]).collect();
-            let difference = without.predict_row(&row) - with.predict_row(&extended);
-            prop_assert!(difference.abs() < 1e-6, "{difference}");
-        }
+        let without = Arx::default().fit_rows(&regressors, &targets).unwrap();
+        let with = Arx::default().fit_rows(&with, &targets).unwrap();
+        let row = regressors.row(0).to_vec();
+        let extended: Vec<f64> = row.iter().copied().chain([later]).collect();
+        let difference = without.predict_row(&row) - with.predict_row(&extended);
+        prop_assert!(difference.abs() < 1e-6, "{difference}");
     }
 }

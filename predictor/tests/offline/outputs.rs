@@ -51,14 +51,14 @@ fn json_has_its_shape() {
     let folder = Folder::new();
     folder.write("one.csv", &own_trace(120, 1));
     folder.write("two.csv", &own_trace(100, 2));
-    let json = folder.json("--trace one.csv two.csv --models ema,mix,ridge");
+    let json = folder.json("--trace one.csv two.csv --models ema,mix,arx_all");
     let series = json["series"].as_array().unwrap();
     assert_eq!(series.len(), 2);
     assert_eq!((&series[1]["trace"], &series[1]["unique_id"]), (&"two.csv".into(), &"two".into()));
     for one in series {
         let names: Vec<&Value> =
             one["models"].as_array().unwrap().iter().map(|model| &model["model"]).collect();
-        assert_eq!(names, ["ema", "mix", "ridge"]);
+        assert_eq!(names, ["ema", "mix", "arx_all"]);
         for model in one["models"].as_array().unwrap() {
             for key in [
                 "rmse",
@@ -83,15 +83,15 @@ fn json_has_its_shape() {
             (step["mean_over_oracle"].as_f64().unwrap(), step["p95_over_oracle"].as_f64().unwrap());
         assert!(mean >= 1.0 && p95 >= 1.0, "{step}");
     }
-    assert_eq!(steps[2]["model"], "ridge");
+    assert_eq!(steps[2]["model"], "arx_all");
     assert!(json.get("step_time_by_trace").is_none());
     // The driver explains most of the variance.
-    assert!(number(&json, 0, "ridge", "rmse_rel_last") < 0.6, "{json}");
+    assert!(number(&json, 0, "arx_all", "rmse_rel_last") < 0.6, "{json}");
 
-    let alone = folder.json("--trace one.csv --models ridge");
+    let alone = folder.json("--trace one.csv --models arx_all");
     assert_eq!(alone["step_time"], Value::Array(vec![]));
     for key in ["rmse", "rmse_rel_last", "coverage"] {
-        assert_eq!(number(&alone, 0, "ridge", key), number(&json, 0, "ridge", key));
+        assert_eq!(number(&alone, 0, "arx_all", key), number(&json, 0, "arx_all", key));
     }
 }
 
@@ -175,7 +175,7 @@ fn the_number_of_threads_does_not_matter() {
     for (seed, trace) in traces.iter().enumerate() {
         folder.write(trace, &own_trace(250, seed as u64));
     }
-    let words = format!("--trace {} --models last,mix,ridge,narx --json", traces.join(" "));
+    let words = format!("--trace {} --models last,mix,arx --json", traces.join(" "));
     let run = |threads: &str| {
         let output = folder.command(&words).env("RAYON_NUM_THREADS", threads).output().unwrap();
         let mut json: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -189,7 +189,7 @@ fn the_number_of_threads_does_not_matter() {
         json
     };
     let one = run("1");
-    assert!(number(&one, 3, "narx", "rmse") > 0.0);
+    assert!(number(&one, 3, "mix", "rmse") > 0.0);
     assert_eq!(one, run("4"));
 }
 
@@ -197,10 +197,13 @@ fn the_number_of_threads_does_not_matter() {
 #[test]
 fn a_model_that_cannot_be_fitted_reports_the_reason() {
     let folder = Folder::with("speed\n1\n2\n3\n4\n5\n6\n7\n8\n");
-    let json = folder.json("--trace t.csv --models last,ridge --lags-y 3");
+    let json = folder.json("--trace t.csv --target speed --test 6.. --lags-y 3");
     let models = &json["series"][0]["models"];
     assert_eq!(models[1]["rmse"], Value::Null);
-    assert!(models[1]["failure"].as_str().unwrap().contains("no forecast for 5 of 5 rows"), "{models}");
+    assert!(
+        models[1]["failure"].as_str().unwrap().contains("3 rows of history; this model needs at least 4"),
+        "{models}"
+    );
     assert!(number(&json, 0, "last", "rmse") > 0.0);
-    assert!(folder.prints("--trace t.csv --models last,ridge").contains("ridge: no forecast"));
+    assert!(folder.prints("--trace t.csv --target speed --test 6.. --lags-y 3").contains("arx: "));
 }

@@ -48,14 +48,14 @@ fn a_stored_job_is_a_trace() {
         (0..100).flat_map(|iteration| [report("node/0", iteration), report("node/1", iteration)]).collect(),
     );
     let before = std::fs::read(folder.0.path().join("s.db")).unwrap();
-    let json = folder.json("--job resnet --store sqlite://s.db --models last,ridge");
+    let json = folder.json("--job resnet --store sqlite://s.db --models last,arx_all");
     assert_eq!(std::fs::read(folder.0.path().join("s.db")).unwrap(), before, "it is only read");
     assert_eq!(
         (&json["series"][1]["trace"], &json["series"][1]["unique_id"]),
         (&"resnet".into(), &"node/1".into())
     );
     assert_eq!(json["series"][1]["rows"], 100);
-    assert!(number(&json, 1, "ridge", "rmse_rel_last") < 0.3, "{json}");
+    assert!(number(&json, 1, "arx_all", "rmse_rel_last") < 0.3, "{json}");
     assert_eq!(json["step_time"].as_array().unwrap().len(), 2);
 }
 

@@ -33,11 +33,6 @@ impl Scale {
         }
     }
 
-    /// Returns the scale that maps the column into -1 to 1; 0 stays 0.
-    pub fn max_abs<'a>(values: impl Iterator<Item = &'a f64>) -> Self {
-        Self { center: 0.0, unit: largest(values) }
-    }
-
     /// Returns the size of a unit; 0 for a constant column.
     pub fn unit(&self) -> f64 {
         self.unit
@@ -78,14 +73,6 @@ impl Scaling {
         }
     }
 
-    /// Scales all columns into -1 to 1.
-    pub fn max_abs(regressors: &Array2<f64>, targets: &Array1<f64>) -> Self {
-        Self {
-            columns: regressors.columns().into_iter().map(|column| Scale::max_abs(column.iter())).collect(),
-            target: Scale::max_abs(targets.iter()),
-        }
-    }
-
     /// Returns one row of regressors in units.
     pub fn row<'a>(&'a self, regressors: impl IntoIterator<Item = &'a f64>) -> impl Iterator<Item = f64> {
         self.columns.iter().zip(regressors).map(|(scale, value)| scale.scaled(*value))
@@ -109,11 +96,10 @@ mod tests {
         /// Finite inputs give finite outputs, for any column and any later value.
         #[test]
         fn never_not_finite(column in any_column(), later in any::<f64>().prop_filter("finite", |x| x.is_finite())) {
-            for scale in [Scale::standard(column.iter()), Scale::max_abs(column.iter())] {
-                for value in column.iter().copied().chain([later]) {
-                    let units = scale.scaled(value);
-                    prop_assert!(units.is_finite() && scale.unscaled(units).is_finite(), "{scale:?} {value}");
-                }
+            let scale = Scale::standard(column.iter());
+            for value in column.iter().copied().chain([later]) {
+                let units = scale.scaled(value);
+                prop_assert!(units.is_finite() && scale.unscaled(units).is_finite(), "{scale:?} {value}");
             }
         }
 

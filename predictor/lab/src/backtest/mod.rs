@@ -16,7 +16,6 @@
 //! - [`clock`]: clock of fits and forecasts
 //! - [`rolling`]: rolling origin
 //! - [`recipes`]: batch models by name
-//! - [`refit`]: batch models that are refitted during a walk
 //! - [`models`]: all models by name
 //! - [`step_time`]: step time of an allocation by forecasts
 //! - [`system`]: system identification
@@ -33,8 +32,6 @@ pub mod rolling;
 
 pub mod recipes;
 
-pub mod refit;
-
 pub mod models;
 
 pub mod step_time;
@@ -47,7 +44,6 @@ pub use job::{Job, Row, Series, is_enough};
 pub use metrics::{Accuracy, Calibration};
 pub use models::ModelName;
 pub use recipes::Tuning;
-pub use refit::{Refits, Setup};
 pub use rolling::{JobModel, Plan, Point, Prediction, Track, walk_job};
 pub use step_time::{Regret, Step};
 pub use system::{Identification, Identified};

@@ -3,25 +3,22 @@
 use std::fmt;
 use std::str::FromStr;
 
-use evenstep_core::forecast::fit::FitError;
 use evenstep_core::forecast::narx::Narx;
-use evenstep_core::forecast::nonlinear::Training;
+use evenstep_core::forecast::nonlinear::{REFIT_OBSERVATIONS, Training};
 use evenstep_core::forecast::{EXPERT_NAMES, ExpertKind, JobForecaster, Loss};
 use evenstep_core::series::{DriverSet, Observation};
 
 use super::recipes::RecipeName;
-use super::refit::{RefittedModel, Setup};
 use super::rolling::{JobModel, Prediction};
 
-/// Names of the mixes. The other models are single experts ([`EXPERT_NAMES`]) and batch models
-/// ([`RecipeName::ALL`]).
+/// Names of the mixes. The other models of a rolling backtest are single experts ([`EXPERT_NAMES`]).
 pub const MIX_NAMES: &str = "mix, mix_step (trained on the step time)";
 
 /// Default models of a rolling backtest.
 pub const DEFAULT_MODELS: [&str; 7] = ["last", "ema_0.3", "ema_0.6", "arx", "arx_pooled", "mix", "mix_step"];
 
-/// Default number of rows between two fits of a network in the mix, as in the service.
-const REFIT_ROWS: usize = 200;
+/// Name of the network. Alone, it is a model of system identification only.
+pub const NETWORK_NAME: &str = "narx";
 
 /// Name of a model. It displays as the user wrote it.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,12 +31,12 @@ pub struct ModelName {
 enum Kind {
     Expert(ExpertKind),
     Mix(Loss),
-    Batch(RecipeName),
+    Network,
 }
 
 /// No model has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no model {name:?}; the models are {EXPERT_NAMES}, {MIX_NAMES}, {}", RecipeName::ALL.map(RecipeName::as_str).join(", "))]
+#[error("no model {name:?}; the models are {EXPERT_NAMES}, {MIX_NAMES}, {NETWORK_NAME}")]
 pub struct UnknownModel {
     name: String,
 }
@@ -54,9 +51,8 @@ impl FromStr for ModelName {
             "hold" => Some(Kind::Expert(ExpertKind::Hold(0.3))),
             "mix" => Some(Kind::Mix(Loss::SquaredError)),
             "mix_step" => Some(Kind::Mix(Loss::StepTime)),
-            _ => RecipeName::find(written)
-                .map(Kind::Batch)
-                .or_else(|| Some(Kind::Expert(written.parse().ok()?))),
+            NETWORK_NAME => Some(Kind::Network),
+            _ => written.parse().ok().map(Kind::Expert),
         };
         let kind = kind.ok_or_else(|| UnknownModel { name: written.into() })?;
         Ok(Self { written: written.into(), kind })
@@ -80,32 +76,25 @@ impl ModelName {
         self.kind == Kind::Expert(ExpertKind::Last)
     }
 
-    /// Returns the batch model of this name for system identification, where `arx` is fitted by least
-    /// squares.
+    /// Returns the model of this name in system identification, where `arx` is fitted by least squares.
     pub fn recipe(&self) -> Option<RecipeName> {
         match self.kind {
-            Kind::Batch(recipe) => Some(recipe),
+            Kind::Network => Some(RecipeName::Narx),
             Kind::Expert(ExpertKind::Arx) => Some(RecipeName::Arx),
             _ => None,
         }
     }
 
-    /// Creates a model without history.
-    ///
-    /// # Errors
-    /// [`FitError::Setting`] if a setting of a batch model is out of range.
-    pub fn build(&self, setup: &Setup<'_>) -> Result<Box<dyn JobModel>, FitError> {
-        let drivers = DriverSet::new(setup.drivers.iter().cloned());
-        Ok(match self.kind {
-            Kind::Expert(kind) => {
-                Box::new(Streaming::new(JobForecaster::with(drivers, vec![kind], Loss::SquaredError), None))
-            }
-            Kind::Mix(loss) => {
-                let roster = ExpertKind::roster(&drivers);
-                Box::new(Streaming::new(JobForecaster::with(drivers, roster, loss), Some(setup)))
-            }
-            Kind::Batch(recipe) => Box::new(RefittedModel::new(recipe, setup)?),
-        })
+    /// Creates a model of a rolling backtest without history, for a job with these drivers and this number of workers;
+    /// `None` if the model is one of system identification only.
+    pub fn build(&self, drivers: &[String], workers: usize) -> Option<Box<dyn JobModel>> {
+        let drivers = DriverSet::new(drivers.iter().cloned());
+        let (roster, loss, networks) = match self.kind {
+            Kind::Expert(kind) => (vec![kind], Loss::SquaredError, 0),
+            Kind::Mix(loss) => (ExpertKind::roster(&drivers), loss, workers),
+            Kind::Network => return None,
+        };
+        Some(Box::new(Streaming::new(JobForecaster::with(drivers, roster, loss), networks)))
     }
 }
 
@@ -116,23 +105,20 @@ struct Streaming {
     outcomes: Vec<(usize, Observation)>,
     /// Training data of the networks by worker, as in the service's background fits; empty without networks.
     training: Vec<Training>,
-    refit_rows: usize,
-    rows: Vec<usize>,
+    rows: Vec<u64>,
 }
 
 impl Streaming {
-    fn new(forecaster: JobForecaster<usize>, networks: Option<&Setup<'_>>) -> Self {
-        let workers = networks.map_or(0, |setup| setup.warmup_rows.len());
-        let training = vec![Training::new(forecaster.drivers()); workers];
-        let refit_rows = networks.and_then(|setup| setup.refits.every).unwrap_or(REFIT_ROWS);
-        Self { forecaster, outcomes: Vec::new(), training, refit_rows, rows: vec![0; workers] }
+    fn new(forecaster: JobForecaster<usize>, networks: usize) -> Self {
+        let training = vec![Training::new(forecaster.drivers()); networks];
+        Self { forecaster, outcomes: Vec::new(), training, rows: vec![0; networks] }
     }
 
     fn refit(&mut self, worker: usize, seen: &Observation) {
         let Some(training) = self.training.get_mut(worker) else { return };
         training.observe(seen);
         self.rows[worker] += 1;
-        if self.rows[worker].is_multiple_of(self.refit_rows)
+        if self.rows[worker].is_multiple_of(REFIT_OBSERVATIONS)
             && let Ok(network) = training.fit(&Narx::refit())
         {
             self.forecaster.install(&worker, network);

@@ -58,15 +58,6 @@ pub trait JobModel {
     fn observe(&mut self, worker: usize, batch: u64, compute_time_s: f64);
     /// Learns from all workers of the iteration, after all outcomes were passed.
     fn learn(&mut self) {}
-    /// Whether forecasts within the warm-up are provisional: made for step times, and not used to adapt the
-    /// interval.
-    fn is_provisional_in_warmup(&self) -> bool {
-        false
-    }
-    /// Returns the reason why a worker has no forecasts.
-    fn failure(&self, _worker: usize) -> Option<String> {
-        None
-    }
 }
 
 /// Forecast of a row by a model.
@@ -173,7 +164,7 @@ pub fn walk_job(
             walkers[worker].fit_s += each_s;
         }
     }
-    Ok(walkers.into_iter().enumerate().map(|(worker, walker)| walker.end(model.failure(worker))).collect())
+    Ok(walkers.into_iter().map(SeriesWalk::end).collect())
 }
 
 impl SeriesWalk {
@@ -212,9 +203,7 @@ impl SeriesWalk {
         model: &mut dyn JobModel,
         clock: Clock<'_>,
     ) {
-        if let Some(point) = self.points[at]
-            && (at >= self.start || !model.is_provisional_in_warmup())
-        {
+        if let Some(point) = self.points[at] {
             self.interval.score(at as u64, (row.speed / point.speed).ln());
         }
         let began = clock();
@@ -222,10 +211,10 @@ impl SeriesWalk {
         self.fit_s += clock() - began;
     }
 
-    fn end(self, failure: Option<String>) -> Track {
+    fn end(self) -> Track {
         let counted = &self.points[self.start..];
         let missing = counted.iter().filter(|point| point.is_none()).count();
-        let why = failure.or(self.invalid_forecast).unwrap_or_else(|| "the model had too little data".into());
+        let why = self.invalid_forecast.unwrap_or_else(|| "the model had too little data".into());
         Track {
             start: self.start,
             failure: (missing > 0)
@@ -244,10 +233,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::backtest::{ModelName, Refits, Setup, Tuning};
+    use crate::backtest::ModelName;
 
-    /// Batch models share one implementation of the walk, so one of them is enough.
-    const EVERY_KIND: [&str; 6] = ["last", "ma_3", "ema_0.5", "arx", "mix", "ridge"];
+    const EVERY_KIND: [&str; 5] = ["last", "ma_3", "ema_0.5", "arx", "mix"];
 
     fn job(speeds: &[&[f64]]) -> Job {
         let row = |(k, speed): (usize, &f64)| Row {
@@ -268,20 +256,7 @@ mod tests {
     }
 
     fn tracks(job: &Job, model: &str, plan: &Plan) -> Vec<Track> {
-        let rows: Vec<usize> = job.series.iter().map(|series| plan.warmup_rows(series).unwrap()).collect();
-        let tuning = Tuning { degree: 2, terms: crate::batch::Terms::Automatic, seed: 1, thorough: false };
-        let refits = Refits {
-            window: None,
-            early: Some(18),
-            every: Some(7),
-            lags_y: 2,
-            lags_u: 1,
-            lag_stride: 1,
-            horizon: plan.horizon,
-            tuning,
-        };
-        let setup = Setup { drivers: &job.drivers, warmup_rows: &rows, refits: &refits };
-        let mut model = model.parse::<ModelName>().unwrap().build(&setup).unwrap();
+        let mut model = model.parse::<ModelName>().unwrap().build(&job.drivers, job.series.len()).unwrap();
         walk_job(job, model.as_mut(), plan, &|| 0.0).unwrap()
     }
 

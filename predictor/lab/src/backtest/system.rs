@@ -133,10 +133,7 @@ impl Identification {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backtest::recipes::{RecipeName, Tuning};
-    use crate::batch::Terms;
-
-    const TUNING: Tuning = Tuning { degree: 1, terms: Terms::Automatic, seed: 1, thorough: false };
+    use crate::batch::Arx;
 
     fn task(train: Range<usize>, test: Range<usize>, free_run: bool) -> Identification {
         let lags = Lags { y: 1, u: 1, current: false, stride: 1, horizon: 1 };
@@ -156,9 +153,9 @@ mod tests {
     #[test]
     fn free_run_prediction_of_a_linear_system_is_exact() {
         let (y, u) = system(300);
-        let recipe = RecipeName::Ols.recipe(TUNING).unwrap();
+        let recipe = Arx::new(0.0).unwrap();
         let ours = task(0..100, 150..300, true);
-        let done = ours.run(recipe.as_ref(), System { y: &y, u: &u }, &|| 0.0).unwrap();
+        let done = ours.run(&recipe, System { y: &y, u: &u }, &|| 0.0).unwrap();
         assert_eq!(done.predictions.len(), 150);
         assert!(done.accuracy.unwrap().rmse < 1e-9, "{done:?}");
     }
@@ -170,10 +167,10 @@ mod tests {
         let (quiet, u) = system(300);
         let mut y = quiet.clone();
         y[200] += 1.0;
-        let recipe = RecipeName::Ols.recipe(TUNING).unwrap();
+        let recipe = Arx::new(0.0).unwrap();
         let next = |free_run| {
             let ours = task(0..100, 150..300, free_run);
-            ours.run(recipe.as_ref(), System { y: &y, u: &u }, &|| 0.0).unwrap().predictions[51]
+            ours.run(&recipe, System { y: &y, u: &u }, &|| 0.0).unwrap().predictions[51]
         };
         assert!((next(true) - quiet[201]).abs() < 1e-9);
         assert!((next(false) - quiet[201] - 0.8).abs() < 1e-9);
@@ -186,9 +183,9 @@ mod tests {
         for row in (0..20).chain(60..70) {
             y[row] = 1e6;
         }
-        let recipe = RecipeName::Ols.recipe(TUNING).unwrap();
+        let recipe = Arx::new(0.0).unwrap();
         let ours = task(20..60, 80..100, false);
-        let done = ours.run(recipe.as_ref(), System { y: &y, u: &u }, &|| 0.0).unwrap();
+        let done = ours.run(&recipe, System { y: &y, u: &u }, &|| 0.0).unwrap();
         assert!(done.accuracy.unwrap().rmse < 1e-9, "{done:?}");
     }
 
@@ -198,10 +195,10 @@ mod tests {
         let (y, later) = system(300);
         let at_once: Vec<Vec<f64>> =
             std::iter::once(vec![0.0]).chain(later.iter().cloned()).take(300).collect();
-        let recipe = RecipeName::Arx.recipe(TUNING).unwrap();
+        let recipe = Arx::default();
         for free_run in [false, true] {
             let ours = task(0..100, 150..300, free_run);
-            let helps = |u: &[Vec<f64>]| ours.current_helps(recipe.as_ref(), System { y: &y, u });
+            let helps = |u: &[Vec<f64>]| ours.current_helps(&recipe, System { y: &y, u });
             assert!(helps(&at_once) && !helps(&later) && !helps(&vec![vec![]; 300]));
         }
     }

@@ -2,8 +2,7 @@
 //!
 //! Each row is rotated (Givens) into the triangular factor `R` of the table so far, `[X | y] = Q [R | q]`.
 //! This avoids the normal equations, which square the condition number. Only the triangle is stored, whatever
-//! the number of rows. Rotations preserve lengths and angles, so the triangle suffices for a selection of
-//! columns.
+//! the number of rows.
 
 /// A column is a linear combination of the earlier columns if they leave less than this share of it.
 const RANK_TOLERANCE: f64 = 1e-10;
@@ -14,8 +13,6 @@ pub(super) struct Triangle {
     width: usize,
     /// `width` rows of `width + 1`: the upper triangle `R`, and `q` as the last column.
     rows: Vec<f64>,
-    /// Sum of squares of the targets that the columns do not explain.
-    residual: f64,
 }
 
 impl Triangle {
@@ -23,7 +20,7 @@ impl Triangle {
     pub fn new(width: usize, ridge: f64) -> Self {
         let mut rows = vec![0.0; width * (width + 1)];
         rows.iter_mut().step_by(width + 2).for_each(|diagonal| *diagonal = ridge.sqrt());
-        Self { width, rows, residual: 0.0 }
+        Self { width, rows }
     }
 
     /// Adds a row: its `width` values and then its target. The contents of `row` are undefined afterwards.
@@ -40,20 +37,6 @@ impl Triangle {
                 (*pivot, *value) = (cos * *pivot + sin * *value, cos * *value - sin * *pivot);
             }
         }
-        self.residual += row[self.width].powi(2);
-    }
-
-    /// Returns the factor of a table with only these columns, in this order.
-    pub fn only(&self, columns: &[usize]) -> Self {
-        let mut chosen = Self::new(columns.len(), 0.0);
-        let mut row = Vec::with_capacity(columns.len() + 1);
-        for k in 0..self.width {
-            row.clear();
-            row.extend(columns.iter().chain([&self.width]).map(|j| self.row(k)[*j]));
-            chosen.add_row(&mut row);
-        }
-        chosen.residual += self.residual;
-        chosen
     }
 
     /// Returns the coefficients of least squares. A column that is a linear combination of earlier columns
@@ -71,20 +54,9 @@ impl Triangle {
     }
 
     /// Returns row `k` of `[R | q]`; its first `k` values are 0.
-    pub fn row(&self, k: usize) -> &[f64] {
+    fn row(&self, k: usize) -> &[f64] {
         let stride = self.width + 1;
         &self.rows[k * stride..(k + 1) * stride]
-    }
-
-    /// Number of columns of the table.
-    pub fn width(&self) -> usize {
-        self.width
-    }
-
-    /// Returns the sum of squares of the targets that all columns together do not explain, including the
-    /// ridge term.
-    pub fn residual(&self) -> f64 {
-        self.residual
     }
 
     fn column_norm(&self, k: usize) -> f64 {
@@ -99,8 +71,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// At the solution the residuals are orthogonal to every column, and the sum of their squares is
-        /// `residual`.
+        /// At the solution the residuals are orthogonal to every column.
         #[test]
         fn residuals_are_orthogonal(table in prop::collection::vec(prop::array::uniform4(-1.0..1.0f64), 3..30)) {
             let mut triangle = Triangle::new(3, 0.0);
@@ -115,8 +86,6 @@ mod tests {
                 let product: f64 = table.iter().zip(&errors).map(|(row, error)| row[j] * error).sum();
                 prop_assert!(product.abs() < 1e-9 * size, "column {j}: {product}");
             }
-            let squares: f64 = errors.iter().map(|error| error * error).sum();
-            prop_assert!((squares - triangle.residual()).abs() < 1e-9 * size * size);
         }
     }
 

@@ -10,11 +10,11 @@ use evenstep_report::output::check_distinct;
 use evenstep_report::values::{between, share};
 
 use super::help::{self, EXAMPLES, LONG_ABOUT};
-use super::values::{LAGS_MAX, Rows, rows, terms};
-use crate::backtest::models::DEFAULT_MODELS;
+use super::values::{LAGS_MAX, Rows, rows};
+use crate::backtest::models::{DEFAULT_MODELS, NETWORK_NAME};
 use crate::backtest::recipes::RecipeName;
 use crate::backtest::{ModelName, Tuning};
-use crate::batch::{DEGREE_MAX, Lags, Terms};
+use crate::batch::Lags;
 use crate::command::columns::{ColumnFlags, check_traces};
 use crate::command::{COUNT_MAX, GLOBAL_BATCH_MAX};
 use crate::trace::columns::{ColumnRoles, TruthColumn};
@@ -66,42 +66,10 @@ pub struct Args {
     /// Forecast horizon in rows: the forecast of row k is made at row k - N
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = between(1, COUNT_MAX), help_heading = "Models")]
     pub horizon: u64,
-    /// Number of target lags in batch models
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = between(0, LAGS_MAX), help_heading = "Models")]
-    pub lags_y: u64,
-    /// Number of lags of each driver in batch models, in addition to the reading before the row in a rolling
-    /// backtest
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = between(0, LAGS_MAX), help_heading = "Models")]
-    pub lags_u: u64,
-    /// Rows between consecutive lags
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = between(1, COUNT_MAX), help_heading = "Models")]
-    pub lag_stride: u64,
-    /// Degree of polynomials
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = between(1, DEGREE_MAX as u64), help_heading = "Models")]
-    pub degree: u64,
-    /// Polynomial terms: auto (all if there are enough rows, otherwise up to 15 selected), all, or a number
-    /// of terms to select
-    #[arg(long, value_name = "TERMS", default_value = "auto", value_parser = terms, help_heading = "Models")]
-    pub terms: Terms,
-    /// Random seed of the models
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Models")]
-    pub seed: u64,
 
     /// Share of each series used only for learning
     #[arg(long, value_name = "SHARE", default_value_t = 0.4, value_parser = share, conflicts_with = "identification", help_heading = "Rolling origin")]
     pub warmup: f64,
-    /// Number of most recent rows in each fit of a batch model [default: all earlier rows]
-    #[arg(long, value_name = "ROWS", value_parser = between(2, COUNT_MAX), conflicts_with = "identification", help_heading = "Rolling origin")]
-    pub window: Option<u64>,
-    /// Rows between fits of batch models; 0 fits only once, after the warm-up
-    #[arg(
-        long,
-        value_name = "ROWS",
-        default_value_t = 100,
-        conflicts_with = "identification",
-        help_heading = "Rolling origin"
-    )]
-    pub refit: u64,
     /// Global batch for which step times are computed, in samples [default: 64 per worker]
     #[arg(long, value_name = "SAMPLES", value_parser = between(1, GLOBAL_BATCH_MAX), conflicts_with = "identification", help_heading = "Rolling origin")]
     pub global_batch: Option<u64>,
@@ -112,6 +80,24 @@ pub struct Args {
     /// Rows to predict, numbered from 0, end exclusive [default: the rows after --train]
     #[arg(long, value_name = "C..D", value_parser = rows, conflicts_with_all = ["job", "target_time"], help_heading = "System identification")]
     pub test: Option<Rows>,
+    /// Number of target lags
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = between(0, LAGS_MAX), requires = "identification", help_heading = "System identification")]
+    pub lags_y: u64,
+    /// Number of lags of each driver
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = between(0, LAGS_MAX), requires = "identification", help_heading = "System identification")]
+    pub lags_u: u64,
+    /// Rows between consecutive lags
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = between(1, COUNT_MAX), requires = "identification", help_heading = "System identification")]
+    pub lag_stride: u64,
+    /// Random seed of the network
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        requires = "identification",
+        help_heading = "System identification"
+    )]
+    pub seed: u64,
     /// Feed predictions back as lags of the target; rows before the test range keep their measured values
     #[arg(long, requires = "identification", help_heading = "System identification")]
     pub free_run: bool,
@@ -180,17 +166,20 @@ impl Args {
                 return Err(format!("--models: {model} is given twice"));
             }
             if self.is_identification() && model.recipe().is_none() && !model.is_last() {
-                let recipes = RecipeName::ALL.map(RecipeName::as_str).join(", ");
                 return Err(format!(
-                    "--models: {model} is a streaming model; --train and --test accept last, arx, {recipes}"
+                    "--models: {model} is a streaming model; --train and --test accept last, arx, {NETWORK_NAME}"
+                ));
+            }
+            if !self.is_identification() && model.recipe() == Some(RecipeName::Narx) {
+                return Err(format!(
+                    "--models: {model} alone is a model of --train and --test; mix contains it"
                 ));
             }
         }
         if self.free_run && self.horizon > 1 {
             return Err("--free-run: predictions are fed back, so --horizon must be 1".into());
         }
-        let no_inputs = !self.is_identification()
-            || matches!(self.choice(), Ok(choice) if choice.drivers.is_none())
+        let no_inputs = matches!(self.choice(), Ok(choice) if choice.drivers.is_none())
             || (self.lags_u == 0 && self.current == Current::No);
         if self.lags_y == 0 && no_inputs {
             return Err("--lags-y 0: without lags of the target, models need lagged drivers; set --drivers \
@@ -232,14 +221,9 @@ impl Args {
         }
     }
 
-    /// Returns the settings of batch models.
+    /// Returns the settings of the models of system identification.
     pub fn tuning(&self) -> Tuning {
-        Tuning {
-            degree: self.degree as usize,
-            terms: self.terms,
-            seed: self.seed,
-            thorough: self.is_identification(),
-        }
+        Tuning { seed: self.seed, thorough: true }
     }
 
     /// Returns the roles of the columns.
@@ -287,7 +271,7 @@ mod tests {
     fn conflicting_options_are_named() {
         said("--models last,mux", "mux");
         said("--models last,last", "twice");
-        said("--train 0..9 --models mix", "accept last, arx, ols");
+        said("--train 0..9 --models mix", "accept last, arx, narx");
         said("--train 9..9", "empty");
         said("--train 9", "A..B");
         said("--train a..b", "A..B");
@@ -295,11 +279,12 @@ mod tests {
         said("--free-run", "--train");
         said("--train 0..9 --free-run --horizon 2", "--horizon");
         said("--train 0..9 --lags-y 0", "lagged drivers");
-        said("--lags-y 0", "lagged drivers");
+        said("--lags-y 0", "--train");
+        said("--models narx", "mix contains it");
         said("--warmup 1", "between 0 and 1");
         said("--warmup NaN", "between 0 and 1");
         said("--horizon 0", "--horizon");
-        said("--degree 99", "99");
+        said("--train 0..9 --lags-u 999", "999");
         said("--drivers a,truth_b", "truth_b");
         said("--drivers sign(truth_b)", "truth_b");
         said("--batch truth_b", "truth_b");

@@ -4,8 +4,7 @@ use std::fmt::Write;
 
 use evenstep_core::forecast::EXPERT_NAMES;
 
-use crate::backtest::models::{DEFAULT_MODELS, MIX_NAMES};
-use crate::backtest::recipes::RecipeName;
+use crate::backtest::models::{DEFAULT_MODELS, MIX_NAMES, NETWORK_NAME};
 
 /// Description of the command.
 pub const LONG_ABOUT: &str = "\
@@ -23,7 +22,7 @@ For the step time, the series of all traces act as workers of one job. If tables
 separate job. Rows of workers belong to the same step if they have the same iteration, or the nearest time (--time), or the same
 number in tables without both. Steps count if they have a row of every worker, after the warm-up of the shortest series.
 
-System identification (--train, --test): batch models are fitted to one range of rows. They predict another range, either one
+System identification (--train, --test): models are fitted to one range of rows. They predict another range, either one
 step ahead or from their own predictions (--free-run).
 
 Traces that evenstep wrote need no column flags. Drivers are values known just before the row's iteration. Columns named truth_*
@@ -44,10 +43,9 @@ Examples:
 
 /// Help text of `--models`.
 pub fn models() -> String {
-    let recipes = RecipeName::ALL.map(RecipeName::as_str).join(", ");
-    let mut text = format!("Models to compare: {EXPERT_NAMES}, {MIX_NAMES}; batch models: {recipes}.");
+    let mut text = format!("Models to compare: {EXPERT_NAMES}, {MIX_NAMES}.");
     // Writing to a string cannot fail.
-    let _ = write!(text, " With --train or --test: last, arx (least squares), {recipes}.");
+    let _ = write!(text, " With --train or --test: last, arx (least squares), {NETWORK_NAME}.");
     let _ = write!(text, " [default: {}; with --train or --test: last,arx]", DEFAULT_MODELS.join(","));
     text
 }

@@ -6,9 +6,7 @@ use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use super::args::Args;
 use super::results::{Estimate, Forecasts, ModelResult, Results, SeriesResult, means};
 use super::steps;
-use crate::backtest::{
-    Accuracy, Calibration, Clock, Job, ModelName, Plan, Point, Refits, Series, Setup, Track, walk_job,
-};
+use crate::backtest::{Accuracy, Calibration, Clock, Job, ModelName, Plan, Point, Series, Track, walk_job};
 use crate::trace::columns::Trace;
 
 /// Samples per worker in the default global batch.
@@ -35,18 +33,13 @@ pub fn run(
     let walks: Vec<Walk<'_>> = traces.iter().map(|trace| walk(trace, &plan)).collect::<Result<_, _>>()?;
     let models = with_last(args.models());
     let jobs: Vec<&Job> = walks.iter().map(|walk| &walk.job).collect();
-    let group_into_jobs = steps::group_into_jobs(&jobs);
-    let refits = |job: usize| {
-        let team = group_into_jobs.iter().find(|team| team.contains(&job));
-        refits(args, team.map(|team| steps::first_row(&jobs, team, &plan)))
-    };
     let units: Vec<(usize, &ModelName)> =
         (0..walks.len()).flat_map(|walk| models.iter().map(move |model| (walk, model))).collect();
     let one = |(at, model): &(usize, &ModelName)| -> anyhow::Result<Vec<Track>> {
-        let (walk, refits) = (&walks[*at], refits(*at));
-        let setup = Setup { drivers: &walk.job.drivers, warmup_rows: &walk.warmup_rows, refits: &refits };
-        let mut model = model.build(&setup).with_context(|| model.to_string())?;
-        let tracks = walk_job(&walk.job, model.as_mut(), &plan, clock)?;
+        let job = &walks[*at].job;
+        let built = model.build(&job.drivers, job.series.len());
+        let mut built = built.with_context(|| format!("{model} is a model of system identification"))?;
+        let tracks = walk_job(job, built.as_mut(), &plan, clock)?;
         done_one();
         Ok(tracks)
     };
@@ -78,19 +71,6 @@ pub fn units(traces: &[Trace], args: &Args) -> usize {
 fn with_last(mut models: Vec<ModelName>) -> Vec<ModelName> {
     models.push(ModelName::last());
     models
-}
-
-fn refits(args: &Args, early: Option<usize>) -> Refits {
-    Refits {
-        window: args.window.map(|rows| rows as usize),
-        early,
-        every: (args.refit > 0).then_some(args.refit as usize),
-        lags_y: args.lags_y as usize,
-        lags_u: args.lags_u as usize,
-        lag_stride: args.lag_stride as usize,
-        horizon: args.horizon as usize,
-        tuning: args.tuning(),
-    }
 }
 
 fn walk<'a>(trace: &'a Trace, plan: &Plan) -> anyhow::Result<Walk<'a>> {

@@ -48,7 +48,7 @@ impl JobSteps {
 
 /// Groups traces into jobs. Each trace with several series is a job. If no trace has several, all together
 /// are one job. A single series is not a job.
-pub fn group_into_jobs(jobs: &[&Job]) -> Vec<Vec<usize>> {
+fn group_into_jobs(jobs: &[&Job]) -> Vec<Vec<usize>> {
     if jobs.iter().any(|job| job.series.len() > 1) {
         return (0..jobs.len()).filter(|job| jobs[*job].series.len() > 1).map(|job| vec![job]).collect();
     }
@@ -56,7 +56,7 @@ pub fn group_into_jobs(jobs: &[&Job]) -> Vec<Vec<usize>> {
 }
 
 /// Returns the first row of a team's counted steps: the end of the shortest series' warm-up.
-pub fn first_row(jobs: &[&Job], team: &[usize], plan: &Plan) -> usize {
+fn first_row(jobs: &[&Job], team: &[usize], plan: &Plan) -> usize {
     let rows = team.iter().flat_map(|job| jobs[*job].series.iter().map(|series| series.rows.len()));
     plan.warmup_of(rows.min().unwrap_or(0))
 }

@@ -1,7 +1,5 @@
 //! Parsers of flag values.
 
-use crate::batch::{CANDIDATES_MAX, Terms};
-
 /// A range of rows. A missing bound means the start or end of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rows {
@@ -28,17 +26,3 @@ pub fn rows(written: &str) -> Result<Rows, String> {
 
 /// Maximum number of lags of the target and of each driver.
 pub const LAGS_MAX: u64 = 200;
-/// Ridge of a polynomial of all terms, scaled to within -1 and 1. It bounds the coefficients of collinear
-/// terms.
-const TERMS_RIDGE: f64 = 1e-9;
-
-/// Parses the selection of polynomial terms.
-pub fn terms(written: &str) -> Result<Terms, String> {
-    let picked =
-        || written.parse().ok().filter(|count| (1..=CANDIDATES_MAX).contains(count)).map(Terms::Count);
-    match written {
-        "auto" => Ok(Terms::Automatic),
-        "all" => Ok(Terms::All { ridge: TERMS_RIDGE }),
-        _ => picked().ok_or_else(|| format!("must be auto, all or a number from 1 to {CANDIDATES_MAX}")),
-    }
-}
