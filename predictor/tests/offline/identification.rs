@@ -92,7 +92,7 @@ fn shapes_that_do_not_fit_are_rejected() {
     of(2, "--train 0..50 --warmup 0.5", "--warmup");
     of(2, "--train 0..50 --free-run --horizon 2", "--horizon");
     of(2, "--free-run", "--train");
-    of(2, "--train 0..50 --lags-y 0", "lagged drivers");
+    of(2, "--train 0..50 --lags-y 0", "need drivers");
     folder.write("t.csv", "1,2\n2,3\n,4\n4,5\n");
     of(1, "--drivers 0 --train 0..2 --lags-y 1", "t.csv:3: column \"0\": \"\" is missing");
 }

@@ -33,11 +33,6 @@ impl Scale {
         }
     }
 
-    /// Returns the size of a unit; 0 for a constant column.
-    pub fn unit(&self) -> f64 {
-        self.unit
-    }
-
     /// Returns the value in units.
     pub fn scaled(&self, value: f64) -> f64 {
         let units = (value - self.center) / self.unit;

@@ -7,8 +7,8 @@
 //! compared with the measured ones. Curves cannot tell some costs of sizes that a worker never computed, for example of
 //! compiling them.
 //!
-//! Gains and losses are counted in iterations. Planned shares may lose [`LOSS_FIRST`] on balance, and more the longer they
-//! have not lost: where times are noisy, losses by chance must not take the gain of a long run. Then even shares are held until planned
+//! Gains and losses are counted in iterations. Planned shares may lose [`LOSS_FIRST`] on balance, and more the longer the
+//! last loss is ago: where times are noisy, losses by chance must not take the gain of a long run. Then even shares are held until planned
 //! ones would have gained `needed`, which grows with every further loss and falls with gains.
 
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// Loss of planned shares, in iterations, above which even shares are held: at first and after each loss, and at most.
 const LOSS_FIRST: f64 = 0.25;
 const LOSS_MAX: f64 = 4.0;
-/// Its growth in an iteration.
+/// Its growth in an iteration, also while even shares are held.
 const LOSS_GROWTH: f64 = 0.0045;
 /// Gain that later losses are set against, in iterations: at least and at most, by the gain of the first iterations.
 const GAIN_LEAST: f64 = 1.0;
@@ -31,7 +31,7 @@ const NEEDED_MAX: f64 = 64.0;
 /// Factor by which every further loss raises it.
 const NEEDED_GROWTH: f64 = 4.0;
 /// Gain of planned shares, in iterations, that lowers it by a factor of e.
-const NEEDED_FALLS: f64 = 8.0;
+const NEEDED_FALLS: f64 = 1.5;
 /// Maximum change of the work of all workers that a trial takes into account, as a factor.
 const WORK_MAX: f64 = 2.0;
 /// Factor on the mean time above which an iteration was a pause.

@@ -12,7 +12,7 @@ const WORDS = [
   [/^median/, 'the median of the latest values'],
   [/job|pool/, 'learned from all workers of the job'],
   [/^arx/, 'linear in recent speeds and drivers'],
-  [/narx|network|nonlinear|polynomial/, 'nonlinear in recent speeds and drivers'],
+  [/narx|network|nonlinear/, 'nonlinear in recent speeds and drivers'],
 ];
 
 /** Smallest weight of a listed model, as a mean over the shown workers. */

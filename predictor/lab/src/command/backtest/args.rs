@@ -180,10 +180,10 @@ impl Args {
             return Err("--free-run: predictions are fed back, so --horizon must be 1".into());
         }
         let no_inputs = matches!(self.choice(), Ok(choice) if choice.drivers.is_none())
-            || (self.lags_u == 0 && self.current == Current::No);
+            || (self.lags_u == 0 && self.current != Current::Yes);
         if self.lags_y == 0 && no_inputs {
-            return Err("--lags-y 0: without lags of the target, models need lagged drivers; set --drivers \
-                and --lags-u"
+            return Err("--lags-y 0: without lags of the target, models need drivers; set --drivers, \
+                and --lags-u or --current yes"
                 .into());
         }
         check_distinct(&[&self.json, &self.csv, &self.report], &self.trace)
@@ -278,7 +278,8 @@ mod tests {
         said("--train 0..9 --warmup 0.3", "--warmup");
         said("--free-run", "--train");
         said("--train 0..9 --free-run --horizon 2", "--horizon");
-        said("--train 0..9 --lags-y 0", "lagged drivers");
+        said("--train 0..9 --lags-y 0", "need drivers");
+        said("--train 0..9 --drivers u --lags-y 0 --lags-u 0", "--current yes");
         said("--lags-y 0", "--train");
         said("--models narx", "mix contains it");
         said("--warmup 1", "between 0 and 1");
