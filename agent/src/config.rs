@@ -42,11 +42,6 @@ pub struct Flags {
     #[serde(skip)]
     pub log_format: LogFormat,
 
-    /// Also export metrics to this OTLP collector (HTTP), such as http://127.0.0.1:4318.
-    #[arg(long, value_name = "URL", env = "EVENSTEP_OTLP")]
-    #[serde(skip)]
-    pub otlp: Option<String>,
-
     /// Predictor URLs, comma-separated if several share a store; samples go to the first that responds. With
     /// `off`, samples are only read locally [default: http://127.0.0.1:7117].
     #[arg(long, value_name = "URL,..", env = "EVENSTEP_SERVER")]

@@ -10,8 +10,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use evenstep_client::{ClientTls, ClientTlsFiles, InvalidFile, TokenSource};
+use evenstep_observability::Gather;
 use evenstep_observability::serve::{self, Healthy};
-use evenstep_observability::{Gather, otlp};
 use evenstep_server::local::{Local, LocalError};
 use evenstep_server::{Limits, Listener, Options, Tls};
 
@@ -68,9 +68,6 @@ pub enum AgentError {
     /// A file of TLS cannot be used.
     #[error("TLS: {0}")]
     Tls(#[from] InvalidFile),
-    /// Metrics cannot be exported.
-    #[error(transparent)]
-    Otlp(#[from] otlp::OtlpError),
     /// A part of the agent did not respond when it was stopped.
     #[error("stopped while a part of the agent hung: {0}; check the driver or the disk that it uses")]
     Hanging(String),
@@ -122,8 +119,7 @@ pub struct Listening {
     pub metrics: Option<SocketAddr>,
 }
 
-/// Runs an agent until `shutdown` completes. Calls `on_ready` with the addresses on which it listens. Exports
-/// metrics to `collector` if one is given.
+/// Runs an agent until `shutdown` completes. Calls `on_ready` with the addresses on which it listens.
 ///
 /// At shutdown the last samples are written to the spool, and the uplink makes a final attempt to send them.
 /// This takes at most [`SHUTDOWN_MAX`]; a part that hangs is left behind.
@@ -133,7 +129,6 @@ pub struct Listening {
 pub async fn run(
     config: Config,
     boot: uuid::Uuid,
-    collector: Option<&mut otlp::Otlp>,
     on_ready: impl FnOnce(Listening, &SampleIdentity),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
@@ -192,9 +187,6 @@ pub async fn run(
         StoppableThread::start("sampler", move |stop| sample(&config, &sampled, written.as_deref(), stop))?;
 
     let gather = metrics::gather(shared.clone(), tls.clone());
-    if let Some(collector) = collector {
-        collector.export(gather.clone(), unix_ms)?;
-    }
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     if let Some(local) = &mut local {

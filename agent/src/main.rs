@@ -12,11 +12,10 @@ use evenstep_agent::daemon::{self, Listening};
 use evenstep_agent::source::host::Host;
 use evenstep_agent::spool::SampleIdentity;
 use evenstep_observability::logs;
-use evenstep_observability::otlp::Otlp;
 use nix::sys::signal::{Signal, raise};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Time after which a shutdown that hangs ends with SIGKILL; longer than the last exports to a collector.
+/// Time after which a shutdown that hangs ends with SIGKILL; longer than [`daemon::SHUTDOWN_MAX`].
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
@@ -32,12 +31,10 @@ fn main() -> ExitCode {
 
 fn start(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::new(flags, Host::name(), state_directory(|name| std::env::var_os(name)))?;
-    let collector = |url| Otlp::new(url, "evenstep-agent", env!("CARGO_PKG_VERSION"), config.node.as_str());
-    let mut collector = flags.otlp.as_deref().map(collector).transpose()?;
-    logs::start(&flags.log, flags.log_format, None)?;
+    logs::start(&flags.log, flags.log_format)?;
     limit_shutdown()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ran = runtime.block_on(async {
+    runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let shutdown = async move {
@@ -48,12 +45,8 @@ fn start(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
             tracing::info!("shutting down: sending the remaining samples");
         };
         let boot = uuid::Uuid::new_v4();
-        Ok(daemon::run(config, boot, collector.as_mut(), announce, shutdown).await?)
-    });
-    if let Some(collector) = collector {
-        collector.end();
-    }
-    ran
+        Ok(daemon::run(config, boot, announce, shutdown).await?)
+    })
 }
 
 /// Ends the process if the shutdown takes too long. A driver that hangs can also block the handlers that run at

@@ -13,7 +13,6 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use evenstep_core::allocate::{
     Communication, MAX_SCENARIOS, Scenarios, Share, allocate, allocate_expected, allocate_sizes, finish_s,
-    partition,
 };
 use evenstep_core::curve::{Curve, CurveLearner};
 use evenstep_core::hedge::learner::Parts;
@@ -137,17 +136,13 @@ fn hedged(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Measures the splits of samples with unequal costs, and of batches of powers of two.
+/// Measures the split into batches of powers of two.
 fn others(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("allocate_others");
     let mut random = ChaCha8Rng::seed_from_u64(SEED);
     let shares: Vec<Share> = (0..64)
         .map(|_| Share { floor: 1, ..Share::new(Curve::at_speed(random.random_range(500.0..2000.0))) })
         .collect();
-    let costs: Vec<f64> = (0..8192).map(|_| f64::from(random.random_range(16..2048u32))).collect();
-    group.bench_function(BenchmarkId::new("partition", "64x8192"), |bencher| {
-        bencher.iter(|| partition(black_box(&shares), &costs).expect("no bounds"));
-    });
     let sizes: Vec<u64> = (3..10).map(|power| 1 << power).collect();
     group.bench_function(BenchmarkId::new("allocate_sizes", "64x8192"), |bencher| {
         bencher.iter(|| allocate_sizes(black_box(&shares), 8192, &sizes).expect("sizes that add up"));

@@ -1,19 +1,13 @@
-//! Logs on standard error, filtered by level, in a human-readable or structured format. Optional export of
-//! spans to a collector.
+//! Logs on standard error, filtered by level, in a human-readable or structured format.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
 use std::str::FromStr;
 
-use opentelemetry::trace::TracerProvider;
-use opentelemetry_sdk::trace::SdkTracerProvider;
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
-
-/// Name of the instrumentation scope of spans.
-const SCOPE: &str = "evenstep";
 
 /// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -64,12 +58,11 @@ pub enum LogError {
     Started(#[from] tracing_subscriber::util::TryInitError),
 }
 
-/// Starts logging. `filter` is a level or a list of `target=level` and applies to the log only. All spans of
-/// evenstep are exported through `traces`, independent of the filter.
+/// Starts logging. `filter` is a level or a list of `target=level`.
 ///
 /// # Errors
 /// [`LogError::Filter`] if the filter is invalid, [`LogError::Started`] if logging was started before.
-pub fn start(filter: &str, format: Format, traces: Option<&SdkTracerProvider>) -> Result<(), LogError> {
+pub fn start(filter: &str, format: Format) -> Result<(), LogError> {
     let filter = EnvFilter::try_new(filter)
         .map_err(|source| LogError::Filter { filter: filter.to_owned(), source })?;
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
@@ -81,13 +74,7 @@ pub fn start(filter: &str, format: Format, traces: Option<&SdkTracerProvider>) -
             .event_format(tracing_logfmt::EventsFormatter::default())
             .boxed(),
     };
-    let spans = traces.map(|provider| {
-        let ours = tracing_subscriber::filter::filter_fn(|metadata| {
-            metadata.is_span() && metadata.target().starts_with("evenstep")
-        });
-        tracing_opentelemetry::layer().with_tracer(provider.tracer(SCOPE)).with_filter(ours)
-    });
-    tracing_subscriber::registry().with(lines.with_filter(filter)).with(spans).try_init()?;
+    tracing_subscriber::registry().with(lines.with_filter(filter)).try_init()?;
     Ok(())
 }
 
@@ -106,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_wrong_filter_is_named() {
-        let error = start("evenstep=loud", Format::Text, None).unwrap_err().to_string();
+        let error = start("evenstep=loud", Format::Text).unwrap_err().to_string();
         assert!(error.contains("evenstep=loud"), "{error}");
     }
 }

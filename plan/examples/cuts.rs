@@ -1,6 +1,6 @@
 //! Distance of cuts from a lower bound: `cargo run --release -p evenstep-plan --example cuts`.
 //!
-//! Compares the exact contiguous cut in sample order, longest first, and longest first with refinement, over 200 draws.
+//! Compares longest first without and with refinement, over 200 draws.
 
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "an example that prints")]
 
@@ -8,27 +8,12 @@
 mod draws;
 
 use draws::{Draw, draw};
-use evenstep_core::allocate::{Share, partition};
-use evenstep_core::curve::Curve;
 use evenstep_plan::{Cut, PassRules};
 
 const DRAWS: u64 = 200;
 
 fn finish(loads: &[f64], weights: &[u64]) -> f64 {
     loads.iter().zip(weights).map(|(load, &weight)| load / weight as f64).fold(0.0, f64::max)
-}
-
-fn contiguous(drawn: &Draw) -> f64 {
-    let shares: Vec<Share> =
-        drawn.weights.iter().map(|&weight| Share::new(Curve::at_speed(weight as f64))).collect();
-    let mut costs = drawn.costs.as_slice();
-    let batches = partition(&shares, costs).expect("no bounds");
-    let mut next = |batch: u64| {
-        let (own, rest) = costs.split_at(batch as usize);
-        costs = rest;
-        own.iter().sum()
-    };
-    finish(&batches.into_iter().map(&mut next).collect::<Vec<f64>>(), &drawn.weights)
 }
 
 fn longest_first(drawn: &Draw) -> f64 {
@@ -44,8 +29,8 @@ fn longest_first(drawn: &Draw) -> f64 {
 }
 
 fn main() {
-    println!("| samples | sigma | cost | speeds | contiguous | longest first | refined |");
-    println!("|---:|---:|---|---|---:|---:|---:|");
+    println!("| samples | sigma | cost | speeds | longest first | refined |");
+    println!("|---:|---:|---|---|---:|---:|");
     for (samples, sigma, quadratic) in [
         (64, 0.5, 0.0),
         (64, 0.8, 0.0),
@@ -55,16 +40,14 @@ fn main() {
         (512, 1.0, 1.0 / 8192.0),
     ] {
         for parts in [None, Some(8)] {
-            let mut columns = [const { Vec::new() }; 3];
+            let mut columns = [const { Vec::new() }; 2];
             for seed in 0..DRAWS {
                 let drawn = draw(seed, samples, sigma, quadratic, parts);
                 let cut = Cut::new(&drawn.costs, &drawn.weights, &PassRules::default()).expect("valid rules");
                 let loads: Vec<f64> = cut.parts().iter().map(|part| part.cost).collect();
                 let refined = finish(&loads, &drawn.weights);
                 let bound = refined / (1.0 + cut.excess());
-                for (column, finish) in
-                    columns.iter_mut().zip([contiguous(&drawn), longest_first(&drawn), refined])
-                {
+                for (column, finish) in columns.iter_mut().zip([longest_first(&drawn), refined]) {
                     column.push(100.0 * (finish / bound - 1.0));
                 }
             }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use evenstep_observability::otlp::Otlp;
 use evenstep_server::local::Local;
 use evenstep_server::{Connections, Limits, Options, Tls};
 use evenstep_store::{Address, Sharing, Store};
@@ -61,7 +60,6 @@ pub struct App {
     access: Arc<Access>,
     limits: Arc<access::Limits>,
     hosts: Hosts,
-    otlp: Option<Otlp>,
     webhook: Option<Webhook>,
     reports: Option<Arc<Path>>,
     local: Option<(Local, Duration)>,
@@ -140,16 +138,10 @@ impl App {
             access,
             limits: Arc::new(limits),
             hosts,
-            otlp: None,
             webhook,
             reports: config.reports.as_deref().map(Arc::from),
             local: local.map(|local| (local, Duration::from_secs(config.linger_s))),
         })
-    }
-
-    /// Also exports metrics to a collector.
-    pub fn with_otlp(self, otlp: Option<Otlp>) -> Self {
-        Self { otlp, ..self }
     }
 
     /// The address that the service listens on.
@@ -182,11 +174,6 @@ impl App {
         let tls = self.tls.as_ref();
         let gather =
             metrics::gather(&self.jobs, &pool, &meter, &connections, &self.access, &self.limits, tls);
-        let mut otlp = self.otlp;
-        if let Some(otlp) = &mut otlp {
-            let clock = self.clock.clone();
-            otlp.export(gather.clone(), move || clock.now_unix_ms())?;
-        }
         let api = Api {
             jobs: self.jobs.clone(),
             retention: record.clone(),
@@ -254,9 +241,6 @@ impl App {
             drop(task.await);
         }
         access::store_uses(&self.access, self.jobs.store(), 0).await;
-        if let Some(otlp) = otlp {
-            drop(tokio::task::spawn_blocking(|| otlp.end()).await);
-        }
         // The last registry owns the last sender of the writer's queue. Dropping it makes the writer commit
         // its queue and close the file.
         drop(self.jobs);

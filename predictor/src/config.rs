@@ -82,9 +82,6 @@ pub struct Config {
     /// File with the limits of tokens, see [`Limits`](crate::access::Limits). Default: none, so that tokens have no
     /// limits.
     pub limits: Option<PathBuf>,
-    /// OTLP (HTTP) collector for spans and metrics. Default: none.
-    #[serde(deserialize_with = "web_address")]
-    pub otlp: Option<String>,
     /// URL that gets an event when a worker becomes a straggler and when it is none any more. Default: none.
     #[serde(deserialize_with = "secret_web_address")]
     pub webhook: Option<Secret>,
@@ -209,7 +206,6 @@ impl Default for Config {
             auth: None,
             operator_token: None,
             limits: None,
-            otlp: None,
             webhook: None,
             tls_cert: None,
             tls_key: None,
@@ -316,11 +312,6 @@ pub struct Flags {
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<PathBuf>,
-    /// OTLP (HTTP) collector for spans and metrics, such as http://127.0.0.1:4318 [env: EVENSTEP_OTLP]
-    /// [default: none]
-    #[arg(long, value_name = "URL")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub otlp: Option<String>,
     /// URL that gets a POST when a worker becomes a straggler, and when it is none any more. Other users of the
     /// machine can see flags, so prefer the environment or the file for URLs with a secret [env: EVENSTEP_WEBHOOK]
     /// [default: none]
@@ -353,7 +344,7 @@ pub struct Flags {
 
 /// Environment variables of the predictor. Other programs of evenstep use other variables with the same
 /// prefix.
-const VARIABLES: [&str; 26] = [
+const VARIABLES: [&str; 25] = [
     "listen",
     "store",
     "url",
@@ -373,7 +364,6 @@ const VARIABLES: [&str; 26] = [
     "auth",
     "operator_token",
     "limits",
-    "otlp",
     "webhook",
     "tls_cert",
     "tls_key",

@@ -9,7 +9,6 @@ use evenstep_burst::command as plan;
 use evenstep_core::job::{FORMAT, read_device_model, read_learning_rate, read_models};
 use evenstep_lab::command::{backtest, simulate};
 use evenstep_observability::logs;
-use evenstep_observability::otlp::Otlp;
 use evenstep_predictor::access::{command as token, secrets};
 use evenstep_predictor::app::App;
 use evenstep_predictor::clock::Clock;
@@ -17,7 +16,6 @@ use evenstep_predictor::config::{Config, Flags};
 use evenstep_predictor::{report, top};
 use evenstep_store::command as store;
 use tokio::signal::unix::{SignalKind, signal};
-use uuid::Uuid;
 
 /// Forecasts worker speeds from telemetry and allocates batches over HTTP
 #[derive(Debug, Parser)]
@@ -87,22 +85,18 @@ fn join_causes(error: &anyhow::Error) -> String {
 
 fn start(flags: &Flags) -> anyhow::Result<()> {
     let config = Config::load(flags)?;
-    let instance = Uuid::new_v4().to_string();
-    let collector =
-        |endpoint| Otlp::new(endpoint, env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"), &instance);
-    let otlp = config.otlp.as_deref().map(collector).transpose()?;
-    logs::start(&config.log, config.log_format, otlp.as_ref().map(Otlp::spans))?;
+    logs::start(&config.log, config.log_format)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let served = runtime.block_on(serve(&config, otlp));
+    let served = runtime.block_on(serve(&config));
     // A fit of a network in progress is not needed any more.
     runtime.shutdown_background();
     served
 }
 
-async fn serve(config: &Config, otlp: Option<Otlp>) -> anyhow::Result<()> {
+async fn serve(config: &Config) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let app = App::open(config, Clock::system()).await?.with_otlp(otlp);
+    let app = App::open(config, Clock::system()).await?;
     // The only line on standard output, for scripts that start the service with port 0.
     writeln!(std::io::stdout(), "listening on {}", app.url())?;
     app.serve(async move {

@@ -33,9 +33,7 @@ mod summary;
 mod telemetry;
 mod view;
 
-pub use access::{
-    AuditEntryView, AuditView, CreatedToken, NewToken, SessionView, SignIn, TokenView, TokensView,
-};
+pub use access::{SessionView, SignIn};
 pub use allocation::{
     AllocateRequest, AllocateResponse, Allocation, Decision, DecisionKind, Tail, TailReport, WorkerReport,
 };

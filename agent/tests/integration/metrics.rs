@@ -103,20 +103,3 @@ fn scrapers_elsewhere_get_metrics_and_nothing_else() {
     let said = String::from_utf8(command.output().unwrap().stderr).unwrap();
     assert!(said.contains(&format!("--metrics-listen {taken}: ")), "{said}");
 }
-
-#[test]
-fn a_collector_gets_the_same_names() {
-    let (spool, receiver) = (tempfile::tempdir().unwrap(), Receiver::here(take));
-    let agent = Agent::start(&receiver.url(), spool.path(), &["--otlp", &receiver.url()]);
-    agent.wait_until("sampled", |status| status["samples_taken"].as_u64().unwrap() >= 1);
-    // The last export is made at shutdown.
-    assert!(agent.terminate().success());
-    receiver.wait_until("an export arrives", |store| !store.exports.is_empty());
-    let export = receiver.look(|store| store.exports[0].clone());
-    let text = String::from_utf8_lossy(&export);
-    for said in
-        ["evenstep-agent", "node-a", "evenstep_node_memory_size_bytes", "evenstep_agent_samples_taken_total"]
-    {
-        assert!(text.contains(said), "{said}: {text}");
-    }
-}

@@ -165,8 +165,9 @@ fn ramp() -> Picture {
     const CHANGE: u64 = 8;
     const LAST: u64 = 56;
     let mut controller = Controller::new(Rule::DynamicSgd { ramp: RampLength::default() }, 1)?;
-    controller.instruct(CHANGE - 1, 1)?;
-    let ramp = controller.instruct(CHANGE, GROWTH)?.ramp.ok_or("a batch that grows starts a ramp")?;
+    controller.accept(controller.preview(CHANGE - 1, 1)?);
+    let ramp = controller.preview(CHANGE, GROWTH)?.instruction().ramp;
+    let ramp = ramp.ok_or("a batch that grows starts a ramp")?;
     let jump = Ramp { iterations: 0, ..ramp };
     let line = |name: &str, dashed, value: &dyn Fn(u64) -> f64| Mark::Line {
         name: name.into(),
@@ -178,7 +179,8 @@ fn ramp() -> Picture {
             iteration.checked_sub(CHANGE).map_or(1.0, |t| noise::update_noise(&ramp, MOMENTUM, t))
         }
     };
-    let peaks = [jump, ramp].map(|ramp| noise::peak_update_noise(&ramp, MOMENTUM, LAST));
+    let peak = |ramp: Ramp| (0..=LAST).map(noise_under(ramp)).fold(0.0, f64::max);
+    let peaks = [jump, ramp].map(peak);
     let marks = vec![
         line("noise N(t) under a jump", false, &noise_under(jump)),
         line("noise N(t) under the ramp", false, &noise_under(ramp)),

@@ -1,19 +1,26 @@
-//! `evenstep-predictor token`: creates, lists and revokes tokens in the store, also while a predictor serves it.
+//! `evenstep-predictor token`: creates, lists and revokes tokens in the store and shows who changed what, also while a
+//! predictor serves it.
 
 use anyhow::Context;
 use clap::Subcommand;
-use evenstep_protocol::TokensView;
 use evenstep_report::output::write_text;
 use evenstep_store::Address;
-use evenstep_store::access::{AccessChange, AccessStore, AuditEntry, StoredToken, TOKENS_MAX};
+use evenstep_store::access::{
+    AccessChange, AccessStore, AuditEntry, StoredAuditEntry, StoredToken, TOKENS_MAX,
+};
+use jiff::Timestamp;
 use rand::CryptoRng;
+use serde_json::json;
 
-use super::options::{TokenOptions, view};
+use super::options::TokenOptions;
 use super::pattern::JobPattern;
 use super::scope::Scope;
 use crate::config::Span;
 
-/// Create, list and revoke the tokens of clients
+/// Entries of the audit log that are shown.
+const AUDIT_ENTRIES: u32 = 1_000;
+
+/// Create, list and revoke the tokens of clients, and show who changed what
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -44,6 +51,8 @@ enum Command {
         /// The token's ID, as listed
         token_id: String,
     },
+    /// Show the newest 1,000 entries of the audit log, the newest first: who created, deleted or overrode what
+    Audit,
 }
 
 #[derive(Debug, clap::Args)]
@@ -82,6 +91,7 @@ pub fn run(args: &Args, now_unix_ms: i64, random: &mut impl CryptoRng) -> anyhow
             (Command::Create(_), Some(options)) => create(&mut store, options, now_unix_ms, random).await,
             (Command::Revoke { token_id }, _) => revoke(&mut store, token_id, now_unix_ms).await,
             (Command::List { json }, _) => list(&mut store, *json, now_unix_ms).await,
+            (Command::Audit, _) => write_text(&audit_table(&store.audit(AUDIT_ENTRIES).await?)),
             (Command::Create(_), None) => Ok(()),
         };
         store.close().await;
@@ -128,8 +138,8 @@ async fn revoke(store: &mut AccessStore, token_id: &str, now_unix_ms: i64) -> an
 async fn list(store: &mut AccessStore, json: bool, now_unix_ms: i64) -> anyhow::Result<()> {
     let tokens = store.tokens().await?;
     if json {
-        let list = TokensView { tokens: tokens.iter().map(view).collect() };
-        return write_text(&format!("{}\n", serde_json::to_string_pretty(&list)?));
+        let list = json!({ "tokens": tokens.iter().map(view).collect::<Vec<_>>() });
+        return write_text(&format!("{list:#}\n"));
     }
     write_text(&table(&tokens, now_unix_ms))
 }
@@ -139,7 +149,32 @@ fn audit(action: &str, subject: String) -> AuditEntry {
     AuditEntry { actor, address: None, action: action.to_owned(), subject }
 }
 
-/// The list of tokens as a table with aligned columns.
+/// A token without its secret. Times are in milliseconds since 1970.
+fn view(token: &StoredToken) -> serde_json::Value {
+    json!({
+        "token_id": token.token_id,
+        "scope": token.scope,
+        "jobs": token.jobs,
+        "note": token.note,
+        "created_unix_ms": token.created_unix_ms,
+        "expires_unix_ms": token.expires_unix_ms,
+        "last_used_unix_ms": token.last_used_unix_ms,
+    })
+}
+
+/// Entries of the audit log as a table, with times in UTC.
+fn audit_table(entries: &[StoredAuditEntry]) -> String {
+    let head = ["TIME", "ACTOR", "ADDRESS", "ACTION", "SUBJECT"].map(str::to_owned);
+    let line = |StoredAuditEntry { at_unix_ms, entry }: &StoredAuditEntry| {
+        let time = Timestamp::from_millisecond(*at_unix_ms)
+            .map_or_else(|_| at_unix_ms.to_string(), |at| at.to_string());
+        let address = entry.address.clone().unwrap_or_default();
+        [time, entry.actor.clone(), address, entry.action.clone(), entry.subject.clone()]
+    };
+    aligned(std::iter::once(head).chain(entries.iter().map(line)).collect())
+}
+
+/// The list of tokens as a table.
 fn table(tokens: &[StoredToken], now_unix_ms: i64) -> String {
     let head = ["ID", "SCOPE", "JOBS", "CREATED", "LAST USED", "EXPIRES", "NOTE"].map(str::to_owned);
     let ago = |at: i64| format!("{} ago", duration(now_unix_ms.saturating_sub(at)));
@@ -153,8 +188,12 @@ fn table(tokens: &[StoredToken], now_unix_ms: i64) -> String {
         let (id, scope, jobs) = (token.token_id.clone(), token.scope.clone(), token.jobs.clone());
         [id, scope, jobs, ago(token.created_unix_ms), used, expires, token.note.clone()]
     };
-    let rows: Vec<[String; 7]> = std::iter::once(head).chain(tokens.iter().map(line)).collect();
-    let mut widths = [0; 7];
+    aligned(std::iter::once(head).chain(tokens.iter().map(line)).collect())
+}
+
+/// A table with aligned columns.
+fn aligned<const COLUMNS: usize>(rows: Vec<[String; COLUMNS]>) -> String {
+    let mut widths = [0; COLUMNS];
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = cell.chars().count().max(*width);

@@ -21,7 +21,7 @@ use super::throttle::Throttle;
 use super::token::Token;
 use crate::clock::Clock;
 
-/// Scopes of clients without a token, if they need none. Changes of tokens always require one.
+/// Scopes of clients without a token, if they need none.
 const WITHOUT_TOKEN: [Scope; 5] =
     [Scope::Agent, Scope::Trainer, Scope::Viewer, Scope::Operator, Scope::Metrics];
 /// The same, if the configuration has an operator token.
@@ -35,7 +35,7 @@ pub(super) const OPERATOR: &str = "operator";
 pub enum Auth {
     /// Tokens are ignored.
     None,
-    /// A token that is sent must be valid. Clients without one may do everything but change tokens.
+    /// A token that is sent must be valid. Clients without one may do everything.
     Optional,
     /// Every client needs a token.
     Required,

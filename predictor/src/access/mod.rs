@@ -31,7 +31,7 @@ pub use follow::{Refresher, follow, follow_limits, store_uses};
 pub use hosts::{HostName, Hosts};
 pub use known::{Access, Auth, Credentials, Denied};
 pub use limits::{Limit, Limits, TooFast, Turn, Used};
-pub use options::{TokenOptions, log_audit, view};
+pub use options::log_audit;
 pub use pattern::JobPattern;
 pub use scope::Scope;
 pub use sessions::{SESSION_S, SessionKey};

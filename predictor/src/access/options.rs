@@ -1,6 +1,5 @@
-//! Options of a new token, and its view.
+//! Options of a new token.
 
-use evenstep_protocol::{NewToken, TokenView};
 use evenstep_store::access::{AuditEntry, StoredToken};
 use rand::CryptoRng;
 
@@ -64,29 +63,6 @@ impl TokenOptions {
     /// The subject of the audit entry of its creation.
     pub fn subject(&self, token_id: &str) -> String {
         format!("{token_id} (scope {}, jobs {})", self.scope, self.jobs)
-    }
-}
-
-impl TryFrom<NewToken> for TokenOptions {
-    type Error = String;
-
-    fn try_from(wanted: NewToken) -> Result<Self, String> {
-        let scope = wanted.scope.parse().map_err(|error| format!("scope: {error}"))?;
-        let jobs = wanted.jobs.as_deref().unwrap_or("*").parse().map_err(|error| format!("jobs: {error}"))?;
-        Self::new(scope, jobs, wanted.expires_s, wanted.note)
-    }
-}
-
-/// The view of a stored token.
-pub fn view(stored: &StoredToken) -> TokenView {
-    TokenView {
-        token_id: stored.token_id.clone(),
-        scope: stored.scope.clone(),
-        jobs: stored.jobs.clone(),
-        note: stored.note.clone(),
-        created_unix_ms: stored.created_unix_ms,
-        expires_unix_ms: stored.expires_unix_ms,
-        last_used_unix_ms: stored.last_used_unix_ms,
     }
 }
 

@@ -16,7 +16,7 @@ pub enum Scope {
     Operator,
     /// Read the metrics.
     Metrics,
-    /// Everything, and tokens and the audit log.
+    /// Everything.
     Admin,
 }
 
@@ -37,7 +37,7 @@ impl Scope {
         }
     }
 
-    /// Whether the scope can be restricted to some jobs. Nodes and tokens do not belong to a job.
+    /// Whether the scope can be restricted to some jobs. Nodes do not belong to a job.
     pub fn has_jobs(self) -> bool {
         !matches!(self, Self::Agent | Self::Admin)
     }

@@ -31,7 +31,7 @@ use super::Api;
         (name = "workers", description = "Members of a job, and overrides"),
         (name = "plan", description = "Burst-parallel plans; nothing is stored"),
         (name = "telemetry", description = "Samples of nodes, sent by agents"),
-        (name = "access", description = "Tokens, the page's session and the audit log"),
+        (name = "access", description = "The page's session"),
         (name = "store", description = "Contents and retention of the store"),
         (name = "health", description = "For load balancers, service managers and Prometheus"),
     ),

@@ -9,8 +9,6 @@ use axum::response::Response;
 use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_observability::metrics::prometheus::{HistogramVec, IntCounterVec};
 use evenstep_observability::metrics::{collect, counters, histograms};
-use tracing::Instrument;
-use tracing::field::Empty;
 
 use super::admission::Admission;
 
@@ -79,15 +77,12 @@ impl Meter {
     }
 }
 
-/// Counts a request by its route and status class, and wraps it in a span.
+/// Counts a request by its route and status class.
 pub async fn requests(State(meter): State<Meter>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or("unknown", MatchedPath::as_str);
-    let span = tracing::debug_span!("http", method = %request.method(), route, status = Empty);
-    let response = next.run(request).instrument(span.clone()).await;
-    let status = response.status().as_u16();
-    span.record("status", status);
-    let class = match status {
+    let response = next.run(request).await;
+    let class = match response.status().as_u16() {
         100..200 => "1xx",
         200..300 => "2xx",
         300..400 => "3xx",

@@ -22,7 +22,6 @@ mod reports;
 mod store;
 mod strict;
 mod telemetry;
-mod tokens;
 mod views;
 mod workers;
 
@@ -99,7 +98,6 @@ pub fn router(api: Api) -> Router {
         .merge(store::router())
         .merge(operator::router())
         .merge(access::router())
-        .merge(tokens::router())
         .merge(live::router())
         .merge(reports::router())
         .merge(plan::router())

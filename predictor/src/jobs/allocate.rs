@@ -39,7 +39,6 @@ impl Job {
     /// # Errors
     /// Any [`JobError`]. If an iteration cannot be planned, the reports of the request are stored
     /// nevertheless, and nothing else changes.
-    #[tracing::instrument(name = "jobs.allocate", level = "debug", skip_all, fields(job_id = %self.id(), iteration = request.iteration))]
     pub async fn allocate(&self, mut request: AllocateRequest) -> Result<Allocated, JobError> {
         if let Some(response) = self.published().response(&request) {
             return Ok(Allocated { response, is_new: false });
@@ -176,7 +175,6 @@ impl Job {
 }
 
 /// Plans an iteration without changing the state.
-#[tracing::instrument(name = "core.plan", level = "debug", skip_all)]
 fn decide(
     state: &JobState,
     request: &AllocateRequest,

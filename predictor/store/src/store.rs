@@ -8,7 +8,6 @@ use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_observability::metrics::{Family, collect};
 use evenstep_protocol::JobId;
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tracing::Span;
 
 use crate::address::Address;
 use crate::change::Change;
@@ -157,22 +156,13 @@ impl Store {
     /// # Errors
     /// [`StoreError::Busy`] if the queue is full, else the cause of the failure. Nothing was changed then,
     /// unless the database stopped responding during the transaction ([`StoreError::Silent`]).
-    #[tracing::instrument(name = "store.write", level = "debug", skip_all, fields(changes = changes.len()))]
     pub async fn write(&self, changes: Vec<Change>, at_unix_ms: i64) -> Result<u64, StoreError> {
         let line = if changes.iter().any(Change::can_wait) { &self.bulk } else { &self.urgent };
         let bytes = changes.iter().map(Change::bytes).sum::<usize>().min(QUEUE_BYTES_MAX);
         let room = line.room.clone().try_acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX));
         let room = room.map_err(|_| StoreError::Busy)?;
         let (done, outcome) = oneshot::channel();
-        let write = Write {
-            changes,
-            at_unix_ms,
-            registration: self.registration,
-            bytes,
-            done,
-            span: Span::current(),
-            _room: room,
-        };
+        let write = Write { changes, at_unix_ms, registration: self.registration, bytes, done, _room: room };
         line.writes.try_send(write).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => StoreError::Busy,
             mpsc::error::TrySendError::Closed(_) => StoreError::Closed,

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use evenstep_predictor::http::{Allowed, ROUTES};
-use evenstep_protocol::{JobSpec, NewToken, SignIn};
+use evenstep_protocol::{JobSpec, SignIn};
 use evenstep_tests::predictor::without_settings;
 use evenstep_tests::process::Process;
 use evenstep_tests::{Predictor, Store};
@@ -73,16 +73,10 @@ fn start() -> (Service, String) {
 /// A request line and a body that would change something.
 fn request(method: &str, route: &str) -> (String, String) {
     let path = route.replace("{job_id}", "job").replace("{worker}", "node%2F0").replace("{node}", "node");
-    let path =
-        path.replace("{name}", "a.html").replace("{*path}", "base.css").replace("{token_id}", "0000000000");
+    let path = path.replace("{name}", "a.html").replace("{*path}", "base.css");
     let body = match (method, route) {
         ("GET" | "DELETE", _) => String::new(),
         (_, "/v1/session") => json!(SignIn { token: "any".into() }).to_string(),
-        (_, "/v1/tokens") => {
-            let wanted =
-                NewToken { scope: "viewer".into(), jobs: None, expires_s: None, note: String::new() };
-            json!(wanted).to_string()
-        }
         (_, "/allocate") => json!(allocate_request("job", 1, 0)).to_string(),
         (_, "/v1/jobs/{job_id}") => json!(JobSpec::new(32)).to_string(),
         (_, "/v1/jobs/{job_id}/workers") => json!({"worker": "node/1"}).to_string(),

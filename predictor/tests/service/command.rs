@@ -90,7 +90,6 @@ fn invalid_options_are_named_and_end_the_program() {
     refused(&folder, &["--listen=127.0.0.1:0", "--log=loud=1=2"], &[], "loud");
     refused(&folder, &["--listen=127.0.0.1:0", "--log-format=xml"], &[], "xml");
     refused(&folder, &["--port=1"], &[], "--port");
-    refused(&folder, &["--listen=127.0.0.1:0", "--otlp=127.0.0.1:4318"], &[], "127.0.0.1:4318");
 }
 
 #[test]

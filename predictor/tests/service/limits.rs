@@ -176,7 +176,7 @@ fn rates_are_limited_by_token() {
     assert!(problem.detail.contains("requests_per_s = 0.001"), "{}", problem.detail);
     assert!(problem.retry_after_s.is_some_and(|wait_s| (1..=1001).contains(&wait_s)), "{problem:?}");
     // Also requests that the scope does not allow.
-    slow.get("/v1/tokens").problem(429, "limit-requests-per-s");
+    slow.put("/v1/jobs/job", &JobSpec::new(64)).problem(429, "limit-requests-per-s");
     assert_eq!(slow.get("/healthz").status, 200, "needs no token");
     (0..3).for_each(|_| assert_eq!(world.client(&viewer).get("/v1/jobs").status, 200));
 

@@ -47,8 +47,6 @@ mod views;
 
 mod top;
 
-mod otlp;
-
 mod crashes;
 
 mod command;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::Service;
 
 /// Methods and paths of the contract.
-const ROUTES: [(&str, &str); 38] = [
+const ROUTES: [(&str, &str); 34] = [
     ("post", "/allocate"),
     ("get", "/allocate"),
     ("put", "/v1/jobs/{job_id}"),
@@ -36,10 +36,6 @@ const ROUTES: [(&str, &str); 38] = [
     ("get", "/v1/session"),
     ("post", "/v1/session"),
     ("delete", "/v1/session"),
-    ("get", "/v1/tokens"),
-    ("post", "/v1/tokens"),
-    ("delete", "/v1/tokens/{token_id}"),
-    ("get", "/v1/audit"),
     ("post", "/v1/plan/burst"),
     ("get", "/metrics"),
     ("get", "/healthz"),

@@ -4,7 +4,6 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -25,8 +24,6 @@ pub struct Store {
     pub sequences: BTreeMap<String, BTreeSet<u64>>,
     pub duplicates: u64,
     pub batches: Vec<(Instant, usize)>,
-    /// OTLP metric exports, unparsed.
-    pub exports: Vec<Vec<u8>>,
 }
 
 impl Store {
@@ -104,10 +101,7 @@ impl Receiver {
         };
         let thread = std::thread::spawn(move || {
             runtime.block_on(async move {
-                let router = Router::new()
-                    .route("/v1/telemetry", post(receive))
-                    .route("/v1/metrics", post(collect))
-                    .with_state(shared);
+                let router = Router::new().route("/v1/telemetry", post(receive)).with_state(shared);
                 tokio::select! {
                     served = async { axum::serve(listener, router).await } => served.unwrap(),
                     _ = stopped => {}
@@ -160,12 +154,6 @@ async fn receive(State(shared): State<Shared>, Json(batch): Json<TelemetryBatch>
     };
     changed.notify_all();
     answer
-}
-
-async fn collect(State(shared): State<Shared>, export: Bytes) {
-    let (store, changed) = &*shared.store;
-    store.lock().unwrap().exports.push(export.to_vec());
-    changed.notify_all();
 }
 
 /// Accepts every batch.

@@ -7,10 +7,8 @@
 //! - `scenarios`: the distribution of forecast errors in the next iteration
 //! - `expected_maximum`: a split with a small expected time of the slowest worker
 //! - `allowed_sizes`, `distinct_sizes`: splits into given sizes, or into a limited number of sizes
-//! - `cost_ranges`: contiguous ranges of samples of different cost
 
 mod allowed_sizes;
-mod cost_ranges;
 mod distinct_sizes;
 mod exact_split;
 mod exchange;
@@ -21,7 +19,6 @@ mod smoothed_maximum;
 mod worker;
 
 pub use allowed_sizes::{SizesError, allocate_sizes};
-pub use cost_ranges::partition;
 pub use distinct_sizes::allocate_distinct_sizes;
 pub use exact_split::{allocate, even, finish_s};
 pub use expected_maximum::{MAX_WORKERS, allocate_expected};

@@ -19,8 +19,8 @@ pub struct Instruction {
     /// Factor for the schedule's learning rate.
     pub lr_multiplier: f64,
     /// Factor for the momentum buffer before the update, if the learning rate is inside the buffer
-    /// ([`MomentumForm::Inside`]): the multiplier over the previous iteration's multiplier. Otherwise the
-    /// buffer is left unchanged.
+    /// (`v <- mu v + eta g; w <- w - v`): the multiplier over the previous iteration's multiplier. With PyTorch's form
+    /// (`v <- mu v + g; w <- w - eta v`), the buffer is left unchanged.
     pub momentum_buffer_scale: f64,
     /// The iteration of the schedule whose learning rate is multiplied. It is the iteration itself, except
     /// with AdaScale: there each step counts as its gain.
@@ -28,26 +28,6 @@ pub struct Instruction {
     /// The ramp in progress, which a client can finish without the predictor. `None` if the multiplier is
     /// constant.
     pub ramp: Option<Ramp>,
-}
-
-/// The form of an optimizer's momentum.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MomentumForm {
-    /// `v <- mu v + g; w <- w - eta v`, as PyTorch does.
-    Outside,
-    /// `v <- mu v + eta g; w <- w - v`: the buffer contains past learning rates and must be rescaled to the
-    /// current one.
-    Inside,
-}
-
-impl Instruction {
-    /// Returns the factor of the momentum buffer before the update, for an optimizer of this form.
-    pub fn buffer_scale(&self, form: MomentumForm) -> f64 {
-        match form {
-            MomentumForm::Outside => 1.0,
-            MomentumForm::Inside => self.momentum_buffer_scale,
-        }
-    }
 }
 
 /// The learning rate of a job.
@@ -142,7 +122,8 @@ impl Controller {
     }
 
     /// Returns the instruction of an iteration without changing the state, as if this and later iterations had
-    /// not been requested. [`Self::accept`] makes it the newest.
+    /// not been requested. [`Self::accept`] makes it the newest. The short batch at the end of an epoch is not a
+    /// change; preview such an iteration with the usual batch.
     ///
     /// # Errors
     /// [`LearningRateError::NoSamples`] if the global batch is 0.
@@ -165,36 +146,6 @@ impl Controller {
     pub fn accept(&mut self, upcoming: PendingInstruction) {
         self.given.truncate(upcoming.kept);
         self.give(upcoming.next);
-    }
-
-    /// Returns the instruction of an iteration with this global batch. The short batch at the end of an epoch
-    /// is not a change; request such an iteration with the usual batch.
-    ///
-    /// # Errors
-    /// [`LearningRateError`] in these cases:
-    ///
-    /// - the batch has no samples
-    /// - the batch differs from an earlier request of the iteration
-    /// - a later iteration was requested, but this one was not
-    pub fn instruct(&mut self, iteration: u64, global_batch: u64) -> Result<Instruction, LearningRateError> {
-        if global_batch == 0 {
-            return Err(LearningRateError::NoSamples { which: "global batch" });
-        }
-        let newest = self.given.back();
-        if let Some(newest) = newest.filter(|newest| iteration <= newest.iteration) {
-            let newest = newest.iteration;
-            let again = self.given.iter().find(|given| given.iteration == iteration);
-            let again = again.ok_or(LearningRateError::OutOfOrder { iteration, newest })?;
-            let before = again.global_batch;
-            return if before == global_batch {
-                Ok(again.instruction)
-            } else {
-                Err(LearningRateError::BatchChanged { iteration, before, now: global_batch })
-            };
-        }
-        let next = self.next(newest, iteration, global_batch);
-        self.give(next);
-        Ok(next.instruction)
     }
 
     /// Appends an instruction. If [`KEPT_INSTRUCTIONS_MAX`] are remembered, the least needed one is removed. The

@@ -24,26 +24,6 @@ pub enum LearningRateError {
         /// Its valid range.
         range: &'static str,
     },
-    /// An iteration that was not requested before, although a later one was.
-    #[error("iteration {iteration} was skipped: {newest} was requested already, and iterations must rise")]
-    OutOfOrder {
-        /// The iteration.
-        iteration: u64,
-        /// The latest requested iteration.
-        newest: u64,
-    },
-    /// An iteration that was requested before with another global batch.
-    #[error(
-        "iteration {iteration} was first requested with global batch {before}, now with {now}; it must not change"
-    )]
-    BatchChanged {
-        /// The iteration.
-        iteration: u64,
-        /// Its first global batch.
-        before: u64,
-        /// The newly requested global batch.
-        now: u64,
-    },
     /// Gradients for a rule that takes none.
     #[error("gradients are accepted only with the learning-rate rule adascale; omit them")]
     GradientsNotUsed,

@@ -32,7 +32,7 @@ mod error;
 mod rule;
 
 pub use adascale::{GradientNorms, LocalNorm};
-pub use controller::{Controller, Instruction, MomentumForm, PendingInstruction};
+pub use controller::{Controller, Instruction, PendingInstruction};
 pub use error::{KEPT_INSTRUCTIONS_MAX, LearningRateError};
 pub use ramp::Ramp;
-pub use rule::{Change, RampLength, Rule, legw_multiplier};
+pub use rule::{Change, RampLength, Rule};

@@ -64,29 +64,6 @@ impl RampLength {
     }
 }
 
-/// Returns the LEGW multiplier in closed form:
-/// `sqrt(scale) min(1, progress / (warmup_epochs scale dataset / batch))`. The unit of `progress` is iterations of `batch` samples, the base batch.
-///
-/// # Examples
-/// ```
-/// use evenstep_core::learning_rate::legw_multiplier;
-///
-/// // Four times the batch of 256, a warm-up of one epoch over 51,200 samples: 800 iterations.
-/// assert_eq!(legw_multiplier(4.0, 400.0, 1.0, 51_200.0, 256.0), 1.0);
-/// assert_eq!(legw_multiplier(4.0, 800.0, 1.0, 51_200.0, 256.0), 2.0);
-/// ```
-pub fn legw_multiplier(
-    scale: f64,
-    progress: f64,
-    warmup_epochs: f64,
-    dataset_samples: f64,
-    batch: f64,
-) -> f64 {
-    let warmup = warmup_epochs * scale * dataset_samples / batch;
-    let share = if warmup > 0.0 { (progress / warmup).min(1.0) } else { 1.0 };
-    scale.sqrt() * share
-}
-
 /// A change of the batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Change {

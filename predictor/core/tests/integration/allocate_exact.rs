@@ -1,9 +1,7 @@
 //! Compares the splits with all possible splits: they are exact for all kinds of curves, communication and
 //! bounds.
 
-use evenstep_core::allocate::{
-    Communication, Share, SizesError, allocate, allocate_sizes, finish_s, partition,
-};
+use evenstep_core::allocate::{Communication, Share, SizesError, allocate, allocate_sizes, finish_s};
 use evenstep_core::curve::Curve;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -170,51 +168,6 @@ fn allowed_sizes_are_as_good_as_any() {
         assert_eq!(Some(finish_s(&shares, &batches)), best, "case {case}: {batches:?} of {shares:?}");
     }
     assert!(solved > 3_000, "only {solved} cases could be solved");
-}
-
-/// Returns the best finish time over all ways to cut the sequence.
-fn brute_force_partition(shares: &[Share], costs: &[f64]) -> Option<f64> {
-    let Some((share, rest)) = shares.split_first() else { return costs.is_empty().then_some(0.0) };
-    let cap = share.cap.unwrap_or(u64::MAX).min(costs.len() as u64);
-    let ending = |batch: u64| {
-        let (own, others) = costs.split_at(batch as usize);
-        Some(brute_force_partition(rest, others)?.max(cost_finish_s(share, own)))
-    };
-    (share.floor..=cap).filter_map(ending).min_by(f64::total_cmp)
-}
-
-fn cost_finish_s(share: &Share, costs: &[f64]) -> f64 {
-    share.communication.finish_s(share.curve.time_of(costs.iter().sum()))
-}
-
-#[test]
-fn partitions_are_as_good_as_any() {
-    let random = &mut ChaCha8Rng::seed_from_u64(3);
-    let mut solved = 0;
-    for case in 0..20_000 {
-        let shares: Vec<Share> = (0..random.random_range(1..5)).map(|_| share(random)).collect();
-        // Sums of quarters are exact.
-        let costs: Vec<f64> = (0..random.random_range(0..16))
-            .map(|_| f64::from(random.random_range(0..12u32)) * 0.25)
-            .collect();
-        let best = brute_force_partition(&shares, &costs);
-        let Ok(batches) = partition(&shares, &costs) else {
-            assert_eq!(best, None, "case {case}: {shares:?}, {costs:?}");
-            continue;
-        };
-        solved += 1;
-        assert_eq!(batches.iter().sum::<u64>(), costs.len() as u64, "case {case}");
-        assert!(within_bounds(&shares, &batches), "case {case}: {batches:?}");
-        let mut left = costs.as_slice();
-        let mut finish_s = 0.0f64;
-        for (share, batch) in shares.iter().zip(&batches) {
-            let (own, others) = left.split_at(*batch as usize);
-            finish_s = finish_s.max(cost_finish_s(share, own));
-            left = others;
-        }
-        assert_eq!(Some(finish_s), best, "case {case}: {batches:?} of {shares:?}, {costs:?}");
-    }
-    assert!(solved > 8_000, "only {solved} cases could be solved");
 }
 
 /// Computed by hand: a sum of 100 requires a 4, which is not among 8, 16, 32 and 64. For speeds 4, 2, 1 the

@@ -62,10 +62,6 @@ pub const ROUTES: &[(&str, &str, Allowed)] = &[
     ("GET", "/v1/reports", AllJobs(&[Viewer, Operator])),
     ("GET", "/reports/{name}", AllJobs(&[Viewer, Operator])),
     ("GET", "/metrics", Scopes(&[Metrics])),
-    ("GET", "/v1/tokens", Scopes(&[])),
-    ("POST", "/v1/tokens", Scopes(&[])),
-    ("DELETE", "/v1/tokens/{token_id}", Scopes(&[])),
-    ("GET", "/v1/audit", Scopes(&[])),
 ];
 
 /// Returns who may use a route; `None` for an unknown route.
@@ -82,10 +78,8 @@ mod tests {
 
     fn table() -> String {
         let cell = |allowed: &Allowed| {
-            let names = |scopes: &[Scope]| match scopes {
-                [] => "admin".to_owned(),
-                scopes => scopes.iter().map(|scope| scope.name()).collect::<Vec<_>>().join(", "),
-            };
+            let names =
+                |scopes: &[Scope]| scopes.iter().map(|scope| scope.name()).collect::<Vec<_>>().join(", ");
             match allowed {
                 Everyone => "everyone".to_owned(),
                 Scopes(scopes) => names(scopes),

@@ -2,7 +2,7 @@
 
 use sqlx::Connection as _;
 
-use super::{AccessChange, StoredToken, TOKENS, TOKENS_MAX, apply};
+use super::{AccessChange, StoredAuditEntry, StoredToken, TOKENS, TOKENS_MAX, apply};
 use crate::address::Address;
 use crate::database::{self, Connection, on, rows, run};
 use crate::error::StoreError;
@@ -52,6 +52,15 @@ impl AccessStore {
     /// If the database cannot be read.
     pub async fn tokens(&mut self) -> Result<Vec<StoredToken>, StoreError> {
         Ok(rows!(&mut self.connection, StoredToken, TOKENS, TOKENS_MAX as i64)?)
+    }
+
+    /// Returns the newest entries of the audit log, the newest first.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn audit(&mut self, limit: u32) -> Result<Vec<StoredAuditEntry>, StoreError> {
+        let sql = "SELECT at_unix_ms, actor, address, action, subject FROM audit ORDER BY id DESC LIMIT $1";
+        Ok(rows!(&mut self.connection, StoredAuditEntry, sql, i64::from(limit))?)
     }
 
     /// Makes changes, all or none. Returns the number of affected rows of each.

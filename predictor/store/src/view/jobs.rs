@@ -3,7 +3,6 @@
 use evenstep_protocol::JobId;
 
 use super::View;
-use crate::access::StoredAuditEntry;
 use crate::database::rows;
 use crate::encode::id;
 use crate::error::StoreError;
@@ -27,14 +26,5 @@ impl View {
             ours,
         )?;
         owned.into_iter().map(|(job_id, url)| Ok((id(job_id)?, url))).collect()
-    }
-
-    /// Returns the newest entries of the audit log, the newest first.
-    ///
-    /// # Errors
-    /// If the database cannot be read.
-    pub async fn audit(&mut self, limit: u32) -> Result<Vec<StoredAuditEntry>, StoreError> {
-        let sql = "SELECT at_unix_ms, actor, address, action, subject FROM audit ORDER BY id DESC LIMIT $1";
-        Ok(rows!(self.connection()?, StoredAuditEntry, sql, i64::from(limit))?)
     }
 }

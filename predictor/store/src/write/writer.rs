@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use sqlx::AssertSqlSafe;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{interval, timeout};
-use tracing::{Instrument, Span};
 
 use super::faults::{Fate, Injected};
 use super::group::{self, Changes};
@@ -49,8 +48,6 @@ pub(crate) struct Write {
     pub registration: Option<u64>,
     pub bytes: usize,
     pub done: oneshot::Sender<Result<u64, StoreError>>,
-    /// Tracing span of the request.
-    pub span: Span,
     /// Its share of the queue's bytes.
     pub _room: OwnedSemaphorePermit,
 }
@@ -159,9 +156,6 @@ impl Writer {
             return;
         }
         let fence = held.ok().filter(|_| group.iter().any(|write| write.registration.is_some()));
-        // A commit serves several requests; its span is a child of the first request's span.
-        let parent = group.first().map(|write| write.span.clone()).unwrap_or_else(Span::none);
-        let span = tracing::debug_span!(parent: &parent, "store.commit", writes = group.len());
         let begun = Instant::now();
         let fate = match &self.faults {
             Some(faults) => faults.begin().await,
@@ -170,7 +164,7 @@ impl Writer {
         let committed = if fate == Fate::Fails {
             Err(StoreError::Silent)
         } else {
-            let committing = timeout(COMMIT_TIMEOUT, self.try_commit(group, fence.as_ref()).instrument(span));
+            let committing = timeout(COMMIT_TIMEOUT, self.try_commit(group, fence.as_ref()));
             committing.await.unwrap_or(Err(StoreError::Silent))
         };
         let committed = committed.and_then(|outcomes| {
