@@ -1,4 +1,4 @@
-"""Pages that are generated from code: the command lines from --help, the Python API from docstrings."""
+"""Pages that are generated from code: the command lines from --help, the Python API from docstrings, the wire forms from the predictor."""
 
 import os
 import re
@@ -26,12 +26,19 @@ OWN = ("demo", "doctor", "verify", "completion")
 def pages(programs: Path) -> Iterator[tuple[Path, str | None]]:
     """Each generated page, and its text; None if the program is not built."""
     yield ROOT / "docs/reference/python-api.md", f"{NOTE}\n\n{python_api.page(ROOT / 'python' / 'src' / 'evenstep')}"
-    predictor = programs / "evenstep-predictor"
-    yield ROOT / "docs/reference/wire-forms.md", f"{NOTE}\n\n{wire_forms.page(predictor)}" if predictor.is_file() else None
     for name, purpose in PROGRAMS.items():
         command = _command(name, programs)
         path = ROOT / "docs/reference/cli" / f"{name}.md"
         yield path, None if command is None else f"{NOTE}\n\n# {name}\n\n{purpose}\n{_settings(name)}{''.join(_sections(name, command))}"
+
+
+def of_site(programs: Path) -> dict[str, str]:
+    """Pages that only the site has, because a predictor serves the same at /openapi.json and /docs."""
+    predictor = programs / "evenstep-predictor"
+    if predictor.is_file():
+        return {"docs/reference/wire-forms.md": wire_forms.page(predictor)}
+    print(f"SKIPPED the page of wire forms: evenstep-predictor is not in {programs}")
+    return {}
 
 
 def _command(name: str, programs: Path) -> list[str] | None:
