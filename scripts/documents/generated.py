@@ -25,7 +25,7 @@ PROGRAMS = {
 OWN = ("demo", "doctor", "verify", "completion")
 """Commands of the Python package itself."""
 SHARED_MIN = 3
-"""So many options of the same commands have one table; fewer are repeated at each command."""
+"""Minimum number of options of the same commands that have one table. Fewer options are repeated at each command."""
 Item = tuple[str, str]
 """An option and its text."""
 
@@ -141,7 +141,7 @@ def _names(paths: tuple[tuple[str, ...], ...]) -> str:
 
 
 def _options(items: list[Item]) -> Iterator[str]:
-    """A table of options, if there are any."""
+    """A table of options; nothing without options."""
     if any("[env: " in text for _, text in items):
         yield f"\n{_table(('option', 'variable', 'default', 'meaning'), map(_option, items))}"
     elif items:
