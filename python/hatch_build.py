@@ -1,5 +1,8 @@
 """Build backend of the package: hatchling, with a hook by which cargo builds the native module and the programs.
 
+One run of cargo builds both, so they share dependencies; maturin builds one crate per wheel. zig links against glibc
+2.28 and cross-compiles.
+
 An editable installation gets only the native module, as a link to cargo's debug build.
 """
 

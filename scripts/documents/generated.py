@@ -1,12 +1,15 @@
-"""Pages that are generated from code: the command lines from --help, the Python API from docstrings."""
+"""Pages that are generated from code: the command lines from --help, the Python API from docstrings, the wire forms from the predictor."""
 
+import itertools
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+from documents import pages as site
 from documents import python_api, wire_forms
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -21,17 +24,28 @@ PROGRAMS = {
 }
 OWN = ("demo", "doctor", "verify", "completion")
 """Commands of the Python package itself."""
+SHARED_MIN = 3
+"""Minimum number of options of the same commands that have one table. Fewer options are repeated at each command."""
+Item = tuple[str, str]
+"""An option and its text."""
 
 
 def pages(programs: Path) -> Iterator[tuple[Path, str | None]]:
     """Each generated page, and its text; None if the program is not built."""
     yield ROOT / "docs/reference/python-api.md", f"{NOTE}\n\n{python_api.page(ROOT / 'python' / 'src' / 'evenstep')}"
-    predictor = programs / "evenstep-predictor"
-    yield ROOT / "docs/reference/wire-forms.md", f"{NOTE}\n\n{wire_forms.page(predictor)}" if predictor.is_file() else None
     for name, purpose in PROGRAMS.items():
         command = _command(name, programs)
         path = ROOT / "docs/reference/cli" / f"{name}.md"
         yield path, None if command is None else f"{NOTE}\n\n# {name}\n\n{purpose}\n{_settings(name)}{''.join(_sections(name, command))}"
+
+
+def of_site(programs: Path) -> dict[str, str]:
+    """Pages that only the site has, because a predictor serves the same at /openapi.json and /docs."""
+    predictor = programs / "evenstep-predictor"
+    if predictor.is_file():
+        return {"docs/reference/wire-forms.md": wire_forms.page(predictor)}
+    print(f"SKIPPED the page of wire forms: evenstep-predictor is not in {programs}")
+    return {}
 
 
 def _command(name: str, programs: Path) -> list[str] | None:
@@ -54,28 +68,84 @@ def _settings(name: str) -> str:
     )
 
 
-def _sections(name: str, command: list[str], path: tuple[str, ...] = ()) -> Iterator[str]:
-    """The help of a command, and of its commands, as Markdown."""
-    short = _help(command, *path, "-h")
+class _Command(NamedTuple):
+    """The help of a command: its words after the program's name, its purpose, its usage, its commands, and its lists of options."""
+
+    path: tuple[str, ...]
+    about: str
+    usage: str
+    commands: list[Item]
+    options: list[list[Item]]
+
+
+def _commands(name: str, program: list[str], path: tuple[str, ...] = ()) -> Iterator[_Command]:
+    """A command of a program, and its commands."""
+    short = _help(program, *path, "-h")
     about, blocks = _parsed(short)
-    if path:
-        yield f"\n## {name} {' '.join(path)}\n\n{_sentence(about)}\n"
     usage = re.search(r"(?is)^usage: (.*?)(?:\n\n|\Z)", short, re.M)
-    if usage:
-        yield f"\n```text\n{' '.join(usage[1].split())}\n```\n"
-    inner: list[str] = []
+    found = _Command(path, about, " ".join(usage[1].split()) if usage else "", [], [])
     for title, items in blocks:
         items = [(left, text) for left, text in items if left not in ("-h, --help", "-V, --version", "help", "COMMAND")]
         if title == "Commands" or (name == "evenstep" and not path and title == "Positional arguments"):
-            inner = [left for left, _ in items]
-            yield f"\n{_table(('command', ''), ((f'`{left}`', text) for left, text in items))}"
-        elif items and any("[env: " in text for _, text in items):
-            yield f"\n{_table(('option', 'variable', 'default', 'meaning'), map(_option, items))}"
+            found.commands.extend(items)
         elif items:
-            yield f"\n{_table(('option', 'meaning'), ((f'`{left}`', text) for left, text in items))}"
-    for word in inner:
+            found.options.append(items)
+    yield found
+    for word, _ in found.commands:
         if name != "evenstep" or word in OWN:
-            yield from _sections(name, command, (*path, word))
+            yield from _commands(name, program, (*path, word))
+
+
+def _sections(name: str, program: list[str]) -> Iterator[str]:
+    """The commands of a program as Markdown, and then the options that several of them share."""
+    commands = list(_commands(name, program))
+    shared = _shared(commands)
+    for command in commands:
+        if command.path:
+            yield f"\n## {name} {' '.join(command.path)}\n\n{_sentence(command.about)}\n"
+        if command.usage:
+            yield f"\n```text\n{command.usage}\n```\n"
+        if command.commands:
+            yield f"\n{_table(('command', ''), ((f'`{left}`', text) for left, text in command.commands))}"
+        for items in command.options:
+            yield from _options([item for item in items if not any(item in group for group in shared.values())])
+        links = [f"[of {_names(paths)}](#{site.slug(_title(paths))})" for paths in shared if command.path in paths]
+        if links:
+            yield f"\nMore options: {'; '.join(links)}.\n"
+    for paths, items in shared.items():
+        yield f"\n## {_title(paths)}\n"
+        yield from _options(items)
+
+
+def _shared(commands: list[_Command]) -> dict[tuple[tuple[str, ...], ...], list[Item]]:
+    """Options with the same variable, default and meaning, by the commands that have them; only those that are many."""
+    places: dict[Item, list[tuple[str, ...]]] = {}
+    for command in commands:
+        for item in itertools.chain(*command.options):
+            places.setdefault(item, []).append(command.path)
+    groups: dict[tuple[tuple[str, ...], ...], list[Item]] = {}
+    for item, paths in places.items():
+        groups.setdefault(tuple(paths), []).append(item)
+    return {paths: items for paths, items in groups.items() if len(paths) > 1 and len(items) >= SHARED_MIN}
+
+
+def _title(paths: tuple[tuple[str, ...], ...]) -> str:
+    """The heading of shared options."""
+    return f"Options of {_names(paths)}"
+
+
+def _names(paths: tuple[tuple[str, ...], ...]) -> str:
+    """Two or more commands in a sentence."""
+    *others, last = (" ".join(path) for path in paths)
+    return f"{', '.join(others)} and {last}"
+
+
+def _options(items: list[Item]) -> Iterator[str]:
+    """A table of options; nothing without options."""
+    if any("[env: " in text for _, text in items):
+        yield f"\n{_table(('option', 'variable', 'default', 'meaning'), map(_option, items))}"
+    elif items:
+        yield f"\n{_table(('option', 'meaning'), ((f'`{left}`', text) for left, text in items))}"
 
 
 def _help(command: list[str], *arguments: str) -> str:
@@ -88,10 +158,10 @@ def _help(command: list[str], *arguments: str) -> str:
     return done.stdout
 
 
-def _parsed(text: str) -> tuple[str, list[tuple[str, list[tuple[str, str]]]]]:
+def _parsed(text: str) -> tuple[str, list[tuple[str, list[Item]]]]:
     """Returns the purpose of a command, and its lists of options: title, and items with their texts."""
     about: list[str] = []
-    blocks: list[tuple[str, list[tuple[str, str]]]] = []
+    blocks: list[tuple[str, list[Item]]] = []
     is_usage = False
     for line in text.split("\n"):
         title = re.match(r"([A-Za-z][\w ]*):$", line)
@@ -112,7 +182,7 @@ def _parsed(text: str) -> tuple[str, list[tuple[str, list[tuple[str, str]]]]]:
     return " ".join(about), [block for block in blocks if block[0] != "Examples"]
 
 
-def _option(item: tuple[str, str]) -> tuple[str, str, str, str]:
+def _option(item: Item) -> tuple[str, str, str, str]:
     """Option, variable, default and meaning."""
     left, text = item
     variable = re.search(r" ?\[env: (\w+)=?\]", text)

@@ -52,13 +52,14 @@ def documents(root: Path) -> list[str]:
     return sorted({name for name in names if (root / name).is_file()})
 
 
-def stage(root: Path, target: Path) -> None:
-    """Writes the input of Zensical into a folder, which is emptied."""
+def stage(root: Path, target: Path, generated: dict[str, str]) -> None:
+    """Writes the input of Zensical into a folder, which is emptied: the documents, and generated pages of docs/ by name."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(root / "docs", target / "docs", ignore=shutil.ignore_patterns("*.md", "*.toml"))
     staged = {name: name.removeprefix("docs/") for name in documents(root) if name.startswith("docs/")}
     staged.update({name: f"project/{page}" for name, page in PROJECT.items() if (root / name).is_file()})
-    texts = {name: (root / name).read_text() for name in staged}
+    texts = {name: (root / name).read_text() for name in staged} | generated
+    staged.update({name: name.removeprefix("docs/") for name in generated})
     anchors = {name: anchors_of(name, text) for name, text in texts.items()}
     texts[GLOSSARY] = TERM.sub(lambda term: f'- <span id="{slug(term[1])}"></span>**{term[1]}**: ', texts[GLOSSARY])
     for name, page in staged.items():

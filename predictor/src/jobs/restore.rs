@@ -1,4 +1,8 @@
 //! Restores the statistics of jobs after a restart or a change of their owner, and stores them for that and for charts.
+//!
+//! A chart of 1,024 workers would read megabytes of allocations, so each completed iteration is also stored as charts
+//! show it. This and the totals of a job follow from allocations and reports, and are computed from them if they are
+//! missing.
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 """The DDP communication hook that weights the gradients of uneven batches.
 
-The weighted sum over ranks is the gradient of one process.
+The weighted sum over ranks is the gradient of one process. A hook leaves the training loop unchanged.
+``SyncBatchNorm`` needs a scaled loss instead, because its gradients cross between ranks before the hook.
 """
 
 import logging

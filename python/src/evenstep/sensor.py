@@ -1,4 +1,8 @@
-"""Measures the compute time of a rank without code in the training loop and without waiting for a device."""
+"""Measures the compute time of a rank without code in the training loop and without waiting for a device.
+
+It is a sum of spans on the device's own clock. A request for data ends a span, and its arrival begins the next one: a
+GPU computes while the loop waits for data. Waits for a device are not billed to exchanges.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,8 +1,9 @@
 //! Claims: workers take chunks of an iteration's tail, each chunk exactly once.
 //!
 //! Each pool has a counter in the job's store, with one key per round, policy and pool. The counter is never
-//! reset. The all-reduce of an iteration carries each rank's additions, from which every rank computes the
-//! counter at the start of the next iteration.
+//! reset: that would need an order between two iterations, which the store does not provide. The all-reduce of
+//! an iteration carries each rank's additions, from which every rank computes the counter at the start of the
+//! next iteration.
 
 mod connection;
 mod mode;

@@ -4,7 +4,9 @@
 //! An iteration is all or nothing: it is done when the optimizer has stepped after its all-reduce. If an
 //! all-reduce fails, some members may have finished the iteration and others not. The member that is furthest
 //! ahead then sends parameters, velocity and position to all, so that no sample is trained twice or omitted.
-//! See [`rendezvous`] for the regrouping.
+//!
+//! Gloo cannot be aborted, so the survivors form a new group in the next round: see [`rendezvous`]. The
+//! predictor's generation is not used for it, because training must continue without a predictor.
 
 mod log;
 mod presence;

@@ -10,6 +10,7 @@
 //! Gains and losses are counted in iterations. Planned shares may lose [`LOSS_FIRST`] on balance, and more the longer the
 //! last loss is ago: where times are noisy, losses by chance must not take the gain of a long run. Then even shares are held until planned
 //! ones would have gained `needed`, which grows with every further loss and falls with gains.
+//! The choice is part of the models, so a restart keeps it.
 
 use serde::{Deserialize, Serialize};
 
