@@ -107,6 +107,6 @@ def test_bash_completes_commands_and_options(evenstep: Evenstep, tmp_path: Path)
 
 def test_help_lists_every_command(evenstep: Evenstep) -> None:
     told = evenstep("--help").stdout
-    for command in ("demo", "doctor", "verify", "server", "agent", "top", "report", "backtest", "simulate", "plan"):
+    for command in ("demo", "doctor", "verify", "health-server", "server", "agent", "top", "report", "backtest", "simulate", "plan"):
         assert f"  {command} " in told, told
     assert evenstep("no-such-command").returncode == 2

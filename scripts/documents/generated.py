@@ -19,7 +19,7 @@ PROGRAMS = {
     "evenstep-agent": "The agent of a node: samples the machine and sends the samples to the predictor. `evenstep agent` runs it.",
     "evenstep-trainer": "The launcher and training program of the Rust trainer.",
 }
-OWN = ("demo", "doctor", "verify", "completion")
+OWN = ("demo", "doctor", "verify", "health-server", "completion")
 """Commands of the Python package itself."""
 
 
