@@ -75,7 +75,7 @@ def add_arguments(subparsers: "Subparsers") -> None:
     parser.add_argument(
         "--socket", metavar="FILE", required=True, help="the Unix socket, such as /run/evenstep/health.sock"
     )
-    parser.add_argument("--server", metavar="URL,..", help="predictor URLs, all are asked; default EVENSTEP_SERVER")
+    parser.add_argument("--server", metavar="URL,..", help="predictor URLs, all are queried; default EVENSTEP_SERVER")
     parser.add_argument("--node", metavar="NAME", help="name of this node; default EVENSTEP_NODE, else its host name")
     parser.add_argument(
         "--after", metavar="TIME", default="10m", help="time for which a worker must be a straggler; default 10m"
@@ -217,7 +217,7 @@ def _claim(path: Path) -> None:
                 raise SettingError(f"--socket {path}: another process listens there")
             if path.exists():
                 raise SettingError(f"--socket {path}: exists and is not a socket")
-            # gRPC would not say why it cannot.
+            # Its error names the reason, unlike the one of gRPC.
             claimed.bind(str(path))
         except OSError as error:
             raise SettingError(f"--socket {path}: {error.strerror or error}") from error
