@@ -20,7 +20,6 @@ use crate::watch::WATCHED_MAX;
 
 const INTERVAL_MIN: Duration = Duration::from_millis(20);
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);
-const UNHEALTHY_AFTER_MIN: Duration = Duration::from_secs(1);
 const SEND_EVERY_MIN: Duration = Duration::from_millis(20);
 
 /// Samples CPU, memory, processes and NVIDIA GPUs of this machine and sends them to the evenstep predictor.
@@ -79,17 +78,6 @@ pub struct Flags {
     #[arg(long, value_name = "FILE", env = "EVENSTEP_AGENT_SOCKET")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
-
-    /// Unix socket for the node health check of NVIDIA's resiliency extension, such as /run/evenstep/health.sock
-    /// [default: none].
-    #[arg(long, value_name = "FILE", env = "EVENSTEP_AGENT_HEALTH_SOCKET")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub health_socket: Option<PathBuf>,
-
-    /// Time for which a worker must be a straggler before that check fails [default: 10m].
-    #[arg(long, value_name = "TIME", env = "EVENSTEP_AGENT_UNHEALTHY_AFTER")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unhealthy_after: Option<String>,
 
     /// Additional address for only /metrics and /healthz, for a Prometheus on another machine, such as
     /// 0.0.0.0:7119 [default: none; --listen serves both].
@@ -173,8 +161,6 @@ struct Settings {
     node: Option<String>,
     listen: String,
     socket: Option<PathBuf>,
-    health_socket: Option<PathBuf>,
-    unhealthy_after: String,
     metrics_listen: Option<String>,
     tls_cert: Option<PathBuf>,
     tls_key: Option<PathBuf>,
@@ -200,8 +186,6 @@ impl Default for Settings {
             node: None,
             listen: "127.0.0.1:7118".to_owned(),
             socket: None,
-            health_socket: None,
-            unhealthy_after: "10m".to_owned(),
             metrics_listen: None,
             tls_cert: None,
             tls_key: None,
@@ -232,10 +216,6 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Unix socket of the local API.
     pub socket: Option<PathBuf>,
-    /// Unix socket of the node health check.
-    pub health_socket: Option<PathBuf>,
-    /// Time for which a worker must be a straggler before this node is unhealthy.
-    pub unhealthy_after: Duration,
     /// Address of the metrics listener for scrapers on other machines.
     pub metrics_listen: Option<SocketAddr>,
     /// TLS of the metrics listener. The local API has none: its bytes do not leave the machine.
@@ -357,8 +337,6 @@ impl Config {
             node,
             listen: check_listen(&settings.listen)?,
             socket: settings.socket,
-            health_socket: settings.health_socket,
-            unhealthy_after: check_time("unhealthy-after", &settings.unhealthy_after, UNHEALTHY_AFTER_MIN)?,
             metrics_listen: settings.metrics_listen.as_deref().map(check_metrics_listen).transpose()?,
             tls,
             interval: check_time("interval", &settings.interval, INTERVAL_MIN)?,
@@ -456,7 +434,6 @@ mod tests {
             ("--interval", "fast"),
             ("--interval", "2h"),
             ("--send-every", "0s"),
-            ("--unhealthy-after", "0s"),
             ("--listen", "0.0.0.0:7118"),
             ("--listen", "here"),
             ("--metrics-listen", "0.0.0.0"),
@@ -479,8 +456,6 @@ mod tests {
             "listen",
             "metrics_listen",
             "socket",
-            "health_socket",
-            "unhealthy_after",
             "interval",
             "send_every",
             "watch_pid",

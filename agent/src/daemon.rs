@@ -19,7 +19,6 @@ use crate::clock::unix_ms;
 use crate::config::Config;
 use crate::local::{self, SamplingState, Shared, lock};
 use crate::metrics;
-use crate::node_health::NodeHealth;
 use crate::sampler::Sampler;
 use crate::source::host::Host;
 use crate::source::thread::SourceState;
@@ -53,10 +52,8 @@ pub enum AgentError {
         source: io::Error,
     },
     /// The Unix socket cannot be used.
-    #[error("--{option} {path}: {source}")]
+    #[error("--socket {path}: {source}")]
     Socket {
-        /// The option that names the file.
-        option: &'static str,
         /// The file.
         path: PathBuf,
         /// Error of the operating system, or the rule.
@@ -142,12 +139,10 @@ pub async fn run(
     let listener = known.and_then(|address| TcpListener::bind(address).ok());
     let listener = listener.map_or_else(|| listen("listen", config.listen), Ok)?;
     let scraped = config.metrics_listen.map(|address| listen("metrics-listen", address)).transpose()?;
-    let socket = |option, path: &PathBuf| {
-        Listener::unix(path).map_err(|source| AgentError::Socket { option, path: path.clone(), source })
+    let socket = |path: &PathBuf| {
+        Listener::unix(path).map_err(|source| AgentError::Socket { path: path.clone(), source })
     };
-    let health_socket =
-        config.health_socket.as_ref().map(|path| socket("health-socket", path)).transpose()?;
-    let socket = config.socket.as_ref().map(|path| socket("socket", path)).transpose()?;
+    let socket = config.socket.as_ref().map(socket).transpose()?;
     let listening = Listening {
         local: listener.local_addr()?,
         metrics: scraped.as_ref().map(TcpListener::local_addr).transpose()?,
@@ -175,7 +170,6 @@ pub async fn run(
         sampling: Mutex::new(SamplingState::default()),
     });
 
-    let health = NodeHealth::new(config.servers.as_ref(), &client_tls, &config.node, config.unhealthy_after);
     let seed = boot.as_u64_pair().0;
     let uplink = spool.clone().zip(config.servers.as_ref()).map(|(spool, servers)| {
         let uplink = Uplink::new(spool, uplink_state, servers, client_tls, config.send_every, seed);
@@ -209,13 +203,6 @@ pub async fn run(
             None => future::pending().await,
         }
     };
-    let serve_health = async {
-        match health_socket {
-            // The file of the socket is removed at the end.
-            Some(Listener::Unix(listener, _file)) => health.serve(listener).await,
-            _ => future::pending().await,
-        }
-    };
     let serve_local =
         evenstep_server::serve(listener, router.clone(), Options::new(limits), future::pending());
     let unused = async {
@@ -228,7 +215,6 @@ pub async fn run(
     let served = tokio::select! {
         () = serve_local => Ok(()),
         () = serve_socket => Ok(()),
-        () = serve_health => Ok(()),
         served = serve_metrics(scraped, gather, healthy, tls) => served,
         () = shutdown => Ok(()),
         held = unused => {

@@ -16,8 +16,6 @@ pub mod local;
 #[cfg(feature = "daemon")]
 pub mod metrics;
 #[cfg(feature = "daemon")]
-pub mod node_health;
-#[cfg(feature = "daemon")]
 pub mod sampler;
 #[cfg(feature = "daemon")]
 pub mod sources;
