@@ -62,7 +62,7 @@ class Checks:
         try:
             place.use(self._options.wheel, self._folder / "wheel")
         except (OSError, ValueError, BadZipFile) as error:
-            raise pytest.UsageError(f"gpu-check: {error}") from error
+            raise pytest.UsageError(f"gpu-check: {self._options.wheel}: {error}") from error
         found, why = self._apart(machine.inspect, self._folder / "machine", self._options.deadline_s)
         self._machine = found or machine.Machine(problem=f"PyTorch cannot use a GPU: {why}")
 
@@ -116,13 +116,14 @@ class Checks:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Prints the table."""
-        for row in self._rows:
-            terminalreporter.write_line("{state:15} {name:9} {seconds:5.0f} s  {said}".format_map(row))
         if self._rows:
+            terminalreporter.write_sep("=", "checks")
+            for row in self._rows:
+                terminalreporter.write_line("{state:15} {name:9} {seconds:5.0f} s  {said}".format_map(row))
             terminalreporter.write_line(f"wrote {self._options.json}")
 
     def _apart(self, work: Callable[[], Any], folder: Path, deadline_s: float) -> tuple[Any, str]:
-        """Returns the result of a function in another process, or why there is none. Kills what that process left."""
+        """Returns the result of a function in another process, or why it has none. Kills the programs that it left."""
         folder.mkdir()
         receiver, sender = _FORK.Pipe(duplex=False)
         process = _FORK.Process(target=_send, args=(sender, folder, work))
@@ -174,9 +175,9 @@ def _row(item: pytest.Item, reports: list[pytest.TestReport]) -> dict[str, Any]:
     """Returns the line of a check in the table, and what `gpu-check.json` has."""
     outcomes = {report.outcome for report in reports}
     state = "failed" if "failed" in outcomes else "not applicable" if "skipped" in outcomes else "passed"
-    told = {name: value for report in reports for name, value in report.user_properties}
+    told: dict[str, Any] = {name: value for report in reports for name, value in report.user_properties}
     reason = next((_reason(report.longrepr) for report in reports if report.longrepr), "")
-    said = "; ".join(filter(None, (told.pop("said", ""), reason)))
+    said = "; ".join(part for part in (told.pop("said", ""), reason) if part)
     seconds = round(sum(report.duration for report in reports), 1)
     return {"name": item.name.removeprefix("test_"), "state": state, "said": said, "numbers": told, "seconds": seconds}
 

@@ -78,7 +78,7 @@ class Context:
         return {"GPU_CHECK_DEVICE": self.device, "GPU_CHECK_BACKEND": self.backend, FOLDER: str(self.folder)}
 
     def results(self) -> list[Any]:
-        """Returns what the ranks have written."""
+        """Returns the results of the ranks."""
         return [json.loads((self.folder / f"rank-{rank}.json").read_text()) for rank in range(self.ranks)]
 
     def _errors(self) -> str:

@@ -25,7 +25,7 @@ def use(wheel: Path | None, folder: Path) -> None:
             archive.extractall(folder)
         scripts = list(folder.glob("*.data/scripts/*"))
         if not scripts:
-            raise ValueError(f"{wheel}: is no wheel with programs: build one with scripts/wheel")
+            raise ValueError("is no wheel with programs: build one with scripts/wheel")
         for program in scripts:
             program.chmod(0o755)
         packages, programs = [str(folder)], [str(scripts[0].parent), *programs]

@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -118,12 +118,6 @@ def _flat(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([parameter.flatten() for parameter in whole]).cpu()
 
 
-def endless(loader: Any) -> Iterator[Any]:
-    """Yields the batches of epoch after epoch."""
-    while True:
-        yield from loader
-
-
 class Work(torch.nn.Module):
     """A network whose passes take a given time on its device, in proportion to the samples."""
 
@@ -156,7 +150,7 @@ def worked(seat: Seat, job: Any, work: Work, *, batch: int, steps: int) -> float
     """Trains some steps; returns the seconds per step of their second half."""
     x = torch.randn(8192, FEATURES)
     loader = job.loader(TensorDataset(x, x[:, :1]), global_batch=batch)
-    batches, model = endless(loader), job.wrap(DistributedDataParallel(work))
+    batches, model = chain.from_iterable(repeat(loader)), job.wrap(DistributedDataParallel(work))
     trained(seat.device, model, islice(batches, steps // 2))
     begun = finish(seat.device)
     trained(seat.device, model, islice(batches, steps - steps // 2))
@@ -200,8 +194,8 @@ def resumable(seat: Seat, net: torch.nn.Module, before_step: Callable[[int], Non
                 path.with_suffix(".new").replace(path)
             # No rank begins an iteration whose checkpoint is missing.
             dist.barrier()
-    restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    return {"restarts": restarts, "shares": shares, "difference": difference(net, seat, job, epochs=2)}
+    restarts = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    return {"restarts": int(restarts), "shares": shares, "difference": difference(net, seat, job, epochs=2)}
 
 
 def ddp(seat: Seat) -> dict[str, float]:
@@ -332,8 +326,8 @@ def overhead(seat: Seat) -> dict[str, list[float]]:
     ours_loader = job.loader(data, global_batch=batch)
     plain_loader = DataLoader(data, batch_size=batch // seat.ranks, shuffle=True, drop_last=True)
     arms = {
-        "plain": (DistributedDataParallel(work), endless(plain_loader)),
-        "evenstep": (job.wrap(DistributedDataParallel(copy.deepcopy(work))), endless(ours_loader)),
+        "plain": (DistributedDataParallel(work), chain.from_iterable(repeat(plain_loader))),
+        "evenstep": (job.wrap(DistributedDataParallel(copy.deepcopy(work))), chain.from_iterable(repeat(ours_loader))),
     }
     times: dict[str, list[float]] = {name: [] for name in arms}
     intervals: list[float] = []

@@ -112,7 +112,7 @@ def _readings(url: str) -> dict[str, float]:
 
 
 def _number(text: str) -> float | None:
-    """Returns a value of nvidia-smi, which writes words for what the driver does not have."""
+    """Returns a value of nvidia-smi, which writes words if the driver has none."""
     with suppress(ValueError):
         return float(text)
     return None
@@ -176,7 +176,7 @@ MICRO_BATCHES, SECONDS, LOADER_S = 4, 0.1, 0.09
 
 
 def test_timing(context: Context) -> None:
-    """Compute time is the device's own: a slow loader and other ranks change nothing, and waiting for it takes no core."""
+    """Compute time is the device's own: a slow loader and other ranks change nothing, waits take no core."""
     import torch
 
     from evenstep.sensor import Sensor
@@ -243,7 +243,7 @@ def _share(drivers: list[dict[str, Any]], name: str) -> float:
 
 
 def test_overhead(context: Context) -> None:
-    """Evenstep adds little to a step, and ranks exchange reports at least once per second."""
+    """`evenstep` adds little to a step, and ranks exchange reports at least once per second."""
     told = context.run_ranks("overhead")[0]
     plain_s, ours_s = (statistics.median(told[name]) for name in ("plain", "evenstep"))
     added, interval = ours_s / plain_s - 1, statistics.median(told["intervals"])

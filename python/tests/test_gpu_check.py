@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ CHECKS = [name.removeprefix("test_") for name in vars(test_checks) if name.start
 #: The checks that CPUs cannot run; the trainer is only built with libtorch.
 NEED_GPU = {"identity", "agent"}
 MAY_BE_MISSING = {"trainer"}
-#: Those whose ranks torchrun restarts.
+#: The checks whose ranks torchrun restarts.
 RESTARTED = {"memory", "killed"}
 
 #: Longer than any check on a busy machine, in seconds.
@@ -187,5 +186,5 @@ def test_the_agents_readings_are_compared(agent_binary: Path, tmp_path: Path, mo
     test_checks.test_agent(context)
     assert told["said"] == "4 readings of 1 GPUs compared"
     smi.write_text(SMI.replace("CELSIUS", "90"))
-    with pytest.raises(AssertionError, match=r"nvidia-smi has 90\.0"):
+    with pytest.raises(AssertionError, match="nvidia-smi has 90"):
         test_checks.test_agent(context)
