@@ -114,7 +114,7 @@ class Checks:
         told = {"at": at, "device": self._options.device, "machine": asdict(self._machine), "checks": self._rows}
         self._options.json.write_text(json.dumps(told, indent=2) + "\n")
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Prints the table."""
         if self._rows:
             terminalreporter.write_sep("=", "checks")
@@ -141,6 +141,8 @@ class Checks:
             process.kill()
             _kill(f"{FOLDER}={folder}".encode())
             process.join(_END_S)
+            if process.is_alive():  # Else the end of Python would wait for it.
+                multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]  # missing in type stubs.
 
 
 def _send(sender: Connection, folder: Path, work: Callable[[], Any]) -> None:
