@@ -1,5 +1,4 @@
-"""The checks of `scripts/gpu-check`: what evenstep promises on GPUs, run on the GPUs of this machine.
+"""The checks of `scripts/gpu-check`: what evenstep promises on GPUs, run by pytest on the GPUs of this machine.
 
-Each check is one module of `checks`, and runs in its own processes, with a deadline. Programs of ranks are in `ranks`.
-`docs/how-to/gpu.md` describes the checks.
+`test_checks.py` has the checks and `ranks.py` the programs of their ranks. `docs/how-to/gpu.md` describes them.
 """

@@ -1,15 +1,20 @@
-"""The task of a check, and the start of its ranks."""
+"""The place of a check, and the start of its ranks."""
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpu_check.machine import Machine
+
+#: Variable with the folder of a check. All its processes have it.
+FOLDER = "GPU_CHECK_FOLDER"
 
 #: Lines of a failed process that the table shows.
 _LINES = 3
@@ -24,6 +29,8 @@ class Context:
     device: str
     #: A folder for this check's files.
     folder: Path
+    #: Keeps a named value for `gpu-check.json`.
+    record: Callable[[str, Any], None]
 
     @property
     def on_gpu(self) -> bool:
@@ -45,43 +52,39 @@ class Context:
         """The ranks in words."""
         if not self.on_gpu:
             return f"{self.ranks} ranks on CPUs, Gloo"
-        sharing = "" if self.backend == "nccl" else " that share a GPU"
-        return f"{self.ranks} ranks{sharing}, {'NCCL' if self.backend == 'nccl' else 'Gloo'}"
+        return f"{self.ranks} ranks, NCCL" if self.backend == "nccl" else f"{self.ranks} ranks that share a GPU, Gloo"
 
-    def run_ranks(self, check: str, *, restarts: int = 0, arguments: Sequence[str] = ()) -> list[Any]:
-        """Runs the function `rank` of a check's module on each rank with torchrun; returns the results by rank.
+    def tell(self, said: str, **numbers: Any) -> None:
+        """Gives the table a line, and `gpu-check.json` the measured values."""
+        for name, value in {"said": said, **numbers}.items():
+            self.record(name, value)
 
-        Raises:
-            RankError: a rank failed.
-        """
+    def run_ranks(self, check: str, *, restarts: int = 0) -> list[Any]:
+        """Runs the function of this name in `ranks` on each rank with torchrun; returns the results by rank."""
         launch = ["torch.distributed.run", "--standalone", f"--nproc-per-node={self.ranks}", "--local-ranks-filter=0,1"]
         launch += [f"--max-restarts={restarts}", "--redirects=3", f"--log-dir={self.folder / 'torchrun'}"]
-        command = [sys.executable, "-m", *launch, "-m", "gpu_check.rank", check, *arguments]
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.rank_environ(), text=True, capture_output=True, check=False
-        )
-        results = [self.folder / f"rank-{rank}.json" for rank in range(self.ranks)]
-        if done.returncode or not all(path.exists() for path in results):
-            raise RankError(self._errors() or last_lines(done.stderr) or f"torchrun ended with {done.returncode}")
-        return [json.loads(path.read_text()) for path in results]
+        command = [sys.executable, "-m", *launch, "-m", "gpu_check.ranks", check]
+        done = self.run(command, env={**os.environ, **self.rank_environ()})
+        if done.returncode:
+            pytest.fail(self._errors() or last_lines(done.stderr) or f"torchrun: {done.returncode}", pytrace=False)
+        return self.results()
+
+    def run(self, command: list[str], env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Runs a command in the folder until its end."""
+        return subprocess.run(command, cwd=self.folder, env=env, text=True, capture_output=True, check=False)
 
     def rank_environ(self) -> dict[str, str]:
-        """Returns the environment of ranks."""
-        return {
-            **os.environ,
-            "GPU_CHECK_DEVICE": self.device,
-            "GPU_CHECK_BACKEND": self.backend,
-            "GPU_CHECK_FOLDER": str(self.folder),
-        }
+        """Returns the variables of ranks."""
+        return {"GPU_CHECK_DEVICE": self.device, "GPU_CHECK_BACKEND": self.backend, FOLDER: str(self.folder)}
+
+    def results(self) -> list[Any]:
+        """Returns the results of the ranks."""
+        return [json.loads((self.folder / f"rank-{rank}.json").read_text()) for rank in range(self.ranks)]
 
     def _errors(self) -> str:
         """Returns the last lines of the ranks' errors."""
         logs = sorted((self.folder / "torchrun").glob("**/stderr.log"), key=lambda path: path.stat().st_mtime)
         return next((said for path in logs if "Error" in (said := last_lines(path.read_text(errors="replace")))), "")
-
-
-class RankError(Exception):
-    """A rank failed; the text has its last lines."""
 
 
 def last_lines(text: str) -> str:

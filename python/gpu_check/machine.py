@@ -60,7 +60,8 @@ def inspect() -> Machine:
         import torch
     except ImportError as error:
         return Machine(**known, problem=f"PyTorch cannot be imported: {error}")
-    known |= {"torch": torch.__version__, "cuda": torch.version.cuda or ""}
+    # A plain text: another process that reads a version of PyTorch imports PyTorch.
+    known |= {"torch": str(torch.__version__), "cuda": torch.version.cuda or ""}
     if not torch.cuda.is_available():
         why = "PyTorch finds no GPU" if torch.version.cuda else "PyTorch was built without CUDA"
         return Machine(**known, problem=f"{why}; nvidia-smi lists {len(listed)}" if listed else "no GPU")

@@ -1,141 +1,154 @@
 """`scripts/gpu-check` on CPUs: each check that needs no GPU runs, and none stops the others."""
 
-import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpu_check import place, runner
-from gpu_check.__main__ import NOTHING_RAN
-from gpu_check.checks import NAMES, agent
-from gpu_check.context import Context, RankError
+from gpu_check import test_checks
+from gpu_check.context import Context
 from gpu_check.machine import Machine
 from programs import ROOT
 from ranks import run_script
 
+CHECKS = [name.removeprefix("test_") for name in vars(test_checks) if name.startswith("test_")]
 #: The checks that CPUs cannot run; the trainer is only built with libtorch.
 NEED_GPU = {"identity", "agent"}
 MAY_BE_MISSING = {"trainer"}
-
-#: Width of the first column of the table.
-STATE_WIDTH = 15
+#: The checks whose ranks torchrun restarts.
+RESTARTED = {"memory", "killed"}
 
 #: Longer than any check on a busy machine, in seconds.
 DEADLINE_S = 600
 
-#: Checks that cannot have an outcome: modules of a folder next to this test.
-BROKEN = {
-    "hangs": "import subprocess, sys, time\n"
-    "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)'], start_new_session=True)\n"
-    "open('begun', 'w').close()\n"
-    "time.sleep(3600)\n",
-    "crashes": "import os, sys\nprint('Error: of the driver', file=sys.stderr)\nos.abort()\n",
-    "fails": "def check(context):\n    raise ValueError('unknown GPU')\n",
-}
+#: A name of nvidia-smi.
+UUID = "GPU-00000000-0000-0000-0000-000000000000"
 
 
-def gpu_check(folder: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def gpu_check(folder: Path, *options: str, **variables: str) -> tuple[int, dict[str, Any], str]:
+    """Returns the status, the results by check, and the output."""
     command = [str(ROOT / "scripts" / "gpu-check"), *options]
-    environ = {**os.environ, "PYTHON": sys.executable, **variables}
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
-
-
-def test_a_dry_run_lists_every_check(tmp_path: Path) -> None:
-    done = gpu_check(tmp_path, "--dry-run", "--device", "cpu")
-    assert done.returncode == 0, done.stderr
-    _, _, *lines = done.stdout.splitlines()
-    listed = {line[STATE_WIDTH:].split()[0]: line for line in lines}
-    assert list(listed) == list(NAMES)
-    for name, line in listed.items():
-        assert line.startswith("not applicable" if name in NEED_GPU else "would run") or name in MAY_BE_MISSING, line
-    assert not list(tmp_path.iterdir()), "it wrote nothing"
+    environ = {**os.environ, "PYTHON": sys.executable, "TMPDIR": str(folder), **variables}
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    path = folder / "gpu-check.json"
+    told = json.loads(path.read_text())["checks"] if path.exists() else []
+    return done.returncode, {check["name"]: check for check in told}, done.stdout + done.stderr
 
 
 def test_without_a_gpu_nothing_runs(tmp_path: Path) -> None:
-    done = gpu_check(tmp_path)
-    told = json.loads((tmp_path / "gpu-check.json").read_text())
-    if told["machine"]["gpus"]:
+    status, checks, said = gpu_check(tmp_path)
+    if json.loads((tmp_path / "gpu-check.json").read_text())["machine"]["gpus"]:
         pytest.skip("this machine has a GPU: run scripts/gpu-check itself")
-    assert done.returncode == NOTHING_RAN
-    assert [check["name"] for check in told["checks"]] == list(NAMES)
-    assert {check["state"] for check in told["checks"]} == {"not applicable"}
-    assert all(check["said"] for check in told["checks"])
+    assert status == pytest.ExitCode.NO_TESTS_COLLECTED, said
+    assert list(checks) == CHECKS
+    assert {check["state"] for check in checks.values()} == {"not applicable"}
+    assert all(check["said"] for check in checks.values())
 
 
-def test_a_check_runs_under_torchrun(predictor_binary: Path, agent_binary: Path, tmp_path: Path) -> None:
-    programs = {"EVENSTEP_PREDICTOR": str(predictor_binary), "EVENSTEP_AGENT": str(agent_binary)}
-    options = ("--device", "cpu", "--only", "killed", f"--deadline-s={DEADLINE_S}")
-    done = gpu_check(tmp_path, *options, **programs)
-    told = json.loads((tmp_path / "gpu-check.json").read_text())
-    (check,) = told["checks"]
-    assert (told["device"], check["name"]) == ("cpu", "killed")
-    assert check["state"] == "passed", check["said"]
-    assert done.returncode == 0
+def wheel_of(folder: Path, *programs: Path) -> Path:
+    """Returns a wheel with the package, which leaves a mark when it is imported, and with programs."""
+    wheel = folder / "evenstep-1.0-cp310-abi3-manylinux_2_28_x86_64.whl"
+    package = ROOT / "python" / "src" / "evenstep"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path in [*package.rglob("*.py"), *package.glob("*.so")]:
+            mark = f"\nopen({str(folder / 'imported')!r}, 'w').close()\n" if path == package / "__init__.py" else ""
+            archive.writestr(str(path.relative_to(package.parent)), path.read_bytes() + mark.encode())
+        for path in programs:
+            script = f'#!/bin/sh\n: > "{folder}/{path.name}"\nexec "{path}" "$@"\n'
+            archive.writestr(f"evenstep-1.0.data/scripts/{path.name}", script)
+    return wheel
+
+
+def test_checks_of_a_wheel_run_under_torchrun(predictor_binary: Path, agent_binary: Path, tmp_path: Path) -> None:
+    wheel = wheel_of(tmp_path, predictor_binary, agent_binary)
+    options = (f"--wheel={wheel}", "--device=cpu", "-k", " or ".join(RESTARTED), f"--deadline-s={DEADLINE_S}")
+    status, checks, said = gpu_check(tmp_path, *options)
+    assert set(checks) == RESTARTED, said
+    for check in checks.values():
+        assert check["state"] == "passed", check["said"]
+        assert check["numbers"]["restarts"] == 1
+    assert status == 0, said
+    assert all((tmp_path / mark).exists() for mark in ("imported", predictor_binary.name, agent_binary.name))
+
+
+def test_a_wheel_without_programs_is_an_error(tmp_path: Path) -> None:
+    status, _, said = gpu_check(tmp_path, f"--wheel={wheel_of(tmp_path)}")
+    assert status == pytest.ExitCode.USAGE_ERROR
+    assert "is no wheel with programs" in said
 
 
 class Forked(Context):
     """Ranks of a process that has loaded torch. torchrun would load it three times for each check."""
 
-    def run_ranks(self, check: str, *, restarts: int = 0, arguments: Sequence[str] = ()) -> list[Any]:
-        script = ROOT / "python" / "gpu_check" / "rank.py"
-        (self.folder / "run").mkdir()
-        for attempt in range(restarts + 1):
-            # torchrun's folder for logs, where restarts find the id of the job.
-            error_file = self.folder / "run" / f"attempt_{attempt}" / "0" / "error.json"
-            torchrun = {"TORCHELASTIC_RESTART_COUNT": str(attempt), "TORCHELASTIC_ERROR_FILE": str(error_file)}
-            environ = {**self.rank_environ(), **torchrun}
-            try:
-                run_script(
-                    script,
-                    check,
-                    *arguments,
-                    output=self.folder / f"attempt-{attempt}",
-                    environ=environ,
-                    patience_s=DEADLINE_S,
-                )
-            except AssertionError as error:
-                if attempt == restarts:
-                    raise RankError(str(error)) from error
-            else:
-                break
-        return [json.loads((self.folder / f"rank-{rank}.json").read_text()) for rank in range(self.ranks)]
+    def run_ranks(self, check: str, *, restarts: int = 0) -> list[Any]:
+        assert not restarts
+        script, environ = ROOT / "python" / "gpu_check" / "ranks.py", {**os.environ, **self.rank_environ()}
+        run_script(script, check, output=self.folder / "said", environ=environ, patience_s=DEADLINE_S)
+        return self.results()
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in {*NEED_GPU, "killed"}])
+@pytest.mark.parametrize("name", [name for name in CHECKS if name not in NEED_GPU | RESTARTED])
 @pytest.mark.usefixtures("home")
 def test_a_check_passes_on_cpus(name: str, tmp_path: Path) -> None:
-    check = importlib.import_module(f"gpu_check.checks.{name}")
-    context = Forked(Machine(torch=version("torch")), "cpu", tmp_path)
-    if why := check.prevented(context):
-        assert name in MAY_BE_MISSING, why
-        pytest.skip(f"{name}: {why}")
-    outcome = check.check(context)
-    assert outcome.state == "passed", outcome.said
+    told: dict[str, Any] = {}
+    try:
+        vars(test_checks)[f"test_{name}"](Forked(Machine(), "cpu", tmp_path, told.__setitem__))
+    except pytest.skip.Exception:
+        assert name in MAY_BE_MISSING
+        raise
+    assert told["said"]
 
 
-@pytest.mark.parametrize(
-    ("name", "deadline_s", "said"),
-    [
-        ("hangs", 5.0, "no result within 5 s"),
-        ("crashes", DEADLINE_S, "the check ended with status -6: Error: of the driver"),
-        ("fails", DEADLINE_S, "ValueError: unknown GPU"),
-    ],
-)
-def test_a_broken_check_is_an_outcome(name: str, deadline_s: float, said: str, tmp_path: Path) -> None:
-    (tmp_path / f"{name}.py").write_text(BROKEN[name])
-    context = Context(Machine(), "cpu", tmp_path / "files")
-    outcome = runner.run(name, context, place.Place((tmp_path,), ()), deadline_s)
-    assert (outcome.state, outcome.said) == ("failed", said)
-    left = [path for path in Path("/proc").iterdir() if path.name.isdigit() and str(tmp_path) in _environ(path)]
+#: Checks that cannot have an outcome, between two that have one.
+BROKEN = """
+import os, subprocess, sys, time
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+@pytest.mark.gpu(deadline_s=5)
+def test_hangs():
+    sleep = [sys.executable, "-c", "import time; time.sleep(3600)"]
+    subprocess.Popen(sleep, start_new_session=True)
+    subprocess.run(sleep)
+
+def test_crashes():
+    print("Error: of the driver", file=sys.stderr, flush=True)
+    os.abort()
+
+def test_fails(context):
+    context.tell("one GPU", gpus=1)
+    raise ValueError("unknown GPU")
+
+def test_passes(context):
+    context.tell("two GPUs")
+
+def test_needs_more():
+    pytest.skip("one GPU")
+"""
+
+
+def test_a_broken_check_stops_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "test_broken.py"
+    path.write_text(BROKEN)
+    options = (str(path), "--device=cpu", f"--deadline-s={DEADLINE_S}", "-k", "test_broken")
+    status, checks, said = gpu_check(tmp_path, *options)
+    assert {name: (check["state"], check["said"]) for name, check in checks.items()} == {
+        "hangs": ("failed", "no result within 5 s"),
+        "crashes": ("failed", "ended with status -6: Error: of the driver"),
+        "fails": ("failed", "one GPU; ValueError: unknown GPU"),
+        "passes": ("passed", "two GPUs"),
+        "needs_more": ("not applicable", "one GPU"),
+    }, said
+    assert checks["fails"]["numbers"] == {"gpus": 1}
+    assert status == pytest.ExitCode.TESTS_FAILED
+    left = [path for path in Path("/proc").glob("[0-9]*") if str(tmp_path) in _environ(path)]
     assert not left, "it has processes"
 
 
@@ -146,26 +159,10 @@ def _environ(process: Path) -> str:
         return ""
 
 
-def test_a_wheel_is_unpacked_with_its_programs(tmp_path: Path) -> None:
-    wheel = tmp_path / "evenstep-1.0-cp310-abi3-manylinux_2_28_x86_64.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("evenstep/__init__.py", "")
-        archive.writestr("evenstep-1.0.data/scripts/evenstep-agent", "#!/bin/sh\necho agent\n")
-    found = place.of_wheel(wheel, tmp_path / "wheel")
-    environ = found.environ(tmp_path)
-    said = subprocess.run(["evenstep-agent"], env=environ, capture_output=True, text=True, check=True).stdout
-    assert said == "agent\n"
-    assert environ["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path / "wheel")
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("evenstep/__init__.py", "")
-    with pytest.raises(ValueError, match="is no wheel with programs"):
-        place.of_wheel(wheel, tmp_path / "other")
-
-
 #: An nvidia-smi whose GPU has the values of the fake driver.
-SMI = """#!/bin/sh
+SMI = f"""#!/bin/sh
 case $* in
-*temperature*) echo 'GPU-00000000-0000-0000-0000-000000000000, {celsius}, 300.00, 1410, 1593' ;;
+*temperature*) echo '{UUID}, CELSIUS, 300.00, 1410, 1593' ;;
 *) exit 9 ;;
 esac
 """
@@ -181,12 +178,13 @@ def test_the_agents_readings_are_compared(agent_binary: Path, tmp_path: Path, mo
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setenv("FAKE_NVML_SCRIPT", str(tmp_path / "script"))
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    told: dict[str, Any] = {}
+    context = Context(Machine(listed=[UUID]), "cuda", tmp_path, told.__setitem__)
     smi = tmp_path / "nvidia-smi"
-    for celsius, state, said in ((60, "passed", "4 readings of 1 GPUs agree"), (90, "failed", "nvidia-smi has 90.0")):
-        smi.write_text(SMI.format(celsius=celsius))
-        smi.chmod(0o755)
-        folder = tmp_path / state
-        folder.mkdir()
-        outcome = agent.check(Context(Machine(), "cuda", folder))
-        assert outcome.state == state, outcome
-        assert said in outcome.said
+    smi.touch(0o755)
+    smi.write_text(SMI.replace("CELSIUS", "60"))
+    test_checks.test_agent(context)
+    assert told["said"] == "4 readings of 1 GPUs compared"
+    smi.write_text(SMI.replace("CELSIUS", "90"))
+    with pytest.raises(AssertionError, match="nvidia-smi has 90"):
+        test_checks.test_agent(context)
