@@ -199,6 +199,9 @@ def shares():
         lines("Time lost waiting by worker", """Share of each worker's time that it waited for the slowest worker. A worker that hardly waits
               while all others do is the bottleneck.""", RATIO, waits,
               thresholds=WAIT_STEPS, lowest=0, highest=1, decimals=0, overrides=wait_areas),
+        lines("Learning rate", "Multiplier of the learning rate that the predictor plans.", "none",
+              [query(f"max(evenstep_job_learning_rate_multiplier_ratio{{{JOB_ONLY}}})", "planned")],
+              overrides=[by_query("A", **colored(BLUE))]),
     ]
 
 
@@ -223,32 +226,6 @@ def workers():
             by_name("Waiting", **leveled(RATIO, WAIT_STEPS, decimals=1)), by_name("Last report", unit="dateTimeFromNow")])]
 
 
-def loop():
-    """Returns the panels of metrics that only the training loop has, from the launcher's /metrics."""
-    def rate(what):
-        return f"sum(rate(evenstep_trainer_{what}_total{{{JOB_ONLY}}}[$__rate_interval]))"
-    spent = f"sum(rate(evenstep_trainer_step_duration_seconds_sum{{{JOB_ONLY}}}[$__rate_interval]))"
-    return row("The training loop (evenstep-trainer)", [
-        lines("Training throughput, ${unit} per second", "Work per second of the whole step, including waiting and communication.", SPEED,
-              [query(rate("samples"), "throughput")], lowest=0, overrides=[by_name("throughput", **colored(BLUE))]),
-        lines("Whole step time", "Median and p95 of the time from the start of an iteration to the end of the optimizer step.",
-              SECONDS, [query(quantile(0.5, "trainer_step", JOB_ONLY), "p50"), query(quantile(0.95, "trainer_step", JOB_ONLY), "p95")], lowest=0,
-              overrides=[by_name("p50", **colored(BLUE)), by_name("p95", **colored(PURPLE))]),
-        lines("Allocation wait", "Share of the step time spent waiting for the allocation. Requests ahead keep it near 0.", RATIO,
-              [query(ratio(rate("request_seconds"), spent), "waiting")], thresholds=steps((0.02, ORANGE), (0.1, RED)), lowest=0, highest=1,
-              decimals=1, overrides=[by_name("waiting", **colored(BLUE))]),
-        lines("Missed allocations", "Iterations per second that reused the previous allocation because the predictor was unreachable or late.", "cps",
-              [query(rate("allocations_missed"), "missed")], thresholds=steps((0.01, ORANGE), (1, RED)), lowest=0,
-              overrides=[by_name("missed", **colored(RED))]),
-        lines("Loss", "Mean loss of the latest iteration.", COUNT, [query(f"max(evenstep_trainer_loss{{{JOB_ONLY}}})", "loss")],
-              overrides=[by_name("loss", **colored(BLUE))]),
-        lines("Learning rate", "Multiplier of the learning rate: planned by the predictor (dashed) and applied by the training loop.", "none",
-              [query(f"max(evenstep_job_learning_rate_multiplier_ratio{{{JOB_ONLY}}})", "planned"),
-               query(f"max(evenstep_trainer_learning_rate_multiplier_ratio{{{JOB_ONLY}}})", "applied")],
-              overrides=[by_query("A", **colored(ORANGE, **DASHED)), by_query("B", **colored(BLUE))]),
-    ])
-
-
 def annotations():
     changes = "evenstep_worker_membership_changes_total"
     return [
@@ -265,7 +242,7 @@ def annotations():
 def build():
     return dashboard(
         JOB, "Evenstep: job", """One job: what it gains, who is slow, forecast errors, shares of the batch, and the reasons for changes.""",
-        glance() + who() + [row("Predicted and actual")] + speeds() + [row("Shares and time")] + shares() + workers() + [loop()],
+        glance() + who() + [row("Predicted and actual")] + speeds() + [row("Shares and time")] + shares() + workers(),
         docs={"Slow workers": "docs/how-to/stragglers.md", "Statistics": "docs/reference/page.md"},
         variables=[
             source_variable(),

@@ -106,17 +106,14 @@ def nodes():
                          by_name("Telemetry age", **leveled(SECONDS, AGE_STEPS)), by_name("Busy cores", unit=RATIO, decimals=0)]),
         lines("Age of telemetry", f"""Time since the last sample of each node arrived at the predictor, for the {MANY} oldest. An agent is silent above
               {SILENT_S} s. The predictor drops a node after one day without samples.""", SECONDS, [query(top(AGE, "node"), "{{node}}")],
-              thresholds=AGE_STEPS, lowest=0, width=8, links=to_node),
-        lines("Worker restarts", "Workers that launchers restarted, per rate interval.", COUNT,
-              [query("sum by (instance) (increase(evenstep_launcher_restarts_total[$__rate_interval]))", "{{instance}}")],
-              thresholds=steps((1, ORANGE)), lowest=0, width=8),
+              thresholds=AGE_STEPS, lowest=0, width=16, links=to_node),
     ]
 
 
 def build():
     return dashboard(
         OVERVIEW, "Evenstep: overview", "All jobs: what they gain, time lost waiting, forecast errors and slow workers.",
-        glance() + [jobs(), slow()] + courses()[:1] + [row("Over time")] + courses()[1:] + [row("Nodes and launchers")] + nodes(),
+        glance() + [jobs(), slow()] + courses()[:1] + [row("Over time")] + courses()[1:] + [row("Nodes")] + nodes(),
         docs={"Alerts": "docs/how-to/alerts.md", "Statistics": "docs/reference/page.md"},
         variables=[
             source_variable(),

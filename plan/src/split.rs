@@ -44,27 +44,16 @@ impl Plan {
     }
 
     /// Returns the first plan of a regrouped run. The members' previous shares are the weights; a member
-    /// without a share gets the mean. The plan is an even split if a share exceeds the cap or no member had a
-    /// share.
-    pub fn regrouped(
-        shares: &[Option<u64>],
-        global_batch: u64,
-        quantum: u64,
-        cap: Option<u64>,
-        rate: Rate,
-    ) -> Self {
-        let even = Self { rate, ..Self::even(global_batch, shares.len(), quantum) };
+    /// without a share gets the mean. The plan is an even split if no member had a share.
+    pub fn regrouped(shares: &[Option<u64>], global_batch: u64, quantum: u64, rate: Rate) -> Self {
         let known: Vec<u64> = shares.iter().copied().flatten().collect();
         let sum: u64 = known.iter().sum();
         if sum == 0 {
-            return even;
+            return Self { rate, ..Self::even(global_batch, shares.len(), quantum) };
         }
         let mean = sum.div_ceil(known.len() as u64);
         let weights: Vec<u64> = shares.iter().map(|share| share.unwrap_or(mean)).collect();
         let batches = apportion(global_batch, &weights, quantum);
-        if cap.is_some_and(|cap| batches.iter().any(|&batch| batch > cap)) {
-            return even;
-        }
         Self::in_rank_order(&batches, rate)
     }
 
@@ -233,15 +222,14 @@ mod tests {
 
     #[test]
     fn a_regrouped_run_starts_with_the_previous_shares_of_its_members() {
-        let batches = |shares: &[Option<u64>], quantum, cap| -> Vec<u64> {
-            let plan = Plan::regrouped(shares, 96, quantum, cap, 0.5.into());
+        let batches = |shares: &[Option<u64>], quantum| -> Vec<u64> {
+            let plan = Plan::regrouped(shares, 96, quantum, 0.5.into());
             assert_eq!((plan.global_batch(), plan.rate()), (96, Rate::from(0.5)));
             plan.shares().iter().map(|share| share.local_batch).collect()
         };
-        assert_eq!(batches(&[Some(20), Some(40)], 1, None), [32, 64]);
-        assert_eq!(batches(&[Some(20), Some(40), None], 1, None), [21, 43, 32]);
-        assert_eq!(batches(&[Some(20), Some(40), None], 16, None), [16, 48, 32]);
-        assert_eq!(batches(&[Some(20), Some(40)], 1, Some(60)), [48, 48]);
-        assert_eq!(batches(&[None, Some(0)], 32, None), [64, 32]);
+        assert_eq!(batches(&[Some(20), Some(40)], 1), [32, 64]);
+        assert_eq!(batches(&[Some(20), Some(40), None], 1), [21, 43, 32]);
+        assert_eq!(batches(&[Some(20), Some(40), None], 16), [16, 48, 32]);
+        assert_eq!(batches(&[None, Some(0)], 32), [64, 32]);
     }
 }

@@ -22,8 +22,6 @@
 //! assert!(report.to_html().starts_with("<!DOCTYPE html>"));
 //! ```
 //!
-//! [`Report::of_chart`] creates a page with a single chart, for screenshots.
-//!
 //! Other modules serve other outputs of a command:
 //!
 //! - [`text`]: text on a terminal
@@ -73,12 +71,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// Creates a page with one chart.
-    pub fn of_chart(chart: &Chart) -> Self {
-        let sections = vec![Section::Charts(vec![chart.clone()])];
-        Self { title: chart.title.clone(), subtitle: String::new(), sections }
-    }
-
     /// Returns the page as one HTML document.
     ///
     /// Control characters that HTML and XML forbid are replaced by U+FFFD.

@@ -8,7 +8,6 @@ use evenstep_protocol::JobId;
 use serde::{Deserialize, Serialize};
 use tch::{TchError, Tensor};
 
-use crate::model::MomentumForm;
 use crate::plan::{Policy, Rate};
 
 const STATE_FILE: &str = "state.json";
@@ -26,9 +25,6 @@ pub struct State {
     pub epoch: u64,
     /// Samples of that epoch that are done.
     pub position: u64,
-    /// Learning rate of the last step; absent before the first step and in checkpoints of older versions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub learning_rate: Option<f64>,
     /// Multiplier of the learning rate and its ramp; absent in checkpoints of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
@@ -55,9 +51,10 @@ pub struct Identity {
     pub data: String,
     /// The policies.
     pub policies: Vec<Policy>,
-    /// Position of the learning rate in the velocity rule.
-    #[serde(default)]
-    pub momentum_form: MomentumForm,
+    /// Position of the learning rate in the velocity rule, in checkpoints of older versions: `outside`, as in this version, or
+    /// `inside`, whose velocity has other values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub momentum_form: Option<String>,
 }
 
 /// Tensors of one policy's replica.
@@ -207,7 +204,7 @@ fn same_run(path: &Path, found: &Identity, expected: &Identity) -> Result<(), Ch
         Some(each) => each.to_string(),
         None => "none".to_owned(),
     };
-    let form = |identity: &Identity| format!("{:?}", identity.momentum_form);
+    let form = |identity: &Identity| identity.momentum_form.clone().unwrap_or_else(|| "outside".to_owned());
     let fields = [
         ("seed", found.seed.to_string(), expected.seed.to_string()),
         ("global batch", found.global_batch.to_string(), expected.global_batch.to_string()),
@@ -257,17 +254,9 @@ mod tests {
             dtype: "float32".into(),
             data: "task".into(),
             policies: vec![Policy::Even],
-            momentum_form: MomentumForm::Outside,
+            momentum_form: None,
         };
-        State {
-            job_id: None,
-            iteration,
-            epoch: 2,
-            position: 16,
-            learning_rate: None,
-            rate: Some(0.3.into()),
-            identity,
-        }
+        State { job_id: None, iteration, epoch: 2, position: 16, rate: Some(0.3.into()), identity }
     }
 
     #[test]
@@ -298,5 +287,22 @@ mod tests {
         let other = Identity { seed: 2, ..state(0).identity };
         let error = latest(folder.path(), &other).unwrap_err();
         assert!(matches!(error, CheckpointError::OtherRun { field: "seed", .. }));
+    }
+
+    #[test]
+    fn a_checkpoint_of_an_older_version_needs_the_same_momentum_form() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = save(folder.path(), &state(1), &[]).unwrap().join(STATE_FILE);
+        let text = fs::read_to_string(&path).unwrap();
+        let older = |form: &str| {
+            let fields = format!("\"learning_rate\": 0.05, \"identity\": {{ \"momentum_form\": \"{form}\",");
+            let older = text.replace("\"identity\": {", &fields);
+            assert_ne!(older, text);
+            fs::write(&path, older).unwrap();
+            latest(folder.path(), &state(0).identity)
+        };
+        assert_eq!(older("outside").unwrap().1.position, 16);
+        let error = older("inside").unwrap_err().to_string();
+        assert!(error.contains("its momentum form is inside, this run's is outside"), "{error}");
     }
 }

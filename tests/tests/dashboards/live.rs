@@ -195,7 +195,7 @@ fn faults(world: &World) {
 /// The scraped pages are well formed by Prometheus' rules.
 fn pages(world: &World) {
     let Some(promtool) = promtool("dashboards::live (promtool check metrics)") else { return };
-    for client in [&world.predictor.client(), &world.agent.client, &world.launcher] {
+    for client in [&world.predictor.client(), &world.agent.client] {
         let page = client.get("/metrics").body;
         assert!(page.contains("evenstep_"), "{page}");
         if let Checked::Wrong(said) = promtool.check_metrics(&page) {

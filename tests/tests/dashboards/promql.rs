@@ -129,8 +129,8 @@ fn planted_faults_are_found() {
         ("evenstep_worker_speed_samples", "evenstep_worker_sped_samples", "is not a metric"),
         ("[$__rate_interval]", "[5m]", "a range must be $__rate_interval"),
         (
-            "sum(rate(evenstep_trainer_samples_total{job_id=\\\"$job_id\\\"}[$__rate_interval]))",
-            "evenstep_trainer_samples_total",
+            "increase(evenstep_job_measured_seconds_total{job_id=\\\"$job_id\\\"}[$__rate_interval])",
+            "evenstep_job_measured_seconds_total",
             "is a counter",
         ),
     ] {

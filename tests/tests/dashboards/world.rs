@@ -39,8 +39,6 @@ pub struct World {
     pub prometheus: Prometheus,
     /// The agent of this machine.
     pub agent: Agent,
-    /// Client of the launcher's metrics page.
-    pub launcher: Client,
     /// The predictor.
     pub predictor: Predictor,
     _store: Store,
@@ -88,25 +86,16 @@ impl World {
             "--global-batch=56".to_owned(),
             "--policy=evenstep".to_owned(),
             "--steps=1000000".to_owned(),
-            // The metrics miss an allocation whose request was given up while it was stored.
-            "--request-timeout-ms=60000".to_owned(),
-            "--metrics-listen=127.0.0.1:0".to_owned(),
             format!("--job={JOB}"),
             format!("--server={}", predictor.url),
         ];
         let training = Training::start(&trainer, folder.path(), &arguments.each_ref().map(String::as_str));
-        let launcher = training.process.line("the address of its metrics", |line| {
-            let (_, rest) = line.split_once("metrics: ")?;
-            Some(rest.strip_suffix("/metrics")?.to_owned())
-        });
-        let addresses = [predictor.url.as_str(), agent.client.url(), &launcher];
+        let addresses = [predictor.url.as_str(), agent.client.url()];
         let prometheus = Prometheus::start(&prometheus, &configuration(addresses.map(host)));
-        let launcher = Client::new(&launcher);
         Some(Self {
             training,
             prometheus,
             agent,
-            launcher,
             predictor,
             begun_s,
             asking,
@@ -212,7 +201,7 @@ fn workers(client: &Client) -> Vec<String> {
 }
 
 /// Returns the shipped configuration with the addresses of this test and short intervals.
-fn configuration(addresses: [String; 3]) -> String {
+fn configuration(addresses: [String; 2]) -> String {
     let mut config = shipped::text("prometheus/prometheus.yaml");
     let rules = shipped::path("prometheus/rules").canonicalize().expect("the rules");
     let replacements = [
@@ -220,7 +209,7 @@ fn configuration(addresses: [String; 3]) -> String {
         ("evaluation_interval: 15s".to_owned(), format!("evaluation_interval: {SCRAPE_INTERVAL_S}s")),
         ("rules/*.yaml".to_owned(), format!("{}/*.yaml", rules.display())),
     ];
-    let shipped = ["predictor:7117", "host.docker.internal:7119", "host.docker.internal:7120"];
+    let shipped = ["predictor:7117", "host.docker.internal:7119"];
     let addresses = shipped.iter().map(|&shipped| shipped.to_owned()).zip(addresses);
     for (from, to) in replacements.into_iter().chain(addresses) {
         assert!(config.contains(&from), "prometheus.yaml has no {from}");

@@ -21,7 +21,6 @@ fn a_real_training_run_is_followed() {
             "--workers=3",
             "--pace=1,2,3",
             "--pace-unit-ms=4",
-            "--request=boundary",
             "--job=real",
             "--global-batch=48",
             "--steps=1000000",

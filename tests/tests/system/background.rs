@@ -30,7 +30,7 @@ fn spending_slack_does_not_change_the_run() {
         let server = format!("--server={}", predictor.url);
         let job = format!("--job={job}");
         let steps = format!("--steps={ITERATIONS}");
-        let common = [&*server, &job, &steps, "--request=boundary", "--workers=2", "--global-batch=128"];
+        let common = [&*server, &job, &steps, "--workers=2", "--global-batch=128"];
         // Equal halves are the only possible split.
         let uneven = ["--quantum=64", "--samples=1024", "--pace=1,2", "--verify-gradient=5"];
         let mut training = Training::start(&trainer, &folder, &[&common[..], &uneven, more].concat());

@@ -232,7 +232,7 @@ fn manually_started_workers_join_and_leave() {
     let join = |rank: usize| {
         let samples = format!("--samples={SAMPLES}");
         let (rank, store) = (format!("--rank={rank}"), format!("--store={address}"));
-        let whole = ["--world-size=2", "--elastic", "--policy=even", "--steps=1000000", "--worker-id=w"];
+        let whole = ["--workers=2", "--elastic", "--policy=even", "--steps=1000000", "--worker-id=w"];
         let more = ["--lr=0.01", "--dtype=float64", "--global-batch=50", &samples, &rank, &store];
         Training::join(&trainer, folder.path(), &[&whole[..], &more].concat())
     };

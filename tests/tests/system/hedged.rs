@@ -24,7 +24,7 @@ fn tails<'a>(line: &'a Value, what: &'a str) -> impl Iterator<Item = f64> + 'a {
     workers.map(move |worker| worker["tail"][what].as_f64().unwrap_or(0.0))
 }
 
-/// Claims on need and ahead, in both element types: every sample once per epoch, the one-process gradient,
+/// Claims in both element types: every sample once per epoch, the one-process gradient,
 /// and the loss of an even split.
 #[test]
 fn claimed_chunks_and_fixed_shares_train_alike() {
@@ -34,7 +34,7 @@ fn claimed_chunks_and_fixed_shares_train_alike() {
         let run = |more: &[&str]| {
             let folder = tempfile::tempdir().unwrap();
             let common = ["--workers=4", "--policy=even", "--global-batch=96", "--verify-gradient=1"];
-            let paced = ["--pace=1,2,2,4", "--quantum=2"];
+            let paced = ["--pace=1,2,2,4", "--quantum=4"];
             let (samples, epochs) = (format!("--samples={SAMPLES}"), format!("--epochs={EPOCHS}"));
             let sized = [&*samples, &epochs, &format!("--dtype={dtype}")];
             let mut training =
@@ -50,30 +50,25 @@ fn claimed_chunks_and_fixed_shares_train_alike() {
         };
         let (given, even_loss) = run(&[]);
         assert!(given.iter().all(|line| line["workers"][0].get("tail").is_none()), "nothing was claimed");
-        for claim in ["--claim=need", "--claim=ahead"] {
-            let (iterations, loss) = run(&["--tail=0.6", "--min-chunk=4", claim]);
-            let apart = (loss - even_loss).abs() / even_loss;
-            println!(
-                "{dtype}, {claim}: final loss {loss}, with even splits {even_loss}: difference {apart:.1e}"
-            );
-            assert!(apart <= loss_tolerance, "{loss} {even_loss}");
-            // 57 of 96 samples, in whole quanta.
-            let whole: Vec<&Value> = iterations.iter().filter(|line| line["global_batch"] == 96).collect();
-            assert!(whole.iter().all(|line| tails(line, "samples").sum::<f64>() == 56.0));
-            for line in &iterations {
-                let (chunks, samples): (f64, f64) =
-                    (tails(line, "chunks").sum(), tails(line, "samples").sum());
-                assert!(chunks > 0.0 && 4.0 * chunks <= samples, "chunks of at least four: {line}");
-            }
-            let sums = whole.iter().fold([0, 0], |[slow, fast], line| {
-                let batches = batches(line);
-                [slow + batches[0], fast + batches[3]]
-            });
-            assert!(
-                sums[1] > sums[0],
-                "the fastest worker, at four times the pace, did not claim more: {sums:?}"
-            );
+        let (iterations, loss) = run(&["--tail=0.6"]);
+        let apart = (loss - even_loss).abs() / even_loss;
+        println!("{dtype}: final loss {loss}, with even splits {even_loss}: difference {apart:.1e}");
+        assert!(apart <= loss_tolerance, "{loss} {even_loss}");
+        // 57 of 96 samples, in whole quanta.
+        let whole: Vec<&Value> = iterations.iter().filter(|line| line["global_batch"] == 96).collect();
+        assert!(whole.iter().all(|line| tails(line, "samples").sum::<f64>() == 56.0));
+        for line in &iterations {
+            let (chunks, samples): (f64, f64) = (tails(line, "chunks").sum(), tails(line, "samples").sum());
+            assert!(chunks > 0.0 && 4.0 * chunks <= samples, "chunks of at least four: {line}");
         }
+        let sums = whole.iter().fold([0, 0], |[slow, fast], line| {
+            let batches = batches(line);
+            [slow + batches[0], fast + batches[3]]
+        });
+        assert!(
+            sums[1] > sums[0],
+            "the fastest worker, at four times the pace, did not claim more: {sums:?}"
+        );
     }
 }
 
@@ -83,33 +78,31 @@ fn claimed_chunks_and_fixed_shares_train_alike() {
 fn a_worker_killed_with_a_claimed_chunk_loses_no_sample() {
     let name = "hedged::a_worker_killed_with_a_claimed_chunk_loses_no_sample";
     let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
-    for claim in ["--claim=need", "--claim=ahead"] {
-        let folder = tempfile::tempdir().unwrap();
-        let restarts = format!("--max-restarts={KILLS}");
-        let run = ["--workers=3", "--policy=even", "--pace=1,2,4", "--pace-unit-ms=2", "--steps=1000000"];
-        let tail = ["--tail=0.8", claim, &restarts];
-        let mut training = train(&trainer, folder.path(), &[&run[..], &tail].concat());
-        let mut random = ChaCha8Rng::seed_from_u64(5);
-        training.until("it trains", || training.record_bytes() > 4000);
-        for times in 1..=KILLS {
-            // At any point of an iteration, a few iterations later.
-            let more = training.record_bytes() + random.random_range(0..10_000);
-            training.until("training continues", || training.record_bytes() >= more);
-            let pause = random.random_range(0..20);
-            let begun = Instant::now();
-            training.until("a moment is over", || begun.elapsed().as_millis() >= pause);
-            kill(&training, random.random_range(0..3));
-            go_on(&training, 3, times);
-        }
-        let more = training.record_bytes() + 20_000;
+    let folder = tempfile::tempdir().unwrap();
+    let restarts = format!("--max-restarts={KILLS}");
+    let run = ["--workers=3", "--policy=even", "--pace=1,2,4", "--pace-unit-ms=2", "--steps=1000000"];
+    let tail = ["--tail=0.8", &restarts];
+    let mut training = train(&trainer, folder.path(), &[&run[..], &tail].concat());
+    let mut random = ChaCha8Rng::seed_from_u64(5);
+    training.until("it trains", || training.record_bytes() > 4000);
+    for times in 1..=KILLS {
+        // At any point of an iteration, a few iterations later.
+        let more = training.record_bytes() + random.random_range(0..10_000);
         training.until("training continues", || training.record_bytes() >= more);
-        training.process.terminate();
-        training.process.wait();
-        training.assert_no_sample_repeated_or_missing("even", ELASTIC_SAMPLES);
-        let claimed: f64 = training.iterations("even").iter().flat_map(|line| tails(line, "chunks")).sum();
-        println!("{claim}: {claimed} chunks; {}", same_loss_as_undisturbed(&trainer, &training, "even"));
-        assert!(claimed > 100.0, "{claimed} chunks were claimed");
+        let pause = random.random_range(0..20);
+        let begun = Instant::now();
+        training.until("a moment is over", || begun.elapsed().as_millis() >= pause);
+        kill(&training, random.random_range(0..3));
+        go_on(&training, 3, times);
     }
+    let more = training.record_bytes() + 20_000;
+    training.until("training continues", || training.record_bytes() >= more);
+    training.process.terminate();
+    training.process.wait();
+    training.assert_no_sample_repeated_or_missing("even", ELASTIC_SAMPLES);
+    let claimed: f64 = training.iterations("even").iter().flat_map(|line| tails(line, "chunks")).sum();
+    println!("{claimed} chunks; {}", same_loss_as_undisturbed(&trainer, &training, "even"));
+    assert!(claimed > 100.0, "{claimed} chunks were claimed");
 }
 
 /// The predictor leaves part of iterations to a tail if speeds change, and the trainer claims it: the run
@@ -122,7 +115,7 @@ fn the_shared_tail_of_the_predictor_is_claimed() {
     let folder = tempfile::tempdir().unwrap();
     let predictor = Predictor::start(&predictor, folder.path());
     let common = ["--workers=4", "--job=job", "--global-batch=128", "--verify-gradient=5", "--dtype=float64"];
-    let swayed = ["--vary-pace=regimes", "--pace-unit-ms=2", "--request=boundary", "--min-chunk=4"];
+    let swayed = ["--vary-pace", "--pace-unit-ms=2", "--quantum=4"];
     let sized = [&*format!("--server={}", predictor.url), "--samples=2500", "--epochs=3"];
     let mut training = Training::start(&trainer, folder.path(), &[&common[..], &swayed, &sized].concat());
     training.succeed();

@@ -19,5 +19,3 @@ mod hedged;
 mod delivery;
 mod tls;
 mod tokens;
-
-mod metrics;

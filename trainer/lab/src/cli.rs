@@ -36,7 +36,8 @@ pub enum Command {
     Report(ReportArgs),
     /// Host the store for workers that are started with `join`
     Store(StoreArgs),
-    /// Load a core like other tenants of a machine would, until standard input closes
+    /// Load a core until standard input closes; `launch --contend` starts it
+    #[command(hide = true)]
     Contend(ContendArgs),
 }
 

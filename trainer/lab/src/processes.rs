@@ -7,7 +7,6 @@ use anyhow::{Context, Result};
 use clap::Args;
 use evenstep_c10d::{Group, Store};
 use evenstep_trainer::collective::{HostPort, connect};
-use evenstep_trainer::launch::metrics::RunMetrics;
 use evenstep_trainer::launch::processes::{LaunchOutcome, WorkerProcesses, signals};
 use evenstep_trainer::launch::{command, cores, enter, from_environment};
 use evenstep_trainer::progress::Output;
@@ -20,10 +19,6 @@ use crate::task::TaskArgs;
 /// machines.
 #[derive(Debug, Clone, Args)]
 pub struct ProcessArgs {
-    /// Cores to pin the workers to, in rank order [default: the first available cores, if there are
-    /// enough for all workers]
-    #[arg(long, value_delimiter = ',', env = "EVENSTEP_PIN")]
-    pub pin: Option<Vec<usize>>,
     /// Run only the worker with this rank, from 0, instead of starting all: for several machines
     #[arg(long, requires = "store")]
     pub rank: Option<usize>,
@@ -33,19 +28,16 @@ pub struct ProcessArgs {
     /// Address of this machine that the other workers can reach (with --rank)
     #[arg(long, default_value = "127.0.0.1", env = "EVENSTEP_INTERFACE")]
     pub interface: String,
-    /// Core to pin this worker to (with --rank)
-    #[arg(long, requires = "rank")]
-    pub core: Option<usize>,
     /// Timeout for a stalled worker, in seconds; the other workers then fail with an error
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout_s: u64,
 }
 
 /// Runs `work` in each of `workers` processes. The process that you start runs `check`, starts the workers
-/// and waits for them. Each worker is pinned to a core if there are enough cores.
+/// and waits for them. Each worker is pinned to one of the first cores if there are enough cores.
 ///
 /// # Errors
-/// Returns the errors of `check` and `work`. Fails if a requested core is not available or a worker fails.
+/// Returns the errors of `check` and `work`. Fails if a worker fails.
 pub fn run(
     (args, task): (&ProcessArgs, &TaskArgs),
     workers: usize,
@@ -62,33 +54,29 @@ pub fn run(
         let store = args.store.clone();
         let store = store.context("--rank requires --store, the address of the store of this run")?;
         let interface = args.interface.clone();
-        let process = WorkerProcess { store, interface, ..WorkerProcess::local(rank, workers, 0, args.core) };
+        let process = WorkerProcess { store, interface, ..WorkerProcess::local(rank, workers, 0, None) };
         enter(process.core)?;
         work(Process::join(args, &process, task)?)?;
         return Ok(LaunchOutcome::Finished);
     }
     check()?;
-    let (output, allowed) = (Output::new(log_prefix), cores::allowed()?);
-    let chosen = match &args.pin {
-        Some(cores) => cores::chosen(cores, workers, &allowed)?,
-        None if workers <= allowed.len() => allowed,
-        None => {
-            let few = allowed.len();
-            output.say(&format!(
-                "{workers} workers are not pinned and slow each other down: only {few} cores are available"
-            ));
-            Vec::new()
-        }
-    };
+    let (output, mut cores) = (Output::new(log_prefix), cores::allowed()?);
+    if workers > cores.len() {
+        let few = cores.len();
+        output.say(&format!(
+            "{workers} workers are not pinned and slow each other down: only {few} cores are available"
+        ));
+        cores.clear();
+    }
     let signals = signals()?;
     // The launcher hosts the store, so that it survives the loss of any worker.
     let store = Store::host(LOOPBACK, 0, Duration::from_secs(args.timeout_s))?;
     let mut processes = WorkerProcesses::default();
     for rank in 0..workers {
-        let core = chosen.get(rank).copied();
+        let core = cores.get(rank).copied();
         processes.start(command(&WorkerProcess::local(rank, workers, store.port(), core))?)?;
     }
-    processes.watch(&signals, &output, &RunMetrics::default())
+    processes.watch(&signals, &output)
 }
 
 /// A worker process of an experiment.

@@ -1,7 +1,5 @@
 //! The built-in task: a network, its data, and the optimizer step.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use evenstep_trainer::model;
@@ -9,7 +7,7 @@ use evenstep_trainer::progress::Output;
 use evenstep_trainer::training::{InvalidArgs, StepOptions};
 use tch::{Device, Kind};
 
-use crate::dataset::{DataError, DataSet, TeacherTask};
+use crate::dataset::{DataSet, TeacherTask};
 use crate::network::{Architecture, Network};
 
 /// A built-in network, its data set, and the options of the optimizer step.
@@ -32,9 +30,6 @@ pub struct NetworkArgs {
     /// Widths of the hidden layers of the MLP, comma-separated
     #[arg(long, value_delimiter = ',', default_value = "128,64", value_parser = clap::value_parser!(i64).range(1..=65_536))]
     pub hidden: Vec<i64>,
-    /// Folder with MNIST, Fashion-MNIST or CIFAR-10 files [default: a generated teacher task]
-    #[arg(long, env = "EVENSTEP_DATA")]
-    pub data: Option<PathBuf>,
     /// Number of training samples of the generated task
     #[arg(long, default_value_t = 16_384, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub samples: u64,
@@ -81,15 +76,9 @@ impl NetworkArgs {
         }
     }
 
-    /// Reads the data set, or generates it from `seed` if no folder is given.
-    ///
-    /// # Errors
-    /// Fails if the folder has no data set in a known format.
-    pub fn dataset(&self, seed: u64) -> Result<DataSet, DataError> {
-        match &self.data {
-            Some(folder) => DataSet::open(folder),
-            None => Ok(TeacherTask { samples: self.samples, seed }.generate()),
-        }
+    /// Generates the data set from `seed`.
+    pub fn dataset(&self, seed: u64) -> DataSet {
+        TeacherTask { samples: self.samples, seed }.generate()
     }
 }
 
@@ -107,11 +96,8 @@ impl TaskArgs {
         self.network.model_name()
     }
 
-    /// Reads or generates the data set.
-    ///
-    /// # Errors
-    /// Fails if the folder has no data set in a known format.
-    pub fn dataset(&self) -> Result<DataSet, DataError> {
+    /// Generates the data set.
+    pub fn dataset(&self) -> DataSet {
         self.network.dataset(self.step.seed)
     }
 

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use evenstep_c10d::{Error, Result, Store};
 
-use super::mode::ClaimMode;
 use crate::collective::HostPort;
 
 /// Result of an addition to a counter.
@@ -20,22 +19,13 @@ pub struct Total {
     pub took: Duration,
 }
 
-/// The connection. At most one addition is in flight.
-#[derive(Debug)]
-pub enum Connection {
-    /// Additions are made by the caller's thread.
-    Need { store: Store, total: Option<Total> },
-    /// Additions are made by a separate thread.
-    Ahead { addition_thread: AdditionThread },
-}
-
 /// Capacity of the thread's queue: an addition and the request to make it now, of the current and of the
 /// previous claim.
 const MESSAGES_MAX: usize = 4;
 
-/// A thread that makes additions in parallel with computing.
+/// The connection, whose thread makes additions in parallel with computing. At most one addition is in flight.
 #[derive(Debug)]
-pub struct AdditionThread {
+pub struct Connection {
     /// `None` tells the thread to end.
     wanted: Option<SyncSender<ThreadMessage>>,
     totals: Receiver<Result<Total>>,
@@ -56,51 +46,8 @@ impl Connection {
     ///
     /// # Errors
     /// The store is unreachable.
-    pub fn connect(at: &HostPort, mode: ClaimMode, timeout: Duration) -> Result<Self> {
+    pub fn connect(at: &HostPort, timeout: Duration) -> Result<Self> {
         let store = Store::connect(&at.host, at.port, timeout)?;
-        Ok(match mode {
-            ClaimMode::Need => Self::Need { store, total: None },
-            ClaimMode::Ahead => Self::Ahead { addition_thread: AdditionThread::new(store) },
-        })
-    }
-
-    /// Returns whether additions run in parallel with computing.
-    pub fn is_ahead(&self) -> bool {
-        matches!(self, Self::Ahead { .. })
-    }
-
-    /// Adds to a counter, at `due` if additions run in parallel with computing. [`Connection::total`] returns
-    /// the result.
-    ///
-    /// # Errors
-    /// The store is unreachable.
-    pub fn add(&mut self, key: &str, amount: i64, due: Instant) -> Result<()> {
-        match self {
-            Self::Need { store, total } => *total = Some(timed(store, key, amount, Instant::now())?),
-            Self::Ahead { addition_thread } => {
-                addition_thread.tell(ThreadMessage::Add { key: key.to_owned(), amount, due })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the result of the last addition. Waits for it if it runs in parallel.
-    ///
-    /// # Errors
-    /// The store is unreachable.
-    pub fn total(&mut self) -> Result<Total> {
-        match self {
-            Self::Need { total, .. } => total.take().ok_or_else(ended),
-            Self::Ahead { addition_thread } => {
-                addition_thread.tell(ThreadMessage::Now)?;
-                addition_thread.totals.recv().map_err(|_| ended())?
-            }
-        }
-    }
-}
-
-impl AdditionThread {
-    fn new(store: Store) -> Self {
         let (wanted, requests) = mpsc::sync_channel(MESSAGES_MAX);
         let (answer, totals) = mpsc::sync_channel(1);
         let thread = thread::spawn(move || {
@@ -117,7 +64,24 @@ impl AdditionThread {
                 }
             }
         });
-        Self { wanted: Some(wanted), totals, thread: Some(thread) }
+        Ok(Self { wanted: Some(wanted), totals, thread: Some(thread) })
+    }
+
+    /// Adds to a counter at `due`. [`Connection::total`] returns the result.
+    ///
+    /// # Errors
+    /// The store is unreachable.
+    pub fn add(&self, key: &str, amount: i64, due: Instant) -> Result<()> {
+        self.tell(ThreadMessage::Add { key: key.to_owned(), amount, due })
+    }
+
+    /// Waits for the result of the last addition, and makes it now if it is not due yet.
+    ///
+    /// # Errors
+    /// The store is unreachable.
+    pub fn total(&self) -> Result<Total> {
+        self.tell(ThreadMessage::Now)?;
+        self.totals.recv().map_err(|_| ended())?
     }
 
     fn tell(&self, wanted: ThreadMessage) -> Result<()> {
@@ -125,7 +89,7 @@ impl AdditionThread {
     }
 }
 
-impl Drop for AdditionThread {
+impl Drop for Connection {
     fn drop(&mut self) {
         self.wanted = None;
         // The thread must not use the store while the process ends. At most one addition is still to be made.

@@ -6,7 +6,6 @@
 //! next iteration.
 
 mod connection;
-mod mode;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,7 +18,6 @@ use crate::collective::{Additions, HostPort, RankReport};
 use crate::model::Computed;
 use crate::plan::{Plan, Policy, Pool, Share};
 use connection::Connection;
-pub use mode::ClaimMode;
 
 /// Expected duration of the first claim, in seconds.
 const CLAIM_S: f64 = 5e-4;
@@ -35,7 +33,6 @@ const AHEAD_FACTOR: f64 = 2.0;
 #[derive(Debug)]
 pub struct Claims {
     store: HostPort,
-    mode: ClaimMode,
     timeout: Duration,
     /// Opened for the first tail.
     connection: Option<Connection>,
@@ -50,10 +47,9 @@ pub struct Claims {
 
 impl Claims {
     /// Creates the claims of a worker whose store is at `store`, with this timeout of its operations.
-    pub fn new(store: HostPort, mode: ClaimMode, timeout: Duration) -> Self {
+    pub fn new(store: HostPort, timeout: Duration) -> Self {
         Self {
             store,
-            mode,
             timeout,
             connection: None,
             round: 0,
@@ -88,7 +84,7 @@ impl Claims {
         };
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            none => none.insert(Connection::connect(&self.store, self.mode, self.timeout)?),
+            none => none.insert(Connection::connect(&self.store, self.timeout)?),
         };
         let began_at = self.counters.get(&(policy, pool.number)).copied().unwrap_or(0);
         let table = Table {
@@ -158,21 +154,20 @@ struct Table<'a> {
 
 impl Turn<'_> {
     /// Requests the next chunk while the worker computes its last `samples` samples, so that the response
-    /// arrives when they are about done. `computed` is the result before these samples. Has no effect if
-    /// claims are made on demand.
+    /// arrives when they are about done. `computed` is the result before these samples.
     ///
     /// # Errors
     /// The store is unreachable.
     pub fn request_ahead(&mut self, computed: &Computed, samples: u64) -> Result<()> {
         let now_s = self.begun.elapsed().as_secs_f64();
         match &mut self.at {
-            Some(table) if table.connection.is_ahead() => {
+            Some(table) => {
                 let pace_s = table.pace_s(computed);
                 let left_s = pace_s * samples as f64;
                 let due = Duration::from_secs_f64((left_s - AHEAD_FACTOR * *table.claim_s).max(0.0));
                 table.request(now_s + left_s, pace_s, 0.0, Instant::now() + due)
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 

@@ -39,6 +39,8 @@ use crate::training::{Hooks, Training, WorkerProcess};
 use rendezvous::{Patience, Rendezvous, RendezvousOutcome};
 use round::{Arrival, Members, MembershipRules, Position, Standing};
 
+/// Maximum time for regrouping, pauses below the minimum number of workers included; then the run ends.
+const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// Time limit for reading a key that is already set.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 
@@ -74,7 +76,7 @@ pub fn run(training: &Training, process: &WorkerProcess, hooks: Hooks) -> Result
         min_workers: options.min_workers as usize,
         max_workers: options.max_workers(),
     };
-    let wait_limits = Patience { missing: timeout, too_few: Duration::from_secs(options.pause_timeout_s) };
+    let wait_limits = Patience { missing: timeout, too_few: PAUSE_MAX };
     let connection = || Store::connect(&process.store.host, process.store.port, timeout);
     let rendezvous = Rendezvous::begin(
         connection,
@@ -114,15 +116,8 @@ fn initial_parameter_state(
     if begun {
         return Ok((Standing::Blank, job_id));
     }
-    let mut position = Position {
-        iteration: 0,
-        epoch: 0,
-        done: 0,
-        local_batch: None,
-        rate: None,
-        learning_rate: None,
-        elapsed_s: 0.0,
-    };
+    let mut position =
+        Position { iteration: 0, epoch: 0, done: 0, local_batch: None, rate: None, elapsed_s: 0.0 };
     if !options.resume {
         return Ok((Standing::Fresh(position), job_id));
     }
@@ -135,7 +130,6 @@ fn initial_parameter_state(
         iteration: state.iteration,
         epoch: state.epoch,
         done: state.position,
-        learning_rate: state.learning_rate,
         rate: state.rate,
         ..position
     };
@@ -224,7 +218,6 @@ impl Life<'_> {
             replica.cursor =
                 Cursor::at(options.step.seed, self.worker.training.data.len(), position.epoch, position.done);
         }
-        replica.optimizer.set_last_rate(position.learning_rate);
         if self.standing == Standing::Blank {
             let elapsed = Duration::from_secs_f64(position.elapsed_s);
             self.started = Instant::now().checked_sub(elapsed).unwrap_or(self.started);
@@ -241,15 +234,14 @@ impl Life<'_> {
         replica.bucket = Bucket::new(&replica.parameters, world_size, on, options.rule.needs_norms());
         replica.global_batch = options.whole_batch(world_size);
         let rate = self.worker.rate(replica, position.rate);
-        let plan =
-            Plan::regrouped(&shares, replica.global_batch, options.quantum, options.max_local_batch, rate);
+        let plan = Plan::regrouped(&shares, replica.global_batch, options.quantum, rate);
         self.outdated.store(true, Ordering::Relaxed);
         replica.planner = match replica.policy {
             Policy::Even => {
                 let even = Plan::even(replica.global_batch, world_size, options.quantum);
                 Planner::even(even.at_rate(rate), options.quantum, options.even_tail())
             }
-            Policy::Base | Policy::Evenstep => Planner::with_predictor(options.request, None, plan, on),
+            Policy::Base | Policy::Evenstep => Planner::with_predictor(None, plan),
         };
         self.standing = Standing::Trained(self.position(group.rank()));
         Ok(())
@@ -276,7 +268,6 @@ impl Life<'_> {
                 iteration: self.replica.iteration,
                 epoch: self.replica.cursor.epoch(),
                 position: self.replica.cursor.position(),
-                learning_rate: self.replica.optimizer.last_rate(),
                 rate: Some(self.replica.planner.in_force().rate()),
                 job_id: self.job_id.clone(),
             };
@@ -381,7 +372,6 @@ impl Life<'_> {
         ));
         let at_s = log.started.elapsed().as_secs_f64();
         let workers = members.workers();
-        log.regrouped(self.replica.policy);
         self.worker.observer.regrouped(RegroupLine {
             round,
             iteration,
@@ -437,7 +427,6 @@ impl Life<'_> {
             done: self.replica.cursor.position(),
             local_batch: in_force.expected_batches().get(rank).copied(),
             rate: Some(in_force.rate()),
-            learning_rate: self.replica.optimizer.last_rate(),
             elapsed_s: self.started.elapsed().as_secs_f64(),
         }
     }

@@ -52,8 +52,6 @@ pub struct Position {
     pub local_batch: Option<u64>,
     /// Multiplier of the learning rate in the plan in force; `None` at the start of a run.
     pub rate: Option<Rate>,
-    /// Learning rate of the last step.
-    pub learning_rate: Option<f64>,
     /// Time since the start of the run, in seconds.
     pub elapsed_s: f64,
 }
@@ -233,15 +231,7 @@ mod tests {
     const TERMS: MembershipRules = MembershipRules { initial_workers: 3, min_workers: 2, max_workers: 4 };
 
     fn position(iteration: u64) -> Position {
-        Position {
-            iteration,
-            epoch: 0,
-            done: 0,
-            local_batch: None,
-            rate: None,
-            learning_rate: None,
-            elapsed_s: 0.0,
-        }
+        Position { iteration, epoch: 0, done: 0, local_batch: None, rate: None, elapsed_s: 0.0 }
     }
 
     fn arrival(slot: usize, life: usize, standing: Standing) -> Arrival {

@@ -1,6 +1,6 @@
 //! Cores of this machine.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -11,18 +11,6 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 pub fn allowed() -> Result<Vec<usize>> {
     let allowed = sched_getaffinity(None).context("querying the cores of this process")?;
     Ok((0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
-}
-
-/// Returns the chosen core of each worker, checked against the cores that this process may run on.
-///
-/// # Errors
-/// The number of cores differs from the number of workers, or this process may not run on a core.
-pub fn chosen(cores: &[usize], workers: usize, allowed: &[usize]) -> Result<Vec<usize>> {
-    ensure!(cores.len() == workers, "--pin names {} cores, but there are {workers} workers", cores.len());
-    if let Some(core) = cores.iter().find(|core| !allowed.contains(core)) {
-        bail!("--pin {core}: this process may run on the cores {allowed:?}");
-    }
-    Ok(cores.to_vec())
 }
 
 /// Pins this thread, and threads that it starts later, to one core.

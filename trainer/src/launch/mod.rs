@@ -6,10 +6,8 @@
 //!
 //! - [`launch`]: the launcher; `worker`: a worker process
 //! - `processes`: workers of a run that ends if one fails; `supervise`: workers of an elastic run
-//! - `metrics`: metrics of the run, for Prometheus and OTLP
 
 pub mod cores;
-pub mod metrics;
 pub mod processes;
 mod supervise;
 mod worker;
@@ -22,7 +20,6 @@ use evenstep_c10d::Store;
 
 use crate::progress::Output;
 use crate::training::{Builder, LOOPBACK, LaunchOptions, Options, WorkerProcess};
-use metrics::Exposition;
 pub use processes::LaunchOutcome;
 use processes::{WorkerProcesses, signals};
 use supervise::{Bounds, Supervisor};
@@ -39,7 +36,7 @@ impl Builder {
     /// Options contradict each other, or a worker failed.
     pub fn run(self) -> Result<LaunchOutcome> {
         let Some(process) = from_environment()? else {
-            return launch(self.options(), &self.launch, &[]);
+            return launch(self.options(), &self.launch, &[], &[]);
         };
         let hooks = (self.hooks)(&process)?;
         train(&self.training()?, &process, hooks)?;
@@ -47,47 +44,41 @@ impl Builder {
     }
 }
 
-/// Starts the workers and waits for them. `variables` are added to their environment.
+/// Starts the workers and waits for them. Rank r is pinned to core r of `cores`, unless `cores` is empty. `variables` are added to
+/// their environment.
 ///
 /// # Errors
 /// Options contradict each other, or a worker failed.
 pub fn launch(
     options: &Options,
     launch: &LaunchOptions,
+    cores: &[usize],
     variables: &[(&str, String)],
 ) -> Result<LaunchOutcome> {
     let world_size = launch.workers as usize;
     options.check(world_size)?;
-    let cores =
-        launch.pin.as_ref().map(|pin| cores::chosen(pin, world_size, &cores::allowed()?)).transpose()?;
     let output = Output::new("launch");
     let signals = signals()?;
     // The launcher hosts the store, so that the store survives the loss of any worker.
     let store = Store::host(LOOPBACK, 0, STORE_TIMEOUT)?;
-    let exposition = Exposition::start(launch, &output)?;
-    let metrics = exposition.as_ref().map(|exposition| exposition.metrics.clone()).unwrap_or_default();
     let worker = |rank: usize, life: Option<u32>| -> Result<Command> {
-        let core = cores.as_ref().map(|cores| cores[rank]);
-        let local = WorkerProcess::local(rank, world_size, store.port(), core);
-        let mut command = command(&WorkerProcess { life, streams_metrics: exposition.is_some(), ..local })?;
+        let local = WorkerProcess::local(rank, world_size, store.port(), cores.get(rank).copied());
+        let mut command = command(&WorkerProcess { life, ..local })?;
         command.envs(variables.iter().cloned());
         if options.verify_gradient.is_some() {
             // cuDNN otherwise rounds the factors of convolutions to 10 bits, so that gradients depend on the division.
             command.env("NVIDIA_TF32_OVERRIDE", "0");
-        }
-        if let Some(exposition) = &exposition {
-            command.stdin(exposition.worker_input()?);
         }
         Ok(command)
     };
     if options.elastic {
         let bounds = Bounds { max_restarts: launch.max_restarts, min_workers: options.min_workers as usize };
         let next = |slot, life| worker(slot, Some(life));
-        return Supervisor::start(world_size, &next, &store, bounds, &output, &metrics)?.watch(&signals);
+        return Supervisor::start(world_size, &next, &store, bounds, &output)?.watch(&signals);
     }
     let mut workers = WorkerProcesses::default();
     for rank in 0..world_size {
         workers.start(worker(rank, None)?)?;
     }
-    workers.watch(&signals, &output, &metrics)
+    workers.watch(&signals, &output)
 }

@@ -11,7 +11,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::metrics::{Processes, RunMetrics};
 use crate::progress::Output;
 
 /// Environment variable of processes that must end with their parent.
@@ -68,12 +67,7 @@ impl WorkerProcesses {
     ///
     /// # Errors
     /// A worker failed.
-    pub fn watch(
-        &mut self,
-        signals: &Receiver<i32>,
-        output: &Output,
-        metrics: &RunMetrics,
-    ) -> Result<LaunchOutcome> {
+    pub fn watch(&mut self, signals: &Receiver<i32>, output: &Output) -> Result<LaunchOutcome> {
         let mut failed: Option<(usize, ExitStatus)> = None;
         let mut deadline: Option<Instant> = None;
         let mut stopped: Option<i32> = None;
@@ -102,9 +96,8 @@ impl WorkerProcesses {
                     output.say(&format!("rank {rank} (pid {pid}) {}; ending the others", describe(status)));
                 }
             }
-            let running = self.0.iter().filter(|member| member.ended.is_none()).count();
-            metrics.set_processes(Processes { running, waiting: 0, ended: self.0.len() - running });
-            if running == 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            let running = self.0.iter().any(|member| member.ended.is_none());
+            if !running || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 break;
             }
         }

@@ -8,7 +8,6 @@ use anyhow::{Context, Result, bail};
 use evenstep_c10d::Store;
 use rustix::process::Signal;
 
-use super::metrics::{Processes, RunMetrics};
 use super::processes::{LaunchOutcome, STOP_GRACE, describe, send};
 use crate::elastic::{self, Ending};
 use crate::progress::Output;
@@ -40,7 +39,6 @@ pub struct Supervisor<'a> {
     bounds: Bounds,
     restarts: u32,
     output: &'a Output,
-    metrics: &'a RunMetrics,
 }
 
 #[derive(Debug)]
@@ -68,11 +66,9 @@ impl<'a> Supervisor<'a> {
         store: &Store,
         bounds: Bounds,
         output: &'a Output,
-        metrics: &'a RunMetrics,
     ) -> Result<Self> {
         let store = store.prefix(elastic::PREFIX)?;
-        metrics.set_restarts_left(u64::from(bounds.max_restarts));
-        let mut supervisor = Self { slots: Vec::new(), command, store, bounds, restarts: 0, output, metrics };
+        let mut supervisor = Self { slots: Vec::new(), command, store, bounds, restarts: 0, output };
         for slot in 0..workers {
             supervisor.slots.push(Slot { state: State::Over, life: 0, short_lives: 0 });
             supervisor.begin_life(slot)?;
@@ -105,7 +101,6 @@ impl<'a> Supervisor<'a> {
             for slot in 0..self.slots.len() {
                 self.look_at(slot, now, stopped.is_some(), &mut deadline)?;
             }
-            self.metrics.set_processes(self.processes());
             if deadline.is_some_and(|deadline| now >= deadline) {
                 break;
             }
@@ -116,15 +111,6 @@ impl<'a> Supervisor<'a> {
             (_, Some(signal)) => Ok(LaunchOutcome::Stopped(signal)),
             (Some(Ending::Finished | Ending::Stopped), None) => Ok(LaunchOutcome::Finished),
             (None, None) => bail!("all workers exited before the training was complete"),
-        }
-    }
-
-    fn processes(&self) -> Processes {
-        let count = |is: fn(&State) -> bool| self.slots.iter().filter(|slot| is(&slot.state)).count();
-        Processes {
-            running: count(|state| matches!(state, State::Lives { .. })),
-            waiting: count(|state| matches!(state, State::Waits { .. })),
-            ended: count(|state| matches!(state, State::Over)),
         }
     }
 
@@ -167,7 +153,6 @@ impl<'a> Supervisor<'a> {
         }
         if self.restarts < self.bounds.max_restarts {
             self.restarts += 1;
-            self.metrics.restarted();
             let again = &mut self.slots[slot];
             again.short_lives = if lived < SHORT_LIFE { again.short_lives + 1 } else { 0 };
             let wait = match again.short_lives {

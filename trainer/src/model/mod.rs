@@ -16,4 +16,4 @@ pub use compute::{Compute, Computed, Pace};
 pub use device::{ChosenDevice, DeviceChoice, choose, device_name, enter, reduce_device, wait};
 pub use memory::{ComputeError, Work, attempt};
 pub use network::{Model, evaluate, kind_of, size_of};
-pub use sgd::{MomentumForm, Sgd};
+pub use sgd::{MOMENTUM, Sgd};

@@ -8,4 +8,4 @@ mod policy;
 
 pub use evenstep_plan::{GLOBAL_BATCH_MAX, Plan, PlanError, Pool, RATE_SLOTS, Rate, Share, SharedTail, Tail};
 pub use planner::{Planned, Planner};
-pub use policy::{Policy, RequestMode};
+pub use policy::Policy;

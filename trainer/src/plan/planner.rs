@@ -5,9 +5,6 @@ use std::time::Instant;
 use evenstep_c10d::Group;
 use evenstep_client::{Allocated, Connection, Prefetcher};
 use evenstep_plan::{Plan, SharedTail, checked};
-use tch::{Device, Tensor};
-
-use super::policy::RequestMode;
 
 /// Chooses the plan of each iteration.
 #[derive(Debug)]
@@ -15,16 +12,13 @@ pub struct Planner {
     /// The latest allocation of a full global batch; it stays in force until a newer one arrives.
     in_force: Plan,
     source: Source,
-    /// The device on which the group broadcasts.
-    device: Device,
 }
 
 /// Source of plans. Only rank 0 is connected to the predictor.
 #[derive(Debug)]
 enum Source {
     Even { quantum: u64, tail: Option<SharedTail> },
-    Boundary { rank0: Option<Connection> },
-    Ahead { rank0: Option<Ahead>, next: Option<Plan> },
+    Predictor { rank0: Option<Box<Ahead>>, next: Option<Plan> },
 }
 
 #[derive(Debug)]
@@ -39,7 +33,7 @@ struct Ahead {
 pub struct Planned {
     /// The plan.
     pub plan: Plan,
-    /// Time to request and broadcast the plan, on the critical path, in seconds.
+    /// Time to take over the plan, on the critical path, in seconds.
     pub request_s: f64,
     /// On rank 0: the allocation, if it was made for this iteration.
     pub answered: Option<Allocated<Plan>>,
@@ -49,22 +43,13 @@ impl Planner {
     /// Returns a planner of even splits, with a shared tail if `tail` is set, that never queries the
     /// predictor. `in_force` is an even split of a full global batch.
     pub fn even(in_force: Plan, quantum: u64, tail: Option<SharedTail>) -> Self {
-        Self { in_force, source: Source::Even { quantum, tail }, device: Device::Cpu }
+        Self { in_force, source: Source::Even { quantum, tail } }
     }
 
     /// Returns a planner that follows the predictor's allocations, and `in_force` until the first arrives.
-    /// Only rank 0 has a `connection`; the group broadcasts on `device`.
-    pub fn with_predictor(
-        mode: RequestMode,
-        connection: Option<Connection>,
-        in_force: Plan,
-        device: Device,
-    ) -> Self {
-        let source = match mode {
-            RequestMode::Boundary => Source::Boundary { rank0: None },
-            RequestMode::Ahead => Source::Ahead { rank0: None, next: None },
-        };
-        let mut planner = Self { in_force, source, device };
+    /// Only rank 0 has a `connection`. Allocations are requested ahead, during the previous iteration.
+    pub fn with_predictor(connection: Option<Connection>, in_force: Plan) -> Self {
+        let mut planner = Self { in_force, source: Source::Predictor { rank0: None, next: None } };
         if let Some(connection) = connection {
             planner.connect(connection);
         }
@@ -76,18 +61,15 @@ impl Planner {
         &self.in_force
     }
 
-    /// When requesting ahead: requests the first iterations of the run, which no all-reduce precedes.
+    /// On rank 0: requests the first iterations of the run, which no all-reduce precedes.
     pub fn begin(&self, iteration: u64, size: u64) {
-        if let Source::Ahead { rank0: Some(ahead), .. } = &self.source {
+        if let Source::Predictor { rank0: Some(ahead), .. } = &self.source {
             ahead.prefetcher.request(iteration, size);
         }
     }
 
     /// Returns the plan of an iteration of `size` samples, the same on all ranks.
-    ///
-    /// # Errors
-    /// A rank has left the group.
-    pub fn plan(&mut self, group: &Group, iteration: u64, size: u64) -> evenstep_c10d::Result<Planned> {
+    pub fn plan(&mut self, group: &Group, iteration: u64, size: u64) -> Planned {
         let started = Instant::now();
         let (newest, answered) = match &mut self.source {
             Source::Even { quantum, tail } => {
@@ -97,21 +79,16 @@ impl Planner {
                     None => Plan::even(size, workers, quantum),
                 };
                 let plan = plan.at_rate(self.in_force.rate());
-                return Ok(Planned { plan, request_s: 0.0, answered: None });
+                return Planned { plan, request_s: 0.0, answered: None };
             }
-            Source::Boundary { rank0 } => {
-                let answered = rank0.as_mut().and_then(|rank0| rank0.request(iteration, size, checked));
-                let own = answered.as_ref().map(|answered| &answered.plan);
-                (broadcast_plan(group, own, self.device)?, answered)
-            }
-            Source::Ahead { rank0, next } => {
+            Source::Predictor { rank0, next } => {
                 let carried = rank0.as_mut().and_then(|ahead| ahead.carried.take());
                 let exact = carried.filter(|answered| answered.timed.response.iteration == iteration);
                 (next.take(), exact)
             }
         };
         let plan = self.follow(newest, size);
-        Ok(Planned { plan, request_s: started.elapsed().as_secs_f64(), answered })
+        Planned { plan, request_s: started.elapsed().as_secs_f64(), answered }
     }
 
     /// Records the newest plan. An allocation of a full batch stays in force until the next one.
@@ -127,10 +104,10 @@ impl Planner {
         if newest.global_batch() == size { newest } else { self.in_force.resized(size, 1) }
     }
 
-    /// When requesting ahead, on rank 0: returns the newest allocation, which this iteration's all-reduce
+    /// On rank 0: returns the newest allocation, which this iteration's all-reduce
     /// carries.
     pub fn newest(&mut self) -> Option<Plan> {
-        let Source::Ahead { rank0: Some(ahead), .. } = &mut self.source else { return None };
+        let Source::Predictor { rank0: Some(ahead), .. } = &mut self.source else { return None };
         ahead.carried = ahead.prefetcher.newest();
         ahead.carried.as_ref().map(|answered| answered.plan.clone())
     }
@@ -138,7 +115,7 @@ impl Planner {
     /// After the all-reduce of an iteration: records the plan that it carried, and requests the plan of the
     /// iteration after the next, which has `size` samples.
     pub fn learn(&mut self, iteration: u64, newest: Option<Plan>, size: u64) {
-        if let Source::Ahead { rank0, next } = &mut self.source {
+        if let Source::Predictor { rank0, next } = &mut self.source {
             *next = newest;
             if let Some(ahead) = rank0 {
                 ahead.prefetcher.request(iteration + 2, size);
@@ -150,9 +127,11 @@ impl Planner {
     pub fn connect(&mut self, connection: Connection) {
         match &mut self.source {
             Source::Even { .. } => {}
-            Source::Boundary { rank0 } => *rank0 = Some(connection),
-            Source::Ahead { rank0, .. } => {
-                *rank0 = Some(Ahead { prefetcher: Prefetcher::start(connection, checked), carried: None });
+            Source::Predictor { rank0, .. } => {
+                *rank0 = Some(Box::new(Ahead {
+                    prefetcher: Prefetcher::start(connection, checked),
+                    carried: None,
+                }));
             }
         }
     }
@@ -162,22 +141,12 @@ impl Planner {
     pub fn close(&mut self, next_size: u64) {
         let connection = match &mut self.source {
             Source::Even { .. } => None,
-            Source::Boundary { rank0 } => rank0.take(),
-            Source::Ahead { rank0, .. } => rank0.take().and_then(|ahead| ahead.prefetcher.finish()),
+            Source::Predictor { rank0, .. } => rank0.take().and_then(|ahead| ahead.prefetcher.finish()),
         };
         if let Some(connection) = connection {
             connection.close(next_size);
         }
     }
-}
-
-/// Broadcasts rank 0's plan, if it has one.
-fn broadcast_plan(group: &Group, own: Option<&Plan>, device: Device) -> evenstep_c10d::Result<Option<Plan>> {
-    let mut slots = Plan::encode(own, group.world_size());
-    let mut tensor = Tensor::from_slice(&slots).to_device(device);
-    group.broadcast(&mut tensor, 0)?;
-    tensor.to_device(Device::Cpu).copy_data(&mut slots, tensor.numel());
-    Ok(Plan::decode(&slots))
 }
 
 #[cfg(test)]
@@ -186,16 +155,14 @@ mod tests {
 
     #[test]
     fn a_ramp_in_a_ragged_allocation_continues_during_an_outage() {
-        let mut planner =
-            Planner::with_predictor(RequestMode::Ahead, None, Plan::even(60, 3, 1), Device::Cpu);
+        let mut planner = Planner::with_predictor(None, Plan::even(60, 3, 1));
         planner.follow(Some(Plan::in_rank_order(&[1, 1, 1], 2.0)), 3);
         assert_eq!(planner.follow(None, 60), Plan::in_rank_order(&[20, 20, 20], 2.0));
     }
 
     #[test]
     fn the_last_full_allocation_stays_in_force_through_a_ragged_end_and_an_outage() {
-        let mut planner =
-            Planner::with_predictor(RequestMode::Boundary, None, Plan::even(60, 3, 1), Device::Cpu);
+        let mut planner = Planner::with_predictor(None, Plan::even(60, 3, 1));
         assert_eq!(planner.follow(None, 60), Plan::in_rank_order(&[20, 20, 20], 1.0));
         let full = Plan::in_rank_order(&[10, 20, 30], 0.5);
         assert_eq!(planner.follow(Some(full.clone()), 60), full);

@@ -1,4 +1,4 @@
-//! Policies that split iterations, and when the predictor is queried.
+//! Policies that split iterations.
 
 use std::fmt;
 
@@ -38,14 +38,4 @@ impl fmt::Display for Policy {
             Self::Evenstep => "evenstep",
         })
     }
-}
-
-/// When rank 0 requests an allocation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RequestMode {
-    /// Between iterations, with current drivers
-    Boundary,
-    /// During the previous iteration
-    Ahead,
 }

@@ -1,4 +1,4 @@
-//! Lines of rank 0 for each iteration, each regrouping and the end: for records, metrics and statistics.
+//! Lines of rank 0 for each iteration, each regrouping and the end: for records and statistics.
 
 use evenstep_protocol::{Decision, Readings, TailReport, WorkerId};
 use serde::{Deserialize, Serialize};
@@ -25,9 +25,9 @@ pub struct IterationLine {
     /// for this iteration. The trainer's own schedule is constant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule_iteration: Option<f64>,
-    /// Time from the start of the iteration, request included, to the end of the optimizer step, on rank 0.
+    /// Time from the start of the iteration to the end of the optimizer step, on rank 0.
     pub step_time_s: f64,
-    /// Time to request and broadcast the allocation, part of the step time.
+    /// Time to take over the allocation, part of the step time; in records of older versions also to request it.
     pub request_s: f64,
     /// Round trip of the request for this plan, on the critical path or not.
     pub round_trip_s: Option<f64>,

@@ -1,5 +1,4 @@
-//! Rank 0's progress log: the line of each iteration, the reports for the predictor, metrics, and the final
-//! summary.
+//! Rank 0's progress log: the line of each iteration, the reports for the predictor, and the final summary.
 
 use std::time::Instant;
 
@@ -10,7 +9,6 @@ use evenstep_protocol::{JobId, WorkerId, WorkerReport};
 use super::lines::{EndLine, IterationLine, WorkerLine};
 use super::output::{Output, Progress};
 use super::statistics::Tally;
-use super::stream::{Event, MetricsStream};
 use crate::collective::Reduced;
 use crate::plan::{Planned, Policy};
 
@@ -42,8 +40,6 @@ pub struct ProgressLog {
     pub output: Output,
     /// Micro-batches so far, by rank, that were slower than the imposed pace.
     pub pace_missed: Vec<u64>,
-    /// The metrics stream to the launcher, if the launcher reads one.
-    pub stream: Option<MetricsStream>,
     /// Statistics of each policy's iterations.
     pub tallies: Vec<(Policy, Tally)>,
 }
@@ -97,7 +93,6 @@ impl ProgressLog {
         if let Some((_, tally)) = self.tallies.iter_mut().find(|(counted, _)| *counted == policy) {
             tally.add(&line);
         }
-        self.send(policy, Event::Iteration((&line).into()));
         self.progress.advance(Instant::now(), || {
             let batches: Vec<String> =
                 reduced.reports.iter().map(|report| report.local_batch.to_string()).collect();
@@ -109,18 +104,6 @@ impl ProgressLog {
             format!("{policy} loss {loss:.4}, {step_ms:.1} ms, batches {batches}{scaled}")
         });
         line
-    }
-
-    /// Logs that an elastic run continued with other workers.
-    pub fn regrouped(&mut self, policy: Policy) {
-        self.send(policy, Event::Regrouped);
-    }
-
-    fn send(&mut self, policy: Policy, event: Event) {
-        if let Some(stream) = &mut self.stream {
-            let job = self.jobs.iter().find(|job| job.policy == policy);
-            stream.send(policy, job.map(|job| &job.job_id), event);
-        }
     }
 
     /// Logs the end of a policy's training, with the final loss and the data it was measured on.

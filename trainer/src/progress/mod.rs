@@ -3,14 +3,12 @@
 //! - `lines`: the iteration, regrouping and end lines of rank 0
 //! - `statistics`: statistics of one policy's iterations
 //! - `output`: lines on the terminal and the progress bar
-//! - `stream`: the metrics stream from rank 0 to the launcher
 //! - `log`: rank 0's progress log, which writes to all of these
 
 mod lines;
 mod log;
 mod output;
 pub mod statistics;
-pub mod stream;
 
 pub use lines::{EndLine, IterationLine, RegroupLine, WorkerLine};
 pub use log::{PolicyJob, ProgressLog, Step};

@@ -32,9 +32,9 @@ impl Worker<'_> {
 
         // Plan: assigns samples to ranks, the same on all ranks.
         let started = Instant::now();
-        let planned = replica.planner.plan(group, iteration, size)?;
+        let planned = replica.planner.plan(group, iteration, size);
         let (plan, begun) = (&planned.plan, Instant::now());
-        self.observer.compute_started(started, plan.budget_s(group.rank()));
+        self.observer.compute_started(plan.budget_s(group.rank()));
 
         // Load and compute: this rank's share, then chunks of the shared tail.
         let pool = plan.pool(group.rank());
@@ -50,12 +50,8 @@ impl Worker<'_> {
         let mut part = Some(plan.share(rank));
         while let Some(share) = part {
             shares.add(share, output, |before, last| Ok(turn.request_ahead(before, last)?))?;
-            let indices = replica.cursor.slice(share.offset, share.local_batch);
-            self.observer.share_computed(share, indices);
+            self.observer.samples_computed(replica.cursor.slice(share.offset, share.local_batch));
             part = turn.next(&shares.computed)?;
-            if pool.is_some() {
-                self.observer.claim_answered();
-            }
         }
         let Shares { computed, loader_wait_s, .. } = shares;
         let did = turn.end(&computed);
@@ -66,7 +62,7 @@ impl Worker<'_> {
         let own = Contribution { report, loss_sum: computed.loss_sum, rank_requests, plan: next };
         self.observer.all_reduce_started(at)?;
         let reduced = replica.bucket.all_reduce(group, &replica.parameters, own)?;
-        self.observer.all_reduce_finished(at)?;
+        self.observer.all_reduce_finished();
         ensure!(
             reduced.samples == size,
             "all ranks together computed {} samples instead of {size}",

@@ -21,6 +21,6 @@ pub use flags::StopFlags;
 pub use identity::{default_job_id, life_token, worker_id};
 pub use registration::{connection, registration, start_log};
 pub use replica::Replica;
-pub use run::run;
+pub use run::{BLOCK, run};
 pub use setup::{build_worker, replica, resume};
 pub use worker::{StartPoint, Worker};

@@ -2,21 +2,23 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use evenstep_client::{Backlog, Client, ClientConfig, Connection, ConnectionBuilder, Registration, RunStart};
 use evenstep_protocol::{Hedge, JobId, JobSpec, JoinRequest, WorkerId};
 
 use super::identity::{default_job_id, job_of};
 use super::worker::{StartPoint, Worker};
 use crate::progress::statistics::Tally;
-use crate::progress::stream::MetricsStream;
 use crate::progress::{Output, PolicyJob, Progress, ProgressLog};
-use crate::training::{Options, RuleChoice, RunInfo};
+use crate::training::{Options, RunInfo};
+
+/// Time limit of a request to the predictor. No iteration waits for it, so it only needs to end.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Starts rank 0's progress log, or continues the log of a failed rank 0.
 ///
 /// # Errors
-/// The observer fails, or the socket for metrics is missing.
+/// The observer fails.
 pub fn start_log(
     worker: &mut Worker<'_>,
     workers: &[WorkerId],
@@ -77,21 +79,15 @@ pub fn start_log(
         progress,
         output,
         pace_missed: Vec::new(),
-        stream: process
-            .streams_metrics
-            .then(MetricsStream::open)
-            .transpose()
-            .context("opening the metrics stream")?,
         tallies: options.policy.iter().map(|&policy| (policy, Tally::default())).collect(),
     })
 }
 
 /// Describes the batch of an iteration and the learning-rate rule.
 fn describe_batch(options: &Options, initial_workers: usize) -> String {
-    let (base, rule) = (options.base_batch(initial_workers), options.rule.to_string());
+    let (base, rule) = (options.base_batch(initial_workers), options.rule);
     match options.per_worker_batch {
         Some(each) => format!("{each} samples per worker (--lr is for {base} in total, rule {rule})"),
-        None if options.rule.rule == RuleChoice::Legw => format!("global batch {base}, {rule}"),
         None => format!("global batch {base}"),
     }
 }
@@ -105,16 +101,13 @@ pub fn registration(
     start: RunStart,
 ) -> Registration {
     let options = &worker.training.options;
-    let request_timeout = Duration::from_millis(options.request_timeout_ms);
-    let config = ClientConfig { request_timeout, tls: worker.tls.clone(), ..ClientConfig::default() };
+    let config =
+        ClientConfig { request_timeout: REQUEST_TIMEOUT, tls: worker.tls.clone(), ..ClientConfig::default() };
     let spec = JobSpec {
         quantum: options.quantum,
-        max_local_batch: options.max_local_batch,
         per_worker_batch: options.per_worker_batch,
         rule: options.rule.named(),
-        learning_rate: options.rule.settings(worker.training.data.len()),
-        hedge: options.hedge.of(job.policy),
-        min_chunk: options.hedge.min_chunk,
+        hedge: job.policy.hedge(),
         background: options.background,
         ..JobSpec::new(options.base_batch(worker.process.world_size))
     };

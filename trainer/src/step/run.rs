@@ -8,6 +8,10 @@ use super::setup;
 use super::worker::Worker;
 use crate::training::{Hooks, Training, WorkerProcess};
 
+/// With several policies: iterations per policy before the next policy runs. A load of `launch --contend` lasts 3 s on average;
+/// a turn should be shorter, so that all policies see the same loads.
+pub const BLOCK: u64 = 10;
+
 /// Trains as one worker, from joining the group to delivering the last report.
 ///
 /// # Errors
@@ -33,7 +37,7 @@ fn train(worker: &mut Worker<'_>, group: &Group, replicas: &mut [Replica]) -> Re
     let mut stopped = false;
     'rounds: while replicas.iter().any(|replica| !worker.is_done(replica)) {
         let begun = replicas[0].iteration;
-        let block = if replicas.len() > 1 { worker.training.options.block } else { 1 };
+        let block = if replicas.len() > 1 { BLOCK } else { 1 };
         for replica in replicas.iter_mut() {
             while replica.iteration < begun + block && !worker.is_done(replica) {
                 if worker.step(group, replica)?.stop > 0 {

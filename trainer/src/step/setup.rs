@@ -18,9 +18,9 @@ use crate::checkpoint::{self, State};
 use crate::claims::Claims;
 use crate::collective::{Bucket, connect};
 use crate::data::Cursor;
-use crate::model::{ChosenDevice, Compute, Sgd, choose, device_name, kind_of, reduce_device};
+use crate::model::{ChosenDevice, Compute, MOMENTUM, Sgd, choose, device_name, kind_of, reduce_device};
 use crate::plan::{Plan, Planner, Policy, RATE_SLOTS, Rate};
-use crate::training::{Hooks, Training, WorkerProcess};
+use crate::training::{Hooks, Training, WorkerProcess, client_tls};
 
 /// Joins the other workers and builds the state of this worker.
 ///
@@ -33,7 +33,7 @@ pub fn prepare<'a>(
     hooks: Hooks,
 ) -> Result<(Worker<'a>, Group, Vec<Replica>)> {
     let (options, rank, world_size) = (&training.options, process.rank, process.world_size);
-    ensure!(rank < world_size, "--rank {rank} must be below --world-size {world_size}");
+    ensure!(rank < world_size, "--rank {rank} must be below --workers {world_size}");
     options.check(world_size)?;
     let started = Instant::now();
     let mut worker = build_worker(training, process, hooks)?;
@@ -62,12 +62,7 @@ pub fn prepare<'a>(
             let connected = connection(registration, job, &log.output).open();
             connected.with_context(|| format!("predictor {}", options.server))
         });
-        replica.planner = Planner::with_predictor(
-            options.request,
-            connected.transpose()?,
-            even,
-            reduce_device(worker.device),
-        );
+        replica.planner = Planner::with_predictor(connected.transpose()?, even);
         replica.planner.begin(start.iteration + 1, replica.cursor.size(replica.global_batch, 1));
     }
     // The first reading of a rate driver only starts its window. No worker starts before all are ready.
@@ -99,8 +94,8 @@ pub fn build_worker<'a>(
         dtype: String::new(),
         fallback,
         compute: Compute::new(options.micro_batch, hooks.pace),
-        tls: options.tls.load()?,
-        claims: Claims::new(process.store.clone(), options.hedge.claim, timeout),
+        tls: client_tls()?,
+        claims: Claims::new(process.store.clone(), timeout),
         drivers: Boundary::new(std::process::id(), gpu),
         flags: StopFlags::listen(options.elastic)?,
         called: false,
@@ -132,7 +127,7 @@ pub fn replica(worker: &mut Worker<'_>, policy: Policy, world_size: usize) -> Re
     let reduced_on = reduce_device(worker.device);
     Ok(Replica {
         policy,
-        optimizer: Sgd::new(&parameters, options.step.momentum, options.momentum_form),
+        optimizer: Sgd::new(&parameters, MOMENTUM),
         bucket: Bucket::new(&parameters, world_size, reduced_on, options.rule.needs_norms()),
         model,
         parameters,
@@ -195,34 +190,24 @@ fn begin(worker: &mut Worker<'_>, group: &Group) -> Result<(StartPoint, Vec<Repl
             iteration: state.iteration,
             epoch: state.epoch,
             position: state.position,
-            learning_rate: state.learning_rate,
             rate: state.rate,
             job_id,
         };
     }
-    // Learning rates and multipliers are never negative, so their bits are never a negative integer.
+    // Multipliers are never negative, so their bits are never a negative integer.
     let bits = |rate: f64| rate.to_bits() as i64;
     let mut whole = vec![start.iteration as i64, start.epoch as i64, start.position as i64];
-    whole.push(start.learning_rate.map_or(-1, bits));
     whole.extend(start.rate.map_or([-1; RATE_SLOTS], |rate| rate.encode().map(bits)));
     let mut position = Tensor::from_slice(&whole).to_device(reduce_device(worker.device));
     group.broadcast(&mut position, 0)?;
     let told = |index: i64| position.int64_value(&[index]) as u64;
     let said = |index: i64| (position.int64_value(&[index]) >= 0).then(|| f64::from_bits(told(index)));
-    let slots: Vec<f64> = (4..4 + RATE_SLOTS as i64).filter_map(said).collect();
+    let slots: Vec<f64> = (3..3 + RATE_SLOTS as i64).filter_map(said).collect();
     let rate = <[f64; RATE_SLOTS]>::try_from(slots).ok().map(Rate::decode);
-    start = StartPoint {
-        iteration: told(0),
-        epoch: told(1),
-        position: told(2),
-        learning_rate: said(3),
-        rate,
-        ..start
-    };
+    start = StartPoint { iteration: told(0), epoch: told(1), position: told(2), rate, ..start };
     for replica in &mut replicas {
         replica.copy_state_from(group, 0, reduce_device(worker.device))?;
         replica.iteration = start.iteration;
-        replica.optimizer.set_last_rate(start.learning_rate);
         replica.cursor =
             Cursor::at(options.step.seed, worker.training.data.len(), start.epoch, start.position);
     }

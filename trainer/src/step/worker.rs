@@ -27,8 +27,6 @@ pub struct StartPoint {
     pub epoch: u64,
     /// Samples of that epoch that are done.
     pub position: u64,
-    /// Learning rate of the previous step.
-    pub learning_rate: Option<f64>,
     /// Multiplier of the learning rate and its ramp.
     pub rate: Option<Rate>,
     /// The job, if set.
@@ -87,13 +85,10 @@ impl Worker<'_> {
     /// Returns the rate of a replica that begins an iteration with these workers; `before` is the rate in
     /// force.
     pub fn rate(&self, replica: &Replica, before: Option<Rate>) -> Rate {
-        let dataset_samples = self.training.data.len();
         let begin = GroupStart {
             iteration: replica.iteration,
             global_batch: replica.global_batch,
             base_global_batch: self.training.options.base_batch(self.process.world_size),
-            samples: replica.cursor.epoch() * dataset_samples + replica.cursor.position(),
-            dataset_samples,
         };
         self.training.options.rule.rate(before, begin)
     }
@@ -109,7 +104,7 @@ impl Worker<'_> {
             dtype: self.dtype.clone(),
             data: self.training.data.name(),
             policies: options.policy.clone(),
-            momentum_form: options.momentum_form,
+            momentum_form: None,
         }
     }
 
@@ -144,7 +139,6 @@ impl Worker<'_> {
             iteration: first.iteration,
             epoch: first.cursor.epoch(),
             position: first.cursor.position(),
-            learning_rate: first.optimizer.last_rate(),
             rate: Some(first.planner.in_force().rate()),
             identity: self.identity(),
         };

@@ -21,8 +21,7 @@ impl Options {
 
     /// Returns the tail settings of even splits, if `--tail` is set.
     pub fn even_tail(&self) -> Option<SharedTail> {
-        let min_chunk = self.hedge.min_chunk.unwrap_or(self.quantum);
-        self.hedge.tail.map(|share| SharedTail { share, min_chunk })
+        self.tail.map(|share| SharedTail { share, min_chunk: self.quantum })
     }
 
     /// Returns the largest number of workers that the global batch has room for.

@@ -1,6 +1,5 @@
 //! Validation of option values that depend on each other.
 
-use super::hedge::HedgeOptions;
 use super::options::{Options, StepOptions};
 use crate::plan::{GLOBAL_BATCH_MAX, Policy};
 
@@ -23,8 +22,6 @@ impl Options {
         } else if let Some(wrong) = self.out_of_range().or_else(|| self.broken_batch_rule(world_size as u64))
         {
             wrong
-        } else if let Some(wrong) = self.rule.wrong() {
-            wrong
         } else if let Some(wrong) = self.broken_tail_rule() {
             wrong
         } else if let Some(wrong) = self.step.wrong() {
@@ -37,7 +34,6 @@ impl Options {
 
     fn check_elastic(&self, world_size: usize) -> Result<(), InvalidArgs> {
         let fewest = u64::from(self.min_workers);
-        let room = self.max_local_batch.map(|cap| (cap / self.quantum * self.quantum).saturating_mul(fewest));
         let wrong = if !self.elastic {
             if self.min_workers == 1 {
                 return Ok(());
@@ -47,14 +43,6 @@ impl Options {
             format!("--elastic with --policy {:?}: an elastic run has exactly one policy", self.policy)
         } else if fewest > world_size as u64 {
             format!("--min-workers {fewest}: must be at most the number of workers, {world_size}")
-        } else if self.per_worker_batch.is_none()
-            && room.is_some_and(|room| room < self.whole_batch(world_size))
-        {
-            format!(
-                "--min-workers {fewest}: these workers, with at most {} samples each, cannot hold --global-batch {}",
-                self.max_local_batch.unwrap_or(0),
-                self.whole_batch(world_size)
-            )
         } else {
             return Ok(());
         };
@@ -64,12 +52,10 @@ impl Options {
     /// Returns the first value out of its range. The command line cannot produce most of them; the builder can.
     fn out_of_range(&self) -> Option<String> {
         let zero = [
-            ("block", Some(self.block)),
             ("micro-batch", Some(self.micro_batch)),
             ("quantum", Some(self.quantum)),
             ("global-batch", self.global_batch),
             ("per-worker-batch", self.per_worker_batch),
-            ("max-local-batch", self.max_local_batch),
             ("checkpoint-every", self.checkpoint_every),
         ]
         .into_iter()
@@ -87,23 +73,15 @@ impl Options {
     /// Returns the broken rule for batches, with the values.
     fn broken_batch_rule(&self, workers: u64) -> Option<String> {
         let (base, quantum) = (self.base_batch(workers as usize), self.quantum);
-        let room = self.max_local_batch.map(|cap| (cap, cap / quantum * quantum));
         if !base.is_multiple_of(quantum) {
             return Some(format!("--global-batch {base} must be a multiple of --quantum {quantum}"));
         }
         let Some(each) = self.per_worker_batch else {
-            return if base / quantum < workers {
-                Some(format!(
+            return (base / quantum < workers).then(|| {
+                format!(
                     "--global-batch {base} must be at least --quantum {quantum} for each of {workers} workers"
-                ))
-            } else {
-                room.filter(|(_, room)| room.saturating_mul(workers) < base).map(|(cap, _)| {
-                    format!(
-                        "--max-local-batch {cap}: {workers} workers, each with a multiple of {quantum} up to this cap, cannot \
-                         hold --global-batch {base}; raise the cap or lower the batch"
-                    )
-                })
-            };
+                )
+            });
         };
         if !each.is_multiple_of(quantum) {
             Some(format!("--per-worker-batch {each} must be a multiple of --quantum {quantum}"))
@@ -112,33 +90,19 @@ impl Options {
                 "--per-worker-batch {each}: with {workers} workers the global batch exceeds {GLOBAL_BATCH_MAX}"
             ))
         } else {
-            room.filter(|(_, room)| *room < each).map(|(cap, _)| {
-                format!(
-                    "--max-local-batch {cap} is below --per-worker-batch {each}, in multiples of {quantum}"
-                )
-            })
+            None
         }
     }
 
     /// Returns the broken rule for tails, with the values.
     fn broken_tail_rule(&self) -> Option<String> {
-        let HedgeOptions { min_chunk, tail, .. } = self.hedge;
-        let broken = min_chunk.filter(|chunk| !chunk.is_multiple_of(self.quantum));
-        if let Some(chunk) = broken {
-            return Some(format!("--min-chunk {chunk} must be a multiple of --quantum {}", self.quantum));
-        }
-        let share = tail?;
+        let share = self.tail?;
         if !(share > 0.0 && share <= 1.0) {
             Some(format!("--tail {share} must be above 0 and at most 1"))
         } else if !self.policy.contains(&Policy::Even) {
             Some(format!("--tail {share}: requires --policy even"))
         } else {
-            let unbound = |cap| {
-                format!(
-                    "--tail {share} with --max-local-batch {cap}: the cap does not apply to claimed samples; remove one of the two"
-                )
-            };
-            self.max_local_batch.map(unbound)
+            None
         }
     }
 }
@@ -149,9 +113,7 @@ impl StepOptions {
         if !(self.lr.is_finite() && self.lr >= 0.0) {
             return Some(format!("--lr {} must be a finite number of at least 0", self.lr));
         }
-        let momentum = self.momentum;
-        (!(0.0..1.0).contains(&momentum))
-            .then(|| format!("--momentum {momentum} must be at least 0 and below 1"))
+        None
     }
 }
 
@@ -162,8 +124,7 @@ mod tests {
     #[test]
     fn values_that_only_the_builder_can_set_are_checked() {
         type Change = fn(&mut Options);
-        let changes: [(&str, Change); 8] = [
-            ("--block 0", |options| options.block = 0),
+        let changes: [(&str, Change); 7] = [
             ("--micro-batch 0", |options| options.micro_batch = 0),
             ("--quantum 0", |options| options.quantum = 0),
             ("--global-batch 0", |options| options.global_batch = Some(0)),

@@ -2,14 +2,14 @@
 //!
 //! - [`Training`]: training of one worker
 //! - [`Builder`]: a run of your own model, started with one call
-//! - [`Options`]: options of the training; `batch`, `check`, `hedge`, `learning_rate` and `tls` are parts of it
+//! - [`Options`]: options of the training; `batch`, `check` and `learning_rate` are parts of it
+//! - `tls`: TLS and token of the connection to the predictor
 //! - [`Observer`], [`Hooks`]: extension points for experiments
 //! - [`WorkerProcess`]: identity of a worker process
 
 mod batch;
 mod builder;
 mod check;
-mod hedge;
 mod learning_rate;
 mod observer;
 mod options;
@@ -18,9 +18,8 @@ mod tls;
 
 pub use builder::{Builder, Training};
 pub use check::InvalidArgs;
-pub use hedge::{HedgeChoice, HedgeOptions};
-pub use learning_rate::{GroupStart, LearningRateOptions, RuleChoice};
+pub use learning_rate::{GroupStart, RuleChoice};
 pub use observer::{At, Hooks, Observer, RunInfo};
 pub use options::{LaunchOptions, Options, StepOptions};
 pub use process::{LOOPBACK, WORKER, WorkerProcess};
-pub use tls::ClientTlsOptions;
+pub use tls::client_tls;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use evenstep_protocol::{JobId, WorkerId};
 
 use crate::model::Pace;
-use crate::plan::{Policy, Share};
+use crate::plan::Policy;
 use crate::progress::{EndLine, IterationLine, Output, RegroupLine};
 
 /// The run as rank 0 knows it when it starts or takes over the progress log.
@@ -52,15 +52,11 @@ pub trait Observer {
     /// An elastic run continues with the group of this round.
     fn round_started(&mut self, _round: u64) {}
 
-    /// The plan of an iteration that began at `began` is known. Background work may delay the iteration by
-    /// `budget_s` seconds.
-    fn compute_started(&mut self, _began: Instant, _budget_s: f64) {}
+    /// The plan of an iteration is known. Background work may delay the iteration by `budget_s` seconds.
+    fn compute_started(&mut self, _budget_s: f64) {}
 
-    /// This worker computed the samples of a share; `indices` are the numbers of these samples.
-    fn share_computed(&mut self, _share: Share, _indices: &[i64]) {}
-
-    /// This worker received the response to a claim.
-    fn claim_answered(&mut self) {}
+    /// This worker computed the samples with these numbers: its share, or a claimed chunk.
+    fn samples_computed(&mut self, _indices: &[i64]) {}
 
     /// The all-reduce begins.
     ///
@@ -71,12 +67,7 @@ pub trait Observer {
     }
 
     /// The all-reduce is done.
-    ///
-    /// # Errors
-    /// An error ends the run.
-    fn all_reduce_finished(&mut self, _at: At) -> Result<()> {
-        Ok(())
-    }
+    fn all_reduce_finished(&mut self) {}
 
     /// The optimizer step is done.
     ///

@@ -2,18 +2,15 @@
 //! the fields.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Command, FromArgMatches};
 use evenstep_client::Servers;
 use evenstep_protocol::{BackgroundSettings, DEFAULT_SERVER, JobId};
 
-use super::hedge::HedgeOptions;
-use super::learning_rate::LearningRateOptions;
-use super::tls::ClientTlsOptions;
-use crate::model::{DeviceChoice, MomentumForm};
-use crate::plan::{GLOBAL_BATCH_MAX, Policy, RequestMode};
+use super::learning_rate::RuleChoice;
+use crate::model::DeviceChoice;
+use crate::plan::{GLOBAL_BATCH_MAX, Policy};
 
 /// Options for starting the workers of one machine.
 #[derive(Debug, Clone, Args)]
@@ -21,19 +18,9 @@ pub struct LaunchOptions {
     /// Number of worker processes
     #[arg(long, env = "EVENSTEP_WORKERS", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: u32,
-    /// Pin worker r to the r-th of these cores
-    #[arg(long, value_delimiter = ',', env = "EVENSTEP_PIN")]
-    pub pin: Option<Vec<usize>>,
     /// Maximum number of worker restarts in the whole run (requires --elastic)
     #[arg(long, default_value_t = 10, requires = "elastic", env = "EVENSTEP_MAX_RESTARTS")]
     pub max_restarts: u32,
-    /// Serve Prometheus metrics at this address, such as 127.0.0.1:7120; port 0 picks a free port and prints
-    /// it [default: off]
-    #[arg(long, value_name = "ADDRESS", env = "EVENSTEP_TRAINER_METRICS_LISTEN")]
-    pub metrics_listen: Option<SocketAddr>,
-    /// Send metrics to this OTLP collector over HTTP, such as http://127.0.0.1:4318
-    #[arg(long, value_name = "URL", env = "EVENSTEP_OTLP")]
-    pub otlp: Option<String>,
 }
 
 /// Options of the optimizer step, and its starting point.
@@ -42,9 +29,6 @@ pub struct StepOptions {
     /// Learning rate
     #[arg(long, default_value_t = 0.05)]
     pub lr: f64,
-    /// Momentum
-    #[arg(long, default_value_t = 0.9)]
-    pub momentum: f64,
     /// Seed of the initial parameters, the generated task and the order of samples
     #[arg(long, default_value_t = 1, env = "EVENSTEP_SEED")]
     pub seed: u64,
@@ -59,28 +43,15 @@ pub struct Options {
     /// Policy that splits iterations over workers; several run alternately, each with its own replica
     #[arg(long, value_delimiter = ',', default_value = "evenstep", env = "EVENSTEP_POLICY")]
     pub policy: Vec<Policy>,
-    /// With several policies: iterations per policy before the next policy runs
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
-    pub block: u64,
     /// Predictor URLs, comma-separated; requests go to the first that responds
     #[arg(long, value_name = "URL,..", default_value = DEFAULT_SERVER, env = "EVENSTEP_SERVER")]
     pub server: Servers,
-    /// Options of TLS.
-    #[command(flatten)]
-    pub tls: ClientTlsOptions,
     /// Job id, unique per run [default: made from the time]
     #[arg(long, env = "EVENSTEP_JOB")]
     pub job: Option<JobId>,
     /// Prefix of worker ids, PREFIX/RANK [default: the host name]
     #[arg(long, env = "EVENSTEP_WORKER_ID")]
     pub worker_id: Option<String>,
-    /// When to request an allocation: at the boundary, with current drivers, or ahead, off the critical path,
-    /// with drivers one iteration old
-    #[arg(long, value_enum, default_value_t = RequestMode::Ahead, env = "EVENSTEP_REQUEST")]
-    pub request: RequestMode,
-    /// Maximum wait for an allocation at the boundary, in ms
-    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    pub request_timeout_ms: u64,
     /// The optimizer step.
     #[command(flatten)]
     pub step: StepOptions,
@@ -91,12 +62,12 @@ pub struct Options {
     /// Samples per worker; the global batch follows the number of workers
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=GLOBAL_BATCH_MAX), env = "EVENSTEP_PER_WORKER_BATCH")]
     pub per_worker_batch: Option<u64>,
-    /// Options of the learning-rate rule.
-    #[command(flatten)]
-    pub rule: LearningRateOptions,
-    /// Options of the shared tail.
-    #[command(flatten)]
-    pub hedge: HedgeOptions,
+    /// How the learning rate follows a changing global batch; see --per-worker-batch
+    #[arg(long, value_enum, default_value_t = RuleChoice::DynamicSgd, env = "EVENSTEP_RULE")]
+    pub rule: RuleChoice,
+    /// With --policy even: share of each iteration that forms the tail, above 0 and at most 1
+    #[arg(long, value_name = "SHARE")]
+    pub tail: Option<f64>,
     /// Limit for background work that the predictor plans for, if the run has background work.
     #[arg(skip)]
     pub background: Option<BackgroundSettings>,
@@ -106,18 +77,12 @@ pub struct Options {
     /// Local batches are multiples of this number of samples
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub quantum: u64,
-    /// Maximum samples per worker and iteration
-    #[arg(long)]
-    pub max_local_batch: Option<u64>,
     /// Iterations of each policy
     #[arg(long, conflicts_with = "epochs", value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: Option<u64>,
     /// Epochs of each policy [default: 1]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub epochs: Option<u64>,
-    /// Position of the learning rate in SGD with momentum; both forms take the same steps
-    #[arg(long, value_enum, default_value_t = MomentumForm::Outside)]
-    pub momentum_form: MomentumForm,
     /// Compare the gradient with the one-process gradient in the first and every EVERY-th iteration
     #[arg(long, value_name = "EVERY", num_args = 0..=1, default_missing_value = "50", value_parser = clap::value_parser!(u64).range(1..))]
     pub verify_gradient: Option<u64>,
@@ -136,19 +101,15 @@ pub struct Options {
     /// With --elastic: minimum number of workers; with fewer the training pauses
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), env = "EVENSTEP_MIN_WORKERS")]
     pub min_workers: u32,
-    /// With --elastic: maximum time for regrouping, pauses included, in s; then the run ends
-    #[arg(long, default_value_t = 300, requires = "elastic", value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub pause_timeout_s: u64,
     /// Maximum time that a worker may stall before the others fail, in s
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout_s: u64,
 }
 
 impl LaunchOptions {
-    /// Returns options for `workers` processes that are not pinned, with 10 restarts if the run is elastic,
-    /// and no metrics.
+    /// Returns options for `workers` processes, with 10 restarts if the run is elastic.
     pub fn new(workers: u32) -> Self {
-        Self { workers, pin: None, max_restarts: 10, metrics_listen: None, otlp: None }
+        Self { workers, max_restarts: 10 }
     }
 }
 

@@ -26,8 +26,6 @@ pub struct WorkerProcess {
     pub core: Option<usize>,
     /// Number of times that an elastic launcher started this worker before.
     pub life: Option<u32>,
-    /// Whether standard input is a socket of the launcher for the metrics stream.
-    pub streams_metrics: bool,
 }
 
 impl WorkerProcess {
@@ -35,7 +33,7 @@ impl WorkerProcess {
     pub fn local(rank: usize, world_size: usize, port: u16, core: Option<usize>) -> Self {
         let store = HostPort { host: LOOPBACK.to_owned(), port };
         let interface = LOOPBACK.to_owned();
-        Self { rank, world_size, store, interface, core, life: None, streams_metrics: false }
+        Self { rank, world_size, store, interface, core, life: None }
     }
 
     /// Returns the identity of this process, if a launcher started it as a worker.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use evenstep_c10d::Store;
 use evenstep_client::Requested;
 use evenstep_protocol::{AllocateResponse, WorkerId};
-use evenstep_trainer::claims::{ClaimMode, ClaimSummary, Claims};
+use evenstep_trainer::claims::{ClaimSummary, Claims};
 use evenstep_trainer::collective::{HostPort, RankReport};
 use evenstep_trainer::model::Computed;
 use evenstep_trainer::plan::{Plan, Policy, Share};
@@ -92,9 +92,9 @@ struct Seen {
 }
 
 /// Runs a rank through all iterations, in two rounds. `ends` synchronizes all ranks, as an all-reduce does.
-fn play(rank: usize, port: u16, mode: ClaimMode, seen: &[Mutex<Seen>], ends: &Barrier) {
+fn play(rank: usize, port: u16, seen: &[Mutex<Seen>], ends: &Barrier) {
     let at = HostPort { host: "127.0.0.1".into(), port };
-    let mut claims = Claims::new(at, mode, TIMEOUT);
+    let mut claims = Claims::new(at, TIMEOUT);
     for iteration in 0..ITERATIONS {
         if iteration == ITERATIONS / 2 {
             claims.begin_round(1);
@@ -120,36 +120,30 @@ fn play(rank: usize, port: u16, mode: ClaimMode, seen: &[Mutex<Seen>], ends: &Ba
 }
 
 #[test]
-fn every_sample_comes_exactly_once_in_both_modes() {
-    for mode in [ClaimMode::Need, ClaimMode::Ahead] {
-        let server = Store::host("127.0.0.1", 0, TIMEOUT).unwrap();
-        let fresh =
-            || Mutex::new(Seen { reports: vec![RankReport::default(); WORKERS], times: BTreeMap::new() });
-        let seen: Arc<Vec<Mutex<Seen>>> = Arc::new((0..ITERATIONS).map(|_| fresh()).collect());
-        let ends = Arc::new(Barrier::new(WORKERS));
-        let ranks: Vec<_> = (0..WORKERS)
-            .map(|rank| {
-                let (seen, ends, port) = (Arc::clone(&seen), Arc::clone(&ends), server.port());
-                thread::spawn(move || play(rank, port, mode, &seen, &ends))
-            })
-            .collect();
-        ranks.into_iter().for_each(|rank| rank.join().unwrap());
-        let (mut left, mut chunks) = (0, 0);
-        for (iteration, seen) in seen.iter().enumerate() {
-            let seen = seen.lock().unwrap();
-            let (_, samples) = plan(iteration as u64);
-            let once: BTreeMap<u64, u32> = (0..samples).map(|sample| (sample, 1)).collect();
-            assert_eq!(seen.times, once, "{mode:?}, iteration {iteration}");
-            // A rank that was not the last to leave its pool stops claiming, and each of its claims returned
-            // a chunk.
-            let did = |report: &&RankReport| report.additions.claims == report.tail.chunks;
-            left += seen.reports.iter().filter(|report| report.additions.leaves == 1).filter(did).count();
-            chunks += seen.reports.iter().map(|report| report.tail.chunks).sum::<u64>();
-        }
-        println!("{mode:?}: {left} left, {chunks} chunks were claimed");
-        assert!(
-            left as u64 > 2 * ITERATIONS && chunks > ITERATIONS,
-            "{left} left, {chunks} chunks were claimed"
-        );
+fn every_sample_comes_exactly_once() {
+    let server = Store::host("127.0.0.1", 0, TIMEOUT).unwrap();
+    let fresh = || Mutex::new(Seen { reports: vec![RankReport::default(); WORKERS], times: BTreeMap::new() });
+    let seen: Arc<Vec<Mutex<Seen>>> = Arc::new((0..ITERATIONS).map(|_| fresh()).collect());
+    let ends = Arc::new(Barrier::new(WORKERS));
+    let ranks: Vec<_> = (0..WORKERS)
+        .map(|rank| {
+            let (seen, ends, port) = (Arc::clone(&seen), Arc::clone(&ends), server.port());
+            thread::spawn(move || play(rank, port, &seen, &ends))
+        })
+        .collect();
+    ranks.into_iter().for_each(|rank| rank.join().unwrap());
+    let (mut left, mut chunks) = (0, 0);
+    for (iteration, seen) in seen.iter().enumerate() {
+        let seen = seen.lock().unwrap();
+        let (_, samples) = plan(iteration as u64);
+        let once: BTreeMap<u64, u32> = (0..samples).map(|sample| (sample, 1)).collect();
+        assert_eq!(seen.times, once, "iteration {iteration}");
+        // A rank that was not the last to leave its pool stops claiming, and each of its claims returned
+        // a chunk.
+        let did = |report: &&RankReport| report.additions.claims == report.tail.chunks;
+        left += seen.reports.iter().filter(|report| report.additions.leaves == 1).filter(did).count();
+        chunks += seen.reports.iter().map(|report| report.tail.chunks).sum::<u64>();
     }
+    println!("{left} left, {chunks} chunks were claimed");
+    assert!(left as u64 > 2 * ITERATIONS && chunks > ITERATIONS, "{left} left, {chunks} chunks were claimed");
 }

@@ -2,7 +2,7 @@
 
 use evenstep_core::learning_rate::{Controller, LearningRateError, RampLength, Rule};
 use evenstep_trainer::data::Cursor;
-use evenstep_trainer::model::{MomentumForm, Sgd, evaluate};
+use evenstep_trainer::model::{Sgd, evaluate};
 use evenstep_trainer::{Batch, Model};
 use evenstep_trainer_lab::dataset::DataSet;
 use evenstep_trainer_lab::network::{Architecture, Network};
@@ -73,14 +73,14 @@ impl<'a> Training<'a> {
     /// Creates a model and an order of the samples from the seed.
     pub fn new(data: &'a DataSet, seed: u64) -> Self {
         let model = draw(data, seed);
-        let sgd = Sgd::new(&model.parameters(), MOMENTUM, MomentumForm::Outside);
+        let sgd = Sgd::new(&model.parameters(), MOMENTUM);
         Self { data, seed, model, sgd, cursor: Cursor::new(seed, data.train.len()) }
     }
 
     /// Returns a copy of the run in its current state, with the same order of samples.
     pub fn fork(&self) -> Self {
         let model = draw(self.data, self.seed);
-        let mut sgd = Sgd::new(&model.parameters(), MOMENTUM, MomentumForm::Outside);
+        let mut sgd = Sgd::new(&model.parameters(), MOMENTUM);
         no_grad(|| {
             for (to, from) in model.parameters().iter().zip(&self.model.parameters()) {
                 to.shallow_clone().copy_(from);

@@ -6,6 +6,9 @@ use evenstep_core::gate::Limit;
 use super::Settings;
 use evenstep_protocol::BackgroundSettings;
 
+/// Samples per optimizer step of the background job.
+const BATCH: u64 = 64;
+
 /// Arguments for background work in parallel with the training.
 #[derive(Debug, Clone, Args)]
 pub struct BackgroundArgs {
@@ -13,9 +16,6 @@ pub struct BackgroundArgs {
     #[arg(long, value_delimiter = ',', value_name = "WIDTHS", num_args = 0..=1, default_missing_value = "64",
           value_parser = clap::value_parser!(i64).range(1..=65_536))]
     pub background: Option<Vec<i64>>,
-    /// Samples per optimizer step of the background job
-    #[arg(long, default_value_t = 64, requires = "background", value_parser = clap::value_parser!(u64).range(1..=4096))]
-    pub background_batch: u64,
     /// Maximum ratio of the iteration time with background work to the time without it
     #[arg(long, default_value = "1.1", requires = "background", value_parser = limit)]
     pub slow_down_limit: Limit,
@@ -26,7 +26,7 @@ impl BackgroundArgs {
     /// absent. Each rank trains a separate model.
     pub fn job(&self, rank: usize, seed: u64) -> Settings {
         let hidden = self.background.clone().unwrap_or_else(|| vec![64]);
-        Settings { hidden, batch: self.background_batch, seed: seed.wrapping_add(rank as u64) }
+        Settings { hidden, batch: BATCH, seed: seed.wrapping_add(rank as u64) }
     }
 
     /// Returns the background settings to send to the predictor; `None` without `--background`.

@@ -13,7 +13,7 @@ use evenstep_trainer::model::{evaluate, wait};
 
 use crate::dataset::{DataSet, TeacherTask};
 use crate::network::{Architecture, Network};
-use evenstep_trainer::model::{MomentumForm, Sgd};
+use evenstep_trainer::model::Sgd;
 
 /// Number of training samples of the generated task.
 const SAMPLES: u64 = 4096;
@@ -59,7 +59,7 @@ impl Job {
         let data = TeacherTask { samples: SAMPLES, seed }.generate();
         let architecture = Architecture::Mlp { hidden };
         let model = Network::new(&architecture, data.shape, data.classes, seed, Kind::Float, device);
-        let optimizer = Sgd::new(&model.parameters(), MOMENTUM, MomentumForm::Outside);
+        let optimizer = Sgd::new(&model.parameters(), MOMENTUM);
         let cursor = Cursor::new(seed, SAMPLES);
         let batch = batch.clamp(1, SAMPLES);
         Self { data, model, optimizer, cursor, batch, piece: batch, done: 0, steps: 0 }

@@ -21,7 +21,7 @@ use crate::processes::ProcessArgs;
 use crate::processes::{self, Process};
 use crate::task::TaskArgs;
 use evenstep_trainer::launch::LaunchOutcome;
-use evenstep_trainer::model::reduce_device;
+use evenstep_trainer::model::{MOMENTUM, reduce_device};
 use evenstep_trainer::progress::Progress;
 
 /// Maximum number of iterations. The measurements of all iterations are held in memory.
@@ -34,8 +34,8 @@ pub struct BurstArgs {
     #[arg(long)]
     pub plan: PathBuf,
     /// Number of measured iterations, after 5 iterations of warm-up
-    #[arg(long, default_value_t = 50, value_parser = iterations)]
-    pub iterations: usize,
+    #[arg(long, default_value_t = 50, value_parser = steps)]
+    pub steps: usize,
     /// Number of worker processes [default: the number of GPUs in the plan]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024), env = "EVENSTEP_WORKERS")]
     pub workers: Option<u32>,
@@ -44,7 +44,7 @@ pub struct BurstArgs {
     pub json: Option<PathBuf>,
     /// File for a page with the planned and measured timelines
     #[arg(long)]
-    pub report: Option<PathBuf>,
+    pub html: Option<PathBuf>,
     /// The worker processes.
     #[command(flatten)]
     pub processes: ProcessArgs,
@@ -53,7 +53,7 @@ pub struct BurstArgs {
     pub task: TaskArgs,
 }
 
-fn iterations(text: &str) -> Result<usize, String> {
+fn steps(text: &str) -> Result<usize, String> {
     text.parse()
         .ok()
         .filter(|count| (1..=ITERATIONS_MAX).contains(count))
@@ -77,7 +77,7 @@ pub fn run(args: &BurstArgs) -> Result<LaunchOutcome> {
 
 /// Returns the data and the network, after checking that the plan fits them.
 fn prepare(args: &BurstArgs, plan: &Plan, workers: usize, device: Device) -> Result<(DataSet, Network)> {
-    let data = args.task.dataset()?;
+    let data = args.task.dataset();
     let model = args.task.network(&data, device);
     plan.check(model.layers(), workers).with_context(|| format!("plan {}", args.plan.display()))?;
     let (batch, samples) = (plan.global_batch, data.train.len());
@@ -93,10 +93,10 @@ fn work(args: &BurstArgs, plan: &Plan, process: &Process) -> Result<()> {
     let (rank, workers) = (process.rank, process.world_size);
     let (data, model) = prepare(args, plan, workers, process.device)?;
     let join = |size| process.group(&format!("first-{size}"), size);
-    let (shape, momentum) = ([data.features()], args.task.step.momentum);
+    let shape = [data.features()];
     let world = process.group("world", workers)?;
-    let mut executor = Executor::new(plan, model, &shape, momentum, world, join)?;
-    let total = WARM_UP + args.iterations;
+    let mut executor = Executor::new(plan, model, &shape, MOMENTUM, world, join)?;
+    let total = WARM_UP + args.steps;
     let mut progress = (rank == 0).then(|| Progress::new("burst", total as u64).0);
     let trained = training_loop::train(&mut executor, &data, &args.task, total, || {
         if let Some(progress) = &mut progress {
@@ -126,7 +126,7 @@ fn work(args: &BurstArgs, plan: &Plan, process: &Process) -> Result<()> {
     let times = measured.iter().skip(WARM_UP).map(|intervals| by_layer(intervals, plan.layers.len()));
     let times: Vec<_> = times.collect();
     let measured = Measured::new(plan, workers, &lengths, &times, &loss, args.task.model_name());
-    measured.print_and_write(plan, &timeline, args.json.as_deref(), args.report.as_deref())
+    measured.print_and_write(plan, &timeline, args.json.as_deref(), args.html.as_deref())
 }
 
 /// Returns the durations of the measured iterations in seconds, each from the end of the previous iteration,

@@ -3,7 +3,7 @@
 use tch::{Kind, Tensor};
 
 use crate::network::{self, Layer};
-use evenstep_trainer::model::{MomentumForm, Sgd};
+use evenstep_trainer::model::Sgd;
 
 /// A layer with its optimizer state, on one of the ranks that run it.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Gradients {
 impl Stage {
     /// Creates a stage with zero velocity.
     pub fn new(layer: Layer, momentum: f64) -> Self {
-        let optimizer = Sgd::new(layer.parameters(), momentum, MomentumForm::Outside);
+        let optimizer = Sgd::new(layer.parameters(), momentum);
         Self { layer, optimizer }
     }
 

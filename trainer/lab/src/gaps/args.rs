@@ -28,15 +28,12 @@ pub struct GapsArgs {
     /// Number of rounds; every configuration takes one turn per round
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=200))]
     pub rounds: u64,
-    /// Iterations per turn
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=50))]
-    pub block: u64,
     /// The background job.
     #[command(flatten)]
     pub background: BackgroundArgs,
     /// File for a page with charts
     #[arg(long, value_name = "FILE")]
-    pub report: Option<PathBuf>,
+    pub html: Option<PathBuf>,
     /// File for the results and the measurements of each rank, as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

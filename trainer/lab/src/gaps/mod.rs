@@ -41,7 +41,7 @@ use evenstep_trainer::progress::Output;
 /// parameters.
 pub fn run(args: &GapsArgs) -> Result<LaunchOutcome> {
     args.task.check()?;
-    let data = args.task.dataset()?;
+    let data = args.task.dataset();
     let plan = args.plan(&args.task.network(&data, Device::Cpu))?;
     let work = |process| work(args, &plan, &process, &data);
     processes::run((&args.processes, &args.task), plan.gpus, "gaps", || Ok(()), work)
@@ -67,7 +67,7 @@ fn write_results(args: &GapsArgs, told: &[RankMeasurements]) -> Result<()> {
         let all = serde_json::json!({"figures": figures, "ranks": told});
         put(path, serde_json::to_string_pretty(&all)?.as_bytes())?;
     }
-    if let Some(path) = &args.report {
+    if let Some(path) = &args.html {
         put(path, page::page(args, told, &figures).to_html().as_bytes())?;
     }
     ensure!(

@@ -24,7 +24,7 @@ pub fn page(args: &GapsArgs, ranks: &[RankMeasurements], figures: &Figures) -> R
             args.task.model_name(),
             ranks.len(),
             args.rounds,
-            args.block
+            super::rank::BLOCK
         ),
         sections: vec![
             Section::Notice(

@@ -17,7 +17,10 @@ use crate::burst::{Executor, Plan};
 use crate::dataset::DataSet;
 use crate::processes::Process;
 use evenstep_trainer::data::Cursor;
+use evenstep_trainer::model::MOMENTUM;
 
+/// Iterations per turn.
+pub const BLOCK: u64 = 20;
 /// Minimum duration of a turn of background jobs without the foreground.
 const BACKGROUND_TURN_MIN_S: f64 = 0.1;
 
@@ -125,7 +128,7 @@ impl Table<'_> {
                 let watching = (arm == Configuration::Filled).then_some(&mut attendant);
                 let before = door.spent();
                 let begun = Instant::now();
-                let iterations_s = self.turn(&meet, course, self.args.block, watching)?;
+                let iterations_s = self.turn(&meet, course, BLOCK, watching)?;
                 let wall_s = begun.elapsed().as_secs_f64();
                 door.set(false, 1);
                 let background_samples = door.spent().since(before).samples;
@@ -183,7 +186,7 @@ impl Table<'_> {
         let model = task.network(self.data, self.process.device);
         let group = |ranks| self.process.group(&format!("{name}-{ranks}"), ranks);
         let world = self.process.group(&format!("{name}-world"), self.process.world_size)?;
-        let executor = Executor::new(plan, model, &[self.data.features()], task.step.momentum, world, group)?;
+        let executor = Executor::new(plan, model, &[self.data.features()], MOMENTUM, world, group)?;
         Ok(PlanTraining {
             executor,
             cursor: Cursor::new(task.step.seed, self.data.train.len()),

@@ -7,7 +7,7 @@ use evenstep_trainer::collective::HostPort;
 use evenstep_trainer::training::{InvalidArgs, LaunchOptions, Options};
 
 use crate::background::BackgroundArgs;
-use crate::load::{LoadKind, clock_seconds};
+use crate::load::LoadKind;
 use crate::record::is_table;
 use crate::task::{NetworkArgs, TaskArgs};
 
@@ -17,8 +17,8 @@ pub struct LaunchArgs {
     /// Options of the launcher.
     #[command(flatten)]
     pub launch: LaunchOptions,
-    /// Run an independent competing load on each worker's core; pins one worker to each
-    /// core
+    /// Run an independent competing load on each worker's core, like other tenants of a machine; pins one worker to
+    /// each core. At most three threads per core are busy
     #[arg(long, value_name = "LOAD", num_args = 0..=1, default_missing_value = "regimes", conflicts_with = "vary_pace")]
     pub contend: Option<LoadKind>,
     /// The model and the training options.
@@ -34,22 +34,13 @@ pub struct JoinArgs {
     pub rank: usize,
     /// Number of workers in the run
     #[arg(long)]
-    pub world_size: usize,
+    pub workers: usize,
     /// Address of the store: host:port
     #[arg(long)]
     pub store: HostPort,
     /// Address of this machine that the other workers can reach
     #[arg(long, default_value = "127.0.0.1", env = "EVENSTEP_INTERFACE")]
     pub interface: String,
-    /// Core to pin this worker to
-    #[arg(long)]
-    pub core: Option<usize>,
-    /// Competing load on the workers' cores, written to the record of the run
-    #[arg(long, hide = true)]
-    pub contended: Option<LoadKind>,
-    /// Start of the real or imposed load, in seconds on the machine's monotonic clock
-    #[arg(long, hide = true, value_parser = clock_seconds)]
-    pub loaded_since: Option<f64>,
     /// The model and the training options.
     #[command(flatten)]
     pub train: TrainArgs,
@@ -74,9 +65,9 @@ pub struct TrainArgs {
     #[arg(long, default_value_t = 1.0)]
     pub pace_unit_ms: f64,
     /// Impose speeds that change over time: divide each worker's pace (1 without --pace) by 1 + n, for n
-    /// simulated busy threads. LOAD is one of the loads of `contend`
-    #[arg(long, value_name = "LOAD", num_args = 0..=1, default_missing_value = "regimes")]
-    pub vary_pace: Option<LoadKind>,
+    /// busy threads of a simulated load `regimes`, see --contend
+    #[arg(long)]
+    pub vary_pace: bool,
     /// File for the record of the run: JSON lines, one per iteration, for `report`. If its name ends in
     /// .csv: a table with one row per worker and iteration, for `evenstep-predictor backtest --id worker`
     #[arg(long)]
@@ -84,13 +75,6 @@ pub struct TrainArgs {
     /// Folder for sample logs: one file per worker with the epoch and index of every computed sample
     #[arg(long)]
     pub sample_log: Option<PathBuf>,
-    /// Folder for timelines: one file per worker with the times of computation, claims and waits, for
-    /// `report --timeline`
-    #[arg(long, value_name = "FOLDER")]
-    pub timeline: Option<PathBuf>,
-    /// Write every N-th iteration to the timelines (with --timeline)
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
-    pub timeline_every: u64,
 }
 
 impl TrainArgs {
@@ -99,7 +83,7 @@ impl TrainArgs {
     /// # Errors
     /// Fails if `--pace` has no entry for this rank.
     pub fn pace_of(&self, rank: usize) -> Result<Option<f64>, InvalidArgs> {
-        let Some(paces) = &self.pace else { return Ok(self.vary_pace.map(|_| 1.0)) };
+        let Some(paces) = &self.pace else { return Ok(self.vary_pace.then_some(1.0)) };
         let unnamed =
             || InvalidArgs(format!("--pace lists {} speeds: no entry for --rank {rank}", paces.len()));
         paces.get(rank).copied().map(Some).ok_or_else(unnamed)

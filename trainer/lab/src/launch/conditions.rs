@@ -3,11 +3,15 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use evenstep_trainer::step::BLOCK;
 use evenstep_trainer::training::{RunInfo, WorkerProcess};
 
 use super::args::TrainArgs;
 use crate::load::{ImposedPace, Load, LoadKind, Timeline, clock_s};
 use crate::record::{RunLine, Scenario};
+
+/// The load that `--vary-pace` simulates.
+const SIMULATED: LoadKind = LoadKind::Regimes;
 
 /// The conditions of one worker.
 #[derive(Debug)]
@@ -31,17 +35,23 @@ impl Conditions {
         let unit = Duration::from_secs_f64(self.train.pace_unit_ms / 1e3);
         Ok(self.train.pace_of(self.process.rank)?.map(|pace| {
             let (pace, origin) = (ImposedPace::new(pace, unit), Instant::now());
-            match self.train.vary_pace {
-                Some(kind) => pace.swayed(self.timeline(kind, self.process.rank, origin), origin),
-                None => pace,
+            if self.train.vary_pace {
+                pace.swayed(self.timeline(SIMULATED, self.process.rank, origin), origin)
+            } else {
+                pace
             }
         }))
+    }
+
+    /// Returns the kind of the real or imposed load, if any.
+    fn load(&self) -> Option<LoadKind> {
+        self.contended.or(self.train.vary_pace.then_some(SIMULATED))
     }
 
     /// Returns the real or imposed load of each worker, by rank, on the clock of the record. Empty
     /// without a load, or if its start is unknown.
     pub fn timelines(&self, started: Instant) -> Vec<Timeline> {
-        let kind = self.contended.or(self.train.vary_pace).filter(|_| self.loaded_since.is_some());
+        let kind = self.load().filter(|_| self.loaded_since.is_some());
         let ranks = 0..self.process.world_size;
         kind.map_or_else(Vec::new, |kind| ranks.map(|rank| self.timeline(kind, rank, started)).collect())
     }
@@ -62,12 +72,11 @@ impl Conditions {
         let paces: Option<Vec<f64>> =
             (0..world_size).map(|rank| train.pace_of(rank).ok().flatten()).collect();
         if let Some(paces) = &paces {
-            let sways = train.vary_pace.map_or_else(String::new, |kind| {
-                format!(
-                    "; each pace is divided by 1 + n for n simulated busy threads on the core, a load that {}",
-                    changes(kind)
-                )
-            });
+            let sways = if train.vary_pace {
+                "; each pace is divided by 1 + n for n simulated busy threads on the core, a load that changes over time"
+            } else {
+                ""
+            };
             notes.push(format!(
                 "imposed speeds {paces:?}: each worker computes real gradients, then waits until {} ms per sample, \
                                  divided by its pace, have passed{sways}",
@@ -77,7 +86,7 @@ impl Conditions {
         if let Some(kind) = self.contended {
             notes.push(format!("each worker's core runs a real competing load that {}", changes(kind)));
         }
-        if let Some(share) = options.hedge.tail {
+        if let Some(share) = options.tail {
             notes.push(format!(
                 "even shares of {:.0} % of each iteration; the rest is a shared tail from which workers claim chunks",
                 100.0 * (1.0 - share)
@@ -85,15 +94,15 @@ impl Conditions {
         }
         let scenario = match (&paces, self.contended, train.vary_pace) {
             (_, Some(_), _) => Scenario::Contended,
-            (Some(_), None, Some(_)) => Scenario::Swayed,
-            (Some(_), None, None) => Scenario::Paced,
+            (Some(_), None, true) => Scenario::Swayed,
+            (Some(_), None, false) => Scenario::Paced,
             (None, None, _) => Scenario::Plain,
         };
         RunLine {
             scenario,
             job_id: run.job_id.cloned(),
             paces,
-            load: self.contended.or(train.vary_pace),
+            load: self.load(),
             workers: run.workers.to_vec(),
             global_batch: options.whole_batch(world_size),
             per_worker_batch: options.per_worker_batch,
@@ -102,10 +111,9 @@ impl Conditions {
             data: run.data.clone(),
             steps: run.steps,
             seed: options.step.seed,
-            ask: options.request,
             policies: options.policy.clone(),
             elastic: options.elastic,
-            block: if options.policy.len() > 1 { options.block } else { run.steps },
+            block: if options.policy.len() > 1 { BLOCK } else { run.steps },
             notes,
         }
     }

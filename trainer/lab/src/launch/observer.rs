@@ -1,29 +1,22 @@
 //! Records a worker's iterations and runs its background job.
 
-use std::time::Instant;
-
 use anyhow::Result;
 use evenstep_trainer::model::{Pace, choose};
-use evenstep_trainer::plan::Share;
 use evenstep_trainer::progress::{EndLine, IterationLine, Output, RegroupLine};
-use evenstep_trainer::step::worker_id;
 use evenstep_trainer::training::{At, Hooks, Observer, RunInfo};
 
 use super::conditions::Conditions;
 use crate::background::{Background, foreground_stream};
 use crate::record::sample_log::SampleLog;
-use crate::record::timeline::{TimelineLog, Watch};
 use crate::record::{Line, Recorder};
 
-/// The record, sample log, timeline and background job of one worker.
+/// The record, sample log and background job of one worker.
 struct LabObserver {
     conditions: Conditions,
     recorder: Option<Recorder>,
     sample_log: Option<SampleLog>,
     /// Indices of the samples of the current iteration that this worker computed.
     indices: Vec<i64>,
-    timeline: Option<TimelineLog>,
-    watch: Option<Watch>,
     background: Option<Background>,
 }
 
@@ -40,20 +33,13 @@ pub fn hooks(conditions: Conditions) -> Result<Hooks> {
         Background::start(train.background.job(rank, options.step.seed), device)
     });
     let sample_log = train.sample_log.as_ref().map(|folder| SampleLog::open(folder, &options.policy, rank));
-    let timeline = train.timeline.as_deref().map(|folder| {
-        let worker = worker_id(options.worker_id.as_deref(), rank)?;
-        let resumes = process.life.is_some_and(|life| life > 0);
-        TimelineLog::open(folder, rank, worker, train.timeline_every, resumes)
-    });
     let pace = conditions.pace()?.map(|pace| Box::new(pace) as Box<dyn Pace>);
     let observer = LabObserver {
         background: background.transpose()?,
         sample_log: sample_log.transpose()?,
-        timeline: timeline.transpose()?,
         conditions,
         recorder: None,
         indices: Vec::new(),
-        watch: None,
     };
     Ok(Hooks { observer: Box::new(observer), pace })
 }
@@ -85,37 +71,26 @@ impl Observer for LabObserver {
         }
     }
 
-    fn compute_started(&mut self, began: Instant, budget_s: f64) {
+    fn compute_started(&mut self, budget_s: f64) {
         self.background.iter().for_each(|job| job.door().allow(budget_s));
-        self.watch = self.timeline.is_some().then(|| Watch::begin(began));
         self.indices.clear();
     }
 
-    fn share_computed(&mut self, share: Share, indices: &[i64]) {
+    fn samples_computed(&mut self, indices: &[i64]) {
         if self.sample_log.is_some() {
             self.indices.extend_from_slice(indices);
         }
-        self.watch.iter_mut().for_each(|watch| watch.computed(share.offset, share.local_batch));
-    }
-
-    fn claim_answered(&mut self) {
-        self.watch.iter_mut().for_each(Watch::claimed);
     }
 
     fn all_reduce_started(&mut self, at: At) -> Result<()> {
         if let Some(log) = &mut self.sample_log {
             log.computed(at.policy, at.iteration, at.epoch, &self.indices)?;
         }
-        self.watch.iter_mut().for_each(Watch::enters_all_reduce);
         Ok(())
     }
 
-    fn all_reduce_finished(&mut self, at: At) -> Result<()> {
+    fn all_reduce_finished(&mut self) {
         self.background.iter().for_each(|job| job.door().allow(0.0));
-        match (&mut self.timeline, self.watch.take()) {
-            (Some(log), Some(watch)) => log.write(at.policy, at.iteration, watch),
-            _ => Ok(()),
-        }
     }
 
     fn step_finished(&mut self, at: At) -> Result<()> {

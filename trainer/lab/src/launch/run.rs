@@ -34,21 +34,19 @@ pub fn run(args: &LaunchArgs) -> Result<LaunchOutcome> {
     }
     args.train.check(args.launch.workers as usize)?;
     let (since_s, mut variables) = (clock_s(), Vec::new());
-    if args.contend.is_some() || args.train.vary_pace.is_some() {
+    if args.contend.is_some() || args.train.vary_pace {
         variables.push((LOADED_SINCE, since_s.to_string()));
     }
-    let mut options = args.launch.clone();
-    options.pin = placement(args, &cores::allowed()?)?;
+    let cores = placement(args, &cores::allowed()?)?;
     let mut loads = WorkerProcesses::default();
     if let Some(kind) = args.contend {
-        let cores = options.pin.as_deref().unwrap_or(&[]);
         for (rank, &core) in cores.iter().enumerate() {
             let load = Load::for_worker(rank, kind, args.train.options.step.seed);
             loads.start(contend_command(core, load, since_s)?)?;
         }
         Output::new("launch").say(&format!("competing load ({kind}) runs on cores {cores:?}"));
     }
-    launch(&args.train.options, &options, &variables)
+    launch(&args.train.options, &args.launch, &cores, &variables)
 }
 
 /// Runs the command `join`: runs one worker, on this or another machine.
@@ -58,19 +56,17 @@ pub fn run(args: &LaunchArgs) -> Result<LaunchOutcome> {
 pub fn join(args: &JoinArgs) -> Result<()> {
     let process = WorkerProcess {
         rank: args.rank,
-        world_size: args.world_size,
+        world_size: args.workers,
         store: args.store.clone(),
         interface: args.interface.clone(),
-        core: args.core,
+        core: None,
         life: None,
-        streams_metrics: false,
     };
-    if args.rank >= args.world_size && !args.train.options.elastic {
-        bail!("--rank {}: must be below --world-size {}", args.rank, args.world_size);
+    if args.rank >= args.workers && !args.train.options.elastic {
+        bail!("--rank {}: must be below --workers {}", args.rank, args.workers);
     }
     enter(process.core)?;
-    let (contended, loaded_since) = (args.contended, args.loaded_since);
-    work(Conditions { train: args.train.clone(), process, contended, loaded_since })
+    work(Conditions { train: args.train.clone(), process, contended: None, loaded_since: None })
 }
 
 /// Trains a built-in network as one worker.
@@ -84,7 +80,7 @@ fn work(conditions: Conditions) -> Result<()> {
 /// Returns the built-in network and its data as a [`Training`].
 fn training(args: &TrainArgs) -> Result<Training> {
     let (task, kind) = (args.task(), args.network.dtype.kind());
-    let data = task.dataset()?;
+    let data = task.dataset();
     let (architecture, shape, classes) = (args.network.architecture(), data.shape, data.classes);
     let model = move |device: Device| -> Result<Box<dyn evenstep_trainer::Model>> {
         Ok(Box::new(crate::network::Network::new(
@@ -108,14 +104,11 @@ fn training(args: &TrainArgs) -> Result<Training> {
     })
 }
 
-/// Returns the core of each worker, or `None` if workers are not pinned.
-fn placement(args: &LaunchArgs, allowed: &[usize]) -> Result<Option<Vec<usize>>> {
+/// Returns the core of each worker; none if workers are not pinned.
+fn placement(args: &LaunchArgs, allowed: &[usize]) -> Result<Vec<usize>> {
     let workers = args.launch.workers as usize;
-    if let Some(cores) = &args.launch.pin {
-        return cores::chosen(cores, workers, allowed).map(Some);
-    }
     if args.contend.is_none() {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     ensure!(
         workers <= allowed.len(),
@@ -124,12 +117,12 @@ fn placement(args: &LaunchArgs, allowed: &[usize]) -> Result<Option<Vec<usize>>>
         allowed.len(),
         allowed.len()
     );
-    Ok(Some(allowed[..workers].to_vec()))
+    Ok(allowed[..workers].to_vec())
 }
 
 fn contend_command(core: usize, load: Load, since_s: f64) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
-    command.args(["contend", "--until-stdin-closes", &format!("--core={core}")]);
+    command.args(["contend", &format!("--core={core}")]);
     command.args([format!("--load={}", load.kind), format!("--seed={}", load.seed)]);
     command.arg(format!("--since={since_s}"));
     command.stdin(Stdio::piped()).env(TIED, "1");
@@ -147,11 +140,8 @@ mod tests {
 
     #[test]
     fn a_load_needs_a_core_for_each_worker() {
-        assert_eq!(placement(&parsed(&[]), &[0, 1]).unwrap(), None);
-        assert_eq!(placement(&parsed(&["--contend"]), &[2, 3, 4]).unwrap(), Some(vec![2, 3]));
+        assert_eq!(placement(&parsed(&[]), &[0, 1]).unwrap(), [0; 0]);
+        assert_eq!(placement(&parsed(&["--contend"]), &[2, 3, 4]).unwrap(), [2, 3]);
         assert!(placement(&parsed(&["--contend"]), &[0]).is_err());
-        assert_eq!(placement(&parsed(&["--pin=1,1"]), &[0, 1]).unwrap(), Some(vec![1, 1]));
-        assert!(placement(&parsed(&["--pin=1,2"]), &[0, 1]).is_err());
-        assert!(placement(&parsed(&["--pin=1"]), &[0, 1]).is_err());
     }
 }

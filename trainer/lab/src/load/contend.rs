@@ -35,9 +35,6 @@ pub struct ContendArgs {
     /// Start of the load, in seconds on the machine's monotonic clock [default: now]
     #[arg(long, hide = true, value_parser = clock_seconds)]
     pub since: Option<f64>,
-    /// Required: confirms that the load ends when standard input closes. Use a pipe, not /dev/null
-    #[arg(long, required = true)]
-    pub until_stdin_closes: bool,
 }
 
 /// Loads a core until standard input closes.

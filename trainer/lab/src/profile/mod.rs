@@ -35,10 +35,13 @@ use crate::processes::{self, Process};
 use crate::task::TaskArgs;
 use evenstep_report::output::put;
 use evenstep_trainer::launch::LaunchOutcome;
-use evenstep_trainer::model::device_name;
+use evenstep_trainer::model::{MOMENTUM, device_name};
 use evenstep_trainer::plan::GLOBAL_BATCH_MAX;
 use evenstep_trainer::progress::Output;
 use evenstep_trainer::training::InvalidArgs;
+
+/// Number of measurements per value, of which the median counts; there are [`WARM_UP`] more before them.
+const REPEATS: usize = 30;
 
 /// Arguments of `profile`.
 #[derive(Debug, Args)]
@@ -52,14 +55,11 @@ pub struct ProfileArgs {
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=GLOBAL_BATCH_MAX))]
     pub global_batch: Option<u64>,
     /// Number of worker processes; with two or more, the network between them is measured too
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub ranks: u32,
-    /// Number of measurements per value, of which the median counts; 5 more for warm-up
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub repeats: u32,
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), env = "EVENSTEP_WORKERS")]
+    pub workers: u32,
     /// File for the profile, as JSON
     #[arg(long)]
-    pub out: PathBuf,
+    pub json: PathBuf,
     /// The worker processes.
     #[command(flatten)]
     pub processes: ProcessArgs,
@@ -74,15 +74,15 @@ pub struct ProfileArgs {
 /// Fails if options contradict each other, the file cannot be written, or a worker fails.
 pub fn run(args: &ProfileArgs) -> Result<LaunchOutcome> {
     args.task.check()?;
-    let ranks = args.ranks as usize;
-    if let Some(batch) = args.global_batch.filter(|&batch| batch < ranks as u64) {
+    let workers = args.workers as usize;
+    if let Some(batch) = args.global_batch.filter(|&batch| batch < workers as u64) {
         return Err(InvalidArgs(format!(
-            "--global-batch {batch}: must be at least the number of ranks, {ranks}"
+            "--global-batch {batch}: must be at least the number of workers, {workers}"
         ))
         .into());
     }
     let work = |process| work(Bench::new(args, process)?);
-    processes::run((&args.processes, &args.task), ranks, "profile", || Ok(()), work)
+    processes::run((&args.processes, &args.task), workers, "profile", || Ok(()), work)
 }
 
 fn work(bench: Bench<'_>) -> Result<()> {
@@ -92,7 +92,7 @@ fn work(bench: Bench<'_>) -> Result<()> {
         None => {
             let layers = curves::measure(&bench, &args.batches)?;
             let network =
-                (args.ranks > 1).then(|| network::measure(&bench, &layers, &args.batches)).transpose()?;
+                (args.workers > 1).then(|| network::measure(&bench, &layers, &args.batches)).transpose()?;
             (layers, network)
         }
     };
@@ -103,8 +103,8 @@ fn work(bench: Bench<'_>) -> Result<()> {
     }
     let (model, device) = (Some(args.task.model_name()), Some(device_name(bench.process.device)));
     let profile = BurstProfile { model, device, network, layers };
-    put(&args.out, (serde_json::to_string_pretty(&profile)? + "\n").as_bytes())?;
-    bench.output.say(&format!("wrote {}", args.out.display()));
+    put(&args.json, (serde_json::to_string_pretty(&profile)? + "\n").as_bytes())?;
+    bench.output.say(&format!("wrote {}", args.json.display()));
     Ok(())
 }
 
@@ -121,7 +121,7 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(args: &'a ProfileArgs, process: Process) -> Result<Self> {
-        let data = args.task.dataset()?;
+        let data = args.task.dataset();
         let wanted = args.global_batch.or(args.batches.iter().copied().max()).unwrap_or(1);
         let (name, samples) = (&data.name, data.train.len());
         ensure!(
@@ -146,10 +146,10 @@ impl<'a> Bench<'a> {
             group("world", self.process.world_size)?
         };
         let (shape, join) = ([self.data.features()], |size| group("first", size));
-        let mut executor = Executor::new(plan, model, &shape, task.step.momentum, world, join)?;
+        let mut executor = Executor::new(plan, model, &shape, MOMENTUM, world, join)?;
         // All ranks start at the same time, also if each runs the plan separately.
         self.world.barrier().context("waiting for the other workers to be ready")?;
-        let repeats = WARM_UP + self.args.repeats as usize;
+        let repeats = WARM_UP + REPEATS;
         let done = training_loop::train(&mut executor, &self.data, task, repeats, || {})?;
         executor.close()?;
         let times =

@@ -54,11 +54,7 @@ pub fn measure(bench: &Bench<'_>, layers: &[BurstLayer], batches: &[u64]) -> Res
         if bench.process.rank < count {
             let group = bench.process.group(&format!("sums-{count}"), count)?;
             for values in summed() {
-                sums.push((
-                    count as f64,
-                    (values * VALUE_BYTES) as f64,
-                    sum_us(bench, &group, values, device)?,
-                ));
+                sums.push((count as f64, (values * VALUE_BYTES) as f64, sum_us(&group, values, device)?));
             }
         }
         count *= 2;
@@ -101,20 +97,20 @@ fn transfer(bench: &Bench<'_>, values: u64, device: Device) -> Result<Option<Sam
     let before = Layout::first(&[2], bench.process.world_size);
     let (_, into) = before.next(&[1, 1]);
     let held = Tensor::zeros([before.of(rank).len() as i64, values as i64], (Kind::Float, device));
-    let took_us = repeat(bench, || cross(world, &into.back(), &cross(world, &into, &held)?))?;
+    let took_us = repeat(|| cross(world, &into.back(), &cross(world, &into, &held)?))?;
     let bytes = (2 * values * VALUE_BYTES) as f64;
     Ok((rank == 0).then_some(Sample { bytes, messages: 2.0, took_us }))
 }
 
-fn sum_us(bench: &Bench<'_>, group: &Group, values: u64, device: Device) -> Result<f64> {
+fn sum_us(group: &Group, values: u64, device: Device) -> Result<f64> {
     let held = Tensor::zeros([values as i64], (Kind::Float, device));
-    repeat(bench, || sum(group, &held))
+    repeat(|| sum(group, &held))
 }
 
 /// Returns the median time of a collective operation, in microseconds.
-fn repeat(bench: &Bench<'_>, mut once: impl FnMut() -> evenstep_c10d::Result<Tensor>) -> Result<f64> {
+fn repeat(mut once: impl FnMut() -> evenstep_c10d::Result<Tensor>) -> Result<f64> {
     let mut times_us = Vec::new();
-    for _ in 0..WARM_UP + bench.args.repeats as usize {
+    for _ in 0..WARM_UP + super::REPEATS {
         let begun = Instant::now();
         // Reading a value waits for the GPU to finish.
         once()?.sum(Kind::Float).double_value(&[]);

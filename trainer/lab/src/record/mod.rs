@@ -3,7 +3,6 @@
 mod append;
 pub mod sample_log;
 mod table;
-pub mod timeline;
 
 use std::fmt;
 use std::fs::File;
@@ -13,7 +12,7 @@ use std::path::{Path, PathBuf};
 use evenstep_protocol::{JobId, LearningRateRule, WorkerId};
 use serde::{Deserialize, Serialize};
 
-use evenstep_trainer::plan::{Policy, RequestMode};
+use evenstep_trainer::plan::Policy;
 use evenstep_trainer::progress::{EndLine, IterationLine, RegroupLine};
 
 use crate::load::{LoadKind, Timeline};
@@ -63,8 +62,6 @@ pub struct RunLine {
     pub steps: u64,
     /// Seed of the model, the data and the order of the samples.
     pub seed: u64,
-    /// When the run requested allocations.
-    pub ask: RequestMode,
     /// Policies in the order of their turns.
     pub policies: Vec<Policy>,
     /// Whether workers may join and leave.
@@ -272,7 +269,6 @@ mod tests {
             data: "task".into(),
             steps: 1,
             seed: 1,
-            ask: RequestMode::Ahead,
             policies: vec![Policy::Even, Policy::Evenstep],
             elastic: false,
             block: 20,

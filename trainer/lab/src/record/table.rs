@@ -150,7 +150,6 @@ mod tests {
     use super::*;
     use crate::load::{Load, LoadKind};
     use crate::record::Scenario;
-    use evenstep_trainer::plan::RequestMode;
 
     fn run(policies: &[Policy], paces: Option<Vec<f64>>) -> RunLine {
         RunLine {
@@ -166,7 +165,6 @@ mod tests {
             data: "task".into(),
             steps: 2,
             seed: 1,
-            ask: RequestMode::Ahead,
             policies: policies.to_vec(),
             elastic: false,
             block: 1,

@@ -10,21 +10,16 @@ mod page;
 mod results;
 mod run;
 mod table;
-mod timeline;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use evenstep_report::Report;
 use evenstep_report::output::put;
 
-use crate::record::timeline as recorded;
 use crate::report::results::Results;
 use crate::report::run::Run;
-use crate::report::timeline::Steps;
-use evenstep_trainer::Policy;
 
 pub use run::ReportError;
 
@@ -32,7 +27,7 @@ pub use run::ReportError;
 #[derive(Debug, Args)]
 pub struct ReportArgs {
     /// Records written by `launch --record` or `join --record`
-    #[arg(required_unless_present = "timeline", value_name = "RECORD")]
+    #[arg(required = true, value_name = "RECORD")]
     pub records: Vec<PathBuf>,
     /// File for a self-contained page with charts
     #[arg(long, value_name = "FILE")]
@@ -40,21 +35,6 @@ pub struct ReportArgs {
     /// File for the results, as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Only compare the runs on the page, without a section per run
-    #[arg(long, requires = "html")]
-    pub overview: bool,
-    /// Folder written by `launch --timeline`: draw one step with the times of each worker
-    #[arg(long, value_name = "FOLDER")]
-    pub timeline: Option<PathBuf>,
-    /// Iteration to draw [default: the iteration with the most claimed chunks]
-    #[arg(long, requires = "timeline")]
-    pub iteration: Option<u64>,
-    /// File for a page with only that step; `scripts/pictures` turns it into a picture
-    #[arg(long, value_name = "FILE.html", requires = "timeline")]
-    pub picture: Option<PathBuf>,
-    /// Policy of the picture [default: the last one]
-    #[arg(long, value_name = "POLICY", requires = "picture")]
-    pub of: Option<Policy>,
 }
 
 /// The names of all values in the results, and their meaning.
@@ -63,7 +43,7 @@ const DEFINITIONS: [(&str, &str); 15] = [
     ("warm-up", "the first 5 iterations of each policy; they appear in charts but in no other result"),
     (
         "step",
-        "time from the allocation request to the end of the optimizer step, on rank 0; mean, p50 and p95 over iterations",
+        "time from the start of an iteration to the end of the optimizer step, on rank 0; mean, p50 and p95 over iterations",
     ),
     ("samples/s", "throughput: samples divided by the sum of the step times"),
     ("gain", "throughput divided by the throughput with even batches in the same record"),
@@ -110,24 +90,13 @@ const DEFINITIONS: [(&str, &str); 15] = [
 pub fn run(args: &ReportArgs) -> Result<()> {
     let runs: Vec<Run> = args.records.iter().map(|path| Run::read(path)).collect::<Result<_, _>>()?;
     let results = Results::of(&runs);
-    let steps =
-        args.timeline.as_deref().map(|folder| Steps::of(recorded::read(folder)?).charts(args.iteration));
-    let steps = steps.transpose()?.unwrap_or_default();
-    if let Some(path) = &args.picture {
-        let mut wanted = steps.iter().rev().filter(|(policy, _)| args.of.is_none_or(|of| *policy == of));
-        let (_, chart) = wanted.next().context("--of: the timeline does not contain this policy")?;
-        put(path, Report::of_chart(chart).to_html().as_bytes())?;
-    }
     if let Some(path) = &args.html {
-        put(path, page::report(&runs, &results, steps, args.overview).to_html().as_bytes())?;
+        put(path, page::report(&runs, &results).to_html().as_bytes())?;
     }
     if let Some(path) = &args.json {
         let mut json = serde_json::to_vec_pretty(&results).context("writing the results as JSON")?;
         json.push(b'\n');
         put(path, &json)?;
-    }
-    if runs.is_empty() {
-        return Ok(());
     }
     io::stdout().lock().write_all(table::text(&runs, &results).as_bytes()).context("writing the table")
 }

@@ -15,8 +15,8 @@ const PAYS: f64 = 1.02;
 /// Maximum number of runs with headline values. With more runs, a page of large numbers is hard to read.
 const HEADLINES_MAX: usize = 3;
 
-/// Returns the page. `steps` are charts of single steps; `overview` omits the sections on single runs.
-pub fn report(runs: &[Run], results: &Results, steps: Vec<(Policy, Chart)>, overview: bool) -> Report {
+/// Returns the page.
+pub fn report(runs: &[Run], results: &Results) -> Report {
     let notice = |(note, names): (&str, Vec<&str>)| {
         let of = if runs.len() > 1 { format!(" ({})", names.join(", ")) } else { String::new() };
         Section::Notice(format!("{}{of}", sentence(note)))
@@ -34,18 +34,15 @@ pub fn report(runs: &[Run], results: &Results, steps: Vec<(Policy, Chart)>, over
         sections.push(Section::Figures(figures));
     }
     let compared = if runs.len() > 1 { compared::charts(results) } else { Vec::new() };
-    if !compared.is_empty() || !steps.is_empty() {
+    if !compared.is_empty() {
         sections.push(heading("Comparison"));
     }
     sections.extend(compared);
-    sections.extend(steps.into_iter().map(|(_, chart)| Section::Charts(vec![chart])));
-    for run in runs.iter().filter(|_| !overview) {
+    for run in runs {
         run_sections(run, &mut sections);
     }
     sections.push(heading("All policies and definitions"));
-    if !runs.is_empty() {
-        sections.push(Section::Table(table(results)));
-    }
+    sections.push(Section::Table(table(results)));
     sections.push(Section::Table(definitions()));
     let mut data: Vec<&str> = runs.iter().map(|run| run.line.data.as_str()).collect();
     data.dedup();

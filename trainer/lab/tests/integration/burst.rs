@@ -7,7 +7,7 @@ use std::time::Duration;
 use evenstep_c10d::{Group, Store};
 use evenstep_trainer::Model;
 use evenstep_trainer::data::Cursor;
-use evenstep_trainer::model::{MomentumForm, Sgd};
+use evenstep_trainer::model::Sgd;
 use evenstep_trainer_lab::burst::{Executor, Plan};
 use evenstep_trainer_lab::dataset::TeacherTask;
 use evenstep_trainer_lab::network::{Architecture, Layer, Network};
@@ -73,7 +73,7 @@ fn alone(architecture: &Architecture, global_batch: u64) -> (Vec<Tensor>, Vec<f6
     let data = TASK.generate();
     let model = model(architecture);
     let cursor = Cursor::new(3, data.train.len());
-    let mut sgd = Sgd::new(&model.parameters(), MOMENTUM, MomentumForm::Outside);
+    let mut sgd = Sgd::new(&model.parameters(), MOMENTUM);
     let losses = (0..ITERATIONS)
         .map(|iteration| {
             let batch =

@@ -21,8 +21,8 @@ fn succeed(output: &Output) -> String {
 
 fn profile(folder: &Path, extra: &[&str]) -> BurstProfile {
     let path = folder.join("profile.json");
-    let out = format!("--out={}", path.display());
-    succeed(&trainer(&[&["profile", "--repeats=2", &out], extra].concat()).output().unwrap());
+    let out = format!("--json={}", path.display());
+    succeed(&trainer(&[&["profile", &out], extra].concat()).output().unwrap());
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
@@ -58,7 +58,7 @@ fn layers_and_the_network_are_measured() {
     let layers = [("hidden0", 256 * 16 + 16, 16), ("hidden1", 16 * 8 + 8, 8), ("output", 8 * 10 + 10, 10)]
         .map(|(name, parameters, outputs)| (name.to_owned(), parameters, outputs));
 
-    let curves = profile(folder.path(), &["--ranks=2", "--batches=4,1"]);
+    let curves = profile(folder.path(), &["--workers=2", "--batches=4,1"]);
     assert_eq!(told(&curves.layers), layers);
     for layer in &curves.layers {
         let (compute, forward) = (layer.compute_us.as_ref().unwrap(), layer.forward_us.as_ref().unwrap());
@@ -74,7 +74,7 @@ fn layers_and_the_network_are_measured() {
 
     // Plans count in values of four bytes.
     let twice = layers.map(|(name, parameters, outputs)| (name, 2 * parameters, 2 * outputs));
-    let tables = profile(folder.path(), &["--ranks=2", "--global-batch=24", "--dtype=float64"]);
+    let tables = profile(folder.path(), &["--workers=2", "--global-batch=24", "--dtype=float64"]);
     assert_eq!((told(&tables.layers), tables.network), (twice.to_vec(), None));
     for (number, layer) in tables.layers.iter().enumerate() {
         assert_eq!(layer.compute_us, None);
@@ -92,8 +92,8 @@ fn a_plan_is_run_and_compared_with_its_prediction() {
     let folder = tempfile::tempdir().unwrap();
     let plan = plan(folder.path(), 2, &SOUND);
     let [json, page] = ["figures.json", "page.html"].map(|name| folder.path().join(name));
-    let outputs = [format!("--json={}", json.display()), format!("--report={}", page.display())];
-    let run = ["burst", &plan, "--iterations=6", "--lr=0.2", "--workers=3", &outputs[0], &outputs[1]];
+    let outputs = [format!("--json={}", json.display()), format!("--html={}", page.display())];
+    let run = ["burst", &plan, "--steps=6", "--lr=0.2", "--workers=3", &outputs[0], &outputs[1]];
     let table = succeed(&trainer(&run).output().unwrap());
     assert!(table.contains("hidden1") && table.contains("1.500 ms planned"), "{table}");
     let figures: serde_json::Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
@@ -147,7 +147,7 @@ fn plans_that_cannot_run_are_rejected_by_value_and_rule() {
 fn a_killed_worker_ends_the_run_with_a_clear_error() {
     let folder = tempfile::tempdir().unwrap();
     let plan = plan(folder.path(), 2, &SOUND);
-    let mut launcher = trainer(&["burst", &plan, "--iterations=100000"]).spawn().unwrap();
+    let mut launcher = trainer(&["burst", &plan, "--steps=100000"]).spawn().unwrap();
     let mut lines = BufReader::new(launcher.stderr.take().unwrap());
     let mut line = String::new();
     while !line.contains("1/100005") {

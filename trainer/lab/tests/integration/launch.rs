@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use evenstep_trainer::Policy;
 use evenstep_trainer::progress::IterationLine;
-use evenstep_trainer_lab::record::{self, Line, timeline};
+use evenstep_trainer_lab::record::{self, Line};
 
 fn trainer(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_evenstep-trainer"));
@@ -101,36 +101,32 @@ fn a_resumed_run_is_the_undisturbed_run_bit_for_bit() {
 
 #[test]
 fn without_a_predictor_training_continues_with_an_even_split() {
-    for ask in ["boundary", "ahead"] {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("record.jsonl");
-        let words = succeed(&launch(&[
-            "--workers=2",
-            "--policy=even,base,evenstep",
-            "--block=5",
-            &format!("--request={ask}"),
-            "--epochs=1",
-            "--verify-gradient=8",
-            &format!("--record={}", path.display()),
-            &unused_server(),
-        ]));
-        assert!(words.contains("unreachable"), "{words}");
-        let iterations = iterations(&path);
-        assert_eq!(iterations.len(), 48);
-        assert!(iterations.iter().all(|line| line.decision.is_none()));
-        assert!(iterations.iter().any(|line| line.gradient_difference.is_some_and(|value| value > 0.0)));
-        // All policies ran the same steps on the same samples, so the losses are bitwise equal.
-        let losses = |policy| -> Vec<f64> {
-            let mine = iterations.iter().filter(|line| line.policy == policy);
-            mine.map(|line| line.loss).collect()
-        };
-        let [even, base, evenstep] = [Policy::Even, Policy::Base, Policy::Evenstep].map(losses);
-        assert_eq!((even.len(), &even, &even), (16, &base, &evenstep));
-        for line in &iterations {
-            assert_eq!(line.workers.iter().map(|worker| worker.local_batch).sum::<u64>(), line.global_batch);
-            // The slowest worker does not wait.
-            assert!(line.workers.iter().any(|worker| worker.barrier_wait_s == 0.0));
-        }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("record.jsonl");
+    let words = succeed(&launch(&[
+        "--workers=2",
+        "--policy=even,base,evenstep",
+        "--epochs=1",
+        "--verify-gradient=8",
+        &format!("--record={}", path.display()),
+        &unused_server(),
+    ]));
+    assert!(words.contains("unreachable"), "{words}");
+    let iterations = iterations(&path);
+    assert_eq!(iterations.len(), 48);
+    assert!(iterations.iter().all(|line| line.decision.is_none()));
+    assert!(iterations.iter().any(|line| line.gradient_difference.is_some_and(|value| value > 0.0)));
+    // All policies ran the same steps on the same samples, so the losses are bitwise equal.
+    let losses = |policy| -> Vec<f64> {
+        let mine = iterations.iter().filter(|line| line.policy == policy);
+        mine.map(|line| line.loss).collect()
+    };
+    let [even, base, evenstep] = [Policy::Even, Policy::Base, Policy::Evenstep].map(losses);
+    assert_eq!((even.len(), &even, &even), (16, &base, &evenstep));
+    for line in &iterations {
+        assert_eq!(line.workers.iter().map(|worker| worker.local_batch).sum::<u64>(), line.global_batch);
+        // The slowest worker does not wait.
+        assert!(line.workers.iter().any(|worker| worker.barrier_wait_s == 0.0));
     }
 }
 
@@ -166,11 +162,11 @@ fn a_speed_that_sways_is_that_of_its_law() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.csv");
     let record = format!("--record={}", path.display());
-    // 64 samples of 0.25 ms each, with one to three simulated busy threads.
+    // 64 samples of 0.25 ms each, with up to three simulated busy threads.
     let words = succeed(&launch(&[
         "--workers=1",
         "--policy=even",
-        "--vary-pace=steady",
+        "--vary-pace",
         "--pace-unit-ms=0.25",
         "--steps=3",
         &record,
@@ -179,40 +175,10 @@ fn a_speed_that_sways_is_that_of_its_law() {
     let mut table = csv::Reader::from_path(&path).unwrap();
     for row in table.deserialize::<BTreeMap<String, String>>().map(Result::unwrap) {
         let number = |name: &str| row[name].parse::<f64>().unwrap();
-        assert!([1.0, 2.0, 3.0].contains(&number("truth_load_mean")), "{row:?}");
+        assert!((0.0..=3.0).contains(&number("truth_load_mean")), "{row:?}");
         let alone_ms = number("iter_ms") / (1.0 + number("truth_load_mean"));
         assert!(alone_ms >= 15.99 && number("truth_pace") == 1.0, "{row:?}");
     }
-}
-
-#[test]
-fn a_step_with_a_tail_can_be_drawn() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).display().to_string();
-    let timeline = format!("--timeline={}", path("timeline"));
-    let tail = ["--policy=even", "--tail=0.5", "--min-chunk=4", "--claim=need"];
-    let paced = ["--workers=3", "--steps=5", "--pace=1,2,2", "--timeline-every=2", &timeline];
-    succeed(&launch(&[&tail[..], &paced[..]].concat()));
-    let ranks = timeline::read(&folder.path().join("timeline")).unwrap();
-    assert_eq!(ranks.len(), 3);
-    for iteration in [0, 2, 4] {
-        let step: Vec<_> = ranks.iter().flatten().filter(|line| line.iteration == iteration).collect();
-        assert_eq!(step.len(), 3);
-        let mut parts: Vec<_> =
-            step.iter().flat_map(|line| &line.parts).map(|part| (part.offset, part.samples)).collect();
-        parts.sort_unstable();
-        let end =
-            parts.iter().fold(0, |end, (offset, samples)| if *offset == end { end + samples } else { 0 });
-        assert!(end == 64 && parts.len() > 3, "{parts:?}");
-        let first = step.iter().map(|line| line.began_s).fold(f64::MAX, f64::min);
-        let last = step.iter().map(|line| line.reduced_s).fold(0.0, f64::max);
-        // All processes use the same clock, so all times lie within a few steps.
-        assert!(last - first < 5.0, "{step:?}");
-    }
-    let draw = ["report", &timeline, &format!("--picture={}", path("step.html")), "--iteration=4"];
-    succeed(&trainer(&draw).output().unwrap());
-    let picture = fs::read_to_string(path("step.html")).unwrap();
-    assert!(picture.contains("chunk of the tail") && picture.contains("One step under even (iteration 4)"));
 }
 
 /// Starts a training run and waits for the first line of its progress. Returns the process and its standard
@@ -272,10 +238,8 @@ fn sigterm_finishes_the_iteration_and_writes_a_checkpoint() {
 fn bad_values_are_named() {
     for (arguments, word) in [
         (&["--workers=2", "--pace=1,2,3"] as &[&str], "--pace"),
-        (&["--workers=2", "--max-local-batch=5"], "--max-local-batch"),
-        (&["--workers=2", "--data=/nowhere", "--policy=even"], "/nowhere"),
+        (&["--workers=2", "--quantum=5"], "--quantum"),
         (&["--workers=0"], "--workers"),
-        (&["--workers=2", "--pin=100000,100001"], "--pin"),
     ] {
         let output = launch(arguments);
         assert!(!output.status.success(), "{arguments:?}");
