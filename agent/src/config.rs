@@ -111,7 +111,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The name of the node, by default that of its host.
+    /// The name of the node, by default the name of its host.
     ///
     /// # Errors
     /// If the host has no name, or a name that is no ID.
@@ -123,10 +123,10 @@ impl Config {
             .map_err(|error| format!("{error}; set a node name with --node"))
     }
 
-    /// The directory of the spool, by default that of the service's state.
+    /// The directory of the spool, by default `state_directory`.
     ///
     /// # Errors
-    /// If there is none.
+    /// If neither is given.
     pub fn spool_dir(&self, state_directory: Option<PathBuf>) -> Result<PathBuf, String> {
         self.spool_dir.clone().or(state_directory).ok_or_else(|| {
             "no directory for the spool: none of $STATE_DIRECTORY, $XDG_STATE_HOME and $HOME is set; set --spool-dir"
@@ -277,7 +277,8 @@ mod tests {
     }
 
     fn files() -> impl Strategy<Value = Vec<u8>> {
-        files_of_options(Config::command().get_arguments().map(|arg| arg.get_id().to_string()), "x")
+        let keys = Config::command().get_arguments().map(|arg| arg.get_id().to_string()).collect();
+        files_of_options(keys, "x")
     }
 
     proptest! {

@@ -42,7 +42,7 @@ enum Command {
 fn main() -> anyhow::Result<ExitCode> {
     let parsed = config::parse::<Cli>(Some("serve"), std::env::args_os());
     match parsed.unwrap_or_else(|wrong| wrong.exit()).command {
-        Command::Serve(config) => finish(config.check(), || start(&config)),
+        Command::Serve(config) => finish(Ok(()), || start(&config)),
         Command::Backtest(args) => finish(args.check(), || backtest::run(&args)),
         Command::Simulate(args) => finish(args.check(), || simulate::run(&args)),
         Command::Plan(args) => finish(args.check(), || plan::run(&args)),
@@ -86,6 +86,7 @@ fn join_causes(error: &anyhow::Error) -> String {
 }
 
 fn start(config: &Config) -> anyhow::Result<()> {
+    config.check().map_err(anyhow::Error::msg)?;
     logs::start(&config.log, config.log_format)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let served = runtime.block_on(serve(config));

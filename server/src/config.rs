@@ -46,8 +46,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Parses the command line of a program. If `subcommand` is given, the options are those of this subcommand, and other
-/// subcommands have no file.
+/// Parses the command line of a program, or of its subcommand with this name. Other subcommands have no file. The argument
+/// `config` must be a [`PathBuf`].
 ///
 /// # Errors
 /// Help, or an error that names the flag, the variable, or the file and its key.
@@ -172,7 +172,7 @@ fn in_words(error: Error, options: &Command, place: impl Fn(&Arg) -> String) -> 
         _ => "must not be empty".to_owned(),
     };
     let (place, value) = (place(arg), format!("{value:?}"));
-    match is_secret(arg) || rule.contains(&value) {
+    match is_secret(arg) || rule.starts_with('"') || rule.contains(&value) {
         true => invalid(&format!("{place} {rule}")),
         false => invalid(&format!("{place} {value}: {rule}")),
     }

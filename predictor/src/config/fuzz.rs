@@ -10,7 +10,8 @@ use proptest::prelude::*;
 use super::Config;
 
 fn files() -> impl Strategy<Value = Vec<u8>> {
-    files_of_options(Config::command().get_arguments().map(|arg| arg.get_id().to_string()), "operator_token")
+    let keys = Config::command().get_arguments().map(|arg| arg.get_id().to_string()).collect();
+    files_of_options(keys, "operator_token")
 }
 
 proptest! {
