@@ -1,354 +1,161 @@
-//! Configuration of the agent, validated once into a [`Config`]. In order of precedence: flags, `EVENSTEP_*`
-//! environment variables, a TOML file, defaults.
+//! Configuration of the agent, see [`evenstep_server::config`] for its sources.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
-use evenstep_client::servers::InvalidServers;
-use evenstep_client::{ClientTlsFiles, Servers};
+use evenstep_client::{ClientTlsFiles, Servers, TokenSource};
 use evenstep_observability::logs::Format as LogFormat;
-use evenstep_protocol::{DEFAULT_SERVER, InvalidId, NodeId};
+use evenstep_protocol::{DEFAULT_SERVER, NodeId};
 use evenstep_server::TlsFiles;
-use figment::Figment;
-use figment::providers::{Format, Serialized, Toml};
-use serde::{Deserialize, Serialize};
+use evenstep_server::config::{at_least_1, duration};
 
 use crate::spool::SPOOL_BYTES_MIN;
 use crate::watch::WATCHED_MAX;
 
-const INTERVAL_MIN: Duration = Duration::from_millis(20);
-const INTERVAL_MAX: Duration = Duration::from_secs(3600);
-const SEND_EVERY_MIN: Duration = Duration::from_millis(20);
+const INTERVAL_MIN_MS: u64 = 20;
+const SEND_EVERY_MIN_MS: u64 = 20;
+const TIME_MAX: Duration = Duration::from_secs(3600);
+
+/// Predictors; `None` if samples are only read locally.
+pub type Destination = Option<Servers>;
 
 /// Samples CPU, memory, processes and NVIDIA GPUs of this machine and sends them to the evenstep predictor.
-#[derive(Debug, Parser, Serialize)]
+#[derive(Debug, Clone, PartialEq, Parser)]
 #[command(name = "evenstep-agent", version)]
-pub struct Flags {
+pub struct Config {
     /// TOML file with any of these options, under their long names with `_` for `-`.
     #[arg(long, value_name = "FILE", env = "EVENSTEP_AGENT_CONFIG")]
-    #[serde(skip)]
     pub config: Option<PathBuf>,
-
     /// Log filter for standard error: a level, or levels per module.
     #[arg(long, value_name = "FILTER", env = "EVENSTEP_LOG", default_value = "info")]
-    #[serde(skip)]
     pub log: String,
-
     /// Log format: text, json or logfmt.
-    #[arg(long, value_name = "FORMAT", env = "EVENSTEP_LOG_FORMAT", default_value_t = LogFormat::Text)]
-    #[serde(skip)]
+    #[arg(long, value_name = "FORMAT", env = "EVENSTEP_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,
-
     /// Predictor URLs, comma-separated if several share a store; samples go to the first that responds. With
-    /// `off`, samples are only read locally [default: http://127.0.0.1:7117].
-    #[arg(long, value_name = "URL,..", env = "EVENSTEP_SERVER")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub server: Option<String>,
-
+    /// `off`, samples are only read locally.
+    #[arg(long, value_name = "URL,..", env = "EVENSTEP_SERVER", default_value = DEFAULT_SERVER, value_parser = destination)]
+    pub server: Destination,
     /// CAs (PEM) to trust for predictors with https:// [default: public CAs].
     #[arg(long, value_name = "FILE", env = "EVENSTEP_CA")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
-
     /// Client certificate chain (PEM), for predictors with --tls-client-ca.
     #[arg(long, value_name = "FILE", env = "EVENSTEP_CLIENT_CERT")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub client_cert: Option<PathBuf>,
-
     /// Private key (PEM) of the client certificate.
     #[arg(long, value_name = "FILE", env = "EVENSTEP_CLIENT_KEY")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub client_key: Option<PathBuf>,
-
     /// Name of this node [default: its host name].
     #[arg(long, value_name = "NAME", env = "EVENSTEP_NODE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub node: Option<String>,
-
-    /// Loopback address for readings, status and metrics; port 0 picks a free port and prints it [default:
-    /// 127.0.0.1:7118].
-    #[arg(long, value_name = "ADDRESS", env = "EVENSTEP_AGENT_LISTEN")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub listen: Option<String>,
-
+    pub node: Option<NodeId>,
+    /// Loopback address for readings, status and metrics; port 0 picks a free port and prints it.
+    #[arg(long, value_name = "ADDRESS", env = "EVENSTEP_AGENT_LISTEN", default_value = "127.0.0.1:7118", value_parser = loopback)]
+    pub listen: SocketAddr,
     /// Unix socket that serves the same as --listen, for containers on this node, such as /run/evenstep/agent.sock
     /// [default: none].
     #[arg(long, value_name = "FILE", env = "EVENSTEP_AGENT_SOCKET")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
-
     /// Additional address for only /metrics and /healthz, for a Prometheus on another machine, such as
     /// 0.0.0.0:7119 [default: none; --listen serves both].
-    #[arg(long, value_name = "ADDRESS", env = "EVENSTEP_AGENT_METRICS_LISTEN")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub metrics_listen: Option<String>,
-
+    #[arg(long, value_name = "ADDRESS", env = "EVENSTEP_AGENT_METRICS_LISTEN", value_parser = metrics_address)]
+    pub metrics_listen: Option<SocketAddr>,
     /// Certificate chain (PEM) for TLS at --metrics-listen; read again when it changes [default: no TLS].
     #[arg(long, value_name = "FILE", env = "EVENSTEP_AGENT_TLS_CERT")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_cert: Option<PathBuf>,
-
     /// Private key (PEM) of that certificate.
     #[arg(long, value_name = "FILE", env = "EVENSTEP_AGENT_TLS_KEY")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_key: Option<PathBuf>,
-
     /// CAs (PEM) of client certificates; if set, every scraper needs one [default: none].
     #[arg(long, value_name = "FILE", env = "EVENSTEP_AGENT_TLS_CLIENT_CA")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_client_ca: Option<PathBuf>,
-
-    /// Time between samples, 20ms to 1h [default: 1s].
-    #[arg(long, value_name = "TIME", env = "EVENSTEP_AGENT_INTERVAL")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub interval: Option<String>,
-
-    /// Time between batches sent to the predictor, at least 20ms [default: 5s].
-    #[arg(long, value_name = "TIME", env = "EVENSTEP_AGENT_SEND_EVERY")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub send_every: Option<String>,
-
+    /// Time between samples, 20ms to 1h.
+    #[arg(long, value_name = "TIME", env = "EVENSTEP_AGENT_INTERVAL", default_value = "1s", value_parser = time::<INTERVAL_MIN_MS>)]
+    pub interval: Duration,
+    /// Time between batches sent to the predictor, at least 20ms.
+    #[arg(long, value_name = "TIME", env = "EVENSTEP_AGENT_SEND_EVERY", default_value = "5s", value_parser = time::<SEND_EVERY_MIN_MS>)]
+    pub send_every: Duration,
     /// Process to sample as well; can be repeated. Processes that request `/sample?pid=` are added
     /// automatically for 1 h.
-    #[arg(long = "watch-pid", value_name = "PID", env = "EVENSTEP_AGENT_WATCH_PID", value_delimiter = ',')]
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[arg(long, value_name = "PID", env = "EVENSTEP_AGENT_WATCH_PID", value_delimiter = ',')]
     pub watch_pid: Vec<u32>,
-
     /// Directory for samples until the predictor acknowledges them [default: evenstep-agent in the user's
     /// state directory].
     #[arg(long, value_name = "DIRECTORY", env = "EVENSTEP_AGENT_SPOOL_DIR")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub spool_dir: Option<PathBuf>,
-
-    /// Maximum size of the spool in bytes, at least 65536; if full, the oldest samples are dropped [default:
-    /// 67108864].
-    #[arg(long, value_name = "BYTES", env = "EVENSTEP_AGENT_SPOOL_MAX_BYTES")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub spool_max_bytes: Option<u64>,
-
+    /// Maximum size of the spool in bytes, at least 65536; if full, the oldest samples are dropped.
+    #[arg(long, value_name = "BYTES", env = "EVENSTEP_AGENT_SPOOL_MAX_BYTES", default_value = "67108864", value_parser = spool_bytes)]
+    pub spool_max_bytes: u64,
     /// Let each user of this machine read the processes of all users at --listen [default: only their own; root, all].
     #[arg(long, env = "EVENSTEP_AGENT_ANY_USER")]
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub any_user: bool,
-
     /// Folder in which processes of one user find this agent, by the file agent.json. It ends when no process holds
     /// a lock on the file users any more.
     #[arg(long, value_name = "FOLDER", env = "EVENSTEP_AGENT_LOCAL")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub local: Option<PathBuf>,
-
-    /// With --local: seconds without users before it ends [default: 300].
-    #[arg(long, env = "EVENSTEP_AGENT_LINGER_S", value_parser = clap::value_parser!(u64).range(1..))]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub linger_s: Option<u64>,
-
+    /// With --local: seconds without users before it ends.
+    #[arg(long, env = "EVENSTEP_AGENT_LINGER_S", default_value = "300", value_parser = at_least_1::<u64>)]
+    pub linger_s: u64,
     /// Send synthetic readings generated from this seed, marked as such, instead of real ones.
     #[arg(long, value_name = "SEED", env = "EVENSTEP_AGENT_DEMO_SEED")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub demo_seed: Option<u64>,
-}
-
-/// All options as text, before validation.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Settings {
-    server: String,
-    ca: Option<PathBuf>,
-    client_cert: Option<PathBuf>,
-    client_key: Option<PathBuf>,
-    node: Option<String>,
-    listen: String,
-    socket: Option<PathBuf>,
-    metrics_listen: Option<String>,
-    tls_cert: Option<PathBuf>,
-    tls_key: Option<PathBuf>,
-    tls_client_ca: Option<PathBuf>,
-    interval: String,
-    send_every: String,
-    watch_pid: Vec<u32>,
-    spool_dir: Option<PathBuf>,
-    spool_max_bytes: u64,
-    any_user: bool,
-    local: Option<PathBuf>,
-    linger_s: u64,
-    demo_seed: Option<u64>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            server: DEFAULT_SERVER.to_owned(),
-            ca: None,
-            client_cert: None,
-            client_key: None,
-            node: None,
-            listen: "127.0.0.1:7118".to_owned(),
-            socket: None,
-            metrics_listen: None,
-            tls_cert: None,
-            tls_key: None,
-            tls_client_ca: None,
-            interval: "1s".to_owned(),
-            send_every: "5s".to_owned(),
-            watch_pid: Vec::new(),
-            spool_dir: None,
-            spool_max_bytes: 64 << 20,
-            any_user: false,
-            local: None,
-            linger_s: 300,
-            demo_seed: None,
-        }
-    }
-}
-
-/// A validated configuration.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Config {
-    /// Base URLs of the predictors; `None` if samples are not sent.
-    pub servers: Option<Servers>,
-    /// Files of the uplink's TLS.
-    pub client_tls: ClientTlsFiles,
-    /// Node name.
-    pub node: NodeId,
-    /// Loopback address of the local API.
-    pub listen: SocketAddr,
-    /// Unix socket of the local API.
-    pub socket: Option<PathBuf>,
-    /// Address of the metrics listener for scrapers on other machines.
-    pub metrics_listen: Option<SocketAddr>,
-    /// TLS of the metrics listener. The local API has none: its bytes do not leave the machine.
-    pub tls: Option<TlsFiles>,
-    /// Time between samples.
-    pub interval: Duration,
-    /// Time between batches.
-    pub send_every: Duration,
-    /// Processes to sample from the start.
-    pub watch_pids: Vec<u32>,
-    /// Directory of the spool.
-    pub spool_dir: PathBuf,
-    /// Maximum size of the spool, in bytes.
-    pub spool_bytes_max: u64,
-    /// Whether each user of the machine may read the processes of all users.
-    pub any_user: bool,
-    /// Folder of an agent that runs for the processes of one user, see [`evenstep_server::local`].
-    pub local: Option<PathBuf>,
-    /// Time without users after which a local agent ends.
-    pub linger: Duration,
-    /// Seed of synthetic readings; `None` for real readings.
-    pub demo_seed: Option<u64>,
-}
-
-/// A configuration error: the option, its value and the rule.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("--config {path}: {message}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Error of the operating system.
-        message: String,
-    },
-    /// The file has an unknown option, or an option of the wrong type.
-    #[error("configuration: {0}")]
-    Invalid(#[from] Box<figment::Error>),
-    /// An option violates a rule.
-    #[error("--{option} {value:?}: {rule}")]
-    Option {
-        /// Long name of the option.
-        option: &'static str,
-        /// Its value.
-        value: String,
-        /// The rule.
-        rule: String,
-    },
-    /// An option requires another one.
-    #[error("{0}")]
-    Requires(String),
-    /// The node name violates the rules for ids.
-    #[error("{0}; set a node name with --node")]
-    Node(#[from] InvalidId),
-    /// The default directory of the spool cannot be determined.
-    #[error(
-        "no directory for the spool: none of $STATE_DIRECTORY, $XDG_STATE_HOME and $HOME is set; set --spool-dir"
-    )]
-    NoSpoolDirectory,
 }
 
 impl Config {
-    /// Combines flags (which include environment variables), the configuration file and defaults, and
-    /// validates the result. `host_name` and `state_directory` are this machine's, used if the configuration
-    /// does not set them.
+    /// The name of the node, by default the name of its host.
     ///
     /// # Errors
-    /// The first option that violates its rule.
-    pub fn new(
-        flags: &Flags,
-        host_name: Option<String>,
-        state_directory: Option<PathBuf>,
-    ) -> Result<Self, ConfigError> {
-        let mut figment = Figment::from(Serialized::defaults(Settings::default()));
-        if let Some(path) = &flags.config {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| ConfigError::File { path: path.clone(), message: error.to_string() })?;
-            figment = figment.merge(Toml::string(&text));
-        }
-        let settings: Settings = figment.merge(Serialized::defaults(flags)).extract().map_err(Box::new)?;
-        Self::check(settings, host_name, state_directory)
+    /// If the host has no name, or a name that is no ID.
+    pub fn node(&self, host_name: Option<String>) -> Result<NodeId, String> {
+        let of_host = || NodeId::new(host_name.unwrap_or_default());
+        self.node
+            .clone()
+            .map_or_else(of_host, Ok)
+            .map_err(|error| format!("{error}; set a node name with --node"))
     }
 
-    fn check(
-        settings: Settings,
-        host_name: Option<String>,
-        state_directory: Option<PathBuf>,
-    ) -> Result<Self, ConfigError> {
-        let node = NodeId::new(settings.node.or(host_name).unwrap_or_default())?;
-        let spool_dir = settings.spool_dir.or(state_directory).ok_or(ConfigError::NoSpoolDirectory)?;
-        if settings.spool_max_bytes < SPOOL_BYTES_MIN {
-            let rule = format!("must be at least {SPOOL_BYTES_MIN} bytes");
-            return Err(wrong("spool-max-bytes", &settings.spool_max_bytes, rule));
-        }
-        if settings.watch_pid.len() > WATCHED_MAX {
-            let rule = format!("must be at most {WATCHED_MAX} processes");
-            return Err(wrong("watch-pid", &format!("{} values", settings.watch_pid.len()), rule));
-        }
-        if settings.linger_s == 0 {
-            return Err(wrong("linger-s", &settings.linger_s, "must be at least 1"));
-        }
-        let tls = TlsFiles::of_options(settings.tls_cert, settings.tls_key, settings.tls_client_ca);
-        let tls = tls.map_err(ConfigError::Requires)?;
-        if let Some(tls) = tls.as_ref().filter(|_| settings.metrics_listen.is_none()) {
-            let rule = "requires --metrics-listen; --listen is for this machine only and has no TLS";
-            return Err(wrong("tls-cert", &tls.certificate.display(), rule));
-        }
-        let client_tls = ClientTlsFiles {
-            ca: settings.ca,
-            certificate: settings.client_cert,
-            key: settings.client_key,
-            token: None,
-        };
-        let servers = || settings.server.parse::<Servers>();
-        let servers = (settings.server != "off").then(servers).transpose();
-        Ok(Self {
-            servers: servers.map_err(|error: InvalidServers| wrong("server", &error.value, error.rule))?,
-            client_tls,
-            node,
-            listen: check_listen(&settings.listen)?,
-            socket: settings.socket,
-            metrics_listen: settings.metrics_listen.as_deref().map(check_metrics_listen).transpose()?,
-            tls,
-            interval: check_time("interval", &settings.interval, INTERVAL_MIN)?,
-            send_every: check_time("send-every", &settings.send_every, SEND_EVERY_MIN)?,
-            watch_pids: settings.watch_pid,
-            spool_dir,
-            spool_bytes_max: settings.spool_max_bytes,
-            any_user: settings.any_user,
-            local: settings.local,
-            linger: Duration::from_secs(settings.linger_s),
-            demo_seed: settings.demo_seed,
+    /// The directory of the spool, by default `state_directory`.
+    ///
+    /// # Errors
+    /// If neither is given.
+    pub fn spool_dir(&self, state_directory: Option<PathBuf>) -> Result<PathBuf, String> {
+        self.spool_dir.clone().or(state_directory).ok_or_else(|| {
+            "no directory for the spool: none of $STATE_DIRECTORY, $XDG_STATE_HOME and $HOME is set; set --spool-dir"
+                .to_owned()
         })
+    }
+
+    /// Processes to sample from the start.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub fn watched(&self) -> Result<Vec<u32>, String> {
+        match self.watch_pid.len() {
+            ..=WATCHED_MAX => Ok(self.watch_pid.clone()),
+            more => Err(format!("--watch-pid {more} values: must be at most {WATCHED_MAX} processes")),
+        }
+    }
+
+    /// Files of TLS of the metrics listener. The local API has none: its bytes do not leave the machine.
+    ///
+    /// # Errors
+    /// An option that requires another one.
+    pub fn tls(&self) -> Result<Option<TlsFiles>, String> {
+        let Self { tls_cert, tls_key, tls_client_ca, .. } = self;
+        let files = TlsFiles::of_options(tls_cert.clone(), tls_key.clone(), tls_client_ca.clone())?;
+        match files {
+            Some(TlsFiles { certificate, .. }) if self.metrics_listen.is_none() => Err(format!(
+                "--tls-cert {certificate:?}: requires --metrics-listen; --listen is for this machine only and has no TLS"
+            )),
+            files => Ok(files),
+        }
+    }
+
+    /// Files of the uplink's TLS, with a token.
+    pub fn client_tls(&self, token: Option<TokenSource>) -> ClientTlsFiles {
+        let Self { ca, client_cert, client_key, .. } = self;
+        ClientTlsFiles { ca: ca.clone(), certificate: client_cert.clone(), key: client_key.clone(), token }
     }
 }
 
@@ -360,51 +167,60 @@ pub fn state_directory(variable: impl Fn(&str) -> Option<std::ffi::OsString>) ->
         .or_else(|| given("HOME").map(|home| home.join(".local/state/evenstep-agent")))
 }
 
-fn wrong(option: &'static str, value: &(impl ToString + ?Sized), rule: impl Into<String>) -> ConfigError {
-    ConfigError::Option { option, value: value.to_string(), rule: rule.into() }
+fn destination(text: &str) -> Result<Destination, String> {
+    (text != "off").then(|| text.parse::<Servers>()).transpose().map_err(|error| error.to_string())
 }
 
-fn check_listen(listen: &str) -> Result<SocketAddr, ConfigError> {
-    match listen.parse::<SocketAddr>() {
+fn loopback(text: &str) -> Result<SocketAddr, String> {
+    match text.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_loopback() => Ok(address),
-        Ok(_) => {
-            Err(wrong("listen", listen, "must be a loopback address; --metrics-listen serves other machines"))
-        }
-        Err(_) => Err(wrong("listen", listen, "must be a loopback address such as 127.0.0.1:7118")),
+        Ok(_) => Err("must be a loopback address; --metrics-listen serves other machines".to_owned()),
+        Err(_) => Err("must be a loopback address such as 127.0.0.1:7118".to_owned()),
     }
 }
 
-fn check_metrics_listen(listen: &str) -> Result<SocketAddr, ConfigError> {
-    listen.parse().map_err(|_| wrong("metrics-listen", listen, "must be an address such as 0.0.0.0:7119"))
+fn metrics_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "must be an address such as 0.0.0.0:7119".to_owned())
 }
 
-fn check_time(option: &'static str, time: &str, least: Duration) -> Result<Duration, ConfigError> {
-    match humantime::parse_duration(time) {
-        Ok(duration) if (least..=INTERVAL_MAX).contains(&duration) => Ok(duration),
-        Ok(_) => Err(wrong(option, time, format!("must be between {} ms and 1 h", least.as_millis()))),
-        Err(_) => Err(wrong(option, time, "must be a duration such as 20ms, 1s or 1m")),
-    }
+fn time<const MIN_MS: u64>(text: &str) -> Result<Duration, String> {
+    let time = duration(text).ok_or("must be a duration such as 20ms, 1s or 1m")?;
+    let is_in_range = (Duration::from_millis(MIN_MS)..=TIME_MAX).contains(&time);
+    is_in_range.then_some(time).ok_or_else(|| format!("must be between {MIN_MS} ms and 1 h"))
+}
+
+fn spool_bytes(text: &str) -> Result<u64, String> {
+    let bytes = text.parse().ok().filter(|bytes| *bytes >= SPOOL_BYTES_MIN);
+    bytes.ok_or_else(|| format!("must be at least {SPOOL_BYTES_MIN} bytes"))
 }
 
 #[cfg(test)]
 mod tests {
-    use evenstep_fuzz::{arbitrary, damaged};
+    use clap::CommandFactory;
+    use evenstep_fuzz::files_of_options;
+    use evenstep_server::config::parse;
     use proptest::prelude::*;
-    use proptest::sample::select;
 
     use super::*;
 
-    fn config(arguments: &[&str]) -> Result<Config, ConfigError> {
-        let flags = Flags::parse_from(std::iter::once(&"evenstep-agent").chain(arguments));
-        Config::new(&flags, Some("node-a".to_owned()), Some("/state".into()))
+    fn config(arguments: &[&str]) -> Result<Config, String> {
+        let parsed = parse::<Config>(None, std::iter::once(&"evenstep-agent").chain(arguments));
+        let config = parsed.map_err(|error| error.to_string())?;
+        config.tls().and(config.watched()).map(|_| config)
     }
 
     #[test]
     fn omitted_options_have_their_defaults() {
         let config = config(&[]).unwrap();
-        assert_eq!(config.servers.unwrap().to_string(), DEFAULT_SERVER);
-        assert_eq!((config.node.as_str(), config.interval), ("node-a", Duration::from_secs(1)));
-        assert_eq!((config.listen.port(), config.spool_bytes_max), (7118, 64 << 20));
+        let node = config.node(Some("node-a".to_owned())).unwrap();
+        assert_eq!((node.as_str(), config.interval), ("node-a", Duration::from_secs(1)));
+        assert_eq!(config.spool_dir(Some("/state".into())).unwrap(), Path::new("/state"));
+        assert_eq!((config.listen.port(), config.spool_max_bytes), (7118, 64 << 20));
+        assert_eq!(config.server.unwrap().to_string(), DEFAULT_SERVER);
+        let of_none = self::config(&["--server=off"]).unwrap();
+        assert_eq!(of_none.server, None);
+        assert!(of_none.node(None).unwrap_err().ends_with("; set a node name with --node"));
+        assert!(of_none.spool_dir(None).unwrap_err().ends_with("; set --spool-dir"));
     }
 
     #[test]
@@ -413,17 +229,20 @@ mod tests {
         std::fs::write(file.path(), "interval = \"100ms\"\nnode = \"from-file\"\nwatch_pid = [7]\n").unwrap();
         let path = file.path().to_str().unwrap();
         let config = config(&["--config", path, "--node", "from-flag"]).unwrap();
-        assert_eq!((config.node.as_str(), config.interval), ("from-flag", Duration::from_millis(100)));
-        assert_eq!(config.watch_pids, [7]);
+        assert_eq!(
+            (config.node(None).unwrap().as_str(), config.interval),
+            ("from-flag", Duration::from_millis(100))
+        );
+        assert_eq!(config.watch_pid, [7]);
     }
 
     #[test]
     fn an_unknown_option_in_the_file_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "intervall = \"1s\"\n").unwrap();
-        let error = config(&["--config", file.path().to_str().unwrap()]).unwrap_err().to_string();
+        let error = config(&["--config", file.path().to_str().unwrap()]).unwrap_err();
         assert!(error.contains("intervall"), "{error}");
-        let error = config(&["--config", "/no/such.toml"]).unwrap_err().to_string();
+        let error = config(&["--config", "/no/such.toml"]).unwrap_err();
         assert!(error.contains("/no/such.toml"), "{error}");
     }
 
@@ -443,60 +262,14 @@ mod tests {
             ("--spool-max-bytes", "1000"),
             ("--node", "a b"),
         ] {
-            let error = config(&[option, value]).unwrap_err().to_string();
+            let error = config(&[option, value]).unwrap_err();
             assert!(error.contains(option) && error.contains(value), "{option} {value}: {error}");
         }
     }
 
-    /// Files with any of the options and any values.
     fn files() -> impl Strategy<Value = Vec<u8>> {
-        let keys = [
-            "server",
-            "node",
-            "listen",
-            "metrics_listen",
-            "socket",
-            "interval",
-            "send_every",
-            "watch_pid",
-            "spool_dir",
-            "spool_max_bytes",
-            "local",
-            "linger_s",
-            "demo_seed",
-            "x",
-        ];
-        let values = [
-            "0",
-            "-1",
-            "1.5",
-            "inf",
-            "nan",
-            "65536",
-            "9223372036854775807",
-            "18446744073709551616",
-            "true",
-            "[]",
-            "[1]",
-            "[-1, 4294967296]",
-            "{}",
-            "1979-05-27",
-            "\"\"",
-            "\"off\"",
-            "\"http://a:1,\"",
-            "\"[::1]:99999\"",
-            "\"127.0.0.1:0\"",
-            "\"1s\"",
-            "\"99999999999999999999y\"",
-            "\"1ms 1ms\"",
-            "\"\\u0000\"",
-            "\"/\"",
-        ];
-        let line = (select(keys.to_vec()), select(values.to_vec()))
-            .prop_map(|(key, value)| format!("{key} = {value}\n"));
-        let text = prop::collection::vec(line, 0..8).prop_map(|lines| lines.concat().into_bytes());
-        let whole = keys[..6].iter().map(|key| format!("{key} = \"1s\"\n")).collect::<String>().into_bytes();
-        prop_oneof![1 => arbitrary(), 2 => damaged(vec![whole]), 6 => text]
+        let keys = Config::command().get_arguments().map(|arg| arg.get_id().to_string()).collect();
+        files_of_options(keys, "x")
     }
 
     proptest! {
@@ -509,12 +282,12 @@ mod tests {
             std::fs::write(file.path(), bytes).unwrap();
             match config(&["--config", file.path().to_str().unwrap()]) {
                 Ok(config) => {
-                    prop_assert!((INTERVAL_MIN..=INTERVAL_MAX).contains(&config.interval));
-                    prop_assert!((SEND_EVERY_MIN..=INTERVAL_MAX).contains(&config.send_every));
-                    prop_assert!(config.listen.ip().is_loopback() && config.spool_bytes_max >= SPOOL_BYTES_MIN);
-                    prop_assert!(config.watch_pids.len() <= WATCHED_MAX && !config.linger.is_zero());
+                    prop_assert!((Duration::from_millis(INTERVAL_MIN_MS)..=TIME_MAX).contains(&config.interval));
+                    prop_assert!((Duration::from_millis(SEND_EVERY_MIN_MS)..=TIME_MAX).contains(&config.send_every));
+                    prop_assert!(config.listen.ip().is_loopback() && config.spool_max_bytes >= SPOOL_BYTES_MIN);
+                    prop_assert!(config.watch_pid.len() <= WATCHED_MAX && config.linger_s > 0);
                 }
-                Err(error) => prop_assert!(!error.to_string().is_empty()),
+                Err(error) => prop_assert!(error.contains("configuration: ") || error.starts_with("--"), "{}", error),
             }
         }
     }
@@ -522,23 +295,23 @@ mod tests {
     #[test]
     fn an_option_that_requires_another_is_named() {
         let complete = ["--tls-cert=a.pem", "--tls-key=a.key", "--metrics-listen=127.0.0.1:0"];
-        assert_eq!(config(&complete).unwrap().tls.unwrap().certificate, Path::new("a.pem"));
+        assert_eq!(config(&complete).unwrap().tls().unwrap().unwrap().certificate, Path::new("a.pem"));
         for (lacking, named) in [
             (&["--tls-cert=a.pem"][..], "--tls-cert a.pem: requires --tls-key"),
             (&["--tls-key=a.key"], "--tls-key a.key: requires --tls-cert"),
             (&["--tls-client-ca=ca.pem"], "--tls-client-ca ca.pem: requires --tls-cert and --tls-key"),
             (&complete[..2], "--tls-cert \"a.pem\": requires --metrics-listen"),
         ] {
-            let error = config(lacking).unwrap_err().to_string();
+            let error = config(lacking).unwrap_err();
             assert!(error.contains(named), "{error}");
         }
     }
 
     #[test]
     fn servers_are_a_list() {
-        let servers = config(&["--server", "http://a:1, http://b:1/"]).unwrap().servers;
+        let servers = config(&["--server", "http://a:1, http://b:1/"]).unwrap().server;
         assert_eq!(servers.unwrap().to_string(), "http://a:1,http://b:1");
-        let error = config(&["--server", "http://a:1,b:1"]).unwrap_err().to_string();
+        let error = config(&["--server", "http://a:1,b:1"]).unwrap_err();
         assert!(error.contains("--server \"b:1\": must be like http://host:port"), "{error}");
     }
 

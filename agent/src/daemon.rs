@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use evenstep_client::{ClientTls, ClientTlsFiles, InvalidFile, TokenSource};
+use evenstep_client::{ClientTls, InvalidFile, TokenSource};
 use evenstep_observability::Gather;
 use evenstep_observability::serve::{self, Healthy};
 use evenstep_server::local::{Local, LocalError};
 use evenstep_server::{Limits, Listener, Options, Tls};
 
 use crate::clock::unix_ms;
-use crate::config::Config;
+use crate::config::{Config, state_directory};
 use crate::local::{self, SamplingState, Shared, lock};
 use crate::metrics;
 use crate::sampler::Sampler;
@@ -38,6 +38,9 @@ const SEARCH_EVERY_MAX: Duration = Duration::from_secs(30);
 /// An error that prevents the agent from starting, or ends it.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
+    /// An option breaks a rule.
+    #[error("{0}")]
+    Config(String),
     /// The spool cannot be used.
     #[error(transparent)]
     Spool(#[from] SpoolError),
@@ -71,6 +74,12 @@ pub enum AgentError {
     /// A thread cannot be started, or the local HTTP API ended.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+impl From<String> for AgentError {
+    fn from(rule: String) -> Self {
+        Self::Config(rule)
+    }
 }
 
 /// A thread of the agent that can be stopped.
@@ -129,10 +138,13 @@ pub async fn run(
     on_ready: impl FnOnce(Listening, &SampleIdentity),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
+    let node = config.node(Host::name())?;
+    let spool_dir = config.spool_dir(state_directory(|name| std::env::var_os(name)))?;
+    let watch = WatchList::new(config.watched()?);
+    let tls = config.tls()?.map(Tls::load).transpose()?;
     let token = TokenSource::of_environment(|name| std::env::var_os(name))?;
-    let client_tls = ClientTls::load(ClientTlsFiles { token, ..config.client_tls.clone() })?;
-    let tls = config.tls.clone().map(Tls::load).transpose()?;
-    let linger = config.linger;
+    let client_tls = ClientTls::load(config.client_tls(token))?;
+    let linger = Duration::from_secs(config.linger_s);
     let enter = |folder: &PathBuf| Local::enter(folder, "agent", env!("CARGO_PKG_VERSION"));
     let mut local = config.local.as_ref().map(enter).transpose()?;
     let known = local.as_ref().filter(|_| config.listen.port() == 0).and_then(Local::previous);
@@ -147,15 +159,14 @@ pub async fn run(
         local: listener.local_addr()?,
         metrics: scraped.as_ref().map(TcpListener::local_addr).transpose()?,
     };
-    let identity = SampleIdentity { node: config.node.clone(), boot_id: boot.to_string() };
+    let identity = SampleIdentity { node, boot_id: boot.to_string() };
     // Without a predictor, samples are not kept.
-    let open = |_| Spool::open(&config.spool_dir, config.spool_bytes_max, identity.clone());
-    let spool = config.servers.as_ref().map(open).transpose()?;
+    let open = |_| Spool::open(&spool_dir, config.spool_max_bytes, identity.clone());
+    let spool = config.server.as_ref().map(open).transpose()?;
     let spool_state = spool.as_ref().map(Spool::published).unwrap_or_default();
     let spool = spool.map(|spool| Arc::new(Mutex::new(spool)));
     let sources = Arc::new(Sources::start(search_every(config.interval))?);
     let uplink_state = Arc::new(Mutex::new(UplinkState::default()));
-    let watch = WatchList::new(config.watch_pids.clone());
     let shared = Arc::new(Shared {
         identity,
         cores: Host::cores(),
@@ -171,7 +182,7 @@ pub async fn run(
     });
 
     let seed = boot.as_u64_pair().0;
-    let uplink = spool.clone().zip(config.servers.as_ref()).map(|(spool, servers)| {
+    let uplink = spool.clone().zip(config.server.as_ref()).map(|(spool, servers)| {
         let uplink = Uplink::new(spool, uplink_state, servers, client_tls, config.send_every, seed);
         StoppableThread::start("uplink", move |stop| uplink.run(stop))
     });

@@ -6,12 +6,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use clap::Parser;
-use evenstep_agent::config::{Config, Flags, state_directory};
+use evenstep_agent::config::Config;
 use evenstep_agent::daemon::{self, Listening};
-use evenstep_agent::source::host::Host;
 use evenstep_agent::spool::SampleIdentity;
 use evenstep_observability::logs;
+use evenstep_server::config;
 use nix::sys::signal::{Signal, raise};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -19,8 +18,8 @@ use tokio::signal::unix::{SignalKind, signal};
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
-    let flags = Flags::parse();
-    match start(&flags) {
+    let config = config::parse(None, std::env::args_os()).unwrap_or_else(|wrong| wrong.exit());
+    match start(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "evenstep-agent: {error}");
@@ -29,9 +28,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
-    let config = Config::new(flags, Host::name(), state_directory(|name| std::env::var_os(name)))?;
-    logs::start(&flags.log, flags.log_format)?;
+fn start(config: Config) -> Result<(), Box<dyn std::error::Error>> {
+    logs::start(&config.log, config.log_format)?;
     limit_shutdown()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -27,6 +27,7 @@ use evenstep_predictor::access::Auth;
 use evenstep_predictor::app::App;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::Config;
+use evenstep_server::config::defaults;
 use evenstep_tests::certificates::Authority;
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -48,7 +49,7 @@ fn main() {
     let rounds = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(2000);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let service = start(&runtime, folder.path(), "service", Config::default());
+    let service = start(&runtime, folder.path(), "service", defaults().expect("the defaults"));
     let mut asker = KeptAliveConnection::to(service);
     // The same job twice. The workers of the second can claim, so that its iterations are hedged.
     begin(&mut asker, "bench", false);
@@ -146,7 +147,7 @@ fn connect_securely(runtime: &Runtime, folder: &Path) -> KeptAliveConnection {
         tls_cert: Some(certificate),
         tls_key: Some(key),
         auth: Some(Auth::Required),
-        ..Config::default()
+        ..defaults().expect("the defaults")
     };
     let service = start(runtime, folder, "encrypted", config);
     let mut roots = RootCertStore::empty();

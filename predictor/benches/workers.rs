@@ -23,6 +23,7 @@ use evenstep_predictor::app::App;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::Config;
 use evenstep_protocol::{AllocateRequest, JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
+use evenstep_server::config::defaults;
 
 use support::{KeptAliveConnection, percentiles};
 
@@ -147,7 +148,8 @@ fn http(workers: usize) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let store = format!("sqlite://{}", folder.path().join("service.db").display());
-    let config = Config { listen: SocketAddr::from(([127, 0, 0, 1], 0)), store, ..Config::default() };
+    let config =
+        Config { listen: SocketAddr::from(([127, 0, 0, 1], 0)), store, ..defaults().expect("the defaults") };
     let app = runtime.block_on(App::open(&config, Clock::system())).expect("the service opens");
     let service = app.address();
     runtime.spawn(app.serve(std::future::pending()));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use evenstep_server::config::Secret;
 use evenstep_server::local::Local;
 use evenstep_server::{Connections, Limits, Options, Tls};
 use evenstep_store::{Address, Sharing, Store};
@@ -17,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::access::{self, Access, Auth, Hosts, Refresher};
 use crate::clock::Clock;
-use crate::config::{Config, Secret};
+use crate::config::Config;
 use crate::http::{Api, Meter, Plans, Streams, router};
 use crate::jobs::{Jobs, Pool};
 use crate::metrics;
@@ -129,7 +130,7 @@ impl App {
             listener,
             address,
             tls,
-            jobs: Arc::new(Jobs::new(store, clock.clone(), config.memory_budget.bytes())),
+            jobs: Arc::new(Jobs::new(store, clock.clone(), config.memory_budget)),
             writer,
             refit_interval: Duration::from_secs(config.refit_interval_s),
             refit_threads: config.refit_threads,

@@ -12,8 +12,9 @@ use evenstep_observability::logs;
 use evenstep_predictor::access::{command as token, secrets};
 use evenstep_predictor::app::App;
 use evenstep_predictor::clock::Clock;
-use evenstep_predictor::config::{Config, Flags};
+use evenstep_predictor::config::Config;
 use evenstep_predictor::{report, top};
+use evenstep_server::config;
 use evenstep_store::command as store;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -28,7 +29,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve the HTTP API until SIGTERM or Ctrl-C
-    Serve(Box<Flags>),
+    Serve(Box<Config>),
     Backtest(Box<backtest::Args>),
     Simulate(Box<simulate::Args>),
     Plan(Box<plan::Args>),
@@ -39,8 +40,9 @@ enum Command {
 }
 
 fn main() -> anyhow::Result<ExitCode> {
-    match Cli::parse().command {
-        Command::Serve(flags) => finish(Ok(()), || start(&flags)),
+    let parsed = config::parse::<Cli>(Some("serve"), std::env::args_os());
+    match parsed.unwrap_or_else(|wrong| wrong.exit()).command {
+        Command::Serve(config) => finish(Ok(()), || start(&config)),
         Command::Backtest(args) => finish(args.check(), || backtest::run(&args)),
         Command::Simulate(args) => finish(args.check(), || simulate::run(&args)),
         Command::Plan(args) => finish(args.check(), || plan::run(&args)),
@@ -83,11 +85,11 @@ fn join_causes(error: &anyhow::Error) -> String {
     })
 }
 
-fn start(flags: &Flags) -> anyhow::Result<()> {
-    let config = Config::load(flags)?;
+fn start(config: &Config) -> anyhow::Result<()> {
+    config.check().map_err(anyhow::Error::msg)?;
     logs::start(&config.log, config.log_format)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let served = runtime.block_on(serve(&config));
+    let served = runtime.block_on(serve(config));
     // A fit of a network in progress is not needed any more.
     runtime.shutdown_background();
     served

@@ -1,5 +1,5 @@
-//! Serves HTTP/1.1 with bounded connections, see [`serve`], and lets the processes of a user share programs, see
-//! [`local`].
+//! Serves HTTP/1.1 with bounded connections, see [`serve`], lets the processes of a user share programs, see [`local`], and reads
+//! the options of programs, see [`config`].
 //!
 //! - At most [`Limits::connections`] are open, and at most [`Limits::per_address`] from one IP address. At a limit, the
 //!   connection that has been waiting for a request the longest is closed in favour of a new one. If all of them serve
@@ -16,6 +16,7 @@
 //! Bodies and the duration of requests are the router's own responsibility.
 
 mod activity;
+pub mod config;
 mod counts;
 mod limits;
 mod listener;

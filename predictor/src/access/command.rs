@@ -1,6 +1,8 @@
 //! `evenstep-predictor token`: creates, lists and revokes tokens in the store and shows who changed what, also while a
 //! predictor serves it.
 
+use std::time::Duration;
+
 use anyhow::Context;
 use clap::Subcommand;
 use evenstep_report::output::write_text;
@@ -15,7 +17,7 @@ use serde_json::json;
 use super::options::TokenOptions;
 use super::pattern::JobPattern;
 use super::scope::Scope;
-use crate::config::Span;
+use crate::config::keep_time;
 
 /// Entries of the audit log that are shown.
 const AUDIT_ENTRIES: u32 = 1_000;
@@ -65,8 +67,8 @@ struct CreateArgs {
     #[arg(long, value_name = "PATTERN", default_value = "*")]
     jobs: JobPattern,
     /// Time until it expires, such as 12h or 90d [default: never]
-    #[arg(long, value_name = "TIME")]
-    expires: Option<Span>,
+    #[arg(long, value_name = "TIME", value_parser = keep_time)]
+    expires: Option<Duration>,
     /// Name of its user, for the list
     #[arg(long, default_value = "")]
     note: String,
@@ -101,7 +103,7 @@ pub fn run(args: &Args, now_unix_ms: i64, random: &mut impl CryptoRng) -> anyhow
 
 impl CreateArgs {
     fn options(&self) -> Result<TokenOptions, String> {
-        let expires_s = self.expires.map(Span::seconds);
+        let expires_s = self.expires.map(|time| time.as_secs());
         TokenOptions::new(self.scope, self.jobs.clone(), expires_s, self.note.clone())
     }
 }

@@ -11,7 +11,6 @@ use std::str::FromStr;
 
 use axum::http::Uri;
 use axum::http::uri::Authority;
-use serde::Serialize;
 
 /// File with the host name of this machine.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
@@ -19,7 +18,7 @@ const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 const LOCAL_DOMAINS: [&str; 4] = [".home.arpa", ".internal", ".local", ".svc"];
 
 /// A host name in lower case, without a port.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostName(String);
 
 impl FromStr for HostName {
@@ -27,7 +26,7 @@ impl FromStr for HostName {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-        match of_authority(text) {
+        match of_authority(text.trim()) {
             Some((name, false)) if name.chars().all(is_plain) => Ok(Self(name)),
             _ => Err(format!(
                 "{text:?} must be a host name without scheme and port, such as predictor.example"
@@ -63,7 +62,7 @@ impl Hosts {
         // A published port of a container, which only this machine can reach.
         let is_published = of_url.as_deref().is_some_and(is_loopback);
         let others = [of_machine, of_url];
-        let others = others.into_iter().flatten().filter_map(|name| name.trim().parse().ok());
+        let others = others.into_iter().flatten().filter_map(|name| name.parse().ok());
         let listed = allowed.iter().cloned().chain(others).collect();
         Self(Some(Names { listed, has_local_network: can_others_connect && !is_published }))
     }

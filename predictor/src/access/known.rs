@@ -10,7 +10,6 @@ use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_observability::metrics::{collect, counters};
 use evenstep_store::access::StoredToken;
 use rand::CryptoRng;
-use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
 use super::caller::Caller;
@@ -30,8 +29,7 @@ const WITHOUT_OPERATOR_TOKEN: [Scope; 4] = [Scope::Agent, Scope::Trainer, Scope:
 pub(super) const OPERATOR: &str = "operator";
 
 /// Whether clients need tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Auth {
     /// Tokens are ignored.
     None,

@@ -2,51 +2,16 @@
 
 use std::fs;
 
-use evenstep_fuzz::{arbitrary, config, damaged};
+use clap::CommandFactory;
+use evenstep_fuzz::{SECRET, config, files_of_options};
+use evenstep_server::config::parse;
 use proptest::prelude::*;
-use proptest::sample::select;
 
-use super::{Config, Flags, VARIABLES};
-
-/// A value that no error may show.
-const SECRET: &str = "\"secret-secret\"";
-const VALUES: [&str; 24] = [
-    "0",
-    "-1",
-    "1",
-    "1.5",
-    "inf",
-    "nan",
-    "9223372036854775807",
-    "18446744073709551616",
-    "true",
-    "[]",
-    "{}",
-    "1979-05-27",
-    "\"\"",
-    "\"60s\"",
-    "\"1000y\"",
-    "\"18446744073709551615s\"",
-    "\"1MiB\"",
-    "\"1e9GiB\"",
-    "\"127.0.0.1:0\"",
-    "\"[::]:99999\"",
-    "\"http://a\"",
-    "\"json\"",
-    SECRET,
-    "\"\\u0000\"",
-];
+use super::Config;
 
 fn files() -> impl Strategy<Value = Vec<u8>> {
-    let keys = VARIABLES.into_iter().chain(["x"]).collect::<Vec<_>>();
-    let line = (select(keys), select(VALUES.to_vec())).prop_map(|(key, value)| {
-        let key = if value == SECRET { "operator_token" } else { key };
-        format!("{key} = {value}\n")
-    });
-    let text = prop::collection::vec(line, 0..8).prop_map(|lines| lines.concat().into_bytes());
-    let whole =
-        b"listen = \"127.0.0.1:0\"\nlease_s = 2.5\nkeep_raw = \"1d\"\nmemory_budget = \"1GiB\"\n".to_vec();
-    prop_oneof![1 => arbitrary(), 2 => damaged(vec![whole]), 6 => text]
+    let keys = Config::command().get_arguments().map(|arg| arg.get_id().to_string()).collect();
+    files_of_options(keys, "operator_token")
 }
 
 proptest! {
@@ -57,18 +22,18 @@ proptest! {
     fn any_file_is_a_configuration_or_an_error(bytes in files()) {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), bytes).unwrap();
-        let flags = Flags { config: Some(file.path().to_owned()), ..Flags::default() };
-        match Config::load(&flags) {
+        let name = file.path().display().to_string();
+        let parsed = parse::<Config>(None, ["serve", "--config", &name]).map_err(|error| error.to_string());
+        match parsed.and_then(|config| config.check().map(|()| config)) {
             Ok(config) => {
                 prop_assert!((1.0..=300.0).contains(&config.lease_s));
                 prop_assert!(config.refit_interval_s > 0 && config.refit_threads > 0 && config.linger_s > 0);
                 let keep = config.keep();
                 prop_assert!(60 <= keep.raw_s && keep.raw_s <= keep.minutes_s && keep.minutes_s <= keep.hours_s);
             }
-            Err(error) => {
-                let said = error.to_string();
-                prop_assert!(said.starts_with("configuration: "), "{}", said);
-                prop_assert!(!said.contains("secret-secret"), "{}", said);
+            Err(said) => {
+                prop_assert!(said.contains(&name) || said.starts_with("configuration: "), "{}", said);
+                prop_assert!(!said.contains(SECRET), "{}", said);
             }
         }
     }

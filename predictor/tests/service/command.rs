@@ -71,12 +71,23 @@ fn invalid_options_are_named_and_end_the_program() {
     write("text.db", &"this is no database ".repeat(100));
     fs::create_dir(folder.path().join("a-folder")).unwrap();
     refused(&folder, &["--config=unknown.toml"], &[], "lisen");
-    refused(&folder, &["--config=type.toml"], &[], "listen");
+    refused(&folder, &["--config=type.toml"], &[], "type.toml: listen 7: must be text");
     refused(&folder, &["--config=broken.toml"], &[], "broken.toml");
     refused(&folder, &["--config=twice.toml"], &[], "twice.toml: line 2: duplicate key `operator_token`");
     refused(&folder, &["--config=nowhere.toml"], &[], "nowhere.toml");
-    refused(&folder, &["--listen=here"], &[], "here");
-    refused(&folder, &[], &[("EVENSTEP_LISTEN", "there")], "there");
+    refused(
+        &folder,
+        &["--listen=here"],
+        &[("EVENSTEP_LISTEN", "there")],
+        "--listen \"here\" must be an address",
+    );
+    refused(&folder, &[], &[("EVENSTEP_LISTEN", "there")], "EVENSTEP_LISTEN \"there\" must be an address");
+    refused(
+        &folder,
+        &["--config=type.toml"],
+        &[("EVENSTEP_REPORTS", "")],
+        "EVENSTEP_REPORTS \"\": must not be",
+    );
     refused(&folder, &["--listen=192.0.2.1:0"], &[], "192.0.2.1");
     let store = |address: &str, named: &str| {
         refused(&folder, &["--listen=127.0.0.1:0", &format!("--store={address}")], &[], named);

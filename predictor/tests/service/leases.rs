@@ -9,6 +9,7 @@ use evenstep_predictor::app::App;
 use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::Config;
 use evenstep_protocol::{AllocateResponse, JobSpec, JoinRequest, WorkerState, WorkersView};
+use evenstep_server::config::defaults;
 use evenstep_tests::postgres::Database;
 use evenstep_tests::wait::until;
 use evenstep_tests::{Client, Store};
@@ -29,7 +30,7 @@ struct ManualClockService {
 }
 
 fn serve(store: &Store, now_unix_ms: i64) -> ManualClockService {
-    serve_with(store, now_unix_ms, Config::default())
+    serve_with(store, now_unix_ms, defaults().unwrap())
 }
 
 fn serve_with(store: &Store, now_unix_ms: i64, config: Config) -> ManualClockService {
@@ -135,7 +136,7 @@ fn leases_do_not_expire_while_the_service_is_stopped() {
 #[test]
 fn leases_continue_while_the_state_is_not_in_memory() {
     let store = Store::fresh();
-    let config = Config { memory_budget: "1MiB".parse().unwrap(), ..Config::default() };
+    let config = Config { memory_budget: 1 << 20, ..defaults().unwrap() };
     let service = serve_with(&store, 1_000_000, config);
     service.client.put_job("job", &JobSpec { lease_s: 10.0, ..JobSpec::new(60) });
     assert_eq!(join_all(&service.client, "job", 2), 2);

@@ -1,10 +1,11 @@
-//! Inputs of the fuzz tests: arbitrary bytes, damaged files and damaged JSON.
+//! Inputs of the fuzz tests: arbitrary bytes, damaged files, damaged JSON and files of options.
 //!
 //! Each fuzz test is a property test next to the code that it tests. It runs with few cases in every test run; the
 //! environment variable `PROPTEST_CASES` sets another number.
 
 mod bytes;
 mod json;
+mod options;
 
 use std::env;
 
@@ -12,6 +13,7 @@ use proptest::test_runner::{Config, RngSeed};
 
 pub use bytes::{arbitrary, damaged};
 pub use json::damaged_json;
+pub use options::{SECRET, files_of_options};
 
 /// Seed of the cases in every test run, so that a change is not blamed for an older defect.
 const SEED: u64 = 7;

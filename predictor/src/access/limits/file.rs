@@ -6,12 +6,12 @@ use std::io::Read;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use evenstep_server::config::parse_toml;
 use evenstep_store::access::TOKENS_MAX;
 use serde::Deserialize;
 
 use super::super::known::OPERATOR;
 use super::super::token::Token;
-use crate::config::toml;
 
 /// Limit of the size of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -125,7 +125,7 @@ impl LimitsFile {
     /// A message that names the line or the table, the value and the rule.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let text = str::from_utf8(bytes).map_err(|error| format!("must be UTF-8: {error}"))?;
-        let tables: BTreeMap<String, TokenLimits> = toml::parse(text)?;
+        let tables: BTreeMap<String, TokenLimits> = parse_toml(text)?;
         if tables.len() > TOKENS_MAX {
             return Err(format!("{} tables exceed the limit of {TOKENS_MAX}", tables.len()));
         }

@@ -1,8 +1,6 @@
 //! The simulated world, from traces or from a described cluster.
 
 use anyhow::Context;
-use figment::Figment;
-use figment::providers::{Format, Toml};
 
 use super::args::{Args, CLUSTER_ITERATIONS};
 use crate::backtest::{Job, Series};
@@ -29,8 +27,8 @@ pub struct Source {
 pub fn read(args: &Args) -> anyhow::Result<Source> {
     let iterations = args.iterations.map(|iterations| iterations as usize);
     if let Some(path) = &args.cluster {
-        anyhow::ensure!(path.is_file(), "{}: no such file", path.display());
-        let cluster: ClusterSpec = Figment::from(Toml::file_exact(path)).extract()?;
+        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        let cluster: ClusterSpec = toml::from_str(&text).with_context(|| path.display().to_string())?;
         let world = cluster.world(iterations.unwrap_or(CLUSTER_ITERATIONS), args.seed);
         let world = world.with_context(|| path.display().to_string())?;
         return Ok(Source { world, half_fixed: None, notes: Vec::new() });
