@@ -32,7 +32,6 @@ Item = tuple[str, str]
 
 def pages(programs: Path) -> Iterator[tuple[Path, str | None]]:
     """Each generated page, and its text; None if the program is not built."""
-    yield ROOT / "docs/reference/python-api.md", f"{NOTE}\n\n{python_api.page(ROOT / 'python' / 'src' / 'evenstep')}"
     for name, purpose in PROGRAMS.items():
         command = _command(name, programs)
         path = ROOT / "docs/reference/cli" / f"{name}.md"
@@ -40,12 +39,13 @@ def pages(programs: Path) -> Iterator[tuple[Path, str | None]]:
 
 
 def of_site(programs: Path) -> dict[str, str]:
-    """Pages that only the site has, because a predictor serves the same at /openapi.json and /docs."""
+    """Pages that only the site has: docstrings have the same, and a predictor serves the same at /openapi.json and /docs."""
+    found = {"docs/reference/python-api.md": python_api.page(ROOT / "python" / "src" / "evenstep")}
     predictor = programs / "evenstep-predictor"
     if predictor.is_file():
-        return {"docs/reference/wire-forms.md": wire_forms.page(predictor)}
+        return found | {"docs/reference/wire-forms.md": wire_forms.page(predictor)}
     print(f"SKIPPED the page of wire forms: evenstep-predictor is not in {programs}")
-    return {}
+    return found
 
 
 def _command(name: str, programs: Path) -> list[str] | None:

@@ -84,23 +84,3 @@ fn links_resolve() {
         );
     }
 }
-
-#[test]
-fn planted_faults_are_found() {
-    for (from, to, complaint) in [
-        ("/d/evenstep-job?", "/d/evenstep-jobs?", "no dashboard has this uid"),
-        ("var-job_id=", "var-job=", "has no variable job"),
-        ("${datasource:", "${source:", "has no variable source"),
-        ("/d/", "https://elsewhere.example/d/", "not a dashboard of this project"),
-    ] {
-        let all = dashboards();
-        let mut broken =
-            all.iter().find(|dashboard| dashboard.name == "overview").expect("the dashboard").clone();
-        broken.json = serde_json::from_str(&broken.json.to_string().replace(from, to)).expect("JSON");
-        let found = complaints(&broken, &all);
-        assert!(
-            !found.is_empty() && found.iter().all(|found| found.contains(complaint)),
-            "{complaint}: {found:?}"
-        );
-    }
-}

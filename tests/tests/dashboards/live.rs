@@ -10,7 +10,7 @@ use evenstep_tests::{Client, Prometheus};
 
 use crate::grafana::View;
 use crate::rules::{Checked, promtool};
-use crate::shipped::{Dashboard, DashboardQuery, dashboard, dashboards, string};
+use crate::shipped::{Dashboard, DashboardQuery, dashboards, string};
 use crate::world::{JOB, NODE, WIDE, World};
 
 /// Queries without a result on a machine without certain hardware: beginning of the place, and the reason.
@@ -146,7 +146,6 @@ fn every_expression_returns_the_value_of_the_service() {
     eprintln!("{asked} queries of panels and annotations returned results");
     few_lines(&world);
     variables(&world);
-    faults(&world);
     pages(&world);
     speeds(prometheus, &world.predictor.client());
     departures(&mut world);
@@ -172,24 +171,6 @@ fn variables(world: &World) {
     expected("node.json, variable \"gpus\"", &["0"]);
     expected("node.json, variable \"node\"", &[NODE]);
     expected("service.json, variable \"instance\"", &[world.predictor.url.trim_start_matches("http://")]);
-}
-
-/// Misspelled names have no result, and invalid PromQL neither.
-fn faults(world: &World) {
-    for (from, to, wrong) in [
-        ("evenstep_worker_speed_samples", "evenstep_worker_sped_samples", "nothing"),
-        ("job_id=", "job=", "nothing"),
-        ("by (worker) (", "by (worker (", "bad_data"),
-        ("$worker", "$wroker", "no such variable"),
-    ] {
-        let mut broken = dashboard("job");
-        broken.json = serde_json::from_str(&broken.json.to_string().replace(from, to)).expect("JSON");
-        let question = broken.panel_queries().into_iter().find(|question| {
-            question.place.contains("\"Predicted and actual speed, ${unit} per second\", query A")
-        });
-        let found = answered(&world.prometheus, &world.view(false), &question.expect("the panel"));
-        assert!(found.as_ref().is_err_and(|found| found.contains(wrong)), "{from} -> {to}: {found:?}");
-    }
 }
 
 /// The scraped pages are well formed by Prometheus' rules.

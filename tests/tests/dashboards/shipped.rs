@@ -89,13 +89,6 @@ impl Dashboard {
             .collect()
     }
 
-    /// Returns a panel, to be changed.
-    pub fn panel(&mut self, title: &str) -> &mut Value {
-        let mut panels = self.json["panels"].as_array_mut().expect("panels").iter_mut();
-        let found = panels.find(|panel| panel["title"] == title);
-        found.unwrap_or_else(|| panic!("no panel {title:?}"))
-    }
-
     /// Returns the variables.
     pub fn variables(&self) -> &[Value] {
         list(&self.json["templating"]["list"])
