@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/hedged.py --predictor ../target/release/evenstep-predictor
 
 The script starts a predictor and the ranks like torchrun, with Gloo on CPUs. Paces change like those of
-``evenstep-trainer launch --vary-pace regimes``: half of the time a rank is alone, otherwise it shares its core with
+``evenstep-trainer launch --vary-pace``: half of the time a rank is alone, otherwise it shares its core with
 one to three busy threads. A regime lasts 3 s on average. Each policy runs for the same time with the same regimes.
 Rates are samples per second over all ranks after the first iterations. *Of ideal* is their fraction of the sum of the
 ranks'

@@ -44,6 +44,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Finds what is checked, and where."""
     if not session.config.option.collectonly:
+        # As with SIGINT, the running check and its programs end first.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         session.config.pluginmanager.register(Checks(session.config))
 
 
@@ -56,6 +58,7 @@ class Checks:
         self._captured = config.pluginmanager.getplugin("capturemanager").read_global_capture
         self._reports: dict[str, list[pytest.TestReport]] = {}
         self._rows: list[dict[str, Any]] = []
+        self._written = ""
         temporary = tempfile.TemporaryDirectory(prefix="gpu-check-")
         config.add_cleanup(temporary.cleanup)
         self._folder = Path(temporary.name)
@@ -112,7 +115,12 @@ class Checks:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
         at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         told = {"at": at, "device": self._options.device, "machine": asdict(self._machine), "checks": self._rows}
-        self._options.json.write_text(json.dumps(told, indent=2) + "\n")
+        try:
+            self._options.json.write_text(json.dumps(told, indent=2, default=str) + "\n")
+            self._written = f"wrote {self._options.json}"
+        except OSError as error:  # The table has the results, too.
+            self._written = f"cannot write {self._options.json}: {error}"
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Prints the table."""
@@ -120,7 +128,7 @@ class Checks:
             terminalreporter.write_sep("=", "checks")
             for row in self._rows:
                 terminalreporter.write_line("{state:15} {name:9} {seconds:5.0f} s  {said}".format_map(row))
-            terminalreporter.write_line(f"wrote {self._options.json}")
+            terminalreporter.write_line(self._written)
 
     def _apart(self, work: Callable[[], Any], folder: Path, deadline_s: float) -> tuple[Any, str]:
         """Returns the result of a function in another process, or why it has none. Kills the programs that it left."""
@@ -148,6 +156,7 @@ class Checks:
 def _send(sender: Connection, folder: Path, work: Callable[[], Any]) -> None:
     os.environ.update({FOLDER: str(folder), "EVENSTEP_HOME": str(folder / "home")})
     os.chdir(folder)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sender.send(work())
 
 

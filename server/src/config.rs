@@ -56,9 +56,7 @@ pub fn parse<T: Parser>(
     arguments: impl IntoIterator<Item = impl Into<OsString>>,
 ) -> Result<T, Error> {
     let arguments = arguments.into_iter().map(Into::into).collect::<Vec<_>>();
-    // Help must not show the values of this environment.
-    let hidden = |command: Command| command.mut_args(|arg| arg.hide_env_values(true));
-    let mut command = hidden(T::command()).mut_subcommands(hidden);
+    let mut command = without_values_of_variables(T::command());
     command.build();
     let options = subcommand.map_or(Some(&command), |name| command.find_subcommand(name)).cloned();
     let options =
@@ -71,10 +69,17 @@ pub fn parse<T: Parser>(
     let given = subcommand.and_then(|name| matches.subcommand_matches(name)).unwrap_or(&matches);
     let Some(path) = given.get_one::<PathBuf>("config") else { return T::from_arg_matches(&matches) };
     let file = path.display();
-    let text = fs::read_to_string(path)
-        .map_err(|error| invalid(&format!("--config {file}: cannot be read: {error}")))?;
+    let text = fs::read_to_string(path).map_err(|error| {
+        let named = options.get_arguments().find(|arg| *arg.get_id() == "config");
+        let named = named.map_or_else(String::new, |arg| place(arg, &arguments));
+        invalid(&format!("{named} {file}: cannot be read: {error}"))
+    })?;
     let flags = flags_of_file(&text, &options, given).map_err(|rule| invalid(&format!("{file}: {rule}")))?;
-    let matches = command.try_get_matches_from(arguments.into_iter().chain(flags));
+    // Before the flags of the command line, which may end with `--`.
+    let mut arguments = arguments;
+    let first = if subcommand.is_some() { 2 } else { 1 };
+    arguments.splice(first..first, flags);
+    let matches = command.try_get_matches_from(arguments);
     let in_words = |error| in_words(error, &options, |arg| format!("{file}: {}", arg.get_id()));
     T::from_arg_matches(&matches.map_err(in_words)?)
 }
@@ -100,21 +105,27 @@ pub fn parse_toml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     })
 }
 
+/// The command, with help that does not show the values of this environment.
+fn without_values_of_variables(command: Command) -> Command {
+    command.mut_args(|arg| arg.hide_env_values(true)).mut_subcommands(without_values_of_variables)
+}
+
 /// The values of a file, as flags: of all options that have neither a flag nor a variable.
 fn flags_of_file(text: &str, options: &Command, given: &ArgMatches) -> Result<Vec<OsString>, String> {
     let mut flags = Vec::new();
     for (key, value) in parse_toml::<Table>(text)? {
-        let has_key = |arg: &&Arg| *arg.get_id() == *key && arg.get_env().is_some() && key != "config";
-        let arg = options.get_arguments().find(has_key);
-        let arg = arg.ok_or_else(|| format!("{key}: unknown key; --help lists the options, with - for _"))?;
+        let arg = options.get_arguments().find(|arg| is_key(arg) && *arg.get_id() == *key);
+        let arg = arg.ok_or_else(|| format!("{key}: unknown key; keys are {}", keys(options).join(", ")))?;
         let values = match value {
             Value::Array(values) if matches!(arg.get_action(), ArgAction::Append) => values,
             value => vec![value],
         };
         for value in values {
-            let flag = flag_of_value(arg, &value).map_err(|rule| match is_secret(arg) {
-                true => format!("{key} {rule}"),
-                false => format!("{key} {value}: {rule}"),
+            // A table may have a secret.
+            let is_shown = !(is_secret(arg) || value.is_table() || value.is_array() || value.is_datetime());
+            let flag = flag_of_value(arg, &value).map_err(|rule| match is_shown {
+                true => format!("{key} {value}: {rule}"),
+                false => format!("{key} {rule}"),
             })?;
             let is_set =
                 matches!(given.value_source(&key), Some(ValueSource::CommandLine | ValueSource::EnvVariable));
@@ -122,6 +133,15 @@ fn flags_of_file(text: &str, options: &Command, given: &ArgMatches) -> Result<Ve
         }
     }
     Ok(flags)
+}
+
+/// Whether a file may set this option.
+fn is_key(arg: &Arg) -> bool {
+    arg.get_env().is_some() && arg.get_id() != "config"
+}
+
+fn keys(options: &Command) -> Vec<&str> {
+    options.get_arguments().filter(|arg| is_key(arg)).map(|arg| arg.get_id().as_str()).collect()
 }
 
 /// The flag that sets a value; `None` for `false`.

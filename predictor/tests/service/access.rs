@@ -340,6 +340,8 @@ fn commands_create_list_and_revoke_tokens() {
         (["create", "--scope=agent", "--jobs=team-a/*"], "the scope agent"),
         (["create", "--scope=viewer", "--jobs=a b"], "\"a b\""),
         (["create", "--scope=viewer", "--expires=1x"], "1x"),
+        (["create", "--scope=viewer", "--expires=0s"], "0s"),
+        (["create", "--scope=viewer", "--note=a\nb"], "a\\nb"),
     ] {
         let output = token_command(&store.address(), &arguments);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

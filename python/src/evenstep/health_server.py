@@ -135,7 +135,10 @@ class NodeHealth:
                         self._asked[url] = self._pool.submit(self._ask, url, predictor)
                 done, late = wait(self._asked.values(), _REQUEST_S)
                 if late:
-                    log.warning("%d predictors do not respond within %g s", len(late), _REQUEST_S)
+                    silent = ", ".join(url for url, answer in self._asked.items() if answer in late)
+                    log.warning(
+                        "%s does not say whether this node is healthy: no response within %g s", silent, _REQUEST_S
+                    )
                 self._kept = [line for _, line in sorted(one for answer in done for one in answer.result())]
                 self._kept_until = time.monotonic() + _KEPT_S
             return self._kept
@@ -150,7 +153,7 @@ class NodeHealth:
             view = json.loads(response.body)
             return [] if view["healthy"] else [_straggler(one) for one in view["stragglers"]]
         except EvenstepError as error:
-            log.warning("no predictor says whether this node is healthy: %s", error)
+            log.warning("%s does not say whether this node is healthy: %s", url, error)
         except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
             log.warning("%s does not say whether this node is healthy: unknown response (%r)", url, error)
         return []
@@ -188,13 +191,13 @@ def _serve(health: NodeHealth, path: Path) -> None:
         encoded: bytes = response.SerializeToString()
         return encoded
 
+    # Threads that start from here, also those of gRPC, leave the signals to this one.
+    ends = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     server = grpc.server(ThreadPoolExecutor(_THREADS), options=_LIMITS, maximum_concurrent_rpcs=_CALLS_MAX)
     handlers = {_METHOD: grpc.unary_unary_rpc_method_handler(respond)}
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(_SERVICE, handlers)])
     _claim(path)
-    # Threads that start from here leave the signals to this one.
-    ends = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     try:
         server.add_insecure_port(f"unix:{quote(str(path))}")
         path.chmod(_EVERYONE)

@@ -71,7 +71,11 @@ fn a_wrong_value_of_a_file_is_named() {
         ("token = \"secret\"", "FILE: token must be longer\n"),
         ("token = 123456", "FILE: token must be text, in quotation marks\n"),
         ("port = 8\ntoken = \"secret", "FILE: line 2: invalid basic string"),
-        ("ports = 8", "FILE: ports: unknown key"),
+        ("[port]\ntoken = \"secret\"", "FILE: port must be a number\n"),
+        ("time = { token = \"secret\" }", "FILE: time must be text, in quotation marks\n"),
+        ("names = [[\"secret\"]]", "FILE: names must be text, in quotation marks\n"),
+        ("time = 1979-05-27", "FILE: time must be text, in quotation marks\n"),
+        ("ports = 8", "FILE: ports: unknown key; keys are port, time, is_open, names, token\n"),
         ("config = \"other.toml\"", "FILE: config: unknown key"),
         ("once = true", "FILE: once: unknown key"),
     ] {
@@ -81,6 +85,25 @@ fn a_wrong_value_of_a_file_is_named() {
     }
     let error = parse::<Options>(None, ["program", "--config=no/such.toml"]).unwrap_err().to_string();
     assert!(error.contains("--config no/such.toml: cannot be read: "), "{error}");
+}
+
+/// Values of the file are not among the arguments after `--`, which errors repeat.
+#[test]
+fn arguments_may_end_with_two_dashes() {
+    let options = parsed("port = 8\ntoken = \"secret-secret\"", &["--time=3s", "--"]).unwrap();
+    assert_eq!((options.port, options.token), (8, Some(Secret::new("secret-secret"))));
+    let error = parsed("token = \"secret-secret\"", &["--", "more"]).unwrap_err();
+    assert!(error.contains("more") && !error.contains("secret"), "{error}");
+}
+
+#[test]
+fn help_shows_no_values_of_variables() {
+    fn shown(command: &Command) -> bool {
+        command.get_arguments().any(|arg| arg.get_env().is_some() && !arg.is_hide_env_values_set())
+            || command.get_subcommands().any(shown)
+    }
+    let program = Command::new("program").subcommand(Command::new("store").subcommand(Options::command()));
+    assert!(shown(&program) && !shown(&without_values_of_variables(program)));
 }
 
 #[test]

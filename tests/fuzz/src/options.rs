@@ -46,12 +46,13 @@ const VALUES: [&str; 33] = [
 ];
 
 /// Files with any of these options and any values, with damage, and arbitrary bytes. Only the option `secret` has the value
-/// [`SECRET`].
+/// [`SECRET`], also in a table of another key.
 pub fn files_of_options(mut keys: Vec<String>, secret: &'static str) -> impl Strategy<Value = Vec<u8>> {
     keys.push("x".to_owned());
     let whole = keys.iter().map(|key| format!("{key} = \"1s\"\n")).collect::<String>().into_bytes();
     let line = (select(keys), select(VALUES.to_vec())).prop_map(move |(key, value)| match value {
         QUOTED_SECRET => format!("{secret} = {value}\n"),
+        "{}" => format!("{key} = {{ {secret} = {QUOTED_SECRET} }}\n"),
         value => format!("{key} = {value}\n"),
     });
     let text = vec(line, 0..8).prop_map(|lines| lines.concat().into_bytes());

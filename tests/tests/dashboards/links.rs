@@ -82,5 +82,13 @@ fn links_resolve() {
             (&links["type"], &links["tags"], &dashboard.json["tags"]),
             (&json!("dashboards"), &json!(["evenstep"]), &json!(["evenstep"]))
         );
+        let broken = dashboard.json.to_string().replace("/d/evenstep-", "/d/evenstop-");
+        let broken = Dashboard { json: serde_json::from_str(&broken).expect("JSON"), ..dashboard.clone() };
+        assert!(
+            complaints(&broken, &all).iter().all(|found| found.contains("no dashboard has this uid")),
+            "{}",
+            dashboard.name
+        );
+        assert_eq!(complaints(&broken, &all).len(), urls(&dashboard.json).len(), "{}", dashboard.name);
     }
 }

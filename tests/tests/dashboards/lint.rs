@@ -193,4 +193,7 @@ fn dashboards_keep_the_rules() {
         UIDS.iter().map(|(name, _)| (*name).to_owned()).collect(),
         "exactly these dashboards exist"
     );
+    let mut broken = dashboards().swap_remove(0);
+    broken.json["editable"] = json!(true);
+    assert!(complaints(&broken).iter().any(|found| found.contains("editable")));
 }

@@ -100,8 +100,9 @@ fn after(
     let batch = policy.batch();
     let mut losses = Points::new(batch);
     for t in 0..length.after * LARGE / batch {
-        let multiplier = controller.instruct(length.before + t, batch)?.lr_multiplier;
-        losses.add(run.step(batch, learning_rate * multiplier));
+        let upcoming = controller.preview(length.before + t, batch)?;
+        controller.accept(upcoming);
+        losses.add(run.step(batch, learning_rate * upcoming.instruction().lr_multiplier));
     }
     Ok(Run { losses: losses.done, held_out: run.held_out() })
 }

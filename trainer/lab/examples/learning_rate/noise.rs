@@ -41,7 +41,9 @@ pub fn measure(
             let batch = if t < SEPARATE_ITERATIONS { SMALL } else { LARGE };
             let mut multiplier = 1.0;
             if let Some(since) = t.checked_sub(SEPARATE_ITERATIONS) {
-                let instruction = controller.instruct(length.before + since, batch)?;
+                let upcoming = controller.preview(length.before + since, batch)?;
+                controller.accept(upcoming);
+                let instruction = upcoming.instruction();
                 multiplier = instruction.lr_multiplier;
                 let at_once = Ramp { from: 1.0, ..Ramp::at_once(multiplier, length.before) };
                 course.get_or_insert(instruction.ramp.unwrap_or(at_once));

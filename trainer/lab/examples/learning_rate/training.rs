@@ -55,7 +55,8 @@ impl Policy {
     /// Returns a controller in its state before the change, with the small batch.
     pub fn controller(self, change: u64) -> Result<Controller, LearningRateError> {
         let mut controller = Controller::new(self.rule(), SMALL)?;
-        controller.instruct(change - 1, SMALL)?;
+        let before = controller.preview(change - 1, SMALL)?;
+        controller.accept(before);
         Ok(controller)
     }
 }
