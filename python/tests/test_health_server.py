@@ -84,6 +84,7 @@ def checking(socket: Path, servers: str, *more: str) -> Iterator[Program]:
 def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
     """Returns the message for options that break a rule."""
     assert main(["health-server", *options]) == 1
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()), "programs that start from here can be ended"
     told = capsys.readouterr()
     assert told.out == ""
     return told.err

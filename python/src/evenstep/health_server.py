@@ -191,13 +191,13 @@ def _serve(health: NodeHealth, path: Path) -> None:
         encoded: bytes = response.SerializeToString()
         return encoded
 
+    _claim(path)
     # Threads that start from here, also those of gRPC, leave the signals to this one.
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     server = grpc.server(ThreadPoolExecutor(_THREADS), options=_LIMITS, maximum_concurrent_rpcs=_CALLS_MAX)
     handlers = {_METHOD: grpc.unary_unary_rpc_method_handler(respond)}
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(_SERVICE, handlers)])
-    _claim(path)
     try:
         server.add_insecure_port(f"unix:{quote(str(path))}")
         path.chmod(_EVERYONE)
