@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import evenstep
-from evenstep.order import Order
+from evenstep.samples.order import Order
 
 SAMPLES, GLOBAL_BATCH, FEATURES = 256, 32, 16
 

@@ -38,8 +38,8 @@ def test_identity(context: Context) -> None:
     _needs_listed_gpus(context)
     import torch
 
-    from evenstep.device import current_device
-    from evenstep.drivers.gpu import gpu_name
+    from evenstep.measure.device import current_device
+    from evenstep.measure.drivers.gpu import gpu_name
 
     torch.cuda.init()
     own = gpu_name(current_device())
@@ -179,7 +179,7 @@ def test_timing(context: Context) -> None:
     """Compute time is the device's own: a slow loader and other ranks change nothing, waits take no core."""
     import torch
 
-    from evenstep.sensor import Sensor
+    from evenstep.measure.sensor import Sensor
     from gpu_check.ranks import FEATURES, Work
 
     device = torch.device("cuda", torch.cuda.current_device()) if context.on_gpu else torch.device("cpu")
@@ -217,7 +217,7 @@ def test_timing(context: Context) -> None:
 
 def test_drivers(context: Context) -> None:
     """Forecasts get readings of each rank's own GPU, from the agent that training starts."""
-    from evenstep.local.folder import open_folder
+    from evenstep.start.local.folder import open_folder
 
     told = context.run_ranks("drivers")
     with closing(sqlite3.connect(f"file:{open_folder() / 'evenstep.db'}?mode=ro", uri=True)) as connection:

@@ -83,7 +83,7 @@ def home(predictor_binary: Path, agent_binary: Path, tmp_path: Path, monkeypatch
     monkeypatch.setenv("EVENSTEP_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{predictor_binary.parent}{os.pathsep}{os.environ['PATH']}")
     # Not at the top: tests that need no package run without it.
-    from evenstep.local import AGENT, PREDICTOR, open_folder, running  # noqa: PLC0415
+    from evenstep.start.local import AGENT, PREDICTOR, open_folder, running  # noqa: PLC0415
 
     folder = open_folder()
     yield folder

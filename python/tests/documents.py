@@ -10,10 +10,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
 import evenstep
-from evenstep.costs import Costs
-from evenstep.epoch import Epoch
-from evenstep.order import Order
-from evenstep.progress import Progress
+from evenstep.samples.costs import Costs
+from evenstep.samples.epoch import Epoch
+from evenstep.samples.order import Order
+from evenstep.samples.progress import Progress
 from training import EPOCHS, parameters, sgd
 
 SAMPLES = 101

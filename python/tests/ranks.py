@@ -26,7 +26,7 @@ PATIENCE_S = 180.0
 _CONTEXT = multiprocessing.get_context("forkserver")
 # DistributedDataParallel loads the compiler at its first use, which takes longer than most tests.
 # Test modules, which a rank imports to find its function, import pytest.
-_PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "torch._dynamo.callback", "evenstep.job", "pytest"]
+_PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "torch._dynamo.callback", "evenstep.job.job", "pytest"]
 _CONTEXT.set_forkserver_preload(_PRELOADED)
 
 

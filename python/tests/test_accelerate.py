@@ -9,7 +9,7 @@ import torch
 
 import evenstep
 import ranks
-from evenstep.order import Order
+from evenstep.samples.order import Order
 from training import (
     EPOCHS,
     SAMPLES,

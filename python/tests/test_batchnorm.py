@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
-from evenstep import shares
 from evenstep._native import Plan, Rate
-from evenstep.order import Order
+from evenstep.samples import shares
+from evenstep.samples.order import Order
 from ranks import run_ranks
 from training import EPOCHS, GLOBAL_BATCH, SAMPLES, Samples, difference, loss_of, parameters, sgd
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from evenstep.budget import WARM_UP, Budget
-from evenstep.report import Report, TailWork, merged
-from evenstep.settings import Settings
+from evenstep.exchange.report import Report, TailWork, merged
+from evenstep.settings.budget import WARM_UP, Budget
+from evenstep.settings.settings import Settings
 
 #: Maximum number of iterations between two exchanges.
 MOST = 60

@@ -85,7 +85,7 @@ def test_versions_of_everything_agree(evenstep: Evenstep) -> None:
 
 
 def test_a_command_of_a_program_does_not_wait_for_torch() -> None:
-    script = "import sys; import evenstep.cli, evenstep.local.command; print('torch' in sys.modules)"
+    script = "import sys; import evenstep.cli, evenstep.start.local.command; print('torch' in sys.modules)"
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "python" / "src")}
     told = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True)
     assert told.stdout == "False\n"

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from evenstep._native import ClientTls, Http, Plan, report_oom
-from evenstep.connection import client_tls, connect
 from evenstep.doctor.command import check_tls
 from evenstep.doctor.service import check_servers
 from evenstep.errors import EvenstepError, SettingError
-from evenstep.predictor import Predictor
-from evenstep.settings import Settings
+from evenstep.exchange.predictor import Predictor
+from evenstep.settings.connection import client_tls, connect
+from evenstep.settings.settings import Settings
 from programs import PATIENCE_S, serving
 
 KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from evenstep.drivers import Drivers
 from evenstep.errors import SettingError
-from evenstep.settings import Settings
+from evenstep.measure.drivers import Drivers
+from evenstep.settings.settings import Settings
 from programs import PATIENCE_S, Program, clean_environment, fetch_json, sampling
 
 #: Separate process ids, network and file systems. Without --mount-proc, /proc would still show the outer process ids.
@@ -18,7 +18,7 @@ CONTAINER = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--ne
 
 READ = """
 import json, os, sys
-from evenstep.drivers import Drivers
+from evenstep.measure.drivers import Drivers
 drivers = Drivers(sys.argv[1], timeout_s=30.0)
 drivers.read()
 x = sum(range(3_000_000))

@@ -24,10 +24,10 @@ from documents import (
     packed,
     train,
 )
-from evenstep.costs import Costs
-from evenstep.epoch import Epoch
-from evenstep.order import Order
-from evenstep.progress import Progress
+from evenstep.samples.costs import Costs
+from evenstep.samples.epoch import Epoch
+from evenstep.samples.order import Order
+from evenstep.samples.progress import Progress
 from programs import fetch_json
 from ranks import run_ranks
 from training import EPOCHS, difference, parameters, sgd
@@ -270,7 +270,7 @@ def test_both_layouts_cost_what_they_compute() -> None:
     for is_padded, expected in ((False, 22.0), (True, 10 + 10 + 2 + 2.0)):
         costs = Costs.of(lengths, 4, pass_max=20, is_padded=is_padded)
         plan = evenstep._native.Plan.of([1])
-        cut = costs.cut(plan, lengths, 0.0, evenstep.costs.CutRules(passes=1, least=1, is_equal=True))
+        cut = costs.cut(plan, lengths, 0.0, evenstep.samples.costs.CutRules(passes=1, least=1, is_equal=True))
         assert [work.total for work in cut.works] == [expected]
 
 
@@ -279,7 +279,7 @@ def test_attention_costs_the_square_of_the_length() -> None:
     lengths = [12.0, 5.0, 5.0, 5.0]
     costs = Costs.of(lengths, 4, pass_max=15, hidden_size=4)
     plan = evenstep._native.Plan.of([1, 1])
-    cut = costs.cut(plan, lengths, costs.prior.share, evenstep.costs.CutRules(passes=1, least=1, is_equal=True))
+    cut = costs.cut(plan, lengths, costs.prior.share, evenstep.samples.costs.CutRules(passes=1, least=1, is_equal=True))
     assert cut.plan.batches in ([1, 3], [3, 1])
     works = sorted(work.total for work in cut.works)
     assert works == pytest.approx([27 * 18.0 / 36.125, 27 * 18.125 / 36.125], rel=1e-12)

@@ -12,7 +12,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
-from evenstep import opening
+from evenstep.start import opening
 from ranks import run_ranks
 from training import (
     EPOCHS,

@@ -9,7 +9,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
-from evenstep.order import Order
+from evenstep.samples.order import Order
 from ranks import run_ranks
 from training import (
     EPOCHS,

@@ -10,22 +10,23 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from evenstep import device, oom
 from evenstep._native import Plan
-from evenstep.agreement import warn_of_shared_gpus
-from evenstep.drivers.gpu import gpu_name
-from evenstep.exchange import Exchange, Lead, Submission
+from evenstep.exchange.exchange import Exchange, Lead, Submission
+from evenstep.exchange.report import Report
+from evenstep.exchange.share_log import ShareLog
+from evenstep.exchange.whole_step import WholeStep
 from evenstep.hedge.watch import PassTimer
-from evenstep.moment import CudaTimer, peak_memory_bytes
-from evenstep.report import Report
-from evenstep.sensor import Sensor
-from evenstep.share_log import ShareLog
-from evenstep.whole_step import WholeStep
+from evenstep.job import oom
+from evenstep.measure import device
+from evenstep.measure.drivers.gpu import gpu_name
+from evenstep.measure.moment import CudaTimer, peak_memory_bytes
+from evenstep.measure.sensor import Sensor
+from evenstep.start.agreement import warn_of_shared_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from evenstep.budget import Budget
+    from evenstep.settings.budget import Budget
 
 CUDA = torch.device("cuda", 1)
 UUID = "5a2c1e4f-0b1d-4c3e-9f00-aabbccddeeff"

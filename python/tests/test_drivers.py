@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.drivers import NAMES, Drivers
-from evenstep.drivers.counter import SNAPSHOT_SPACING_S, TICK_LOOKBACK_S, Counter, Lookback
-from evenstep.drivers.host import (
+from evenstep.errors import SettingError
+from evenstep.measure.drivers import NAMES, Drivers
+from evenstep.measure.drivers.counter import SNAPSHOT_SPACING_S, TICK_LOOKBACK_S, Counter, Lookback
+from evenstep.measure.drivers.host import (
     CpuTimes,
     busy_share,
     parse_memory_used,
@@ -21,10 +22,9 @@ from evenstep.drivers.host import (
     parse_stat,
     pressure_total_us,
 )
-from evenstep.drivers.proc import FromProc
-from evenstep.drivers.process import parse_wait_ns
-from evenstep.drivers.reader import AGENT_PAUSE_S, resident_bytes
-from evenstep.errors import SettingError
+from evenstep.measure.drivers.proc import FromProc
+from evenstep.measure.drivers.process import parse_wait_ns
+from evenstep.measure.drivers.reader import AGENT_PAUSE_S, resident_bytes
 from programs import ROOT
 from scripted import HANGS, Answers, Does, Scripted, unused_address
 

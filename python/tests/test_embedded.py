@@ -14,11 +14,12 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
-from evenstep import closing, earlier, job_id
 from evenstep.errors import SettingError
-from evenstep.local import AGENT, PREDICTOR, Local, LocalError, find_program, open_folder, programs, running
-from evenstep.local.embedded import Embedded
-from evenstep.local.folder import candidates
+from evenstep.settings import job_id
+from evenstep.start import closing, earlier
+from evenstep.start.local import AGENT, PREDICTOR, Local, LocalError, find_program, open_folder, programs, running
+from evenstep.start.local.embedded import Embedded
+from evenstep.start.local.folder import candidates
 from programs import PATIENCE_S, ROOT, fetch_json
 from ranks import run_ranks
 from test_service import Paced
@@ -234,7 +235,7 @@ def test_a_file_of_a_program_that_has_ended_is_not_believed(home: Path) -> None:
 @pytest.mark.usefixtures("home")
 def test_many_processes_start_one_program() -> None:
     script = (
-        "from evenstep.local import *; from evenstep.local.embedded import start_predictor; "
+        "from evenstep.start.local import *; from evenstep.start.local.embedded import start_predictor; "
         "print(start_predictor(Local(open_folder())))"
     )
     children = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(6)]
@@ -342,8 +343,9 @@ def test_a_run_may_end_while_its_predictor_is_looked_for(tmp_path: Path) -> None
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
     script = (
-        "import sys; from evenstep.local.embedded import Embedded; from evenstep.predictor import Predictor\n"
-        "import evenstep.local.programs as programs\n"
+        "import sys; from evenstep.exchange.predictor import Predictor\n"
+        "from evenstep.start.local.embedded import Embedded\n"
+        "import evenstep.start.local.programs as programs\n"
         "embedded = Embedded.start(0, 0, with_agent=False)\n"
         "programs.START_S = 60.0\n"
         "begun = __import__('threading').Event()\n"
@@ -360,7 +362,7 @@ def test_a_run_may_end_while_its_predictor_is_looked_for(tmp_path: Path) -> None
     path = f"{slow.parent}{os.pathsep}{os.environ['PATH']}"
     environ = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "python" / "src")}
     # The first start ends at the limit.
-    script = "import evenstep.local.programs as early; early.START_S = 0.2\n" + script
+    script = "import evenstep.start.local.programs as early; early.START_S = 0.2\n" + script
     told = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False)
     assert (told.returncode, told.stdout) == (0, "end\n"), told.stderr
 

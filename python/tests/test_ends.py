@@ -12,10 +12,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
 from evenstep._native import Plan
-from evenstep.budget import WARM_UP
-from evenstep.exchange import Exchange
-from evenstep.moment import HostTimer
-from evenstep.predictor import Predictor
+from evenstep.exchange.exchange import Exchange
+from evenstep.exchange.predictor import Predictor
+from evenstep.measure.moment import HostTimer
+from evenstep.settings.budget import WARM_UP
 from programs import fetch, fetch_json
 from ranks import run_ranks
 from test_service import check, train, until

@@ -26,8 +26,8 @@ EXCHANGE = """
 import os, signal, sys, time
 import torch.distributed as dist
 from evenstep._native import Plan
-from evenstep.exchange import Exchange, Submission
-from evenstep.report import Report
+from evenstep.exchange.exchange import Exchange, Submission
+from evenstep.exchange.report import Report
 
 rank, folder, peer, is_killed = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4] == "killed"
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)

@@ -24,9 +24,9 @@ from torch.utils.checkpoint import checkpoint
 
 import documents
 import evenstep
-from evenstep import fsdp, fsdp_state
-from evenstep.hook import Loss
-from evenstep.order import Order
+from evenstep.gradients import fsdp, fsdp_state
+from evenstep.run.losses import Loss
+from evenstep.samples.order import Order
 from programs import fetch_json
 from ranks import preload, run_ranks
 from training import (

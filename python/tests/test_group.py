@@ -15,10 +15,10 @@ import os, signal, sys
 from datetime import timedelta
 import torch
 import torch.distributed as dist
-import evenstep, evenstep.group
+import evenstep, evenstep.start.group
 
 rank, folder, point = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-evenstep.group.PATIENCE_MIN = timedelta(0)
+evenstep.start.group.PATIENCE_MIN = timedelta(0)
 timeout = timedelta(seconds=5)
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=timeout)
 dist.barrier()

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from evenstep._native import CHUNKS_PER_RANK_MAX, CLAIM, LEAVE, Counter, LeaveRule, Peer, Plan, Share, Tail, chunks
 from evenstep.errors import SettingError
-from evenstep.hedge.chunks import SharedTail
 from evenstep.hedge.reduce import Reducer, digits, from_digits
+from evenstep.settings.chunks import SharedTail
 
 
 def wrapped(total: int) -> int:

@@ -9,7 +9,7 @@ import torch
 
 import evenstep
 import hedging
-from evenstep.order import Order
+from evenstep.samples.order import Order
 from hedging import Hedged
 from ranks import run_ranks
 from training import EPOCHS, GLOBAL_BATCH, SAMPLES, Samples, difference, loss_of, network, one_process

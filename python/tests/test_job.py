@@ -9,9 +9,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import IterableDataset
 
 import evenstep
-from evenstep.moment import HostTimer
-from evenstep.sensor import Sensor
-from evenstep.settings import Settings
+from evenstep.measure.moment import HostTimer
+from evenstep.measure.sensor import Sensor
+from evenstep.settings.settings import Settings
 from programs import fetch_json
 from ranks import run_ranks
 from training import Samples, difference, loss_of, network, parameters

@@ -19,7 +19,7 @@ import pytest
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
-from evenstep.kubeflow import Pace, Status, StatusPoster
+from evenstep.job.kubeflow import Pace, Status, StatusPoster
 from programs import PATIENCE_S, ROOT
 from ranks import run_ranks
 from test_service import GLOBAL_BATCH

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from evenstep import job_id, launcher
 from evenstep.errors import SettingError
-from evenstep.settings import Settings
+from evenstep.settings import job_id, launcher
+from evenstep.settings.settings import Settings
 
 STEP = {"SLURM_JOB_ID": "1234", "SLURM_STEP_ID": "0", "SLURM_CLUSTER_NAME": "blue", "SLURMD_NODENAME": "n1"}
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import evenstep
-from evenstep import run
+from evenstep.run import run
 from ranks import run_ranks
 from training import SAMPLES, Samples
 
@@ -14,7 +14,7 @@ def nothing(_samples: Any) -> None:
     """A collate function for loops that ignore the data."""
 
 
-def alone(**options: Any) -> evenstep.loader.Loader:
+def alone(**options: Any) -> evenstep.run.loader.Loader:
     return evenstep.init(plan=[16]).loader(Samples(), **options)
 
 

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
 from evenstep.errors import SettingError
-from evenstep.losses import Losses
+from evenstep.run.losses import Losses
 from programs import fetch_json
 from ranks import run_ranks
 from training import Samples, loss_of, network, sgd

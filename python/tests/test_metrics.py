@@ -10,9 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
 from evenstep._native import Plan
-from evenstep.metrics import Metrics
-from evenstep.opening import Place
-from evenstep.share_log import INTERVAL_S, ShareLog
+from evenstep.exchange.share_log import INTERVAL_S, ShareLog
+from evenstep.job.metrics import Metrics
+from evenstep.start.opening import Place
 from ranks import run_ranks
 from scripted import Answers, Scripted, refuses
 from test_service import GLOBAL_BATCH, PACE_S, Paced, environ

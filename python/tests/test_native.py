@@ -13,8 +13,8 @@ import pytest
 from evenstep import _native
 from evenstep._native import DRIVER_NAMES, Http, Plan, parse_servers, report_oom
 from evenstep.errors import EvenstepError, RejectedError, SettingError
-from evenstep.predictor import Predictor
-from evenstep.report import SLOTS, Report, TailWork
+from evenstep.exchange.predictor import Predictor
+from evenstep.exchange.report import SLOTS, Report, TailWork
 from programs import PATIENCE_S, fetch, fetch_json, stoppable
 from scripted import HANGS, SLEEPS, Answers, Scripted, points_to, refuses, unused_address
 from test_service import until

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evenstep._native import Plan, Rate, Share, Tail, apportion
 from evenstep.errors import DivergedError, SettingError
-from evenstep.order import Order
+from evenstep.samples.order import Order
 
 BATCHES = st.lists(st.integers(0, 300), min_size=1, max_size=9).filter(any)
 

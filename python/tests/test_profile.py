@@ -12,8 +12,8 @@ from torch.nn import functional
 
 import evenstep
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.profile_layers import chain
-from evenstep.profile_measure import measure
+from evenstep.profiling.profile_layers import chain
+from evenstep.profiling.profile_measure import measure
 from programs import PATIENCE_S, clean_environment
 
 SAMPLE = torch.ones(2, 3, 8, 8)

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
 from evenstep._native import Plan
-from evenstep.order import Order
+from evenstep.samples.order import Order
 from ranks import run_ranks
 from training import EPOCHS, PLANS, Samples, difference, loss_of, network, one_process, parameters, sgd
 

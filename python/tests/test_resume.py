@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
-from evenstep.order import Order
+from evenstep.samples.order import Order
 from ranks import run_ranks
 from training import EPOCHS, PLANS, SAMPLES, Samples, difference, loss_of, network, one_process, parameters, sgd
 

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils import data
 
 import evenstep
-from evenstep.order import Order
+from evenstep.samples.order import Order
 from programs import ROOT
 from ranks import run_ranks
 from training import PLANS, difference, parameters

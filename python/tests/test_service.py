@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
-from evenstep.order import Order
+from evenstep.samples.order import Order
 from programs import PATIENCE_S, fetch_json, serving
 from ranks import run_ranks
 from scripted import SLEEPS, Scripted

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
-from evenstep import shares
 from evenstep._native import Plan
+from evenstep.samples import shares
 from ranks import run_ranks
 from training import EPOCHS, Samples, difference, loss_of, network, one_process, parameters, sgd
 

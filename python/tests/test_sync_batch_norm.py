@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
-from evenstep.order import Order
+from evenstep.samples.order import Order
 from ranks import run_ranks
 from training import EPOCHS, GLOBAL_BATCH, SAMPLES, Samples, difference, loss_of, network, parameters, sgd
 

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
 import evenstep
-from evenstep.order import Order
+from evenstep.samples.order import Order
 from ranks import run_ranks
 from training import EPOCHS, difference, parameters, sgd
 

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 import evenstep
 import ranks
-from evenstep.costs import Costs
-from evenstep.epoch import Epoch
-from evenstep.order import Order, epoch_seed
+from evenstep.samples.costs import Costs
+from evenstep.samples.epoch import Epoch
+from evenstep.samples.order import Order, epoch_seed
 from training import difference, parameters
 
 transformers = pytest.importorskip("transformers", reason="evenstep[transformers] is not installed")

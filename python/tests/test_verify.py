@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from evenstep.errors import SettingError
 from evenstep.verify import Verdict, device, verify
-from evenstep.verify.items import checksum
-from evenstep.verify.plans import batches, default_plans, parse_plan
-from evenstep.verify.record import difference
+from evenstep.verify.recording.items import checksum
+from evenstep.verify.recording.plans import batches, default_plans, parse_plan
+from evenstep.verify.recording.record import difference
 from programs import clean_environment
 from ranks import run_ranks
 

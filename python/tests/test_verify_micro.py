@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from evenstep.errors import UnsupportedError
-from evenstep.verify.micro import split_passes
+from evenstep.verify.recording.micro import split_passes
 from test_fsdp import weights
 from test_verify import LOSS, WRAP, advice, script, status, verified
 from test_verify_fsdp import SHARD

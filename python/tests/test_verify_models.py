@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from evenstep.verify.compare import Difference, tolerance
-from evenstep.verify.task import Observations, Recorded
+from evenstep.verify.recording.task import Observations, Recorded
 from test_verify import LOSS, advice, script, verified
 
 #: Convolutions of images in float32: another order of additions changes gradients by 1e-5 to 1e-4.

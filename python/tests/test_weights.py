@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import evenstep
-from evenstep.order import Order
+from evenstep.samples.order import Order
 from ranks import run_ranks
 from training import EPOCHS, PLANS, Samples, difference, loss_of, network, one_process, parameters, sgd
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evenstep.whole_step import WholeSteps
+from evenstep.exchange.whole_step import WholeSteps
 
 
 def test_time_is_that_of_the_samples_of_the_last_iteration() -> None:

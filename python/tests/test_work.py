@@ -11,10 +11,10 @@ import torch.distributed as dist
 
 from documents import LENGTHS, SAMPLES, train
 from evenstep._native import Plan
-from evenstep.costs import Costs, CutRules
-from evenstep.exchange import Exchange, Submission
-from evenstep.report import Report
-from evenstep.work import Observed, Prior, Work, mean
+from evenstep.exchange.exchange import Exchange, Submission
+from evenstep.exchange.report import Report
+from evenstep.samples.costs import Costs, CutRules
+from evenstep.samples.work import Observed, Prior, Work, mean
 from ranks import run_ranks
 
 RULES = CutRules(passes=1, least=1, is_equal=True)

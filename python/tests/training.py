@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset, WeightedRandomSampler
 
 import evenstep
-from evenstep.order import Order
+from evenstep.samples.order import Order
 
 SAMPLES = 205
 GLOBAL_BATCH = 16

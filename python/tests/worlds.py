@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 import evenstep
-from evenstep.order import GivenIndices, Order
+from evenstep.samples.order import GivenIndices, Order
 from training import EPOCHS, GLOBAL_BATCH, Samples
 
 #: Plans of successive iterations, by the number of ranks; some have a rank without samples.

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PUBLIC = {
-    "evenstep": ["job.py:init", "job.py:Job", "loader.py:Loader", "step.py:Step", "measured.py:measure_costs", "profiles.py:profile"]
-    + ["profiles.py:Profile", "errors.py:EvenstepError", "errors.py:SettingError", "errors.py:RejectedError"]
-    + ["errors.py:DivergedError", "errors.py:UnsupportedError"],
+    "evenstep": ["job/job.py:init", "job/job.py:Job", "run/loader.py:Loader", "run/step.py:Step", "run/measured.py:measure_costs"]
+    + ["profiling/profiles.py:profile", "profiling/profiles.py:Profile", "errors.py:EvenstepError", "errors.py:SettingError"]
+    + ["errors.py:RejectedError", "errors.py:DivergedError", "errors.py:UnsupportedError"],
     "evenstep.lightning": ["lightning.py:EvenstepCallback"],
     "evenstep.transformers": ["transformers.py:Trainer", "transformers.py:EvenstepMixin"],
     "evenstep.accelerate": ["accelerate.py:prepare"],

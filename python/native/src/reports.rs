@@ -5,7 +5,7 @@ use evenstep_protocol::{TailReport, WorkerId, WorkerReport, driver};
 /// Names of the driver readings in a row, in order.
 pub const DRIVERS: [&str; driver::ALL.len()] = driver::ALL;
 
-/// Number of values before the readings: see `Report.to_row` in `evenstep/report.py`.
+/// Number of values before the readings: see `Report.to_row` in `evenstep/exchange/report.py`.
 const VALUES: usize = 11;
 
 /// Number of values of a row.

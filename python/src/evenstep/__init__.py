@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from evenstep.errors import DivergedError, EvenstepError, RejectedError, SettingError, UnsupportedError
-    from evenstep.job import Job, init
-    from evenstep.measured import measure_costs
-    from evenstep.profiles import Profile, profile
-    from evenstep.step import Step
+    from evenstep.job.job import Job, init
+    from evenstep.profiling.profiles import Profile, profile
+    from evenstep.run.measured import measure_costs
+    from evenstep.run.step import Step
 
 __all__ = [
     "DivergedError",
@@ -35,12 +35,12 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Job": "job",
-    "init": "job",
-    "measure_costs": "measured",
-    "Profile": "profiles",
-    "profile": "profiles",
-    "Step": "step",
+    "Job": "job.job",
+    "init": "job.job",
+    "measure_costs": "run.measured",
+    "Profile": "profiling.profiles",
+    "profile": "profiling.profiles",
+    "Step": "run.step",
 }
 
 

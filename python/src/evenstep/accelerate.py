@@ -15,10 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from evenstep.errors import UnsupportedError
-from evenstep.frameworks import check_accumulate, check_ranks
-from evenstep.hook import Loss
-from evenstep.job import Job
-from evenstep.loader import Loader
+from evenstep.job.frameworks import check_accumulate, check_ranks
+from evenstep.job.job import Job
+from evenstep.run.loader import Loader
+from evenstep.run.losses import Loss
 
 try:
     from accelerate.utils import send_to_device

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from evenstep.errors import EvenstepError
-from evenstep.local import find_program, own_version
-from evenstep.settings import OFF
+from evenstep.settings.settings import OFF
+from evenstep.start.local import find_program, own_version
 
 #: Commands of this package, and their modules, which are imported only when needed.
 _OWN = {
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = given[0] if given else ""
     try:
         if name == "server" and given[1:] and given[1] in _LOCAL:
-            status: int = importlib.import_module("evenstep.local.command").run(given[1], given[2:])
+            status: int = importlib.import_module("evenstep.start.local.command").run(given[1], given[2:])
             return status
         if name in _PROGRAMS:
             return _run_program(name, given[1:])
@@ -59,7 +59,7 @@ class _Versions(argparse.Action):
     """Prints the versions of the package and of its programs."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        command = importlib.import_module("evenstep.local.command")
+        command = importlib.import_module("evenstep.start.local.command")
         lines = [f"evenstep {own_version()}", *map(command.version_of, ("evenstep-predictor", "evenstep-agent"))]
         sys.stdout.writelines(f"{line}\n" for line in lines)
         parser.exit()
@@ -91,7 +91,7 @@ def _run_program(name: str, arguments: Sequence[str]) -> int:
         word.split("=")[0] in ("-h", "--help", "--server") for word in arguments
     )
     if asks_for_server and os.environ.get("EVENSTEP_SERVER", "") in ("", OFF):
-        os.environ["EVENSTEP_SERVER"] = importlib.import_module("evenstep.local.command").server_url()
+        os.environ["EVENSTEP_SERVER"] = importlib.import_module("evenstep.start.local.command").server_url()
     sys.stdout.flush()
     os.execv(path, [path, *_PROGRAMS[name][1], *arguments])  # noqa: S606  # Our own program, without a shell.
     return 1

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from evenstep._native import Http, parse_servers
-from evenstep.connection import connect
 from evenstep.errors import EvenstepError, SettingError
-from evenstep.launcher import node
+from evenstep.settings.connection import connect
+from evenstep.settings.launcher import node
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  # It has no public name.

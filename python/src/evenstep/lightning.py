@@ -17,11 +17,11 @@ from typing import Any
 from torch.nn.parallel import DistributedDataParallel
 
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.frameworks import check_accumulate, check_ranks
-from evenstep.hook import Loss
-from evenstep.job import Job
-from evenstep.loader import Loader
-from evenstep.oom import is_out_of_memory
+from evenstep.job.frameworks import check_accumulate, check_ranks
+from evenstep.job.job import Job
+from evenstep.job.oom import is_out_of_memory
+from evenstep.run.loader import Loader
+from evenstep.run.losses import Loss
 
 try:
     from lightning.pytorch import Callback

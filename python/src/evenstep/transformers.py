@@ -21,12 +21,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 
-from evenstep.costs import SampleCosts
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.frameworks import check_ranks
-from evenstep.items import total as items_over_ranks
-from evenstep.job import Job
-from evenstep.order import epoch_seed
+from evenstep.gradients.items import total as items_over_ranks
+from evenstep.job.frameworks import check_ranks
+from evenstep.job.job import Job
+from evenstep.samples.costs import SampleCosts
+from evenstep.samples.order import epoch_seed
 
 try:
     import transformers

@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from evenstep.connection import connect
 from evenstep.doctor.check import Check
-from evenstep.drivers.agent import FromAgent
-from evenstep.drivers.reader import is_own_process
 from evenstep.errors import EvenstepError, SettingError
+from evenstep.measure.drivers.agent import FromAgent
+from evenstep.measure.drivers.reader import is_own_process
+from evenstep.settings.connection import connect
 
 
 def check_agent(agent: str, *, timeout_s: float) -> list[Check]:

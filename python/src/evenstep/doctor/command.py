@@ -7,17 +7,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from evenstep.connection import client_tls
 from evenstep.doctor.agent import check_agent
 from evenstep.doctor.check import Check, all_passed
 from evenstep.doctor.local import check_local
 from evenstep.doctor.ranks import compare, gather_facts, read_place
 from evenstep.doctor.service import check_job, check_servers
 from evenstep.doctor.versions import check_devices, check_versions, installed
-from evenstep.drivers.agent import DEFAULT_AGENT
 from evenstep.errors import SettingError
-from evenstep.local import AGENT, PREDICTOR, local_url
-from evenstep.settings import AUTO, OFF
+from evenstep.measure.drivers.agent import DEFAULT_AGENT
+from evenstep.settings.connection import client_tls
+from evenstep.settings.settings import AUTO, OFF
+from evenstep.start.local import AGENT, PREDICTOR, local_url
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  # It has no public name.

@@ -1,7 +1,7 @@
 """Checks of the embedded predictor and agent."""
 
 from evenstep.doctor.check import Check
-from evenstep.local import AGENT, PREDICTOR, LocalError, find_program, local_url, open_folder
+from evenstep.start.local import AGENT, PREDICTOR, LocalError, find_program, local_url, open_folder
 
 
 def check_local() -> list[Check]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from evenstep.doctor.check import Check
-from evenstep.launcher import node
+from evenstep.settings.launcher import node
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """Variables that torchrun sets for each process."""

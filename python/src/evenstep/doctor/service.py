@@ -6,10 +6,10 @@ import time
 from urllib.parse import quote
 
 from evenstep._native import HttpResponse, check_job_id, parse_servers
-from evenstep.connection import connect
 from evenstep.doctor.check import Check
 from evenstep.doctor.versions import major_minor
 from evenstep.errors import EvenstepError, SettingError
+from evenstep.settings.connection import connect
 
 CLOCK_DIFFERENCE_MAX_S = 2.0
 """Maximum clock difference in seconds; above it, times in telemetry and on pages do not match."""

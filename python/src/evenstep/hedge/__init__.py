@@ -1,6 +1,6 @@
 """Hedged steps: each rank has a base batch that it can safely finish in time, and free ranks claim the rest in chunks.
 
-- :mod:`~evenstep.hedge.chunks`: tails without a predictor
+- :mod:`~evenstep.settings.chunks`: tails without a predictor
 - :mod:`evenstep._native`: the rules without I/O: one counter per pool, and when to leave the rest to other ranks
 - :mod:`~evenstep.hedge.line`: additions on the store, made early by a thread
 - :mod:`~evenstep.hedge.claims`: one rank's claims, iteration by iteration

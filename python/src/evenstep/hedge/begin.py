@@ -8,13 +8,13 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # missing in torch's type stubs.
 
 from evenstep.errors import SettingError
-from evenstep.group import awaiting
-from evenstep.hedge.chunks import SharedTail
 from evenstep.hedge.claims import Claims
 from evenstep.hedge.line import ClaimThread, connect
 from evenstep.hedge.trainee import TrainedModel
-from evenstep.options import RunOptions
-from evenstep.settings import OFF
+from evenstep.settings.chunks import SharedTail
+from evenstep.settings.options import RunOptions
+from evenstep.settings.settings import OFF
+from evenstep.start.group import awaiting
 
 
 def hedged(job_options: RunOptions, tail: float | None, min_chunk: int | None) -> RunOptions:

@@ -1,8 +1,8 @@
 """The cost of an iteration's shares and chunks, if samples have costs."""
 
 from evenstep._native import Share
-from evenstep.costs import CutIteration
-from evenstep.work import Work
+from evenstep.samples.costs import CutIteration
+from evenstep.samples.work import Work
 
 
 class PartCosts:

@@ -20,7 +20,7 @@ from itertools import accumulate
 import torch
 import torch.distributed as dist
 
-from evenstep import fsdp
+from evenstep.gradients import fsdp
 
 #: A rank sends integers as digits of this base, each digit in a slot that only this rank uses. The sum is then exact
 #: in every floating-point type: bfloat16 represents integers up to 256.

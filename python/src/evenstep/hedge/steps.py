@@ -8,20 +8,20 @@ from typing import Any
 
 from torch.utils.data import default_collate
 
-from evenstep import hook
 from evenstep._native import Plan, Share
-from evenstep.costs import CutIteration
 from evenstep.errors import DivergedError, SettingError
-from evenstep.hedge.chunks import SharedTail
+from evenstep.exchange.report import Report, TailWork
+from evenstep.gradients import hook
 from evenstep.hedge.claims import Additions, Claims, Turn
 from evenstep.hedge.part_costs import PartCosts
 from evenstep.hedge.reduce import Reducer
 from evenstep.hedge.trainee import TrainedModel
 from evenstep.hedge.watch import PassTimer
-from evenstep.report import Report, TailWork
-from evenstep.run import Run
-from evenstep.step import Step
-from evenstep.step import Turn as Batch
+from evenstep.run.run import Run
+from evenstep.run.step import Step
+from evenstep.run.step import Turn as Batch
+from evenstep.samples.costs import CutIteration
+from evenstep.settings.chunks import SharedTail
 
 #: Samples, claims, leaves and tokens: the numbers that ranks exchange in an iteration.
 _NUMBERS = 4

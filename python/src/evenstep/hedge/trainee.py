@@ -8,8 +8,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from evenstep import fsdp, hook
 from evenstep.errors import UnsupportedError
+from evenstep.gradients import fsdp, hook
+from evenstep.run.losses import Loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class TrainedModel:
     """A model and the reduction of its loss."""
 
     model: torch.nn.Module
-    loss: hook.Loss = "mean"
+    loss: Loss = "mean"
     #: Whether the user passed another communication hook.
     has_inner: bool = False
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from evenstep.moment import Timer, peak_memory_bytes, timer_of
+from evenstep.measure.moment import Timer, peak_memory_bytes, timer_of
 
 
 class PassTimer:

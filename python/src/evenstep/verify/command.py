@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from evenstep.errors import SettingError
-from evenstep.verify.plans import parse_plan
+from evenstep.verify.recording.plans import parse_plan
 from evenstep.verify.run import RANKS, STEPS, TIMEOUT_S, verify
 from evenstep.verify.verdict import could_not_run
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from evenstep.verify.items import recorded_checksums
-from evenstep.verify.record import difference
-from evenstep.verify.task import Recorded, summary_file, update_file
+from evenstep.verify.recording.items import recorded_checksums
+from evenstep.verify.recording.record import difference
+from evenstep.verify.recording.task import Recorded, summary_file, update_file
 
 #: Minimum tolerance by the computing type: a gradient difference relative to the largest entry.
 TOLERANCES: Mapping[str, float] = {

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # missing in torch's type stubs.
 
-from evenstep.observer import Observer
+from evenstep.run.observer import Observer
 from evenstep.verify import device as devices
-from evenstep.verify.record import Recorder, reseed
+from evenstep.verify.recording.record import Recorder, reseed
+from evenstep.verify.recording.task import Task
 from evenstep.verify.target import Target
-from evenstep.verify.task import Task
 
 #: Number of output lines of a failed process that are shown.
 TAIL_LINES = 30

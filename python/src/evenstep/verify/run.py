@@ -10,9 +10,9 @@ from evenstep.errors import SettingError
 from evenstep.verify import compare
 from evenstep.verify.device import check_device
 from evenstep.verify.launch import RunFailedError, launch
-from evenstep.verify.plans import default_plans
+from evenstep.verify.recording.plans import default_plans
+from evenstep.verify.recording.task import Recorded, Reference, Role, Task
 from evenstep.verify.target import Target
-from evenstep.verify.task import Recorded, Reference, Role, Task
 from evenstep.verify.verdict import Verdict, could_not_run, judge, missing_line, mixing
 
 #: Default number of ranks.

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from evenstep.doctor.check import Check
 from evenstep.verify.compare import Difference, Samples
-from evenstep.verify.task import Observations, Recorded
+from evenstep.verify.recording.task import Observations, Recorded
 
 #: `unknown`: the script draws random numbers, so that its gradients cannot be compared.
 Result = Literal["agree", "differ", "unknown", "failed"]

@@ -1,0 +1,62 @@
+"""Plans without a predictor: given plans, the plan of a checkpoint, and even shares."""
+
+from collections.abc import Callable, Sequence
+
+from evenstep._native import Plan, apportion
+from evenstep.errors import SettingError
+from evenstep.samples import shares
+from evenstep.samples.order import Order
+from evenstep.settings.options import Fixed
+
+
+def batches_of(fixed: Fixed, iteration: int) -> Sequence[int]:
+    """Returns the given batches of an iteration by rank."""
+    return fixed(iteration) if callable(fixed) else fixed
+
+
+def given_plans(fixed: Fixed, order: Order, caps: Sequence[int | None], first: int) -> Callable[[int], Plan]:
+    """Returns given plans by iteration; the first one is checked now.
+
+    Raises:
+        SettingError: the first plan breaks a rule, or does not cover a whole iteration.
+    """
+
+    def checked(batches: Sequence[int], iteration: int) -> Plan:
+        what = f"plan={list(batches)} of iteration {iteration}"
+        if len(batches) != len(caps):
+            raise SettingError(f"{what}: must have one batch for each of the {len(caps)} ranks")
+        # With costs, a plan has the ratios of shares.
+        quantum = 1 if order.costs else order.accumulate
+        if any(batch < 0 or batch % quantum for batch in batches) or not any(batches):
+            raise SettingError(f"{what}: batches must be multiples of accumulate={quantum}, at least 0, and not all 0")
+        plan = Plan.of(batches)
+        if (rank := shares.first_above_cap(plan, caps)) is not None:
+            raise SettingError(
+                f"{what}: {batches[rank]} exceeds max_local_batch={caps[rank]} of rank {rank}; give that rank fewer "
+                "samples or raise its cap"
+            )
+        return plan
+
+    plan = checked(batches_of(fixed, first), first)
+    if plan.size != order.global_batch and not order.costs:
+        raise SettingError(
+            f"plan={plan.batches} sums to {plan.size}, but global_batch is {order.global_batch}: make them equal"
+        )
+    return (lambda iteration: checked(fixed(iteration), iteration)) if callable(fixed) else (lambda _: plan)
+
+
+def even_plan(before: Plan | None, order: Order, caps: Sequence[int | None], quantum: int) -> Plan:
+    """Returns the plan of a whole iteration without a predictor: the checkpoint's if it still fits, else even shares.
+
+    Raises:
+        SettingError: the caps do not allow the global batch.
+    """
+    size = order.plan_size
+    even = shares.even(size, caps, quantum)
+    # An earlier version may have stored the plan of an epoch's remainder.
+    if before is None or len(before.shares) != len(caps) or before.size != size:
+        return even
+    # The quantum may have changed.
+    batches = apportion(size, before.resized(size, quantum).batches, quantum)
+    plan = Plan.of(batches, before.rate)
+    return even if shares.first_above_cap(plan, caps) is not None else plan

@@ -1,0 +1,105 @@
+"""A rank's report of an iteration, and its encoding as a row of numbers that only this rank fills."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from evenstep.measure.drivers import NAMES
+from evenstep.samples.work import Work, mean
+
+
+@dataclass(frozen=True, slots=True)
+class TailWork:
+    """One rank's work on an iteration's shared tail."""
+
+    chunks: int
+    samples: int
+    compute_time_s: float
+    #: Time spent waiting for claims.
+    claim_time_s: float
+    #: Work of the samples, if they have costs.
+    work: Work | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One rank's report of an iteration. Times are in seconds."""
+
+    iteration: int
+    local_batch: int
+    #: Forward and backward, without waiting.
+    compute_time_s: float
+    loader_wait_s: float = 0.0
+    micro_batches: int = 1
+    #: Peak memory in bytes; None if the device does not report it.
+    peak_memory_bytes: int | None = None
+    tail: TailWork | None = None
+    #: Work of the samples, if they have costs.
+    work: Work | None = None
+    #: Mean loss over the samples, also if it is not finite; None if it is not recorded.
+    loss: float | None = None
+    #: Readings at the end of the iteration's compute, by driver name.
+    drivers: dict[str, float] = field(default_factory=dict)
+
+    def to_row(self) -> list[float]:
+        """Returns the slots of the row; a missing value is NaN, which a sum with zeros preserves."""
+        tail = self.tail or TailWork(0, 0, 0.0, 0.0)
+        return [
+            self.iteration + 1.0,
+            _units(self.local_batch, self.work),
+            self.compute_time_s,
+            self.loader_wait_s,
+            self.micro_batches,
+            math.nan if self.peak_memory_bytes is None else self.peak_memory_bytes,
+            tail.chunks,
+            _units(tail.samples, tail.work),
+            tail.compute_time_s,
+            tail.claim_time_s,
+            _loss(self.loss),
+            *(self.drivers.get(name, math.nan) for name in NAMES),
+        ]
+
+
+#: Number of slots of a row.
+SLOTS = 11 + len(NAMES)
+
+
+def merged(reports: Sequence[Report]) -> Report:
+    """Merges the reports of successive iterations: the last one, with mean times over those with the same share.
+
+    With costs, the mean work and time of all of them count.
+
+    With a shared tail the claimed samples differ between iterations, so only the last report counts. The same holds if
+    no time could be measured.
+    """
+    # Scripts may record the loss in a part of the iterations.
+    loss = next((report.loss for report in reversed(reports) if report.loss is not None), None)
+    last = replace(reports[-1], loss=loss)
+    if last.work:
+        # Iterations have unequal work, so work and time are averaged.
+        alike = [report for report in reports if report.work and not report.tail and report.compute_time_s > 0]
+    else:
+        alike = [report for report in reports if _share(report) == _share(last) and report.compute_time_s > 0]
+    if last.tail or not alike:
+        return last
+    return replace(
+        last,
+        compute_time_s=statistics.fmean(report.compute_time_s for report in alike),
+        loader_wait_s=statistics.fmean(report.loader_wait_s for report in alike),
+        work=mean([report.work for report in alike if report.work]) if last.work else None,
+    )
+
+
+def _loss(loss: float | None) -> float:
+    """Returns the slot of a loss: infinity stands for one that is not finite."""
+    return math.nan if loss is None else loss if math.isfinite(loss) else math.inf
+
+
+def _units(samples: int, work: Work | None) -> int:
+    """Returns work in the unit of the plans: samples or, if samples have costs, their rounded work."""
+    return samples if work is None or not samples else max(1, round(work.total))
+
+
+def _share(report: Report) -> tuple[int, int, bool]:
+    return report.local_batch, report.micro_batches, report.tail is None

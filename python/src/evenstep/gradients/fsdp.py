@@ -1,0 +1,292 @@
+"""FSDP2: models made with PyTorch's ``fully_shard``, whose ranks hold shards of parameters and gradients.
+
+``torch.distributed.fsdp`` is not imported here, because that takes as long as all other imports of this package. A
+process whose model is sharded has imported it already.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from evenstep.errors import SettingError, UnsupportedError
+from evenstep.gradients import hook, items
+from evenstep.gradients.fsdp_state import at_end_of_backward, divide_factor, groups, local_passes, reduces, reshards
+from evenstep.run.losses import Loss
+from evenstep.run.run import Run
+
+log = logging.getLogger("evenstep")
+
+
+def modules(model: torch.nn.Module) -> list[Any]:
+    """Returns the modules to which ``fully_shard`` was applied, parents first; empty without FSDP2."""
+    loaded = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    return [module for module in model.modules() if isinstance(module, loaded)] if loaded else []
+
+
+def reshard(model: torch.nn.Module) -> None:
+    """Frees whole parameters, which modules may still hold after an evaluation without gradients."""
+    for module in modules(model):
+        module.reshard()
+
+
+def parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Returns the trained parameters as the optimizer sees them: as shards."""
+    reshard(model)
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def check_wrap(model: torch.nn.Module, *, has_inner: bool) -> None:
+    """Checks that gradients of the model can be weighted.
+
+    Raises:
+        UnsupportedError: the gradients cannot be weighted.
+    """
+    if has_inner:
+        raise UnsupportedError("wrap(inner=..) is a hook of DistributedDataParallel: remove it with fully_shard")
+    _check_shards(model)
+    if dist.get_world_size() == 1:
+        return
+    for module in modules(model):
+        if not hasattr(module, "set_custom_reduce_scatter"):
+            raise UnsupportedError(
+                f"wrap with fully_shard requires PyTorch 2.9 or newer, and this is {torch.__version__}: omit wrap and "
+                "use job.scale(loss).backward()"
+            )
+        if len(groups(module)) > 1:
+            raise UnsupportedError(
+                f"wrap: {type(module).__name__} has parameters on several meshes, whose gradients FSDP cannot reduce "
+                "in another way: omit wrap and use job.scale(loss).backward()"
+            )
+
+
+def check_hedged(model: torch.nn.Module, loss: Loss) -> None:
+    """Checks that passes need no communication while a rank holds all parameters.
+
+    Raises:
+        UnsupportedError: the model frees parameters between passes, keeps them on another device, or has a loss that
+            only FSDP's own reduction makes right.
+    """
+    _check_shards(model)
+    roots = _roots(model)
+    sharded = modules(model)
+    for name, module in model.named_modules():
+        if module in sharded and reshards(module, is_root=module in roots):
+            raise UnsupportedError(
+                f"job.steps: module {name or type(module).__name__!r} frees its parameters after the forward pass, so "
+                "passes would wait for other ranks, whose number of passes differs: use fully_shard(.., "
+                "reshard_after_forward=False) for all modules (ZeRO-2), or job.loader"
+            )
+    for parameter in parameters(model):
+        computes_on = parameter.device_mesh.device_type  # type: ignore[attr-defined]  # A DTensor.
+        if parameter.device.type != computes_on:
+            raise UnsupportedError(
+                f"job.steps: parameters are on {parameter.device.type}, but passes compute on {computes_on}: remove "
+                "the offload policy, or use job.loader"
+            )
+    if loss == "scaled":
+        raise UnsupportedError(
+            'job.steps reduces gradients itself, without FSDP: it cannot use wrap(loss="scaled"); use "mean" or "sum"'
+        )
+
+
+class GradientWeights:
+    """Weights this rank's gradients before FSDP reduces them. It is FSDP's reduce-scatter, too."""
+
+    def __init__(self, model: torch.nn.Module, loss: Loss, run: Callable[[], Run | None]) -> None:
+        """Creates the hooks of a model.
+
+        Args:
+            model: a model that passed :func:`check_wrap`.
+            loss: the reduction of the loss; with ``"scaled"``, FSDP's own reduction stays as the script has set it.
+            run: returns the run, or None if it has not started.
+        """
+        self._model = model
+        self._loss = loss
+        self._run = run
+        self._world_size = dist.get_world_size()
+        self._groups = [group for module in modules(model) for group in groups(module)]
+        #: Whether a backward pass is reducing, and the tokens by which it divides.
+        self._is_reducing = False
+        self._total: items.Total | None = None
+        self._has_looked_for_padding = False
+        self._has_warned = False
+
+    def register(self) -> None:
+        """Registers the hooks."""
+        # torch.compile need not understand it.
+        begins = torch.compiler.disable(self._forward_begins)
+        self._model.register_forward_pre_hook(begins, with_kwargs=True)
+        for module in modules(self._model):
+            if self._world_size > 1:
+                module.set_custom_reduce_scatter(self)
+            else:
+                # One process has no reduce-scatter.
+                module.set_all_reduce_hook(self._weigh)
+            if self._loss != "scaled":
+                # A sum over ranks. Gloo supports no reduction with a factor.
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Returns a buffer for FSDP."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> Any:
+        """Reduces the gradients of all ranks in the flat ``input_tensor`` to this rank's shard, ``output_tensor``.
+
+        Raises:
+            SettingError: no batch was read, or its tokens were not counted.
+            UnsupportedError: the gradients would be wrong.
+        """
+        self._weigh(input_tensor)
+        return dist.reduce_scatter_tensor(output_tensor, input_tensor, group=group, op=op, async_op=async_op)
+
+    def _weigh(self, gradient: torch.Tensor) -> None:
+        """Weights this rank's gradients of an FSDP module.
+
+        Raises:
+            SettingError: no batch was read, or its tokens were not counted.
+            UnsupportedError: the gradients would be wrong.
+        """
+        run = self._run()
+        if run is None:
+            raise SettingError("gradients before the run has started: call job.loader before the first backward pass")
+        if not self._is_reducing:
+            self._begin_reduction(run, gradient.device)
+        step = run.current.step
+        weight = hook.weight(self._loss, step.local_batch, step.global_batch, self._world_size)
+        hook.apply_weight(gradient, float(weight > 0) if self._loss == "scaled" else weight)
+        if self._total is not None:
+            self._total.divide(gradient)
+
+    def _begin_reduction(self, run: Run, device: torch.device) -> None:
+        """Checks the first reduction of a backward pass, and starts to sum the tokens."""
+        hook.bind_gradients(run)
+        factors = {1.0} if self._loss == "scaled" else set(map(divide_factor, self._groups))
+        if factors != {1.0}:
+            raise UnsupportedError(
+                f"set_gradient_divide_factor after job.wrap would divide gradients that evenstep has weighted, by "
+                f"{sorted(factors - {1.0})}: must be 1.0; remove the call and scale the loss, or use "
+                'wrap(loss="scaled")'
+            )
+        if self._loss == "tokens":
+            if not run.current.is_last:
+                raise UnsupportedError(
+                    'loss="tokens" with several reductions in one iteration: the first ones would be divided by a part '
+                    "of the tokens; call set_requires_gradient_sync(False) before all passes but the last"
+                )
+            self._total = items.total(run.items(), device, dist.group.WORLD if self._world_size > 1 else None)
+        self._is_reducing = True
+        at_end_of_backward(self._ready)
+
+    def _ready(self) -> None:
+        self._is_reducing, self._total = False, None
+        if run := self._run():
+            run.gradients_ready()
+
+    def _forward_begins(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Binds the gradients that follow to the batch of this forward pass; a forward pre-hook.
+
+        Raises:
+            UnsupportedError: the gradients would be wrong.
+        """
+        run = self._run()
+        if run is None or run.is_hedging or not torch.is_grad_enabled() or hook.is_recomputing(run):
+            return
+        # An earlier backward pass may have failed.
+        self._is_reducing, self._total = False, None
+        if not run.accumulates and not all(map(reduces, self._groups)):
+            raise UnsupportedError(
+                "set_requires_gradient_sync(False) with one weight for several batches would give a wrong gradient: "
+                "use job.loader(.., accumulate=N), where N is the number of batches per optimizer step"
+            )
+        run.computes(
+            [value.shape[0] for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.ndim]
+        )
+        if self._loss == "mean" and not self._has_looked_for_padding:
+            self._has_looked_for_padding = True
+            hook.warn_of_padding(kwargs)
+        if run.exchange and run.rank == 0 and not self._has_warned:
+            log.warning(
+                "the speed of ranks cannot be measured with FSDP, because their passes wait for each other: shares "
+                "stay even; give them in init(plan=..), or use job.steps with fully_shard(.., "
+                "reshard_after_forward=False)"
+            )
+            self._has_warned = True
+
+
+@contextmanager
+def gathered(model: torch.nn.Module) -> Iterator[list[torch.nn.Parameter]]:
+    """Context manager in which this rank holds all parameters and passes do not communicate.
+
+    All ranks must enter it together. It yields the trained parameters that passes use, in the order of
+    :func:`parameters`.
+    """
+    sharded = modules(model)
+    for module in sharded:
+        module.unshard()
+    try:
+        with local_passes([group for module in sharded for group in groups(module)]):
+            yield [parameter for parameter in model.parameters() if parameter.requires_grad]
+    finally:
+        reshard(model)
+
+
+def own_shard(gradient: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Tensor:
+    """Returns a whole gradient as the parameter needs it: this rank's shard of it if the parameter is sharded."""
+    mesh: Any = getattr(parameter, "device_mesh", None)
+    if mesh is None:
+        return gradient
+    from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415  # Slow, and imported if needed.
+
+    placements = parameter.placements  # type: ignore[attr-defined]  # A DTensor.
+    return distribute_tensor(gradient, mesh, placements, src_data_rank=None)
+
+
+def _check_shards(model: torch.nn.Module) -> None:
+    """Checks that the sum over all ranks is the gradient of the model.
+
+    Raises:
+        UnsupportedError: a trained parameter is not sharded, or not over all ranks in the way of FSDP or HSDP.
+    """
+    world_size = dist.get_world_size()
+    reshard(model)
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        shard: Any = parameter
+        if not hasattr(shard, "device_mesh"):
+            raise UnsupportedError(
+                f"parameter {name} is in no module of fully_shard, so its gradient is not reduced: call fully_shard "
+                "on the whole model too, or freeze the parameter"
+            )
+        mesh, placements = shard.device_mesh, shard.placements
+        is_fsdp = mesh.ndim == 1 and placements[0].is_shard()
+        is_hsdp = mesh.ndim == 2 and placements[0].is_replicate() and placements[1].is_shard()
+        # One shard has no reduce-scatter, which would weight the gradients.
+        is_hsdp = is_hsdp and (mesh.size(1) > 1 or world_size == 1)
+        if not (is_fsdp or is_hsdp) or mesh.size() != world_size:
+            raise UnsupportedError(
+                f"parameter {name} has the placements {placements} on a mesh of shape {tuple(mesh.shape)}: must be "
+                f"sharded over all {world_size} ranks, on a mesh (shards,) or (replicas, shards); with tensor or "
+                "pipeline parallelism, keep even batches without evenstep"
+            )
+
+
+def _roots(model: torch.nn.Module) -> list[Any]:
+    """Returns the sharded modules outside all others. FSDP keeps their parameters after forward by default."""
+    sharded = modules(model)
+    inner = {child for module in sharded for child in module.modules() if child is not module}
+    return [module for module in sharded if module not in inner]

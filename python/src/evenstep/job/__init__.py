@@ -1,0 +1,1 @@
+"""The training job that :func:`evenstep.init` returns, made from the rooms below."""

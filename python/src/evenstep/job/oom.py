@@ -1,0 +1,70 @@
+"""Handling of out-of-memory errors."""
+
+import logging
+import socket
+
+import torch
+
+from evenstep._native import report_oom
+from evenstep.errors import EvenstepError
+from evenstep.run.step import Turn
+from evenstep.settings.connection import client_tls
+from evenstep.settings.options import RunOptions
+from evenstep.start.opening import Place
+
+log = logging.getLogger("evenstep")
+
+#: Parts of the messages of other errors that mean the same: of CUDA itself, of its libraries, and of NCCL.
+_MESSAGES = ("CUDA error: out of memory", "_STATUS_ALLOC_FAILED", "Cuda failure 2 'out of memory'")
+
+#: Smallest failing batch that can be reduced.
+_SAMPLES_MIN = 2
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Returns whether the memory of a device was exhausted."""
+    return isinstance(error, torch.OutOfMemoryError) or any(part in str(error) for part in _MESSAGES)
+
+
+def report(job_options: RunOptions, place: Place | None, turn: Turn, error: BaseException) -> None:
+    """Reports the batch that did not fit to the predictor, so that this worker never gets it again. Never raises."""
+    settings, step = job_options.settings, turn.step
+    if step.passes and (len(step.passes) > 1 or turn.passing is not None):
+        log.error(
+            "iteration %s: a pass of %s samples did not fit into the memory of %s (%s); lower max_tokens",
+            step.iteration,
+            turn.passing or turn.samples,
+            settings.worker,
+            error,
+        )
+        return
+    if turn.passing is None:
+        # Caps bound all micro-batches of an iteration together.
+        samples, smallest = step.local_batch if step.work is None else round(step.work.total), step.batch_size
+        passes = f" in {step.micro_batches} micro-batches" if step.micro_batches > 1 else ""
+    else:
+        # Caps bound the base batch and each chunk of a hedged step separately, and so all of its passes.
+        samples = smallest = turn.passing
+        passes = " in one pass"
+    unit = "samples" if step.work is None else "tokens"
+    what = (
+        f"iteration {step.iteration}: {samples} {unit}{passes} did not fit into the memory of {settings.worker} "
+        f"({error})"
+    )
+    if place is None:
+        log.error("%s; give it fewer samples in init(plan=..), or cap it with init(max_local_batch=..)", what)
+        return
+    if smallest < _SAMPLES_MIN:
+        log.error("%s; no batch below %s samples is possible", what, _SAMPLES_MIN)
+        return
+    if place.host not in (None, socket.gethostname()):
+        log.error("%s; only workers on %s reach the predictor: cap it with init(max_local_batch=..)", what, place.host)
+        return
+    try:
+        timeout_s = job_options.timeout_s
+        server, tls = place.current_server(), client_tls()
+        cap = report_oom(server, place.job, settings.worker, step.iteration, samples, timeout_s, tls)
+    except EvenstepError as unheard:
+        log.error("%s; reporting it to the predictor failed: %s", what, unheard)  # noqa: TRY400  # The message contains the cause.
+    else:
+        log.error("%s; its batch is now limited to %s %s. Restart the processes.", what, cap, unit)

@@ -1,0 +1,499 @@
+"""A started run: its current iteration, the samples of each rank, and the report after each iteration."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch.distributed.distributed_c10d import _get_default_store
+
+from evenstep._native import Plan
+from evenstep.errors import DivergedError, SettingError, UnsupportedError
+from evenstep.exchange.exchange import Exchange, Submission
+from evenstep.exchange.report import Report
+from evenstep.measure.sensor import Sensor
+from evenstep.run.losses import Losses
+from evenstep.run.observer import Observer
+from evenstep.run.step import Step, Turn
+from evenstep.samples import shares
+from evenstep.samples.checksums import checksum
+from evenstep.samples.costs import Costs, CutIteration, CutRules
+from evenstep.samples.epoch import Epoch, Place
+from evenstep.samples.order import Order
+from evenstep.samples.progress import Progress, state_of
+
+#: Maximum number of batches that can be read before training begins their iteration.
+READ_AHEAD_MAX = 4096
+
+#: Maximum time that the end of an epoch waits for the exchange of its last iterations, in seconds.
+_SETTLE_S = 5.0
+
+#: Advice for loops that read ahead.
+_MARK = (
+    "loops that read ahead must mark each iteration with `with job.step()`, which begins the oldest batch that was "
+    "read and not begun"
+)
+
+#: The error of batches without a number of items.
+_UNCOUNTED = 'iteration {}: job.wrap(loss="tokens") requires job.count(number of tokens) before each backward pass'
+
+
+@dataclass(slots=True)
+class Run:
+    """The state of one rank."""
+
+    order: Order
+    rank: int
+    world_size: int
+    quantum: int
+    #: Plans by iteration, the same on all ranks.
+    plans: Callable[[int], Plan]
+    #: The quadratic share of the work by iteration, the same on all ranks; it counts only if samples have costs.
+    quadratic_share: Callable[[int], float]
+    #: The exchange with other ranks; None if plans are given, so that no reports are needed.
+    exchange: Exchange | None
+    ahead: int
+    sensor: Sensor
+    progress: Progress = field(default_factory=Progress)
+    observer: Observer = field(default_factory=lambda: Observer.current)
+    #: The losses of the current iteration that the training loop records.
+    losses: Losses = field(default_factory=Losses)
+    #: Whether the current passes belong to a hedged step.
+    is_hedging: bool = False
+    #: Whether no rank may get micro-batches of a single sample; the same on all ranks.
+    avoids_singles: bool = False
+    #: Whether the loss of a micro-batch is a mean, so that all must have the same number of samples.
+    needs_equal_passes: bool = False
+    #: Maximum numbers of samples by rank; None for no cap. Empty if no rank has one.
+    caps: Sequence[int | None] = ()
+    #: The number of the run in this process, the same on all ranks.
+    number: int = 0
+    #: The id of the job at the predictor; None without a predictor.
+    job: str | None = None
+    #: Gets the first plans, together with the other ranks; None once the run has started.
+    starts: Callable[[], None] | None = None
+    #: The first iteration of the current epoch iterator.
+    begins: Progress = field(default_factory=Progress)
+    #: Whether the last epoch iterator was read to its end.
+    is_read: bool = False
+    _read_batches: deque[Turn] = field(default_factory=lambda: deque(maxlen=READ_AHEAD_MAX))
+    #: Whether more batches were read than can be kept.
+    _has_dropped: bool = False
+    _current: Turn | None = None
+    #: Whether the current batch is being computed: its forward pass began, and its gradients are not complete.
+    _is_computing: bool = False
+    #: The last batch that was read while another one was being computed.
+    _read_early: Turn | None = None
+    #: The last iteration that began to be computed.
+    _computed: Step | None = None
+    #: The batches of the last iteration whose gradients are complete.
+    _finished: list[Turn] = field(default_factory=list)
+    #: The last plan that was checked, and the number of samples it was checked for.
+    _checked: tuple[Plan, int] | None = None
+    #: Whether the training loop marks the begin of each batch itself.
+    _explicit: bool = False
+    #: An epoch and its number of iterations.
+    _iterations: tuple[int, int] | None = None
+    #: Number of epoch iterators started in this process.
+    _epoch_iterators: int = 0
+    #: The epoch whose first iteration is not submitted yet, and when the loop requested it.
+    _requested: tuple[int, float] | None = None
+
+    def step(self, place: Place) -> Step:
+        """Returns this rank's part of an iteration without costs.
+
+        Raises:
+            SettingError: a given plan has fewer samples than the iteration.
+            EvenstepError: the exchange between ranks failed.
+        """
+        # Without hedged steps, no rank claims a tail.
+        plan = self._allowed(self._plan(place).resized(place.size, self.quantum))
+        return self._part(plan, place)
+
+    def _plan(self, place: Place) -> Plan:
+        plan, size = self.plans(place.iteration), place.size
+        # The plan of a remainder is far from balanced, and scaled up it could exceed the memory of a rank.
+        if plan.size < size:
+            raise SettingError(
+                f"plan={plan.batches} of iteration {place.iteration} sums to {plan.size}, but the iteration has {size} "
+                "samples: make them equal"
+            )
+        return plan if plan.size == size else plan.resized(size, self.quantum)
+
+    def _allowed(self, plan: Plan) -> Plan:
+        return shares.without_singles(plan, self.order.accumulate, self.caps) if self.avoids_singles else plan
+
+    def _part(self, plan: Plan, place: Place) -> Step:
+        # Most iterations have the same plan as the previous one.
+        if not (self._checked and self._checked[0] is plan and self._checked[1] == place.size):
+            self._checked = plan.checked(place.size), place.size
+        share = plan.shares[self.rank]
+        return Step(
+            iteration=place.iteration,
+            epoch=place.epoch,
+            position=place.position,
+            global_batch=place.size,
+            offset=share.offset,
+            local_batch=share.local_batch,
+            micro_batches=self.order.accumulate,
+            lr_multiplier=plan.rate.at(place.iteration),
+            begin=place.begin,
+            is_last=place.is_last,
+        )
+
+    def _cut(
+        self, costs: Costs, epoch: Epoch, place: Place, planned: Callable[[Plan], Plan], *, is_equal: bool
+    ) -> tuple[Step, CutIteration, list[int]]:
+        """Cuts an iteration whose samples have costs; returns its samples in the order of their parts."""
+        indices = epoch.indices(place.begin, place.size)
+        plan = planned(self.plans(place.iteration))
+        rules = CutRules(self.order.accumulate, 2 if self.avoids_singles else 1, is_equal)
+        cut = costs.cut(plan, costs.at(indices), self.quadratic_share(place.iteration), rules)
+        step = self._part(cut.plan, place)
+        passes = cut.passes[self.rank]
+        if len(passes) > 1 and self.needs_equal_passes:
+            raise SettingError(
+                f"iteration {place.iteration}: rank {self.rank} has {len(passes)} passes with {list(passes)} samples, "
+                'and means over them have unequal weights: use job.wrap(.., loss="tokens") and job.count'
+            )
+        # All ranks have as many passes, if not zero. Hedged steps count their passes themselves.
+        micro_batches = max(map(len, cut.passes[: self.world_size])) if is_equal else 1
+        step = replace(step, micro_batches=micro_batches, passes=passes, work=cut.works[self.rank])
+        return step, cut, [indices[at] for at in cut.positions]
+
+    def epoch(self) -> Epoch:
+        """Returns the current epoch.
+
+        Ranks compare the order that a function of the script returns. No rank waits for another one, because loops may
+        read ahead: the first rank stores its checksum, and the others read it.
+
+        Raises:
+            DivergedError: another rank has another order.
+            SettingError: the script's function returned indices that break a rule.
+        """
+        number = self.begins.epoch
+        epoch = Epoch(self.order, number)
+        if self.world_size > 1 and epoch.whole is not None and self.order.given and callable(self.order.given.indices):
+            store, own = _get_default_store(), str(checksum(epoch.whole))
+            first = store.compare_set(f"evenstep/order/{self.number}/{number}", "", own).decode()
+            if first != own:
+                raise DivergedError(
+                    f"order({number}): rank {self.rank} has other indices (checksum {own}) than another rank "
+                    f"({first}): must depend only on the epoch, because each rank calls it"
+                )
+        return epoch
+
+    def epoch_steps(self) -> Iterator[tuple[Step, list[int]]]:
+        """Yields the remaining steps of the epoch with the indices of their samples; each rank's are successive."""
+        epoch = self.epoch()
+        for place in epoch.places(self.begins):
+            if costs := self.order.costs:
+                step, _, indices = self._cut(costs, epoch, place, _without_tail, is_equal=True)
+                yield step, indices
+            else:
+                yield self.step(place), epoch.indices(place.begin, place.size)
+
+    def hedged_epoch_steps(
+        self, planned: Callable[[Plan], Plan]
+    ) -> Iterator[tuple[Step, Plan, list[int], CutIteration | None]]:
+        """Yields the remaining steps of the epoch, their complete plans with tails, and the indices of their samples.
+
+        With costs, the cut follows. ``planned`` may change the plans.
+        """
+        epoch = self.epoch()
+        for place in epoch.places(self.begins):
+            if costs := self.order.costs:
+                step, cut, indices = self._cut(costs, epoch, place, planned, is_equal=False)
+                yield step, cut.plan, indices, cut
+            else:
+                plan = self._allowed(planned(self._plan(place)))
+                yield self._part(plan, place), plan, epoch.indices(place.begin, place.size), None
+
+    @contextmanager
+    def hedging(self) -> Iterator[None]:
+        """Context manager for the passes of a hedged step, which reports its work itself."""
+        self.computes()
+        self.is_hedging = True
+        try:
+            yield
+        finally:
+            self.is_hedging = False
+
+    def read(self, turn: Turn) -> None:
+        """Records that the training loop got a batch. It does not change the batch that is being computed."""
+        # A stream repeats an iteration that it left with an error. Its earlier batch does not count.
+        while not turn.micro and self._read_batches and self._read_batches[-1].step.iteration == turn.step.iteration:
+            self._read_batches.pop()
+        # Loops that only look at batches may read any number of them.
+        self._has_dropped = bool(self._read_batches) and (
+            self._has_dropped or len(self._read_batches) == READ_AHEAD_MAX
+        )
+        self._read_batches.append(turn)
+        if self._is_computing:
+            self._read_early = turn
+        elif not self._explicit:
+            self._make_current(turn)
+        self.sensor.batch_arrived()
+        self.observer.read(turn.step)
+
+    def begin(self) -> Step:
+        """Begins the oldest batch that was read and not begun.
+
+        Raises:
+            SettingError: there is no such batch, or it is unknown because too many were read.
+        """
+        self._explicit = True
+        if self._has_dropped:
+            raise SettingError(
+                f"step(): more than {READ_AHEAD_MAX} batches were read before their iterations began, and the oldest "
+                f"are unknown now: read at most {READ_AHEAD_MAX} ahead"
+            )
+        # A copy: another thread may be reading batches.
+        turn = next((turn for turn in list(self._read_batches) if not turn.begun), None)
+        if turn is None:
+            raise SettingError(
+                "step(): every batch read so far has already begun: read the next batch from job.loader first"
+            )
+        self._compute(turn)
+        return turn.step
+
+    def computes(self, samples: Sequence[int] = ()) -> None:
+        """Begins to compute the batch read last, unless the training loop marks batches itself.
+
+        The gradients that follow belong to this batch, even if the loop reads further batches before them.
+
+        Args:
+            samples: first dimensions of the model's inputs.
+
+        Raises:
+            UnsupportedError: the loop read batches ahead, so it is unknown which batch this is.
+        """
+        before = self._current
+        if self._explicit or before is None:
+            return
+        turn = self._read_batches[-1] if self._read_batches else before
+        others = [other for other in self._read_batches if other.step.iteration != turn.step.iteration]
+        for other in others:
+            if not other.begun:
+                raise UnsupportedError(
+                    f"iterations {other.step.iteration} and {turn.step.iteration} were read before the forward pass of "
+                    f"either: {_MARK}"
+                )
+        if turn is self._read_early and before is not turn:
+            others.append(before)
+        # A rank without samples computes a batch of weight 0. Packed batches have one row.
+        if (
+            self.order.costs is None
+            and samples
+            and _size(turn) not in (0, *samples)
+            and any(_size(other) in samples for other in others)
+        ):
+            raise UnsupportedError(
+                f"the model got a batch of {samples[0]}, but the last batch read has {_size(turn)}: {_MARK}"
+            )
+        self._compute(turn)
+
+    def _compute(self, turn: Turn) -> None:
+        if turn is not self._current:
+            self._make_current(turn)
+        turn.begun = self._is_computing = True
+        self._computed = turn.step
+
+    def _make_current(self, turn: Turn) -> None:
+        self._current = turn
+        if not turn.micro:
+            self.sensor.iteration_begins()
+
+    @property
+    def iterations(self) -> int:
+        """The number of iterations in the current epoch. With a token budget, all costs are read once."""
+        if self.order.costs is None or self.order.costs.budget is None:
+            return self.order.steps
+        if self._iterations is None or self._iterations[0] != self.begins.epoch:
+            self._iterations = self.begins.epoch, len(Epoch(self.order, self.begins.epoch))
+        return self._iterations[1]
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether an iteration may have several micro-batches."""
+        costs = self.order.costs
+        return self.order.accumulate > 1 or (costs is not None and costs.pass_max is not None)
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether the training loop has read a batch."""
+        return self._current is not None
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether the training loop marks the begin of each batch itself."""
+        return self._explicit
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether a forward pass of the wrapped model was observed, or a batch was marked."""
+        return self._computed is not None
+
+    @property
+    def current(self) -> Turn:
+        """The batch that is being computed, else the one that was read last.
+
+        Raises:
+            SettingError: no batch was read yet.
+        """
+        if self._current is None:
+            raise SettingError("no iteration has begun: read a batch from job.loader, or use `with job.step()`")
+        return self._current
+
+    @property
+    def computing(self) -> Turn | None:
+        """The batch whose forward pass began and whose gradients are not complete."""
+        return self._current if self._is_computing else None
+
+    @property
+    def computed(self) -> Step:
+        """The last iteration that was computed, to which an optimizer's step belongs.
+
+        Raises:
+            SettingError: no batch was read yet.
+        """
+        return self._computed or self.current.step
+
+    def count(self, items: Any) -> None:
+        """Records the number of items in the batch that is being computed, else in the one that comes next.
+
+        Raises:
+            SettingError: there is no such batch, or its items are counted already.
+        """
+        turn = self._current
+        if turn is None or not self._is_computing or turn.items is not None:
+            turn = next((turn for turn in self._read_batches if not turn.begun and turn.items is None), None)
+        if turn is None:
+            raise SettingError(
+                f"count({items}): the items of every batch read so far are counted: call it once for each batch"
+            )
+        turn.items = items
+
+    def items(self) -> list[Any]:
+        """Returns the numbers of items of the current iteration's batches; none if this rank has no samples.
+
+        Raises:
+            SettingError: a batch is not counted.
+        """
+        step = self.current.step
+        if not step.local_batch:
+            return []
+        turns = [turn for turn in (*self._finished, *self._read_batches) if turn.step.iteration == step.iteration]
+        if any(turn.items is None for turn in turns):
+            raise SettingError(_UNCOUNTED.format(step.iteration))
+        return [turn.items for turn in turns]
+
+    def taken_items(self) -> Any:
+        """Returns and forgets the number of items of a hedged pass; the next pass counts its own.
+
+        Raises:
+            SettingError: the pass is not counted.
+        """
+        turn = self.current
+        if turn.items is None:
+            raise SettingError(_UNCOUNTED.format(turn.step.iteration))
+        items, turn.items = turn.items, None
+        return items
+
+    def gradients_ready(self) -> None:
+        """Records that all gradients of the current batch are complete; the last batch finishes its iteration."""
+        turn, self._is_computing = self.current, False
+        step = turn.step
+        if not turn.is_last or step.iteration < self.progress.iteration:
+            return
+        compute_time_s, loader_wait_s = self.sensor.computed()
+        if self.exchange:
+            peak, loss = self.sensor.peak_memory_bytes(), self.losses.take(step.iteration)
+
+            def report() -> Report:
+                return Report(
+                    iteration=step.iteration,
+                    local_batch=step.local_batch,
+                    compute_time_s=compute_time_s(),
+                    loader_wait_s=loader_wait_s,
+                    micro_batches=step.micro_batches,
+                    peak_memory_bytes=peak,
+                    work=step.work,
+                    # After the compute time, which waits for the device.
+                    loss=loss(),
+                )
+
+            self.submit(step, report)
+        self.finish(step)
+
+    def submit(self, step: Step, report: Callable[[], Report]) -> None:
+        """Submits the report of an iteration to the exchange. The last one of an epoch may be the last of the run."""
+        if self.exchange:
+            begun_s = None
+            if self._requested and self._requested[0] == step.epoch:
+                begun_s, self._requested = self._requested[1], None
+            self.exchange.submit(Submission(step.iteration, report, step.is_last, step.global_batch, begun_s))
+
+    def settle(self) -> None:
+        """Waits for due exchanges, because scripts may destroy the process group after an epoch."""
+        if self.exchange:
+            self.exchange.settle(_SETTLE_S)
+
+    def finish(self, step: Step) -> None:
+        """Marks an iteration as done, with the samples that this rank computed."""
+        self._computed = step
+        begun = (step.epoch, step.position + 1, step.begin + step.global_batch)
+        self.progress = Progress(step.iteration + 1, *((step.epoch + 1, 0, 0) if step.is_last else begun))
+        self._is_computing = False
+        self._finished.clear()
+        while self._read_batches and self._read_batches[0].step.iteration <= step.iteration:
+            self._finished.append(self._read_batches.popleft())
+
+    def start(self) -> None:
+        """Starts the run before its first batch is read, together with all ranks. Later calls have no effect."""
+        if self.starts:
+            self.starts()
+            self.starts = None
+
+    def begin_epoch(self) -> Callable[[], bool]:
+        """Starts reading an epoch at the current position.
+
+        If this process left an epoch before its end, that epoch is over: batches that were read and not trained on are
+        skipped.
+
+        Returns:
+            a function that tells whether this reading of the epoch is still the current one.
+        """
+        self.start()
+        last = self._read_batches[-1].step if self._read_batches else None
+        is_ahead = self._is_computing or (self._explicit and self.progress.position > 0)
+        if last and self.is_read and is_ahead:
+            # The loop reads ahead, over the end of the epoch. Its last iterations are still to be computed.
+            self.begins = Progress(last.iteration + 1, last.epoch + 1, 0)
+        else:
+            self._read_batches.clear()
+            self._is_computing = False
+            if self._epoch_iterators and self.progress.position:
+                self.progress = Progress(self.progress.iteration, self.progress.epoch + 1, 0)
+            self.begins = self.progress
+        self.is_read = False
+        self._requested = (self.begins.epoch, time.perf_counter())
+        self._epoch_iterators += 1
+        self.observer.epoch_begins()
+        mine = self._epoch_iterators
+        return lambda: self._epoch_iterators == mine
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state after the last iteration whose gradients are complete."""
+        last = max(0, self.progress.iteration - 1)
+        return state_of(self.progress, self.order, self.plans(last), self.quadratic_share(last), self.job)
+
+
+def _without_tail(plan: Plan) -> Plan:
+    return plan.resized(plan.size, 1)
+
+
+def _size(turn: Turn) -> int:
+    return turn.samples

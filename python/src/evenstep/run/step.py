@@ -1,0 +1,79 @@
+"""A rank's part of an iteration, and its batches in the training loop."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from evenstep.samples.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One rank's part of one iteration.
+
+    Example:
+        >>> from evenstep import Step
+        >>> step = Step(
+        ...     iteration=7, epoch=0, position=7, global_batch=512, offset=192, local_batch=320, micro_batches=4,
+        ...     lr_multiplier=1.0,
+        ... )
+        >>> step.weight, step.batch_size
+        (0.625, 80)
+    """
+
+    #: Number of optimizer steps since the start of the run.
+    iteration: int
+    #: The epoch, and the position of the iteration in it.
+    epoch: int
+    position: int
+    #: Number of samples over all ranks.
+    global_batch: int
+    #: This rank takes samples ``offset .. offset + local_batch`` of the iteration.
+    offset: int
+    local_batch: int
+    #: Number of micro-batches, of equal sizes unless samples have costs.
+    micro_batches: int
+    #: Factor for the schedule's learning rate.
+    lr_multiplier: float
+    #: Position of the iteration's first sample in the order of its epoch.
+    begin: int = 0
+    #: Whether the iteration is the last one of its epoch.
+    is_last: bool = False
+    #: Numbers of samples of the micro-batches, if they differ.
+    passes: tuple[int, ...] = ()
+    #: The work of this rank's samples, with padding; None without costs.
+    work: Work | None = None
+
+    @property
+    def weight(self) -> float:
+        """The weight of this rank's mean gradient in the mean over all samples."""
+        return self.local_batch / self.global_batch
+
+    @property
+    def batch_size(self) -> int:
+        """The number of samples of one micro-batch; with costs, of the largest one."""
+        return max(self.passes, default=self.local_batch // self.micro_batches)
+
+
+@dataclass(slots=True)
+class Turn:
+    """A batch and its state in the training loop."""
+
+    step: Step
+    #: Index of the micro-batch in its iteration.
+    micro: int
+    #: Whether the training loop began to compute it.
+    begun: bool = False
+    #: The number of items in it, such as tokens, if the training loop counts them.
+    items: Any = None
+    #: The number of samples in the current pass of a hedged step; None for other batches.
+    passing: int | None = None
+
+    @property
+    def samples(self) -> int:
+        """The number of samples in this batch; 0 if it has weight 0."""
+        return self.step.passes[self.micro] if self.step.passes else self.step.batch_size
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the iteration's gradients are complete after it."""
+        return self.micro + 1 == self.step.micro_batches

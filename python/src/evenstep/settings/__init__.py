@@ -1,0 +1,1 @@
+"""The settings of a run: from the environment, the launcher and the user's arguments."""

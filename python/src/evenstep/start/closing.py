@@ -1,0 +1,34 @@
+"""The last lines of a run on rank 0: what it gained, how long workers waited, and who was slow."""
+
+import json
+import logging
+import sys
+from urllib.parse import quote
+
+from evenstep.errors import EvenstepError
+from evenstep.settings.connection import connect
+
+log = logging.getLogger("evenstep")
+
+_TIMEOUT_S = 2.0
+
+
+def lines(servers: str, job: str) -> list[str]:
+    """Returns the summary of a job and the address of its page; empty if the predictor does not respond."""
+    server = servers.partition(",")[0].strip().rstrip("/")
+    try:
+        answer = connect(server).get(f"/v1/jobs/{quote(job, safe='')}/summary", _TIMEOUT_S)
+        summary = [str(line) for line in json.loads(answer.body)["lines"]]
+    except (EvenstepError, ValueError, KeyError, TypeError):
+        return []
+    return [*summary, f"page: {server}/#/jobs/{job}; later: evenstep report {job} --html FILE"]
+
+
+def show(told: list[str]) -> None:
+    """Logs the lines; without any logging configured, writes them to standard error."""
+    if log.hasHandlers():
+        for line in told:
+            log.info("%s", line)
+    else:
+        sys.stderr.writelines(f"evenstep: {line}\n" for line in told)
+        sys.stderr.flush()
