@@ -9,26 +9,26 @@ use sha2::{Digest, Sha256};
 /// uPlot with its licence, as a separate script. The chart modules find it as the global `uPlot`.
 pub(super) const UPLOT: &str = concat!(
     "/*\n",
-    include_str!("../../../charts/uplot/LICENSE"),
+    include_str!("../../charts/uplot/LICENSE"),
     "*/\n",
-    include_str!("../../../charts/uplot/uPlot.iife.min.js")
+    include_str!("../../charts/uplot/uPlot.iife.min.js")
 );
 
 /// Style shared with the service's page, except for the layout.
 pub(super) const STYLE: &str = concat!(
-    include_str!("../../../charts/uplot/uPlot.min.css"),
-    include_str!("../../../charts/style.css"),
+    include_str!("../../charts/uplot/uPlot.min.css"),
+    include_str!("../../charts/style.css"),
     include_str!("report.css")
 );
 
 /// The modules, each after the modules that it imports.
 const MODULES: [&str; 10] = [
-    include_str!("../../../charts/colours.js"),
-    include_str!("../../../charts/dom.js"),
-    include_str!("../../../charts/format.js"),
-    include_str!("../../../charts/frame.js"),
-    include_str!("../../../charts/figure.js"),
-    include_str!("../../../charts/line.js"),
+    include_str!("../../charts/colours.js"),
+    include_str!("../../charts/dom.js"),
+    include_str!("../../charts/format.js"),
+    include_str!("../../charts/frame.js"),
+    include_str!("../../charts/figure.js"),
+    include_str!("../../charts/line.js"),
     include_str!("text.js"),
     include_str!("readings.js"),
     include_str!("paint.js"),

@@ -1,4 +1,4 @@
-//! Tests the splits, the walk and the metric of the Python side of `bench/peers`, if a suitable Python is
+//! Tests the splits, the walk and the metric of the Python side of `tests/bench/peers`, if a suitable Python is
 //! installed.
 
 #![allow(clippy::expect_used, reason = "a test panics if its set-up fails")]

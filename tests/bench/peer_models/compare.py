@@ -1,6 +1,6 @@
 """Runs every peer, and evenstep's own models, on the same traces.
 
-Started by `bench/peers` in a separate environment.
+Started by `tests/bench/peers` in a separate environment.
 """
 
 import argparse
