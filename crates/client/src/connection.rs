@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use evenstep_protocol::{AllocateResponse, WorkerReport};
+use evenstep_rules::Requested;
 
 use crate::backlog::Backlog;
 use crate::backoff::Backoff;
@@ -13,7 +14,6 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::event::{Event, EventHandler};
 use crate::recovery::{Attempted, BackgroundRecovery, FindServers, Recovery};
 use crate::registration::Registration;
-use crate::shares::Requested;
 
 /// Number of consecutive rejections after which the reports in the request are dropped, because they may be
 /// the cause.

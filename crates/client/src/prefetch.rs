@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use evenstep_protocol::AllocateResponse;
+use evenstep_rules::Requested;
 
 use crate::connection::{Allocated, Connection};
-use crate::shares::Requested;
 
 /// Maximum number of allocations that wait to be collected. A training loop collects them every iteration.
 const ALLOCATIONS_MAX: usize = 4;

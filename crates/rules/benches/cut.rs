@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use draws::draw;
-use evenstep_plan::{Cut, PassRules, Shuffle};
+use evenstep_rules::{Cut, PassRules, Shuffle};
 
 fn shuffle(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("shuffle");

@@ -2,7 +2,7 @@
 
 #![allow(clippy::expect_used, dead_code, missing_docs, reason = "tests and benchmarks use different parts")]
 
-use evenstep_plan::{Cut, PassRules};
+use evenstep_rules::{Cut, PassRules};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

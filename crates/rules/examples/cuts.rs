@@ -1,4 +1,4 @@
-//! Distance of cuts from a lower bound: `cargo run --release -p evenstep-plan --example cuts`.
+//! Distance of cuts from a lower bound: `cargo run --release -p evenstep-rules --example cuts`.
 //!
 //! Compares longest first without and with refinement, over 200 draws.
 
@@ -8,7 +8,7 @@
 mod draws;
 
 use draws::{Draw, draw};
-use evenstep_plan::{Cut, PassRules};
+use evenstep_rules::{Cut, PassRules};
 
 const DRAWS: u64 = 200;
 

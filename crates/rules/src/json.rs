@@ -1,10 +1,10 @@
 //! The JSON form of a plan, which ranks in Python exchange and store in checkpoints.
 
-use evenstep_client::Share;
-use evenstep_core::learning_rate::Ramp;
+use evenstep_protocol::Ramp;
 use serde::{Deserialize, Serialize};
 
 use crate::rate::Rate;
+use crate::shares::Share;
 use crate::split::Plan;
 use crate::tail::{Claimant, Tail};
 

@@ -1,9 +1,8 @@
 //! The split of an iteration over the ranks: the plan in force.
 
-use evenstep_client::Share;
-
 use crate::apportion::apportion;
 use crate::rate::Rate;
+use crate::shares::{Share, covers};
 use crate::tail::Tail;
 
 /// The samples that each rank computes in one iteration, and the multiplier of the learning rate.
@@ -146,14 +145,7 @@ impl Plan {
 
     /// Returns whether the plan covers each sample of an iteration exactly once, the tail's samples last.
     pub fn covers(&self, global_batch: u64) -> bool {
-        let mut ordered: Vec<Share> =
-            self.shares.iter().copied().filter(|share| share.local_batch > 0).collect();
-        ordered.sort_by_key(|share| share.offset);
-        ordered.extend(self.tail.iter().flat_map(Tail::shares));
-        let end = ordered.iter().try_fold(0_u64, |end, share| {
-            (share.offset == end).then(|| end.checked_add(share.local_batch)).flatten()
-        });
-        end == Some(global_batch)
+        covers(&self.shares, self.tail.iter().flat_map(Tail::shares), global_batch)
     }
 }
 

@@ -10,6 +10,9 @@
 //! that would claim it if all forecasts were exact was tried: steps took 0.5 to 2 % longer, with equal and
 //! with unequal workers.
 
+/// Maximum number of chunks of a tail per worker, on average.
+pub const CHUNKS_PER_WORKER_MAX: usize = 16;
+
 /// Returns the chunks of a tail of `tail` samples. Their sum is `tail`.
 ///
 /// Each chunk is the number of remaining samples divided by `parts`, at least 1, in multiples of `quantum`.

@@ -1,14 +1,23 @@
 //! The learning-rate rules, their settings, and the multipliers that they lead to.
+//!
+//! With `B_0` the global batch that the client's schedule was made for and `k = B / B_0` the scale:
+//!
+//! | rule | multiplier | from |
+//! |---|---|---|
+//! | [`Rule::None`] | 1 | |
+//! | [`Rule::Linear`] | `k` at once | Goyal et al. 2017 |
+//! | [`Rule::Sqrt`] | `sqrt(k)` at once (Adam) | Krizhevsky 2014 |
+//! | [`Rule::DynamicSgd`] | increases linearly to `k`, decreases to `k` at once | Lin et al. 2019, arXiv 1904.12043 |
+//! | [`Rule::Legw`] | `sqrt(k)`, after a warm-up of `k` times as many epochs | You et al. 2019 |
+//! | [`Rule::AdaScale`] | the gain computed from the gradient noise, 1 to `k` | Johnson et al. 2020 |
 
+use evenstep_protocol::Ramp;
 use serde::{Deserialize, Serialize};
-
-use super::error::LearningRateError;
-use super::ramp::Ramp;
 
 /// Maximum of a setting in a stored rule.
 const SETTING_MAX: f64 = 1e9;
 
-/// Rules by which the learning rate follows the global batch. [`super::Controller::new`] checks the settings.
+/// Rules by which the learning rate follows the global batch. [`Rule::check`] checks the settings.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
@@ -49,7 +58,7 @@ pub enum RampLength {
 
 impl Default for RampLength {
     /// Eight iterations per growth factor of the batch, as in implementations of Dynamic SGD. With momentum
-    /// 0.9, the noise of an update exceeds its final value by at most 4 % (see [`super::noise`]).
+    /// 0.9, the noise of an update exceeds its final value by at most 4 % (see `learning_rate::noise` of the core).
     fn default() -> Self {
         Self::PerGrowth(8.0)
     }
@@ -79,9 +88,25 @@ pub struct Change {
     pub samples: u64,
 }
 
+/// A rule with a setting that is out of its range.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum InvalidRule {
+    /// A data set without samples.
+    #[error("dataset_samples is 0; it must be at least 1")]
+    NoSamples,
+    /// A negative setting, or one that is not finite.
+    #[error("{name} {value} is out of range; it must be finite and not negative")]
+    Setting {
+        /// Name of the setting.
+        name: &'static str,
+        /// Its value.
+        value: f64,
+    },
+}
+
 impl Rule {
     /// Whether a stored rule is usable.
-    pub(super) fn is_valid(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         let most = match *self {
             Self::DynamicSgd { ramp: RampLength::PerGrowth(each) } => each,
             Self::Legw { warmup_epochs, .. } => warmup_epochs,
@@ -93,11 +118,11 @@ impl Rule {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`LearningRateError`] if a setting is out of range or the data set has no samples.
-    pub(super) fn check(&self) -> Result<(), LearningRateError> {
+    /// [`InvalidRule`] if a setting is out of range or the data set has no samples.
+    pub fn check(&self) -> Result<(), InvalidRule> {
         let not_negative = |name, value: f64| match value >= 0.0 && value.is_finite() {
             true => Ok(()),
-            false => Err(LearningRateError::Setting { name, value, range: "finite and not negative" }),
+            false => Err(InvalidRule::Setting { name, value }),
         };
         match *self {
             Self::DynamicSgd { ramp: RampLength::PerGrowth(each) } => {
@@ -105,7 +130,7 @@ impl Rule {
             }
             Self::Legw { warmup_epochs, dataset_samples } => {
                 if dataset_samples == 0 {
-                    return Err(LearningRateError::NoSamples { which: "dataset_samples" });
+                    return Err(InvalidRule::NoSamples);
                 }
                 not_negative("warmup_epochs", warmup_epochs)
             }

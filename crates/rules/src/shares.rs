@@ -1,6 +1,6 @@
 //! The shares of an allocation, checked against the request.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use evenstep_protocol::{AllocateResponse, Allocation, WorkerId};
 
@@ -63,7 +63,7 @@ impl Requested<'_> {
             ours: self.workers.len(),
         };
         let mut by_rank: Vec<Option<&Allocation>> = vec![None; self.workers.len()];
-        let ranks: HashMap<&WorkerId, usize> =
+        let ranks: BTreeMap<&WorkerId, usize> =
             self.workers.iter().enumerate().map(|(rank, worker)| (worker, rank)).collect();
         for allocation in &response.allocations {
             match ranks.get(&allocation.worker).map(|rank| &mut by_rank[*rank]) {
@@ -84,7 +84,7 @@ impl Requested<'_> {
 }
 
 /// Returns the shares of an allocation by rank, or `Ok(None)` for an outdated allocation. It is a check for
-/// [`Connection::request`](crate::Connection::request) in a training loop without a shared tail.
+/// `Connection::request` of the client in a training loop without a shared tail.
 ///
 /// # Errors
 /// The allocation names other workers than this run's, has a shared tail, or does not cover the global batch
@@ -92,7 +92,7 @@ impl Requested<'_> {
 ///
 /// # Examples
 /// ```
-/// use evenstep_client::{Requested, Share, shares};
+/// use evenstep_rules::{Requested, Share, shares};
 /// use evenstep_protocol::{AllocateResponse, WorkerId};
 ///
 /// let response: AllocateResponse = serde_json::from_str(
@@ -121,16 +121,18 @@ pub fn shares(response: &AllocateResponse, requested: &Requested<'_>) -> Result<
     let share =
         |allocation: &Allocation| Share { local_batch: allocation.local_batch, offset: allocation.offset };
     let shares: Vec<Share> = by_rank.into_iter().map(|own| own.map(share).unwrap_or_default()).collect();
-    if !covers(&shares, requested.global_batch) {
+    if !covers(&shares, std::iter::empty(), requested.global_batch) {
         let expected = requested.global_batch;
         return Err(format!("the shares do not cover the {expected} samples exactly once: {shares:?}"));
     }
     Ok(Some(shares))
 }
 
-fn covers(shares: &[Share], global_batch: u64) -> bool {
+/// Returns whether the shares, in any order, and then the chunks of a tail cover each sample exactly once.
+pub(crate) fn covers(shares: &[Share], tail: impl Iterator<Item = Share>, global_batch: u64) -> bool {
     let mut ranges: Vec<Share> = shares.iter().copied().filter(|share| share.local_batch > 0).collect();
     ranges.sort_unstable_by_key(|share| share.offset);
+    ranges.extend(tail);
     let end = ranges.iter().try_fold(0_u64, |end, share| {
         (share.offset == end).then(|| end.checked_add(share.local_batch)).flatten()
     });

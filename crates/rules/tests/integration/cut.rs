@@ -1,7 +1,7 @@
 //! Laws of the cut of an iteration, and its errors.
 
 use crate::draws::{Case, cases, draw};
-use evenstep_plan::{Cut, CutError, LENGTH_MAX, PassRules};
+use evenstep_rules::{Cut, CutError, LENGTH_MAX, PassRules};
 use proptest::prelude::*;
 
 proptest! {

@@ -1,7 +1,8 @@
 //! The tail of an iteration: samples without a fixed worker, in chunks that free workers claim.
 
-use evenstep_client::Share;
-use evenstep_core::hedge::{CHUNKS_PER_WORKER_MAX, Peer};
+use crate::chunks::CHUNKS_PER_WORKER_MAX;
+use crate::claim::Peer;
+use crate::shares::Share;
 
 /// The claimable chunks and the ranks that claim them.
 #[derive(Debug, Clone, PartialEq)]

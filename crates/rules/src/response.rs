@@ -1,9 +1,9 @@
 //! Plans from the predictor's responses.
 
-use evenstep_client::{Mismatch, Requested, Share};
 use evenstep_protocol::{AllocateResponse, Allocation};
 
 use crate::rate::Rate;
+use crate::shares::{Mismatch, Requested, Share};
 use crate::split::Plan;
 use crate::tail::{Claimant, Tail};
 
@@ -85,7 +85,7 @@ fn tail(answer: &AllocateResponse, told: &[Option<&Allocation>]) -> Result<Optio
 }
 
 /// Returns the plan of an allocation, or `Ok(None)` for an allocation for fewer workers: a later one fits. It is a
-/// check for [`Connection::request`](evenstep_client::Connection::request).
+/// check for `Connection::request` of the client.
 ///
 /// # Errors
 /// The message of a [`PlanError`].

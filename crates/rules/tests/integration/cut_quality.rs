@@ -1,7 +1,7 @@
 //! Distance of the cut from the optimum: from all cuts of tiny iterations, and from a lower bound.
 
 use crate::draws::{Case, Draw, cases, draw};
-use evenstep_plan::{Cut, PassRules};
+use evenstep_rules::{Cut, PassRules};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 

@@ -1,7 +1,6 @@
 //! The multiplier of the learning rate, also in iterations without an allocation.
 
-use evenstep_core::learning_rate::Ramp;
-use evenstep_protocol::OptimizerInstruction;
+use evenstep_protocol::{OptimizerInstruction, Ramp};
 use serde::{Deserialize, Serialize};
 
 /// A constant multiplier, or a ramp from one multiplier to another.
@@ -37,12 +36,7 @@ impl Rate {
     /// # Errors
     /// Returns the first multiplier that is negative or not finite.
     pub fn from_instruction(instruction: &OptimizerInstruction) -> Result<Self, f64> {
-        let ramp = instruction.ramp.as_ref().map(|ramp| Ramp {
-            from: ramp.from,
-            to: ramp.to,
-            start_iteration: ramp.start_iteration,
-            iterations: ramp.iterations,
-        });
+        let ramp = instruction.ramp;
         let said =
             [instruction.lr_multiplier].into_iter().chain(ramp.iter().flat_map(|ramp| [ramp.from, ramp.to]));
         match said.into_iter().find(|multiplier| !(multiplier.is_finite() && *multiplier >= 0.0)) {
@@ -109,11 +103,11 @@ impl Rate {
 
 #[cfg(test)]
 mod tests {
-    use evenstep_protocol::{LearningRateRule, Ramp as Told};
+    use evenstep_protocol::LearningRateRule;
 
     use super::*;
 
-    fn told(lr_multiplier: f64, ramp: Option<Told>) -> OptimizerInstruction {
+    fn told(lr_multiplier: f64, ramp: Option<Ramp>) -> OptimizerInstruction {
         OptimizerInstruction {
             rule: LearningRateRule::DynamicSgd,
             lr_multiplier,
@@ -127,7 +121,7 @@ mod tests {
     #[test]
     fn a_ramp_continues_without_responses() {
         let start = 40_000_000;
-        let ramp = Told { from: 1.0, to: 4.0, start_iteration: start, iterations: 32 };
+        let ramp = Ramp { from: 1.0, to: 4.0, start_iteration: start, iterations: 32 };
         let rate = Rate::from_instruction(&told(1.75, Some(ramp))).unwrap();
         for (gone, multiplier) in
             [(0, 1.0), (1, 1.09375), (8, 1.75), (16, 2.5), (31, 3.90625), (32, 4.0), (99, 4.0)]
@@ -143,7 +137,7 @@ mod tests {
     #[test]
     fn the_first_of_two_ramps_to_the_same_target_continues() {
         let ramp = |to, start_iteration| {
-            let ramp = Told { from: 1.0, to, start_iteration, iterations: 32 };
+            let ramp = Ramp { from: 1.0, to, start_iteration, iterations: 32 };
             Rate::from_instruction(&told(1.0, Some(ramp))).unwrap()
         };
         assert_eq!(ramp(4.0, 10).with(ramp(4.0, 13)), ramp(4.0, 10));
@@ -156,7 +150,7 @@ mod tests {
     #[test]
     fn multipliers_that_are_none_are_refused() {
         assert!(Rate::from_instruction(&told(f64::NAN, None)).is_err_and(f64::is_nan));
-        let ramp = Told { from: 1.0, to: -4.0, start_iteration: 0, iterations: 0 };
+        let ramp = Ramp { from: 1.0, to: -4.0, start_iteration: 0, iterations: 0 };
         assert_eq!(Rate::from_instruction(&told(1.0, Some(ramp))), Err(-4.0));
     }
 }

@@ -1,7 +1,7 @@
 //! Cuts that are the same in Rust and in Python, on every platform and in every release: `cuts.json`.
 //!
 //! `python/tests/test_cut.py` checks the same file. A change of a cut needs the same release on all ranks of a run. To write
-//! the file again: `cargo test -p evenstep-plan cut_golden -- --ignored`.
+//! the file again: `cargo test -p evenstep-rules cut_golden -- --ignored`.
 
 #![allow(clippy::expect_used, reason = "helpers of tests")]
 
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use crate::draws::draw;
-use evenstep_plan::{Cut, PassRules};
+use evenstep_rules::{Cut, PassRules};
 use serde::{Deserialize, Serialize};
 
 /// A cut. The names are as in Python's `Cut`.

@@ -1,9 +1,8 @@
 //! Encoding of a plan as numbers in fixed slots. Integers stay exact as 32-bit floats.
 
-use evenstep_client::Share;
-use evenstep_core::hedge::CHUNKS_PER_WORKER_MAX;
-
+use crate::chunks::CHUNKS_PER_WORKER_MAX;
 use crate::rate::{self, Rate};
+use crate::shares::Share;
 use crate::split::Plan;
 use crate::tail::{Claimant, Tail};
 

@@ -1,7 +1,7 @@
 //! The claimable chunks of a rank, and even splits with a shared tail.
 
-use evenstep_core::hedge::{Peer, chunks};
-
+use crate::chunks::chunks;
+use crate::claim::Peer;
 use crate::split::Plan;
 use crate::tail::{Claimant, Pool, SharedTail, Tail, chunks_max};
 
