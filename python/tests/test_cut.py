@@ -12,8 +12,8 @@ import torch
 from evenstep._native import Cut, Shuffle
 from evenstep.errors import SettingError
 
-#: Written and checked by ``plan/tests/integration/cut_golden.rs``.
-CUTS = Path(__file__).parents[2] / "plan" / "tests" / "cuts.json"
+#: Written and checked by ``crates/rules/tests/integration/cut_golden.rs``.
+CUTS = Path(__file__).parents[2] / "crates" / "rules" / "tests" / "cuts.json"
 
 
 def test_cuts_are_those_of_rust() -> None:
@@ -77,7 +77,7 @@ def test_a_shuffle_is_a_permutation_in_any_pieces() -> None:
 
 
 def test_a_shuffle_is_that_of_rust() -> None:
-    """The values are those of ``plan/src/shuffle.rs``."""
+    """The values are those of ``crates/rules/src/shuffle.rs``."""
     assert indices(Shuffle(10, 1), 0, 10) == [2, 5, 3, 7, 4, 1, 9, 6, 0, 8]
     assert indices(Shuffle(10_000_000, 2026), 0, 4) == [7256425, 5839476, 3632349, 1145051]
 

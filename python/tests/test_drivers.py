@@ -51,7 +51,7 @@ def assert_laws(readings: dict[str, float]) -> None:
 
 
 def test_names_are_those_that_forecasts_take() -> None:
-    source = (ROOT / "protocol" / "src" / "telemetry.rs").read_text()
+    source = (ROOT / "crates" / "protocol" / "src" / "telemetry.rs").read_text()
     values = dict(re.findall(r'pub const (\w+): &str = "(\w+)";', source))
     listed = re.search(r"pub const ALL: \[&str; \d+\] = \[(.*?)\];", source, re.DOTALL)
     assert listed is not None

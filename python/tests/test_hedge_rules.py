@@ -53,7 +53,7 @@ def test_every_chunk_is_taken_exactly_once(
 
 
 def test_the_slow_decline_at_the_end_and_the_fast_do_not() -> None:
-    """The golden values of the same rule in the project's trainer (predictor/core/src/hedge/claim.rs)."""
+    """The golden values of the same rule in the project's trainer (crates/rules/src/claim.rs)."""
     others = [Peer(base_end_s=1.0, speed=10.0)] * 3
     sizes = [20, 10, 10, 4, 4]
     judge = LeaveRule(sizes, others)
@@ -74,7 +74,7 @@ def test_the_slow_decline_at_the_end_and_the_fast_do_not() -> None:
 
 
 def test_chunks_are_those_of_the_predictor() -> None:
-    """The golden values of predictor/core/src/hedge/chunks.rs."""
+    """The golden values of crates/rules/src/chunks.rs."""
     assert chunks(64, 8, 4, 1) == [9, 8, 6, 5, 4, 4, 4, 4, 4, 4, 4, 4, 4]
     assert chunks(64, 4, 8, 8) == [16, 8, 8, 8, 8, 8, 8]
     assert chunks(3, 2, 4, 1) == [3]

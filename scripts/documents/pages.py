@@ -31,10 +31,10 @@ PROJECT = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "agent/README.md": "agent.md",
-    "bench/README.md": "bench.md",
-    "client/README.md": "client.md",
+    "tests/bench/README.md": "bench.md",
+    "crates/client/README.md": "client.md",
     "dashboards/README.md": "dashboards.md",
-    "traces/README.md": "traces.md",
+    "tests/traces/README.md": "traces.md",
     "trainer/README.md": "trainer.md",
 }
 """Documents outside of docs/, and their names in the folder project/ of the site."""

@@ -9,8 +9,10 @@ use std::path::PathBuf;
 
 use evenstep_core::allocate::{Communication, Scenarios, Share, allocate, allocate_expected, even, finish_s};
 use evenstep_core::curve::{Curve, CurveLearner, Kind, LearnedForm};
-use evenstep_core::learning_rate::{Controller, Ramp, RampLength, Rule, noise};
+use evenstep_core::learning_rate::{Controller, noise};
+use evenstep_protocol::Ramp;
 use evenstep_report::{Axis, Chart, Layer, Mark, Report, RuleAt, Section};
+use evenstep_rules::learning_rate::{RampLength, Rule};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

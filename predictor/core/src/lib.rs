@@ -12,7 +12,6 @@
 //! - [`straggler`]: workers that are slow for a long time, and the reason
 //! - [`membership`]: members, leases and generations
 //! - [`learning_rate`]: learning-rate rules for a changing global batch
-//! - [`gate`]: when and how much background work may run next to a job
 //! - [`ratio`]: the ratio of two sums over iterations, with an interval
 //! - [`job`]: the state of one job: `observe(reports)` and `decide(iteration)`
 //!
@@ -85,8 +84,6 @@ pub mod straggler;
 pub mod membership;
 
 pub mod learning_rate;
-
-pub mod gate;
 
 pub mod ratio;
 

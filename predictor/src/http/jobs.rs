@@ -2,9 +2,9 @@
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use evenstep_core::gate::LIMIT_MAX;
 use evenstep_core::job::check_spec;
 use evenstep_protocol::{JobId, JobSpec, JobView, JobsView, LearningRateRule};
+use evenstep_rules::gate::LIMIT_MAX;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 

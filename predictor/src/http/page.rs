@@ -49,8 +49,8 @@ const FILES: [(&str, &[u8]); 41] = files!("../ui/" "":
     "viewer.html" "viewer.js"
 );
 
-/// Files that the page shares with reports, in the folder `charts` at the top of the repository.
-const SHARED: [(&str, &[u8]); 9] = files!("../../../charts/" "charts/":
+/// Files that the page shares with reports, in the folder `crates/report/charts`.
+const SHARED: [(&str, &[u8]); 9] = files!("../../../crates/report/charts/" "charts/":
     "colours.js" "dom.js" "figure.js" "format.js" "frame.js" "line.js" "style.css" "uplot/uPlot.iife.min.js" "uplot/uPlot.min.css"
 );
 
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn every_file_of_the_page_is_served() {
         let mut found = BTreeSet::new();
-        for (folder, below) in [("src/ui", ""), ("../charts", "charts/")] {
+        for (folder, below) in [("src/ui", ""), ("../crates/report/charts", "charts/")] {
             let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
             let mut paths = Vec::new();
             files(&folder, &mut paths);

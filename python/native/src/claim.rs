@@ -1,24 +1,24 @@
 //! Claims on a shared tail.
 
-use evenstep_core::hedge::{self, ClaimPolicy};
+use evenstep_rules::{self as rules, ClaimPolicy};
 use pyo3::prelude::*;
 
 /// Returns chunk sizes by factoring.
 #[pyfunction]
 #[pyo3(signature = (tail, parts, smallest, quantum = 1))]
 pub fn chunks(tail: u64, parts: usize, smallest: u64, quantum: u64) -> Vec<u64> {
-    hedge::chunks(tail, parts.max(1), smallest.max(1), quantum.max(1))
+    rules::chunks(tail, parts.max(1), smallest.max(1), quantum.max(1))
 }
 
 /// A pool's counter in one iteration, as a member reads it.
 #[pyclass(frozen, module = "evenstep._native")]
-pub struct Counter(pub hedge::Counter);
+pub struct Counter(pub rules::Counter);
 
 #[pymethods]
 impl Counter {
     #[new]
     fn new(began_at: i64, chunks: usize, members: usize) -> Self {
-        Self(hedge::Counter::new(began_at, chunks, members))
+        Self(rules::Counter::new(began_at, chunks, members))
     }
 
     fn claimed(&self, total: i64) -> Option<usize> {
@@ -31,7 +31,7 @@ impl Counter {
 
     #[staticmethod]
     fn settle(began_at: i64, claims: u64, leaves: u64) -> i64 {
-        hedge::Counter::settle(began_at, claims, leaves)
+        rules::Counter::settle(began_at, claims, leaves)
     }
 }
 
@@ -56,13 +56,13 @@ impl Peer {
 }
 
 impl Peer {
-    pub fn forecast(&self) -> hedge::Peer {
-        hedge::Peer { base_end_s: self.base_end_s, speed: self.speed }
+    pub fn forecast(&self) -> rules::Peer {
+        rules::Peer { base_end_s: self.base_end_s, speed: self.speed }
     }
 }
 
-impl From<hedge::Peer> for Peer {
-    fn from(peer: hedge::Peer) -> Self {
+impl From<rules::Peer> for Peer {
+    fn from(peer: rules::Peer) -> Self {
         Self { base_end_s: peer.base_end_s, speed: peer.speed }
     }
 }

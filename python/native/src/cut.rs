@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use evenstep_plan::{self as rules, GLOBAL_BATCH_MAX, PassRules};
+use evenstep_rules::{self as rules, GLOBAL_BATCH_MAX, PassRules};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;

@@ -1,8 +1,8 @@
 //! The native module `evenstep._native`: what the Python package and Rust programs decide by the same rules.
 //!
-//! - `plan`: plans, learning rates and their encodings (`evenstep-plan`)
-//! - `cut`: the order of an epoch, and the cut of an iteration whose samples differ in cost (`evenstep-plan`)
-//! - `claim`: claims on a shared tail (`evenstep-core`)
+//! - `plan`: plans, learning rates and their encodings (`evenstep-rules`)
+//! - `cut`: the order of an epoch, and the cut of an iteration whose samples differ in cost (`evenstep-rules`)
+//! - `claim`: claims on a shared tail (`evenstep-rules`)
 //! - `predictor`, `reports`: rank 0's connection to the predictor (`evenstep-client`)
 //! - `http`: single requests to a predictor or an agent
 //! - `errors`: exceptions of the package
@@ -45,9 +45,9 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.add("CLAIM", ::evenstep_core::hedge::CLAIM)?;
-        module.add("LEAVE", ::evenstep_core::hedge::LEAVE)?;
-        module.add("CHUNKS_PER_RANK_MAX", ::evenstep_core::hedge::CHUNKS_PER_WORKER_MAX)?;
+        module.add("CLAIM", ::evenstep_rules::CLAIM)?;
+        module.add("LEAVE", ::evenstep_rules::LEAVE)?;
+        module.add("CHUNKS_PER_RANK_MAX", ::evenstep_rules::CHUNKS_PER_WORKER_MAX)?;
         module.add("DRIVER_NAMES", super::reports::DRIVERS)
     }
 }

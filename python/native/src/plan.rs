@@ -1,8 +1,7 @@
 //! Plans and learning rates.
 
-use evenstep_core::hedge::ClaimPolicy;
-use evenstep_core::learning_rate::Ramp;
-use evenstep_plan::{self as rules, Claimant, Pool, SharedTail};
+use evenstep_protocol::Ramp;
+use evenstep_rules::{self as rules, ClaimPolicy, Claimant, Pool, SharedTail};
 use pyo3::prelude::*;
 
 use crate::claim::{Counter, LeaveRule, Peer};
@@ -259,7 +258,7 @@ impl PoolMembership {
 
     /// Returns the pool's counter in an iteration that starts at this value.
     fn counter(&self, began_at: i64) -> Counter {
-        Counter(evenstep_core::hedge::Counter::new(began_at, self.chunks.len(), self.members))
+        Counter(rules::Counter::new(began_at, self.chunks.len(), self.members))
     }
 
     /// Returns the decision whether to leave the remaining chunks to the others.

@@ -10,8 +10,8 @@ use evenstep_client::Servers;
 use evenstep_client::{
     Allocated, Backlog, Connection, ConnectionBuilder, Prefetcher, Registration, RunStart,
 };
-use evenstep_plan as rules;
 use evenstep_protocol::{JobSpec, JoinRequest, WorkerId};
+use evenstep_rules as rules;
 use pyo3::prelude::*;
 use rustix::time::{ClockId, clock_gettime};
 

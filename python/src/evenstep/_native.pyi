@@ -199,7 +199,7 @@ class Counter:
         """Returns the counter's value after an iteration with these numbers of additions over all members."""
 
 class LeaveRule:
-    """Decides whether the others would finish sooner without this member: `predictor/core/src/hedge/claim.rs`."""
+    """Decides whether the others would finish sooner without this member: `crates/rules/src/claim.rs`."""
 
     def __init__(self, chunks: Sequence[int], others: Sequence[Peer]) -> None:
         """Creates the decision for a member of a pool with these chunk sizes; without peers it never declines."""
@@ -237,7 +237,7 @@ class Shuffle:
         """
 
 class Cut:
-    """The samples of an iteration by part and pass: ``plan/src/cut``.
+    """The samples of an iteration by part and pass: ``crates/rules/src/cut``.
 
     The costs of the parts are in proportion to their weights. The same arguments give the same cut on every machine.
     """

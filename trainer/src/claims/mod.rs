@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use evenstep_c10d::Result;
-use evenstep_core::hedge::{CLAIM, ClaimPolicy, Counter, LEAVE};
 use evenstep_protocol::TailReport;
+use evenstep_rules::{CLAIM, ClaimPolicy, Counter, LEAVE};
 
 use crate::collective::{Additions, HostPort, RankReport};
 use crate::model::Computed;

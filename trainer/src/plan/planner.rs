@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use evenstep_c10d::Group;
 use evenstep_client::{Allocated, Connection, Prefetcher};
-use evenstep_plan::{Plan, SharedTail, checked};
+use evenstep_rules::{Plan, SharedTail, checked};
 
 /// Chooses the plan of each iteration.
 #[derive(Debug)]

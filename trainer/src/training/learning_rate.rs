@@ -9,8 +9,8 @@
 use std::fmt;
 
 use clap::ValueEnum;
-use evenstep_core::learning_rate::{Change, RampLength, Rule};
 use evenstep_protocol::LearningRateRule;
+use evenstep_rules::learning_rate::{Change, RampLength, Rule};
 
 use crate::plan::Rate;
 

@@ -8,30 +8,23 @@
 //! No data moves. All workers know the order of the samples, and a claim is an addition on a shared counter
 //! that identifies a range of samples.
 //!
-//! - [`claim`]: the worker's side: the counter, and the decision when to leave the remaining chunks to the
-//!   others
+//! The worker's side is in the crate `evenstep-rules`: the sequence of chunks, the counter, and the decision when
+//! to leave the remaining chunks to the others. Here:
 //! - `bases`: samples that each worker can complete with high certainty
-//! - `chunks`: the sequence of chunks in the tail
 //! - [`learner`]: costs of chunks and claims
 //! - [`play`](mod@play): discrete-event simulation of a hedged step
 //! - [`hedge`]: decides whether a step is hedged, and how
 
 mod bases;
-mod chunks;
-pub mod claim;
 pub mod learner;
 pub mod play;
 
 use bases::min_completed;
-pub use chunks::chunks;
-pub use claim::{CLAIM, ClaimPolicy, Counter, LEAVE, Peer};
+use evenstep_rules::{CHUNKS_PER_WORKER_MAX, Peer, chunks};
 pub use learner::ChunkCost;
 pub use play::{ClaimCost, PoolMember, TailWork, play};
 
 use crate::allocate::{Scenarios, Share};
-
-/// Maximum number of chunks of a tail per worker, on average.
-pub const CHUNKS_PER_WORKER_MAX: usize = 16;
 
 /// Default of the maximum number of workers that claim from one counter.
 pub const POOL_MAX: usize = 64;

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::claim::{CLAIM, ClaimPolicy, Counter, LEAVE, Peer};
+use evenstep_rules::{CLAIM, ClaimPolicy, Counter, LEAVE, Peer};
 
 /// Cost of claims.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -3,8 +3,8 @@
 use evenstep_protocol::{Allocation, BackgroundBudget, BackgroundSettings};
 
 use super::tail::Hedging;
-use crate::gate::{Limit, budgets};
 use crate::plan::WorkerOutlook;
+use evenstep_rules::gate::{Limit, budgets};
 
 /// Sets the background budget of each allocation. If a worker is unmeasured, no budgets are set, because the
 /// end of the step is not known.

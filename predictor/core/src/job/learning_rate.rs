@@ -1,8 +1,9 @@
 //! The learning-rate rule of a job, and the instruction of an iteration.
 
-use evenstep_protocol::{JobSpec, LearningRateRule, OptimizerInstruction, Ramp};
+use evenstep_protocol::{JobSpec, LearningRateRule, OptimizerInstruction};
+use evenstep_rules::learning_rate::{RampLength, Rule};
 
-use crate::learning_rate::{Controller, Instruction, LearningRateError, RampLength, Rule};
+use crate::learning_rate::{Controller, Instruction, LearningRateError};
 
 /// Returns the learning-rate rule in the job options.
 pub fn rule(spec: &JobSpec) -> Rule {
@@ -36,12 +37,7 @@ pub fn to_wire(rule: LearningRateRule, instruction: &Instruction) -> OptimizerIn
         rule,
         lr_multiplier: instruction.lr_multiplier,
         momentum_buffer_scale: instruction.momentum_buffer_scale,
-        ramp: instruction.ramp.map(|ramp| Ramp {
-            from: ramp.from,
-            to: ramp.to,
-            start_iteration: ramp.start_iteration,
-            iterations: ramp.iterations,
-        }),
+        ramp: instruction.ramp,
         schedule_iteration: (rule == LearningRateRule::Adascale)
             .then_some(instruction.schedule_iteration as f64),
     }

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
+use evenstep_protocol::Ramp;
+use evenstep_rules::learning_rate::{Change, Rule};
 use serde::{Deserialize, Serialize};
 
 use super::adascale::{Averages, GradientNorms};
 use super::error::{KEPT_INSTRUCTIONS_MAX, LearningRateError};
-use super::ramp::Ramp;
-use super::rule::{Change, Rule};
 
 /// Multipliers in a stored state.
 const MULTIPLIERS: RangeInclusive<f64> = 1e-60..=1e60;

@@ -1,5 +1,7 @@
 //! Errors of the learning-rate controller.
 
+use evenstep_rules::learning_rate::InvalidRule;
+
 use super::adascale::NORM_MAX;
 
 /// Maximum number of remembered instructions. At least the number of iterations that can be requested ahead.
@@ -8,21 +10,14 @@ pub const KEPT_INSTRUCTIONS_MAX: usize = 128;
 /// The reason why there is no instruction.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum LearningRateError {
-    /// A batch or data set without samples.
+    /// A setting of the rule is out of range.
+    #[error(transparent)]
+    Rule(#[from] InvalidRule),
+    /// A batch without samples.
     #[error("{which} is 0; it must be at least 1")]
     NoSamples {
-        /// Name of the batch or data set.
+        /// Name of the batch.
         which: &'static str,
-    },
-    /// A setting is out of range.
-    #[error("{name} {value} is out of range; it must be {range}")]
-    Setting {
-        /// Name of the setting.
-        name: &'static str,
-        /// Its value.
-        value: f64,
-        /// Its valid range.
-        range: &'static str,
     },
     /// Gradients for a rule that takes none.
     #[error("gradients are accepted only with the learning-rate rule adascale; omit them")]

@@ -8,7 +8,7 @@
 //!
 //! If `c` ends at `k`, `N` also ends at `k`. A jump (`c(0) = k`) starts at `k^2`.
 
-use super::ramp::Ramp;
+use evenstep_protocol::Ramp;
 
 /// Returns `N(t)`, `t` iterations after the start of a ramp to `k = ramp.to / ramp.from`.
 pub fn update_noise(ramp: &Ramp, momentum: f64, t: u64) -> f64 {

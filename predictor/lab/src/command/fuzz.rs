@@ -71,7 +71,7 @@ const ROWS: usize = 24;
 
 fn trace() -> impl Strategy<Value = Vec<u8>> {
     let whole =
-        include_bytes!("../../../../traces/steady.csv").split_inclusive(|byte| *byte == b'\n').take(40);
+        include_bytes!("../../../../tests/traces/steady.csv").split_inclusive(|byte| *byte == b'\n').take(40);
     let cell = (0..2 * ROWS, 0..5_usize, select(CELLS.to_vec()));
     let changed = prop::collection::vec(cell, 0..6).prop_map(|changes| table(&changes));
     // The same with semicolons and decimal commas.

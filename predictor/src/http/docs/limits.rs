@@ -106,7 +106,7 @@ fn limits() -> Vec<(&'static str, Value)> {
                 }}
             }),
         ),
-        ("BackgroundSettings", json!({"slow_down_limit": between(1.0, evenstep_core::gate::LIMIT_MAX)})),
+        ("BackgroundSettings", json!({"slow_down_limit": between(1.0, evenstep_rules::gate::LIMIT_MAX)})),
         (
             "LearningRateSettings",
             json!({

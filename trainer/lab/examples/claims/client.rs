@@ -4,7 +4,7 @@ use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
 
 use evenstep_c10d::Store;
-use evenstep_core::hedge::CLAIM;
+use evenstep_rules::CLAIM;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp1};

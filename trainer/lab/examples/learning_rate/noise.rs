@@ -2,7 +2,8 @@
 
 use std::error::Error;
 
-use evenstep_core::learning_rate::{Ramp, noise};
+use evenstep_core::learning_rate::noise;
+use evenstep_protocol::Ramp;
 use evenstep_trainer_lab::dataset::DataSet;
 use tch::Tensor;
 

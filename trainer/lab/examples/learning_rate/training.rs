@@ -1,6 +1,7 @@
 //! A training run that can be forked at the change of the batch.
 
-use evenstep_core::learning_rate::{Controller, LearningRateError, RampLength, Rule};
+use evenstep_core::learning_rate::{Controller, LearningRateError};
+use evenstep_rules::learning_rate::{RampLength, Rule};
 use evenstep_trainer::data::Cursor;
 use evenstep_trainer::model::{Sgd, evaluate};
 use evenstep_trainer::{Batch, Model};

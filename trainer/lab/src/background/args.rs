@@ -1,7 +1,7 @@
 //! The arguments for background work.
 
 use clap::Args;
-use evenstep_core::gate::Limit;
+use evenstep_rules::gate::Limit;
 
 use super::Settings;
 use evenstep_protocol::BackgroundSettings;

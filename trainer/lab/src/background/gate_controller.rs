@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use evenstep_core::gate::{Benchmark, Gate, Kind, Limit, ROUNDS_MAX};
+use evenstep_rules::gate::{Benchmark, Gate, Kind, Limit, ROUNDS_MAX};
 
 use super::WorkGate;
 

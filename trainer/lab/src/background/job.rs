@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use evenstep_core::gate::PIECE_US;
+use evenstep_rules::gate::PIECE_US;
 use tch::{Device, Kind, Tensor};
 
 use super::Pieces;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use evenstep_c10d::Group;
-use evenstep_core::gate::Kind;
+use evenstep_rules::gate::Kind;
 use tch::{Device, Tensor};
 
 use super::exchange::{cross, sum};

@@ -4,7 +4,7 @@
 //! few. A rank therefore sends or receives only the difference of its shares, which is the number of bytes
 //! that plans count.
 
-use evenstep_core::gate::Kind;
+use evenstep_rules::gate::Kind;
 
 /// The samples of each rank, as positions in the iteration's batch, in the order in which the rank stores
 /// them.

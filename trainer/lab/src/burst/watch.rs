@@ -1,7 +1,7 @@
 //! Records the times of the phases of an iteration, by layer.
 
 use anyhow::Result;
-use evenstep_core::gate::Kind;
+use evenstep_rules::gate::Kind;
 use evenstep_trainer::model::wait;
 use tch::Device;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_core::gate::Limit;
+use evenstep_rules::gate::Limit;
 use serde::Serialize;
 
 use super::rank::{CONFIGURATIONS, Configuration, RankMeasurements, Turn};

@@ -1,7 +1,7 @@
+use evenstep_rules::learning_rate::RampLength;
 use proptest::prelude::*;
 
 use super::super::adascale::LocalNorm;
-use super::super::rule::RampLength;
 use super::*;
 
 const DYNAMIC: Rule = Rule::DynamicSgd { ramp: RampLength::PerGrowth(8.0) };
