@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use evenstep_client::{ClientTls, InvalidFile, TokenSource};
 use evenstep_observability::Gather;
 use evenstep_observability::serve::{self, Healthy};
+use evenstep_sensors::host::Host;
 use evenstep_server::local::{Local, LocalError};
 use evenstep_server::{Limits, Listener, Options, Tls};
 
@@ -20,7 +21,6 @@ use crate::config::{Config, state_directory};
 use crate::local::{self, SamplingState, Shared, lock};
 use crate::metrics;
 use crate::sampler::Sampler;
-use crate::source::host::Host;
 use crate::source::thread::SourceState;
 use crate::sources::Sources;
 use crate::spool::{SampleIdentity, Spool, SpoolError};

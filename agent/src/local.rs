@@ -15,6 +15,7 @@ use axum::routing::get;
 use axum::{Extension, Json, Router};
 use evenstep_observability::{Gather, serve};
 use evenstep_protocol::{GpuSample, NodeSample, PROBLEM_CONTENT_TYPE, Problem, Readings};
+use evenstep_sensors::{GpuId, Reading};
 use evenstep_server::{ClientProcess, ClientUser};
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +26,6 @@ use crate::sources::{RequestedReading, Sources};
 use crate::spool::{SampleIdentity, SpoolState};
 use crate::uplink::UplinkState;
 use crate::watch::WatchList;
-use crate::{GpuId, Reading};
 
 /// Maximum delay of a sample; a longer delay means that sampling has stopped.
 const SAMPLE_DELAY_MAX: Duration = Duration::from_secs(10);

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use evenstep_protocol::{NodeSample, ProcessSample, driver};
+use evenstep_sensors::Reading;
+use evenstep_sensors::boundary::OtherCpu;
 use serde::Serialize;
 use tokio::runtime::Runtime;
 
-use crate::Reading;
-use crate::boundary::OtherCpu;
 use crate::source::demo::SyntheticMachine;
 use crate::sources::{HostReading, ProcessReading, Sources};
 use crate::watch::WatchList;

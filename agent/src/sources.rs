@@ -7,15 +7,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use evenstep_protocol::{GpuSample, driver};
+use evenstep_sensors::boundary::{CpuTime, OtherCpu};
+use evenstep_sensors::host::Host;
+use evenstep_sensors::process::Process;
+use evenstep_sensors::{GpuId, MissingReason, Reading};
 
-use crate::boundary::{CpuTime, OtherCpu};
-#[cfg(feature = "gpu")]
 use crate::source::gpu::search::Gpus;
-use crate::source::host::Host;
-use crate::source::process::Process;
 use crate::source::readers::{ReaderKey, Readers};
 use crate::source::thread::{READING_MAX, SourceState, SourceThread};
-use crate::{GpuId, MissingReason, Reading};
 
 /// Threads that read the machine, its processes and its GPUs.
 #[derive(Debug)]
@@ -23,7 +22,6 @@ pub struct Sources {
     host: SourceThread<Hosts>,
     /// The readers of samples, by process id.
     process: SourceThread<BTreeMap<u32, Process>>,
-    #[cfg(feature = "gpu")]
     gpus: Gpus,
     clients: Mutex<Readers<Client>>,
 }
@@ -112,12 +110,10 @@ impl Sources {
     ///
     /// # Errors
     /// If a thread cannot be started.
-    #[cfg_attr(not(feature = "gpu"), expect(unused_variables, reason = "there is no search"))]
     pub fn start(search_every: Duration) -> io::Result<Self> {
         Ok(Self {
             host: SourceThread::start("host", |_| Hosts::default())?,
             process: SourceThread::start("process", |_| BTreeMap::default())?,
-            #[cfg(feature = "gpu")]
             gpus: Gpus::start(search_every)?,
             clients: Mutex::default(),
         })
@@ -126,7 +122,6 @@ impl Sources {
     /// Returns the state of each source.
     pub fn states(&self) -> Vec<SourceState> {
         let mut states = vec![self.host.state(), self.process.state()];
-        #[cfg(feature = "gpu")]
         states.extend(self.gpus.states());
         states
     }
@@ -163,15 +158,8 @@ impl Sources {
     }
 
     /// Reads all GPUs for a sample. Also returns why GPUs may be missing.
-    #[cfg(feature = "gpu")]
     pub(crate) async fn sample_gpus(&self) -> (Vec<GpuSample>, Option<MissingReason>) {
         self.gpus.sample().await
-    }
-
-    /// Returns that there is no GPU.
-    #[cfg(not(feature = "gpu"))]
-    pub(crate) async fn sample_gpus(&self) -> (Vec<GpuSample>, Option<MissingReason>) {
-        (Vec::new(), None)
     }
 
     /// Reads the machine and, if requested, a GPU for a request without a process.
@@ -245,17 +233,11 @@ impl Sources {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    #[cfg(feature = "gpu")]
     async fn request_gpu(&self, id: Option<GpuId>, due: Instant) -> (Reading, Option<GpuSample>) {
         match id {
             Some(id) => self.gpus.request(id, due).await,
             None => (Reading::default(), None),
         }
-    }
-
-    #[cfg(not(feature = "gpu"))]
-    async fn request_gpu(&self, id: Option<GpuId>, _due: Instant) -> (Reading, Option<GpuSample>) {
-        (id.map_or_else(Reading::default, |_| crate::boundary::without_gpus()), None)
     }
 }
 

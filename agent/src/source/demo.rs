@@ -5,10 +5,9 @@ use std::f64::consts::TAU;
 use std::time::Duration;
 
 use evenstep_protocol::{NodeSample, driver};
+use evenstep_sensors::Reading;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-
-use crate::Reading;
 
 /// Autocorrelation of the noise from one reading to the next.
 const NOISE_MEMORY: f64 = 0.8;

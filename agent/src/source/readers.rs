@@ -4,7 +4,7 @@
 /// dropped.
 pub(crate) const READERS_MAX: usize = 64;
 
-use crate::GpuId;
+use evenstep_sensors::GpuId;
 
 /// A process and, if requested, a GPU. Each pair has its own windows, so that clients do not shorten each
 /// other's windows.

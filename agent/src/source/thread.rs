@@ -7,11 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use evenstep_sensors::MissingReason;
 use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
-
-use crate::MissingReason;
 
 /// Maximum time of a reading. A later reading is discarded.
 pub const READING_MAX: Duration = Duration::from_secs(1);

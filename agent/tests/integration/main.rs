@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-mod boundary_latency;
 mod delivery;
 mod disk;
 mod gpus;

@@ -5,12 +5,14 @@
 //! - `claim`: claims on a shared tail (`evenstep-rules`)
 //! - `predictor`, `reports`: rank 0's connection to the predictor (`evenstep-client`)
 //! - `http`: single requests to a predictor or an agent
+//! - `drivers`: readings of this process and its machine (`evenstep-sensors`)
 //! - `errors`: exceptions of the package
 //!
-//! Threads of this module do not hold the interpreter's lock while they talk or parse.
+//! Threads of this module do not hold the interpreter's lock while they talk, parse or read sensors.
 
 mod claim;
 mod cut;
+mod drivers;
 mod errors;
 mod http;
 mod plan;
@@ -26,6 +28,8 @@ mod _native {
     use super::claim::{Counter, LeaveRule, Peer, chunks};
     #[pymodule_export]
     use super::cut::{Cut, Shuffle};
+    #[pymodule_export]
+    use super::drivers::Sensors;
     #[pymodule_export]
     use super::http::{
         ClientTls, Http, HttpResponse, check_job_id, check_job_options, check_worker_id, parse_servers,

@@ -3,8 +3,8 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use evenstep_agent::source::host::Host;
 use evenstep_protocol::{JobId, WorkerId};
+use evenstep_sensors::host::Host;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::plan::Policy;

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use evenstep_agent::source::memory::own_peak_bytes;
 use evenstep_c10d::{Group, cuda};
+use evenstep_sensors::memory::own_peak_bytes;
 use tch::{Device, Kind};
 
 use super::replica::Replica;

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use evenstep_agent::{Boundary, GpuId};
 use evenstep_c10d::{Group, Store, cuda};
 use evenstep_client::RunStart;
 use evenstep_protocol::WorkerId;
+use evenstep_sensors::{Boundary, GpuId};
 use tch::{Device, Kind, Tensor};
 
 use super::flags::StopFlags;
@@ -82,10 +82,10 @@ pub fn build_worker<'a>(
 ) -> Result<Worker<'a>> {
     let options = &training.options;
     let ChosenDevice { device, fallback } = choose(options.step.device, process.rank)?;
-    let gpu = match device {
-        Device::Cuda(index) => Some(cuda::uuid(index)?.parse::<GpuId>()?),
-        _ => None,
-    };
+    let mut drivers = Boundary::new(std::process::id());
+    if let Device::Cuda(index) = device {
+        drivers = drivers.with_gpu(cuda::uuid(index)?.parse::<GpuId>()?);
+    }
     let timeout = Duration::from_secs(options.timeout_s);
     Ok(Worker {
         training,
@@ -96,7 +96,7 @@ pub fn build_worker<'a>(
         compute: Compute::new(options.micro_batch, hooks.pace),
         tls: client_tls()?,
         claims: Claims::new(process.store.clone(), timeout),
-        drivers: Boundary::new(std::process::id(), gpu),
+        drivers,
         flags: StopFlags::listen(options.elastic)?,
         called: false,
         leaving: false,

@@ -1,9 +1,9 @@
 //! State of a worker other than its replicas.
 
 use anyhow::Result;
-use evenstep_agent::Boundary;
 use evenstep_client::ClientTls;
 use evenstep_protocol::JobId;
+use evenstep_sensors::Boundary;
 use tch::Device;
 
 use super::flags::StopFlags;

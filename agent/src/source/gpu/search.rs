@@ -12,6 +12,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use evenstep_protocol::{GpuGap, GpuSample};
+use evenstep_sensors::gpu::{GPUS_MAX, Gpu, Identity, NAMES, Session, unknown};
+use evenstep_sensors::{GpuId, MissingReason, Reading};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 use tokio::sync::watch;
@@ -19,11 +21,8 @@ use tokio::time::timeout_at;
 
 use super::amd;
 use super::log_limit::LogLimit;
-use super::reader::{GPUS_MAX, Gpu, Identity, unknown};
-use super::session::Session;
 use super::xid::{XidThread, Xids};
 use crate::source::thread::{READING_MAX, SourceState, SourceThread};
-use crate::{GpuId, MissingReason, Reading};
 
 /// Number of searches between two initialisations of NVML while a GPU is lost: doubled after each, up to the maximum.
 const RENEW_AFTER: u32 = 6;
@@ -118,12 +117,11 @@ impl Gpus {
                 (None, Err(reason)) => reason,
                 (None, Ok(_)) => unknown(&id),
             };
-            return (Reading::gap(&super::NAMES, &reason), None);
+            return (Reading::gap(&NAMES, &reason), None);
         };
         let identity = lock(&gpu.identity).sample();
         let read = gpu.thread.request(due, move |reader| reader.read_device(&id)).await;
-        let (reading, throttle_reasons) =
-            read.unwrap_or_else(|gap| (Reading::gap(&super::NAMES, &gap), Vec::new()));
+        let (reading, throttle_reasons) = read.unwrap_or_else(|gap| (Reading::gap(&NAMES, &gap), Vec::new()));
         (reading, Some(GpuSample { throttle_reasons, ..identity }))
     }
 

@@ -9,13 +9,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use evenstep_protocol::GpuSample;
+use evenstep_sensors::MissingReason;
+use evenstep_sensors::gpu::Identity;
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::{EventSet, Nvml};
 
 use super::log_limit::LogLimit;
-use super::reader::Identity;
-use crate::MissingReason;
 
 /// Name of the reading.
 const COUNT: &str = "gpu_xid_errors";

@@ -1,7 +1,7 @@
 //! Memory of the machine, and peak memory of this process.
 
-use super::procfs::ProcFile;
 use crate::MissingReason;
+use crate::procfs::ProcFile;
 
 /// Reader of the machine's memory.
 #[derive(Debug)]

@@ -5,9 +5,9 @@ use std::time::Instant;
 use evenstep_protocol::driver;
 use nix::unistd::{SysconfVar, sysconf};
 
-use super::counter::{Counter, Lookback, Window, rate};
-use super::memory::MachineMemory;
-use super::procfs::ProcFile;
+use crate::counter::{Counter, Lookback, Window, rate};
+use crate::memory::MachineMemory;
+use crate::procfs::ProcFile;
 use crate::{MissingReason, Reading};
 
 /// Default number of ticks per second in `/proc/stat`, if the system does not report it.
@@ -144,7 +144,8 @@ impl Host {
         let memory = self.memory.read();
         let (total, available) =
             (memory.clone().map(|memory| memory.total as f64), memory.map(|memory| memory.available as f64));
-        let used = available.clone().and_then(|available| Ok(1.0 - available / total.clone()?));
+        // In a container, the two may come from different limits.
+        let used = available.clone().and_then(|available| Ok((1.0 - available / total.clone()?).max(0.0)));
         reading.put(driver::MEMORY_USED, used);
         reading.put("memory_available_bytes", available);
         reading.put("memory_total_bytes", total);
@@ -220,8 +221,8 @@ fn model_of_cores(cpuinfo: &str) -> Option<String> {
 fn parse_loadavg(text: &str) -> (Option<f64>, Option<f64>) {
     let mut fields = text.split_ascii_whitespace();
     let load = fields.next().and_then(|load| load.parse().ok());
-    let running = fields.nth(2).and_then(|tasks| tasks.split_once('/')?.0.parse().ok());
-    (load, running)
+    let running = fields.nth(2).and_then(|tasks| tasks.split_once('/')?.0.parse::<u32>().ok());
+    (load, running.map(f64::from))
 }
 
 /// CPU time of all cores together since boot, in ticks.
@@ -245,9 +246,8 @@ impl CpuTimes {
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.split_ascii_whitespace().skip(1).map(str::parse::<u64>);
         let mut next = || fields.next()?.ok();
-        let (user, nice, system, idle, iowait, irq, softirq) =
-            (next()?, next()?, next()?, next()?, next()?, next()?, next()?);
-        let steal = next().unwrap_or(0);
+        let (user, nice, system, idle, iowait, irq, softirq, steal) =
+            (next()?, next()?, next()?, next()?, next()?, next()?, next()?, next()?);
         Some(Self { busy: user + nice + system + irq + softirq, idle, iowait, steal })
     }
 
@@ -324,8 +324,11 @@ mod tests {
     fn texts_that_are_not_the_kernels_give_nothing_rather_than_zero() {
         assert_eq!(pressure_total("some avg10=0.0", "some"), None);
         assert_eq!(parse_loadavg(""), (None, None));
-        let stat = Stat::parse("cpu  1 2 x 4\n");
-        assert_eq!((stat.cpu, stat.context_switches), (None, None));
+        assert_eq!(parse_loadavg("0.11 0.09 0.03 nan/99 5175\n"), (Some(0.11), None));
+        for text in ["", "cpu  1 2 x 4\n", "cpu  1 2 3 4 5 6 7\n"] {
+            let stat = Stat::parse(text);
+            assert_eq!((stat.cpu, stat.context_switches, stat.procs_blocked), (None, None, None), "{text}");
+        }
     }
 
     #[test]

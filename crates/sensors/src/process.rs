@@ -1,6 +1,6 @@
 //! Readings of a process: CPU time, run-queue wait, context switches and memory.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
@@ -10,8 +10,8 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::time::ClockId;
 use nix::unistd::{Pid, SysconfVar, sysconf};
 
-use super::counter::{Counter, Window, rate};
-use super::procfs::{self, ProcFile};
+use crate::counter::{Counter, Window, rate};
+use crate::procfs::{self, ProcFile};
 use crate::{MissingReason, Reading};
 
 /// Maximum number of threads per process. Run-queue wait and context switches of a process with more threads
@@ -62,7 +62,7 @@ impl Process {
             ended: false,
             cpu_ns: Counter::default(),
             cpu_s: None,
-            threads: Threads::new(pid),
+            threads: Threads::new(format!("/proc/{pid}/task")),
             voluntary: Counter::default(),
             involuntary: Counter::default(),
             page_bytes: sysconf(SysconfVar::PAGE_SIZE).ok().flatten().map(|bytes| bytes as f64),
@@ -89,48 +89,51 @@ impl Process {
         let mut reading = Reading::default();
         let window_s = self.window.advance(now);
         reading.window_s = window_s.as_ref().ok().copied();
-        let stat = match self.read_stat() {
-            Ok(stat) => stat,
-            Err(gap) => {
-                self.cpu_s = None;
-                reading.extend(Reading::gap(&Self::NAMES, &gap));
-                return reading;
-            }
-        };
+        let own = self.pid == std::process::id();
+        let stat = self.read_stat(own);
+        // The clock and the switches of the reader's own process do not need `/proc`.
+        if let Err(gap) = &stat
+            && !own
+        {
+            self.cpu_s = None;
+            reading.extend(Reading::gap(&Self::NAMES, gap));
+            return reading;
+        }
         let cpu_ns = self.read_cpu_ns();
         self.cpu_s = cpu_ns.as_ref().ok().map(|ns| *ns as f64 / 1e9);
         let per_s_of_ns = |ns: Result<u64, MissingReason>| rate(ns, &window_s).map(|ns| ns / 1e9);
         reading.put(driver::OWN_CPU, per_s_of_ns(self.cpu_ns.advance_or_reset(cpu_ns)));
 
-        let own = self.pid == std::process::id();
         let threads = self.threads.read(own);
-        reading.put(driver::RUN_QUEUE_WAIT, per_s_of_ns(threads.wait_ns));
+        reading.put(driver::RUN_QUEUE_WAIT, per_s_of_ns(threads.clone().map(|sums| sums.wait_ns)));
         // For the reader's own process, one call returns the sum over all threads, including ended ones.
         let (voluntary, involuntary) = if own {
             let (voluntary, involuntary) = own_switches();
             (self.voluntary.advance_or_reset(voluntary), self.involuntary.advance_or_reset(involuntary))
         } else {
-            (threads.voluntary, threads.involuntary)
+            (threads.clone().map(|sums| sums.voluntary), threads.map(|sums| sums.involuntary))
         };
         reading.put(driver::VOLUNTARY_SWITCHES, rate(voluntary, &window_s));
         reading.put(driver::INVOLUNTARY_SWITCHES, rate(involuntary, &window_s));
         let page_bytes = self
             .page_bytes
             .ok_or_else(|| MissingReason::Unsupported("the system does not report its page size".to_owned()));
-        reading.put("rss_bytes", page_bytes.map(|bytes| bytes * stat.rss_pages as f64));
-        reading.put("threads", Ok(stat.threads as f64));
+        let rss_pages = stat.clone().map(|stat| stat.rss_pages as f64);
+        reading.put("rss_bytes", rss_pages.and_then(|pages| Ok(pages * page_bytes?)));
+        reading.put("threads", stat.map(|stat| stat.threads as f64));
         reading
     }
 
-    /// Also detects that the process has ended or that another process has its id.
-    fn read_stat(&mut self) -> Result<Stat, MissingReason> {
+    /// Also detects that the process has ended or that another process has its id. The reader's own process has
+    /// not ended, even if `/proc` lacks it.
+    fn read_stat(&mut self, own: bool) -> Result<Stat, MissingReason> {
         if self.ended {
             return Err(MissingReason::Ended(self.pid));
         }
         let stat = match self.stat.read().map(Stat::parse) {
             Ok(Some(stat)) => stat,
             Ok(None) => return Err(self.stat.unexpected("state, start time, threads and rss")),
-            Err(MissingReason::PathNotFound { .. }) => {
+            Err(MissingReason::PathNotFound { .. }) if !own => {
                 self.ended = true;
                 return Err(MissingReason::Ended(self.pid));
             }
@@ -170,7 +173,7 @@ fn own_switches() -> (Result<u64, MissingReason>, Result<u64, MissingReason>) {
 }
 
 /// Fields of `/proc/<pid>/stat` that are used.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 struct Stat {
     is_zombie: bool,
     threads: u64,
@@ -196,73 +199,54 @@ impl Stat {
 #[derive(Debug)]
 struct Threads {
     directory: String,
-    known: HashMap<u32, Thread>,
+    known: BTreeMap<u32, Thread>,
     /// Whether an earlier reading listed the threads. If so, a new thread started within the window;
     /// otherwise before it.
     has_previous_list: bool,
     round: u64,
 }
 
-/// Sums over threads in the window.
-struct ThreadSums {
-    wait_ns: Result<u64, MissingReason>,
-    voluntary: Result<u64, MissingReason>,
-    involuntary: Result<u64, MissingReason>,
-}
-
 impl Threads {
-    fn new(pid: u32) -> Self {
-        Self {
-            directory: format!("/proc/{pid}/task"),
-            known: HashMap::new(),
-            has_previous_list: false,
-            round: 0,
-        }
+    fn new(directory: String) -> Self {
+        Self { directory, known: BTreeMap::new(), has_previous_list: false, round: 0 }
     }
 
-    /// Sums over the live threads. The values of a thread between the last reading and its end are unknown.
-    fn read(&mut self, own: bool) -> ThreadSums {
-        if let Err(gap) = self.list() {
+    /// Sums over the live threads in the window. The values of a thread between the last reading and its end are
+    /// unknown.
+    fn read(&mut self, own: bool) -> Result<Sums, MissingReason> {
+        let sums = self.list().and_then(|()| self.sum(own));
+        if sums.is_err() {
+            // The next difference would include this window.
             self.known.clear();
-            self.has_previous_list = false;
-            return ThreadSums {
-                wait_ns: Err(gap.clone()),
-                voluntary: Err(gap.clone()),
-                involuntary: Err(gap),
-            };
         }
-        let first = !self.has_previous_list;
-        self.has_previous_list = true;
-        let mut sums = Sums::default();
-        let mut unreadable = None;
+        let has_window = std::mem::replace(&mut self.has_previous_list, sums.is_ok());
+        if has_window { sums } else { sums.and(Err(MissingReason::First)) }
+    }
+
+    fn sum(&mut self, own: bool) -> Result<Sums, MissingReason> {
+        let (mut sums, mut ended, mut unreadable) = (Sums::default(), None, None);
         let keep_open = own && self.known.len() <= THREAD_HANDLES_MAX;
-        self.known.retain(|_, thread| match thread.read(!own, keep_open) {
-            Ok(rise) => {
-                sums.add(&rise);
-                true
+        self.known.retain(|_, thread| {
+            match thread.read(!own, keep_open) {
+                Ok(rise) => {
+                    sums.add(&rise);
+                    return true;
+                }
+                // The thread ended between the listing and the reading.
+                Err(gap @ MissingReason::PathNotFound { .. }) => ended = Some(gap),
+                Err(gap) => unreadable = Some(gap),
             }
-            // The thread ended between the listing and the reading.
-            Err(MissingReason::PathNotFound { .. }) => false,
-            Err(gap) => {
-                unreadable = Some(gap);
-                true
-            }
+            false
         });
-        let result = |sum: u64| match (&unreadable, first) {
-            (Some(gap), _) => Err(gap.clone()),
-            (None, true) => Err(MissingReason::First),
-            (None, false) => Ok(sum),
-        };
-        ThreadSums {
-            wait_ns: result(sums.wait_ns),
-            voluntary: result(sums.voluntary),
-            involuntary: result(sums.involuntary),
-        }
+        // A process has a thread. If none has the file, the kernel does not have it.
+        let without = ended.filter(|_| self.known.is_empty());
+        unreadable.or(without).map_or(Ok(sums), Err)
     }
 
     fn list(&mut self) -> Result<(), MissingReason> {
         let unreadable = |error: std::io::Error| procfs::unreadable(Path::new(&self.directory), &error);
         self.round += 1;
+        let mut listed = 0;
         for entry in fs::read_dir(&self.directory).map_err(unreadable)? {
             let name = entry.map_err(unreadable)?.file_name();
             let Some(tid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -270,7 +254,8 @@ impl Threads {
             let thread =
                 self.known.entry(tid).or_insert_with(|| Thread::new(&self.directory, tid, began_in_window));
             thread.seen_in_round = self.round;
-            if self.known.len() > THREADS_MAX {
+            listed += 1;
+            if listed > THREADS_MAX {
                 return Err(MissingReason::Unsupported(format!("more than {THREADS_MAX} threads")));
             }
         }
@@ -424,6 +409,68 @@ mod tests {
                 thread.join().unwrap();
             }
         }
+    }
+
+    /// Writes the `schedstat` of threads, and returns the wait of all of them in the window.
+    fn wait_ns(threads: &mut Threads, folder: &Path, files: &[(u32, &str)]) -> Result<u64, MissingReason> {
+        for entry in fs::read_dir(folder).unwrap() {
+            fs::remove_dir_all(entry.unwrap().path()).unwrap();
+        }
+        for (tid, text) in files {
+            let thread = folder.join(tid.to_string());
+            fs::create_dir(&thread).unwrap();
+            fs::write(thread.join("schedstat"), text).unwrap();
+        }
+        // A handle would refer to a file that has been removed.
+        threads.known.values_mut().for_each(|thread| thread.schedstat.close());
+        threads.read(true).map(|sums| sums.wait_ns)
+    }
+
+    #[test]
+    fn waits_are_summed_over_threads_that_come_and_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut threads = Threads::new(folder.path().display().to_string());
+        let mut read = |files: &[(u32, &str)]| wait_ns(&mut threads, folder.path(), files);
+        assert_eq!(read(&[(7, "9 100 1\n")]), Err(MissingReason::First));
+        assert_eq!(read(&[(7, "9 130 1\n"), (8, "9 5 1\n")]), Ok(35));
+        assert_eq!(read(&[(8, "9 6 1\n")]), Ok(1));
+    }
+
+    #[test]
+    fn threads_without_a_wait_time_are_missing_and_not_zero() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut threads = Threads::new(folder.path().display().to_string());
+        let mut read = |files: &[(u32, &str)]| wait_ns(&mut threads, folder.path(), files);
+        assert_eq!(read(&[(7, "9 100 1\n")]), Err(MissingReason::First));
+        let error = read(&[(7, "9 110 1\n"), (8, "9")]).unwrap_err().to_string();
+        assert!(error.contains("cannot find wait time in") && error.ends_with("8/schedstat"), "{error}");
+        assert_eq!(read(&[(7, "9 170 1\n")]), Err(MissingReason::First));
+        assert_eq!(read(&[(7, "9 172 1\n")]), Ok(2));
+        // A kernel without these files.
+        fs::remove_file(folder.path().join("7/schedstat")).unwrap();
+        threads.known.values_mut().for_each(|thread| thread.schedstat.close());
+        for _ in 0..2 {
+            let error = threads.read(true).map(|sums| sums.wait_ns).unwrap_err().to_string();
+            assert!(error.ends_with("7/schedstat does not exist"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_own_process_has_a_cpu_time_without_proc() {
+        let mut process = Process::new(std::process::id());
+        process.stat = ProcFile::new("/proc/absent/stat");
+        process.threads = Threads::new("/proc/absent/task".to_owned());
+        let start = Instant::now();
+        process.read(start);
+        let reading = process.read(start + Duration::from_secs(1));
+        assert!(!process.has_ended());
+        let names: Vec<&str> = reading.readings.keys().map(String::as_str).collect();
+        assert_eq!(
+            names,
+            [driver::INVOLUNTARY_SWITCHES, driver::OWN_CPU, driver::VOLUNTARY_SWITCHES],
+            "{reading:?}"
+        );
+        assert_eq!(reading.missing["rss_bytes"], "/proc/absent/stat does not exist");
     }
 
     #[test]

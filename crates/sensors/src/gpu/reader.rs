@@ -19,7 +19,7 @@ const PROCESSES_MAX: usize = 64;
 /// Maximum number of MIG instances per GPU; NVIDIA's limit is 7.
 const INSTANCES_MAX: u32 = 8;
 /// Maximum number of GPUs per machine.
-pub(super) const GPUS_MAX: u32 = 64;
+pub const GPUS_MAX: u32 = 64;
 
 /// Name of the reading of a process's GPU memory.
 const PROCESS_MEMORY: &str = "gpu_memory_bytes";
@@ -42,7 +42,7 @@ impl Identity {
     ///
     /// # Errors
     /// NVML cannot open the GPU, or it has neither a UUID nor a PCI bus id.
-    pub(crate) fn of_index(nvml: &Nvml, index: u32) -> Result<Self, NvmlError> {
+    pub fn of_index(nvml: &Nvml, index: u32) -> Result<Self, NvmlError> {
         let device = nvml.device_by_index(index)?;
         let pci_bus_id = device.pci_info().map(|pci| pci.bus_id);
         let uuid = match (device.uuid(), &pci_bus_id) {
@@ -53,8 +53,7 @@ impl Identity {
     }
 
     /// Whether both are the same GPU. A GPU without UUID is identified by its PCI bus id.
-    #[cfg(feature = "daemon")]
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub fn is(&self, other: &Self) -> bool {
         match (&self.uuid, &other.uuid) {
             (Some(uuid), Some(others)) => uuid == others,
             _ => self.pci_bus_id.is_some() && self.pci_bus_id == other.pci_bus_id,
@@ -84,7 +83,10 @@ impl Identity {
     }
 
     /// Opens the device. By its PCI bus id NVML initialises no other GPU, which may hang.
-    pub(super) fn open<'a>(&self, nvml: &'a Nvml) -> Result<Device<'a>, MissingReason> {
+    ///
+    /// # Errors
+    /// The GPU is lost, or NVML cannot open it.
+    pub fn open<'a>(&self, nvml: &'a Nvml) -> Result<Device<'a>, MissingReason> {
         let device = match (&self.pci_bus_id, &self.uuid) {
             (Some(id), _) => nvml.device_by_pci_bus_id(id.as_str()),
             (None, uuid) => nvml.device_by_uuid(uuid.as_deref().unwrap_or_default()),
@@ -130,8 +132,7 @@ impl Gpu {
     }
 
     /// Sets the identity that NVML lists now.
-    #[cfg(feature = "daemon")]
-    pub(crate) fn identify(&mut self, identity: Identity) {
+    pub fn identify(&mut self, identity: Identity) {
         self.identity = identity;
     }
 
@@ -255,6 +256,6 @@ fn sample(instance: &Device<'_>) -> GpuInstanceSample {
 }
 
 /// Returns that NVML lists no GPU of this name.
-pub(crate) fn unknown(id: &GpuId) -> MissingReason {
+pub fn unknown(id: &GpuId) -> MissingReason {
     MissingReason::Unsupported(format!("NVML lists no GPU {id}"))
 }

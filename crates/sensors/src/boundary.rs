@@ -4,12 +4,14 @@ use std::time::Instant;
 
 use evenstep_protocol::driver;
 
-use crate::source::Lookback;
 #[cfg(feature = "gpu")]
-use crate::source::gpu::{self, Gpu};
-use crate::source::host::Host;
-use crate::source::process::Process;
-use crate::{GpuId, MissingReason, Reading};
+use crate::GpuId;
+use crate::counter::Lookback;
+#[cfg(feature = "gpu")]
+use crate::gpu::{self, Gpu};
+use crate::host::Host;
+use crate::process::Process;
+use crate::{MissingReason, Reading};
 
 /// Reader of a worker's machine, process and GPU. The names of readings are those of
 /// [`evenstep_protocol::driver`].
@@ -20,24 +22,28 @@ pub struct Boundary {
     other: OtherCpu,
     #[cfg(feature = "gpu")]
     gpu: Option<(GpuId, Result<Gpu, MissingReason>)>,
-    #[cfg(not(feature = "gpu"))]
-    gpu: Option<GpuId>,
 }
 
 impl Boundary {
-    /// Creates a reader for the process `pid` and, if given, this GPU or MIG instance.
-    ///
-    /// A GPU that cannot be found is not an error: its readings are missing, with the reason.
-    pub fn new(pid: u32, gpu: Option<GpuId>) -> Self {
+    /// Creates a reader for the process `pid`.
+    pub fn new(pid: u32) -> Self {
         Self {
             host: Host::new(),
             process: Process::new(pid),
             other: OtherCpu::default(),
             #[cfg(feature = "gpu")]
-            gpu: gpu.map(|id| (id.clone(), Gpu::find(&id))),
-            #[cfg(not(feature = "gpu"))]
-            gpu,
+            gpu: None,
         }
+    }
+
+    /// Also reads a GPU or MIG instance.
+    ///
+    /// A GPU that cannot be found is not an error: its readings are missing, with the reason.
+    #[cfg(feature = "gpu")]
+    #[must_use]
+    pub fn with_gpu(self, id: GpuId) -> Self {
+        let found = Gpu::find(&id);
+        Self { gpu: Some((id, found)), ..self }
     }
 
     /// Reads all sources. Shares and rates cover the window since the last call, that is, the iteration.
@@ -47,7 +53,12 @@ impl Boundary {
         let at_now = |cpu_s: f64| (now, cpu_s);
         let other = self.other.read(self.host.busy_s().map(at_now), self.process.cpu_s().map(at_now));
         reading.put(driver::OTHER_CPU, other);
-        self.read_gpu(&mut reading);
+        #[cfg(feature = "gpu")]
+        match &self.gpu {
+            Some((id, Ok(gpu))) => reading.extend(gpu.read_device(id).0),
+            Some((_, Err(gap))) => reading.extend(Reading::gap(&gpu::NAMES, gap)),
+            None => {}
+        }
         reading
     }
 
@@ -55,52 +66,26 @@ impl Boundary {
     pub fn has_ended(&self) -> bool {
         self.process.has_ended()
     }
-
-    #[cfg(feature = "gpu")]
-    fn read_gpu(&mut self, reading: &mut Reading) {
-        match &self.gpu {
-            Some((id, Ok(gpu))) => reading.extend(gpu.read_device(id).0),
-            Some((_, Err(gap))) => reading.extend(Reading::gap(&gpu::NAMES, gap)),
-            None => {}
-        }
-    }
-
-    #[cfg(not(feature = "gpu"))]
-    fn read_gpu(&mut self, reading: &mut Reading) {
-        if self.gpu.is_some() {
-            reading.extend(without_gpus());
-        }
-    }
-}
-
-/// Returns that the readings of a GPU are missing in this build.
-#[cfg(not(feature = "gpu"))]
-pub(crate) fn without_gpus() -> Reading {
-    let names = [
-        driver::GPU_BUSY,
-        driver::SM_CLOCK_MHZ,
-        driver::GPU_POWER_W,
-        driver::GPU_TEMPERATURE_CELSIUS,
-        driver::GPU_THROTTLED,
-    ];
-    Reading::gap(&names, &MissingReason::Unsupported("built without the gpu feature".to_owned()))
 }
 
 /// The time of a reading, and the CPU time until then in seconds.
-pub(crate) type CpuTime = (Instant, f64);
+pub type CpuTime = (Instant, f64);
 
 /// CPU time of everything on the machine except one process, in cores.
 #[derive(Debug, Default)]
-pub(crate) struct OtherCpu {
+pub struct OtherCpu {
     /// CPU time of the machine since the start, in seconds, and of the process with the time of its reading.
     cpu_s: Lookback<(f64, CpuTime)>,
 }
 
 impl OtherCpu {
-    /// Returns the difference to values of both at least [`crate::source::TICK_LOOKBACK`] ago, because the
+    /// Returns the difference to values of both at least [`crate::TICK_LOOKBACK`] ago, because the
     /// machine's CPU time is counted in ticks. `busy` is the machine's, `own` the process's. Each has its own
     /// window, because the two are read on different threads.
-    pub(crate) fn read(&mut self, busy: Option<CpuTime>, own: Option<CpuTime>) -> Result<f64, MissingReason> {
+    ///
+    /// # Errors
+    /// Why the difference is missing, such as a missing value or no earlier one.
+    pub fn read(&mut self, busy: Option<CpuTime>, own: Option<CpuTime>) -> Result<f64, MissingReason> {
         let ((busy_at, busy_s), (own_at, own_s)) = match (busy, own) {
             (Some(busy), Some(own)) => (busy, own),
             (busy, _) => {
@@ -128,7 +113,7 @@ mod tests {
 
     #[test]
     fn every_driver_of_a_cpu_worker_is_read() {
-        let mut boundary = Boundary::new(std::process::id(), None);
+        let mut boundary = Boundary::new(std::process::id());
         let start = Instant::now();
         boundary.read(start);
         let reading = boundary.read(start + Duration::from_millis(150));
@@ -150,10 +135,11 @@ mod tests {
         assert!(reading.readings.values().all(|value| value.is_finite()));
     }
 
+    #[cfg(feature = "gpu")]
     #[test]
     fn an_absent_gpu_is_missing_and_the_others_are_read() {
-        let mut boundary =
-            Boundary::new(std::process::id(), "GPU-00000000-0000-0000-0000-000000000000".parse().ok());
+        let absent = "GPU-00000000-0000-0000-0000-000000000000".parse().unwrap();
+        let mut boundary = Boundary::new(std::process::id()).with_gpu(absent);
         let reading = boundary.read(Instant::now());
         assert!(reading.missing.contains_key(driver::GPU_BUSY), "{reading:?}");
         assert!(reading.readings.contains_key(driver::PROCS_RUNNING));
@@ -161,7 +147,7 @@ mod tests {
 
     #[test]
     fn tick_based_readings_wait_for_their_look_back() {
-        let mut boundary = Boundary::new(std::process::id(), None);
+        let mut boundary = Boundary::new(std::process::id());
         let start = Instant::now();
         boundary.read(start);
         let early = boundary.read(start + Duration::from_millis(20));

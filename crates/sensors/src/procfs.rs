@@ -32,13 +32,13 @@ impl ProcFile {
 
     /// Reads the whole file.
     pub(crate) fn read(&mut self) -> Result<&str, MissingReason> {
-        match self.fill() {
-            Ok(length) => std::str::from_utf8(&self.text[..length]).map_err(|_| MissingReason::Unreadable {
-                path: self.path.display().to_string(),
-                message: "not valid UTF-8".to_owned(),
-            }),
-            Err(error) => Err(unreadable(&self.path, &error)),
+        let length = self.fill().map_err(|error| unreadable(&self.path, &error))?;
+        let text = &mut self.text[..length];
+        if std::str::from_utf8(text).is_err() {
+            // The kernel cuts the name of a process after 15 bytes, also within a character.
+            text.iter_mut().filter(|byte| !byte.is_ascii()).for_each(|byte| *byte = b'?');
         }
+        std::str::from_utf8(text).map_err(|error| unreadable(&self.path, &io::Error::other(error)))
     }
 
     /// Closes the handle; the next reading opens the file again.
@@ -80,5 +80,36 @@ pub(crate) fn unreadable(path: &Path, error: &io::Error) -> MissingReason {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOENT | Errno::ESRCH) => MissingReason::PathNotFound { path },
         _ => MissingReason::Unreadable { path, message: error.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_whole_and_again_however_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stat");
+        let mut file = ProcFile::new(&path);
+        let absent = MissingReason::PathNotFound { path: path.display().to_string() };
+        assert_eq!(file.read(), Err(absent));
+        for text in ["1 2", "", &"9".repeat(READ_BYTES_FIRST), &"9".repeat(3 * READ_BYTES_FIRST)] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(file.read(), Ok(text));
+        }
+        fs::write(&path, vec![b'9'; READ_BYTES_MAX]).unwrap();
+        let error = file.read().unwrap_err().to_string();
+        assert!(error.contains(&format!("cannot read {}: larger than", path.display())), "{error}");
+    }
+
+    #[test]
+    fn a_name_that_is_not_utf_8_does_not_hide_the_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stat");
+        fs::write(&path, b"7 (tr\xc3\xa4\xc3) S").unwrap();
+        assert_eq!(ProcFile::new(&path).read(), Ok("7 (tr???) S"));
     }
 }

@@ -1,11 +1,13 @@
 //! CPU time of a reading at the boundary of an iteration, which is on the critical path.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
 use std::hint::black_box;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evenstep_agent::Boundary;
+use evenstep_sensors::Boundary;
 use nix::time::{ClockId, clock_gettime};
 
 const READINGS: u32 = 2000;
@@ -23,7 +25,7 @@ fn a_fresh_reading_costs_well_under_a_millisecond() {
             thread::spawn(move || drop(stopped.lock().map(|stopped| stopped.recv())))
         })
         .collect();
-    let mut boundary = Boundary::new(std::process::id(), None);
+    let mut boundary = Boundary::new(std::process::id());
     boundary.read(Instant::now());
     let begun = cpu_time();
     for _ in 0..READINGS {
