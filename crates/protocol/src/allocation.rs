@@ -89,14 +89,6 @@ pub struct WorkerReport {
     /// `tail`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
-    /// Communication that does not overlap with compute, in seconds, without waiting for others; for unequal
-    /// links.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub communication_s: Option<f64>,
-    /// Communication that can overlap with compute, in seconds. It determines the step time if it takes
-    /// longer than the compute that it can overlap with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub overlapped_communication_s: Option<f64>,
     /// Squared norm of the worker's mean gradient (`adascale`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient_sqr: Option<f64>,
@@ -127,8 +119,6 @@ impl WorkerReport {
             iterations: None,
             peak_memory_bytes: None,
             cost: None,
-            communication_s: None,
-            overlapped_communication_s: None,
             gradient_sqr: None,
             global_gradient_sqr: None,
             loss: None,

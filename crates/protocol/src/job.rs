@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{BackgroundSettings, JobId, LearningRateRule, LearningRateSettings, WorkerId};
 
@@ -51,10 +51,6 @@ pub struct JobSpec {
     /// most 2 of 100 later. Default true.
     #[serde(default = "default_profile")]
     pub profile: bool,
-    /// Share of a worker's compute after which its first gradients are ready to send, 0 to 1. Used with
-    /// reports that contain `overlapped_communication_s`. Default 0.4: the forward pass takes about a third.
-    #[serde(default = "default_overlap_begins")]
-    pub overlap_begins: f64,
     /// Share of a worker's memory that stays free under caps learned from its peak memory. 0 to 0.9, default
     /// 0.1.
     #[serde(default = "default_memory_headroom")]
@@ -104,6 +100,12 @@ pub struct JobSpec {
     /// until its first report. Default: workers without reports get at most an even share.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub initial_speeds: BTreeMap<WorkerId, f64>,
+    /// An option without effect. Earlier clients send its former default, and earlier predictors stored it: that reads as absent.
+    /// The predictor rejects any other value in a request. A stored job with one still loads.
+    #[doc(hidden)]
+    #[serde(default, deserialize_with = "former_overlap", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
+    pub overlap_begins: Option<f64>,
 }
 
 impl JobSpec {
@@ -120,7 +122,6 @@ impl JobSpec {
             distinct_sizes: None,
             accumulation: false,
             profile: default_profile(),
-            overlap_begins: default_overlap_begins(),
             memory_headroom: default_memory_headroom(),
             rule: LearningRateRule::default(),
             learning_rate: LearningRateSettings::default(),
@@ -134,6 +135,7 @@ impl JobSpec {
             flap_cooldown_s: default_flap_cooldown_s(),
             keep_s: None,
             initial_speeds: BTreeMap::new(),
+            overlap_begins: None,
         }
     }
 }
@@ -173,9 +175,9 @@ fn default_max_batch_growth() -> f64 {
 fn default_profile() -> bool {
     true
 }
-
-fn default_overlap_begins() -> f64 {
-    0.4
+/// Reads the former default of `overlap_begins` as absent.
+fn former_overlap<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    Ok(Option::<f64>::deserialize(deserializer)?.filter(|value| *value != 0.4))
 }
 fn default_memory_headroom() -> f64 {
     0.1
@@ -284,4 +286,23 @@ pub struct WorkerOverride {
     /// Cap of the worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_local_batch: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_former_default_of_an_option_without_effect_reads_as_absent() {
+        let read = |value: &str| {
+            serde_json::from_str::<JobSpec>(&format!(r#"{{"global_batch": 64, "overlap_begins": {value}}}"#))
+                .unwrap()
+        };
+        assert_eq!((read("0.4"), read("null")), (JobSpec::new(64), JobSpec::new(64)));
+        assert!(!serde_json::to_string(&read("0.4")).unwrap().contains("overlap_begins"));
+        // A stored job with another value loads, and a client that sends one is not ignored.
+        let other = read("0.5");
+        assert_eq!(serde_json::from_str::<JobSpec>(&serde_json::to_string(&other).unwrap()).unwrap(), other);
+        assert_ne!(other, JobSpec::new(64));
+    }
 }

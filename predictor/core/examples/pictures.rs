@@ -7,7 +7,7 @@ use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
 
-use evenstep_core::allocate::{Communication, Scenarios, Share, allocate, allocate_expected, even, finish_s};
+use evenstep_core::allocate::{Scenarios, Share, allocate, allocate_expected, even, finish_s};
 use evenstep_core::curve::{Curve, CurveLearner, Kind, LearnedForm};
 use evenstep_core::learning_rate::{Controller, noise};
 use evenstep_protocol::Ramp;
@@ -124,13 +124,7 @@ fn search() -> Picture {
         ("GPU, flat to 64", Share::new(Curve::saturating(0.045, 64, 0.000_5))),
         ("GPU, cap 160", Share { cap: Some(160), ..Share::new(Curve::saturating(0.030, 32, 0.000_4)) }),
         ("CPU", Share::new(Curve::linear(0.008, 0.001_2))),
-        (
-            "CPU, slow link",
-            Share {
-                communication: Communication { exposed_s: 0.035, ..Communication::default() },
-                ..Share::new(Curve::linear(0.004, 0.001_0))
-            },
-        ),
+        ("CPU, high fixed cost", Share::new(Curve::linear(0.039, 0.001_0))),
     ];
     let shares: Vec<Share> = workers.iter().map(|(_, share)| share.clone()).collect();
     let batches = allocate(&shares, GLOBAL_BATCH, 1)?;

@@ -134,8 +134,6 @@ fn check_report(at: Arguments<'_>, report: &WorkerReport, asked: u64) -> Result<
         ("barrier_wait_s", report.barrier_wait_s),
         ("loader_wait_s", report.loader_wait_s),
         ("step_time_s", report.step_time_s),
-        ("communication_s", report.communication_s),
-        ("overlapped_communication_s", report.overlapped_communication_s),
     ];
     for (name, value) in times {
         value.map_or(Ok(()), |value| seconds(format_args!("{at}.{name}"), value))?;

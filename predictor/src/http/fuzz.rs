@@ -60,7 +60,7 @@ const REQUESTS: [(Method, &str, &[&str]); 7] = [
         JOB,
         &[
             r#"{"global_batch":64}"#,
-            r#"{"global_batch":64,"per_worker_batch":32,"quantum":4,"min_local_batch":4,"max_local_batch":64,"accumulation":true,"profile":true,"overlap_begins":0.5,"memory_headroom":0.1,"hedge":"auto","min_chunk":4,"background":{"slow_down_limit":1.2},"min_workers":2,"lease_s":5.0,"min_gain":0.01,"max_batch_growth":2.0,"flap_cooldown_s":1.0,"keep_s":100,"initial_speeds":{"node/0":10.0}}"#,
+            r#"{"global_batch":64,"per_worker_batch":32,"quantum":4,"min_local_batch":4,"max_local_batch":64,"accumulation":true,"profile":true,"memory_headroom":0.1,"hedge":"auto","min_chunk":4,"background":{"slow_down_limit":1.2},"min_workers":2,"lease_s":5.0,"min_gain":0.01,"max_batch_growth":2.0,"flap_cooldown_s":1.0,"keep_s":100,"initial_speeds":{"node/0":10.0}}"#,
             r#"{"global_batch":96,"allowed_sizes":[0,16,32,64],"rule":"legw","learning_rate":{"warmup_epochs":2.5,"dataset_samples":1000}}"#,
             r#"{"global_batch":96,"distinct_sizes":2,"rule":"dynamic_sgd","learning_rate":{"ramp_iterations":5},"hedge":"off"}"#,
         ],
@@ -84,7 +84,7 @@ const REQUESTS: [(Method, &str, &[&str]); 7] = [
         "/allocate",
         &[
             r#"{"job_id":"job","generation":2,"iteration":2}"#,
-            r#"{"job_id":"job","generation":2,"iteration":3,"global_batch":20,"reports":[{"worker":"node/0","iteration":1,"local_batch":32,"compute_time_s":0.25,"micro_batches":4,"tail":{"chunks":2,"samples":8,"compute_time_s":0.05,"claim_time_s":0.001},"barrier_wait_s":0.01,"loader_wait_s":0.0,"peak_memory_bytes":1000000,"communication_s":0.02,"overlapped_communication_s":0.01,"loss":2.5,"gradient_sqr":1.5,"global_gradient_sqr":0.5,"drivers":{"psi_cpu_some":0.2,"other_cpu":1.5}},{"worker":"node/1","iteration":2,"local_batch":32,"compute_time_s":0.5,"cost":40.5}]}"#,
+            r#"{"job_id":"job","generation":2,"iteration":3,"global_batch":20,"reports":[{"worker":"node/0","iteration":1,"local_batch":32,"compute_time_s":0.25,"micro_batches":4,"tail":{"chunks":2,"samples":8,"compute_time_s":0.05,"claim_time_s":0.001},"barrier_wait_s":0.01,"loader_wait_s":0.0,"peak_memory_bytes":1000000,"loss":2.5,"gradient_sqr":1.5,"global_gradient_sqr":0.5,"drivers":{"psi_cpu_some":0.2,"other_cpu":1.5}},{"worker":"node/1","iteration":2,"local_batch":32,"compute_time_s":0.5,"cost":40.5}]}"#,
             r#"{"job_id":"job","generation":2,"iteration":2,"global_batch":8}"#,
         ],
     ),

@@ -137,7 +137,10 @@ fn check(spec: &JobSpec) -> Result<(), ErrorResponse> {
     between("lease_s", spec.lease_s, 1.0, LEASE_S_MAX)?;
     between("min_gain", spec.min_gain, 0.0, 1.0)?;
     between("max_batch_growth", spec.max_batch_growth, 1.0, 1e9)?;
-    between("overlap_begins", spec.overlap_begins, 0.0, 1.0)?;
+    if let Some(value) = spec.overlap_begins {
+        let detail = format!("overlap_begins: {value} must be omitted; this option is no longer supported");
+        return Err(ErrorResponse::invalid(detail));
+    }
     between("memory_headroom", spec.memory_headroom, 0.0, 0.9)?;
     let background = spec.background.unwrap_or_default();
     between("background.slow_down_limit", background.slow_down_limit, 1.0, LIMIT_MAX)?;

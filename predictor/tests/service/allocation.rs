@@ -209,26 +209,6 @@ fn sizes_may_be_few_or_given() {
     assert!(sizes.len() <= 2, "{answer:?}");
 }
 
-/// By hand: 100 samples at 100 samples/s each, and worker 0 needs 0.2 s in addition: (100 + 20) / 200 = 0.6 s
-/// for both.
-#[test]
-fn unequal_links_have_their_costs() {
-    let service = Service::start();
-    let client = &service.client;
-    client.put_job("job", &JobSpec { profile: false, ..JobSpec::new(100) });
-    let generation = join_all(client, "job", 2);
-    let mut last = None;
-    for iteration in 0..16 {
-        let mut request = allocate_request_with_reports("job", generation, iteration, &[100.0, 100.0]);
-        if let Some(first) = request.reports.first_mut() {
-            first.communication_s = Some(0.2);
-        }
-        last = Some(client.allocate(&request).json());
-    }
-    let last = last.unwrap();
-    assert_eq!(batches(&last), [40, 60], "{}", last.decision.reason);
-}
-
 /// A micro-batch takes 50 ms and 5 ms per sample, and holds 20 samples. The curve learns this, and not a line
 /// through the sums.
 #[test]

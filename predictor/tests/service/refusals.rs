@@ -278,6 +278,7 @@ fn invalid_jobs_and_workers_are_rejected_by_field_and_value() {
         (put(json!({"global_batch": 60, "max_batch_growth": 0.5})), "max_batch_growth: 0.5"),
         // The option of earlier versions.
         (put(json!({"global_batch": 60, "calm": {"trust": 2.0}})), "unknown field `calm`"),
+        (put(json!({"global_batch": 60, "overlap_begins": 0.5})), "overlap_begins: 0.5 must be omitted"),
         (put(json!({"global_batch": 60, "min_local_batch": 9, "max_local_batch": 8})), "min_local_batch: 9"),
         (put(json!({"global_batch": 60, "max_local_batch": 0})), "max_local_batch: 0"),
         (put(json!({"global_batch": 60, "min_chunk": 0})), "min_chunk: 0"),

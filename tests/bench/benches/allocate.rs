@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use evenstep_core::allocate::{
-    Communication, MAX_SCENARIOS, Scenarios, Share, allocate, allocate_expected, allocate_sizes, finish_s,
+    MAX_SCENARIOS, Scenarios, Share, allocate, allocate_expected, allocate_sizes, finish_s,
 };
 use evenstep_core::curve::{Curve, CurveLearner};
 use evenstep_core::hedge::learner::Parts;
@@ -32,19 +32,14 @@ fn shares(form: &str) -> Vec<Share> {
         let saturation = random.random_range(16..200);
         let saturating = Curve::saturating(per_sample_s * saturation as f64, saturation, per_sample_s);
         let points: Vec<(u64, f64)> = (0..8).map(|power| (1 << power, linear.time(1 << power))).collect();
-        let communication = Communication {
-            exposed_s: random.random_range(0.0..1e-3),
-            hidden_s: random.random_range(0.0..8e-3),
-            begins: random.random_range(0.1..0.6),
-        };
         let cap = random.random_range(50..400);
         match (form, i % 4) {
             ("linear", _) => Share::new(linear),
             ("saturating", _) => Share::new(saturating),
             ("same_gpus", _) => Share::new(Curve::saturating(1e-2, 256, 4e-5)),
-            (_, 0) => Share { communication, floor: 1, cap: Some(cap), ..Share::new(linear) },
-            (_, 1) => Share { communication, floor: 1, cap: Some(cap), ..Share::new(saturating) },
-            (_, 2) => Share { communication, floor: 1, ..Share::new(saturating.accumulating(64)) },
+            (_, 0) => Share { floor: 1, cap: Some(cap), ..Share::new(linear) },
+            (_, 1) => Share { floor: 1, cap: Some(cap), ..Share::new(saturating) },
+            (_, 2) => Share { floor: 1, ..Share::new(saturating.accumulating(64)) },
             _ => Share { floor: 1, ..Share::new(Curve::through(&points).expect("points")) },
         }
     };

@@ -6,7 +6,6 @@
 
 use super::quantum::Problem;
 use super::scenarios::Scenarios;
-use super::worker::Share;
 
 /// Number of giving workers, and of receiving workers, that are tried in one round.
 const PAIRS: usize = 4;
@@ -58,7 +57,7 @@ impl<'a> Exchange<'a> {
     fn new(problem: &'a Problem<'a>, scenarios: &'a Scenarios, batches: Vec<u64>) -> Self {
         let compute_s: Vec<f64> =
             problem.shares.iter().zip(&batches).map(|(share, batch)| share.curve.time(*batch)).collect();
-        let last = scenarios.rows().map(|factors| last_of(problem.shares, factors, &compute_s)).collect();
+        let last = scenarios.rows().map(|factors| last_of(factors, &compute_s)).collect();
         Self { problem, scenarios, batches, compute_s, last }
     }
 
@@ -100,13 +99,11 @@ impl<'a> Exchange<'a> {
 
     /// Updates the slowest workers of each scenario after these two workers changed.
     fn rank(&mut self, giver: usize, taker: usize) {
-        let shares = self.problem.shares;
         for (last, factors) in self.last.iter_mut().zip(self.scenarios.rows()) {
             if last.iter().any(|(_, i)| *i == giver || *i == taker) {
-                *last = last_of(shares, factors, &self.compute_s);
+                *last = last_of(factors, &self.compute_s);
             } else {
-                let finish_s = shares[taker].communication.finish_s(factors[taker] * self.compute_s[taker]);
-                insert(last, finish_s, taker);
+                insert(last, factors[taker] * self.compute_s[taker], taker);
             }
         }
     }
@@ -120,8 +117,7 @@ impl<'a> Exchange<'a> {
             .collect();
         for (last, factors) in self.last.iter().zip(self.scenarios.rows()) {
             let (latest_s, i) = last[0];
-            let finish_s = shares[i].communication.finish_s(factors[i] * less_s[i]);
-            giving_changes[i] += finish_s.max(last[1].0) - latest_s;
+            giving_changes[i] += (factors[i] * less_s[i]).max(last[1].0) - latest_s;
         }
         let gives = |i: &usize| self.batches[*i] >= self.problem.floors[*i].saturating_add(samples);
         (0..shares.len()).filter(gives).map(|i| (giving_changes[i], i)).collect()
@@ -136,9 +132,9 @@ impl<'a> Exchange<'a> {
             .collect();
         for (last, factors) in self.last.iter().zip(self.scenarios.rows()) {
             let latest_s = last[0].0;
-            let each = shares.iter().zip(factors).zip(&more_s).zip(receiving_changes.iter_mut());
-            for (((share, factor), more_s), receiving_changes) in each {
-                *receiving_changes += (share.communication.finish_s(factor * more_s) - latest_s).max(0.0);
+            let each = factors.iter().zip(&more_s).zip(receiving_changes.iter_mut());
+            for ((factor, more_s), receiving_changes) in each {
+                *receiving_changes += (factor * more_s - latest_s).max(0.0);
             }
         }
         let takes = |i: &usize| self.batches[*i] + samples <= self.problem.caps[*i];
@@ -146,9 +142,8 @@ impl<'a> Exchange<'a> {
     }
 
     fn change(&self, worker: usize, batch: u64) -> Change {
-        let share = &self.problem.shares[worker];
-        let compute_s = share.curve.time(batch);
-        let finish_s = |factors: &[f64]| share.communication.finish_s(factors[worker] * compute_s);
+        let compute_s = self.problem.shares[worker].curve.time(batch);
+        let finish_s = |factors: &[f64]| factors[worker] * compute_s;
         Change { worker, finishes_s: self.scenarios.rows().map(finish_s).collect() }
     }
 
@@ -168,10 +163,10 @@ fn first_few(mut changes: Vec<(f64, usize)>) -> Vec<usize> {
     changes.into_iter().map(|(_, i)| i).collect()
 }
 
-fn last_of(shares: &[Share], factors: &[f64], compute_s: &[f64]) -> Last {
+fn last_of(factors: &[f64], compute_s: &[f64]) -> Last {
     let mut last = [(f64::NEG_INFINITY, usize::MAX); 3];
-    for (i, ((share, factor), compute_s)) in shares.iter().zip(factors).zip(compute_s).enumerate() {
-        insert(&mut last, share.communication.finish_s(factor * compute_s), i);
+    for (i, (factor, compute_s)) in factors.iter().zip(compute_s).enumerate() {
+        insert(&mut last, factor * compute_s, i);
     }
     last
 }

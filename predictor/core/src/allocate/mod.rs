@@ -1,6 +1,6 @@
 //! Splits of the global batch: the number of samples for each worker.
 //!
-//! - `worker`: one worker as an input of a split: its curve, its communication and its bounds
+//! - `worker`: one worker as an input of a split: its curve and its bounds
 //! - `quantum`: floors, caps and the total in multiples of the quantum, and the worker that gets the
 //!   remainder
 //! - `exact_split`: the split with the smallest maximum finish time
@@ -24,7 +24,7 @@ pub use exact_split::{allocate, even, finish_s};
 pub use expected_maximum::{MAX_WORKERS, allocate_expected};
 pub use quantum::{Crossed, Infeasible};
 pub use scenarios::{MAX_SCENARIOS, MIN_SCENARIOS, Scenarios};
-pub use worker::{Communication, Share};
+pub use worker::Share;
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! Scenarios for the next iteration, taken from the forecast errors of recent iterations.
 
 use super::exact_split::finish_s;
-use super::worker::{Communication, Share};
+use super::worker::Share;
 
 /// Maximum number of scenarios; the newest are kept. It equals the number of residuals that the forecaster
 /// keeps.
@@ -106,12 +106,10 @@ impl Scenarios {
         debug_assert!(self.is_empty() || self.workers == shares.len());
         let compute_s: Vec<f64> =
             shares.iter().zip(batches).map(|(share, batch)| share.curve.time(*batch)).collect();
-        // Data is by column, and `f64::max` is avoided because it handles NaN: a split calls this several
-        // hundred thousand times.
-        let communication: Vec<Communication> = shares.iter().map(|share| share.communication).collect();
+        // `f64::max` is avoided because it handles NaN: a split calls this several hundred thousand times.
         self.rows().map(move |factors| {
-            let each = factors.iter().zip(&compute_s).zip(&communication);
-            each.map(|((factor, compute_s), communication)| communication.finish_s(factor * compute_s))
+            let each = factors.iter().zip(&compute_s);
+            each.map(|(factor, compute_s)| factor * compute_s)
                 .fold(0.0, |latest_s, finish_s| if finish_s > latest_s { finish_s } else { latest_s })
         })
     }

@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 
 use super::quantum::Problem;
 use super::scenarios::Scenarios;
-use super::worker::{Communication, Share};
+use super::worker::Share;
 
 /// Exponents of 2 that give the successive values of p.
 const SHARPNESS: RangeInclusive<u32> = 2..=6;
@@ -54,7 +54,6 @@ pub(super) fn blame(problem: &Problem<'_>, scenarios: &Scenarios, start: &[u64])
 /// Data by column, one entry per worker, so that the work for each scenario is a plain loop.
 struct Rounds<'a> {
     shares: &'a [Share],
-    communication: Vec<Communication>,
     compute_s: Vec<f64>,
     powers: Vec<f64>,
     /// Sums over scenarios of a worker's blame times its factor.
@@ -64,8 +63,7 @@ struct Rounds<'a> {
 impl<'a> Rounds<'a> {
     fn new(shares: &'a [Share]) -> Self {
         let zeros = vec![0.0; shares.len()];
-        let communication = shares.iter().map(|share| share.communication).collect();
-        Self { shares, communication, compute_s: zeros.clone(), powers: zeros.clone(), gradients: zeros }
+        Self { shares, compute_s: zeros.clone(), powers: zeros.clone(), gradients: zeros }
     }
 
     /// Computes the blame for these batches. Returns the sum over scenarios of the time of the slowest
@@ -79,9 +77,9 @@ impl<'a> Rounds<'a> {
     }
 
     fn add_gradients(&mut self, factors: &[f64], sharpness: u32) -> f64 {
-        let columns = factors.iter().zip(&self.compute_s).zip(&self.communication);
-        for (power, ((factor, compute_s), communication)) in self.powers.iter_mut().zip(columns) {
-            *power = communication.finish_s(factor * compute_s);
+        let columns = factors.iter().zip(&self.compute_s);
+        for (power, (factor, compute_s)) in self.powers.iter_mut().zip(columns) {
+            *power = factor * compute_s;
         }
         let latest_s = largest(&self.powers).max(f64::MIN_POSITIVE);
         let sum = raise(&mut self.powers, 1.0 / latest_s, sharpness);
@@ -134,8 +132,7 @@ fn step(problem: &Problem<'_>, batches: &mut [f64], gradients: &[f64], sharpness
     let even = problem.whole as f64 / batches.len() as f64;
     let width = (SLOPE_SHARE * even).max(problem.quantum as f64);
     let slope = |((batch, blame), share): ((&f64, &f64), &Share)| {
-        let finish_s = |amount: f64| share.communication.finish_s(share.curve.time_of(amount));
-        blame * (finish_s(batch + width) - finish_s(*batch)) / width
+        blame * (share.curve.time_of(batch + width) - share.curve.time_of(*batch)) / width
     };
     let slopes: Vec<f64> = batches.iter().zip(gradients).zip(problem.shares).map(slope).collect();
     let weighted: f64 = slopes.iter().zip(batches.iter()).map(|(slope, batch)| slope * batch).sum();

@@ -53,18 +53,6 @@ fn paces_one_two_two_four() {
     assert_eq!(allocate(&shares, 288, 1).unwrap(), [32, 64, 64, 128]);
 }
 
-/// Computed by hand. The exchange of 1 s begins after half of the compute of worker 1. With up to 2 s of
-/// compute it ends at c/2 + 1, later with the compute.
-#[test]
-fn communication_hides_behind_compute() {
-    let communication = Communication { exposed_s: 0.5, hidden_s: 1.0, begins: 0.5 };
-    let share = Share { communication, ..Share::new(Curve::at_speed(4.0)) };
-    assert_eq!([0, 4, 8, 12].map(|batch| share.finish_s(batch)), [1.5, 2.0, 2.5, 3.5]);
-    assert_eq!([1.4, 1.5, 2.0, 2.5, 3.5].map(|time_s| share.batch_within(time_s, 100)), [0, 0, 4, 8, 12]);
-    let shares = [Share::new(Curve::at_speed(4.0)), share];
-    assert_eq!(allocate(&shares, 18, 1).unwrap(), [10, 8], "both finish after 2.5 s");
-}
-
 #[test]
 fn bounds_that_cannot_hold_the_batch_are_named() {
     let capped = |cap| Share { cap: Some(cap), ..Share::new(Curve::at_speed(1.0)) };

@@ -213,10 +213,8 @@ impl Draft<'_> {
 
     /// Returns the mean step time over the same scenarios without a tail, in seconds.
     fn plain_s(&self) -> f64 {
-        let finish_s = |factors: &[f64], rank: usize| {
-            let share = &self.shares[rank];
-            share.communication.finish_s(factors[rank] * share.curve.time(self.batches[rank]))
-        };
+        let finish_s =
+            |factors: &[f64], rank: usize| factors[rank] * self.shares[rank].curve.time(self.batches[rank]);
         let step_s =
             |factors: &[f64]| (0..factors.len()).map(|rank| finish_s(factors, rank)).fold(0.0, f64::max);
         mean(self.rows().map(step_s))
@@ -238,8 +236,7 @@ impl Draft<'_> {
                 busy_s[*rank] += took.compute_s + took.claim_s;
             }
         }
-        let ends = self.shares.iter().zip(busy_s);
-        ends.map(|(share, busy_s)| share.communication.finish_s(busy_s)).fold(0.0, f64::max)
+        busy_s.into_iter().fold(0.0, f64::max)
     }
 }
 

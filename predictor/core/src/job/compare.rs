@@ -34,7 +34,6 @@ pub fn compared(models: &Models, closed: &Closed<'_>, since: u64) -> Option<Comp
     }
     let times = parallel::map(&closed.reports, |(report, planned)| {
         let choices = planned.as_ref()?.choices;
-        let communication = models.communication(&report.worker, closed.overlap_begins);
         let (own, compute_s) = base(report);
         // Samples have even shares whichever plan the client used. Work in a job's own unit differs from shares, because samples are
         // whole.
@@ -53,10 +52,10 @@ pub fn compared(models: &Models, closed: &Closed<'_>, since: u64) -> Option<Comp
                 _ if samples == own => 1.0,
                 _ => models.ratio(&report.worker, own, samples).mean,
             };
-            before_s(report) + communication.finish_s(ratio * compute_s)
+            before_s(report) + ratio * compute_s
         };
         Some(Times {
-            took_s: took_s(report, &communication),
+            took_s: took_s(report),
             even_s: with(choices.even),
             held_s: choices.held.map(with),
             without_tail_s: choices.without_tail.map(with),

@@ -117,7 +117,7 @@ impl JobState {
             allocations(&live, &plan, held_back.as_deref(), &outlooks, &bounds, hedging.as_ref());
         // No background work may run during a probe, because it would disturb the measurements.
         if let Some(wanted) = self.spec.background.filter(|_| !is_probe) {
-            background::set_budgets(&mut allocations, &outlooks, hedging.as_ref(), wanted);
+            background::set_budgets(&mut allocations, hedging.as_ref(), wanted);
         }
         let mut answer = AllocateResponse {
             job_id: request.job_id.clone(),
@@ -218,14 +218,7 @@ fn outlooks(
         let initial_speed = state.spec.initial_speeds.get(id);
         let measured =
             measured.or_else(|| Some(earlier_run(*initial_speed?, bounds.micro_batch, even_share)));
-        WorkerOutlook {
-            measured,
-            communication: known
-                .map(|known| known.communication(state.spec.overlap_begins))
-                .unwrap_or_default(),
-            floor: if ignore_floors { 0 } else { bounds.floor },
-            cap: bounds.cap,
-        }
+        WorkerOutlook { measured, floor: if ignore_floors { 0 } else { bounds.floor }, cap: bounds.cap }
     };
     let bounded: Vec<(&WorkerId, &Bounds)> = live.iter().zip(bounds).collect();
     parallel::map(&bounded, |bounded| outlook(*bounded))

@@ -11,7 +11,7 @@ use super::models::Models;
 use super::open::Closed;
 use super::report::parts;
 use super::state::JobState;
-use crate::allocate::{Communication, even};
+use crate::allocate::even;
 use crate::curve::Uncertain;
 use crate::parallel;
 
@@ -27,7 +27,7 @@ const QUANTILES: [f64; 16] = [
 pub struct EvenTime {
     /// The iteration.
     pub iteration: u64,
-    /// Time at which the slowest worker finished its compute and its own communication, since the begin of the iteration, in seconds.
+    /// Time at which the slowest worker finished its compute, since the begin of the iteration, in seconds.
     pub finish_s: f64,
     /// The same with even shares, in seconds.
     pub even_finish_s: f64,
@@ -35,20 +35,18 @@ pub struct EvenTime {
     pub doubt_s: f64,
 }
 
-/// One worker: the time before its compute, its compute time, the ratio of its compute time with an even share, and its
-/// communication.
+/// One worker: the time before its compute, its compute time, and the ratio of its compute time with an even share.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EvenWork {
     pub before_s: f64,
     pub compute_s: f64,
     pub ratio: Uncertain,
-    pub communication: Communication,
 }
 
 impl EvenWork {
     /// Returns the time at which it finishes, if its compute takes this many times as long.
     pub fn finish_s(&self, ratio: f64) -> f64 {
-        self.before_s + self.communication.finish_s(ratio * self.compute_s)
+        self.before_s + ratio * self.compute_s
     }
 }
 
@@ -91,22 +89,19 @@ impl JobState {
         let even = self.even_shares(&workers, samples)?;
         let (own, others) = even.split_at(measured.len());
         let compared: Vec<(&WorkerReport, u64)> = measured.iter().copied().zip(own.iter().copied()).collect();
-        let communication =
-            |report: &WorkerReport| models.communication(&report.worker, self.spec.overlap_begins);
         let mut works = parallel::map(&compared, |(report, even)| {
             let (samples, compute_s) = base(report);
             EvenWork {
                 before_s: before_s(report),
                 compute_s,
                 ratio: models.ratio(&report.worker, samples, *even),
-                communication: communication(report),
             }
         });
         // Without the time of the whole step, the step time lacks the waits for claims, too.
         let is_whole = measured.iter().any(|report| report.step_time_s.is_some());
         let finish_s = |report: &&WorkerReport| match is_whole {
-            true => took_s(report, &communication(report)),
-            false => before_s(report) + communication(report).finish_s(report.compute_time_s),
+            true => took_s(report),
+            false => before_s(report) + report.compute_time_s,
         };
         let finish_s = measured.iter().map(finish_s).fold(0.0, f64::max);
         // A paused worker has no samples with even shares either.
@@ -147,8 +142,8 @@ pub(super) fn base(report: &WorkerReport) -> (u64, f64) {
 }
 
 /// Returns the time at which a worker finished, in seconds.
-pub(super) fn took_s(report: &WorkerReport, communication: &Communication) -> f64 {
-    before_s(report) + communication.finish_s(report.compute_time_s + parts(report).tail.claim_s)
+pub(super) fn took_s(report: &WorkerReport) -> f64 {
+    before_s(report) + (report.compute_time_s + parts(report).tail.claim_s)
 }
 
 /// Returns the time before the compute of a worker, in seconds.
@@ -163,7 +158,6 @@ fn expected(models: &Models, worker: &WorkerId, micro_batch: Option<u64>, even: 
         before_s: 0.0,
         compute_s: curve.time(even),
         ratio: Uncertain { mean: 1.0, deviation: 0.0 },
-        communication: Communication::default(),
     })
 }
 
@@ -180,8 +174,7 @@ mod tests {
     }
 
     fn work(compute_s: f64, mean: f64, deviation: f64) -> EvenWork {
-        let communication = Communication::default();
-        EvenWork { before_s: 0.5, compute_s, ratio: Uncertain { mean, deviation }, communication }
+        EvenWork { before_s: 0.5, compute_s, ratio: Uncertain { mean, deviation } }
     }
 
     #[test]

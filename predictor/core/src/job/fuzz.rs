@@ -73,8 +73,6 @@ fn models(sizes: &[u64], rule: LearningRateRule) -> JobState {
                     drivers: drivers.map(|(name, value)| (name.to_owned(), value)).into(),
                     peak_memory_bytes: Some(1000 + size),
                     barrier_wait_s: Some(0.01),
-                    communication_s: Some(0.02),
-                    overlapped_communication_s: Some(0.02),
                     gradient_sqr: Some(2.0 + noise),
                     global_gradient_sqr: Some(1.0),
                     ..WorkerReport::new(worker(number), iteration, size, noise * (0.3 + size as f64) / speed)
@@ -197,13 +195,12 @@ fn samples() -> impl Strategy<Value = u64> {
 /// A report that breaks no rule of the HTTP API.
 fn report(iteration: u64, number: usize) -> impl Strategy<Value = WorkerReport> {
     let optional = || prop::option::weighted(0.3, seconds());
-    let times = (seconds(), optional(), optional(), optional(), optional());
+    let times = (seconds(), optional(), optional());
     let rest = (samples(), optional(), optional(), optional(), prop::option::weighted(0.3, samples()));
     let tail =
         prop::option::weighted(0.3, (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0.0..1.0));
     (times, rest, tail, prop::option::of(any::<f64>())).prop_map(move |(times, rest, tail, reading)| {
-        let (compute_time_s, barrier_wait_s, loader_wait_s, communication_s, overlapped_communication_s) =
-            times;
+        let (compute_time_s, barrier_wait_s, loader_wait_s) = times;
         let (local_batch, cost, gradient_sqr, global_gradient_sqr, peak_memory_bytes) = rest;
         let part = |of: u64, at: prop::sample::Index| 1 + at.index(of as usize) as u64;
         let tail = tail.filter(|_| local_batch > 0).map(|(samples, chunks, share)| {
@@ -220,8 +217,6 @@ fn report(iteration: u64, number: usize) -> impl Strategy<Value = WorkerReport> 
             tail,
             barrier_wait_s,
             loader_wait_s,
-            communication_s,
-            overlapped_communication_s,
             gradient_sqr,
             global_gradient_sqr,
             peak_memory_bytes,

@@ -130,7 +130,6 @@ fn share_report(
     WorkerReport {
         cost: counts_cost.then_some(share.local_batch as f64 * 1.5),
         peak_memory_bytes: Some(100 + 10 * share.local_batch),
-        communication_s: random.random_bool(0.5).then_some(0.01),
         gradient_sqr: Some(gradient_sqr),
         global_gradient_sqr: Some(1.0 + 1.0 / (iteration + 1) as f64),
         drivers,

@@ -14,7 +14,7 @@ use super::report::{drivers, gradient_norms, parts, readings, signs};
 use super::straggler::{Compared, DeviceOf, others};
 use super::work::Work;
 use super::worker::WorkerModel;
-use crate::allocate::{Communication, Scenarios};
+use crate::allocate::Scenarios;
 use crate::curve::{Curve, CurveLearner, Uncertain};
 use crate::forecast::nonlinear::FittedExpert;
 use crate::forecast::{Earlier, Forecast, JobForecaster};
@@ -224,11 +224,6 @@ impl Models {
             Some(known) => known.curve.ratio(from, to),
             None => CurveLearner::new().ratio(from, to),
         }
-    }
-
-    /// Returns the communication of a worker. `begins` is the share of the compute after which gradients can be sent.
-    pub fn communication(&self, worker: &WorkerId, begins: f64) -> Communication {
-        self.workers.get(worker).map(|known| known.communication(begins)).unwrap_or_default()
     }
 
     /// Sets the plan of an iteration after a restart.

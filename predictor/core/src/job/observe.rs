@@ -67,9 +67,7 @@ impl JobState {
     /// Returns the part of an allocation that determines how reports are learned. `even` are the even shares by rank, if they are
     /// known.
     pub(super) fn planned_work(&self, answer: &AllocateResponse, even: Option<&[u64]>) -> PlannedWork {
-        PlannedWork::new(answer, even, self.spec.overlap_begins, |worker, generation| {
-            self.workers.get(worker)?.joined(generation)
-        })
+        PlannedWork::new(answer, even, |worker, generation| self.workers.get(worker)?.joined(generation))
     }
 
     /// Returns the even shares of a full allocation by the bounds of today.

@@ -47,8 +47,6 @@ pub struct Closed<'a> {
     pub idle: Vec<(WorkerId, Choices)>,
     /// Number of samples by the plan.
     pub samples: u64,
-    /// Share of the compute after which gradients can be sent, 0 to 1.
-    pub overlap_begins: f64,
     /// Whether the shares vary on purpose.
     pub is_probe: bool,
     /// Whether every worker with work has reported; false if the plan is unknown.
@@ -160,16 +158,8 @@ impl OpenIterations {
         let reports = reports.into_iter().map(planned).collect();
         self.next = iteration.saturating_add(1);
         let unknown = PlannedWork::default();
-        let PlannedWork { idle, samples, overlap_begins, is_probe, .. } = plan.unwrap_or(&unknown);
-        Closed {
-            iteration,
-            reports,
-            idle: idle.clone(),
-            samples: *samples,
-            overlap_begins: *overlap_begins,
-            is_probe: *is_probe,
-            is_complete,
-        }
+        let PlannedWork { idle, samples, is_probe, .. } = plan.unwrap_or(&unknown);
+        Closed { iteration, reports, idle: idle.clone(), samples: *samples, is_probe: *is_probe, is_complete }
     }
 
     fn counts(&self, report: &WorkerReport) -> bool {

@@ -21,8 +21,6 @@ pub struct PlannedWork {
     pub idle: Vec<(WorkerId, Choices)>,
     /// Number of samples of all workers; 0 if the even shares are not known, so that nothing is compared.
     pub samples: u64,
-    /// Share of the compute after which gradients can be sent, 0 to 1.
-    pub overlap_begins: f64,
     /// Whether the shares vary on purpose.
     pub is_probe: bool,
 }
@@ -53,11 +51,10 @@ pub struct Choices {
 
 impl PlannedWork {
     /// Returns the planned work of an allocation. `joined` returns the generation of a worker's latest join up to a
-    /// generation. `even` are the even shares by rank, if they are known. `overlap_begins` is an option of the job.
+    /// generation. `even` are the even shares by rank, if they are known.
     pub fn new(
         answer: &AllocateResponse,
         even: Option<&[u64]>,
-        overlap_begins: f64,
         joined: impl Fn(&WorkerId, u64) -> Option<u64>,
     ) -> Self {
         let (mut workers, mut idle) = (BTreeMap::new(), Vec::new());
@@ -80,7 +77,7 @@ impl PlannedWork {
             }
         }
         let samples = even.map_or(0, |_| answer.global_batch);
-        Self { workers, idle, samples, overlap_begins, is_probe: is_probe(answer) }
+        Self { workers, idle, samples, is_probe: is_probe(answer) }
     }
 }
 

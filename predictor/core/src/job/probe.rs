@@ -70,7 +70,7 @@ impl JobState {
             let batch = plan.batches[rank].max(1);
             let compute_s = outlook.measured.as_ref()?.curve.time(batch);
             let ratio = models.ratio(&live[rank], batch, even[rank]);
-            Some(EvenWork { before_s: 0.0, compute_s, ratio, communication: outlook.communication })
+            Some(EvenWork { before_s: 0.0, compute_s, ratio })
         };
         let ranked: Vec<(usize, &WorkerOutlook)> = outlooks.iter().enumerate().collect();
         let works: Vec<EvenWork> =

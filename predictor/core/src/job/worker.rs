@@ -7,16 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::plans::PlannedWorker;
 use super::straggler::DeviceOf;
-use crate::allocate::Communication;
 use crate::curve::CurveLearner;
 use crate::hedge::ChunkCost;
 use crate::hedge::learner::Parts;
 use crate::memory::MemoryModel;
-use crate::series::{COUNT_MAX, LEARNABLE};
+use crate::series::COUNT_MAX;
 use crate::straggler::StragglerDetector;
-
-/// Weight of the newest report in the averages of communication.
-const COMMUNICATION_WEIGHT: f64 = 0.2;
 
 /// The models learned from one worker's reports.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -41,20 +37,9 @@ pub struct WorkerModel {
     pub memory: MemoryModel,
     /// Detector of slow phases.
     pub watch: StragglerDetector,
-    exposed_s: Option<f64>,
-    overlapped_s: Option<f64>,
 }
 
 impl WorkerModel {
-    /// Returns its communication. `begins` is the share of the compute after which gradients can be sent.
-    pub fn communication(&self, begins: f64) -> Communication {
-        Communication {
-            exposed_s: self.exposed_s.unwrap_or(0.0),
-            hidden_s: self.overlapped_s.unwrap_or(0.0),
-            begins,
-        }
-    }
-
     /// Returns the generation of its latest join, if it is known.
     pub fn joined(&self) -> Option<u64> {
         self.joined
@@ -62,13 +47,11 @@ impl WorkerModel {
 
     /// Whether stored models are usable.
     pub(super) fn is_valid(&self) -> bool {
-        let is_time = |time_s: f64| (0.0..=*LEARNABLE.end()).contains(&time_s);
         self.missing.values().chain([&self.fitted_at]).all(|count| *count <= COUNT_MAX)
             && self.curve.is_valid()
             && self.chunks.is_valid()
             && self.memory.is_valid()
             && self.watch.is_valid()
-            && [self.exposed_s, self.overlapped_s].into_iter().flatten().all(is_time)
     }
 
     /// Learns from a measurement and its forecast speed. If the curve's form changes, the unit of speeds is kept, and the
@@ -123,14 +106,6 @@ impl WorkerModel {
         }
         let at_once = micro_batch.map_or(report.local_batch, |most| report.local_batch.min(most));
         self.memory.observe(at_once, report.peak_memory_bytes);
-        average(&mut self.exposed_s, report.communication_s);
-        average(&mut self.overlapped_s, report.overlapped_communication_s);
         rejoined || is_discarded
-    }
-}
-
-fn average(mean: &mut Option<f64>, now: Option<f64>) {
-    if let Some(now) = now.filter(|now| (0.0..=*LEARNABLE.end()).contains(now)) {
-        *mean = Some(mean.map_or(now, |mean| mean + COMMUNICATION_WEIGHT * (now - mean)));
     }
 }

@@ -285,7 +285,6 @@ fn shares(workers: &[WorkerOutlook], even: &[u64], max_batch_growth: f64) -> Opt
         let trusted = (trusted < u64::MAX as f64).then_some(trusted as u64);
         Share {
             curve: curve.clone(),
-            communication: worker.communication,
             floor: worker.floor,
             cap: [worker.cap, trusted.map(|most| most.max(worker.floor))].into_iter().flatten().min(),
         }

@@ -1,16 +1,14 @@
 //! A worker as an input of a plan.
 
-use crate::allocate::{Communication, Share};
+use crate::allocate::Share;
 use crate::curve::Curve;
 use crate::forecast::Forecast;
 
-/// A worker as an input of a plan: its forecast, communication and bounds.
+/// A worker as an input of a plan: its forecast and bounds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerOutlook {
     /// Forecast and curve of the worker; `None` while it is unmeasured.
     pub measured: Option<Measured>,
-    /// Communication time, in addition to compute time.
-    pub communication: Communication,
     /// Minimum batch in samples.
     pub floor: u64,
     /// Maximum batch in samples.
@@ -20,9 +18,9 @@ pub struct WorkerOutlook {
 impl WorkerOutlook {
     /// Returns the worker as an input of a split, within its own bounds; `None` while it is unmeasured.
     pub fn share(&self) -> Option<Share> {
-        let Self { measured, communication, floor, cap } = self;
+        let Self { measured, floor, cap } = self;
         let curve = measured.as_ref()?.curve.clone();
-        Some(Share { curve, communication: *communication, floor: *floor, cap: *cap })
+        Some(Share { curve, floor: *floor, cap: *cap })
     }
 }
 

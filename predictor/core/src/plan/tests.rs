@@ -2,14 +2,13 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::allocate::Communication;
 use crate::forecast::{Forecast, JobForecaster};
 use crate::series::{DriverSet, Observation};
 
 fn at(speed: f64) -> WorkerOutlook {
     let forecast = Forecast { speed, lower: speed * 0.9, upper: speed * 1.1 };
     let measured = Measured { forecast, curve: Curve::at_speed(speed), largest: 1000 };
-    WorkerOutlook { measured: Some(measured), communication: Communication::default(), floor: 1, cap: None }
+    WorkerOutlook { measured: Some(measured), floor: 1, cap: None }
 }
 
 fn unmeasured() -> WorkerOutlook {

@@ -1,7 +1,7 @@
-//! Compares the splits with all possible splits: they are exact for all kinds of curves, communication and
+//! Compares the splits with all possible splits: they are exact for all kinds of curves and
 //! bounds.
 
-use evenstep_core::allocate::{Communication, Share, SizesError, allocate, allocate_sizes, finish_s};
+use evenstep_core::allocate::{Share, SizesError, allocate, allocate_sizes, finish_s};
 use evenstep_core::curve::Curve;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -67,14 +67,7 @@ fn curve(random: &mut impl Rng) -> Curve {
 }
 
 fn share(random: &mut impl Rng) -> Share {
-    let part = |random: &mut dyn Rng| f64::from(random.random_range(0..5u32)) * 0.25;
-    let communication = match random.random_range(0..4) {
-        0 | 1 => Communication::default(),
-        2 => Communication { exposed_s: part(random), ..Communication::default() },
-        _ => Communication { exposed_s: part(random), hidden_s: part(random), begins: part(random).min(1.0) },
-    };
     Share {
-        communication,
         floor: if random.random_bool(0.4) { random.random_range(0..4) } else { 0 },
         cap: random.random_bool(0.4).then(|| random.random_range(0..14)),
         ..Share::new(curve(random))

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use evenstep_core::allocate::{Communication, Scenarios, Share};
+use evenstep_core::allocate::{Scenarios, Share};
 use evenstep_core::curve::CurveLearner;
 use evenstep_core::forecast::narx::Narx;
 use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAINING_ROWS_MAX, Training};
@@ -134,12 +134,7 @@ impl<'a> Evenstep<'a> {
             curve: curve.curve_at(forecast.speed),
             largest: self.workers[worker].largest,
         });
-        WorkerOutlook {
-            measured,
-            communication: Communication::default(),
-            floor: self.settings.quantum,
-            cap: None,
-        }
+        WorkerOutlook { measured, floor: self.settings.quantum, cap: None }
     }
 
     fn scenarios(&self, present: &[usize]) -> Scenarios {

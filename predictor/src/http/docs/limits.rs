@@ -99,7 +99,7 @@ fn limits() -> Vec<(&'static str, Value)> {
                 "distinct_sizes": count(2, WORKERS_MAX as u64), "min_workers": count(1, WORKERS_MAX as u64),
                 "lease_s": between(1.0, LEASE_S_MAX), "flap_cooldown_s": between(0.0, LEASE_S_MAX),
                 "min_gain": between(0.0, 1.0), "max_batch_growth": between(1.0, 1e9),
-                "overlap_begins": between(0.0, 1.0), "memory_headroom": between(0.0, 0.9),
+                "memory_headroom": between(0.0, 0.9),
                 "keep_s": count(60, KEEP_S_MAX),
                 "initial_speeds": {"maxProperties": WORKERS_MAX, "propertyNames": id(WORKER), "additionalProperties": {
                     "type": "number", "format": "double", "minimum": INITIAL_SPEED_MIN, "maximum": INITIAL_SPEED_MAX
@@ -138,7 +138,7 @@ fn limits() -> Vec<(&'static str, Value)> {
             "WorkerReport",
             json!({
                 "compute_time_s": at_least_0, "barrier_wait_s": at_least_0, "loader_wait_s": at_least_0,
-                "step_time_s": at_least_0, "iterations": {"exclusiveMinimum": 0, "maximum": 1e6}, "communication_s": at_least_0, "overlapped_communication_s": at_least_0, "gradient_sqr": at_least_0,
+                "step_time_s": at_least_0, "iterations": {"exclusiveMinimum": 0, "maximum": 1e6}, "gradient_sqr": at_least_0,
                 "global_gradient_sqr": at_least_0, "cost": {"exclusiveMinimum": 0}, "drivers": readings
             }),
         ),

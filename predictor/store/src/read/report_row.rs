@@ -18,8 +18,6 @@ pub(crate) struct ReportRow {
     peak_memory_bytes: Option<i64>,
     drivers_text: String,
     cost: Option<f64>,
-    communication_s: Option<f64>,
-    overlapped_communication_s: Option<f64>,
     gradient_sqr: Option<f64>,
     global_gradient_sqr: Option<f64>,
     micro_batches: Option<i64>,
@@ -34,7 +32,7 @@ pub(crate) struct ReportRow {
 
 from_row!(ReportRow {
     iteration, worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s, peak_memory_bytes, drivers_text;
-    later: cost, communication_s, overlapped_communication_s, gradient_sqr, global_gradient_sqr, micro_batches,
+    later: cost, gradient_sqr, global_gradient_sqr, micro_batches,
         tail_chunks, tail_samples, tail_compute_time_s, tail_claim_time_s, loss, step_time_s, iterations
 });
 
@@ -55,8 +53,6 @@ impl TryFrom<ReportRow> for WorkerReport {
             iterations: row.iterations,
             peak_memory_bytes: row.peak_memory_bytes.map(i64::cast_unsigned),
             cost: row.cost,
-            communication_s: row.communication_s,
-            overlapped_communication_s: row.overlapped_communication_s,
             gradient_sqr: row.gradient_sqr,
             global_gradient_sqr: row.global_gradient_sqr,
             loss: row.loss,

@@ -19,7 +19,7 @@ pub(super) struct ReportRow<'a> {
 
 const INSERT: &str = "INSERT INTO report
     (job_id, at_unix_ms, iteration, worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s, peak_memory_bytes,
-     drivers, cost, communication_s, overlapped_communication_s, gradient_sqr, global_gradient_sqr, micro_batches,
+     drivers, cost, gradient_sqr, global_gradient_sqr, micro_batches,
      tail_chunks, tail_samples, tail_compute_time_s, tail_claim_time_s, loss, step_time_s, iterations)
     {} ON CONFLICT DO NOTHING";
 
@@ -44,8 +44,6 @@ pub(super) async fn insert(connection: &mut Connection, rows: &[ReportRow<'_>]) 
         integers(rows, |report| report.peak_memory_bytes),
         Column::json(drivers.iter().map(|drivers| Cow::from(drivers.as_str()))),
         reals(rows, |report| report.cost),
-        reals(rows, |report| report.communication_s),
-        reals(rows, |report| report.overlapped_communication_s),
         reals(rows, |report| report.gradient_sqr),
         reals(rows, |report| report.global_gradient_sqr),
         integers(rows, |report| report.micro_batches),

@@ -2,7 +2,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::allocate::{Communication, MAX_SCENARIOS, MIN_SCENARIOS, allocate, finish_s};
+use crate::allocate::{MAX_SCENARIOS, MIN_SCENARIOS, allocate, finish_s};
 use crate::curve::Curve;
 
 fn scenarios(random: &mut impl Rng, workers: usize, spread: f64) -> Scenarios {
@@ -26,12 +26,7 @@ fn share(random: &mut impl Rng) -> Share {
         1 => Curve::linear(random.random_range(0.0..5.0), per_sample_s),
         _ => Curve::saturating(random.random_range(1.0..6.0), random.random_range(1..8), per_sample_s),
     };
-    let communication = match random.random_range(0..3) {
-        0 => Communication { exposed_s: random.random_range(0.0..2.0), hidden_s: 3.0, begins: 0.5 },
-        _ => Communication::default(),
-    };
     Share {
-        communication,
         floor: random.random_range(0..3),
         cap: random.random_bool(0.3).then(|| random.random_range(8..20)),
         ..Share::new(curve)
