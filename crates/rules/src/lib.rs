@@ -1,4 +1,4 @@
-//! What ranks decide by the same rules: the trainer in Rust and, through `evenstep._native`, the Python package.
+//! Rules by which all ranks decide alike: the trainer in Rust and, through `evenstep._native`, the Python package.
 //!
 //! The rules are deterministic: no I/O, no clock, no random numbers. Above all they give the plan of an iteration:
 //! which rank computes which samples. It is the same on all ranks.
