@@ -3,27 +3,14 @@
 import json
 import math
 import re
-import threading
 import time
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from evenstep._native import Sensors
 from evenstep.errors import SettingError
 from evenstep.measure.drivers import NAMES, Drivers
-from evenstep.measure.drivers.counter import SNAPSHOT_SPACING_S, TICK_LOOKBACK_S, Counter, Lookback
-from evenstep.measure.drivers.host import (
-    CpuTimes,
-    busy_share,
-    parse_memory_used,
-    parse_running,
-    parse_stat,
-    pressure_total_us,
-)
-from evenstep.measure.drivers.proc import FromProc
-from evenstep.measure.drivers.process import parse_wait_ns
 from evenstep.measure.drivers.reader import AGENT_PAUSE_S, resident_bytes
 from programs import ROOT
 from scripted import HANGS, Answers, Does, Scripted, unused_address
@@ -58,69 +45,8 @@ def test_names_are_those_that_forecasts_take() -> None:
     assert [values[name] for name in re.findall(r"\w+", listed[1])] == list(NAMES)
 
 
-def test_the_kernels_texts_are_understood() -> None:
-    stat = (
-        b"cpu  4337 1 2246 162907 238 3 46 12 5 0\ncpu0 1 1 1 1 1 1 1 1 0 0\nintr 9 9\n"
-        b"ctxt 240424\nprocs_running 3\nprocs_blocked 2\nsoftirq 1\n"
-    )
-    assert parse_stat(stat) == (CpuTimes(busy=6633, idle=162907, iowait=238, steal=12), 2)
-    assert parse_running(b"0.11 0.09 0.03 7/99 5175\n") == 7
-    pressure = b"some avg10=13.74 avg60=2.90 avg300=0.87 total=6499321\nfull avg10=0.00 total=7\n"
-    assert pressure_total_us(pressure) == 6499321
-    assert parse_memory_used(b"MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable:  250 kB\n") == 0.75
-    assert parse_wait_ns(b"17 64216911 1\n") == 64216911
-
-
-@pytest.mark.parametrize("text", [None, b"", b"cpu  1 2 x 4\n", b"some avg10=0.0\n", b"MemTotal: 5 kB\n", b"1"])
-def test_texts_that_are_not_the_kernels_give_nothing_rather_than_zero(text: bytes | None) -> None:
-    assert parse_stat(text) == (None, None)
-    assert parse_running(text) is None
-    assert pressure_total_us(text) is None
-    assert parse_memory_used(text) is None
-    assert parse_wait_ns(text) is None
-
-
-def test_shares_of_cpu_time_are_shares() -> None:
-    then, now = CpuTimes(100, 100, 10, 0), CpuTimes(130, 160, 15, 5)
-    assert busy_share(now, then) == 0.3
-    assert busy_share(then, now) is None
-    assert busy_share(now, now) is None
-
-
-@given(start=st.integers(0, 1 << 40), steps=st.lists(st.integers(0, 1 << 40), min_size=1))
-def test_differences_add_up_to_the_whole_rise(start: int, steps: list[int]) -> None:
-    counter = Counter()
-    assert counter.advance(start) is None
-    value, total = start, 0.0
-    for step in steps:
-        value += step
-        rise = counter.advance(value)
-        assert rise is not None
-        total += rise
-    assert total == sum(steps)
-    assert counter.advance(value - 1) is None, "a decreasing counter gives no difference"
-    assert counter.advance(None) is None
-    assert counter.advance(value) is None, "the time before was not observed"
-
-
-@given(steps_ms=st.lists(st.integers(0, 400), min_size=2, max_size=200))
-def test_a_look_back_is_long_enough_and_hardly_longer_than_needed(steps_ms: list[int]) -> None:
-    lookback: Lookback[int] = Lookback()
-    at_ms = 0
-    for step in steps_ms:
-        at_ms += step
-        found = lookback.advance(at_ms / 1e3, at_ms)
-        if found is not None:
-            age_s, then_ms = found
-            assert math.isclose(age_s, (at_ms - then_ms) / 1e3, abs_tol=1e-9)
-            longest_s = TICK_LOOKBACK_S + SNAPSHOT_SPACING_S + max(steps_ms) / 1e3
-            assert TICK_LOOKBACK_S <= age_s <= longest_s + 1e-9
-    assert lookback.advance(at_ms / 1e3, None) is None
-    assert lookback.advance(at_ms / 1e3 + 1, 0) is None
-
-
 def test_the_first_reading_has_what_needs_no_window() -> None:
-    readings = FromProc().read(0.0)
+    readings = Sensors().read()
     assert_laws(readings)
     assert not (WINDOWED | TICKED) & set(readings)
     assert readings["procs_running"] >= 1
@@ -128,49 +54,17 @@ def test_the_first_reading_has_what_needs_no_window() -> None:
 
 
 def test_own_cpu_is_the_cpu_that_was_used() -> None:
-    reader = FromProc()
-    before = time.process_time()
-    reader.read(10.0)
-    begun = time.process_time()
-    burn(0.05)
-    ended = time.process_time()
-    readings = reader.read(12.0)
-    after = time.process_time()
+    reader = Sensors()
+    started, before = time.monotonic(), time.process_time()
+    reader.read()
+    begun, first_read = time.process_time(), time.monotonic()
+    burn(0.15)
+    ended, last_read = time.process_time(), time.monotonic()
+    readings = reader.read()
+    after, stopped = time.process_time(), time.monotonic()
     assert_laws(readings)
-    assert set(readings) >= WINDOWED
-    assert (ended - begun) / 2 <= readings["own_cpu"] <= (after - before) / 2
-
-
-def test_readings_that_count_in_ticks_wait_for_their_look_back() -> None:
-    reader = FromProc()
-    reader.read(0.0)
-    assert not TICKED & set(reader.read(0.02))
-    burn(0.05)
-    readings = reader.read(0.15)
-    assert set(readings) >= TICKED
-    assert_laws(readings)
-
-
-def test_an_empty_window_has_no_rates() -> None:
-    reader = FromProc()
-    reader.read(1.0)
-    readings = reader.read(1.0)
-    assert not WINDOWED & set(readings)
-    assert "procs_running" in readings
-
-
-def test_threads_that_come_and_go_are_never_negative() -> None:
-    reader = FromProc()
-    reader.read(0.0)
-    for second in range(1, 10):
-        threads = [threading.Thread(target=burn, args=(0.001,)) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        readings = reader.read(float(second))
-        assert_laws(readings)
-        assert "run_queue_wait" in readings
-        for thread in threads:
-            thread.join()
+    assert set(readings) >= WINDOWED | TICKED
+    assert (ended - begun) / (stopped - started) <= readings["own_cpu"] <= (after - before) / (last_read - first_read)
 
 
 def test_a_real_agent_reads_this_process(agent: str) -> None:

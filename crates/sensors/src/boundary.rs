@@ -146,6 +146,18 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_window_has_no_rates() {
+        let mut boundary = Boundary::new(std::process::id());
+        let start = Instant::now();
+        boundary.read(start);
+        let reading = boundary.read(start);
+        for name in [driver::OWN_CPU, driver::RUN_QUEUE_WAIT, driver::VOLUNTARY_SWITCHES] {
+            assert_eq!(reading.missing[name], MissingReason::EmptyWindow.to_string());
+        }
+        assert!(reading.readings.contains_key(driver::PROCS_RUNNING));
+    }
+
+    #[test]
     fn tick_based_readings_wait_for_their_look_back() {
         let mut boundary = Boundary::new(std::process::id());
         let start = Instant::now();

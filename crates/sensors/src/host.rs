@@ -1,5 +1,6 @@
 //! Readings of the machine: pressure, CPU time, load and memory.
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use evenstep_protocol::driver;
@@ -49,21 +50,26 @@ impl Host {
 
     /// Creates a reader.
     pub fn new() -> Self {
+        Self::at(Path::new("/proc"))
+    }
+
+    fn at(proc: &Path) -> Self {
+        let pressure = |resource, some, full| Pressure::new(proc.join("pressure").join(resource), some, full);
         let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten();
         Self {
             window: Window::default(),
             pressures: [
-                Pressure::new("cpu", driver::PSI_CPU_SOME, None),
-                Pressure::new("memory", driver::PSI_MEMORY_SOME, Some("psi_memory_full")),
-                Pressure::new("io", driver::PSI_IO_SOME, Some("psi_io_full")),
+                pressure("cpu", driver::PSI_CPU_SOME, None),
+                pressure("memory", driver::PSI_MEMORY_SOME, Some("psi_memory_full")),
+                pressure("io", driver::PSI_IO_SOME, Some("psi_io_full")),
             ],
-            stat: ProcFile::new("/proc/stat"),
-            loadavg: ProcFile::new("/proc/loadavg"),
+            stat: ProcFile::new(proc.join("stat")),
+            loadavg: ProcFile::new(proc.join("loadavg")),
             cpu_times: Lookback::default(),
             context_switches: Counter::default(),
             ticks_per_s: ticks.map_or(TICKS_PER_S, |ticks| ticks as f64),
             busy_s: None,
-            memory: MachineMemory::new(),
+            memory: MachineMemory::new(proc),
         }
     }
 
@@ -167,9 +173,9 @@ struct Pressure {
 }
 
 impl Pressure {
-    fn new(resource: &str, some: &'static str, full: Option<&'static str>) -> Self {
+    fn new(path: PathBuf, some: &'static str, full: Option<&'static str>) -> Self {
         Self {
-            file: ProcFile::new(format!("/proc/pressure/{resource}")),
+            file: ProcFile::new(path),
             some: (some, Counter::default()),
             full: full.map(|name| (name, Counter::default())),
         }
@@ -292,9 +298,91 @@ impl Stat {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::time::Duration;
 
     use super::*;
+
+    /// A `/proc` with these files.
+    fn write(proc: &Path, files: &[(&str, &str)]) {
+        fs::create_dir_all(proc.join("pressure")).unwrap();
+        for (name, text) in files {
+            fs::write(proc.join(name), text).unwrap();
+        }
+    }
+
+    #[test]
+    fn readings_are_those_of_the_files() {
+        let proc = tempfile::tempdir().unwrap();
+        let (mut host, start) = (Host::at(proc.path()), Instant::now());
+        let files = [
+            ("pressure/cpu", "some avg10=0.00 total=1000000\n"),
+            ("pressure/memory", "some total=1\nfull total=1\n"),
+            ("pressure/io", "some total=5\nfull total=5\n"),
+            ("stat", "cpu  100 0 0 100 10 0 0 0 0 0\nintr 9 9\nctxt 50\nprocs_blocked 2\nsoftirq 1\n"),
+            ("loadavg", "0.11 0.09 0.03 7/99 5175\n"),
+            ("meminfo", "MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable:  250 kB\n"),
+        ];
+        write(proc.path(), &files);
+        let first = host.read(start).readings;
+        let expected = [
+            ("load_1m", 0.11),
+            ("memory_available_bytes", 256_000.0),
+            ("memory_total_bytes", 1_024_000.0),
+            (driver::MEMORY_USED, 0.75),
+            (driver::PROCS_BLOCKED, 2.0),
+            (driver::PROCS_RUNNING, 7.0),
+        ];
+        assert_eq!(first, expected.map(|(name, value)| (name.to_owned(), value)).into());
+
+        let later = [
+            ("pressure/cpu", "some avg10=0.00 total=1500000\n"),
+            ("pressure/memory", "some total=3000001\nfull total=0\n"),
+            ("stat", "cpu  130 0 0 160 15 0 0 5 0 0\nctxt 150\nprocs_blocked 0\n"),
+            ("meminfo", "MemTotal: 1000 kB\nMemAvailable: 1001 kB\n"),
+        ];
+        write(proc.path(), &later);
+        let second = host.read(start + Duration::from_secs(2));
+        for (name, value) in [
+            (driver::PSI_CPU_SOME, 0.25),
+            // The counter was read after the end of the window.
+            (driver::PSI_MEMORY_SOME, 1.0),
+            (driver::PSI_IO_SOME, 0.0),
+            (driver::CPU_BUSY, 0.3),
+            ("cpu_iowait", 0.05),
+            ("cpu_steal", 0.05),
+            ("context_switches_per_s", 50.0),
+            (driver::MEMORY_USED, 0.0),
+        ] {
+            assert_eq!(second.readings.get(name), Some(&value), "{name}: {second:?}");
+        }
+        assert_eq!(second.missing["psi_memory_full"], MissingReason::CounterDecreased.to_string());
+    }
+
+    #[test]
+    fn texts_that_are_not_the_kernels_give_nothing_rather_than_zero() {
+        let proc = tempfile::tempdir().unwrap();
+        let (mut host, start) = (Host::at(proc.path()), Instant::now());
+        let texts = [
+            "",
+            "cpu  1 2 x 4 5 6 7 8\n",
+            "cpu  1 2 3 4 5 6 7\n",
+            "some avg10=0.0\n",
+            "MemTotal: 5 kB\n",
+            "MemTotal: 0 kB\nMemAvailable: 0 kB\n",
+            "x 0.09 0.03 -7/99 5175\n",
+        ];
+        for (at_s, text) in texts.into_iter().enumerate() {
+            for file in ["pressure/cpu", "pressure/memory", "pressure/io", "stat", "loadavg", "meminfo"] {
+                write(proc.path(), &[(file, text)]);
+            }
+            host.read(start + Duration::from_millis(1000 * at_s as u64));
+            let reading = host.read(start + Duration::from_millis(1000 * at_s as u64 + 500));
+            assert_eq!((reading.readings.len(), reading.missing.len()), (0, Host::NAMES.len()), "{text}");
+            let stat = proc.path().join("stat").display().to_string();
+            assert_eq!(reading.missing["context_switches_per_s"], format!("cannot find ctxt in {stat}"));
+        }
+    }
 
     #[test]
     fn kernel_files_are_parsed() {
@@ -303,6 +391,7 @@ mod tests {
         );
         assert_eq!(stat.cpu, Some(CpuTimes { busy: 6633, idle: 162_907, iowait: 238, steal: 12 }));
         assert_eq!((stat.context_switches, stat.procs_blocked), (Some(240_424), Some(2)));
+        assert_eq!(CpuTimes::parse("cpu  1 2 3 4 5 6 7"), None, "the steal time is missing");
         assert_eq!(parse_loadavg("0.11 0.09 0.03 7/99 5175\n"), (Some(0.11), Some(7.0)));
         let pressure = "some avg10=13.74 avg60=2.90 avg300=0.87 total=6499321\nfull avg10=0.00 total=7\n";
         assert_eq!(pressure_total(pressure, "some"), Some(6_499_321));
@@ -318,17 +407,6 @@ mod tests {
         assert_eq!(model_of_cores(arm).as_deref(), Some("implementer 0x41, part 0xd4f"));
         assert_eq!(model_of_cores("processor\t: 0\n"), None);
         assert!(Host::cores().0.is_some_and(|count| count > 0) && Host::name().is_some());
-    }
-
-    #[test]
-    fn texts_that_are_not_the_kernels_give_nothing_rather_than_zero() {
-        assert_eq!(pressure_total("some avg10=0.0", "some"), None);
-        assert_eq!(parse_loadavg(""), (None, None));
-        assert_eq!(parse_loadavg("0.11 0.09 0.03 nan/99 5175\n"), (Some(0.11), None));
-        for text in ["", "cpu  1 2 x 4\n", "cpu  1 2 3 4 5 6 7\n"] {
-            let stat = Stat::parse(text);
-            assert_eq!((stat.cpu, stat.context_switches, stat.procs_blocked), (None, None, None), "{text}");
-        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Memory of the machine, and peak memory of this process.
 
 use crate::MissingReason;
+use std::path::Path;
+
 use crate::procfs::ProcFile;
 
 /// Reader of the machine's memory.
@@ -17,8 +19,8 @@ pub(crate) struct MemoryBytes {
 }
 
 impl MachineMemory {
-    pub(crate) fn new() -> Self {
-        Self { meminfo: ProcFile::new("/proc/meminfo") }
+    pub(crate) fn new(proc: &Path) -> Self {
+        Self { meminfo: ProcFile::new(proc.join("meminfo")) }
     }
 
     pub(crate) fn read(&mut self) -> Result<MemoryBytes, MissingReason> {
@@ -59,7 +61,7 @@ mod tests {
 
     #[test]
     fn the_machine_has_memory_and_the_peak_rises_with_what_is_held() {
-        let memory = MachineMemory::new().read().unwrap();
+        let memory = MachineMemory::new(Path::new("/proc")).read().unwrap();
         assert!(0 < memory.available && memory.available <= memory.total, "{memory:?}");
         let before = own_peak_bytes().unwrap();
         let held = vec![1_u8; 2 * before as usize];

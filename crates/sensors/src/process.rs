@@ -216,7 +216,7 @@ impl Threads {
     fn read(&mut self, own: bool) -> Result<Sums, MissingReason> {
         let sums = self.list().and_then(|()| self.sum(own));
         if sums.is_err() {
-            // The next difference would include this window.
+            // A listing that fails forgets no thread.
             self.known.clear();
         }
         let has_window = std::mem::replace(&mut self.has_previous_list, sums.is_ok());
@@ -239,7 +239,8 @@ impl Threads {
             false
         });
         // A process has a thread. If none has the file, the kernel does not have it.
-        let without = ended.filter(|_| self.known.is_empty());
+        let absent = || MissingReason::PathNotFound { path: self.directory.clone() };
+        let without = self.known.is_empty().then(|| ended.unwrap_or_else(absent));
         unreadable.or(without).map_or(Ok(sums), Err)
     }
 

@@ -391,6 +391,17 @@ class Http:
             EvenstepError: no complete response arrived in time.
         """
 
+class Sensors:
+    """Reads this process and its machine from ``/proc``. Use a reader from one thread only."""
+
+    def __init__(self) -> None:
+        """Starts without a reading; the first one has only values that need no window."""
+    def read(self) -> dict[str, float]:
+        """Returns the available readings by name, in the order of ``DRIVER_NAMES``. Other threads run meanwhile.
+
+        Shares and rates are over the window since the last call.
+        """
+
 class HttpResponse:
     """The response of a server."""
 

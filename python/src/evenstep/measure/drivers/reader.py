@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from evenstep._native import Sensors
 from evenstep.measure.drivers.agent import AGENT_TIMEOUT_S, DEFAULT_AGENT, FromAgent
 from evenstep.measure.drivers.names import NAMES, WINDOWLESS
-from evenstep.measure.drivers.proc import FromProc
 
 AGENT_PAUSE_S = 5.0
 """Pause before the next request to an agent that did not respond, in seconds."""
@@ -38,14 +38,14 @@ class Drivers:
             agent: Base URL of the node's agent. `None` for the default address, empty for no agent.
             gpu: UUID or PCI address of this process's GPU; only an agent reads GPUs.
             timeout_s: Timeout of a request to the agent, in seconds; training waits meanwhile.
-            clock: Monotonic clock in seconds.
+            clock: Monotonic clock in seconds, for the pause after an agent that did not respond.
 
         Raises:
             SettingError: `agent` is not a base URL.
         """
         url = DEFAULT_AGENT if agent is None else agent
         self._agent = FromAgent(url, gpu=gpu, timeout_s=timeout_s) if url else None
-        self._proc: FromProc | None = None
+        self._proc: Sensors | None = None
         self._clock = clock
         self._ask_at = -float("inf")
         self._agent_has_window = False
@@ -68,9 +68,9 @@ class Drivers:
         self._agent_has_window = asked is not None
         if self._proc is None:
             # The agent watched the window that ends now, and is unreachable, so nothing is known about it.
-            self._proc = FromProc()
+            self._proc = Sensors()
         self.source = "proc"
-        return self._proc.read(now)
+        return self._proc.read()
 
     def _ask(self, now: float) -> dict[str, float] | None:
         if self._agent is None or now < self._ask_at:
