@@ -48,6 +48,7 @@ mod _native {
         module.add("CLAIM", ::evenstep_core::hedge::CLAIM)?;
         module.add("LEAVE", ::evenstep_core::hedge::LEAVE)?;
         module.add("CHUNKS_PER_RANK_MAX", ::evenstep_core::hedge::CHUNKS_PER_WORKER_MAX)?;
+        module.add("REPORT_NAMES", super::reports::NAMES)?;
         module.add("DRIVER_NAMES", super::reports::DRIVERS)
     }
 }
