@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from evenstep import _native
-from evenstep._native import DRIVER_NAMES, Http, Plan, parse_servers, report_oom
+from evenstep._native import DRIVER_NAMES, REPORT_NAMES, Http, Plan, parse_servers, report_oom
 from evenstep.errors import EvenstepError, RejectedError, SettingError
 from evenstep.exchange.predictor import Predictor
 from evenstep.exchange.report import SLOTS, Report, TailWork
@@ -99,7 +99,7 @@ def test_out_of_memory_is_reported(predictor: str, job_id: str) -> None:
 
 def test_rows_are_reports(predictor: str, job_id: str) -> None:
     """Every value of a row arrives; a rank without a row or without samples has no report."""
-    assert 11 + len(DRIVER_NAMES) == SLOTS
+    assert 1 + len(REPORT_NAMES) + len(DRIVER_NAMES) == SLOTS
     planner = Predictor(predictor, job_id, SPEC, [*WORKERS, {"worker": "node-a/2"}])
     planner.open([0], UNUSED)
     first = Report(0, 6, 0.5, 0.1, 2, 1 << 30, TailWork(1, 2, 0.125, 0.1), loss=-1.5, drivers={"own_cpu": 0.5})

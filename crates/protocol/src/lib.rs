@@ -22,6 +22,7 @@ mod access;
 mod allocation;
 mod background;
 mod burst_profile;
+pub mod columns;
 mod ids;
 mod job;
 mod learning_rate;

@@ -7,6 +7,7 @@ use std::time::Instant;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use evenstep_protocol::columns::{Bounds, COLUMNS, Number};
 use evenstep_protocol::{AllocateRequest, AllocateResponse, JobId, WorkerReport};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -18,9 +19,6 @@ use super::body::{INTEGER_MAX, InQuery, Json, readings, seconds, within};
 use super::problem::ErrorResponse;
 use crate::access::Caller;
 use crate::jobs::{Allocated, ResponseBytes, WORKERS_MAX};
-
-/// Maximum number of iterations that a report stands for.
-const ITERATIONS_MAX: f64 = 1e6;
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(post_allocation, get_allocation))
@@ -120,8 +118,18 @@ fn check_report(at: Arguments<'_>, report: &WorkerReport, asked: u64) -> Result<
             format!("{at}.iteration: {} must be before the requested iteration, {asked}", report.iteration);
         return Err(ErrorResponse::invalid(detail));
     }
-    within(format_args!("{at}.local_batch"), report.local_batch, 0..=INTEGER_MAX)?;
-    seconds(format_args!("{at}.compute_time_s"), report.compute_time_s)?;
+    for column in &COLUMNS {
+        let name = format_args!("{at}.{}", column.path);
+        match column.number {
+            // `check_passes` compares parts with the whole.
+            Number::Integer { .. } if column.bounds == Bounds::Part => {}
+            Number::Integer { get, .. } => within(name, get(report).unwrap_or(0), 0..=INTEGER_MAX)?,
+            Number::Real { get, .. } => {
+                get(report)
+                    .map_or(Ok(()), |value| check_real(name, value, column.bounds, report.local_batch))?;
+            }
+        }
+    }
     if report.local_batch > 0 && report.compute_time_s <= 0.0 {
         let detail = format!(
             "{at}.compute_time_s: {} must be positive for {} samples",
@@ -130,46 +138,36 @@ fn check_report(at: Arguments<'_>, report: &WorkerReport, asked: u64) -> Result<
         return Err(ErrorResponse::invalid(detail));
     }
     check_passes(at, report)?;
-    let times = [
-        ("barrier_wait_s", report.barrier_wait_s),
-        ("loader_wait_s", report.loader_wait_s),
-        ("step_time_s", report.step_time_s),
-    ];
-    for (name, value) in times {
-        value.map_or(Ok(()), |value| seconds(format_args!("{at}.{name}"), value))?;
-    }
-    if let Some(iterations) = report.iterations {
-        positive(format_args!("{at}.iterations"), iterations)?;
-        if iterations > ITERATIONS_MAX {
-            let detail = format!("{at}.iterations: {iterations} must be at most {ITERATIONS_MAX}");
-            return Err(ErrorResponse::invalid(detail));
-        }
-    }
-    if let Some(cost) = report.cost.filter(|_| report.local_batch > 0) {
-        positive(format_args!("{at}.cost"), cost)?;
-    }
-    let norms = [("gradient_sqr", report.gradient_sqr), ("global_gradient_sqr", report.global_gradient_sqr)];
-    for (name, value) in norms {
-        if let Some(value) = value.filter(|value| !(value.is_finite() && *value >= 0.0)) {
-            return Err(ErrorResponse::invalid(format!("{at}.{name}: {value} must be finite, 0 or more")));
-        }
-    }
-    if let Some(loss) = report.loss.filter(|loss| !loss.is_finite()) {
-        return Err(ErrorResponse::invalid(format!("{at}.loss: {loss} must be finite; omit it otherwise")));
-    }
-    within(format_args!("{at}.peak_memory_bytes"), report.peak_memory_bytes.unwrap_or(0), 0..=INTEGER_MAX)?;
     readings(format_args!("{at}.drivers"), &report.drivers)
 }
 
-/// Checks the counts and times of a tail: it is part of the samples computed, and the base batch and each
+fn check_real(name: Arguments<'_>, value: f64, bounds: Bounds, samples: u64) -> Result<(), ErrorResponse> {
+    let above_0 = "must be a finite number above 0";
+    let (is_within, rule) = match bounds {
+        Bounds::NotNegative => (value >= 0.0, "must be finite, 0 or more"),
+        Bounds::Positive(_) => (value > 0.0, above_0),
+        Bounds::Work => (value > 0.0 || samples == 0, above_0),
+        Bounds::Finite => (true, "must be finite; omit it otherwise"),
+        Bounds::Seconds | Bounds::Count | Bounds::Part => return seconds(name, value),
+    };
+    match bounds {
+        _ if !is_within || !value.is_finite() => {
+            Err(ErrorResponse::invalid(format!("{name}: {value} {rule}")))
+        }
+        Bounds::Positive(most) if value > most => {
+            Err(ErrorResponse::invalid(format!("{name}: {value} must be at most {most}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks the counts of a tail and its time: it is part of the samples computed, and the base batch and each
 /// chunk took at least one pass.
 fn check_passes(at: Arguments<'_>, report: &WorkerReport) -> Result<(), ErrorResponse> {
     let mut passes = u64::from(report.local_batch > 0);
     if let Some(tail) = &report.tail {
         within(format_args!("{at}.tail.samples"), tail.samples, 1..=report.local_batch)?;
         within(format_args!("{at}.tail.chunks"), tail.chunks, 1..=tail.samples)?;
-        seconds(format_args!("{at}.tail.claim_time_s"), tail.claim_time_s)?;
-        seconds(format_args!("{at}.tail.compute_time_s"), tail.compute_time_s)?;
         if tail.compute_time_s > report.compute_time_s {
             let detail = format!(
                 "{at}.tail.compute_time_s: {} must not be above compute_time_s, {}",
@@ -181,11 +179,4 @@ fn check_passes(at: Arguments<'_>, report: &WorkerReport) -> Result<(), ErrorRes
     }
     let most = report.local_batch.max(passes);
     report.micro_batches.map_or(Ok(()), |all| within(format_args!("{at}.micro_batches"), all, passes..=most))
-}
-
-fn positive(name: Arguments<'_>, value: f64) -> Result<(), ErrorResponse> {
-    if value.is_finite() && value > 0.0 {
-        return Ok(());
-    }
-    Err(ErrorResponse::invalid(format!("{name}: {value} must be a finite number above 0")))
 }

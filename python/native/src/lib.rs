@@ -52,6 +52,7 @@ mod _native {
         module.add("CLAIM", ::evenstep_rules::CLAIM)?;
         module.add("LEAVE", ::evenstep_rules::LEAVE)?;
         module.add("CHUNKS_PER_RANK_MAX", ::evenstep_rules::CHUNKS_PER_WORKER_MAX)?;
+        module.add("REPORT_NAMES", super::reports::NAMES)?;
         module.add("DRIVER_NAMES", super::reports::DRIVERS)
     }
 }

@@ -16,6 +16,9 @@ LEAVE: int
 CHUNKS_PER_RANK_MAX: int
 """Maximum number of chunks in a tail, per rank on average."""
 
+REPORT_NAMES: Sequence[str]
+"""Names of the numbers of a report in its row, in order, after the iteration plus 1 and before the readings."""
+
 DRIVER_NAMES: Sequence[str]
 """Names of the readings that enter a forecast, in order."""
 

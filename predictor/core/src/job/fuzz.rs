@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use evenstep_fuzz::{arbitrary, config, damaged};
+use evenstep_protocol::columns::{Bounds, COLUMNS, Number};
 use evenstep_protocol::{
     AllocateResponse, JobSpec, JoinRequest, LearningRateRule, TailReport, WorkerId, WorkerReport, driver,
 };
@@ -194,42 +195,41 @@ fn samples() -> impl Strategy<Value = u64> {
 
 /// A report that breaks no rule of the HTTP API.
 fn report(iteration: u64, number: usize) -> impl Strategy<Value = WorkerReport> {
-    let optional = || prop::option::weighted(0.3, seconds());
-    let times = (seconds(), optional(), optional());
-    let rest = (samples(), optional(), optional(), optional(), prop::option::weighted(0.3, samples()));
+    let optional = || (prop::option::weighted(0.3, seconds()), prop::option::weighted(0.3, samples()));
+    let numbers = COLUMNS.map(|_| optional()).to_vec();
     let tail =
         prop::option::weighted(0.3, (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0.0..1.0));
-    (times, rest, tail, prop::option::of(any::<f64>())).prop_map(move |(times, rest, tail, reading)| {
-        let (compute_time_s, barrier_wait_s, loader_wait_s) = times;
-        let (local_batch, cost, gradient_sqr, global_gradient_sqr, peak_memory_bytes) = rest;
+    let rest = (samples(), seconds(), prop::option::of(any::<f64>()));
+    (numbers, tail, rest).prop_map(move |(numbers, tail, (local_batch, compute_time_s, reading))| {
+        let mut report = WorkerReport::new(worker(number), iteration, local_batch, compute_time_s);
+        for (column, (real, integer)) in COLUMNS.iter().zip(numbers) {
+            match (column.number, column.bounds) {
+                (Number::Integer { set, .. }, _) => {
+                    integer.into_iter().for_each(|value| set(&mut report, value))
+                }
+                (Number::Real { set, .. }, Bounds::Positive(most)) => {
+                    real.into_iter().for_each(|value| set(&mut report, value.min(most)));
+                }
+                (Number::Real { set, .. }, _) => real.into_iter().for_each(|value| set(&mut report, value)),
+            }
+        }
         let part = |of: u64, at: prop::sample::Index| 1 + at.index(of as usize) as u64;
-        let tail = tail.filter(|_| local_batch > 0).map(|(samples, chunks, share)| {
-            let samples = part(local_batch, samples);
+        report.tail = tail.filter(|_| report.local_batch > 0).map(|(samples, chunks, share)| {
+            let samples = part(report.local_batch, samples);
             TailReport {
                 samples,
                 chunks: part(samples, chunks),
-                compute_time_s: compute_time_s * share,
-                claim_time_s: compute_time_s * share,
+                compute_time_s: report.compute_time_s * share,
+                claim_time_s: report.compute_time_s * share,
             }
         });
-        let reading = reading.filter(|reading| reading.is_finite());
-        WorkerReport {
-            tail,
-            barrier_wait_s,
-            loader_wait_s,
-            gradient_sqr,
-            global_gradient_sqr,
-            peak_memory_bytes,
-            cost: cost.filter(|_| local_batch > 0),
-            loss: reading,
-            drivers: reading
-                .into_iter()
-                .flat_map(|value| {
-                    [driver::OWN_CPU, driver::PSI_CPU_SOME].map(|name| (name.to_owned(), value))
-                })
-                .collect(),
-            ..WorkerReport::new(worker(number), iteration, local_batch, compute_time_s)
+        report.micro_batches = None;
+        report.loss = reading.filter(|reading| reading.is_finite());
+        for value in report.loss {
+            let readings = [driver::OWN_CPU, driver::PSI_CPU_SOME].map(|name| (name.to_owned(), value));
+            report.drivers.extend(readings);
         }
+        report
     })
 }
 

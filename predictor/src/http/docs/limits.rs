@@ -1,6 +1,7 @@
 //! Limits of the values in requests, for the OpenAPI document. They come from the constants of the checks.
 
 use evenstep_burst::{COUNTS_MAX, GPUS_MAX, INPUTS_MAX, LAYERS_MAX, NAME_BYTES_MAX, US_MAX, VALUES_MAX};
+use evenstep_protocol::columns::{Bounds, COLUMNS};
 use serde_json::{Map, Value, json};
 
 use crate::http::body::{INTEGER_MAX, READING_NAME_MAX, READINGS_MAX};
@@ -64,6 +65,22 @@ pub fn limit_integers(schema: &mut Value) {
         Value::Array(values) => values.iter_mut().for_each(limit_integers),
         _ => {}
     }
+}
+
+/// The limits of the numbers of a report, or of its tail.
+fn columns(of_tail: bool) -> Value {
+    let limits = |bounds| match bounds {
+        Bounds::Count | Bounds::Finite => json!({}),
+        Bounds::Part => json!({"minimum": 1, "maximum": INTEGER_MAX}),
+        Bounds::Seconds | Bounds::NotNegative => json!({"minimum": 0}),
+        Bounds::Positive(most) => json!({"exclusiveMinimum": 0, "maximum": most}),
+        Bounds::Work => json!({"exclusiveMinimum": 0}),
+    };
+    let fields = COLUMNS.iter().filter_map(|column| {
+        let part = column.path.strip_prefix("tail.");
+        (part.is_some() == of_tail).then(|| (part.unwrap_or(column.path).to_owned(), limits(column.bounds)))
+    });
+    Value::Object(fields.collect())
 }
 
 /// The limits of each schema, by field.
@@ -134,21 +151,9 @@ fn limits() -> Vec<(&'static str, Value)> {
                 "global_batch": count(1, INTEGER_MAX), "reports": {"maxItems": WORKERS_MAX}
             }),
         ),
-        (
-            "WorkerReport",
-            json!({
-                "compute_time_s": at_least_0, "barrier_wait_s": at_least_0, "loader_wait_s": at_least_0,
-                "step_time_s": at_least_0, "iterations": {"exclusiveMinimum": 0, "maximum": 1e6}, "gradient_sqr": at_least_0,
-                "global_gradient_sqr": at_least_0, "cost": {"exclusiveMinimum": 0}, "drivers": readings
-            }),
-        ),
-        (
-            "TailReport",
-            json!({
-                "chunks": count(1, INTEGER_MAX), "samples": count(1, INTEGER_MAX), "compute_time_s": at_least_0,
-                "claim_time_s": at_least_0
-            }),
-        ),
+        ("WorkerReport", json!({"drivers": readings})),
+        ("WorkerReport", columns(false)),
+        ("TailReport", columns(true)),
         ("TelemetryBatch", json!({"boot_id": text(1, TEXT_BYTES_MAX), "samples": {"maxItems": SAMPLES_MAX}})),
         (
             "NodeSample",

@@ -1,74 +1,62 @@
 //! A row of `report`.
 
-use evenstep_protocol::{TailReport, WorkerReport};
+use evenstep_protocol::WorkerReport;
+use evenstep_protocol::columns::{COLUMNS, Column, Number};
+use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
 
 use crate::encode::{from_json, id};
 use crate::error::StoreError;
-use crate::from_row::from_row;
+use crate::from_row::{from_row, or_default};
 
-/// A row of `report`. Newer columns have defaults, as a database with an older schema, read offline without a
-/// migration, lacks them.
+/// A row of `report`.
 pub(crate) struct ReportRow {
     pub iteration: i64,
     worker: String,
-    local_batch: i64,
-    compute_time_s: f64,
-    barrier_wait_s: Option<f64>,
-    loader_wait_s: Option<f64>,
-    peak_memory_bytes: Option<i64>,
     drivers_text: String,
-    cost: Option<f64>,
-    gradient_sqr: Option<f64>,
-    global_gradient_sqr: Option<f64>,
-    micro_batches: Option<i64>,
-    tail_chunks: Option<i64>,
-    tail_samples: Option<i64>,
-    tail_compute_time_s: Option<f64>,
-    tail_claim_time_s: Option<f64>,
-    loss: Option<f64>,
-    step_time_s: Option<f64>,
-    iterations: Option<f64>,
+    numbers: Numbers,
 }
 
-from_row!(ReportRow {
-    iteration, worker, local_batch, compute_time_s, barrier_wait_s, loader_wait_s, peak_memory_bytes, drivers_text;
-    later: cost, gradient_sqr, global_gradient_sqr, micro_batches,
-        tail_chunks, tail_samples, tail_compute_time_s, tail_claim_time_s, loss, step_time_s, iterations
-});
+from_row!(ReportRow { iteration, worker, drivers_text; whole: numbers });
+
+/// The numbers of a report, in the order of the table. A database with an older schema, read offline without a migration,
+/// lacks newer columns.
+struct Numbers(Vec<Stored>);
+
+enum Stored {
+    Integer(Option<i64>),
+    Real(Option<f64>),
+}
+
+impl<'r, R: Row> FromRow<'r, R> for Numbers
+where
+    &'static str: ColumnIndex<R>,
+    Option<i64>: Decode<'r, R::Database> + Type<R::Database>,
+    Option<f64>: Decode<'r, R::Database> + Type<R::Database>,
+{
+    fn from_row(row: &'r R) -> sqlx::Result<Self> {
+        let read = |column: &Column| match column.number {
+            Number::Integer { .. } => or_default(row.try_get(column.name)).map(Stored::Integer),
+            Number::Real { .. } => or_default(row.try_get(column.name)).map(Stored::Real),
+        };
+        COLUMNS.iter().map(read).collect::<Result<_, _>>().map(Self)
+    }
+}
 
 impl TryFrom<ReportRow> for WorkerReport {
     type Error = StoreError;
 
     fn try_from(row: ReportRow) -> Result<Self, StoreError> {
-        Ok(Self {
-            tail: row.tail(),
-            worker: id(row.worker)?,
-            iteration: row.iteration.cast_unsigned(),
-            local_batch: row.local_batch.cast_unsigned(),
-            compute_time_s: row.compute_time_s,
-            micro_batches: row.micro_batches.map(i64::cast_unsigned),
-            barrier_wait_s: row.barrier_wait_s,
-            loader_wait_s: row.loader_wait_s,
-            step_time_s: row.step_time_s,
-            iterations: row.iterations,
-            peak_memory_bytes: row.peak_memory_bytes.map(i64::cast_unsigned),
-            cost: row.cost,
-            gradient_sqr: row.gradient_sqr,
-            global_gradient_sqr: row.global_gradient_sqr,
-            loss: row.loss,
-            drivers: from_json(&row.drivers_text, "drivers")?,
-        })
-    }
-}
-
-impl ReportRow {
-    /// Returns the tail's values; either all of its columns are null or none.
-    fn tail(&self) -> Option<TailReport> {
-        Some(TailReport {
-            chunks: self.tail_chunks?.cast_unsigned(),
-            samples: self.tail_samples?.cast_unsigned(),
-            compute_time_s: self.tail_compute_time_s?,
-            claim_time_s: self.tail_claim_time_s?,
-        })
+        let mut report = Self::new(id(row.worker)?, row.iteration.cast_unsigned(), 0, 0.0);
+        for (column, stored) in COLUMNS.iter().zip(row.numbers.0) {
+            match (column.number, stored) {
+                (Number::Integer { set, .. }, Stored::Integer(Some(value))) => {
+                    set(&mut report, value.cast_unsigned());
+                }
+                (Number::Real { set, .. }, Stored::Real(Some(value))) => set(&mut report, value),
+                _ => {}
+            }
+        }
+        report.drivers = from_json(&row.drivers_text, "drivers")?;
+        Ok(report)
     }
 }

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from evenstep._native import REPORT_NAMES
 from evenstep.measure.drivers import NAMES
 from evenstep.samples.work import Work, mean
 
@@ -44,25 +45,29 @@ class Report:
 
     def to_row(self) -> list[float]:
         """Returns the slots of the row; a missing value is NaN, which a sum with zeros preserves."""
-        tail = self.tail or TailWork(0, 0, 0.0, 0.0)
-        return [
-            self.iteration + 1.0,
-            _units(self.local_batch, self.work),
-            self.compute_time_s,
-            self.loader_wait_s,
-            self.micro_batches,
-            math.nan if self.peak_memory_bytes is None else self.peak_memory_bytes,
-            tail.chunks,
-            _units(tail.samples, tail.work),
-            tail.compute_time_s,
-            tail.claim_time_s,
-            _loss(self.loss),
-            *(self.drivers.get(name, math.nan) for name in NAMES),
-        ]
+        numbers: dict[str, float | None] = {
+            "local_batch": _units(self.local_batch, self.work),
+            "compute_time_s": self.compute_time_s,
+            "loader_wait_s": self.loader_wait_s,
+            # A report without this number means one pass.
+            "micro_batches": self.micro_batches if self.micro_batches > 1 else None,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "loss": _loss(self.loss),
+        }
+        if tail := self.tail:
+            numbers |= {
+                "tail_chunks": tail.chunks,
+                "tail_samples": _units(tail.samples, tail.work),
+                "tail_compute_time_s": tail.compute_time_s,
+                "tail_claim_time_s": tail.claim_time_s,
+            }
+        values = (numbers.get(name) for name in REPORT_NAMES)
+        readings = (self.drivers.get(name) for name in NAMES)
+        return [self.iteration + 1.0, *(math.nan if value is None else value for value in (*values, *readings))]
 
 
 #: Number of slots of a row.
-SLOTS = 11 + len(NAMES)
+SLOTS = 1 + len(REPORT_NAMES) + len(NAMES)
 
 
 def merged(reports: Sequence[Report]) -> Report:
@@ -91,9 +96,9 @@ def merged(reports: Sequence[Report]) -> Report:
     )
 
 
-def _loss(loss: float | None) -> float:
+def _loss(loss: float | None) -> float | None:
     """Returns the slot of a loss: infinity stands for one that is not finite."""
-    return math.nan if loss is None else loss if math.isfinite(loss) else math.inf
+    return loss if loss is None or math.isfinite(loss) else math.inf
 
 
 def _units(samples: int, work: Work | None) -> int:
