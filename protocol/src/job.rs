@@ -1,5 +1,7 @@
 //! Jobs and their workers: job options and membership.
 
+mod retired;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -55,10 +57,6 @@ pub struct JobSpec {
     /// reports that contain `overlapped_communication_s`. Default 0.4: the forward pass takes about a third.
     #[serde(default = "default_overlap_begins")]
     pub overlap_begins: f64,
-    /// Share of a worker's memory that stays free under caps learned from its peak memory. 0 to 0.9, default
-    /// 0.1.
-    #[serde(default = "default_memory_headroom")]
-    pub memory_headroom: f64,
     /// Rule by which the learning rate follows the global batch. Default `dynamic_sgd`.
     #[serde(default)]
     pub rule: LearningRateRule,
@@ -87,14 +85,6 @@ pub struct JobSpec {
     /// than this share. 0 to 1, default 0.02.
     #[serde(default = "default_min_gain")]
     pub min_gain: f64,
-    /// Maximum local batch as a multiple of the largest batch that the worker was measured at, or an even
-    /// share if that is larger. Beyond this bound, the speed is extrapolated. 1 to 10^9, default 2.
-    #[serde(default = "default_max_batch_growth")]
-    pub max_batch_growth: f64,
-    /// Cooldown in seconds for a worker that departed 10 times within 10 minutes: it can rejoin only after
-    /// this time. 0 to 86,400, default 60.
-    #[serde(default = "default_flap_cooldown_s")]
-    pub flap_cooldown_s: f64,
     /// Retention of reports and allocations in seconds. Older ones are rolled up into minutes and hours,
     /// except for the last 1,024 iterations. An allocation that was rolled up can no longer be requested. 60
     /// to 10^10. Default: the service's retention.
@@ -104,6 +94,18 @@ pub struct JobSpec {
     /// until its first report. Default: workers without reports get at most an even share.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub initial_speeds: BTreeMap<WorkerId, f64>,
+    #[doc(hidden)]
+    #[serde(default, skip_serializing, deserialize_with = "retired::memory_headroom")]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
+    pub memory_headroom: (),
+    #[doc(hidden)]
+    #[serde(default, skip_serializing, deserialize_with = "retired::max_batch_growth")]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
+    pub max_batch_growth: (),
+    #[doc(hidden)]
+    #[serde(default, skip_serializing, deserialize_with = "retired::flap_cooldown_s")]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
+    pub flap_cooldown_s: (),
 }
 
 impl JobSpec {
@@ -121,7 +123,6 @@ impl JobSpec {
             accumulation: false,
             profile: default_profile(),
             overlap_begins: default_overlap_begins(),
-            memory_headroom: default_memory_headroom(),
             rule: LearningRateRule::default(),
             learning_rate: LearningRateSettings::default(),
             hedge: Hedge::default(),
@@ -130,10 +131,11 @@ impl JobSpec {
             min_workers: one(),
             lease_s: default_lease_s(),
             min_gain: default_min_gain(),
-            max_batch_growth: default_max_batch_growth(),
-            flap_cooldown_s: default_flap_cooldown_s(),
             keep_s: None,
             initial_speeds: BTreeMap::new(),
+            memory_headroom: (),
+            max_batch_growth: (),
+            flap_cooldown_s: (),
         }
     }
 }
@@ -167,21 +169,12 @@ fn default_lease_s() -> f64 {
 fn default_min_gain() -> f64 {
     0.02
 }
-fn default_max_batch_growth() -> f64 {
-    2.0
-}
 fn default_profile() -> bool {
     true
 }
 
 fn default_overlap_begins() -> f64 {
     0.4
-}
-fn default_memory_headroom() -> f64 {
-    0.1
-}
-fn default_flap_cooldown_s() -> f64 {
-    60.0
 }
 
 /// Body of `POST /v1/jobs/{id}/workers`: a worker joins. Joining again renews the lease and changes nothing

@@ -189,7 +189,6 @@ pub(super) fn rules(state: &JobState, global_batch: u64, is_ragged: bool) -> Rul
         sizes,
         objective: Objective::default(),
         min_gain: spec.min_gain,
-        max_batch_growth: spec.max_batch_growth,
     }
 }
 

@@ -138,7 +138,7 @@ pub fn plan(
     };
     let quantum = if matches!(rules.sizes, Sizes::Allowed(_)) { 1 } else { rules.quantum };
     let even_batches = even(&bounds(workers), rules.global_batch, quantum)?;
-    let shares = shares(workers, &even_batches, rules.max_batch_growth);
+    let shares = shares(workers, &even_batches);
     let even = match &rules.sizes {
         Sizes::Any => even_batches,
         _ => even_split(&bounds(workers), rules)?,
@@ -266,9 +266,9 @@ pub fn even_split(bounds: &[(u64, Option<u64>)], rules: &Rules) -> Result<Vec<u6
 /// Returns each worker as an input of a split; `None` if no worker is measured.
 ///
 /// An unmeasured worker is assumed to be as slow as the slowest measured worker, and gets at most an even
-/// share. A measured worker gets at most `max_batch_growth` times the largest batch it was measured at, or an
+/// share. A measured worker gets at most [`MAX_BATCH_GROWTH`] times the largest batch it was measured at, or an
 /// even share if that is more.
-fn shares(workers: &[WorkerOutlook], even: &[u64], max_batch_growth: f64) -> Option<Vec<Share>> {
+fn shares(workers: &[WorkerOutlook], even: &[u64]) -> Option<Vec<Share>> {
     let measured =
         || workers.iter().zip(even).filter_map(|(worker, even)| Some((worker.measured.as_ref()?, *even)));
     let slowest = measured()
@@ -277,7 +277,7 @@ fn shares(workers: &[WorkerOutlook], even: &[u64], max_batch_growth: f64) -> Opt
     let share = |(worker, even): (&WorkerOutlook, &u64)| {
         let (curve, trusted) = match &worker.measured {
             Some(measured) => {
-                (&measured.curve, (measured.largest as f64 * max_batch_growth).max(*even as f64))
+                (&measured.curve, (measured.largest as f64 * MAX_BATCH_GROWTH).max(*even as f64))
             }
             None => (slowest, *even as f64),
         };

@@ -10,7 +10,7 @@ use evenstep_core::forecast::{ExpertKind, JobForecaster};
 use evenstep_core::hedge::learner::Parts;
 use evenstep_core::hedge::{ChunkCost, Hedged, Terms, hedge};
 use evenstep_core::job::{Balance, Compared, TailBalance, Used};
-use evenstep_core::plan::{InForce, MAX_BATCH_GROWTH, Measured, Rules, Sizes, WorkerOutlook, plan};
+use evenstep_core::plan::{InForce, Measured, Rules, Sizes, WorkerOutlook, plan};
 use evenstep_core::series::DriverSet;
 
 use super::error::SimulateError;
@@ -231,7 +231,6 @@ impl Policy for Evenstep<'_> {
             sizes: Sizes::Any,
             objective: self.settings.objective,
             min_gain: self.settings.min_gain,
-            max_batch_growth: MAX_BATCH_GROWTH,
         };
         let scenarios = self.scenarios(present);
         let plan = plan(&outlooks, &scenarios, in_force, &rules)?;
