@@ -90,10 +90,8 @@ fn samples(client: &Client, ledger: &Ledger) {
 fn guest(client: &Client, ledger: &Ledger) {
     let Some((guest, expected)) = ledger.told().guest.clone() else { return };
     let view: WorkersView = client.get(&format!("/v1/jobs/{}/workers", JOBS[0])).json();
-    let takes_part = view
-        .workers
-        .iter()
-        .any(|worker| worker.worker == guest && worker.state == WorkerState::Live);
+    let takes_part =
+        view.workers.iter().any(|worker| worker.worker == guest && worker.state == WorkerState::Live);
     assert_eq!(takes_part, expected, "the guest's last request took effect");
 }
 

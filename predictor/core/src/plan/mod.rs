@@ -22,7 +22,7 @@ use crate::curve::Curve;
 
 pub use outlook::{Measured, WorkerOutlook};
 pub use probe::{CHANGE, probe};
-pub use rules::{MAX_BATCH_GROWTH, MIN_GAIN, Objective, Rules, Sizes};
+pub use rules::{MAX_BATCH_GROWTH, MIN_GAIN, Rules, Sizes};
 
 use hysteresis::Gain;
 
@@ -131,11 +131,6 @@ pub fn plan(
     in_force: Option<&InForce>,
     rules: &Rules,
 ) -> Result<Plan, Unplannable> {
-    let certain = Scenarios::default();
-    let scenarios = match rules.objective {
-        Objective::ExpectedMaximum => scenarios,
-        Objective::Maximum => &certain,
-    };
     let quantum = if matches!(rules.sizes, Sizes::Allowed(_)) { 1 } else { rules.quantum };
     let even_batches = even(&bounds(workers), rules.global_batch, quantum)?;
     let shares = shares(workers, &even_batches);
@@ -177,7 +172,7 @@ pub fn plan(
     let speed =
         |worker: &WorkerOutlook| worker.measured.as_ref().map_or(1.0, |measured| measured.forecast.speed);
     let speeds: Vec<f64> = workers.iter().map(speed).collect();
-    let gain_over = |batches: &[u64]| Gain::of(&shares, scenarios, rules.objective, batches, &best);
+    let gain_over = |batches: &[u64]| Gain::of(&shares, scenarios, batches, &best);
     let is_legal = |in_force: &&InForce| is_legal(&in_force.batches, workers, rules);
     let change = match in_force.filter(is_legal) {
         Some(held) if held.batches == best => {

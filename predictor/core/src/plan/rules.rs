@@ -18,16 +18,6 @@ pub enum Sizes {
     Distinct(usize),
 }
 
-/// Objective that a plan minimises.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Objective {
-    /// The expected time of the slowest worker over recent forecast errors.
-    #[default]
-    ExpectedMaximum,
-    /// The time of the slowest worker if all forecasts were exact; for comparison.
-    Maximum,
-}
-
 /// Rules of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
@@ -38,8 +28,6 @@ pub struct Rules {
     pub quantum: u64,
     /// Allowed sizes of local batches.
     pub sizes: Sizes,
-    /// Objective that plans minimise.
-    pub objective: Objective,
     /// Minimum gain, as a share of the expected step time, 0 to 1. The plan in force is kept if a new plan
     /// would gain less, unless even shares are as fast.
     pub min_gain: f64,
