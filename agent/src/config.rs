@@ -15,7 +15,6 @@ use crate::spool::SPOOL_BYTES_MIN;
 use crate::watch::WATCHED_MAX;
 
 const INTERVAL_MIN_MS: u64 = 20;
-const SEND_EVERY_MIN_MS: u64 = 20;
 const TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// Predictors; `None` if samples are only read locally.
@@ -71,11 +70,8 @@ pub struct Config {
     #[arg(long, value_name = "FILE", env = "EVENSTEP_AGENT_TLS_CLIENT_CA")]
     pub tls_client_ca: Option<PathBuf>,
     /// Time between samples, 20ms to 1h.
-    #[arg(long, value_name = "TIME", env = "EVENSTEP_AGENT_INTERVAL", default_value = "1s", value_parser = time::<INTERVAL_MIN_MS>)]
+    #[arg(long, value_name = "TIME", env = "EVENSTEP_AGENT_INTERVAL", default_value = "1s", value_parser = interval)]
     pub interval: Duration,
-    /// Time between batches sent to the predictor, at least 20ms.
-    #[arg(long, value_name = "TIME", env = "EVENSTEP_AGENT_SEND_EVERY", default_value = "5s", value_parser = time::<SEND_EVERY_MIN_MS>)]
-    pub send_every: Duration,
     /// Process to sample as well; can be repeated. Processes that request `/sample?pid=` are added
     /// automatically for 1 h.
     #[arg(long, value_name = "PID", env = "EVENSTEP_AGENT_WATCH_PID", value_delimiter = ',')]
@@ -183,10 +179,10 @@ fn metrics_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "must be an address such as 0.0.0.0:7119".to_owned())
 }
 
-fn time<const MIN_MS: u64>(text: &str) -> Result<Duration, String> {
+fn interval(text: &str) -> Result<Duration, String> {
     let time = duration(text).ok_or("must be a duration such as 20ms, 1s or 1m")?;
-    let is_in_range = (Duration::from_millis(MIN_MS)..=TIME_MAX).contains(&time);
-    is_in_range.then_some(time).ok_or_else(|| format!("must be between {MIN_MS} ms and 1 h"))
+    let is_in_range = (Duration::from_millis(INTERVAL_MIN_MS)..=TIME_MAX).contains(&time);
+    is_in_range.then_some(time).ok_or_else(|| format!("must be between {INTERVAL_MIN_MS} ms and 1 h"))
 }
 
 fn spool_bytes(text: &str) -> Result<u64, String> {
@@ -252,7 +248,6 @@ mod tests {
             ("--interval", "19ms"),
             ("--interval", "fast"),
             ("--interval", "2h"),
-            ("--send-every", "0s"),
             ("--listen", "0.0.0.0:7118"),
             ("--listen", "here"),
             ("--metrics-listen", "0.0.0.0"),
@@ -283,7 +278,6 @@ mod tests {
             match config(&["--config", file.path().to_str().unwrap()]) {
                 Ok(config) => {
                     prop_assert!((Duration::from_millis(INTERVAL_MIN_MS)..=TIME_MAX).contains(&config.interval));
-                    prop_assert!((Duration::from_millis(SEND_EVERY_MIN_MS)..=TIME_MAX).contains(&config.send_every));
                     prop_assert!(config.listen.ip().is_loopback() && config.spool_max_bytes >= SPOOL_BYTES_MIN);
                     prop_assert!(config.watch_pid.len() <= WATCHED_MAX && config.linger_s > 0);
                 }

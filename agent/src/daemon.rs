@@ -183,7 +183,7 @@ pub async fn run(
 
     let seed = boot.as_u64_pair().0;
     let uplink = spool.clone().zip(config.server.as_ref()).map(|(spool, servers)| {
-        let uplink = Uplink::new(spool, uplink_state, servers, client_tls, config.send_every, seed);
+        let uplink = Uplink::new(spool, uplink_state, servers, client_tls, config.interval, seed);
         StoppableThread::start("uplink", move |stop| uplink.run(stop))
     });
     let uplink = uplink.transpose()?;

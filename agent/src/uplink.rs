@@ -22,6 +22,10 @@ use verdict::{RetryReason, Verdict, classify};
 
 /// Path of the telemetry endpoint.
 const PATH: &str = "/v1/telemetry";
+/// Number of samples after which a batch is sent: one request for five samples costs the predictor a fifth of five.
+const SAMPLES_PER_BATCH: u32 = 5;
+/// Longest time between batches: pages and forecasts show no older readings.
+const SEND_EVERY_MAX: Duration = Duration::from_secs(5);
 /// Timeout of a request, per server.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a request during shutdown.
@@ -81,14 +85,14 @@ enum Step {
 }
 
 impl Uplink {
-    /// Creates an uplink that sends samples from `spool` to one of `servers` every `send_every`. The jitter
-    /// of pauses depends only on `seed`.
+    /// Creates an uplink that sends samples from `spool` to one of `servers`. `interval` is the time between
+    /// samples. The jitter of pauses depends only on `seed`.
     pub fn new(
         spool: Arc<Mutex<Spool>>,
         state: Arc<Mutex<UplinkState>>,
         servers: &Servers,
         tls: ClientTls,
-        send_every: Duration,
+        interval: Duration,
         seed: u64,
     ) -> Self {
         let config = TransportConfig {
@@ -102,7 +106,7 @@ impl Uplink {
             spool,
             state,
             transport: Transport::new(servers, config),
-            send_every,
+            send_every: (SAMPLES_PER_BATCH * interval).min(SEND_EVERY_MAX),
             backoff: Backoff::new(RETRY_FIRST, RETRY_LONGEST),
             jitter: ChaCha8Rng::seed_from_u64(seed),
             batch_samples_max: BATCH_SAMPLES_MAX,

@@ -55,7 +55,6 @@ pub struct App {
     jobs: Arc<Jobs>,
     writer: JoinHandle<()>,
     refit_interval: Duration,
-    refit_threads: usize,
     clock: Clock,
     keep: Keep,
     access: Arc<Access>,
@@ -133,7 +132,6 @@ impl App {
             jobs: Arc::new(Jobs::new(store, clock.clone(), config.memory_budget)),
             writer,
             refit_interval: Duration::from_secs(config.refit_interval_s),
-            refit_threads: config.refit_threads,
             clock,
             keep: config.keep(),
             access,
@@ -170,7 +168,7 @@ impl App {
     async fn run(self, stop: Pin<Box<dyn Future<Output = ()> + Send>>) -> anyhow::Result<()> {
         let (drain, draining) = watch::channel(false);
         let record = RetentionStats::new(&self.keep);
-        let (pool, meter) = (Pool::new(self.refit_threads), Meter::default());
+        let (pool, meter) = (Pool::default(), Meter::default());
         let connections = Connections::default();
         let tls = self.tls.as_ref();
         let gather =

@@ -57,9 +57,6 @@ pub struct Config {
     /// Seconds between two refits of the models
     #[arg(long, env = "EVENSTEP_REFIT_INTERVAL_S", default_value = "30", value_parser = at_least_1::<u64>)]
     pub refit_interval_s: u64,
-    /// Number of threads for refits
-    #[arg(long, env = "EVENSTEP_REFIT_THREADS", default_value = "1", value_parser = at_least_1::<usize>)]
-    pub refit_threads: usize,
     /// Folder of *.html reports of backtest and simulate, listed on the page at / [default: none]
     #[arg(long, env = "EVENSTEP_REPORTS")]
     pub reports: Option<PathBuf>,

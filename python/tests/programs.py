@@ -88,7 +88,7 @@ def stoppable(binary: Path, folder: Path, *more: str, listen: str = "127.0.0.1:0
 @contextmanager
 def sampling(binary: Path, folder: Path, server: str, *more: str) -> Iterator[str]:
     """Runs an agent on a free port that sends to `server`; yields its base URL."""
-    flags = ["--listen=127.0.0.1:0", "--log=error", "--node=node-a", "--interval=20ms", "--send-every=20ms"]
+    flags = ["--listen=127.0.0.1:0", "--log=error", "--node=node-a", "--interval=20ms"]
     program = Program([str(binary), *flags, f"--server={server}", f"--spool-dir={folder / 'spool'}", *more])
     try:
         yield program.line(_listening)

@@ -43,7 +43,7 @@ def statuses(output: str) -> dict[str, str]:
 
 
 def test_all_is_well_beside_real_services(predictor: str, agent: str) -> None:
-    ran = run("-m", "evenstep", "doctor", "--json", "--job", "job", EVENSTEP_SERVER=predictor, EVENSTEP_AGENT=agent)
+    ran = run("-m", "evenstep", "doctor", "--json", EVENSTEP_JOB="job", EVENSTEP_SERVER=predictor, EVENSTEP_AGENT=agent)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = statuses(ran.stdout)
     # On a busy machine the reading may arrive too late to be fresh: the doctor reports a warning, not an error.
@@ -62,7 +62,7 @@ def test_all_is_well_beside_real_services(predictor: str, agent: str) -> None:
 
 def test_a_predictor_that_is_away_fails_and_says_what_to_do() -> None:
     away = unused_address()
-    ran = run("-m", "evenstep", "doctor", "--server", away, "--agent", "")
+    ran = run("-m", "evenstep", "doctor", "--server", away, EVENSTEP_AGENT="")
     assert ran.returncode == 1, ran.stdout + ran.stderr
     (line,) = (line for line in ran.stdout.splitlines() if line.startswith("failed"))
     assert f"server {away}: Connection refused" in line
@@ -71,7 +71,7 @@ def test_a_predictor_that_is_away_fails_and_says_what_to_do() -> None:
 
 def test_ranks_meet_under_torchrun(predictor: str) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    ran = run(*torchrun, "-m", "evenstep", "doctor", "--json", "--server", predictor, "--agent", "", "--job", "new")
+    ran = run(*torchrun, "-m", "evenstep", "doctor", "--json", "--server", predictor, EVENSTEP_AGENT="", EVENSTEP_JOB="new")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     told = [line for line in ran.stdout.splitlines() if line.startswith("{")]
     assert len(told) == 1, "only rank 0 prints"

@@ -44,7 +44,7 @@ impl Agent {
         environment: &[(&str, &Path)],
     ) -> Self {
         let mut command = Command::new(binary);
-        command.args(["--listen=127.0.0.1:0", "--interval=20ms", "--send-every=20ms", "--log=warn"]);
+        command.args(["--listen=127.0.0.1:0", "--interval=20ms", "--log=warn"]);
         command.args([format!("--server={server}"), format!("--node={node}")]);
         command.arg("--spool-dir").arg(spool).args(flags);
         let process = Process::start(without_settings(&mut command).envs(environment.iter().copied()));

@@ -1,16 +1,14 @@
 //! An HTTP listener for scrapers on other machines. It serves only `/metrics` and `/healthz`.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use evenstep_server::{Limits, Options, Tls};
-use tokio::sync::oneshot;
 
 use crate::Gather;
 use crate::metrics;
@@ -62,63 +60,19 @@ fn router(gather: Gather, healthy: Healthy) -> Router {
         .fallback(async || (StatusCode::NOT_FOUND, "not found; available paths: /metrics, /healthz\n"))
 }
 
-/// The same listener for a program without an async runtime, on a separate thread. It stops when it is
-/// dropped.
-#[derive(Debug)]
-pub struct Server {
-    address: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Server {
-    /// Listens on `address`; port 0 picks a free port.
-    ///
-    /// # Errors
-    /// If the address is not available, or the runtime or the thread cannot be started.
-    pub fn start(address: SocketAddr, gather: Gather, healthy: Healthy) -> io::Result<Self> {
-        let listener = TcpListener::bind(address)?;
-        let address = listener.local_addr()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (stop, stopped) = oneshot::channel::<()>();
-        let run = move || {
-            let stopped = async {
-                // An error means that the server was dropped.
-                let _ = stopped.await;
-            };
-            if let Err(error) = runtime.block_on(serve(listener, gather, healthy, None, stopped)) {
-                tracing::error!(%error, "cannot serve metrics");
-            }
-        };
-        let thread = std::thread::Builder::new().name("metrics".into()).spawn(run)?;
-        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
-    }
-
-    /// Returns the address that it listens on.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that serves metrics panicked");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::TcpStream;
+    use std::net::{SocketAddr, TcpStream};
+    use std::thread;
+
+    use tokio::sync::oneshot;
 
     use super::*;
     use crate::metrics::Family;
 
-    fn get(server: &Server, path: &str) -> (u16, String) {
+    fn get(address: SocketAddr, path: &str) -> (u16, String) {
         let client: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
-        let mut answer = client.get(format!("http://{}{path}", server.address())).call().unwrap();
+        let mut answer = client.get(format!("http://{address}{path}")).call().unwrap();
         (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
     }
 
@@ -129,19 +83,25 @@ mod tests {
             workers.add([], 4.0);
             workers.done().into_iter().collect()
         });
-        let server =
-            Server::start(([127, 0, 0, 1], 0).into(), gather, Arc::new(|| Err("asleep".into()))).unwrap();
-        let (status, text) = get(&server, "/metrics");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let server = thread::spawn(move || {
+            let healthy: Healthy = Arc::new(|| Err("asleep".into()));
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let stopped = async { stopped.await.unwrap() };
+            runtime.block_on(serve(listener, gather, healthy, None, stopped)).unwrap();
+        });
+        let (status, text) = get(address, "/metrics");
         assert_eq!((status, text.lines().last()), (200, Some("evenstep_workers 4")));
-        assert_eq!(get(&server, "/healthz"), (503, "asleep\n".into()));
-        assert_eq!(get(&server, "/sample").0, 404);
+        assert_eq!(get(address, "/healthz"), (503, "asleep\n".into()));
+        assert_eq!(get(address, "/sample").0, 404);
         // Idle connections make room for others.
-        let silent: Vec<_> =
-            (0..2 * CONNECTIONS_MAX).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
-        assert_eq!(get(&server, "/metrics").0, 200);
-        let address = server.address();
-        drop(server);
-        assert!(TcpStream::connect(address).is_err(), "the listener closes when the server is dropped");
+        let silent: Vec<_> = (0..2 * CONNECTIONS_MAX).map(|_| TcpStream::connect(address).unwrap()).collect();
+        assert_eq!(get(address, "/metrics").0, 200);
+        stop.send(()).unwrap();
+        server.join().unwrap();
+        assert!(TcpStream::connect(address).is_err(), "the listener closes at the end");
         drop(silent);
     }
 }

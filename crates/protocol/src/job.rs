@@ -1,8 +1,10 @@
 //! Jobs and their workers: job options and membership.
 
+mod retired;
+
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::{BackgroundSettings, JobId, LearningRateRule, LearningRateSettings, WorkerId};
 
@@ -51,10 +53,6 @@ pub struct JobSpec {
     /// most 2 of 100 later. Default true.
     #[serde(default = "default_profile")]
     pub profile: bool,
-    /// Share of a worker's memory that stays free under caps learned from its peak memory. 0 to 0.9, default
-    /// 0.1.
-    #[serde(default = "default_memory_headroom")]
-    pub memory_headroom: f64,
     /// Rule by which the learning rate follows the global batch. Default `dynamic_sgd`.
     #[serde(default)]
     pub rule: LearningRateRule,
@@ -83,14 +81,6 @@ pub struct JobSpec {
     /// than this share. 0 to 1, default 0.02.
     #[serde(default = "default_min_gain")]
     pub min_gain: f64,
-    /// Maximum local batch as a multiple of the largest batch that the worker was measured at, or an even
-    /// share if that is larger. Beyond this bound, the speed is extrapolated. 1 to 10^9, default 2.
-    #[serde(default = "default_max_batch_growth")]
-    pub max_batch_growth: f64,
-    /// Cooldown in seconds for a worker that departed 10 times within 10 minutes: it can rejoin only after
-    /// this time. 0 to 86,400, default 60.
-    #[serde(default = "default_flap_cooldown_s")]
-    pub flap_cooldown_s: f64,
     /// Retention of reports and allocations in seconds. Older ones are rolled up into minutes and hours,
     /// except for the last 1,024 iterations. An allocation that was rolled up can no longer be requested. 60
     /// to 10^10. Default: the service's retention.
@@ -100,12 +90,23 @@ pub struct JobSpec {
     /// until its first report. Default: workers without reports get at most an even share.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub initial_speeds: BTreeMap<WorkerId, f64>,
-    /// An option without effect. Earlier clients send its former default, and earlier predictors stored it: that reads as absent.
-    /// The predictor rejects any other value in a request. A stored job with one still loads.
+    // See `retired`.
     #[doc(hidden)]
-    #[serde(default, deserialize_with = "former_overlap", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "retired::overlap_begins", skip_serializing)]
     #[cfg_attr(feature = "openapi", schema(ignore))]
     pub overlap_begins: Option<f64>,
+    #[doc(hidden)]
+    #[serde(default, deserialize_with = "retired::memory_headroom", skip_serializing)]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
+    pub memory_headroom: Option<f64>,
+    #[doc(hidden)]
+    #[serde(default, deserialize_with = "retired::max_batch_growth", skip_serializing)]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
+    pub max_batch_growth: Option<f64>,
+    #[doc(hidden)]
+    #[serde(default, deserialize_with = "retired::flap_cooldown_s", skip_serializing)]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
+    pub flap_cooldown_s: Option<f64>,
 }
 
 impl JobSpec {
@@ -122,7 +123,6 @@ impl JobSpec {
             distinct_sizes: None,
             accumulation: false,
             profile: default_profile(),
-            memory_headroom: default_memory_headroom(),
             rule: LearningRateRule::default(),
             learning_rate: LearningRateSettings::default(),
             hedge: Hedge::default(),
@@ -131,11 +131,12 @@ impl JobSpec {
             min_workers: one(),
             lease_s: default_lease_s(),
             min_gain: default_min_gain(),
-            max_batch_growth: default_max_batch_growth(),
-            flap_cooldown_s: default_flap_cooldown_s(),
             keep_s: None,
             initial_speeds: BTreeMap::new(),
             overlap_begins: None,
+            memory_headroom: None,
+            max_batch_growth: None,
+            flap_cooldown_s: None,
         }
     }
 }
@@ -169,21 +170,8 @@ fn default_lease_s() -> f64 {
 fn default_min_gain() -> f64 {
     0.02
 }
-fn default_max_batch_growth() -> f64 {
-    2.0
-}
 fn default_profile() -> bool {
     true
-}
-/// Reads the former default of `overlap_begins` as absent.
-fn former_overlap<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
-    Ok(Option::<f64>::deserialize(deserializer)?.filter(|value| *value != 0.4))
-}
-fn default_memory_headroom() -> f64 {
-    0.1
-}
-fn default_flap_cooldown_s() -> f64 {
-    60.0
 }
 
 /// Body of `POST /v1/jobs/{id}/workers`: a worker joins. Joining again renews the lease and changes nothing
@@ -286,23 +274,4 @@ pub struct WorkerOverride {
     /// Cap of the worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_local_batch: Option<u64>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_former_default_of_an_option_without_effect_reads_as_absent() {
-        let read = |value: &str| {
-            serde_json::from_str::<JobSpec>(&format!(r#"{{"global_batch": 64, "overlap_begins": {value}}}"#))
-                .unwrap()
-        };
-        assert_eq!((read("0.4"), read("null")), (JobSpec::new(64), JobSpec::new(64)));
-        assert!(!serde_json::to_string(&read("0.4")).unwrap().contains("overlap_begins"));
-        // A stored job with another value loads, and a client that sends one is not ignored.
-        let other = read("0.5");
-        assert_eq!(serde_json::from_str::<JobSpec>(&serde_json::to_string(&other).unwrap()).unwrap(), other);
-        assert_ne!(other, JobSpec::new(64));
-    }
 }

@@ -5,7 +5,7 @@
 //! worker.
 //!
 //! A worker that joins and leaves repeatedly causes a new plan for all workers each time. After
-//! [`FLAP_DEPARTURES`] departures within [`FLAP_WINDOW_MS`] it must wait before it can rejoin.
+//! [`FLAP_DEPARTURES`] departures within [`FLAP_WINDOW_MS`] it must wait for [`FLAP_COOLDOWN_MS`] before it can rejoin.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,6 +13,9 @@ use std::collections::{BTreeMap, VecDeque};
 pub const FLAP_DEPARTURES: usize = 10;
 /// Window in which departures count: ten minutes.
 pub const FLAP_WINDOW_MS: i64 = 600_000;
+/// Time after its last departure for which a flapping worker must wait: one minute. A node that restarts a broken
+/// worker in a loop then changes the plans of the others about once a minute at most.
+pub const FLAP_COOLDOWN_MS: i64 = 60_000;
 
 /// A flapping worker must wait before it can rejoin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -56,9 +59,9 @@ impl<Id> Member<Id> {
     }
 
     /// Returns the remaining time before the worker can rejoin, if it is flapping.
-    fn cooling(&self, now_ms: i64, cooldown_ms: i64) -> Option<Cooling> {
+    fn cooling(&self, now_ms: i64) -> Option<Cooling> {
         let recent = self.departures_ms.iter().filter(|at| now_ms.saturating_sub(**at) <= FLAP_WINDOW_MS);
-        let wait_ms = self.departures_ms.back()?.saturating_add(cooldown_ms).saturating_sub(now_ms);
+        let wait_ms = self.departures_ms.back()?.saturating_add(FLAP_COOLDOWN_MS).saturating_sub(now_ms);
         (recent.count() >= FLAP_DEPARTURES && wait_ms > 0).then_some(Cooling { wait_ms })
     }
 }
@@ -68,8 +71,8 @@ impl<Id> Member<Id> {
 /// # Examples
 /// ```
 /// let mut members = evenstep_core::membership::Members::default();
-/// members.join(&"node-a/0", 0, 60_000)?;
-/// members.join(&"node-b/0", 500, 60_000)?;
+/// members.join(&"node-a/0", 0)?;
+/// members.join(&"node-b/0", 500)?;
 /// members.renew(&"node-b/0", 90_000);
 /// assert_eq!(members.expire(121_000, 120_000), ["node-a/0"]);
 /// assert_eq!(members.live().collect::<Vec<_>>(), [&"node-b/0"]);
@@ -131,16 +134,16 @@ impl<Id: Clone + Ord> Members<Id> {
     /// worker that had left or expired gets the last rank.
     ///
     /// # Errors
-    /// [`Cooling`] if the worker is flapping and its last departure is less than `cooldown_ms` ago. The set
+    /// [`Cooling`] if the worker is flapping and its last departure is less than [`FLAP_COOLDOWN_MS`] ago. The set
     /// is then unchanged.
-    pub fn join(&mut self, id: &Id, now_ms: i64, cooldown_ms: i64) -> Result<bool, Cooling> {
+    pub fn join(&mut self, id: &Id, now_ms: i64) -> Result<bool, Cooling> {
         let mut departures_ms = VecDeque::new();
         if let Some(&at) = self.positions.get(id) {
             if self.members[at].state == State::Live {
                 self.members[at].last_seen_ms = now_ms;
                 return Ok(false);
             }
-            if let Some(cooling) = self.members[at].cooling(now_ms, cooldown_ms) {
+            if let Some(cooling) = self.members[at].cooling(now_ms) {
                 return Err(cooling);
             }
             departures_ms = self.members.remove(at).departures_ms;
@@ -255,7 +258,7 @@ mod tests {
         const WORKERS: u64 = 4096;
         let mut members = Members::default();
         for id in 0..WORKERS {
-            members.join(&Counted(id), 0, 0).unwrap();
+            members.join(&Counted(id), 0).unwrap();
         }
         COMPARISONS.set(0);
         for id in 0..WORKERS {
@@ -268,7 +271,7 @@ mod tests {
     }
 
     fn join<'a>(members: &mut Members<&'a str>, id: &'a str, now_ms: i64) -> bool {
-        members.join(&id, now_ms, 0).unwrap()
+        members.join(&id, now_ms).unwrap()
     }
 
     #[test]
@@ -301,16 +304,16 @@ mod tests {
     fn a_flapping_worker_waits_for_its_cooldown() {
         let mut members = Members::default();
         for round in 0..FLAP_DEPARTURES as i64 {
-            assert_eq!(members.join(&"a", 100 * round, 5000), Ok(true));
+            assert_eq!(members.join(&"a", 100 * round), Ok(true));
             assert!(members.leave(&"a", 100 * round + 50));
         }
         let generation = members.generation();
-        assert_eq!(members.join(&"a", 1000, 5000), Err(Cooling { wait_ms: 4950 }));
+        assert_eq!(members.join(&"a", 1000), Err(Cooling { wait_ms: 59_950 }));
         assert_eq!(members.generation(), generation, "nothing has changed");
-        assert_eq!(members.join(&"b", 1000, 5000), Ok(true), "others can join");
-        assert_eq!(members.join(&"a", 5950, 5000), Ok(true));
-        assert!(members.leave(&"a", 5960));
-        assert_eq!(members.join(&"a", 6000 + FLAP_WINDOW_MS, 5000), Ok(true), "the window has passed");
+        assert_eq!(members.join(&"b", 1000), Ok(true), "others can join");
+        assert_eq!(members.join(&"a", 60_950), Ok(true));
+        assert!(members.leave(&"a", 60_960));
+        assert_eq!(members.join(&"a", 61_000 + FLAP_WINDOW_MS), Ok(true), "the window has passed");
     }
 
     proptest! {
@@ -323,7 +326,7 @@ mod tests {
                 let before: Vec<u8> = members.live().copied().collect();
                 let generation = members.generation();
                 match event {
-                    0 => drop(members.join(&id, now, 3)),
+                    0 => drop(members.join(&id, now)),
                     1 => drop(members.leave(&id, now)),
                     2 => members.renew(&id, now),
                     _ => drop(members.expire(now, 7)),

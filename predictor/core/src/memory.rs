@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 /// Cap after a failure, as a share of the batch that failed, unless a larger batch has worked.
 const AFTER_FAILURE: f64 = 0.9;
+/// Share of the memory that stays free under a cap: peaks vary, and allocators fragment.
+const HEADROOM: f64 = 0.1;
 /// Maximum ratio of the cap to the largest batch that worked.
 const GROWTH_MAX: f64 = 2.0;
 
@@ -23,7 +25,7 @@ const GROWTH_MAX: f64 = 2.0;
 /// memory.observe(8, Some(2_000_000_000));
 /// memory.observe(16, Some(3_000_000_000));
 /// // 49 samples would leave a tenth of 8 GB free, but the cap is at most twice the largest batch that worked.
-/// assert_eq!(memory.cap(8_000_000_000, 0.1), Some(32));
+/// assert_eq!(memory.cap(8_000_000_000), Some(32));
 /// assert_eq!(memory.after_failure(64, 1), 57);
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -61,12 +63,12 @@ impl MemoryModel {
         [self.smallest, self.largest].iter().flatten().all(|(batch, peak)| *batch > 0 && *peak > 0)
     }
 
-    /// Returns the largest batch that should fit into `memory_bytes` if the share `headroom` stays free;
+    /// Returns the largest batch that should fit into `memory_bytes` with a tenth left free;
     /// `None` if no peak was reported.
     ///
     /// The result is at least the largest batch that worked in this memory, and at most twice the largest that worked,
     /// because extrapolation far beyond the measured points is unreliable.
-    pub fn cap(&self, memory_bytes: u64, headroom: f64) -> Option<u64> {
+    pub fn cap(&self, memory_bytes: u64) -> Option<u64> {
         let (largest, peak) = self.largest?;
         let (smallest, low_peak) = self.smallest?;
         let per_sample = if largest > smallest && peak > low_peak {
@@ -74,7 +76,7 @@ impl MemoryModel {
         } else {
             peak as f64 / largest as f64
         };
-        let room = memory_bytes as f64 * (1.0 - headroom) - peak as f64;
+        let room = memory_bytes as f64 * (1.0 - HEADROOM) - peak as f64;
         let cap = largest as f64 + (room / per_sample).floor();
         let worked = self.worked as f64;
         // A batch that worked in this memory stays allowed, also if it left less than the headroom.
@@ -106,18 +108,18 @@ mod tests {
     #[test]
     fn two_sizes_tell_base_and_slope_apart() {
         let mut memory = MemoryModel::default();
-        assert_eq!(memory.cap(1000, 0.1), None);
+        assert_eq!(memory.cap(1000), None);
         memory.observe(10, Some(200));
         assert_eq!(
-            memory.cap(1000, 0.1),
+            memory.cap(1000),
             Some(20),
             "one size: 45 by proportion, but at most twice the batch that worked"
         );
         memory.observe(50, Some(600));
         memory.observe(20, Some(600));
-        assert_eq!(memory.cap(1000, 0.1), Some(80));
-        assert_eq!(memory.cap(500, 0.1), Some(35), "less memory than its peak");
-        assert_eq!(memory.cap(10, 0.1), Some(1));
+        assert_eq!(memory.cap(1000), Some(80));
+        assert_eq!(memory.cap(500), Some(35), "less memory than its peak");
+        assert_eq!(memory.cap(10), Some(1));
     }
 
     #[test]
@@ -153,7 +155,7 @@ mod tests {
                 memory.observe(size, Some(peak));
             }
             prop_assume!(peak as f64 <= 0.9 * memory_bytes as f64);
-            let cap = memory.cap(memory_bytes, 0.1).unwrap();
+            let cap = memory.cap(memory_bytes).unwrap();
             prop_assert!((base + per_sample * cap) as f64 <= 0.9 * memory_bytes as f64 + 1.0, "{cap}");
         }
     }

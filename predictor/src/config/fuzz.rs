@@ -27,7 +27,7 @@ proptest! {
         match parsed.and_then(|config| config.check().map(|()| config)) {
             Ok(config) => {
                 prop_assert!((1.0..=300.0).contains(&config.lease_s));
-                prop_assert!(config.refit_interval_s > 0 && config.refit_threads > 0 && config.linger_s > 0);
+                prop_assert!(config.refit_interval_s > 0 && config.linger_s > 0);
                 let keep = config.keep();
                 prop_assert!(60 <= keep.raw_s && keep.raw_s <= keep.minutes_s && keep.minutes_s <= keep.hours_s);
             }

@@ -60,7 +60,7 @@ const REQUESTS: [(Method, &str, &[&str]); 7] = [
         JOB,
         &[
             r#"{"global_batch":64}"#,
-            r#"{"global_batch":64,"per_worker_batch":32,"quantum":4,"min_local_batch":4,"max_local_batch":64,"accumulation":true,"profile":true,"memory_headroom":0.1,"hedge":"auto","min_chunk":4,"background":{"slow_down_limit":1.2},"min_workers":2,"lease_s":5.0,"min_gain":0.01,"max_batch_growth":2.0,"flap_cooldown_s":1.0,"keep_s":100,"initial_speeds":{"node/0":10.0}}"#,
+            r#"{"global_batch":64,"per_worker_batch":32,"quantum":4,"min_local_batch":4,"max_local_batch":64,"accumulation":true,"profile":true,"overlap_begins":0.4,"memory_headroom":0.1,"hedge":"auto","min_chunk":4,"background":{"slow_down_limit":1.2},"min_workers":2,"lease_s":5.0,"min_gain":0.01,"max_batch_growth":2.0,"flap_cooldown_s":60.0,"keep_s":100,"initial_speeds":{"node/0":10.0}}"#,
             r#"{"global_batch":96,"allowed_sizes":[0,16,32,64],"rule":"legw","learning_rate":{"warmup_epochs":2.5,"dataset_samples":1000}}"#,
             r#"{"global_batch":96,"distinct_sizes":2,"rule":"dynamic_sgd","learning_rate":{"ramp_iterations":5},"hedge":"off"}"#,
         ],

@@ -136,15 +136,12 @@ fn check(spec: &JobSpec) -> Result<(), ErrorResponse> {
     check_spec(spec).map_err(|contradiction| ErrorResponse::invalid(contradiction.to_string()))?;
     between("lease_s", spec.lease_s, 1.0, LEASE_S_MAX)?;
     between("min_gain", spec.min_gain, 0.0, 1.0)?;
-    between("max_batch_growth", spec.max_batch_growth, 1.0, 1e9)?;
-    if let Some(value) = spec.overlap_begins {
-        let detail = format!("overlap_begins: {value} must be omitted; this option is no longer supported");
+    if let Some((option, value)) = spec.retired() {
+        let detail = format!("{option}: {value} must be omitted; the option was removed");
         return Err(ErrorResponse::invalid(detail));
     }
-    between("memory_headroom", spec.memory_headroom, 0.0, 0.9)?;
     let background = spec.background.unwrap_or_default();
     between("background.slow_down_limit", background.slow_down_limit, 1.0, LIMIT_MAX)?;
-    between("flap_cooldown_s", spec.flap_cooldown_s, 0.0, LEASE_S_MAX)?;
     within("number of initial_speeds", spec.initial_speeds.len() as u64, 0..=WORKERS_MAX as u64)?;
     for speed in spec.initial_speeds.values() {
         between("initial_speeds", *speed, INITIAL_SPEED_MIN, INITIAL_SPEED_MAX)?;

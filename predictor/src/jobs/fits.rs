@@ -1,4 +1,4 @@
-//! Threads for fits of networks, and counters of their outcomes.
+//! The thread for fits of networks, and counters of their outcomes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,17 +12,17 @@ use tokio::sync::Semaphore;
 /// Histogram buckets of fits, in seconds.
 const FITS_S: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
-/// Threads for fits, shared by all jobs, and counters of their outcomes.
+/// The thread for fits, shared by all jobs, and counters of their outcomes. A fit takes some 10 ms and is due every 200
+/// observations of a worker, so one thread keeps up with thousands of workers. The other cores stay free for requests.
 #[derive(Debug, Clone)]
 pub struct Pool {
-    threads: Arc<Semaphore>,
+    thread: Arc<Semaphore>,
     fits: IntCounterVec,
     durations: Histogram,
 }
 
-impl Pool {
-    /// A pool of `threads` threads, at least one.
-    pub fn new(threads: usize) -> Self {
+impl Default for Pool {
+    fn default() -> Self {
         let fits =
             counters("evenstep_model_refits_total", "Networks fitted in the background.", &["outcome"]);
         // Both outcomes exist from the start, so that rates over them are 0 and not absent.
@@ -30,9 +30,11 @@ impl Pool {
             fits.with_label_values(&[outcome]);
         }
         let durations = histogram("evenstep_model_refit_duration_seconds", "Duration of one fit.", FITS_S);
-        Self { threads: Arc::new(Semaphore::new(threads.max(1))), fits, durations }
+        Self { thread: Arc::new(Semaphore::new(1)), fits, durations }
     }
+}
 
+impl Pool {
     /// The metric families.
     pub fn families(&self) -> Vec<MetricFamily> {
         let mut families = Vec::new();
@@ -47,10 +49,10 @@ impl Pool {
         self.fits.with_label_values(&[if is_fitted { "fitted" } else { "failed" }]).inc();
     }
 
-    /// Runs work on a thread of the pool, outside the async runtime.
+    /// Runs work on the thread, outside the async runtime.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         // The semaphore is never closed, and the runtime only ends with the process.
-        let _thread = self.threads.acquire().await.ok()?;
+        let _thread = self.thread.acquire().await.ok()?;
         tokio::task::spawn_blocking(work).await.ok()
     }
 }

@@ -37,8 +37,7 @@ impl Job {
             )));
         }
         state.check_join(&request)?;
-        let cooldown_ms = (state.spec.flap_cooldown_s * 1e3) as i64;
-        let joined = match guard.change().state.members.join(&worker, now_unix_ms, cooldown_ms) {
+        let joined = match guard.change().state.members.join(&worker, now_unix_ms) {
             Ok(joined) => joined,
             Err(source) => {
                 // Nothing has changed.

@@ -13,8 +13,6 @@ mod refusals;
 
 mod alignment;
 
-mod identification;
-
 mod stored;
 
 mod simulate;

@@ -28,19 +28,6 @@ fn the_numbers_are_those_of_the_formulas() {
     );
 }
 
-/// Two rows ahead the last value is one row older: 8, 4, 2 for 2, 8, 4.
-#[test]
-fn a_longer_horizon_knows_less() {
-    let folder = Folder::with("speed\n8\n4\n2\n8\n4\n");
-    let json = folder.json("--trace t.csv --models last --horizon 2");
-    assert!((number(&json, 0, "last", "mae") - 4.0).abs() < 1e-12);
-    folder.prints("--trace t.csv --models last --horizon 2 --csv f.csv");
-    let forecasts: Vec<f64> = folder.read("f.csv").lines().skip(1).map(|line| cell(line, 4)).collect();
-    for (ours, expected) in forecasts.iter().zip([8.0, 4.0, 2.0]) {
-        assert!((ours - expected).abs() < 1e-9, "{forecasts:?}");
-    }
-}
-
 fn cell(line: &str, column: usize) -> f64 {
     line.split(',').nth(column).unwrap().parse().unwrap()
 }
@@ -197,7 +184,7 @@ fn the_number_of_threads_does_not_matter() {
 #[test]
 fn a_model_that_cannot_be_fitted_reports_the_reason() {
     let folder = Folder::with("speed\n1\n2\n3\n4\n5\n6\n7\n8\n");
-    let json = folder.json("--trace t.csv --target speed --test 6.. --lags-y 3");
+    let json = folder.json("--trace t.csv --warmup 0.2 --models last,arx");
     let models = &json["series"][0]["models"];
     assert_eq!(models[1]["rmse"], Value::Null);
     assert!(
@@ -205,5 +192,5 @@ fn a_model_that_cannot_be_fitted_reports_the_reason() {
         "{models}"
     );
     assert!(number(&json, 0, "last", "rmse") > 0.0);
-    assert!(folder.prints("--trace t.csv --target speed --test 6.. --lags-y 3").contains("arx: "));
+    assert!(folder.prints("--trace t.csv --warmup 0.2 --models last,arx").contains("arx: "));
 }

@@ -27,7 +27,6 @@ fn true_load_and_outcome_are_not_inputs() {
     let without = of("--trace t.csv --drivers=");
     assert!(rmse(&without) > 1.3 * rmse(&plain), "{} {}", rmse(&without), rmse(&plain));
     folder.refuses(2, "--trace t.csv --drivers load,truth_load", "truth_load");
-    folder.refuses(2, "--trace t.csv --drivers sign(truth_load)", "truth_load");
     folder.refuses(1, "--trace t.csv --drivers speed", "\"speed\" is the forecast column");
 }
 

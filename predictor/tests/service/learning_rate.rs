@@ -161,8 +161,6 @@ fn settings_are_checked() {
     assert!(problem.detail.contains("warmup_epochs"), "{}", problem.detail);
     for (spec, word) in [
         (JobSpec { per_worker_batch: Some(0), ..JobSpec::new(32) }, "per_worker_batch"),
-        (JobSpec { flap_cooldown_s: -1.0, ..JobSpec::new(32) }, "flap_cooldown_s"),
-        (JobSpec { memory_headroom: 1.0, ..JobSpec::new(32) }, "memory_headroom"),
         (JobSpec { distinct_sizes: Some(1), ..JobSpec::new(32) }, "distinct_sizes"),
     ] {
         let problem = service.client.put("/v1/jobs/job", &spec).problem(422, "invalid");

@@ -196,7 +196,7 @@ fn a_predictor_that_was_suspended_serves_nothing_from_memory() {
 fn a_flapping_worker_has_to_wait() {
     let store = Store::fresh();
     let service = serve(&store, 1_000_000);
-    service.client.put_job("job", &JobSpec { flap_cooldown_s: 30.0, ..JobSpec::new(60) });
+    service.client.put_job("job", &JobSpec::new(60));
     for _ in 0..10 {
         service.client.join("job", "node/0");
         service.client.leave("job", "node/0");
@@ -205,13 +205,13 @@ fn a_flapping_worker_has_to_wait() {
     let again = JoinRequest::new(worker_id(0));
     let reply = service.client.post("/v1/jobs/job/workers", &again);
     let problem = reply.problem(503, "cooling-down");
-    assert_eq!(problem.retry_after_s, Some(29));
+    assert_eq!(problem.retry_after_s, Some(59));
     // A new process knows the earlier departures.
     let now = service.clock.load(Ordering::SeqCst);
     drop(service);
     let service = serve(&store, now);
     service.client.post("/v1/jobs/job/workers", &again).problem(503, "cooling-down");
-    service.pass(29_000);
+    service.pass(59_000);
     assert_eq!(service.client.join("job", "node/0").workers.len(), 1);
 }
 
@@ -220,7 +220,7 @@ fn a_clock_set_back_neither_ends_leases_nor_delays_requests() {
     const DAY_MS: i64 = 86_400_000;
     let store = Store::fresh();
     let service = serve(&store, 10 * DAY_MS);
-    service.client.put_job("job", &JobSpec { lease_s: 10.0, flap_cooldown_s: 30.0, ..JobSpec::new(60) });
+    service.client.put_job("job", &JobSpec { lease_s: 10.0, ..JobSpec::new(60) });
     assert_eq!(join_all(&service.client, "job", 3), 3);
     let answer = service.client.allocate(&allocate_request("job", 3, 0)).body;
     for _ in 0..10 {
@@ -235,9 +235,9 @@ fn a_clock_set_back_neither_ends_leases_nor_delays_requests() {
     assert_eq!(service.client.allocated("job", 0).body, answer);
     let again = JoinRequest::new(worker_id(3));
     let reply = service.client.post("/v1/jobs/job/workers", &again);
-    assert_eq!(reply.problem(503, "cooling-down").retry_after_s, Some(30), "at most the cooldown");
+    assert_eq!(reply.problem(503, "cooling-down").retry_after_s, Some(60), "at most the cooldown");
     service.pass(10_001);
     assert_eq!(service.states(), [WorkerState::Expired, WorkerState::Expired, WorkerState::Expired, left]);
-    service.pass(20_000);
+    service.pass(50_000);
     assert_eq!(service.client.join("job", "node/3").workers.len(), 1);
 }

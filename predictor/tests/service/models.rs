@@ -38,7 +38,7 @@ fn names(worker: &WorkerForecastView) -> Vec<&str> {
 
 #[test]
 fn networks_are_fitted_in_the_background_and_models_survive_a_crash() {
-    let mut service = Service::start_with(&["--refit-interval-s=1", "--refit-threads=2"]);
+    let mut service = Service::start_with(&["--refit-interval-s=1"]);
     train(&service, "long", "a machine", ITERATIONS);
     let before = stored(&service, "long");
     assert_eq!((before.refits.fitted, before.refits.failed), (1, 0), "{:?}", before.refits);

@@ -275,7 +275,9 @@ fn invalid_jobs_and_workers_are_rejected_by_field_and_value() {
         (put(json!({"global_batch": 60, "quantum": 0})), "quantum: 0"),
         (put(json!({"global_batch": 60, "lease_s": 0.5})), "lease_s: 0.5"),
         (put(json!({"global_batch": 60, "min_gain": 1.5})), "min_gain: 1.5"),
-        (put(json!({"global_batch": 60, "max_batch_growth": 0.5})), "max_batch_growth: 0.5"),
+        (put(json!({"global_batch": 60, "max_batch_growth": 0.5})), "max_batch_growth: 0.5 must be omitted"),
+        (put(json!({"global_batch": 60, "memory_headroom": 0})), "memory_headroom: 0 must be omitted"),
+        (put(json!({"global_batch": 60, "flap_cooldown_s": "1m"})), "flap_cooldown_s"),
         // The option of earlier versions.
         (put(json!({"global_batch": 60, "calm": {"trust": 2.0}})), "unknown field `calm`"),
         (put(json!({"global_batch": 60, "overlap_begins": 0.5})), "overlap_begins: 0.5 must be omitted"),

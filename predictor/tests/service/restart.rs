@@ -68,19 +68,45 @@ fn a_restart_recovers_jobs_workers_series_models_and_what_was_planned() {
 #[test]
 fn job_options_of_earlier_versions_are_migrated() {
     let mut service = Service::start();
-    let spec = JobSpec { max_batch_growth: 3.5, ..JobSpec::new(64) };
+    let spec = JobSpec::new(64);
     service.client.put_job("job", &spec);
     service.predictor.process.kill();
     let mut earlier = serde_json::to_value(&spec).unwrap();
-    earlier.as_object_mut().unwrap().remove("max_batch_growth");
     earlier["calm"] = serde_json::json!(
-        {"dead_band": 0.0, "dwell": 3, "change_cost_s": 0.0, "trust": 3.5, "fine_tune_below": 0.0}
+        {"dead_band": 0.0, "dwell": 3, "change_cost_s": 0.0, "trust": 2.0, "fine_tune_below": 0.0}
     );
     assert_eq!(service.store.rows(&format!("UPDATE job SET spec = '{earlier}' RETURNING spec")).len(), 1);
     let unmigrated = "DELETE FROM _sqlx_migrations WHERE description = 'hysteresis' RETURNING description";
     assert_eq!(service.store.rows(unmigrated).len(), 1);
     service.predictor.restart();
     assert_eq!(service.predictor.client().job("job").spec, spec);
+}
+
+/// Earlier versions stored every option.
+#[test]
+fn stored_job_options_that_were_removed_are_read() {
+    let mut service = Service::start();
+    let spec = JobSpec::new(64);
+    for job in ["job", "other"] {
+        service.client.put_job(job, &spec);
+    }
+    service.predictor.process.kill();
+    let mut earlier = serde_json::to_value(&spec).unwrap();
+    earlier["max_batch_growth"] = serde_json::json!(2.0);
+    earlier["memory_headroom"] = serde_json::json!(0.1);
+    let set = |job: &str, spec: &serde_json::Value| {
+        let set = format!("UPDATE job SET spec = '{spec}' WHERE job_id = '{job}' RETURNING spec");
+        assert_eq!(service.store.rows(&set).len(), 1);
+    };
+    set("job", &earlier);
+    earlier["flap_cooldown_s"] = serde_json::json!(5.0);
+    set("other", &earlier);
+    service.predictor.restart();
+    let client = service.predictor.client();
+    assert_eq!(client.job("job").spec, spec);
+    // A value without effect does not keep the job from loading.
+    let other = client.get("/v1/jobs/other").json::<serde_json::Value>();
+    assert_eq!(other["spec"].get("flap_cooldown_s"), None, "{other}");
 }
 
 #[test]

@@ -189,7 +189,7 @@ async fn send(jobs: Arc<Jobs>, request: Request) -> Result<Response, JobError> {
 impl Run {
     async fn new(seed: u64) -> Self {
         let world = World::new().await;
-        let spec = JobSpec { lease_s: LEASE_S, flap_cooldown_s: 0.0, ..JobSpec::new(GLOBAL_BATCH) };
+        let spec = JobSpec { lease_s: LEASE_S, ..JobSpec::new(GLOBAL_BATCH) };
         let jobs = world.jobs();
         world
             .finish(async move {

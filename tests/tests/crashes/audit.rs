@@ -8,7 +8,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use crate::ledger::{JOBS, Ledger, NODES};
-use crate::load::{GUEST, WORKERS, report, worker_id};
+use crate::load::{WORKERS, report, worker_id};
 
 /// Number of newest iterations of each job that every audit requests.
 const NEWEST: u64 = 8;
@@ -88,12 +88,10 @@ fn samples(client: &Client, ledger: &Ledger) {
 }
 
 fn guest(client: &Client, ledger: &Ledger) {
-    let Some(expected) = ledger.told().guest else { return };
+    let Some((guest, expected)) = ledger.told().guest.clone() else { return };
     let view: WorkersView = client.get(&format!("/v1/jobs/{}/workers", JOBS[0])).json();
-    let takes_part = view
-        .workers
-        .iter()
-        .any(|worker| worker.worker.as_str() == GUEST && worker.state == WorkerState::Live);
+    let takes_part =
+        view.workers.iter().any(|worker| worker.worker == guest && worker.state == WorkerState::Live);
     assert_eq!(takes_part, expected, "the guest's last request took effect");
 }
 

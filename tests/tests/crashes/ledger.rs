@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
 
-use evenstep_protocol::AllocateResponse;
+use evenstep_protocol::{AllocateResponse, WorkerId};
 
 /// Jobs of the load.
 pub const JOBS: [&str; 2] = ["job-a", "job-b"];
@@ -28,9 +28,11 @@ pub struct LedgerEntries {
     pub generations: BTreeMap<&'static str, u64>,
     /// Samples by node.
     pub samples: BTreeMap<&'static str, Samples>,
-    /// Whether the worker that joins and leaves is a member; `None` while the outcome of its last request is
+    /// The worker that joins and leaves, and whether it is a member; `None` while the outcome of its last request is
     /// unknown.
-    pub guest: Option<bool>,
+    pub guest: Option<(WorkerId, bool)>,
+    /// Number of its departures.
+    pub departures: u64,
 }
 
 /// Samples of a node, numbered from 0.

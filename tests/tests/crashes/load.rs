@@ -21,8 +21,6 @@ use crate::ledger::{JOBS, Ledger, NODES};
 
 /// Number of permanent workers in each job.
 pub const WORKERS: usize = 4;
-/// The worker that joins and leaves, in the first job.
-pub const GUEST: &str = "guest/0";
 /// Number of ranks of a job with concurrent requests.
 const CONCURRENT_RANKS: u64 = 2;
 /// Maximum number of samples in a batch.
@@ -42,13 +40,12 @@ pub struct Load {
 /// Creates the jobs with the permanent workers.
 pub fn begin(client: &Client, ledger: &Ledger) {
     for job in JOBS {
-        // No lease expires, and the joining and leaving worker has no cooldown.
-        client.put_job(job, &JobSpec { lease_s: 3600.0, flap_cooldown_s: 0.0, ..JobSpec::new(256) });
+        // No lease expires.
+        client.put_job(job, &JobSpec { lease_s: 3600.0, ..JobSpec::new(256) });
         for worker in 0..WORKERS {
             ledger.heard(job, client.join(job, worker_id(worker).as_str()).generation);
         }
     }
-    ledger.told().guest = Some(false);
 }
 
 /// Ends the requests when it is dropped.
@@ -229,7 +226,8 @@ impl LoadClient<'_> {
         }
     }
 
-    /// A worker that joins and leaves, with some requests of the other clients in between.
+    /// A worker that joins and leaves, with some requests of the other clients in between. The next one has another ID:
+    /// a worker that departs often must wait before it rejoins.
     fn join_and_leave(mut self, job: &'static str) {
         let path = format!("/v1/jobs/{job}/workers");
         while !self.stopped() {
@@ -244,9 +242,14 @@ impl LoadClient<'_> {
                 }
             }
             let joins = self.random.random_bool(0.5);
-            self.ledger.told().guest = None;
-            let request = JoinRequest::new(WorkerId::new(GUEST).unwrap());
-            let guest = format!("{path}/{}", GUEST.replace('/', "%2F"));
+            let number = {
+                let mut told = self.ledger.told();
+                told.guest = None;
+                told.departures
+            };
+            let id = WorkerId::new(format!("guest/{number}")).unwrap();
+            let request = JoinRequest::new(id.clone());
+            let guest = format!("{path}/{}", id.as_str().replace('/', "%2F"));
             let ask = |client: &Client| match joins {
                 true => client.try_post(&path, &request),
                 false => client.try_delete(&guest),
@@ -256,8 +259,9 @@ impl LoadClient<'_> {
             if reply.status != 404 {
                 let answer: JoinResponse = reply.json();
                 self.ledger.heard(job, answer.generation);
+                self.ledger.told().departures += u64::from(!joins);
             }
-            self.ledger.told().guest = Some(joins);
+            self.ledger.told().guest = Some((id, joins));
         }
     }
 }

@@ -12,7 +12,8 @@ use crate::store::StoreArgs;
 
 /// Data-parallel training with batch sizes allocated by the evenstep predictor.
 #[derive(Debug, Parser)]
-#[command(name = "evenstep-trainer", version)]
+// The value of a variable may be a secret, such as a password in a URL.
+#[command(name = "evenstep-trainer", version, mut_subcommands = |command| command.mut_args(|arg| arg.hide_env_values(true)))]
 pub struct Cli {
     /// The command to run.
     #[command(subcommand)]
@@ -50,5 +51,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_shows_no_value_of_a_variable() {
+        let command = Cli::command();
+        let arguments = || command.get_subcommands().flat_map(|command| command.get_arguments());
+        let from_variables = || arguments().filter(|arg| arg.get_env().is_some());
+        assert!(from_variables().any(|arg| arg.get_id() == "server"));
+        assert!(from_variables().all(|arg| arg.is_hide_env_values_set()));
     }
 }

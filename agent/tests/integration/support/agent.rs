@@ -32,7 +32,7 @@ impl Agent {
         let mut command = Command::new(env!("CARGO_BIN_EXE_evenstep-agent"));
         command
             .args(["--server", server, "--listen", "127.0.0.1:0", "--node", "node-a"])
-            .args(["--interval", "20ms", "--send-every", "20ms", "--spool-dir"])
+            .args(["--interval", "20ms", "--spool-dir"])
             .arg(spool);
         command
     }

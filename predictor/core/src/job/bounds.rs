@@ -76,6 +76,6 @@ impl JobState {
     }
 
     fn peak_cap(&self, id: &WorkerId, memory_bytes: Option<u64>) -> Option<u64> {
-        self.current_models().worker(id)?.memory.cap(memory_bytes?, self.spec.memory_headroom)
+        self.current_models().worker(id)?.memory.cap(memory_bytes?)
     }
 }

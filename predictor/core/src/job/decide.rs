@@ -16,7 +16,7 @@ use crate::forecast::Forecast;
 use crate::learning_rate::{LearningRateError, PendingInstruction};
 use crate::parallel;
 use crate::plan::{
-    InForce, Measured, Objective, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, even_split, plan,
+    InForce, Measured, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, even_split, plan,
 };
 
 /// Assumed half width of the interval of a speed from an earlier run, as a factor.
@@ -183,14 +183,7 @@ pub(super) fn rules(state: &JobState, global_batch: u64, is_ragged: bool) -> Rul
         Some(distinct) => Sizes::Distinct(usize::try_from(distinct).unwrap_or(usize::MAX)),
         None => Sizes::Any,
     };
-    Rules {
-        global_batch,
-        quantum: state.quantum(),
-        sizes,
-        objective: Objective::default(),
-        min_gain: spec.min_gain,
-        max_batch_growth: spec.max_batch_growth,
-    }
+    Rules { global_batch, quantum: state.quantum(), sizes, min_gain: spec.min_gain }
 }
 
 /// Returns the state of each live worker for the planner. Floors and pins are ignored if a ragged iteration

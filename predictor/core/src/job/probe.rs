@@ -6,7 +6,7 @@ use super::even_time::{EvenWork, slowest};
 use super::state::JobState;
 use crate::allocate::{Scenarios, Share};
 use crate::parallel;
-use crate::plan::{CHANGE, Plan, Reason, WorkerOutlook, probe};
+use crate::plan::{CHANGE, MAX_BATCH_GROWTH, Plan, Reason, WorkerOutlook, probe};
 
 /// Standard deviation of the time with even shares, as a share of it, from which on shares vary.
 const DOUBT_MAX: f64 = 0.01;
@@ -45,7 +45,7 @@ impl JobState {
             .map(|(outlook, planned)| {
                 let share = outlook.share()?;
                 // A probe keeps the limit on growth, too.
-                let largest = outlook.measured.as_ref()?.largest as f64 * spec.max_batch_growth;
+                let largest = outlook.measured.as_ref()?.largest as f64 * MAX_BATCH_GROWTH;
                 let trusted = (largest < u64::MAX as f64).then_some((largest as u64).max(*planned));
                 Some(Share { cap: [share.cap, trusted].into_iter().flatten().min(), ..share })
             })

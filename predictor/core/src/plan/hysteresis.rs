@@ -5,7 +5,6 @@
 //! and a minimum gain of 2 % prevents the change. If a worker really slows down, the gain exceeds that
 //! minimum at once.
 
-use super::rules::Objective;
 use crate::allocate::{Scenarios, Share};
 
 /// Minimum gain, as a share of the step, while the forecast errors are not known yet.
@@ -25,22 +24,15 @@ pub(super) struct Gain {
 
 impl Gain {
     /// Returns the gain of the `best` plan over the `held` plan, over the scenarios.
-    pub fn of(
-        shares: &[Share],
-        scenarios: &Scenarios,
-        objective: Objective,
-        held: &[u64],
-        best: &[u64],
-    ) -> Self {
+    pub fn of(shares: &[Share], scenarios: &Scenarios, held: &[u64], best: &[u64]) -> Self {
         let held_s = scenarios.expected_finish(shares, held);
         let best_s = scenarios.expected_finish(shares, best);
         let gain = 1.0 - best_s / held_s;
         let count = scenarios.len() as f64;
-        let corrected = match objective {
-            Objective::Maximum => gain,
-            Objective::ExpectedMaximum if !scenarios.is_empty() => gain * count / (count + OVERFIT_SCENARIOS),
-            Objective::ExpectedMaximum if gain < MIN_GAIN_WITHOUT_SCENARIOS => 0.0,
-            Objective::ExpectedMaximum => gain,
+        let corrected = match () {
+            () if !scenarios.is_empty() => gain * count / (count + OVERFIT_SCENARIOS),
+            () if gain < MIN_GAIN_WITHOUT_SCENARIOS => 0.0,
+            () => gain,
         };
         Self { corrected, is_shorter: best_s < held_s }
     }

@@ -22,7 +22,7 @@ use crate::curve::Curve;
 
 pub use outlook::{Measured, WorkerOutlook};
 pub use probe::{CHANGE, probe};
-pub use rules::{MAX_BATCH_GROWTH, MIN_GAIN, Objective, Rules, Sizes};
+pub use rules::{MAX_BATCH_GROWTH, MIN_GAIN, Rules, Sizes};
 
 use hysteresis::Gain;
 
@@ -131,14 +131,9 @@ pub fn plan(
     in_force: Option<&InForce>,
     rules: &Rules,
 ) -> Result<Plan, Unplannable> {
-    let certain = Scenarios::default();
-    let scenarios = match rules.objective {
-        Objective::ExpectedMaximum => scenarios,
-        Objective::Maximum => &certain,
-    };
     let quantum = if matches!(rules.sizes, Sizes::Allowed(_)) { 1 } else { rules.quantum };
     let even_batches = even(&bounds(workers), rules.global_batch, quantum)?;
-    let shares = shares(workers, &even_batches, rules.max_batch_growth);
+    let shares = shares(workers, &even_batches);
     let even = match &rules.sizes {
         Sizes::Any => even_batches,
         _ => even_split(&bounds(workers), rules)?,
@@ -177,7 +172,7 @@ pub fn plan(
     let speed =
         |worker: &WorkerOutlook| worker.measured.as_ref().map_or(1.0, |measured| measured.forecast.speed);
     let speeds: Vec<f64> = workers.iter().map(speed).collect();
-    let gain_over = |batches: &[u64]| Gain::of(&shares, scenarios, rules.objective, batches, &best);
+    let gain_over = |batches: &[u64]| Gain::of(&shares, scenarios, batches, &best);
     let is_legal = |in_force: &&InForce| is_legal(&in_force.batches, workers, rules);
     let change = match in_force.filter(is_legal) {
         Some(held) if held.batches == best => {
@@ -266,9 +261,9 @@ pub fn even_split(bounds: &[(u64, Option<u64>)], rules: &Rules) -> Result<Vec<u6
 /// Returns each worker as an input of a split; `None` if no worker is measured.
 ///
 /// An unmeasured worker is assumed to be as slow as the slowest measured worker, and gets at most an even
-/// share. A measured worker gets at most `max_batch_growth` times the largest batch it was measured at, or an
+/// share. A measured worker gets at most [`MAX_BATCH_GROWTH`] times the largest batch it was measured at, or an
 /// even share if that is more.
-fn shares(workers: &[WorkerOutlook], even: &[u64], max_batch_growth: f64) -> Option<Vec<Share>> {
+fn shares(workers: &[WorkerOutlook], even: &[u64]) -> Option<Vec<Share>> {
     let measured =
         || workers.iter().zip(even).filter_map(|(worker, even)| Some((worker.measured.as_ref()?, *even)));
     let slowest = measured()
@@ -277,7 +272,7 @@ fn shares(workers: &[WorkerOutlook], even: &[u64], max_batch_growth: f64) -> Opt
     let share = |(worker, even): (&WorkerOutlook, &u64)| {
         let (curve, trusted) = match &worker.measured {
             Some(measured) => {
-                (&measured.curve, (measured.largest as f64 * max_batch_growth).max(*even as f64))
+                (&measured.curve, (measured.largest as f64 * MAX_BATCH_GROWTH).max(*even as f64))
             }
             None => (slowest, *even as f64),
         };

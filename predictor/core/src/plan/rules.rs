@@ -2,7 +2,8 @@
 
 /// The default of [`Rules::min_gain`].
 pub const MIN_GAIN: f64 = 0.02;
-/// The default of [`Rules::max_batch_growth`].
+/// Maximum ratio of a worker's batch to the largest batch it was measured at. An even share is always allowed. Beyond
+/// this bound, its speed is extrapolated.
 pub const MAX_BATCH_GROWTH: f64 = 2.0;
 
 /// Allowed sizes of local batches.
@@ -17,16 +18,6 @@ pub enum Sizes {
     Distinct(usize),
 }
 
-/// Objective that a plan minimises.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Objective {
-    /// The expected time of the slowest worker over recent forecast errors.
-    #[default]
-    ExpectedMaximum,
-    /// The time of the slowest worker if all forecasts were exact; for comparison.
-    Maximum,
-}
-
 /// Rules of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
@@ -37,12 +28,7 @@ pub struct Rules {
     pub quantum: u64,
     /// Allowed sizes of local batches.
     pub sizes: Sizes,
-    /// Objective that plans minimise.
-    pub objective: Objective,
     /// Minimum gain, as a share of the expected step time, 0 to 1. The plan in force is kept if a new plan
     /// would gain less, unless even shares are as fast.
     pub min_gain: f64,
-    /// Maximum ratio of a worker's batch to the largest batch it was measured at; at least 1. An even share
-    /// is always allowed.
-    pub max_batch_growth: f64,
 }

@@ -16,14 +16,7 @@ fn unmeasured() -> WorkerOutlook {
 }
 
 fn rules() -> Rules {
-    Rules {
-        global_batch: 120,
-        quantum: 1,
-        sizes: Sizes::Any,
-        objective: Objective::default(),
-        min_gain: MIN_GAIN,
-        max_batch_growth: MAX_BATCH_GROWTH,
-    }
+    Rules { global_batch: 120, quantum: 1, sizes: Sizes::Any, min_gain: MIN_GAIN }
 }
 
 fn planned(workers: &[WorkerOutlook], in_force: Option<&InForce>, rules: &Rules) -> Plan {
@@ -97,8 +90,6 @@ fn batches_stay_near_measured_sizes() {
     };
     let workers = [measured_at(100.0, 30), measured_at(1.0, 30), measured_at(1.0, 30)];
     assert_eq!(planned(&workers, None, &rules()).batches, [60, 30, 30]);
-    let bolder = Rules { max_batch_growth: 3.0, ..rules() };
-    assert_eq!(planned(&workers, None, &bolder).batches, [90, 15, 15]);
     // An even share is always allowed. The limit on batch growth is ignored if caps leave no other split.
     let capped = |cap| WorkerOutlook { cap: Some(cap), ..measured_at(1.0, 1) };
     assert_eq!(planned(&[measured_at(1.0, 1), capped(5), capped(5)], None, &rules()).batches, [110, 5, 5]);

@@ -20,32 +20,4 @@ pub enum BacktestError {
         /// Minimum number of rows after the warm-up.
         test_min: usize,
     },
-    /// A range of rows exceeds the table.
-    #[error("{id}: the {which} range {start}..{end} ends after the last of {rows} rows")]
-    PastEnd {
-        /// Id of the series.
-        id: String,
-        /// Name of the range.
-        which: &'static str,
-        /// First row.
-        start: usize,
-        /// End, exclusive.
-        end: usize,
-        /// Number of rows of the series.
-        rows: usize,
-    },
-    /// A range is too short for the lags.
-    #[error("{id}: the {which} range {start}..{end} is too short: {rule}")]
-    TooShort {
-        /// Id of the series.
-        id: String,
-        /// Name of the range.
-        which: &'static str,
-        /// First row.
-        start: usize,
-        /// End, exclusive.
-        end: usize,
-        /// The requirement.
-        rule: String,
-    },
 }

@@ -7,18 +7,13 @@
 //! - interval ([`Calibration`])
 //! - step time of an allocation by the forecasts ([`step_time`])
 //!
-//! System identification ([`Identification`]): a model is fitted to one range of rows and predicts another,
-//! one step ahead or from its own predictions.
-//!
 //! - [`error`]: errors of a backtest
 //! - [`job`]: recorded series, and the order of their rows
 //! - [`metrics`]: errors and intervals
 //! - [`clock`]: clock of fits and forecasts
 //! - [`rolling`]: rolling origin
-//! - [`recipes`]: batch models by name
-//! - [`models`]: all models by name
+//! - [`models`]: models by name
 //! - [`step_time`]: step time of an allocation by forecasts
-//! - [`system`]: system identification
 
 pub mod error;
 
@@ -30,20 +25,14 @@ pub mod clock;
 
 pub mod rolling;
 
-pub mod recipes;
-
 pub mod models;
 
 pub mod step_time;
-
-pub mod system;
 
 pub use clock::Clock;
 pub use error::BacktestError;
 pub use job::{Job, Row, Series, is_enough};
 pub use metrics::{Accuracy, Calibration};
 pub use models::ModelName;
-pub use recipes::Tuning;
 pub use rolling::{JobModel, Plan, Point, Prediction, Track, walk_job};
 pub use step_time::{Regret, Step};
-pub use system::{Identification, Identified};

@@ -8,17 +8,13 @@ use evenstep_core::forecast::nonlinear::{REFIT_OBSERVATIONS, Training};
 use evenstep_core::forecast::{EXPERT_NAMES, ExpertKind, JobForecaster, Loss};
 use evenstep_core::series::{DriverSet, Observation};
 
-use super::recipes::RecipeName;
 use super::rolling::{JobModel, Prediction};
 
-/// Names of the mixes. The other models of a rolling backtest are single experts ([`EXPERT_NAMES`]).
+/// Names of the mixes. The other models are single experts ([`EXPERT_NAMES`]).
 pub const MIX_NAMES: &str = "mix, mix_step (trained on the step time)";
 
-/// Default models of a rolling backtest.
+/// Default models of a backtest.
 pub const DEFAULT_MODELS: [&str; 7] = ["last", "ema_0.3", "ema_0.6", "arx", "arx_pooled", "mix", "mix_step"];
-
-/// Name of the network. Alone, it is a model of system identification only.
-pub const NETWORK_NAME: &str = "narx";
 
 /// Name of a model. It displays as the user wrote it.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,12 +27,11 @@ pub struct ModelName {
 enum Kind {
     Expert(ExpertKind),
     Mix(Loss),
-    Network,
 }
 
 /// No model has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no model {name:?}; the models are {EXPERT_NAMES}, {MIX_NAMES}, {NETWORK_NAME}")]
+#[error("no model {name:?}; the models are {EXPERT_NAMES}, {MIX_NAMES}")]
 pub struct UnknownModel {
     name: String,
 }
@@ -51,7 +46,6 @@ impl FromStr for ModelName {
             "hold" => Some(Kind::Expert(ExpertKind::Hold(0.3))),
             "mix" => Some(Kind::Mix(Loss::SquaredError)),
             "mix_step" => Some(Kind::Mix(Loss::StepTime)),
-            NETWORK_NAME => Some(Kind::Network),
             _ => written.parse().ok().map(Kind::Expert),
         };
         let kind = kind.ok_or_else(|| UnknownModel { name: written.into() })?;
@@ -71,30 +65,14 @@ impl ModelName {
         Self { written: "last".into(), kind: Kind::Expert(ExpertKind::Last) }
     }
 
-    /// Whether this is the last value.
-    pub fn is_last(&self) -> bool {
-        self.kind == Kind::Expert(ExpertKind::Last)
-    }
-
-    /// Returns the model of this name in system identification, where `arx` is fitted by least squares.
-    pub fn recipe(&self) -> Option<RecipeName> {
-        match self.kind {
-            Kind::Network => Some(RecipeName::Narx),
-            Kind::Expert(ExpertKind::Arx) => Some(RecipeName::Arx),
-            _ => None,
-        }
-    }
-
-    /// Creates a model of a rolling backtest without history, for a job with these drivers and this number of workers;
-    /// `None` if the model is one of system identification only.
-    pub fn build(&self, drivers: &[String], workers: usize) -> Option<Box<dyn JobModel>> {
+    /// Creates a model without history, for a job with these drivers and this number of workers.
+    pub fn build(&self, drivers: &[String], workers: usize) -> Box<dyn JobModel> {
         let drivers = DriverSet::new(drivers.iter().cloned());
         let (roster, loss, networks) = match self.kind {
             Kind::Expert(kind) => (vec![kind], Loss::SquaredError, 0),
             Kind::Mix(loss) => (ExpertKind::roster(&drivers), loss, workers),
-            Kind::Network => return None,
         };
-        Some(Box::new(Streaming::new(JobForecaster::with(drivers, roster, loss), networks)))
+        Box::new(Streaming::new(JobForecaster::with(drivers, roster, loss), networks))
     }
 }
 

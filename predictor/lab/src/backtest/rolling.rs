@@ -10,14 +10,14 @@ use super::job::{Job, Row, Series};
 /// Minimum number of rows after the warm-up. Fewer have no spread to compare an error with.
 pub const TEST_ROWS_MIN: usize = 2;
 
+/// Minimum number of rows of the warm-up. Before the first row, no model has a forecast.
+const WARMUP_ROWS_MIN: usize = 1;
+
 /// Settings of a walk.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Plan {
     /// Share of each series used only for learning, in (0, 1).
     pub warmup: f64,
-    /// Forecast horizon: the forecast of row k uses rows up to `k - horizon` and the drivers read right after
-    /// it; at least 1.
-    pub horizon: usize,
 }
 
 impl Plan {
@@ -28,8 +28,8 @@ impl Plan {
     pub fn warmup_rows(&self, series: &Series) -> Result<usize, BacktestError> {
         let rows = series.rows.len();
         let warmup = self.warmup_of(rows);
-        if warmup < self.horizon || rows < warmup + TEST_ROWS_MIN {
-            let (warmup_min, test_min) = (self.horizon, TEST_ROWS_MIN);
+        if warmup < WARMUP_ROWS_MIN || rows < warmup + TEST_ROWS_MIN {
+            let (warmup_min, test_min) = (WARMUP_ROWS_MIN, TEST_ROWS_MIN);
             return Err(BacktestError::TooFewRows {
                 id: series.id.clone(),
                 rows,
@@ -125,7 +125,7 @@ struct SeriesWalk {
     invalid_forecast: Option<String>,
 }
 
-/// Walks a model through a job. If the model has no interval, or one for a single step only, an
+/// Walks a model through a job. If the model has no interval, an
 /// [`AdaptiveInterval`] over the residuals of its forecasts replaces it.
 ///
 /// # Errors
@@ -152,7 +152,7 @@ pub fn walk_job(
         // All workers reach the boundary before any of them computes.
         for &(worker, at) in &tick {
             let rows = &job.series[worker].rows;
-            walkers[worker].forecast_ahead(worker, rows, at, plan.horizon, model, clock);
+            walkers[worker].forecast(worker, &rows[at], at, model, clock);
         }
         for &(worker, at) in &tick {
             walkers[worker].compare_and_learn(worker, &job.series[worker].rows[at], at, model, clock);
@@ -168,31 +168,21 @@ pub fn walk_job(
 }
 
 impl SeriesWalk {
-    fn forecast_ahead(
-        &mut self,
-        worker: usize,
-        rows: &[Row],
-        at: usize,
-        horizon: usize,
-        model: &mut dyn JobModel,
-        clock: Clock<'_>,
-    ) {
+    fn forecast(&mut self, worker: usize, row: &Row, at: usize, model: &mut dyn JobModel, clock: Clock<'_>) {
         let began = clock();
-        model.boundary(worker, &rows[at].drivers);
-        let target = at + horizon - 1;
-        // The batch of the next row is a decision, not a measurement, so it is known.
-        let forecast = rows.get(target).and_then(|row| model.forecast(worker, row.batch));
+        model.boundary(worker, &row.drivers);
+        // The batch of the row is a decision, not a measurement, so it is known.
+        let forecast = model.forecast(worker, row.batch);
         self.predict_s += clock() - began;
         self.forecasts += 1;
         let Some(forecast) = forecast else { return };
         if !(forecast.speed.is_finite() && forecast.speed > 0.0) {
-            self.invalid_forecast = Some(format!("row {target} has the invalid forecast {}", forecast.speed));
+            self.invalid_forecast = Some(format!("row {at} has the invalid forecast {}", forecast.speed));
             return;
         }
-        let own = forecast.interval.filter(|_| horizon == 1);
         let spread = self.interval.half_width().exp();
-        let (lower, upper) = own.unwrap_or((forecast.speed / spread, forecast.speed * spread));
-        self.points[target] = Some(Point { speed: forecast.speed, lower, upper });
+        let (lower, upper) = forecast.interval.unwrap_or((forecast.speed / spread, forecast.speed * spread));
+        self.points[at] = Some(Point { speed: forecast.speed, lower, upper });
     }
 
     fn compare_and_learn(
@@ -256,7 +246,7 @@ mod tests {
     }
 
     fn tracks(job: &Job, model: &str, plan: &Plan) -> Vec<Track> {
-        let mut model = model.parse::<ModelName>().unwrap().build(&job.drivers, job.series.len()).unwrap();
+        let mut model = model.parse::<ModelName>().unwrap().build(&job.drivers, job.series.len());
         walk_job(job, model.as_mut(), plan, &|| 0.0).unwrap()
     }
 
@@ -273,19 +263,17 @@ mod tests {
     #[test]
     fn simple_models_forecast_what_their_formula_says() {
         let job = job(&[&[1.0, 4.0, 16.0, 1.0, 2.0]]);
-        let plan = Plan { warmup: 0.4, horizon: 1 };
+        let plan = Plan { warmup: 0.4 };
         let of = |model| speeds(&tracks(&job, model, &plan)[0]);
         assert_eq!(of("last"), [Some(4.0), Some(16.0), Some(1.0)]);
         assert_eq!(of("ema_0.5"), [Some(2.0), Some(5.657), Some(2.378)]);
         assert_eq!(of("ma_2"), [Some(2.0), Some(8.0), Some(4.0)]);
-        let plan = Plan { warmup: 0.4, horizon: 2 };
-        assert_eq!(speeds(&tracks(&job, "last", &plan)[0]), [Some(1.0), Some(4.0), Some(16.0)]);
     }
 
     #[test]
     fn each_worker_has_its_own_past_and_its_own_warm_up() {
         let job = job(&[&[1.0, 2.0, 3.0, 4.0], &[10.0, 20.0, 30.0, 40.0, 50.0, 60.0]]);
-        let tracks = tracks(&job, "last", &Plan { warmup: 0.5, horizon: 1 });
+        let tracks = tracks(&job, "last", &Plan { warmup: 0.5 });
         assert_eq!((tracks[0].start, speeds(&tracks[0])), (2, vec![Some(2.0), Some(3.0)]));
         assert_eq!((tracks[1].start, speeds(&tracks[1])), (3, vec![Some(30.0), Some(40.0), Some(50.0)]));
         assert_eq!(tracks[1].pairs(&job.series[1]).unwrap()[2].0, 60.0);
@@ -304,17 +292,17 @@ mod tests {
         fn observe(&mut self, _worker: usize, _batch: u64, _compute_time_s: f64) {}
     }
 
-    fn scripted(speed: f64, interval: Option<(f64, f64)>, horizon: usize) -> Track {
+    fn scripted(speed: f64, interval: Option<(f64, f64)>) -> Track {
         let halves = AtomicU32::new(0);
         let clock = || 0.5 * f64::from(halves.fetch_add(1, Ordering::Relaxed));
-        let plan = Plan { warmup: 0.5, horizon };
+        let plan = Plan { warmup: 0.5 };
         walk_job(&job(&[&[1.0; 10]]), &mut FixedForecast(speed, interval), &plan, &clock).unwrap().remove(0)
     }
 
     #[test]
     fn invalid_speeds_give_no_forecast() {
         for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            let track = scripted(speed, None, 1);
+            let track = scripted(speed, None);
             assert_eq!(track.points, [None; 10]);
             assert!(
                 track
@@ -328,24 +316,23 @@ mod tests {
         }
     }
 
-    /// The interval of a model is used if it is valid for the horizon; otherwise the residuals determine it.
+    /// The interval of a model is used if it has one; otherwise the residuals determine it.
     /// The clock advances by half a second at each reading: a row takes one interval to observe, one to learn
     /// and one to forecast.
     #[test]
     fn intervals_and_times() {
-        let own = scripted(2.0, Some((1.0, 3.0)), 1);
+        let own = scripted(2.0, Some((1.0, 3.0)));
         assert_eq!(own.points[9], Some(Point { speed: 2.0, lower: 1.0, upper: 3.0 }));
         assert_eq!((own.fit_s, own.predict_us, own.failure), (10.0, 0.5e6, None));
-        let from_residuals = scripted(2.0, None, 1).points[5].unwrap();
+        let from_residuals = scripted(2.0, None).points[5].unwrap();
         assert!(from_residuals.lower < 2.0 && from_residuals.upper > 2.0 && from_residuals.lower != 1.0);
-        assert_eq!(scripted(2.0, Some((1.0, 3.0)), 2).points[5], Some(from_residuals));
     }
 
     /// After ten residuals of log 2, the interval reaches exactly from 1 to 4.
     #[test]
     fn an_interval_learns_from_residuals() {
         let job = job(&[&[1.0; 24]]);
-        let plan = Plan { warmup: 0.5, horizon: 1 };
+        let plan = Plan { warmup: 0.5 };
         let tracks = walk_job(&job, &mut FixedForecast(2.0, None), &plan, &|| 0.0).unwrap();
         let point = tracks[0].points[23].unwrap();
         assert!((point.lower - 1.0).abs() < 1e-9 && (point.upper - 4.0).abs() < 1e-9, "{point:?}");
@@ -354,28 +341,27 @@ mod tests {
     #[test]
     fn too_few_rows_are_counted() {
         let job = job(&[&[1.0, 2.0, 3.0, 4.0]]);
-        let warmup = |warmup, horizon| Plan { warmup, horizon }.warmup_rows(&job.series[0]);
-        assert_eq!(warmup(0.5, 2), Ok(2));
-        let said = warmup(0.5, 3).unwrap_err().to_string();
+        let warmup = |warmup| Plan { warmup }.warmup_rows(&job.series[0]);
+        assert_eq!(warmup(0.5), Ok(2));
+        let said = warmup(0.1).unwrap_err().to_string();
         assert_eq!(
             said,
-            "4: 4 rows, of which 2 are warm-up; the warm-up needs at least 3 rows, and at least 2 must \
+            "4: 4 rows, of which 0 are warm-up; the warm-up needs at least 1 rows, and at least 2 must \
                 follow it"
         );
-        assert!(warmup(0.9, 1).is_err() && warmup(0.1, 1).is_err());
+        assert!(warmup(0.9).is_err());
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
-        /// No future information leaks into forecasts. If rows from `changed` on change, forecasts up to row
-        /// `changed + horizon - 2` stay the same. So does the forecast of row `changed + horizon - 1` if the drivers
-        /// stay the same.
+        /// No future information leaks into forecasts. If rows from `changed` on change, forecasts of earlier rows
+        /// stay the same. So does the forecast of row `changed` if its drivers stay the same.
         #[test]
         fn later_values_do_not_change_earlier_forecasts(
-            speeds in prop::collection::vec(50.0f64..150.0, 60..70), changed in 24usize..50, horizon in 1usize..4,
+            speeds in prop::collection::vec(50.0f64..150.0, 60..70), changed in 24usize..50,
             drivers_too: bool
         ) {
-            let plan = Plan { warmup: 0.4, horizon };
+            let plan = Plan { warmup: 0.4 };
             let one = job(&[&speeds, &speeds[1..]]);
             let mut other = one.clone();
             for series in &mut other.series {
@@ -391,7 +377,7 @@ mod tests {
                     }
                 }
             }
-            let safe = changed + horizon - usize::from(drivers_too);
+            let safe = changed + 1 - usize::from(drivers_too);
             for model in EVERY_KIND {
                 let (ones, others) = (tracks(&one, model, &plan), tracks(&other, model, &plan));
                 for (a, b) in ones.iter().zip(&others) {

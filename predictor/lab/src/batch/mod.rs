@@ -1,4 +1,5 @@
-//! Models of system identification: they are fitted once to a range of rows, and then predict one value at a time.
+//! Models of system identification, for comparison with published results (example `published_sets`). They are fitted once
+//! to a range of rows, and then predict one value at a time.
 //!
 //! A recipe (an unfitted model) fits a [`Regression`](evenstep_core::forecast::fit::Regression) to regressors
 //! and targets. The regression then predicts.

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::trace::columns::{ColumnRoles, Driver, Drivers, TruthColumn};
+use crate::trace::columns::{ColumnRoles, Drivers, TruthColumn, check_input};
 
 /// Column flags.
 #[derive(Debug, Args)]
 pub struct ColumnFlags {
-    /// Column to forecast: samples per second, or any other quantity
+    /// Column to forecast, in samples per second
     #[arg(long, value_name = "COLUMN", default_value = "speed", help_heading = "Columns")]
     pub target: String,
     /// Column with times; the forecast quantity is the batch divided by it
@@ -26,31 +26,23 @@ pub struct ColumnFlags {
     /// exists]
     #[arg(long, value_name = "COLUMN", help_heading = "Columns")]
     pub id: Option<String>,
-    /// Columns known before the row, as COLUMN or sign(COLUMN); empty for none [default: all other
-    /// columns, except iteration, iter, t_start, iter_ms, speed, truth_* and unnamed ones]
+    /// Columns known before the row; empty for none [default: all other columns, except iteration, iter, t_start, iter_ms, speed, truth_* and unnamed ones]
     #[arg(long, value_name = "COLUMN,..", value_delimiter = ',', help_heading = "Columns")]
     pub drivers: Option<Vec<String>>,
 }
 
 impl ColumnFlags {
-    /// Returns the roles of the columns. With `speeds`, the table holds speeds of workers, and all columns
-    /// are drivers by default.
+    /// Returns the roles of the columns.
     ///
     /// # Errors
     /// [`TruthColumn`] if a `truth_*` column would be an input.
-    pub fn choice(&self, speeds: bool) -> Result<ColumnRoles, TruthColumn> {
-        let named = |names: &[String]| {
-            let names = names.iter().filter(|name| !name.is_empty());
-            names.map(|name| Driver::new(name)).collect::<Result<_, _>>()
+    pub fn choice(&self) -> Result<ColumnRoles, TruthColumn> {
+        let inputs = self.drivers.iter().flatten().chain(&self.batch);
+        inputs.map(|name| name.trim()).try_for_each(check_input)?;
+        let named = |names: &Vec<String>| {
+            names.iter().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
         };
-        let drivers = match &self.drivers {
-            Some(names) => Drivers::Named(named(names)?),
-            None if speeds => Drivers::Others,
-            None => Drivers::Named(Vec::new()),
-        };
-        if let Some(batch) = &self.batch {
-            Driver::new(batch)?;
-        }
+        let drivers = self.drivers.as_ref().map_or(Drivers::Others, |names| Drivers::Named(named(names)));
         Ok(ColumnRoles {
             target: self.target.clone(),
             target_time: self.target_time.clone(),
@@ -58,7 +50,6 @@ impl ColumnFlags {
             time: self.time.clone(),
             id: self.id.clone(),
             drivers,
-            speeds,
         })
     }
 }

@@ -96,6 +96,9 @@ impl EstimatedSpeeds for Warmup {
     }
 }
 
+/// Smoothing factor of the policy `ema`: the weight of the most recent speed. Of common factors, it forecasts our traces best.
+pub(super) const EMA: f64 = 0.3;
+
 /// Moving averages of the speeds. A factor of 1 gives the last value.
 pub(super) struct Averages {
     alpha: f64,

@@ -6,11 +6,11 @@ use evenstep_core::allocate::{Scenarios, Share};
 use evenstep_core::curve::CurveLearner;
 use evenstep_core::forecast::narx::Narx;
 use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAINING_ROWS_MAX, Training};
-use evenstep_core::forecast::{ExpertKind, JobForecaster};
+use evenstep_core::forecast::{ExpertKind, JobForecaster, Loss};
 use evenstep_core::hedge::learner::Parts;
-use evenstep_core::hedge::{ChunkCost, Hedged, Terms, hedge};
+use evenstep_core::hedge::{ChunkCost, Hedged, POOL_MAX, Terms, hedge};
 use evenstep_core::job::{Balance, Compared, TailBalance, Used};
-use evenstep_core::plan::{InForce, MAX_BATCH_GROWTH, Measured, Rules, Sizes, WorkerOutlook, plan};
+use evenstep_core::plan::{InForce, Measured, Rules, Sizes, WorkerOutlook, plan};
 use evenstep_core::series::DriverSet;
 
 use super::error::SimulateError;
@@ -78,7 +78,7 @@ impl<'a> Evenstep<'a> {
         Self {
             settings: settings.clone(),
             hedges,
-            forecaster: JobForecaster::with(drivers.clone(), roster, settings.loss),
+            forecaster: JobForecaster::with(drivers.clone(), roster, Loss::default()),
             drivers,
             workers: vec![WorkerState::default(); world.workers.len()],
             in_force: None,
@@ -155,7 +155,7 @@ impl<'a> Evenstep<'a> {
             cost: self.settings.claim,
             min_chunk: self.settings.min_chunk,
             quantum: self.settings.quantum,
-            pool_max: self.settings.pool_max,
+            pool_max: POOL_MAX,
         };
         let costs: Vec<Option<ChunkCost>> =
             present.iter().map(|worker| Some(self.workers[*worker].chunks)).collect();
@@ -224,9 +224,7 @@ impl Policy for Evenstep<'_> {
             global_batch: self.settings.global_batch,
             quantum: self.settings.quantum,
             sizes: Sizes::Any,
-            objective: self.settings.objective,
             min_gain: self.settings.min_gain,
-            max_batch_growth: MAX_BATCH_GROWTH,
         };
         let scenarios = self.scenarios(present);
         let plan = plan(&outlooks, &scenarios, in_force, &rules)?;

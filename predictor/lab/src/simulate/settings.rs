@@ -3,9 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use evenstep_core::forecast::Loss;
 use evenstep_core::hedge::ClaimCost;
-use evenstep_core::plan::Objective;
 use serde::{Serialize, Serializer};
 
 /// Policies that split the global batch.
@@ -93,15 +91,9 @@ pub struct Settings {
     pub quantum: u64,
     /// Number of warm-up iterations, which do not count.
     pub warmup: usize,
-    /// Smoothing factor of [`PolicyName::Ema`], in (0, 1].
-    pub ema: f64,
     /// Hysteresis: evenstep keeps its shares if new ones would shorten the expected step by less than this
     /// share.
     pub min_gain: f64,
-    /// Objective of evenstep's plans.
-    pub objective: Objective,
-    /// Loss that evenstep's mix minimizes.
-    pub loss: Loss,
     /// Whether evenstep fits networks during the run, as the service does in the background. The fits take
     /// most of the time of a simulation.
     pub networks: bool,
@@ -109,8 +101,6 @@ pub struct Settings {
     pub claim: ClaimCost,
     /// Minimum chunk in samples; a multiple of the quantum.
     pub min_chunk: u64,
-    /// Maximum number of workers per claim counter.
-    pub pool_max: usize,
     /// Whether shares are requested one iteration ahead, before the outcome of the previous iteration is
     /// known. Otherwise they are requested at the boundary.
     pub ahead: bool,

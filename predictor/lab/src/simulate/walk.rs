@@ -3,7 +3,7 @@
 
 use evenstep_core::hedge::{ClaimCost, PoolMember, TailWork, play};
 
-use super::baselines::{Averages, Nothing, Oracle, Split, Warmup, WithoutSlowest, slowest};
+use super::baselines::{Averages, EMA, Nothing, Oracle, Split, Warmup, WithoutSlowest, slowest};
 use super::error::{CELLS_MAX, SimulateError};
 use super::evenstep::{Evenstep, Fitter};
 use super::policy::{Policy, Report, Shares};
@@ -101,7 +101,7 @@ fn build<'a>(
             Box::new(Split { settings: settings.clone(), believed: Averages::new(workers, 1.0) })
         }
         PolicyName::Ema => {
-            Box::new(Split { settings: settings.clone(), believed: Averages::new(workers, settings.ema) })
+            Box::new(Split { settings: settings.clone(), believed: Averages::new(workers, EMA) })
         }
         PolicyName::Base => Box::new(Evenstep::new(world, settings, fitter, false)),
         PolicyName::Evenstep => Box::new(Evenstep::new(world, settings, fitter, true)),

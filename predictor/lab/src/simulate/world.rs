@@ -67,17 +67,11 @@ pub struct RecordedForm {
     pub fixed_share: f64,
     /// The usual batch in samples; `None` for each worker's median.
     pub usual_batch: Option<f64>,
-    /// Batch in samples below which a smaller batch takes no less time.
-    pub saturation: u64,
 }
 
 impl RecordedForm {
     fn form(&self, usual_batch: f64) -> Form {
-        Form {
-            fixed_s: self.fixed_share * usual_batch,
-            per_sample_s: 1.0 - self.fixed_share,
-            saturation: self.saturation,
-        }
+        Form { fixed_s: self.fixed_share * usual_batch, per_sample_s: 1.0 - self.fixed_share, saturation: 0 }
     }
 }
 

@@ -20,7 +20,7 @@ pub const SERIES_MAX: usize = 10_000;
 /// Requested roles of the columns. `None` means the default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ColumnRoles {
-    /// Column to forecast.
+    /// Column to forecast: speeds of workers, which are positive.
     pub target: String,
     /// Column with times. If set, the forecast quantity is the batch divided by the time.
     pub target_time: Option<String>,
@@ -29,13 +29,10 @@ pub struct ColumnRoles {
     /// Column with the iteration or time of each row; empty for none. Default: `iteration`, `iter` or `t_start`, the first that
     /// exists, otherwise the row number.
     pub time: Option<String>,
-    /// Column with the series of each row. Default for speeds: `worker` if the column exists.
+    /// Column with the series of each row. Default: `worker` if the column exists.
     pub id: Option<String>,
     /// Driver columns.
     pub drivers: Drivers,
-    /// Whether the targets are speeds of workers: positive, with batches and with drivers that may be
-    /// missing. Otherwise they are the output of a system: any number, and no input may be missing.
-    pub speeds: bool,
 }
 
 /// Driver columns of a table.
@@ -46,23 +43,7 @@ pub enum Drivers {
     #[default]
     Others,
     /// The listed columns.
-    Named(Vec<Driver>),
-}
-
-impl Drivers {
-    /// Whether there are no drivers, whatever the table.
-    pub fn is_none(&self) -> bool {
-        matches!(self, Self::Named(drivers) if drivers.is_empty())
-    }
-}
-
-/// A column, or the sign of a column.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Driver {
-    /// The text as given on the command line.
-    pub written: String,
-    column: String,
-    sign: bool,
+    Named(Vec<String>),
 }
 
 /// The name of a column that cannot be an input.
@@ -73,23 +54,12 @@ pub struct Driver {
 )]
 pub struct TruthColumn(String);
 
-impl Driver {
-    /// Parses `COLUMN` or `sign(COLUMN)`.
-    ///
-    /// # Errors
-    /// [`TruthColumn`] for a `truth_*` column.
-    pub fn new(written: &str) -> Result<Self, TruthColumn> {
-        let inner = written.strip_prefix("sign(").and_then(|rest| rest.strip_suffix(')'));
-        let column = inner.unwrap_or(written).trim().to_owned();
-        if column.starts_with(TRUTH_PREFIX) {
-            return Err(TruthColumn(column));
-        }
-        Ok(Self { written: written.to_owned(), column, sign: inner.is_some() })
-    }
-
-    fn of(&self, reading: Option<f64>) -> Option<f64> {
-        if self.sign { reading.map(|value| if value == 0.0 { 0.0 } else { value.signum() }) } else { reading }
-    }
+/// Checks that a column may be an input.
+///
+/// # Errors
+/// [`TruthColumn`] for a `truth_*` column.
+pub fn check_input(column: &str) -> Result<(), TruthColumn> {
+    if column.starts_with(TRUTH_PREFIX) { Err(TruthColumn(column.to_owned())) } else { Ok(()) }
 }
 
 /// One series of a table, row by row.
@@ -211,7 +181,7 @@ impl ColumnRoles {
     /// [`TableError`] if a column does not exist or a cell has an invalid value.
     pub fn apply(&self, table: &Table) -> Result<Trace, TableError> {
         let parts = ColumnIndices::find(self, table)?;
-        let (time, times) = match parts.time.filter(|_| self.speeds) {
+        let (time, times) = match parts.time {
             Some(column) => time::read(table, column)?,
             None => (TimeKind::Row, Vec::new()),
         };
@@ -259,11 +229,9 @@ impl ColumnRoles {
             readings.lines.push(table.line(row));
             readings.ticks.push(*number as u64 - 1);
             readings.times.push(times.get(row).copied().unwrap_or(*number as f64 - 1.0));
-            parts.take(table, row, *number - 1, self.speeds, readings)?;
+            parts.take(table, row, *number - 1, readings)?;
         }
-        if let (TimeKind::Row, true, Some(other)) =
-            (time, self.speeds, seen.iter().position(|(rows, ..)| *rows != seen[0].0))
-        {
+        if let (TimeKind::Row, Some(other)) = (time, seen.iter().position(|(rows, ..)| *rows != seen[0].0)) {
             let (first, id, rows) = (&series[0].id, &series[other].id, seen[other].0);
             let rule = format!(
                 "{first:?} has {} rows and {id:?} has {rows}; without a column of iterations or times (--time), each worker \
@@ -285,7 +253,7 @@ impl ColumnRoles {
             trace: table.trace.clone(),
             time,
             has_times: self.target_time.is_some() || parts.batch.is_some(),
-            drivers: parts.drivers.iter().map(|(driver, _)| driver.written.clone()).collect(),
+            drivers: parts.drivers.iter().map(|(name, _)| name.clone()).collect(),
             series,
             notes: Vec::new(),
         };
@@ -310,7 +278,7 @@ struct ColumnIndices {
     /// Column that labels forecasts.
     label: Option<usize>,
     id: Option<usize>,
-    drivers: Vec<(Driver, usize)>,
+    drivers: Vec<(String, usize)>,
     drivers_named: bool,
 }
 
@@ -321,11 +289,7 @@ impl ColumnIndices {
             None => Ok(table.find(default)),
         };
         let target = table.column(choice.target_time.as_ref().unwrap_or(&choice.target))?;
-        let (id, batch) = if choice.speeds {
-            (named(&choice.id, "worker")?, named(&choice.batch, "batch")?)
-        } else {
-            (choice.id.as_ref().map(|name| table.column(name)).transpose()?, None)
-        };
+        let (id, batch) = (named(&choice.id, "worker")?, named(&choice.batch, "batch")?);
         let time = match choice.time.as_deref() {
             Some("") => None,
             Some(name) => Some(table.column(name)?),
@@ -337,18 +301,19 @@ impl ColumnIndices {
         let drivers = match &choice.drivers {
             Drivers::Named(drivers) => drivers
                 .iter()
-                .map(|driver| Ok((driver.clone(), table.column(&driver.column)?)))
+                .map(|name| Ok((name.clone(), table.column(name)?)))
                 .collect::<Result<Vec<_>, TableError>>()?,
             Drivers::Others => table
                 .columns
                 .iter()
                 .enumerate()
                 .filter(|(at, name)| !taken(*at) && !name.is_empty() && !excluded(name))
-                .filter_map(|(at, name)| Some((Driver::new(name).ok()?, at)))
+                .filter(|(_, name)| check_input(name).is_ok())
+                .map(|(at, name)| (name.clone(), at))
                 .collect(),
         };
-        if let Some((driver, _)) = drivers.iter().find(|(_, at)| *at == target) {
-            let rule = format!("{:?} is the forecast column and cannot be a driver", driver.written);
+        if let Some((name, _)) = drivers.iter().find(|(_, at)| *at == target) {
+            let rule = format!("{name:?} is the forecast column and cannot be a driver");
             return Err(TableError::Whole { trace: table.trace.clone(), rule });
         }
         Ok(Self {
@@ -357,7 +322,7 @@ impl ColumnIndices {
             batch,
             time,
             label: match choice.time {
-                None => table.find(time::SECONDS).or(time.filter(|_| choice.speeds)),
+                None => table.find(time::SECONDS).or(time),
                 Some(_) => time,
             },
             id,
@@ -383,11 +348,7 @@ impl ColumnIndices {
         let rule = format!("is earlier than {above}; rows of a worker must be in order of time");
         let local = "; where a clock is set back, times need their offset from UTC";
         let rule = if kind == TimeKind::Local { format!("{rule}{local}") } else { rule };
-        table.cell_error(
-            row,
-            if kind == TimeKind::Row { self.label } else { self.time }.unwrap_or_default(),
-            &rule,
-        )
+        table.cell_error(row, self.time.unwrap_or_default(), &rule)
     }
 
     /// Appends row number `number` of its series.
@@ -396,7 +357,6 @@ impl ColumnIndices {
         table: &Table,
         row: usize,
         number: usize,
-        speeds: bool,
         series: &mut Readings,
     ) -> Result<(), TableError> {
         if self.is_idle(table, row)? {
@@ -408,25 +368,18 @@ impl ColumnIndices {
         }
         let batch = self.batch.map_or(Ok(1), |column| whole(table, row, column))?;
         let measured = table.measured(row, self.target)?;
-        if speeds && measured <= 0.0 {
+        if measured <= 0.0 {
             return Err(table.cell_error(row, self.target, "is not positive"));
         }
         let target = if self.target_is_time { batch as f64 / measured } else { measured };
         if !target.is_finite() {
             return Err(table.cell_error(row, self.target, "gives a number that is not finite"));
         }
-        if speeds && !LEARNABLE.contains(&target) {
+        if !LEARNABLE.contains(&target) {
             return Err(table.cell_error(row, self.target, "gives a speed that is not from 1e-30 to 1e30"));
         }
         let at = self.label.map_or_else(|| number.to_string(), |column| table.text(row, column).to_owned());
-        let seconds = |text: &str| text.parse::<f64>().ok();
-        let before = series.at.last().and_then(|at| seconds(at)).filter(|_| !speeds && self.label.is_some());
-        if seconds(&at).zip(before).is_some_and(|(now, before)| now < before) {
-            return Err(self.earlier(table, row, row - 1, TimeKind::Row));
-        }
-        let read = |(driver, column): &(Driver, usize)| {
-            let reading =
-                if speeds { table.number(row, *column) } else { table.measured(row, *column).map(Some) };
+        let read = |(_, column): &(String, usize)| {
             let hint = |error| match error {
                 TableError::Cell { trace, line, column, value, rule } if !self.drivers_named => {
                     let rule = format!("{rule} (--drivers selects the drivers, --time the time column)");
@@ -434,7 +387,7 @@ impl ColumnIndices {
                 }
                 error => error,
             };
-            reading.map(|reading| driver.of(reading)).map_err(hint)
+            table.number(row, *column).map_err(hint)
         };
         series.drivers.push(self.drivers.iter().map(read).collect::<Result<_, TableError>>()?);
         series.at.push(at);

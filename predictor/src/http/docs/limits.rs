@@ -114,9 +114,7 @@ fn limits() -> Vec<(&'static str, Value)> {
                     "type": "integer", "format": "int64", "minimum": 0, "maximum": GLOBAL_BATCH_MAX
                 }},
                 "distinct_sizes": count(2, WORKERS_MAX as u64), "min_workers": count(1, WORKERS_MAX as u64),
-                "lease_s": between(1.0, LEASE_S_MAX), "flap_cooldown_s": between(0.0, LEASE_S_MAX),
-                "min_gain": between(0.0, 1.0), "max_batch_growth": between(1.0, 1e9),
-                "memory_headroom": between(0.0, 0.9),
+                "lease_s": between(1.0, LEASE_S_MAX), "min_gain": between(0.0, 1.0),
                 "keep_s": count(60, KEEP_S_MAX),
                 "initial_speeds": {"maxProperties": WORKERS_MAX, "propertyNames": id(WORKER), "additionalProperties": {
                     "type": "number", "format": "double", "minimum": INITIAL_SPEED_MIN, "maximum": INITIAL_SPEED_MAX

@@ -19,7 +19,7 @@ def check_agent(agent: str, *, timeout_s: float) -> list[Check]:
         health = connection.get("/healthz", timeout_s)
         said = connection.get("/status", timeout_s)
     except SettingError as error:
-        return [Check(name, "failed", str(error), "correct EVENSTEP_AGENT or --agent")]
+        return [Check(name, "failed", str(error), "correct EVENSTEP_AGENT")]
     except EvenstepError as error:
         advice = "start evenstep-agent on each node to get GPU readings; without it, /proc is read"
         return [Check(name, "warning", f"no agent is listening ({error})", advice)]

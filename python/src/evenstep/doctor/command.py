@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from evenstep.doctor.agent import check_agent
@@ -32,11 +32,6 @@ def add_arguments(subparsers: "Subparsers") -> None:
     parser.add_argument(
         "--server", help="predictor URLs, comma-separated; default EVENSTEP_SERVER, else the one that runs start"
     )
-    parser.add_argument(
-        "--agent",
-        help=f"agent URL, empty for none; default EVENSTEP_AGENT, else {DEFAULT_AGENT} or the one that runs start",
-    )
-    parser.add_argument("--job", help="job id; default EVENSTEP_JOB")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     parser.set_defaults(run=run)
 
@@ -44,9 +39,8 @@ def add_arguments(subparsers: "Subparsers") -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs all checks and returns 1 if one failed, else 0. Only rank 0 prints the result."""
     place, environment = read_place(os.environ)
-    server = _setting(arguments.server, os.environ, "EVENSTEP_SERVER")
-    job = _setting(arguments.job, os.environ, "EVENSTEP_JOB")
-    agent = _setting(arguments.agent, os.environ, "EVENSTEP_AGENT")
+    server = os.environ.get("EVENSTEP_SERVER") if arguments.server is None else arguments.server
+    job, agent = os.environ.get("EVENSTEP_JOB"), os.environ.get("EVENSTEP_AGENT")
     versions = installed()
     checks = [check_versions(versions), check_devices(), environment]
     tls = check_tls()
@@ -99,7 +93,3 @@ def render(checks: Sequence[Check], *, as_json: bool) -> str:
     if as_json:
         return json.dumps({"ok": all_passed(checks), "checks": [check.to_json() for check in checks]}) + "\n"
     return "".join(f"{check.line()}\n" for check in checks)
-
-
-def _setting(flag: str | None, environ: Mapping[str, str], variable: str) -> str | None:
-    return environ.get(variable) if flag is None else flag

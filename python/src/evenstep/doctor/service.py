@@ -39,7 +39,7 @@ def check_job(servers: str, job_id: str, *, timeout_s: float) -> list[Check]:
         check_job_id(job_id)
         urls = parse_servers(servers)
     except SettingError as error:
-        return [Check("job", "failed", str(error), "correct EVENSTEP_JOB or --job")]
+        return [Check("job", "failed", str(error), "correct EVENSTEP_JOB")]
     for url in urls:
         try:
             answer = connect(url).get(f"/v1/jobs/{quote(job_id, safe='')}", timeout_s)

@@ -1,16 +1,14 @@
 //! Long help texts of `backtest`.
 
-use std::fmt::Write;
-
 use evenstep_core::forecast::EXPERT_NAMES;
 
-use crate::backtest::models::{DEFAULT_MODELS, MIX_NAMES, NETWORK_NAME};
+use crate::backtest::models::{DEFAULT_MODELS, MIX_NAMES};
 
 /// Description of the command.
 pub const LONG_ABOUT: &str = "\
 Evaluate forecasters on recorded traces: error, prediction interval and resulting step time.
 
-Rolling origin (default): each model walks through a trace row by row. It forecasts a row from the rows before it, then sees the
+Each model walks through a trace row by row. It forecasts a row from the rows before it, then sees the
 actual value. Only rows after the warm-up count. The output shows errors, intervals and step times.
 
   errors       rmse, mae, mape, rrse, nmse; /last is the rmse divided by the rmse of the last value.
@@ -22,9 +20,6 @@ For the step time, the series of all traces act as workers of one job. If tables
 separate job. Rows of workers belong to the same step if they have the same iteration, or the nearest time (--time), or the same
 number in tables without both. Steps count if they have a row of every worker, after the warm-up of the shortest series.
 
-System identification (--train, --test): models are fitted to one range of rows. They predict another range, either one
-step ahead or from their own predictions (--free-run).
-
 Traces that evenstep wrote need no column flags. Drivers are values known just before the row's iteration. Columns named truth_*
 are never inputs. Exit status: 0 success, 1 unusable data, 2 invalid command line.";
 
@@ -35,25 +30,9 @@ Examples:
     evenstep-predictor backtest --trace steady.csv bursty.csv --models last,ema_0.3,mix --report out.html --json out.json
 
   One table of several workers, with times instead of speeds.
-    evenstep-predictor backtest --trace job.csv --id worker --time time --target-time batch_time --models last,mix
-
-  A system identification benchmark in free run.
-    evenstep-predictor backtest --trace SNLS80mV.csv --target V2 --drivers V1 --train 40650..105712 --test 105712..127400 \\
-        --lags-y 8 --lags-u 8 --models arx --free-run --skip 50";
+    evenstep-predictor backtest --trace job.csv --id worker --time time --target-time batch_time --models last,mix";
 
 /// Help text of `--models`.
 pub fn models() -> String {
-    let mut text = format!("Models to compare: {EXPERT_NAMES}, {MIX_NAMES}.");
-    // Writing to a string cannot fail.
-    let _ = write!(text, " With --train or --test: last, arx (least squares), {NETWORK_NAME}.");
-    let _ = write!(text, " [default: {}; with --train or --test: last,arx]", DEFAULT_MODELS.join(","));
-    text
+    format!("Models to compare: {EXPERT_NAMES}, {MIX_NAMES} [default: {}]", DEFAULT_MODELS.join(","))
 }
-
-/// Help text of `--id`.
-pub const ID: &str = "Column with the worker of each row, in a table of several workers [default: worker, if the \
-column exists; none with --train or --test]";
-
-/// Help text of `--drivers`.
-pub const DRIVERS: &str = "Columns known before the row, as COLUMN or sign(COLUMN); empty for none [default: all other columns, \
-except iteration, iter, t_start, iter_ms, speed, truth_* and unnamed ones; none with --train or --test]";

@@ -1,22 +1,18 @@
 //! The command `backtest`: reads recorded traces and evaluates forecasters.
 //!
-//! - [`args`], `values`, `help`: flags
-//! - `rolling`, `identify`: rolling-origin backtests and system identification over all traces, in parallel
+//! - [`args`], `help`: flags
+//! - `rolling`: rolling-origin backtests over all traces, in parallel
 //! - `steps`: step times of allocations by the forecasts
 //! - [`results`]: the results as JSON
 //! - `text`, `forecasts`, `charts`, `page`: the results as text, CSV and HTML
 
 pub mod args;
 
-mod values;
-
 mod help;
 
 mod rolling;
 
 mod steps;
-
-mod identify;
 
 pub mod results;
 
@@ -58,12 +54,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn results(args: &Args) -> anyhow::Result<Results> {
     let mut traces = match &args.job {
         Some(job_id) => vec![stored::read(&args.store, job_id)?],
-        None => read_all(&args.trace, &args.choice()?)?,
+        None => read_all(&args.trace, &args.columns.choice()?)?,
     };
     name_series(&mut traces);
-    if !args.is_identification() {
-        align_jobs(&mut traces)?;
-    }
+    align_jobs(&mut traces)?;
     judge(&traces, args)
 }
 
@@ -81,14 +75,12 @@ pub(super) fn rehearse(args: &Args) -> anyhow::Result<()> {
 fn judge(traces: &[Trace], args: &Args) -> anyhow::Result<Results> {
     let began = Instant::now();
     let clock = || began.elapsed().as_secs_f64();
-    let units =
-        if args.is_identification() { identify::units(traces, args) } else { rolling::units(traces, args) };
+    let units = rolling::units(traces, args);
     // Drawn only if standard error is a terminal.
     let bar = ProgressBar::with_draw_target(Some(units as u64), ProgressDrawTarget::stderr());
     bar.set_style(ProgressStyle::with_template("{bar:40} {pos}/{len} models on traces, {eta} left")?);
     let done_one = || bar.inc(1);
-    let run = if args.is_identification() { identify::run } else { rolling::run };
-    let results = run(traces, args, &clock, &done_one);
+    let results = rolling::run(traces, args, &clock, &done_one);
     bar.finish_and_clear();
     results
 }

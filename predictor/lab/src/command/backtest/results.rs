@@ -87,9 +87,6 @@ pub struct ModelResult {
     pub fit_s: Option<f64>,
     /// Microseconds per forecast.
     pub predict_us: Option<f64>,
-    /// Whether inputs of the row itself were used, in system identification.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub current_inputs: Option<bool>,
     /// The reason why there are no results.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
@@ -118,7 +115,6 @@ impl ModelResult {
             width: calibration.map(|calibration| calibration.width),
             fit_s: None,
             predict_us: None,
-            current_inputs: None,
             failure: None,
         }
     }

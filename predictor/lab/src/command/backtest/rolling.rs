@@ -29,7 +29,7 @@ pub fn run(
     clock: Clock<'_>,
     done_one: &(dyn Fn() + Sync),
 ) -> anyhow::Result<Results> {
-    let plan = Plan { warmup: args.warmup, horizon: args.horizon as usize };
+    let plan = Plan { warmup: args.warmup };
     let walks: Vec<Walk<'_>> = traces.iter().map(|trace| walk(trace, &plan)).collect::<Result<_, _>>()?;
     let models = with_last(args.models());
     let jobs: Vec<&Job> = walks.iter().map(|walk| &walk.job).collect();
@@ -37,8 +37,7 @@ pub fn run(
         (0..walks.len()).flat_map(|walk| models.iter().map(move |model| (walk, model))).collect();
     let one = |(at, model): &(usize, &ModelName)| -> anyhow::Result<Vec<Track>> {
         let job = &walks[*at].job;
-        let built = model.build(&job.drivers, job.series.len());
-        let mut built = built.with_context(|| format!("{model} is a model of system identification"))?;
+        let mut built = model.build(&job.drivers, job.series.len());
         let tracks = walk_job(job, built.as_mut(), &plan, clock)?;
         done_one();
         Ok(tracks)

@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
-use evenstep_core::forecast::Loss;
-use evenstep_core::hedge::{ClaimCost, POOL_MAX};
-use evenstep_core::plan::{MIN_GAIN, Objective};
+use evenstep_core::hedge::ClaimCost;
+use evenstep_core::plan::MIN_GAIN;
 use evenstep_report::output::{STANDARD_STREAM, check_distinct};
-use evenstep_report::values::{between, not_negative, positive, share};
+use evenstep_report::values::{between, not_negative, share};
 
 use super::help::{EXAMPLES, LONG_ABOUT};
 use crate::command::GLOBAL_BATCH_MAX;
@@ -22,7 +21,7 @@ const BATCH_PER_WORKER: u64 = 64;
 /// Iterations of a described cluster by default.
 pub const CLUSTER_ITERATIONS: usize = 2000;
 
-/// Default time of a claim in seconds, and default number of claims per second that one counter handles. On
+/// Default time of a claim in seconds, and number of claims per second that one counter handles; further claims wait. On
 /// loopback (example `claims` of `evenstep-trainer`) a claim takes a fifth of that time, and the rate is
 /// higher.
 const CLAIM_COST_S: f64 = 0.0005;
@@ -49,7 +48,7 @@ pub struct Args {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["workers", "target", "target_time", "batch", "time", "id", "drivers", "fixed_share", "saturation"],
+        conflicts_with_all = ["workers", "target", "target_time", "batch", "time", "id", "drivers", "fixed_share"],
         help_heading = "Workers"
     )]
     pub cluster: Option<PathBuf>,
@@ -72,9 +71,6 @@ pub struct Args {
     /// batch
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = part, help_heading = "Batch curve of traces")]
     pub fixed_share: f64,
-    /// Batch size in samples up to which the time does not depend on the batch
-    #[arg(long, value_name = "SAMPLES", default_value_t = 0, value_parser = between(0, GLOBAL_BATCH_MAX), help_heading = "Batch curve of traces")]
-    pub saturation: u64,
 
     /// Samples per iteration over all workers [default: 64 per worker]
     #[arg(long, value_name = "SAMPLES", value_parser = between(1, GLOBAL_BATCH_MAX), help_heading = "Job")]
@@ -96,9 +92,6 @@ pub struct Args {
     /// Share of the iterations that does not count; static_proportional measures speeds in it
     #[arg(long, value_name = "SHARE", default_value_t = 0.4, value_parser = share, help_heading = "Policies")]
     pub warmup: f64,
-    /// Smoothing factor of ema: weight of the most recent speed
-    #[arg(long, value_name = "FACTOR", default_value_t = 0.3, value_parser = factor, help_heading = "Policies")]
-    pub ema: f64,
     /// When shares are requested: at the boundary of the iteration, or one iteration ahead, without the
     /// outcome of the previous one
     #[arg(long, value_enum, value_name = "WHEN", default_value = "boundary", help_heading = "Policies")]
@@ -107,26 +100,12 @@ pub struct Args {
     /// [default: the service's]
     #[arg(long, value_name = "SHARE", value_parser = part, help_heading = "Policies")]
     pub min_gain: Option<f64>,
-    /// Objective of evenstep's plans: expected time of the slowest worker, or its time if forecasts were
-    /// exact
-    #[arg(long, value_enum, value_name = "OBJECTIVE", default_value = "expected", help_heading = "Policies")]
-    pub split: Split,
-    /// Loss of evenstep's mix: error of the speed, or the resulting step time [default: the service's]
-    #[arg(long, value_enum, value_name = "LOSS", help_heading = "Policies")]
-    pub mix: Option<Mix>,
     /// Seconds per claim from evenstep's shared tail
     #[arg(long, value_name = "SECONDS", default_value_t = CLAIM_COST_S, value_parser = not_negative, help_heading = "Policies")]
     pub claim_cost: f64,
-    /// Maximum number of claims per second of one counter; further claims wait
-    #[arg(long, value_name = "RATE", default_value_t = CLAIM_RATE, value_parser = positive, help_heading = "Policies")]
-    pub claim_rate: f64,
     /// Minimum chunk of evenstep's shared tail in samples [default: the quantum]
     #[arg(long, value_name = "SAMPLES", value_parser = between(1, GLOBAL_BATCH_MAX), help_heading = "Policies")]
     pub min_chunk: Option<u64>,
-    /// Maximum number of workers per claim counter; more workers form several pools, each with a part of the
-    /// shared tail
-    #[arg(long, value_name = "N", default_value_t = POOL_MAX as u64, value_parser = between(2, CELLS_MAX as u64), help_heading = "Policies")]
-    pub pool: u64,
     /// Whether evenstep fits networks during the run, which takes most of the time; auto: if workers times
     /// iterations are at most 100000
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", help_heading = "Policies")]
@@ -149,24 +128,6 @@ pub enum RequestTime {
     Ahead,
 }
 
-/// Objective of evenstep's plans.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Split {
-    /// The expected maximum over recent forecast errors.
-    Expected,
-    /// The maximum if forecasts were exact.
-    Certain,
-}
-
-/// Loss that evenstep's mix minimizes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Mix {
-    /// Squared error of the logarithm of the speed.
-    Error,
-    /// Logarithm of the step time.
-    Step,
-}
-
 /// Whether networks are fitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Networks {
@@ -184,21 +145,13 @@ fn part(written: &str) -> Result<f64, String> {
     part.filter(|part| (0.0..1.0).contains(part)).ok_or_else(|| "must be at least 0 and less than 1".into())
 }
 
-/// Parses a factor in (0, 1].
-fn factor(written: &str) -> Result<f64, String> {
-    let factor: Option<f64> = written.parse().ok();
-    factor
-        .filter(|factor| (f64::MIN_POSITIVE..=1.0).contains(factor))
-        .ok_or_else(|| "must be greater than 0 and at most 1".into())
-}
-
 impl Args {
     /// Checks combinations of flags that clap cannot check.
     ///
     /// # Errors
     /// A message that names the flag and the rule.
     pub fn check(&self) -> Result<(), String> {
-        self.columns.choice(true).map_err(|error| error.to_string())?;
+        self.columns.choice().map_err(|error| error.to_string())?;
         check_traces(&self.trace)?;
         for (at, policy) in self.policies.iter().enumerate() {
             if self.policies[..at].contains(policy) {
@@ -224,7 +177,7 @@ impl Args {
 
     /// Returns how the time of recorded workers depends on the batch.
     pub fn curve_assumption(&self) -> RecordedForm {
-        RecordedForm { fixed_share: self.fixed_share, usual_batch: None, saturation: self.saturation }
+        RecordedForm { fixed_share: self.fixed_share, usual_batch: None }
     }
 
     /// Returns the settings for a number of workers and iterations.
@@ -234,23 +187,9 @@ impl Args {
             global_batch: self.global_batch.unwrap_or(per_worker * workers as u64),
             quantum: self.quantum,
             warmup: (self.warmup * iterations as f64) as usize,
-            ema: self.ema,
             min_gain: self.min_gain.unwrap_or(MIN_GAIN),
-            objective: match self.split {
-                Split::Expected => Objective::ExpectedMaximum,
-                Split::Certain => Objective::Maximum,
-            },
-            loss: match self.mix {
-                None => Loss::default(),
-                Some(Mix::Error) => Loss::SquaredError,
-                Some(Mix::Step) => Loss::StepTime,
-            },
-            claim: ClaimCost {
-                latency_s: self.claim_cost,
-                busy_s: (1.0 / self.claim_rate).min(self.claim_cost),
-            },
+            claim: ClaimCost { latency_s: self.claim_cost, busy_s: (1.0 / CLAIM_RATE).min(self.claim_cost) },
             min_chunk: self.min_chunk.unwrap_or(self.quantum).next_multiple_of(self.quantum),
-            pool_max: usize::try_from(self.pool).unwrap_or(usize::MAX),
             ahead: self.request == RequestTime::Ahead,
             networks: match self.networks {
                 Networks::Auto => workers.saturating_mul(iterations) <= NETWORK_CELLS_MAX,

@@ -7,16 +7,16 @@ Compare step times of allocation policies on recorded workers or a described clu
 Every policy runs the same iterations: those of which every worker has a row. Rows of workers belong to the same iteration if they
 have the same iteration, or the nearest time (--time), or the same number in tables without both. A policy splits the global batch
 with the information available before the iteration. Each worker then computes its share at the recorded speed. The speed does not
-depend on the batch unless --fixed-share or --saturation is given. The step lasts as long as the slowest worker. Only iterations
+depend on the batch unless --fixed-share is given. The step lasts as long as the slowest worker. Only iterations
 after the warm-up count.
 
   even                 equal shares, as in training without evenstep.
   static_proportional  proportional to the mean speeds of the warm-up.
   last_value           proportional to the speeds of the previous iteration.
-  ema                  proportional to an exponential moving average of the speeds (--ema).
+  ema                  proportional to an exponential moving average of the speeds, factor 0.3.
   base                 forecasts, networks and plans of the service, without a shared tail.
   evenstep             base with hedged steps: part of the batch goes to a shared tail if that is expected to save time. A claim
-                       costs --claim-cost and waits for other claims (--claim-rate). A worker has the same speed in each chunk
+                       costs --claim-cost and waits for other claims (50,000 per second). A worker has the same speed in each chunk
                        as in its whole iteration.
   oracle               the shortest possible step, with knowledge of the actual speeds.
 

@@ -33,7 +33,7 @@ pub fn read(args: &Args) -> anyhow::Result<Source> {
         let world = world.with_context(|| path.display().to_string())?;
         return Ok(Source { world, half_fixed: None, notes: Vec::new() });
     }
-    let mut traces = read_all(&args.trace, &args.columns.choice(true)?)?;
+    let mut traces = read_all(&args.trace, &args.columns.choice()?)?;
     name_series(&mut traces);
     align(&mut traces.iter_mut().collect::<Vec<_>>())?;
     let jobs: Vec<Job> = traces.iter().map(|trace| trace.job().without_constant_drivers()).collect();
@@ -58,7 +58,7 @@ pub fn read(args: &Args) -> anyhow::Result<Source> {
     let world = sized(recorded, args)?;
     let workers = world.workers.len();
     let share = args.settings(workers, world.iterations).global_batch as f64 / workers as f64;
-    let half = RecordedForm { fixed_share: 0.5, usual_batch: Some(share), saturation: 0 };
+    let half = RecordedForm { fixed_share: 0.5, usual_batch: Some(share) };
     let is_assumed = args.curve_assumption() == RecordedForm::default();
     let half_fixed = is_assumed.then(|| sized(World::recorded(&job, half)?, args)).transpose()?;
     Ok(Source { world, half_fixed, notes })
