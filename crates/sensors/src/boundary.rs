@@ -61,11 +61,6 @@ impl Boundary {
         }
         reading
     }
-
-    /// Whether the process has ended or never existed; its readings are then missing.
-    pub fn has_ended(&self) -> bool {
-        self.process.has_ended()
-    }
 }
 
 /// The time of a reading, and the CPU time until then in seconds.

@@ -69,11 +69,6 @@ impl Process {
         }
     }
 
-    /// Returns the process id.
-    pub fn pid(&self) -> u32 {
-        self.pid
-    }
-
     /// Whether the process has ended or never existed.
     pub fn has_ended(&self) -> bool {
         self.ended
