@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_protocol::{WorkerReport, driver};
+use evenstep_protocol::{WorkerId, WorkerReport, driver};
 use serde::{Deserialize, Serialize};
 
 use super::plans::PlannedWorker;
-use super::straggler::DeviceOf;
 use crate::allocate::Communication;
 use crate::curve::CurveLearner;
 use crate::hedge::ChunkCost;
@@ -17,6 +16,9 @@ use crate::straggler::StragglerDetector;
 
 /// Weight of the newest report in the averages of communication.
 const COMMUNICATION_WEIGHT: f64 = 0.2;
+
+/// Returns the device of a worker that joined in this generation, if it is known.
+pub type DeviceOf<'a> = &'a (dyn Fn(&WorkerId, Option<u64>) -> Option<&'a str> + Sync);
 
 /// The models learned from one worker's reports.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
