@@ -17,6 +17,8 @@
 
 pub mod access;
 
+mod amount;
+
 pub mod config;
 
 mod client_tls;

@@ -9,8 +9,6 @@ use evenstep_protocol::{JobId, StragglerView, WorkerId};
 use serde::Serialize;
 use ureq::Agent;
 
-use crate::jobs::node_of;
-
 /// Maximum number of events that wait; further ones are dropped and logged.
 const QUEUE_MAX: usize = 1_000;
 /// Time limit of a request.
@@ -78,7 +76,7 @@ impl Event {
             at_unix_ms,
             job_id: job_id.clone(),
             worker: worker.clone(),
-            node: node_of(worker).to_owned(),
+            node: worker.node().to_owned(),
             since_unix_ms,
             straggler: view.clone(),
         }

@@ -68,5 +68,5 @@ pub use load::HISTORY_ITERATIONS;
 pub use membership::WORKERS_MAX;
 pub use registry::{JOBS_MAX, Jobs};
 pub use responses::ResponseBytes;
-pub use stragglers::{Stragglers, node_of};
+pub use stragglers::Stragglers;
 pub use validate::LOOK_AHEAD_MAX;

@@ -14,7 +14,8 @@ use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{ALIVE_EVERY, Api, ErrorResponse, InPath, RETRY_AFTER, Streams, event, events};
+use super::streams::{ALIVE_EVERY, RETRY_AFTER, Streams, event, events};
+use super::{Api, ErrorResponse, InPath};
 use crate::jobs::{Cursor, Job, Jobs};
 
 /// Shortest interval between two `step` events. People cannot follow more, and the newest iteration is the

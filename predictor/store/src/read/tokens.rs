@@ -6,7 +6,8 @@ use crate::error::StoreError;
 use crate::store::Store;
 
 /// The oldest `$1` tokens, in the order of their creation.
-pub(crate) const TOKENS: &str = "SELECT token_id, secret_sha256, scope, jobs, note, created_unix_ms, expires_unix_ms,
+pub(crate) const TOKENS: &str =
+    "SELECT token_id, secret_sha256, scope, jobs, note, created_unix_ms, expires_unix_ms,
     last_used_unix_ms FROM token ORDER BY created_unix_ms, token_id LIMIT $1";
 
 impl Store {
