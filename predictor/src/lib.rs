@@ -29,8 +29,6 @@ pub mod jobs;
 
 mod long;
 
-mod summary;
-
 pub mod retention;
 
 pub mod app;

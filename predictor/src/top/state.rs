@@ -5,9 +5,7 @@ mod key;
 
 use std::time::Duration;
 
-use evenstep_protocol::{
-    HistoryView, JobId, JobState, JobSummary, LiveView, LogEntry, LogView, NodesView, StepView, WorkersView,
-};
+use evenstep_protocol::{JobId, JobState, JobSummary, LiveView, NodesView};
 
 pub use super::event::{ConnectionState, FeedEvent, StreamEvent};
 pub use job::OpenJob;

@@ -26,6 +26,7 @@ pub const RETRY_AFTER: Duration = Duration::from_secs(2);
 pub struct Streams {
     places: Arc<Semaphore>,
     ending: watch::Receiver<bool>,
+    /// The summary of all jobs.
     pub feed: Arc<Feed>,
 }
 

@@ -4,11 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use evenstep_core::job::EvenTime;
-use evenstep_protocol::{AllocateResponse, Allocation, StepView, StepWorker, WorkerId, WorkerReport};
+use evenstep_protocol::{AllocateResponse, Allocation, WorkerId, WorkerReport};
 use serde::{Deserialize, Serialize};
 
 use super::account::{EvenStep, IterationTimes};
-use super::loss::MeanLoss;
 use super::reported::{Reported, step_time_s};
 
 /// Limit of iterations in memory. It is larger than the number of iterations that can be requested ahead.
@@ -88,12 +87,6 @@ impl Step {
         self.done.iter().flatten().map(|done| done.samples).sum()
     }
 
-    /// Mean loss over the samples of the workers that reported one.
-    fn loss(&self) -> Option<f64> {
-        let losses = self.done.iter().flatten().filter_map(|done| Some((done.samples, done.loss?)));
-        MeanLoss::over(losses).value()
-    }
-
     /// The times of the iteration without an estimate for even shares; `None` before the first report.
     fn times(&self) -> Option<IterationTimes> {
         let waits = self.done.iter().flatten().filter_map(|done| done.barrier_wait_s);
@@ -102,47 +95,30 @@ impl Step {
     }
 
     /// Estimated step time with even shares; `None` until the reports were learned.
-    fn even(&self) -> Option<EvenStep> {
+    pub fn even(&self) -> Option<EvenStep> {
         let Some(EvenTime { finish_s, even_finish_s, doubt_s, .. }) = self.even else { return self.restored };
         // Communication, optimizer and other parts of the step are the same.
         Some(EvenStep { even_s: self.step_time_s()? - finish_s + even_finish_s, doubt_s })
     }
 
-    /// The iteration for the API, with the unit of batches.
-    pub fn view(&self, unit: &str) -> StepView {
-        let answer = &*self.answer;
-        let worker = |(rank, share): (usize, &Allocation)| {
-            let done = self.done.get(rank).copied().flatten();
-            StepWorker {
-                worker: share.worker.clone(),
-                rank: share.rank,
-                local_batch: share.local_batch,
-                samples: done.map(|done| done.samples),
-                predicted_samples_per_s: share.predicted_speed_samples_per_s,
-                lower_samples_per_s: share.speed_lower_samples_per_s,
-                upper_samples_per_s: share.speed_upper_samples_per_s,
-                actual_samples_per_s: done.and_then(|done| done.speed()),
-                predicted_compute_time_s: share.predicted_compute_time_s,
-                compute_time_s: done.map(|done| done.compute_time_s),
-                barrier_wait_s: done.and_then(|done| done.barrier_wait_s),
-            }
-        };
-        StepView {
-            iteration: answer.iteration,
-            at_unix_ms: self.at_unix_ms,
-            generation: answer.generation,
-            global_batch: answer.global_batch,
-            step_time_s: self.step_time_s(),
-            predicted_step_time_s: answer.decision.predicted_step_time_s,
-            even_step_time_s: self.even().map(|even| even.even_s).or(answer.decision.even_step_time_s),
-            decision: answer.decision.kind,
-            reason: answer.decision.reason.clone(),
-            lr_multiplier: answer.optimizer.lr_multiplier,
-            loss: self.loss(),
-            tail_samples: answer.tail.as_ref().map_or(0, |tail| tail.chunks.iter().sum()),
-            unit: unit.to_owned(),
-            workers: answer.allocations.iter().enumerate().map(worker).collect(),
-        }
+    /// The number of the iteration.
+    pub fn iteration(&self) -> u64 {
+        self.answer.iteration
+    }
+
+    /// Time of the latest report, in milliseconds since 1970.
+    pub fn at_unix_ms(&self) -> i64 {
+        self.at_unix_ms
+    }
+
+    /// The allocation that it was computed with.
+    pub fn answer(&self) -> &AllocateResponse {
+        &self.answer
+    }
+
+    /// The report of the worker of this rank.
+    pub fn report(&self, rank: usize) -> Option<Reported> {
+        self.done.get(rank).copied().flatten()
     }
 }
 
@@ -372,18 +348,6 @@ impl Steps {
     }
 }
 
-impl Step {
-    /// The number of the iteration.
-    pub fn iteration(&self) -> u64 {
-        self.answer.iteration
-    }
-
-    /// Time of the latest report, in milliseconds since 1970.
-    pub fn at_unix_ms(&self) -> i64 {
-        self.at_unix_ms
-    }
-}
-
 /// Returns the mean; `None` without values.
 pub fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0_u64), |(sum, count), value| (sum + value, count + 1));
@@ -392,7 +356,14 @@ pub fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use evenstep_protocol::StepView;
+
+    use super::super::view::step::latest;
     use super::*;
+
+    fn view(steps: &Steps) -> StepView {
+        latest(steps.latest().unwrap(), "samples")
+    }
 
     /// An allocation for `workers` workers, each with ten samples at 100 samples/s.
     fn answer(iteration: u64, workers: usize) -> Arc<AllocateResponse> {
@@ -453,7 +424,7 @@ mod tests {
         assert!((means.samples_per_s - 20.0 / 0.3).abs() < 1e-9);
         // 50 and 100 samples/s, with 100 predicted.
         assert!((means.error_ratio.unwrap() - 0.25).abs() < 1e-9);
-        let view = steps.latest().unwrap().view("samples");
+        let view = view(&steps);
         assert_eq!(view.workers[1].actual_samples_per_s, Some(50.0));
     }
 
@@ -468,11 +439,11 @@ mod tests {
             steps.reported(report, 1, worker);
         }
         steps.close();
-        assert_eq!(steps.latest().unwrap().view("samples").loss, Some(3.0));
+        assert_eq!(view(&steps).loss, Some(3.0));
         steps.answered(answer(1, 1), 0);
         steps.reported(&report(0, 1, 0.1), 2, 0);
         steps.close();
-        assert_eq!(steps.latest().unwrap().view("samples").loss, None);
+        assert_eq!(view(&steps).loss, None);
     }
 
     #[test]
