@@ -101,8 +101,8 @@ fn has_ended(job: &JobSummary) -> bool {
 #[cfg(test)]
 pub mod tests {
     use evenstep_protocol::{
-        DecisionKind, GainView, SavedView, StepWorker, StragglerReason, StragglerView, WorkerId, WorkerState,
-        WorkerView,
+        DecisionKind, GainView, SavedView, StepView, StepWorker, StragglerReason, StragglerView, WorkerId,
+        WorkerState, WorkerView, WorkersView,
     };
 
     use super::*;

@@ -156,6 +156,7 @@ impl Steps {
     /// The completed iterations that are not stored for charts as they are now.
     pub fn unstored(&self) -> Vec<Unstored> {
         let unstored = |step: &&Step| self.has_unstored && step.is_over && step.stored != step.reported;
+        // Pointers only, because requests wait for the lock meanwhile.
         let copy = |step: &Step| Unstored {
             answer: step.answer.clone(),
             done: step.done.clone(),
@@ -213,6 +214,7 @@ impl Steps {
             is_counted: false,
         };
         match self.steps.get_mut(at) {
+            // The earlier allocation is void, and so are the reports about it.
             Some(before) if before.answer.iteration == step.answer.iteration => *before = step,
             _ => self.steps.insert(at, step),
         }
@@ -239,9 +241,11 @@ impl Steps {
         let rank = step.rank(&report.worker, hint)?;
         let done = Arc::make_mut(&mut step.done);
         done.resize(step.answer.allocations.len(), None);
+        // A repeated report replaces the earlier one and does not count again.
         step.reported += usize::from(done.get(rank)?.is_none());
         done[rank] = Some(Reported::of(report));
         step.at_unix_ms = now_unix_ms;
+        // A late report of a complete iteration: charts must show it, too.
         self.has_unstored |= step.is_over;
         self.steps.get(at)?.answer.allocations.get(rank)
     }
@@ -253,6 +257,7 @@ impl Steps {
         let mut closed = Vec::new();
         for (at, step) in self.steps.iter_mut().enumerate().take(newest + 1) {
             let is_whole = step.reported == step.answer.allocations.len();
+            // Workers report in order: what is missing before a reported iteration was lost, or its worker left.
             if !step.is_over && step.reported > 0 && (is_whole || at < newest) {
                 step.is_over = true;
                 self.has_unstored = true;
@@ -296,6 +301,8 @@ impl Steps {
     /// known since the last call.
     pub fn take_even(&mut self) -> Vec<(f64, EvenStep, f64)> {
         let take = |step: &mut Step| {
+            // The weight is known when the iteration is over, its time with even shares when its reports are learned: either may be
+            // first.
             let weight = step.weight.filter(|_| !step.is_counted && step.even.is_some())?;
             let even = (step.step_time_s()?, step.even()?, weight);
             step.is_counted = true;
@@ -316,6 +323,7 @@ impl Steps {
 
     /// Number of iterations that have room for this number of workers.
     pub fn room(workers: usize) -> u64 {
+        // A quarter, so that restored iterations are not dropped for the first new ones.
         (SHARES_MAX / 4 / workers.max(1)).clamp(STEPS_MIN, MEAN_OVER) as u64
     }
 
@@ -331,6 +339,7 @@ impl Steps {
         for step in self.steps.iter().rev().filter(|step| step.is_over).take(MEAN_OVER) {
             steps += 1.0;
             step_time_s += step.step_time_s().unwrap_or(0.0);
+            // Those computed, not those planned: a tail moves samples between workers.
             samples += step.samples();
             for (share, done) in step.answer.allocations.iter().zip(&*step.done) {
                 let Some(done) = done else { continue };
