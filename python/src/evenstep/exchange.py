@@ -299,7 +299,7 @@ class Exchange:
         payload = b""
         if self._lead:
             cpu_s = time.thread_time() - self._waits_cpu_s
-            # Only rank 0 knows what the exchanges cost, so it decides for all when the next one is.
+            # Only rank 0 knows the cost of exchanges, so it decides for all when the next one is.
             slots[1] = said.iteration + self._lead.iterations(said.iteration, cpu_s)
             # A plan equal to the current one need not be sent.
             if (taken := self._lead.planner.take(said.iteration + self._ahead)) and taken != last.plan:

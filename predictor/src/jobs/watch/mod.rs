@@ -14,8 +14,8 @@
 //! - `tally`: totals of each worker
 //! - `log`: events of the job, as text
 //! - `seen`: all of these
-//! - `live`: the lock around them, and what is recorded
-//! - `stored`: what the store keeps of them
+//! - `live`: the lock around them, and the records of changes
+//! - `stored`: the part of them that is stored
 //! - `view`: the only maker of a job's views
 //! - `shown`: an iteration as charts show it
 //! - `stragglers`: the stragglers of all jobs, for the health of nodes and for the webhook

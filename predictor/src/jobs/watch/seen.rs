@@ -1,4 +1,4 @@
-//! What a predictor knows of a job besides its state, as it is kept under the lock of [`Live`](super::live::Live).
+//! Live statistics and log of a job, without their lock.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::steps::{Means, Steps};
 use super::tally::Tally;
 use super::totals::Totals;
 
-/// What is known of a job.
+/// The live statistics and the log of a job.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub facts: Facts,

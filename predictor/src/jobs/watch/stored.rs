@@ -1,4 +1,4 @@
-//! What the store keeps of the live statistics of a job: written while it runs, and read again after a restart.
+//! The part of the live statistics that is stored while the job runs, and read again after a restart.
 
 use evenstep_store::{StoredEvent, StoredPast, StoredSummary};
 
@@ -139,9 +139,8 @@ impl Live {
     /// Drops the latest iterations, when the state of the job is removed from memory.
     pub fn rest(&self) {
         let mut seen = self.lock();
-        seen.reason =
-            seen.steps.latest_answer().map(|answer| answer.decision.reason.clone()).or(seen.reason.take());
-        seen.means = seen.steps.means().or(seen.means);
+        seen.reason = seen.reason();
+        seen.means = seen.means();
         seen.steps = Steps::default();
     }
 }
