@@ -9,6 +9,7 @@
 //! for the lifetime of the node. A power failure may therefore lose the unsent samples of the last seconds.
 //! Segments are synced when they are full.
 
+mod batch;
 mod rejected;
 mod segment;
 
@@ -18,11 +19,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use evenstep_protocol::{NodeId, NodeSample};
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use evenstep_protocol::NodeSample;
+use serde::Serialize;
 
+pub use batch::Batch;
 use rejected::Rejected;
+pub use segment::SampleIdentity;
 use segment::{Scan, Segment};
 
 /// Name of the lock file.
@@ -39,32 +41,6 @@ const SEGMENT_BYTES_MAX: u64 = 1 << 20;
 pub const BATCH_SAMPLES_MAX: usize = 1000;
 /// Maximum bytes of samples per batch, unless a single sample is larger.
 const BATCH_BYTES_MAX: usize = 512 << 10;
-
-/// Identity of the samples in a segment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SampleIdentity {
-    /// The node on which they were taken.
-    pub node: NodeId,
-    /// Boot id; sequence numbers are unique within it.
-    pub boot_id: String,
-}
-
-/// Waiting samples, in the form of a telemetry batch.
-#[derive(Debug, Serialize)]
-pub struct Batch {
-    /// Identity of the samples.
-    #[serde(flatten)]
-    pub identity: SampleIdentity,
-    /// Sequence number of the first sample.
-    pub sequence: u64,
-    /// The samples, with consecutive sequence numbers.
-    pub samples: Vec<Box<RawValue>>,
-    #[serde(skip)]
-    segment: u64,
-    /// Offset in the segment of each sample's end.
-    #[serde(skip)]
-    ends: Vec<u64>,
-}
 
 /// State of the spool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -451,16 +427,6 @@ fn remove(segment: &Segment) {
         && error.kind() != io::ErrorKind::NotFound
     {
         tracing::warn!(path = %segment.path.display(), %error, "failed to remove a segment of the spool");
-    }
-}
-
-#[cfg(test)]
-impl Batch {
-    /// Creates a batch of `count` samples without readings.
-    pub(crate) fn for_test(identity: SampleIdentity, sequence: u64, count: usize) -> Self {
-        let sample = || RawValue::from_string("{\"at_unix_ms\":0}".to_owned()).unwrap();
-        let samples = (0..count).map(|_| sample()).collect();
-        Self { identity, sequence, samples, segment: 0, ends: Vec::new() }
     }
 }
 

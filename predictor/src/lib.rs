@@ -17,6 +17,8 @@
 
 pub mod access;
 
+mod amount;
+
 pub mod config;
 
 mod client_tls;
@@ -26,8 +28,6 @@ pub mod http;
 pub mod jobs;
 
 mod long;
-
-mod summary;
 
 pub mod retention;
 

@@ -5,11 +5,9 @@ use std::thread;
 use std::time::Duration;
 use std::{fmt, io};
 
-use evenstep_protocol::{JobId, StragglerView, WorkerId};
+use evenstep_protocol::NodeStraggler;
 use serde::Serialize;
 use ureq::Agent;
-
-use crate::jobs::node_of;
 
 /// Maximum number of events that wait; further ones are dropped and logged.
 const QUEUE_MAX: usize = 1_000;
@@ -39,49 +37,17 @@ pub struct Event {
     pub kind: EventKind,
     /// Time of the event, in milliseconds since 1970.
     at_unix_ms: i64,
-    job_id: JobId,
-    worker: WorkerId,
     /// The part of the worker's name before the first slash.
     node: String,
-    /// Time at which the worker was flagged. With job and worker, it identifies the straggler.
-    since_unix_ms: i64,
-    straggler: StragglerView,
+    /// The worker, and the time at which it was flagged. Both together with the job identify the straggler.
+    #[serde(flatten)]
+    of: NodeStraggler,
 }
 
 impl Event {
-    /// A worker became a straggler.
-    pub fn flagged(job_id: &JobId, worker: &WorkerId, at_unix_ms: i64, view: &StragglerView) -> Self {
-        Self::new(EventKind::Flagged, job_id, worker, at_unix_ms, view, at_unix_ms)
-    }
-
-    /// A worker that was flagged at `since_unix_ms` is not a straggler any more.
-    pub fn cleared(
-        job_id: &JobId,
-        worker: &WorkerId,
-        since_unix_ms: i64,
-        view: &StragglerView,
-        at_unix_ms: i64,
-    ) -> Self {
-        Self::new(EventKind::Cleared, job_id, worker, since_unix_ms, view, at_unix_ms)
-    }
-
-    fn new(
-        kind: EventKind,
-        job_id: &JobId,
-        worker: &WorkerId,
-        since_unix_ms: i64,
-        view: &StragglerView,
-        at_unix_ms: i64,
-    ) -> Self {
-        Self {
-            kind,
-            at_unix_ms,
-            job_id: job_id.clone(),
-            worker: worker.clone(),
-            node: node_of(worker).to_owned(),
-            since_unix_ms,
-            straggler: view.clone(),
-        }
+    /// An event about a worker that is, or was, a straggler.
+    pub fn new(kind: EventKind, at_unix_ms: i64, of: NodeStraggler) -> Self {
+        Self { kind, at_unix_ms, node: of.worker.node().to_owned(), of }
     }
 }
 
@@ -110,7 +76,7 @@ impl Webhook {
     /// Adds an event to the queue. Never waits.
     pub fn send(&self, event: Event) {
         if let Err(TrySendError::Full(event) | TrySendError::Disconnected(event)) = self.0.try_send(event) {
-            tracing::warn!(job_id = %event.job_id, worker = %event.worker, "an event was dropped: {QUEUE_MAX} events wait for the webhook");
+            tracing::warn!(job_id = %event.of.job_id, worker = %event.of.worker, "an event was dropped: {QUEUE_MAX} events wait for the webhook");
         }
     }
 }
@@ -137,7 +103,7 @@ fn send_all(url: &str, events: &Receiver<Event>) {
                 Err(error) => (error.to_string(), true),
             };
             if attempt == ATTEMPTS_MAX || !may_repeat {
-                tracing::warn!(job_id = %event.job_id, worker = %event.worker, failure, attempt, "an event was dropped: the webhook did not accept it");
+                tracing::warn!(job_id = %event.of.job_id, worker = %event.of.worker, failure, attempt, "an event was dropped: the webhook did not accept it");
                 break;
             }
             tracing::info!(failure, attempt, ?pause, "the webhook failed; trying again");

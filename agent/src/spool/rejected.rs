@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::Batch;
+use super::batch::Batch;
 use super::segment::file_number;
 
 /// Maximum number of files; the oldest are deleted first.

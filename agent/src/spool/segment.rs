@@ -9,10 +9,9 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use evenstep_protocol::NodeSample;
+use evenstep_protocol::{NodeId, NodeSample};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-
-use super::SampleIdentity;
 
 /// Maximum length of a line in bytes; samples are much smaller, so a longer line is damaged.
 const LINE_BYTES_MAX: u64 = 4 << 20;
@@ -22,6 +21,15 @@ const NUMBER_DIGITS: usize = 12;
 
 /// File with the position of the first unacknowledged sample, for the next start.
 const CURSOR: &str = "acknowledged";
+
+/// Identity of the samples in a segment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampleIdentity {
+    /// The node on which they were taken.
+    pub node: NodeId,
+    /// Boot id; sequence numbers are unique within it.
+    pub boot_id: String,
+}
 
 #[derive(Debug)]
 pub(super) struct Segment {

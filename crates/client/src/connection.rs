@@ -8,7 +8,6 @@ use evenstep_rules::Requested;
 
 use crate::backlog::Backlog;
 use crate::backoff::Backoff;
-use crate::builder::ConnectionBuilder;
 use crate::client::Timed;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::event::{Event, EventHandler};
@@ -46,15 +45,15 @@ pub enum Reconnect {
 #[derive(Debug)]
 pub struct Connection {
     registration: Registration,
-    backlog: Backlog,
+    pub(crate) backlog: Backlog,
     state: State,
     /// Whether the predictor has accepted this run. The job's past then belongs to this run.
-    registered: bool,
+    pub(crate) registered: bool,
     rejections: u64,
-    reconnect: Reconnect,
-    backoff: Backoff,
-    find_servers: FindServers,
-    events: EventHandler,
+    pub(crate) reconnect: Reconnect,
+    pub(crate) backoff: Backoff,
+    pub(crate) find_servers: FindServers,
+    pub(crate) events: EventHandler,
 }
 
 /// A rejected request: the error, and the reports in the request by iteration.
@@ -77,22 +76,15 @@ enum State {
 }
 
 impl Connection {
-    /// Returns a builder of a connection for this run.
-    pub fn builder(registration: Registration) -> ConnectionBuilder {
-        ConnectionBuilder::new(registration)
-    }
-
-    /// Creates the connection of a run that is not registered yet. `registered` tells whether the predictor has
-    /// accepted the run before.
-    pub(crate) fn new(builder: ConnectionBuilder, registered: bool) -> Self {
-        let ConnectionBuilder { registration, backlog, reconnect, backoff, find_servers, events } = builder;
-        let (state, rejections) = (State::GivenUp, 0);
+    /// Creates the connection of a run that is not registered yet, with default options.
+    pub(crate) fn new(registration: Registration) -> Self {
+        let (backlog, reconnect, backoff, find_servers, events) = Default::default();
         Self {
             registration,
             backlog,
-            state,
-            registered,
-            rejections,
+            state: State::GivenUp,
+            registered: false,
+            rejections: 0,
             reconnect,
             backoff,
             find_servers,

@@ -186,6 +186,14 @@ id! {
     NodeId, "node id", slash: Slash::Never
 }
 
+impl WorkerId {
+    /// Returns the part before the first slash, which is the name of the node; the whole id without a slash.
+    pub fn node(&self) -> &str {
+        let id = self.as_str();
+        id.split_once('/').map_or(id, |(node, _)| node)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

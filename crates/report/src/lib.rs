@@ -70,15 +70,6 @@ pub struct Report {
     pub sections: Vec<Section>,
 }
 
-impl Report {
-    /// Returns the page as one HTML document.
-    ///
-    /// Control characters that HTML and XML forbid are replaced by U+FFFD.
-    pub fn to_html(&self) -> String {
-        page::html(self)
-    }
-}
-
 /// A section of a page.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Section {

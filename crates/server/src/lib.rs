@@ -28,7 +28,7 @@ mod user;
 
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
@@ -37,8 +37,9 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 pub use counts::Connections;
 pub use limits::Limits;
-pub use listener::{ClientProcess, Listener};
+pub use listener::{ClientAddress, ClientProcess, Listener};
 use open::Open;
+pub use open::Options;
 pub use tls::{Tls, TlsFiles, TlsStatus};
 pub use user::ClientUser;
 
@@ -48,10 +49,6 @@ const TICK: Duration = Duration::from_millis(500);
 const BACKLOG: u32 = 4096;
 /// Pause after a failure to accept a connection, such as a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// IP address of the client of a request, an extension of the request.
-#[derive(Debug, Clone, Copy)]
-pub struct ClientAddress(pub IpAddr);
 
 /// Binds an address, with room for many clients that connect at once, such as after a restart.
 ///
@@ -63,24 +60,6 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
-}
-
-/// Options of [`serve`].
-#[derive(Debug)]
-pub struct Options {
-    /// Limits of connections.
-    pub limits: Limits,
-    /// Counts of connections.
-    pub connections: Connections,
-    /// TLS; without it, connections are not encrypted.
-    pub tls: Option<Tls>,
-}
-
-impl Options {
-    /// Options with these limits, without TLS.
-    pub fn new(limits: Limits) -> Self {
-        Self { limits, connections: Connections::default(), tls: None }
-    }
 }
 
 /// Serves requests until `stop` completes. Then finishes the requests in flight within [`Limits::drain`] and aborts the

@@ -30,6 +30,10 @@ impl Drop for SocketFile {
     }
 }
 
+/// IP address of the client of a request, an extension of the request.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientAddress(pub IpAddr);
+
 /// The process at the other end of a Unix socket, an extension of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientProcess {

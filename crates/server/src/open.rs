@@ -25,14 +25,32 @@ use tower::ServiceExt;
 use crate::activity::{Activity, Phase, Serving};
 use crate::counts::Connections;
 use crate::limits::Limits;
-use crate::listener::{Accepted, ClientProcess, Listener};
+use crate::listener::{Accepted, ClientAddress, ClientProcess, Listener};
 use crate::socket::{Socket, Stream};
 use crate::tls::Tls;
-use crate::{ClientAddress, ClientUser, Options};
+use crate::user::ClientUser;
 
 /// Size limit of the head of a request, which is buffered until it is complete, in bytes. Also the size of the buffers
 /// of a connection.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
+
+/// Options of [`serve`](crate::serve).
+#[derive(Debug)]
+pub struct Options {
+    /// Limits of connections.
+    pub limits: Limits,
+    /// Counts of connections.
+    pub connections: Connections,
+    /// TLS; without it, connections are not encrypted.
+    pub tls: Option<Tls>,
+}
+
+impl Options {
+    /// Options with these limits, without TLS.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, connections: Connections::default(), tls: None }
+    }
+}
 
 /// The open connections.
 #[derive(Debug)]

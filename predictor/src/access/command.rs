@@ -17,7 +17,7 @@ use serde_json::json;
 use super::options::TokenOptions;
 use super::pattern::JobPattern;
 use super::scope::Scope;
-use crate::config::keep_time;
+use crate::amount::keep_time;
 
 /// Entries of the audit log that are shown.
 const AUDIT_ENTRIES: u32 = 1_000;

@@ -19,10 +19,9 @@ use axum::response::Response;
 use evenstep_observability::metrics::Family;
 use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 
-use super::BODY_BYTES_MAX;
 use super::problem::ErrorResponse;
 use pace::RetryEstimator;
-pub use read::discard;
+pub use read::{BODY_BYTES_MAX, discard};
 use read::{Unread, read};
 use room::{ByteLimit, Full, Room};
 

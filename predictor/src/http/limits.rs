@@ -12,9 +12,9 @@ use axum::response::{IntoResponse, Response};
 use evenstep_protocol::{JobId, WorkerId};
 use http_body_util::BodyExt;
 
-use super::admission::discard;
+use super::Api;
+use super::admission::{BODY_BYTES_MAX, discard};
 use super::problem::ErrorResponse;
-use super::{Api, BODY_BYTES_MAX};
 use crate::access::{Caller, Limit, Limits, TooFast, Turn, Used};
 use crate::jobs::{Job, JobError};
 

@@ -13,7 +13,7 @@ use super::Api;
 use super::body::{InPath, InQuery, within};
 use super::problem::ErrorResponse;
 use crate::access::Caller;
-use crate::jobs::{Jobs, node_of};
+use crate::jobs::Jobs;
 
 /// Limit of samples in one response.
 const LIMIT_MAX: u64 = 10_000;
@@ -39,7 +39,7 @@ impl Nodes {
             return Self(None);
         }
         let workers = jobs.live_workers(|job_id| caller.may_use(job_id));
-        let node = |worker: &WorkerId| node_of(worker).to_owned();
+        let node = |worker: &WorkerId| worker.node().to_owned();
         Self(Some(workers.iter().map(node).collect()))
     }
 

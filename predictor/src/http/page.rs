@@ -14,8 +14,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use super::Api;
-use super::problem;
+use super::{Api, fallback};
 
 /// Content security policy of the page: its own scripts and styles, requests to this service, frames of this
 /// service. Nothing inline.
@@ -81,7 +80,7 @@ pub fn router() -> Router<Api> {
         get(move |headers: HeaderMap, OriginalUri(uri): OriginalUri| async move {
             match files.get(path) {
                 Some(file) => file.answer(&headers),
-                None => problem::unknown_path(uri, Body::empty()).await.into_response(),
+                None => fallback::unknown_path(uri, Body::empty()).await.into_response(),
             }
         })
     };
@@ -89,7 +88,7 @@ pub fn router() -> Router<Api> {
     let file = move |headers: HeaderMap, Path(path): Path<String>, OriginalUri(uri): OriginalUri| async move {
         match files.get(path.as_str()) {
             Some(file) => file.answer(&headers),
-            None => problem::unknown_path(uri, Body::empty()).await.into_response(),
+            None => fallback::unknown_path(uri, Body::empty()).await.into_response(),
         }
     };
     // Relative, for a proxy that serves the predictor below a path.

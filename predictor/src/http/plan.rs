@@ -1,12 +1,9 @@
 //! `POST /v1/plan/burst`: computes the number of GPUs for each layer of a model.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use axum::http::StatusCode;
 use evenstep_burst::{BurstPlan, BurstRequest, PlanError, plan, relative_speeds};
 use evenstep_protocol::{JobId, WorkerId};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -14,32 +11,6 @@ use super::Api;
 use super::body::Json;
 use super::problem::ErrorResponse;
 use crate::access::Caller;
-
-/// Limit of plans in progress. A plan takes seconds of processor time at most, and `/allocate` needs
-/// processors too.
-const PLANS_MAX: usize = 2;
-
-/// Limit of plans in progress.
-#[derive(Debug, Clone)]
-pub struct Plans(Arc<Semaphore>);
-
-impl Default for Plans {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(PLANS_MAX)))
-    }
-}
-
-impl Plans {
-    /// Begins a plan, or rejects it if the limit is reached. Waiting would keep the body in memory and block
-    /// other requests.
-    fn begin(&self) -> Result<OwnedSemaphorePermit, ErrorResponse> {
-        self.0.clone().try_acquire_owned().map_err(|_| {
-            let detail = format!("{PLANS_MAX} plans are in progress, the limit; retry later");
-            ErrorResponse::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Too many requests", detail)
-                .retry_after(1)
-        })
-    }
-}
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(burst))
@@ -111,23 +82,5 @@ impl From<PlanError> for ErrorResponse {
             return Self::new(status, "infeasible", "No plan meets the limits", detail);
         }
         Self::invalid(detail)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use axum::response::IntoResponse;
-
-    use super::*;
-
-    #[test]
-    fn no_more_plans_than_there_is_room_for() {
-        let plans = Plans::default();
-        let mut under_way: Vec<_> = (0..PLANS_MAX).map(|_| plans.begin().unwrap()).collect();
-        let refused = plans.begin().unwrap_err().into_response();
-        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-        assert_eq!(refused.headers()["retry-after"], "1");
-        under_way.pop();
-        drop(plans.begin().unwrap());
     }
 }

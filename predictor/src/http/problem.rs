@@ -4,15 +4,13 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use evenstep_protocol::{PROBLEM_CONTENT_TYPE, Problem};
 use evenstep_store::{Fault, StoreError};
 
-use super::admission::discard;
 use crate::jobs::{JobError, Jobs};
 
 /// Seconds after which a client may retry if a job is paused or the store is busy.
@@ -217,21 +215,6 @@ pub async fn note_damage(State(jobs): State<Arc<Jobs>>, request: Request, next: 
         jobs.store().set_damaged();
     }
     response
-}
-
-/// The response to an unknown path: 404.
-pub async fn unknown_path(uri: Uri, body: Body) -> ErrorResponse {
-    discard(body).await;
-    let detail = format!("path {} does not exist; /docs lists all paths", uri.path());
-    ErrorResponse::new(StatusCode::NOT_FOUND, "unknown-path", "Unknown path", detail)
-}
-
-/// The response to a method that the endpoint does not support: 405.
-pub async fn wrong_method(method: Method, uri: Uri, body: Body) -> ErrorResponse {
-    discard(body).await;
-    let detail =
-        format!("path {} does not support {method}; /docs lists the methods it supports", uri.path());
-    ErrorResponse::new(StatusCode::METHOD_NOT_ALLOWED, "wrong-method", "Wrong method", detail)
 }
 
 /// The response to a request that took too long: 503. Its writes may still become durable; repeating the

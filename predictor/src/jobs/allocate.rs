@@ -40,6 +40,7 @@ impl Job {
     /// Any [`JobError`]. If an iteration cannot be planned, the reports of the request are stored
     /// nevertheless, and nothing else changes.
     pub async fn allocate(&self, mut request: AllocateRequest) -> Result<Allocated, JobError> {
+        // A repeated request ends here without the lock, so it neither waits for a plan nor delays one.
         if let Some(response) = self.published().response(&request) {
             return Ok(Allocated { response, is_new: false });
         }
@@ -52,19 +53,25 @@ impl Job {
 
     async fn try_allocate(&self, request: &mut AllocateRequest) -> Result<Allocated, JobError> {
         let mut guard = self.lock().await?;
+        // Before any change, so that a rejected request leaves nothing behind.
         validate(guard.state(), request)?;
+        // Looked up again under the lock, because another request may have planned the iteration while this one waited.
         let known = self.known_response(guard.state(), request.iteration).await?;
         let is_new = known.is_none();
 
         let now_unix_ms = guard.now_unix_ms;
+        // From here on the state is ahead of the store. If this request ends before `settle`, the next one reads the state again.
         let held = guard.change();
         for report in &request.reports {
             held.state.members.renew(&report.worker, now_unix_ms);
         }
+        // After the leases: a repeated report is a sign of life, too, but it must not be learned twice.
         self.published().retain_new(&mut request.reports, held.state.kept_from);
         let is_long = held.state.workers.len() > SHORT_WORKERS;
         let (observed, planned) = compute(is_long, || {
+            // First, because the plan follows from these reports, too.
             let observed = held.state.observe(&request.reports);
+            // Not returned yet if it is an error: the reports are learned now, so they must be stored.
             let planned = match known {
                 Some(response) => Ok((response, None)),
                 None => decide(&held.state, request).map(|(response, decided)| (response, Some(decided))),
@@ -77,6 +84,7 @@ impl Job {
         let mut changes = Vec::with_capacity(3);
         let mut at_unix_ms = now_unix_ms;
         if !reports.is_empty() {
+            // A restart learns in the order of these times, so the reports of each request get a later one.
             at_unix_ms = held.arrival_unix_ms(now_unix_ms);
             changes.push(Change::Reports { job_id: self.id().clone(), reports: reports.clone() });
         }
@@ -93,6 +101,7 @@ impl Job {
                     answer: response.body.clone(),
                 });
                 let answer = decided.answer.clone();
+                // Before the write, while the lock is held: if the write fails, the state in doubt is dropped as a whole.
                 held.state.apply(decided);
                 answer
             });
@@ -101,6 +110,7 @@ impl Job {
         if changes_learning_rate {
             changes.push(learning_rate_change(self.id(), &held.state.learning_rate)?);
         }
+        // One write, so that a crash leaves reports, allocation and learning rate together, or none of them.
         if !changes.is_empty()
             && let Err(error) = self.store().write(changes, at_unix_ms).await
         {
@@ -114,6 +124,7 @@ impl Job {
 
         let answer = planned.as_ref().ok().and_then(|(_, answer)| answer.clone());
         let response = planned.map(|(response, _)| response);
+        // Only now that they are durable: no client may see an allocation that a crash could undo.
         self.publish(|published| {
             for report in &*reports {
                 published.see(&report.worker, report.iteration);

@@ -12,10 +12,10 @@ use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 use super::error::JobError;
 use super::fits::FitRecord;
 use super::leases::Leases;
-use super::live::Live;
 use super::load;
 use super::memory::{Charge, Contents, Memory};
 use super::responses::Published;
+use super::watch::Live;
 use crate::clock::Clock;
 
 /// Number of earlier changes of workers with which the log of a job begins.

@@ -13,8 +13,7 @@
 //! - `error`: errors of requests
 //! - `nodes`: time of the newest sample of each node
 //! - `responses`: recent responses, for repeated requests
-//! - `describe`: views of a job's state for pages and dashboards
-//! - `live`: live statistics and log of a job
+//! - `watch`: live statistics and log of a job, and all views of jobs
 //! - `memory`: memory of all jobs, and its budget
 //! - `leases`: leases of workers while the state of their job is not in memory
 //! - `load`: loads a job from the store
@@ -25,22 +24,16 @@
 //! - `membership`: workers that join, leave, run out of memory or are overridden
 //! - `options`: changes of the job options, deletion, roll-up of old iterations
 //! - `refit`: fits networks and stores models in the background
-//! - `views`, `history`: read access to a job
-//! - `restore`: statistics of jobs from their history, after a restart
+//! - `restore`: leases and statistics of jobs, after a restart
 //! - `registry`: all jobs of this predictor
-//! - `listing`: summaries of all jobs
-//! - `stragglers`: the stragglers of all jobs, and the health of nodes
+//! - `stragglers`: looks for the stragglers of all jobs
 //! - `room`: removes states and responses from memory
 
 mod allocate;
-mod describe;
 mod error;
 mod fits;
-mod history;
 mod job;
 mod leases;
-mod listing;
-mod live;
 mod load;
 mod membership;
 mod memory;
@@ -51,22 +44,18 @@ mod registry;
 mod responses;
 mod restore;
 mod room;
-mod shown;
 mod stragglers;
 mod validate;
-mod views;
+mod watch;
 
 pub use allocate::Allocated;
 pub use error::JobError;
 pub use fits::Pool;
-pub use history::Period;
 pub use job::Job;
-pub use live::{Account, Cursor, Updates};
-#[cfg(test)]
-pub use live::{EvenStep, IterationTimes};
 pub use load::HISTORY_ITERATIONS;
 pub use membership::WORKERS_MAX;
 pub use registry::{JOBS_MAX, Jobs};
 pub use responses::ResponseBytes;
-pub use stragglers::{Stragglers, node_of};
 pub use validate::LOOK_AHEAD_MAX;
+pub use watch::view::{Cursor, summary};
+pub use watch::{Period, Stragglers};

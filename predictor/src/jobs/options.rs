@@ -6,10 +6,10 @@ use evenstep_store::Change;
 use evenstep_store::access::{AccessChange, AuditEntry};
 
 use super::allocate::learning_rate_change;
-use super::describe;
 use super::error::JobError;
 use super::job::Job;
 use super::responses::Published;
+use super::watch::view;
 
 impl Job {
     /// Changes the job options, from the next iteration that was not requested yet.
@@ -43,7 +43,7 @@ impl Job {
             self.live().options(now_unix_ms);
             self.live().members(guard.state());
         }
-        Ok(describe::job(guard.state(), self.id(), self.live(), guard.now_unix_ms))
+        Ok(view::job(guard.state(), self.id(), self.live(), guard.now_unix_ms))
     }
 
     /// Deletes the job. If this is interrupted, none of its iterations is planned again, and the next request

@@ -15,10 +15,9 @@ use tokio::sync::Semaphore;
 use super::error::JobError;
 use super::fits::Pool;
 use super::job::Job;
-use super::live::JobFamilies;
 use super::memory::Memory;
 use super::nodes::NewestSamples;
-use super::stragglers::Stragglers;
+use super::watch::{JobFamilies, Stragglers};
 use crate::clock::Clock;
 
 /// Limit of jobs in one predictor.

@@ -1,4 +1,4 @@
-//! Restores the statistics of jobs after a restart or a change of their owner, and stores them for that and for charts.
+//! Starts the leases and restores the statistics of jobs after a restart or a change of their owner, and stores them for that and for charts.
 //!
 //! A chart of 1,024 workers would read megabytes of allocations, so each completed iteration is also stored as charts
 //! show it. This and the totals of a job follow from allocations and reports, and are computed from them if they are
@@ -10,11 +10,10 @@ use evenstep_protocol::WorkerReport;
 use evenstep_store::{Change, EveryNth, ShownStep, Store, View};
 
 use super::error::JobError;
-use super::history::{Sampled, workers_before};
 use super::job::Job;
-use super::live::{Steps, Totals, Unstored};
+use super::leases::Leases;
 use super::registry::Jobs;
-use super::shown::Shown;
+use super::watch::{Sampled, Shown, Steps, Totals, Unstored, workers_before};
 use crate::long::compute;
 
 /// Maximum number of iterations that are read to continue stored totals. Of more, some are read that stand for all.
@@ -110,6 +109,28 @@ impl Job {
 }
 
 impl Jobs {
+    /// Starts the leases of the workers in the store, because their jobs may never be requested again. Jobs in a
+    /// shared store may belong to other predictors, which check their leases.
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub async fn start_leases(&self) -> Result<(), JobError> {
+        if self.store().is_shared() {
+            return Ok(());
+        }
+        let (registration, now_unix_ms) = (self.store().registration()?, self.now_unix_ms());
+        let stored = self.store().view().await?.job_summaries().await?;
+        for stored in stored.iter().filter(|stored| stored.live_workers > 0) {
+            let mut jobs = self.write();
+            let job = jobs.entry(stored.job_id.clone());
+            let job = job.or_insert_with(|| self.new_job(&stored.job_id, registration));
+            if !job.is_loaded() {
+                job.rest(Leases::full((stored.spec.lease_s * 1e3) as i64, now_unix_ms));
+            }
+        }
+        Ok(())
+    }
+
     /// Restores the statistics of all jobs that are in memory or were listed, the newest first. A job that cannot be
     /// restored is tried again later.
     pub async fn restore(&self) {

@@ -2,6 +2,7 @@
 //!
 //! - `feed`: threads that follow the live streams of the service and send their events to the main thread.
 //! - `screen`: the main thread, which owns the terminal.
+//! - `event`: these events, and the state of a connection.
 //! - `state`: the state, changed by events and keys.
 //! - `draw`: draws the state.
 //! - `once`: writes one frame as text, if standard output is not a terminal.
@@ -10,6 +11,8 @@
 //! terminal.
 
 mod args;
+
+mod event;
 
 mod state;
 

@@ -19,7 +19,16 @@ const CONTENTS_MIN: usize = 3;
 /// Significant digits of the largest time of a column.
 const TIME_DIGITS: i32 = 3;
 
-pub(crate) fn html(report: &Report) -> String {
+impl Report {
+    /// Returns the page as one HTML document.
+    ///
+    /// Control characters that HTML and XML forbid are replaced by U+FFFD.
+    pub fn to_html(&self) -> String {
+        html(self)
+    }
+}
+
+fn html(report: &Report) -> String {
     // The contents come after the verdict, before the first heading.
     let first = report
         .sections

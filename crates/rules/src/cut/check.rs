@@ -1,6 +1,5 @@
-//! Rules of the input of a cut.
+//! Rules of the passes and of the input of a cut.
 
-use super::PassRules;
 use crate::GLOBAL_BATCH_MAX;
 
 /// The smallest cost of a sample.
@@ -11,6 +10,31 @@ pub const COST_MAX: f64 = 1e30;
 
 /// The largest length of a sample in tokens: sums over an iteration are below 2^63.
 pub const LENGTH_MAX: u64 = 1 << 38;
+
+/// The rules of the passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PassRules<'a> {
+    /// Length of each sample in tokens, at most [`LENGTH_MAX`]. `max_tokens` and `is_padded` require it.
+    pub lengths: Option<&'a [u64]>,
+    /// Maximum number of tokens of one pass; `None` for no limit.
+    pub max_tokens: Option<u64>,
+    /// Whether all samples of a pass are padded to its longest: a pass then has `count * longest` tokens. Otherwise the
+    /// samples are concatenated, and a pass has the sum of their lengths.
+    pub is_padded: bool,
+    /// Minimum number of samples of a pass, at least 1.
+    pub least: usize,
+    /// Minimum number of passes of each part with samples, at least 1. Without `max_tokens`, the number of passes.
+    pub passes: usize,
+    /// Whether all parts with samples have the same number of passes.
+    pub is_equal: bool,
+}
+
+impl Default for PassRules<'_> {
+    /// One pass for each part with samples.
+    fn default() -> Self {
+        Self { lengths: None, max_tokens: None, is_padded: false, least: 1, passes: 1, is_equal: true }
+    }
+}
 
 /// An iteration cannot be cut because an argument breaks its rule.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

@@ -4,7 +4,7 @@
 //! - `refine`: exchanges of samples between parts
 //! - `pack`: the samples of a part to passes of at most `max_tokens`
 //! - `solve`: both together, with equal numbers of passes
-//! - `check`: rules of the input
+//! - `check`: the rules of the passes and of the input
 
 mod assign;
 mod check;
@@ -12,35 +12,10 @@ mod pack;
 mod refine;
 mod solve;
 
-pub use check::{COST_MAX, COST_MIN, CutError, LENGTH_MAX};
+pub use check::{COST_MAX, COST_MIN, CutError, LENGTH_MAX, PassRules};
 
 use assign::lower_bound;
 use solve::Solver;
-
-/// The rules of the passes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PassRules<'a> {
-    /// Length of each sample in tokens, at most [`LENGTH_MAX`]. `max_tokens` and `is_padded` require it.
-    pub lengths: Option<&'a [u64]>,
-    /// Maximum number of tokens of one pass; `None` for no limit.
-    pub max_tokens: Option<u64>,
-    /// Whether all samples of a pass are padded to its longest: a pass then has `count * longest` tokens. Otherwise the
-    /// samples are concatenated, and a pass has the sum of their lengths.
-    pub is_padded: bool,
-    /// Minimum number of samples of a pass, at least 1.
-    pub least: usize,
-    /// Minimum number of passes of each part with samples, at least 1. Without `max_tokens`, the number of passes.
-    pub passes: usize,
-    /// Whether all parts with samples have the same number of passes.
-    pub is_equal: bool,
-}
-
-impl Default for PassRules<'_> {
-    /// One pass for each part with samples.
-    fn default() -> Self {
-        Self { lengths: None, max_tokens: None, is_padded: false, least: 1, passes: 1, is_equal: true }
-    }
-}
 
 /// The samples of each part of an iteration, by pass.
 ///

@@ -1,7 +1,7 @@
 //! Parts and their passes together.
 
-use super::PassRules;
 use super::assign::{Assignment, lower_bound};
+use super::check::PassRules;
 use super::pack::Packer;
 use super::refine::refine;
 

@@ -179,6 +179,11 @@ pub fn check_spec(spec: &JobSpec) -> Result<(), Contradiction> {
 }
 
 impl JobState {
+    /// Returns the number that every local batch is a multiple of: 1 if the job lists its sizes.
+    pub fn quantum(&self) -> u64 {
+        quantum(&self.spec)
+    }
+
     /// Checks that every live worker has a local batch under changed job options.
     ///
     /// # Errors

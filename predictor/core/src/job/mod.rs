@@ -20,7 +20,8 @@
 //! - `even_time`: the time that an iteration would have taken with even shares
 //! - `probe`: the iterations in which shares vary on purpose
 //! - `observe`: learns from reports
-//! - `straggler`: compares the workers of an iteration, to find those that are slow
+//! - `peers`: compares the workers of an iteration, to find those that are slow
+//! - `straggler`: the stragglers of a job
 //! - `compare`: compares an iteration with planned shares, with even ones, and without its tail
 //! - `balance`: gains and losses of planned shares and of tails, which decide whether they are used
 //! - `work`: work that grows or shrinks for all workers, which makes none of them slow
@@ -48,6 +49,8 @@ mod models;
 mod observe;
 
 mod open;
+
+mod peers;
 
 mod plans;
 

@@ -1,17 +1,16 @@
 //! The models of a job's workers.
 
-use std::borrow::Cow;
+mod learn;
+
 use std::collections::BTreeMap;
 
-use evenstep_protocol::{WorkerId, WorkerReport};
+use evenstep_protocol::WorkerId;
 use serde::{Deserialize, Serialize};
 
 use super::balance::{Balance, ITERATIONS_MAX, TailBalance};
-use super::compare::compared;
 use super::open::{Closed, OpenIterations};
-use super::plans::{PlannedWork, PlannedWorker};
-use super::report::{drivers, gradient_norms, parts, readings, signs};
-use super::straggler::{Compared, DeviceOf, others};
+use super::plans::PlannedWork;
+use super::report::drivers;
 use super::work::Work;
 use super::worker::WorkerModel;
 use crate::allocate::Scenarios;
@@ -22,8 +21,6 @@ use crate::hedge::learner::CLAIM_FIRST_S;
 use crate::hedge::{ChunkCost, ClaimCost};
 use crate::learning_rate::GradientNorms;
 use crate::parallel;
-use crate::series::{LOG_SPEED_MAX, Observation};
-use crate::straggler::{Pace, Vote};
 
 /// Time that a counter is busy with one addition, in seconds, unless a claim takes less: 50,000 claims per
 /// second. One store on loopback handles more (the trainer's example `claims`).
@@ -31,16 +28,6 @@ const CLAIM_BUSY_S: f64 = 2e-5;
 
 /// Approximate memory of the models of one worker, in bytes.
 const MODEL_BYTES: u64 = 56 << 10;
-
-/// Number of iterations after a probe whose forecasts it disturbs: the averages of the forecaster forget it by then.
-const DISTURBED: u64 = 8;
-
-/// Weight of an iteration in the mean number of iterations that one stands for.
-const STRIDE_WEIGHT: f64 = 0.1;
-
-/// Maximum number of workers whose models are copied for a decision that incomplete iterations precede. Decisions of larger
-/// jobs wait for complete iterations.
-const PROVISIONAL_WORKERS_MAX: usize = 64;
 
 /// The forecaster of a job and the models of its workers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -231,147 +218,6 @@ impl Models {
         self.revision += u64::from(self.open.restore_plan(iteration, work));
     }
 
-    /// Learns from reports, in any order. Reports of incomplete iterations are kept; see `job::open`.
-    ///
-    /// Speeds are not learned from two kinds of reports:
-    ///
-    /// - The first report of a worker, since a first iteration allocates, compiles and warms caches.
-    /// - A report that is not newer than the worker's newest one: the job has returned to an earlier state.
-    pub fn learn<'a>(&mut self, reports: &'a [WorkerReport], device: DeviceOf<'_>) -> Learned<'a> {
-        let mut learned = Learned::default();
-        self.revision += u64::from(!reports.is_empty());
-        for closed in self.open.take(reports) {
-            self.learn_iteration(closed, device, &mut learned);
-        }
-        learned
-    }
-
-    /// Returns models that have also learned from incomplete iterations; `None` if no iteration is incomplete. They depend
-    /// on the reports that have arrived so far, so they serve for one decision or view only.
-    pub fn with_open_iterations(&self, device: DeviceOf<'_>) -> Option<Self> {
-        if !self.open.is_waiting() || self.workers.len() > PROVISIONAL_WORKERS_MAX {
-            return None;
-        }
-        let mut models = self.clone();
-        for closed in models.open.close_all() {
-            models.learn_iteration(closed, device, &mut Learned::default());
-        }
-        Some(models)
-    }
-
-    fn learn_iteration<'a>(&mut self, closed: Closed<'a>, device: DeviceOf<'_>, learned: &mut Learned<'a>) {
-        let (iteration, reports) = (closed.iteration, &closed.reports);
-        let since = self.newest_closed.map_or(1, |newest| iteration.saturating_sub(newest));
-        self.newest_closed = Some(iteration);
-        if let Some(norms) =
-            gradient_norms(reports.iter().map(|(report, _)| &**report)).filter(|_| closed.is_complete)
-        {
-            learned.gradients.push((iteration, norms));
-        }
-        self.learned = self.learned.saturating_add(1);
-        if closed.is_probe {
-            self.undisturbed = self.learned.saturating_add(1 + DISTURBED);
-        }
-        let usable = self.take(reports, device);
-        let is_usable = usable.len() == reports.len();
-        let outcomes = self.measure(&usable, closed.is_complete, device);
-        self.forecaster.observe_iteration(iteration, &outcomes);
-        let drivers = self.forecaster.drivers();
-        let usable: Vec<(&WorkerId, &WorkerReport)> = usable.into_iter().collect();
-        let readings = parallel::map(&usable, |(worker, report)| (*worker, readings(drivers, report)));
-        self.forecaster.boundaries(&readings.into_iter().collect());
-        // A first report includes costs of the start.
-        if let Some(compared) = compared(self, &closed, since).filter(|_| is_usable) {
-            self.balance.observe(&compared);
-            self.tail_balance.observe(compared.tail, compared.iterations);
-            self.stride += STRIDE_WEIGHT * (compared.iterations - self.stride);
-        }
-        learned.closed.push(closed);
-    }
-
-    /// Updates all models except the speed. Returns the reports that may be used to learn the speed.
-    fn take<'a>(
-        &mut self,
-        reports: &'a [(Cow<'_, WorkerReport>, Option<PlannedWorker>)],
-        device: DeviceOf<'_>,
-    ) -> BTreeMap<&'a WorkerId, &'a WorkerReport> {
-        let by_worker: BTreeMap<&WorkerId, (&WorkerReport, Option<PlannedWorker>)> =
-            reports.iter().map(|(report, planned)| (&report.worker, (&**report, *planned))).collect();
-        for worker in by_worker.keys() {
-            if !self.workers.contains_key(*worker) {
-                self.workers.insert((*worker).clone(), WorkerModel::default());
-            }
-        }
-        let taken = parallel::update(&mut self.workers, &by_worker, |known, (report, planned)| {
-            let newest = known.newest;
-            let is_new = newest.is_none_or(|newest| report.iteration > newest);
-            let is_other = is_new && known.take(report, *planned, device);
-            (*report, is_new && newest.is_some(), is_other)
-        });
-        let mut usable = BTreeMap::new();
-        for (worker, (report, is_usable, is_other)) in taken {
-            if is_other {
-                self.forecaster.age(worker);
-            }
-            if is_usable {
-                usable.insert(worker, report);
-            }
-        }
-        usable
-    }
-
-    /// Updates the curves with the reports of an iteration. Returns the observations in sample equivalents of the curves.
-    fn measure(
-        &mut self,
-        reports: &BTreeMap<&WorkerId, &WorkerReport>,
-        is_complete: bool,
-        device: DeviceOf<'_>,
-    ) -> Vec<(WorkerId, Observation)> {
-        let (forecaster, is_disturbed) = (&self.forecaster, self.learned < self.undisturbed);
-        let work = self.work.log();
-        let measured = parallel::update(&mut self.workers, reports, |known, report| {
-            let parts = parts(report);
-            parts.observation(&known.curve)?;
-            // The shares of a probe do not follow forecasts. If the curve was not known, its speeds change with the shares, and
-            // so do the forecasts after it.
-            let forecast = if is_disturbed { None } else { forecaster.forecast(&report.worker, None) };
-            let forecast = forecast.map(|forecast| forecast.speed);
-            known.measure(&parts, forecast);
-            let observation = parts.observation(&known.curve)?;
-            let pace = Pace {
-                iteration: report.iteration,
-                log_speed: (observation.speed().ln() + work).clamp(-LOG_SPEED_MAX, LOG_SPEED_MAX),
-                samples: parts.units(),
-                compute_s: report.compute_time_s,
-                readings: signs(report),
-            };
-            let own = known.watch.ratio_to_best(&pace, &known.curve);
-            Some((observation, pace, own, known.watch.vote(&pace, own)))
-        });
-        let (mut observations, mut compared) = (Vec::new(), Vec::new());
-        for (worker, measured) in measured {
-            if let Some((observation, pace, own, vote)) = measured {
-                observations.push((worker.clone(), observation));
-                compared.push(Compared { worker, pace, own, vote });
-            }
-        }
-        self.watch(&compared, is_complete, device);
-        observations
-    }
-
-    /// Looks for stragglers among the workers of an iteration.
-    fn watch(&mut self, compared: &[Compared<'_>], is_complete: bool, device: DeviceOf<'_>) {
-        // Few workers of an incomplete iteration may be the slow ones.
-        let votes: Vec<Option<Vote>> = compared.iter().map(|one| one.vote).collect();
-        let common = if is_complete || compared.len() > 2 { self.work.observe(&votes) } else { 0.0 };
-        let others = others(compared, common, &self.workers, device);
-        let seen: BTreeMap<&WorkerId, _> =
-            compared.iter().zip(&others).map(|(one, others)| (one.worker, (one, others))).collect();
-        parallel::update(&mut self.workers, &seen, |known, (one, others)| {
-            known.watch.observe(&one.pace, one.own, others);
-        });
-    }
-
     /// Returns the number of a worker's reports that each driver was missing from.
     pub fn missing(&self, worker: &WorkerId) -> BTreeMap<String, u64> {
         self.workers.get(worker).map(|known| known.missing.clone()).unwrap_or_default()
@@ -437,8 +283,10 @@ impl Models {
 
 #[cfg(test)]
 mod tests {
+    use evenstep_protocol::WorkerReport;
+
     use super::*;
-    use crate::job::plans::Choices;
+    use crate::job::plans::{Choices, PlannedWorker};
 
     /// The budget for memory depends on this estimate.
     #[test]

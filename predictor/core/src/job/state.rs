@@ -7,7 +7,6 @@ use evenstep_protocol::{
     AllocateResponse, Allocation, JobSpec, JoinRequest, WorkerId, WorkerOverride, WorkerReport,
 };
 
-use super::configured;
 use super::models::{Learned, Models};
 use super::plans::is_probe;
 use crate::forecast::Earlier;
@@ -173,11 +172,6 @@ impl JobState {
         self.current.take();
         let workers = &self.workers;
         self.models.learn(reports, &|worker, joined| device(workers, worker, joined))
-    }
-
-    /// Returns the number that every local batch is a multiple of: 1 if the job lists its sizes.
-    pub fn quantum(&self) -> u64 {
-        configured::quantum(&self.spec)
     }
 
     /// Returns the live workers in rank order.

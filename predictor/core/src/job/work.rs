@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::straggler::quantile;
+use super::peers::quantile;
 use crate::series::LOG_SPEED_MAX;
 use crate::straggler::Vote;
 

@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_protocol::{WorkerReport, driver};
+use evenstep_protocol::{WorkerId, WorkerReport, driver};
 use serde::{Deserialize, Serialize};
 
 use super::plans::PlannedWorker;
-use super::straggler::DeviceOf;
 use crate::curve::CurveLearner;
 use crate::hedge::ChunkCost;
 use crate::hedge::learner::Parts;
 use crate::memory::MemoryModel;
 use crate::series::COUNT_MAX;
 use crate::straggler::StragglerDetector;
+
+/// Returns the device of a worker that joined in this generation, if it is known.
+pub type DeviceOf<'a> = &'a (dyn Fn(&WorkerId, Option<u64>) -> Option<&'a str> + Sync);
 
 /// The models learned from one worker's reports.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

@@ -7,11 +7,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::error::LearningRateError;
+use super::error::{LearningRateError, NORM_MAX};
 use crate::series::COUNT_MAX;
 
-/// Maximum of a squared norm. Larger ones come from a training that diverges, and would overflow the averages.
-pub(super) const NORM_MAX: f64 = 1e100;
 /// Minimum of the estimated noise.
 const VARIANCE_MIN: f64 = 1e-6;
 /// Memory of the averages, in iterations at scale 1.

@@ -2,10 +2,11 @@
 
 use evenstep_rules::learning_rate::InvalidRule;
 
-use super::adascale::NORM_MAX;
-
 /// Maximum number of remembered instructions. At least the number of iterations that can be requested ahead.
 pub const KEPT_INSTRUCTIONS_MAX: usize = 128;
+
+/// Maximum of a squared norm. Larger ones come from a training that diverges, and would overflow the averages.
+pub(super) const NORM_MAX: f64 = 1e100;
 
 /// The reason why there is no instruction.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

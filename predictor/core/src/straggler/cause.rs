@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::SLOW;
 use crate::series::READING_MAX;
 
+/// The middle of full speed and of the speed of a slow worker, as a share of the expected speed.
+pub(super) const SLOW: f64 = 0.82;
 /// Share of the iteration above which waiting for the data loader is a sufficient cause.
 const LOADER_SHARE: f64 = 1.0 - SLOW;
 /// Largest share of waiting that counts.

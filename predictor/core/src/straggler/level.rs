@@ -1,8 +1,8 @@
-//! Averages of a speed by size.
+//! The speed of a worker in an iteration, and its averages by size.
 
 use serde::{Deserialize, Serialize};
 
-use super::{LogRatio, Pace};
+use super::cause::StragglerReadings;
 use crate::curve::{CurveLearner, Uncertain};
 use crate::series::LOG_SPEED_MAX;
 
@@ -11,6 +11,40 @@ pub const SIZES: usize = 8;
 
 /// Error of a learned curve for each unit of the log of the ratio of two sizes: no form is exact.
 const CURVE_ERROR: f64 = 0.15;
+
+/// Doubts by which a ratio may differ from its mean.
+const DOUBTS: f64 = 1.5;
+
+/// One measured iteration of a worker.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// Number of the iteration.
+    pub iteration: u64,
+    /// Log speed in [`CurveLearner::work`](crate::curve::CurveLearner::work) per second of compute.
+    pub log_speed: f64,
+    /// Samples.
+    pub samples: u64,
+    /// Compute time, in seconds.
+    pub compute_s: f64,
+    /// Readings from the same time.
+    pub readings: StragglerReadings,
+}
+
+/// Log of a speed over the expected speed at equal work.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LogRatio {
+    /// Its mean over all forms that the curve may have.
+    pub mean: f64,
+    /// Standard deviation over these forms.
+    pub doubt: f64,
+}
+
+impl LogRatio {
+    /// Returns the range of ratios that are possible.
+    pub(super) fn range(self) -> [f64; 2] {
+        [self.mean - DOUBTS * self.doubt, self.mean + DOUBTS * self.doubt]
+    }
+}
 
 /// Returns the doubt about a ratio of compute times of two sizes.
 pub fn doubt(time: Uncertain, from: u64, to: u64) -> f64 {

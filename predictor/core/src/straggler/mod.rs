@@ -25,9 +25,10 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
+use cause::SLOW;
 pub use cause::{Cause, StragglerReadings};
-pub use level::doubt;
 use level::{Level, SIZES};
+pub use level::{LogRatio, Pace, doubt};
 
 use crate::curve::CurveLearner;
 use crate::series::{COUNT_MAX, LOG_SPEED_MAX};
@@ -40,8 +41,6 @@ const BEST_MEMORY: f64 = 60.0;
 const NOISE_MEMORY: f64 = 200.0;
 /// Compute time in which a best speed that is not reached any more loses half of its distance to the present, in seconds.
 const BEST_HALF_S: f64 = 7200.0;
-/// The middle of full speed and of the speed of a slow worker, as a share of the expected speed.
-const SLOW: f64 = 0.82;
 /// A slow worker is flagged below this share of its expected speed, because a learned curve may be wrong by some percent.
 const CLEAR: f64 = 0.78;
 /// A worker above this share of its expected speed has healthy readings.
@@ -67,8 +66,6 @@ const SWAYS: u64 = 3;
 const LONGER: f64 = 2.0;
 /// Compute time of a slow-down that no history explains, in seconds.
 const SWAY_MAX_S: f64 = 600.0;
-/// Doubts by which a ratio may differ from its mean.
-const DOUBTS: f64 = 1.5;
 /// Weight of the newest iteration in the speed just before.
 const LATEST: f64 = 0.5;
 /// Weight with which the benefit of the doubt replaces the speed just before.
@@ -85,37 +82,6 @@ pub struct Straggler {
     pub speed_ratio: f64,
     /// First iteration of the slow-down.
     pub since: u64,
-}
-
-/// One measured iteration of a worker.
-#[derive(Debug, Clone, Copy)]
-pub struct Pace {
-    /// Number of the iteration.
-    pub iteration: u64,
-    /// Log speed in [`CurveLearner::work`](crate::curve::CurveLearner::work) per second of compute.
-    pub log_speed: f64,
-    /// Samples.
-    pub samples: u64,
-    /// Compute time, in seconds.
-    pub compute_s: f64,
-    /// Readings from the same time.
-    pub readings: StragglerReadings,
-}
-
-/// Log of a speed over the expected speed at equal work.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct LogRatio {
-    /// Its mean over all forms that the curve may have.
-    pub mean: f64,
-    /// Standard deviation over these forms.
-    pub doubt: f64,
-}
-
-impl LogRatio {
-    /// Returns the range of ratios that are possible.
-    fn range(self) -> [f64; 2] {
-        [self.mean - DOUBTS * self.doubt, self.mean + DOUBTS * self.doubt]
-    }
 }
 
 /// The vote of a worker on whether the work of all has changed.

@@ -10,10 +10,11 @@ use axum::response::{IntoResponse, Response};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
 
-use super::super::BODY_BYTES_MAX;
 use super::super::problem::ErrorResponse;
 use super::room::{Full, Room};
 
+/// Size limit of a request body, in bytes. An allocation request with the reports of 10,000 workers fits.
+pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Longest pause between two parts of a body.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Bytes of a rejected body that are read and discarded. A client that is still sending could not read the response

@@ -1,24 +1,20 @@
 //! `GET /v1/live`: the summary of all jobs, once a second.
 
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Sse;
 use axum::response::sse::Event;
 use evenstep_protocol::LiveView;
 use futures_util::{Stream, stream};
-use tokio::sync::{Mutex, OwnedSemaphorePermit};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::super::nodes::Nodes;
-use super::{ALIVE_EVERY, Api, ErrorResponse, RETRY_AFTER, event, events};
+use super::feed::CHECK_INTERVAL;
+use super::streams::{ALIVE_EVERY, RETRY_AFTER, event, events};
+use super::{Api, ErrorResponse};
 use crate::access::Caller;
-use crate::jobs::{JobError, Jobs};
-
-/// Interval at which the summary is read.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Follow the summary of all jobs.
 ///
@@ -44,33 +40,6 @@ pub async fn follow(
         let event = follower.next().await?;
         Some((Ok(event), follower))
     })))
-}
-
-/// The latest summary. All clients share it, so the store is read once a second for any number of clients.
-#[derive(Debug, Default)]
-pub struct Feed(Mutex<Option<(Instant, u64, Arc<LiveView>)>>);
-
-impl Feed {
-    /// Returns the summary, at most one interval old, and its version. The version rises when anything but
-    /// the time changed.
-    async fn look(&self, jobs: &Jobs) -> Result<(u64, Arc<LiveView>), JobError> {
-        let mut latest = self.0.lock().await;
-        if let Some((at, number, view)) = &*latest
-            && at.elapsed() < CHECK_INTERVAL
-        {
-            return Ok((*number, view.clone()));
-        }
-        let view = Arc::new(jobs.live().await?);
-        let number = match &*latest {
-            Some((_, number, before)) if (&before.jobs, &before.nodes) == (&view.jobs, &view.nodes) => {
-                *number
-            }
-            Some((_, number, _)) => number + 1,
-            None => 0,
-        };
-        *latest = Some((Instant::now(), number, view.clone()));
-        Ok((number, view))
-    }
 }
 
 struct EventSource {

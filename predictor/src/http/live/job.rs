@@ -14,8 +14,9 @@ use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{ALIVE_EVERY, Api, ErrorResponse, InPath, RETRY_AFTER, Streams, event, events};
-use crate::jobs::{Cursor, Job, Jobs};
+use super::streams::{ALIVE_EVERY, RETRY_AFTER, Streams, event, events};
+use super::{Api, ErrorResponse, InPath};
+use crate::jobs::{Cursor, Job, Jobs, summary};
 
 /// Shortest interval between two `step` events. People cannot follow more, and the newest iteration is the
 /// most relevant.
@@ -124,7 +125,7 @@ impl EventSource {
             self.waiting.push_back(event("changed", &json!({})));
         }
         if self.summary.as_ref().is_none_or(|(_, sent)| sent.elapsed() >= SUMMARY_EVERY) {
-            let summary = self.job.live().line(self.job.id(), self.jobs.now_unix_ms());
+            let summary = summary(self.job.live(), self.job.id(), self.jobs.now_unix_ms());
             if self.summary.as_ref().is_none_or(|(sent, _)| *sent != summary) {
                 self.waiting.push_back(event("summary", &summary));
                 self.summary = Some((summary, Instant::now()));

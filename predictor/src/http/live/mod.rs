@@ -1,20 +1,13 @@
 //! Server-sent events for pages and terminals while jobs run, and the history of a job in columns.
 
 mod all;
+mod feed;
 mod job;
-
-use std::convert::Infallible;
-use std::sync::Arc;
-use std::time::Duration;
+mod streams;
 
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::Sse;
-use axum::response::sse::{Event, KeepAlive};
 use evenstep_protocol::{HistoryView, JobId, LogView, SummaryView};
-use futures_util::Stream;
-use serde::{Deserialize, Serialize};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -23,13 +16,8 @@ use super::Api;
 use super::body::{INTEGER_MAX, InPath, InQuery, within};
 use super::problem::ErrorResponse;
 use crate::jobs::Period;
+pub use streams::Streams;
 
-/// Limit of open streams.
-const STREAMS_MAX: usize = 256;
-/// Longest time without an event or a comment. A client that receives nothing for longer has lost the stream.
-const ALIVE_EVERY: Duration = Duration::from_secs(5);
-/// Pause after which a client should reconnect.
-const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// Longest period of history: one year.
 const SINCE_S_MAX: u64 = 366 * 86_400;
 /// Limit of iterations in one history.
@@ -42,50 +30,6 @@ pub fn router() -> OpenApiRouter<Api> {
         .routes(routes!(history))
         .routes(routes!(summary))
         .routes(routes!(log))
-}
-
-/// The open streams.
-#[derive(Debug, Clone)]
-pub struct Streams {
-    places: Arc<Semaphore>,
-    ending: watch::Receiver<bool>,
-    feed: Arc<all::Feed>,
-}
-
-impl Streams {
-    /// Returns a counter with no open stream. Streams end when `ending` becomes true.
-    pub fn new(ending: watch::Receiver<bool>) -> Self {
-        Self { places: Arc::new(Semaphore::new(STREAMS_MAX)), ending, feed: Arc::default() }
-    }
-
-    fn enter(&self) -> Result<OwnedSemaphorePermit, ErrorResponse> {
-        self.places.clone().try_acquire_owned().map_err(|_| {
-            let detail = format!("{STREAMS_MAX} streams are open, the limit; close one or retry later");
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            ErrorResponse::new(status, "busy", "Too many streams", detail).retry_after(ALIVE_EVERY.as_secs())
-        })
-    }
-
-    /// Completes when the service shuts down.
-    async fn ended(&mut self) {
-        // The sender is dropped only with the service.
-        let _ = self.ending.wait_for(|ending| *ending).await;
-    }
-}
-
-/// Sends the events of a stream, and comments while it has none.
-fn events<S: Stream<Item = Result<Event, Infallible>> + Send + 'static>(
-    stream: S,
-) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    Sse::new(stream).keep_alive(KeepAlive::new().interval(ALIVE_EVERY))
-}
-
-/// An event with a JSON value. If the value cannot be serialized, the event holds the error.
-fn event(name: &str, value: &impl Serialize) -> Event {
-    Event::default()
-        .event(name)
-        .json_data(value)
-        .unwrap_or_else(|error| Event::default().comment(error.to_string()))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

@@ -4,6 +4,8 @@ mod bars;
 
 mod chart;
 
+mod context;
+
 mod help;
 
 mod job;
@@ -26,6 +28,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
 use super::state::{ConnectionState, State};
+use context::DrawContext;
 use number_format::age;
 pub use theme::Theme;
 
@@ -51,21 +54,6 @@ pub fn draw(state: &State, now: Duration, theme: Theme, area: Rect, buffer: &mut
     draw_foot(state, theme, foot, buffer);
     if state.help {
         help::draw(theme, rest, buffer);
-    }
-}
-
-/// The inputs of every part of the frame.
-struct DrawContext<'a> {
-    state: &'a State,
-    now: Duration,
-    theme: Theme,
-}
-
-impl DrawContext<'_> {
-    /// Age of a time, in seconds by the service's clock.
-    fn age_s(&self, at_unix_ms: i64) -> Option<f64> {
-        let service = self.state.service_unix_ms(self.now)?;
-        Some(service.saturating_sub(at_unix_ms).max(0) as f64 / 1e3)
     }
 }
 

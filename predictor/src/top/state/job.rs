@@ -8,7 +8,7 @@ use evenstep_protocol::{
     WorkersView,
 };
 
-use super::{ConnectionState, StreamEvent};
+use super::super::event::{ConnectionState, StreamEvent};
 
 /// Limit of iterations kept for the chart.
 const PAST_MAX: usize = 512;

@@ -2,12 +2,14 @@
 
 use sqlx::Connection as _;
 
-use super::{AccessChange, StoredAuditEntry, StoredToken, TOKENS, TOKENS_MAX, apply};
+use super::{AccessChange, StoredAuditEntry, StoredToken, TOKENS_MAX};
 use crate::address::Address;
 use crate::database::{self, Connection, on, rows, run};
 use crate::error::StoreError;
 use crate::file::{LockedFile, lock};
+use crate::read::TOKENS;
 use crate::schema;
+use crate::write::access::apply;
 
 /// The tokens of a store. A predictor may serve the store at the same time: it reads its tokens again every few
 /// seconds.

@@ -19,8 +19,11 @@ pub(crate) mod expired;
 
 pub(crate) mod expired_iterations;
 
+mod tokens;
+
 pub(crate) use allocations::{ANSWERS, stored};
 pub(crate) use report_row::ReportRow;
+pub(crate) use tokens::TOKENS;
 
 pub use allocations::StoredAllocation;
 pub use job::{StoredJob, StoredWorker};

@@ -1,7 +1,6 @@
 //! Changes that are applied one by one: changes of jobs, workers and models.
 
-use super::roll_up;
-use crate::access;
+use super::{access, roll_up};
 use crate::change::{Change, MemberEvent, MemberEventKind, ShownStep};
 use crate::database::{Connection, run, scalar};
 use crate::encode::{integer, to_json};

@@ -283,18 +283,23 @@ class Exchange:
     def _exchange(self, submissions_due: list[Submission]) -> tuple[Published | None, int]:
         rank, world_size = dist.get_rank(self._group), dist.get_world_size(self._group)
         said, last = submissions_due[-1], self._published[-1]
+        # One sum carries everything: each slot has one writer, and all other ranks add 0. The slots in order: the
+        # header, the first open iteration of each rank, the evidence of each rank, the report of each rank.
         evidences = _HEADER + world_size
         rows = evidences + (2 * world_size if self._prior else 0)
+        # Float64 holds iterations and lengths exactly, up to 2^53.
         slots = torch.zeros(rows + world_size * SLOTS, dtype=torch.float64)
         slots[_HEADER + rank] = self._open
         begin = rows + rank * SLOTS
         slots[begin : begin + SLOTS] = torch.tensor(self._row(submissions_due), dtype=torch.float64)
         if self._prior:
+            # All ranks start from the share in force: otherwise their estimates could not be added up.
             at = evidences + 2 * rank
             slots[at : at + 2] = torch.tensor(self._observed.evidence(last.share), dtype=torch.float64)
         payload = b""
         if self._lead:
             cpu_s = time.thread_time() - self._waits_cpu_s
+            # Only rank 0 knows the cost of exchanges, so it decides for all when the next one is.
             slots[1] = said.iteration + self._lead.iterations(said.iteration, cpu_s)
             # A plan equal to the current one need not be sent.
             if (taken := self._lead.planner.take(said.iteration + self._ahead)) and taken != last.plan:
@@ -306,12 +311,15 @@ class Exchange:
         plan, share = last.plan, last.share
         if self._prior:
             evidence = slots[evidences:rows].view(world_size, 2).tolist()
+            # From the same numbers in the same order, so all ranks get the same share without another message.
             learned = self._prior.updated((precision, moment) for precision, moment in evidence)
             share = learned if abs(learned - share) > CHANGE_MIN else share
         if length:
+            # The other ranks need a buffer of the plan's size, which they know only now.
             wire = torch.frombuffer(bytearray(payload or length), dtype=torch.uint8)
             self._complete(dist.broadcast(wire, src=0, group=self._group, async_op=True))
             plan = Plan.from_json(bytes(wire.tolist()).decode())
+        # From the largest open iteration on, because no rank uses a plan for it before this exchange ends.
         published = None if (plan, share) == (last.plan, last.share) else Published(max(opened), plan, share)
         if self._lead:
             # If ranks plan further ahead than the predictor, they use a plan that it made for an earlier iteration.

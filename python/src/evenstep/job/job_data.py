@@ -82,6 +82,7 @@ class JobData(JobRun):
         """
         loader.check(dataset, dataloader_kwargs)
         given = None if order is None else GivenIndices.of(order, len(dataset))
+        # A given order needs no permutation: seeds that have no effect must not make the orders of two calls differ.
         samples, shuffle, seed = (given.samples, False, 0) if given else (len(dataset), shuffle, seed)
         costs = Costs.of_arguments(
             cost,
@@ -92,9 +93,12 @@ class JobData(JobRun):
             hidden_size=hidden_size,
             layout=layout,
         )
+        # With a budget, costs end an iteration, so the order's number of samples does not count.
         size = 1 if costs and costs.budget else self._global_batch(global_batch)
         whole = Order(samples, size, seed, shuffle, drop_last, accumulate, given, costs)
+        # Workers of a DataLoader draw indices before their iteration begins, so plans must be known that much earlier.
         run = self._begin(whole, loader.reads_ahead(dataloader_kwargs, accumulate))
+        # After the order was compared: a data set of another length is an error, one of the same length may be right.
         self._tell_of_another(dataset)
         return loader.Loader(run, dataset, dataloader_kwargs)
 

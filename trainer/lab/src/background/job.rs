@@ -6,7 +6,6 @@ use anyhow::Result;
 use evenstep_rules::gate::PIECE_US;
 use tch::{Device, Kind, Tensor};
 
-use super::Pieces;
 use evenstep_trainer::Model;
 use evenstep_trainer::data::Cursor;
 use evenstep_trainer::model::{evaluate, wait};
@@ -33,6 +32,15 @@ pub struct Settings {
     pub batch: u64,
     /// Seed of the initial parameters and the task.
     pub seed: u64,
+}
+
+/// The pieces of a background job.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pieces {
+    /// Samples per piece.
+    pub samples: u64,
+    /// Time of a piece without contention, in microseconds.
+    pub alone_us: f64,
 }
 
 /// A background job: a small network, its task and its progress.

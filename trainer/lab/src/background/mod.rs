@@ -30,7 +30,7 @@ use tch::Device;
 
 pub use args::BackgroundArgs;
 pub use gate_controller::{BENCHMARK_ITERATIONS, GateController, Observer};
-pub use job::{Job, Settings};
+pub use job::{Job, Pieces, Settings};
 pub use work_gate::{WorkDone, WorkGate};
 
 /// The thread that trains in the background. Dropping this value ends it.
@@ -39,15 +39,6 @@ pub struct Background {
     door: Arc<WorkGate>,
     thread: Option<JoinHandle<Result<BackgroundResult>>>,
     pieces: Pieces,
-}
-
-/// The pieces of a background job.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pieces {
-    /// Samples per piece.
-    pub samples: u64,
-    /// Time of a piece without contention, in microseconds.
-    pub alone_us: f64,
 }
 
 /// The result of a background job.

@@ -1,17 +1,11 @@
 //! The results of a run, compared with its plan.
 
 use std::fmt::Write;
-use std::io::{self, Write as _};
-use std::path::Path;
 
-use anyhow::{Context, Result};
-use evenstep_report::output::put;
 use serde::Serialize;
 
 use super::measured::{LayerTimes, median, middle};
-use super::page;
 use super::plan::Plan;
-use super::timeline::Timeline;
 use evenstep_trainer::progress::statistics::quantile;
 
 /// Statistics of the iterations of a run, measured on rank 0, which runs all layers.
@@ -96,28 +90,8 @@ impl Measured {
         }
     }
 
-    /// Prints the results, and writes them to the given files.
-    ///
-    /// # Errors
-    /// Fails if a file cannot be written.
-    pub fn print_and_write(
-        &self,
-        plan: &Plan,
-        timeline: &Timeline,
-        json: Option<&Path>,
-        report: Option<&Path>,
-    ) -> Result<()> {
-        if let Some(path) = json {
-            put(path, (serde_json::to_string_pretty(self)? + "\n").as_bytes())?;
-        }
-        if let Some(path) = report {
-            put(path, page::report(self, plan, timeline).to_html().as_bytes())?;
-        }
-        io::stdout().lock().write_all(self.text().as_bytes()).context("writing the table")
-    }
-
     /// Formats the results as a table for a terminal, with times in milliseconds.
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let width = self.layers.iter().map(|layer| layer.name.chars().count()).max().unwrap_or(0).max(9);
         let mut text = String::new();
         let mut line = |cells: [&str; 9]| {

@@ -1,15 +1,18 @@
 //! `burst`: runs a plan with worker processes and compares its times with the prediction.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use evenstep_report::output::put;
 use tch::{Device, Tensor};
 
 use super::exchange;
 use super::executor::Executor;
 use super::measured::{by_layer, median};
+use super::page;
 use super::plan::Plan;
 use super::result::Measured;
 use super::timeline::Timeline;
@@ -126,7 +129,13 @@ fn work(args: &BurstArgs, plan: &Plan, process: &Process) -> Result<()> {
     let times = measured.iter().skip(WARM_UP).map(|intervals| by_layer(intervals, plan.layers.len()));
     let times: Vec<_> = times.collect();
     let measured = Measured::new(plan, workers, &lengths, &times, &loss, args.task.model_name());
-    measured.print_and_write(plan, &timeline, args.json.as_deref(), args.html.as_deref())
+    if let Some(path) = &args.json {
+        put(path, (serde_json::to_string_pretty(&measured)? + "\n").as_bytes())?;
+    }
+    if let Some(path) = &args.html {
+        put(path, page::report(&measured, plan, &timeline).to_html().as_bytes())?;
+    }
+    io::stdout().lock().write_all(measured.text().as_bytes()).context("writing the table")
 }
 
 /// Returns the durations of the measured iterations in seconds, each from the end of the previous iteration,

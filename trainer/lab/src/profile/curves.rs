@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use evenstep_protocol::BurstLayer;
 
-use super::Bench;
+use super::bench::Bench;
 use crate::burst::{LayerTimes, Plan};
 
 /// Size of a float32 value, the unit of plans.

@@ -17,7 +17,7 @@ use evenstep_c10d::Group;
 use evenstep_protocol::{BurstAllReduce, BurstLayer, BurstNetwork};
 use tch::{Device, Kind, Tensor};
 
-use super::Bench;
+use super::bench::{Bench, REPEATS};
 use crate::burst::measured::median;
 use crate::burst::training_loop::WARM_UP;
 use crate::burst::{Layout, cross, sum};
@@ -110,7 +110,7 @@ fn sum_us(group: &Group, values: u64, device: Device) -> Result<f64> {
 /// Returns the median time of a collective operation, in microseconds.
 fn repeat(mut once: impl FnMut() -> evenstep_c10d::Result<Tensor>) -> Result<f64> {
     let mut times_us = Vec::new();
-    for _ in 0..WARM_UP + super::REPEATS {
+    for _ in 0..WARM_UP + REPEATS {
         let begun = Instant::now();
         // Reading a value waits for the GPU to finish.
         once()?.sum(Kind::Float).double_value(&[]);

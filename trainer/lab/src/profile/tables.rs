@@ -3,7 +3,7 @@
 use anyhow::Result;
 use evenstep_protocol::{BurstLayer, CountChange};
 
-use super::Bench;
+use super::bench::Bench;
 use crate::burst::{LayerTimes, Plan};
 
 /// Measures each layer at GPU counts that are powers of two, and the transfers between layers with different

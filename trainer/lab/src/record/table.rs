@@ -26,7 +26,7 @@ use evenstep_trainer::collective::DRIVERS;
 use evenstep_trainer::plan::Policy;
 use evenstep_trainer::progress::{IterationLine, WorkerLine};
 
-use super::RunLine;
+use super::run_line::RunLine;
 use crate::load::Timeline;
 
 const FIRST: [&str; 6] = ["worker", "t_start", "iter", "batch", "iter_ms", "speed"];

@@ -3,7 +3,6 @@
 use evenstep_report::{Axis, Bar, Chart, Mark, RuleAt, Section};
 
 use crate::record::Scenario;
-use crate::report::page::words;
 use crate::report::results::{Results, RunResult};
 use evenstep_trainer::Policy;
 
@@ -25,7 +24,7 @@ fn compare((scenario, workers): (Scenario, usize), results: &[&RunResult]) -> Ve
     if results.iter().all(|result| result.record == results[0].record) {
         return Vec::new();
     }
-    let of = format!("{}, {workers} workers", words(scenario));
+    let of = format!("{}, {workers} workers", scenario.words());
     let mut step = chart(
         results,
         format!("Step time relative to the ideal: {of}"),

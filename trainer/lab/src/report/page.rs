@@ -3,11 +3,12 @@
 use evenstep_report::{Cell, Chart, Figure, Report, Section, Table};
 
 use crate::record::Scenario;
+use crate::report::definitions::DEFINITIONS;
 use crate::report::forecasts::Forecasts;
 use crate::report::results::{Results, RunResult};
 use crate::report::run::{Run, Training};
 use crate::report::table::notes;
-use crate::report::{DEFINITIONS, charts, compared, decisions};
+use crate::report::{charts, compared, decisions};
 use evenstep_trainer::Policy;
 
 /// Gain from which on evenstep pays.
@@ -59,7 +60,7 @@ fn verdict(runs: &[Run]) -> Option<String> {
         let best = run.headline()?;
         let gain = run.gain(best, Policy::Even)?;
         let result = if gain >= PAYS { "pays" } else { "does not pay" };
-        let scenario = words(run.line.scenario);
+        let scenario = run.line.scenario.words();
         Some(format!("With {scenario}, evenstep {result}: gain {gain:.2}x over even shares."))
     };
     let said: Vec<String> = runs.iter().take(HEADLINES_MAX).filter_map(of).collect();
@@ -71,7 +72,7 @@ fn headline(run: &Run) -> Vec<Figure> {
     let (Some(even), Some(best)) = (run.training(Policy::Even), run.headline()) else {
         return Vec::new();
     };
-    let scenario = words(run.line.scenario);
+    let scenario = run.line.scenario.words();
     let (slow, fast) = (&even.figures, &best.figures);
     let mut figures = vec![
         Figure::new(
@@ -170,7 +171,7 @@ fn table(results: &Results) -> Table {
 fn row(result: &RunResult) -> Vec<Cell> {
     vec![
         result.record.clone().into(),
-        words(result.scenario).into(),
+        result.scenario.words().into(),
         result.policy.to_string().into(),
         Cell::number(result.iterations as f64, 0),
         Cell::Seconds(result.step_time_s.mean),
@@ -195,7 +196,7 @@ fn row(result: &RunResult) -> Vec<Cell> {
 
 fn run_sections(run: &Run, sections: &mut Vec<Section>) {
     let line = &run.line;
-    let heading = format!("{}: {}", run.name, words(line.scenario));
+    let heading = format!("{}: {}", run.name, line.scenario.words());
     let setting = format!(
         "{} workers, {}, {} per iteration, {} iterations per policy, seed {}. {}",
         line.workers.len(),
@@ -294,16 +295,6 @@ fn definitions() -> Table {
         description: String::new(),
         columns: vec!["name".into(), "definition".into()],
         rows: DEFINITIONS.iter().map(|(word, meaning)| vec![(*word).into(), (*meaning).into()]).collect(),
-    }
-}
-
-/// Returns the description of a scenario.
-pub fn words(scenario: Scenario) -> &'static str {
-    match scenario {
-        Scenario::Paced => "imposed speeds",
-        Scenario::Swayed => "imposed speeds that change",
-        Scenario::Contended => "competing load",
-        Scenario::Plain => "undisturbed",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use crate::report::DEFINITIONS;
+use crate::report::definitions::DEFINITIONS;
 use crate::report::results::{Results, RunResult};
 use crate::report::run::Run;
 

@@ -13,25 +13,36 @@
 //! - `totals`: the account as it is stored
 //! - `tally`: totals of each worker
 //! - `log`: events of the job, as text
-//! - `view`: all of these under one lock
+//! - `seen`: all of these
+//! - `live`: the lock around them, and the records of changes
+//! - `stored`: the part of them that is stored
+//! - `view`: the only maker of a job's views
+//! - `shown`: an iteration as charts show it
+//! - `stragglers`: the stragglers of all jobs, for the health of nodes and for the webhook
 //! - `families`: the metrics of jobs and their workers
+//! - `read`: reads of views, from memory and from the store
 
 mod account;
 mod families;
+mod live;
 mod log;
 mod loss;
+mod read;
 mod reported;
+mod seen;
+mod shown;
 mod status;
 mod steps;
+mod stored;
+mod stragglers;
 mod tally;
 mod totals;
-mod view;
+pub mod view;
 
-pub use account::{Account, EvenStep, IterationTimes};
 pub use families::JobFamilies;
-pub use loss::MeanLoss;
-pub use reported::{Reported, step_time_s};
-pub use status::Facts;
-pub use steps::{Steps, Unstored, mean};
+pub use live::Live;
+pub use read::{Period, Sampled, workers_before};
+pub use shown::Shown;
+pub use steps::{Steps, Unstored};
+pub use stragglers::Stragglers;
 pub use totals::Totals;
-pub use view::{Cursor, Live, Updates};

@@ -1,61 +1,14 @@
-//! Views of a job's state for pages and dashboards.
+//! Views of a job's workers.
 
 use std::collections::BTreeMap;
 
 use evenstep_core::curve::{CurveLearner, LearnedForm};
-use evenstep_core::job::{JobState, global_batch};
+use evenstep_core::job::JobState;
 use evenstep_core::membership::{Member, State};
 use evenstep_protocol::{
-    CapView, CurveView, ForecastView, JobId, JobView, ModelView, RefitView, WorkerForecastView, WorkerId,
+    CapView, CurveView, ForecastView, JobId, ModelView, RefitView, WorkerForecastView, WorkerId,
     WorkerState as WorkerStateView, WorkerView, WorkersView,
 };
-use evenstep_store::StoredSummary;
-
-use super::live::{Facts, Live};
-
-/// The summary of the job.
-pub fn job(state: &JobState, job_id: &JobId, live: &Live, now_unix_ms: i64) -> JobView {
-    let status = live.status(now_unix_ms);
-    JobView {
-        job_id: job_id.clone(),
-        spec: state.spec.clone(),
-        state: status.state,
-        state_since_unix_ms: status.since_unix_ms,
-        state_reason: status.reason,
-        created_unix_ms: live.created_unix_ms(),
-        gain: live.account().and_then(|account| account.gain()),
-        global_batch: state.global_batch(),
-        generation: state.members.generation(),
-        next_iteration: state.next_iteration,
-        live_workers: state.members.live().count() as u64,
-        last_decision: state.last_allocation.as_ref().map(|last| last.decision.clone()),
-        hedge: state.hedge_view(),
-    }
-}
-
-/// The summary of a job that is not in memory. This predictor has followed it since `watched_unix_ms`.
-pub fn stored(stored: StoredSummary, watched_unix_ms: i64, now_unix_ms: i64) -> JobView {
-    let StoredSummary { job_id, spec, generation, live_workers, next_iteration, last_decision, past, .. } =
-        stored;
-    let created_unix_ms = past.created_unix_ms;
-    let (live, min_workers) = (live_workers, spec.min_workers);
-    let status = Facts { live, min_workers, past, watched_unix_ms, step_time_s: None }.status(now_unix_ms);
-    JobView {
-        job_id,
-        state: status.state,
-        state_since_unix_ms: status.since_unix_ms,
-        state_reason: status.reason,
-        created_unix_ms,
-        gain: None,
-        global_batch: global_batch(&spec, live_workers),
-        generation,
-        next_iteration,
-        live_workers,
-        last_decision,
-        hedge: None,
-        spec,
-    }
-}
 
 /// Every worker that ever joined.
 pub fn workers(state: &JobState, job_id: &JobId) -> WorkersView {

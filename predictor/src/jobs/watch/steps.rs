@@ -4,11 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use evenstep_core::job::EvenTime;
-use evenstep_protocol::{AllocateResponse, Allocation, StepView, StepWorker, WorkerId, WorkerReport};
+use evenstep_protocol::{AllocateResponse, Allocation, WorkerId, WorkerReport};
 use serde::{Deserialize, Serialize};
 
 use super::account::{EvenStep, IterationTimes};
-use super::loss::MeanLoss;
 use super::reported::{Reported, step_time_s};
 
 /// Limit of iterations in memory. It is larger than the number of iterations that can be requested ahead.
@@ -88,12 +87,6 @@ impl Step {
         self.done.iter().flatten().map(|done| done.samples).sum()
     }
 
-    /// Mean loss over the samples of the workers that reported one.
-    fn loss(&self) -> Option<f64> {
-        let losses = self.done.iter().flatten().filter_map(|done| Some((done.samples, done.loss?)));
-        MeanLoss::over(losses).value()
-    }
-
     /// The times of the iteration without an estimate for even shares; `None` before the first report.
     fn times(&self) -> Option<IterationTimes> {
         let waits = self.done.iter().flatten().filter_map(|done| done.barrier_wait_s);
@@ -102,47 +95,30 @@ impl Step {
     }
 
     /// Estimated step time with even shares; `None` until the reports were learned.
-    fn even(&self) -> Option<EvenStep> {
+    pub fn even(&self) -> Option<EvenStep> {
         let Some(EvenTime { finish_s, even_finish_s, doubt_s, .. }) = self.even else { return self.restored };
         // Communication, optimizer and other parts of the step are the same.
         Some(EvenStep { even_s: self.step_time_s()? - finish_s + even_finish_s, doubt_s })
     }
 
-    /// The iteration for the API, with the unit of batches.
-    pub fn view(&self, unit: &str) -> StepView {
-        let answer = &*self.answer;
-        let worker = |(rank, share): (usize, &Allocation)| {
-            let done = self.done.get(rank).copied().flatten();
-            StepWorker {
-                worker: share.worker.clone(),
-                rank: share.rank,
-                local_batch: share.local_batch,
-                samples: done.map(|done| done.samples),
-                predicted_samples_per_s: share.predicted_speed_samples_per_s,
-                lower_samples_per_s: share.speed_lower_samples_per_s,
-                upper_samples_per_s: share.speed_upper_samples_per_s,
-                actual_samples_per_s: done.and_then(|done| done.speed()),
-                predicted_compute_time_s: share.predicted_compute_time_s,
-                compute_time_s: done.map(|done| done.compute_time_s),
-                barrier_wait_s: done.and_then(|done| done.barrier_wait_s),
-            }
-        };
-        StepView {
-            iteration: answer.iteration,
-            at_unix_ms: self.at_unix_ms,
-            generation: answer.generation,
-            global_batch: answer.global_batch,
-            step_time_s: self.step_time_s(),
-            predicted_step_time_s: answer.decision.predicted_step_time_s,
-            even_step_time_s: self.even().map(|even| even.even_s).or(answer.decision.even_step_time_s),
-            decision: answer.decision.kind,
-            reason: answer.decision.reason.clone(),
-            lr_multiplier: answer.optimizer.lr_multiplier,
-            loss: self.loss(),
-            tail_samples: answer.tail.as_ref().map_or(0, |tail| tail.chunks.iter().sum()),
-            unit: unit.to_owned(),
-            workers: answer.allocations.iter().enumerate().map(worker).collect(),
-        }
+    /// The number of the iteration.
+    pub fn iteration(&self) -> u64 {
+        self.answer.iteration
+    }
+
+    /// Time of the latest report, in milliseconds since 1970.
+    pub fn at_unix_ms(&self) -> i64 {
+        self.at_unix_ms
+    }
+
+    /// The allocation that it was computed with.
+    pub fn answer(&self) -> &AllocateResponse {
+        &self.answer
+    }
+
+    /// The report of the worker of this rank.
+    pub fn report(&self, rank: usize) -> Option<Reported> {
+        self.done.get(rank).copied().flatten()
     }
 }
 
@@ -180,6 +156,7 @@ impl Steps {
     /// The completed iterations that are not stored for charts as they are now.
     pub fn unstored(&self) -> Vec<Unstored> {
         let unstored = |step: &&Step| self.has_unstored && step.is_over && step.stored != step.reported;
+        // Pointers only, because requests wait for the lock meanwhile.
         let copy = |step: &Step| Unstored {
             answer: step.answer.clone(),
             done: step.done.clone(),
@@ -237,6 +214,7 @@ impl Steps {
             is_counted: false,
         };
         match self.steps.get_mut(at) {
+            // The earlier allocation is void, and so are the reports about it.
             Some(before) if before.answer.iteration == step.answer.iteration => *before = step,
             _ => self.steps.insert(at, step),
         }
@@ -263,9 +241,11 @@ impl Steps {
         let rank = step.rank(&report.worker, hint)?;
         let done = Arc::make_mut(&mut step.done);
         done.resize(step.answer.allocations.len(), None);
+        // A repeated report replaces the earlier one and does not count again.
         step.reported += usize::from(done.get(rank)?.is_none());
         done[rank] = Some(Reported::of(report));
         step.at_unix_ms = now_unix_ms;
+        // A late report of a complete iteration: charts must show it, too.
         self.has_unstored |= step.is_over;
         self.steps.get(at)?.answer.allocations.get(rank)
     }
@@ -277,6 +257,7 @@ impl Steps {
         let mut closed = Vec::new();
         for (at, step) in self.steps.iter_mut().enumerate().take(newest + 1) {
             let is_whole = step.reported == step.answer.allocations.len();
+            // Workers report in order: what is missing before a reported iteration was lost, or its worker left.
             if !step.is_over && step.reported > 0 && (is_whole || at < newest) {
                 step.is_over = true;
                 self.has_unstored = true;
@@ -320,6 +301,8 @@ impl Steps {
     /// known since the last call.
     pub fn take_even(&mut self) -> Vec<(f64, EvenStep, f64)> {
         let take = |step: &mut Step| {
+            // The weight is known when the iteration is over, its time with even shares when its reports are learned: either may be
+            // first.
             let weight = step.weight.filter(|_| !step.is_counted && step.even.is_some())?;
             let even = (step.step_time_s()?, step.even()?, weight);
             step.is_counted = true;
@@ -340,6 +323,7 @@ impl Steps {
 
     /// Number of iterations that have room for this number of workers.
     pub fn room(workers: usize) -> u64 {
+        // A quarter, so that restored iterations are not dropped for the first new ones.
         (SHARES_MAX / 4 / workers.max(1)).clamp(STEPS_MIN, MEAN_OVER) as u64
     }
 
@@ -355,6 +339,7 @@ impl Steps {
         for step in self.steps.iter().rev().filter(|step| step.is_over).take(MEAN_OVER) {
             steps += 1.0;
             step_time_s += step.step_time_s().unwrap_or(0.0);
+            // Those computed, not those planned: a tail moves samples between workers.
             samples += step.samples();
             for (share, done) in step.answer.allocations.iter().zip(&*step.done) {
                 let Some(done) = done else { continue };
@@ -372,18 +357,6 @@ impl Steps {
     }
 }
 
-impl Step {
-    /// The number of the iteration.
-    pub fn iteration(&self) -> u64 {
-        self.answer.iteration
-    }
-
-    /// Time of the latest report, in milliseconds since 1970.
-    pub fn at_unix_ms(&self) -> i64 {
-        self.at_unix_ms
-    }
-}
-
 /// Returns the mean; `None` without values.
 pub fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0_u64), |(sum, count), value| (sum + value, count + 1));
@@ -392,7 +365,14 @@ pub fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use evenstep_protocol::StepView;
+
+    use super::super::view::step::latest;
     use super::*;
+
+    fn view(steps: &Steps) -> StepView {
+        latest(steps.latest().unwrap(), "samples")
+    }
 
     /// An allocation for `workers` workers, each with ten samples at 100 samples/s.
     fn answer(iteration: u64, workers: usize) -> Arc<AllocateResponse> {
@@ -453,7 +433,7 @@ mod tests {
         assert!((means.samples_per_s - 20.0 / 0.3).abs() < 1e-9);
         // 50 and 100 samples/s, with 100 predicted.
         assert!((means.error_ratio.unwrap() - 0.25).abs() < 1e-9);
-        let view = steps.latest().unwrap().view("samples");
+        let view = view(&steps);
         assert_eq!(view.workers[1].actual_samples_per_s, Some(50.0));
     }
 
@@ -468,11 +448,11 @@ mod tests {
             steps.reported(report, 1, worker);
         }
         steps.close();
-        assert_eq!(steps.latest().unwrap().view("samples").loss, Some(3.0));
+        assert_eq!(view(&steps).loss, Some(3.0));
         steps.answered(answer(1, 1), 0);
         steps.reported(&report(0, 1, 0.1), 2, 0);
         steps.close();
-        assert_eq!(steps.latest().unwrap().view("samples").loss, None);
+        assert_eq!(view(&steps).loss, None);
     }
 
     #[test]

@@ -1,11 +1,10 @@
-//! Summaries of all jobs, and the leases of those that are not in memory.
+//! Reads the summaries of all jobs.
 
 use evenstep_protocol::{JobId, JobSummary, JobView, LiveView};
 
-use super::describe;
-use super::error::JobError;
-use super::leases::Leases;
-use super::registry::Jobs;
+use super::super::view;
+use crate::jobs::error::JobError;
+use crate::jobs::registry::Jobs;
 
 impl Jobs {
     /// Returns the summary of all jobs. Those of jobs that are not in memory are read from the store once.
@@ -14,18 +13,18 @@ impl Jobs {
     /// An error of the store.
     pub async fn live(&self) -> Result<LiveView, JobError> {
         let registration = self.store().registration()?;
-        let mut view = self.store().view().await?;
-        let owners = view.owners().await?;
+        let mut reading = self.store().view().await?;
+        let owners = reading.owners().await?;
         let now_unix_ms = self.now_unix_ms();
         self.retain_stored(|job_id| owners.binary_search_by(|(known, _)| known.cmp(job_id)).is_ok());
         let line = |job_id: &JobId| {
             let known = self.known(job_id, registration).filter(|job| job.live().is_known());
             let job = known.or_else(|| self.stored_job(job_id, registration))?;
-            Some(job.live().line(job_id, now_unix_ms))
+            Some(view::summary(job.live(), job_id, now_unix_ms))
         };
         let is_unknown = |(job_id, url): &(JobId, Option<String>)| url.is_none() && line(job_id).is_none();
         if owners.iter().any(is_unknown) {
-            for stored in view.job_summaries().await? {
+            for stored in reading.job_summaries().await? {
                 let owner = owners.binary_search_by(|(job_id, _)| job_id.cmp(&stored.job_id));
                 let is_ours = owner.is_ok_and(|at| owners[at].1.is_none());
                 if is_ours && line(&stored.job_id).is_none() {
@@ -52,11 +51,11 @@ impl Jobs {
         let mut views = Vec::new();
         let stored = self.store().view().await?.job_summaries().await?;
         for stored in stored {
-            let view = match self.known(&stored.job_id, registration).filter(|job| job.is_loaded()) {
+            let found = match self.known(&stored.job_id, registration).filter(|job| job.is_loaded()) {
                 Some(job) => job.view().await,
-                None => Ok(describe::stored(stored, self.started_unix_ms(), self.now_unix_ms())),
+                None => Ok(view::stored(stored, self.started_unix_ms(), self.now_unix_ms())),
             };
-            match view {
+            match found {
                 Ok(view) => views.push(view),
                 // Deleted in the meantime.
                 Err(JobError::UnknownJob(_)) => {}
@@ -64,27 +63,5 @@ impl Jobs {
             }
         }
         Ok(views)
-    }
-
-    /// Starts the leases of the workers in the store, because their jobs may never be requested again. Jobs in a
-    /// shared store may belong to other predictors, which check their leases.
-    ///
-    /// # Errors
-    /// An error of the store.
-    pub async fn start_leases(&self) -> Result<(), JobError> {
-        if self.store().is_shared() {
-            return Ok(());
-        }
-        let (registration, now_unix_ms) = (self.store().registration()?, self.now_unix_ms());
-        let stored = self.store().view().await?.job_summaries().await?;
-        for stored in stored.iter().filter(|stored| stored.live_workers > 0) {
-            let mut jobs = self.write();
-            let job = jobs.entry(stored.job_id.clone());
-            let job = job.or_insert_with(|| self.new_job(&stored.job_id, registration));
-            if !job.is_loaded() {
-                job.rest(Leases::full((stored.spec.lease_s * 1e3) as i64, now_unix_ms));
-            }
-        }
-        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! The summary of a job: gain, time lost waiting, slow workers.
+//! The view of what a job gained: gain, time lost waiting, slow workers.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use evenstep_protocol::{
     GainView, HistoryView, SlowWorker, StragglerReason, SummaryView, WorkerHistory, WorkerId, WorkerView,
 };
 
-use crate::jobs::Account;
+use super::super::account::Account;
 
 /// Speed over the median of the others, below which a worker is slow.
 const SLOW: f64 = 0.9;
@@ -24,7 +24,7 @@ const PAYS: f64 = 1.02;
 
 /// The workers of a job.
 #[derive(Debug, Default)]
-pub struct Workers {
+pub struct SummaryInputs {
     /// Their states.
     pub views: Vec<WorkerView>,
     /// Their curves, as far as known.
@@ -35,7 +35,7 @@ pub struct Workers {
 pub fn summarize(
     history: &HistoryView,
     account: &Account,
-    workers: &Workers,
+    workers: &SummaryInputs,
     iterations: u64,
 ) -> SummaryView {
     let (gain, waiting_share) = (account.gain(), account.lost_share());
@@ -54,7 +54,7 @@ pub fn summarize(
     }
 }
 
-fn slow_workers(history: &HistoryView, workers: &Workers) -> Vec<SlowWorker> {
+fn slow_workers(history: &HistoryView, workers: &SummaryInputs) -> Vec<SlowWorker> {
     let mut compared = Compared::new(history, workers);
     let mut ratios: Vec<Vec<f64>> = vec![Vec::new(); history.workers.len()];
     let measurements = history.iterations.len() * history.workers.len();
@@ -87,7 +87,7 @@ struct Compared<'a> {
 }
 
 impl<'a> Compared<'a> {
-    fn new(history: &'a HistoryView, workers: &'a Workers) -> Self {
+    fn new(history: &'a HistoryView, workers: &'a SummaryInputs) -> Self {
         let curves = history.workers.iter().map(|worker| workers.curves.get(&worker.worker)).collect();
         Self { history, curves, known: vec![BTreeMap::new(); history.workers.len()] }
     }
@@ -189,14 +189,14 @@ fn slow_line(slow: &[SlowWorker]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::jobs::{EvenStep, IterationTimes};
     use evenstep_protocol::JobId;
     use proptest::prelude::*;
 
+    use super::super::super::account::{EvenStep, IterationTimes};
     use super::*;
 
     /// The summary of a history that the account has seen as well.
-    fn summarize(history: &HistoryView, workers: &Workers, iterations: u64) -> SummaryView {
+    fn summarize(history: &HistoryView, workers: &SummaryInputs, iterations: u64) -> SummaryView {
         let times = history.iterations.iter().enumerate().map(|(at, iteration)| {
             let waits: Vec<f64> =
                 history.workers.iter().filter_map(|worker| worker.barrier_wait_s[at]).collect();
@@ -247,19 +247,19 @@ mod tests {
     fn sums_are_over_all_iterations() {
         let mut history = history(&[100.0, 200.0], &[30, 30], 64, 1.0);
         history.iterations = (0..64).map(|at| 4 * at).collect();
-        let summary = summarize(&history, &Workers::default(), 253);
+        let summary = summarize(&history, &SummaryInputs::default(), 253);
         assert!((summary.time_lost_s.unwrap() - 0.075 * (1.0 + 63.0 * 4.0)).abs() < 1e-9, "{summary:?}");
         assert_eq!(summary.waiting_share, Some(0.25));
         // Of a long history, some iterations are read, which need not be evenly apart.
         history.every = 10;
         history.iterations = (0..64).map(|at| 10 * at + 7 * (at % 2)).collect();
-        let lost_s = summarize(&history, &Workers::default(), 650).time_lost_s.unwrap();
+        let lost_s = summarize(&history, &SummaryInputs::default(), 650).time_lost_s.unwrap();
         assert!((lost_s - 0.075 * (10.0 + 637.0)).abs() < 1e-9, "{lost_s}");
     }
 
     #[test]
     fn two_workers_with_speeds_in_proportion_to_their_batches_gain_one_half() {
-        let summary = summarize(&history(&[100.0, 200.0], &[20, 40], 64, 1.3), &Workers::default(), 64);
+        let summary = summarize(&history(&[100.0, 200.0], &[20, 40], 64, 1.3), &SummaryInputs::default(), 64);
         let gain = summary.gain.unwrap();
         assert!((gain.ratio - 1.5).abs() < 1e-9, "{gain:?}");
         assert!(gain.upper - gain.lower < 1e-9, "{gain:?}");
@@ -288,7 +288,7 @@ mod tests {
         let fixed = &mut history.workers[3];
         fixed.compute_time_s = vec![Some(time_s(1)); 64];
         fixed.actual_samples_per_s = vec![Some(1.0 / time_s(1)); 64];
-        let of = |curves| summarize(&history, &Workers { curves, ..Workers::default() }, 64).slow;
+        let of = |curves| summarize(&history, &SummaryInputs { curves, ..SummaryInputs::default() }, 64).slow;
         assert!(of(BTreeMap::new())[0].speed_ratio < 0.05);
         let slow = of(BTreeMap::from([(WorkerId::new("node/3").unwrap(), curve)]));
         assert!(slow.len() == 1 && (0.55..0.65).contains(&slow[0].speed_ratio), "{slow:?}");
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn equal_workers_gain_nothing_and_the_summary_says_so() {
-        let summary = summarize(&history(&[100.0; 4], &[8; 4], 64, 1.0), &Workers::default(), 64);
+        let summary = summarize(&history(&[100.0; 4], &[8; 4], 64, 1.0), &SummaryInputs::default(), 64);
         assert_eq!(summary.gain.unwrap().ratio, 1.0);
         assert!(summary.lines[0].contains("not faster than with even shares"), "{}", summary.lines[0]);
         assert!(summary.slow.is_empty());
@@ -304,9 +304,12 @@ mod tests {
 
     #[test]
     fn few_iterations_give_no_estimate() {
-        assert_eq!(summarize(&history(&[1.0, 2.0], &[1, 2], 7, 1.0), &Workers::default(), 7).gain, None);
         assert_eq!(
-            summarize(&history(&[1.0, 2.0], &[1, 2], 0, 1.0), &Workers::default(), 0).waiting_share,
+            summarize(&history(&[1.0, 2.0], &[1, 2], 7, 1.0), &SummaryInputs::default(), 7).gain,
+            None
+        );
+        assert_eq!(
+            summarize(&history(&[1.0, 2.0], &[1, 2], 0, 1.0), &SummaryInputs::default(), 0).waiting_share,
             None
         );
     }
@@ -330,7 +333,7 @@ mod tests {
         /// Time lost by uneven shares of equal workers is a gain below 1 by the same factor.
         #[test]
         fn the_gain_is_the_ratio_of_the_step_times(slow in 1u64..30, fast in 1u64..30, speed in 1.0f64..100.0) {
-            let gain = summarize(&history(&[speed, speed], &[slow, fast], 40, 1.0), &Workers::default(), 40).gain.unwrap();
+            let gain = summarize(&history(&[speed, speed], &[slow, fast], 40, 1.0), &SummaryInputs::default(), 40).gain.unwrap();
             let expected = (slow + fast) as f64 / 2.0 / slow.max(fast) as f64;
             prop_assert!((gain.ratio - expected).abs() < 1e-9);
         }

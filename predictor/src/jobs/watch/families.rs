@@ -6,8 +6,9 @@ use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_observability::metrics::{Family, collect};
 use evenstep_protocol::{JobId, StragglerReason};
 
+use super::live::Live;
+use super::seen::Seen;
 use super::tally::Tally;
-use super::view::{Live, Seen};
 
 /// Limit of workers with series, over all jobs. Further jobs only show series of the job.
 const WORKERS_MAX: usize = 20_000;

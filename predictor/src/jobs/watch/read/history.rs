@@ -1,15 +1,15 @@
-//! A period of a job's history in columns, thinned out for a chart.
+//! Reads a period of a job's history, thinned out for a chart.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
-use evenstep_protocol::{HistoryView, JobId, WorkerHistory, WorkerId};
+use evenstep_protocol::{HistoryView, JobId};
 use evenstep_store::{EveryNth, View};
 
-use super::error::JobError;
-use super::job::Job;
-use super::live::Account;
-use super::shown::{Shown, ShownWorker};
+use super::super::account::Account;
+use super::super::shown::Shown;
+use super::super::view;
+use crate::jobs::error::JobError;
+use crate::jobs::job::Job;
 use crate::long::compute;
 
 /// Limit of shares in one response. Jobs with many workers get fewer iterations.
@@ -45,16 +45,16 @@ impl Job {
         if self.is_deleted() {
             return Err(JobError::UnknownJob(self.id().clone()));
         }
-        let mut view = self.store().view().await?;
-        let mut iterations = view.iterations_since(self.id(), period.from_unix_ms).await?;
+        let mut reading = self.store().view().await?;
+        let mut iterations = reading.iterations_since(self.id(), period.from_unix_ms).await?;
         if let Some(until) = period.until_unix_ms {
-            iterations.end = view.iterations_since(self.id(), until).await?.start.max(iterations.start);
+            iterations.end = reading.iterations_since(self.id(), until).await?.start.max(iterations.start);
         }
-        let workers = workers_before(&mut view, self.id(), iterations.end).await?;
-        let sampled = Sampled::read(&mut view, self.id(), iterations, points, workers).await?;
+        let workers = workers_before(&mut reading, self.id(), iterations.end).await?;
+        let sampled = Sampled::read(&mut reading, self.id(), iterations, points, workers).await?;
         // Other viewers may have the connection.
-        drop(view);
-        Ok(compute(true, || sampled.view(self.id())))
+        drop(reading);
+        Ok(compute(true, || view::history(self.id(), sampled.every, &sampled.steps)))
     }
 }
 
@@ -62,7 +62,7 @@ impl Job {
 ///
 /// # Errors
 /// An error of the store.
-pub(super) async fn workers_before(view: &mut View, job_id: &JobId, end: u64) -> Result<u64, JobError> {
+pub async fn workers_before(view: &mut View, job_id: &JobId, end: u64) -> Result<u64, JobError> {
     if let Some(bytes) = view.latest_size(job_id, end).await? {
         return Ok(bytes.div_ceil(SHARE_BYTES));
     }
@@ -73,7 +73,7 @@ pub(super) async fn workers_before(view: &mut View, job_id: &JobId, end: u64) ->
 
 /// Evenly sampled iterations, with the times of their allocations in milliseconds since 1970.
 #[derive(Debug)]
-pub(super) struct Sampled {
+pub struct Sampled {
     every: u64,
     steps: Vec<(u64, i64, Shown)>,
 }
@@ -122,83 +122,5 @@ impl Sampled {
     pub fn account(&self, before: Option<u64>, end: u64) -> Account {
         let times = self.steps.iter().filter_map(|(iteration, _, shown)| Some((*iteration, shown.times()?)));
         Account::of(times, self.every, before, end)
-    }
-
-    /// The iterations in columns. Takes milliseconds for a job with many workers.
-    pub fn view(self, job_id: &JobId) -> HistoryView {
-        let mut columns = Columns { length: self.steps.len(), ..Columns::default() };
-        let mut view = HistoryView {
-            job_id: job_id.clone(),
-            every: self.every,
-            iterations: Vec::with_capacity(columns.length),
-            at_unix_ms: Vec::with_capacity(columns.length),
-            step_time_s: Vec::with_capacity(columns.length),
-            predicted_step_time_s: Vec::with_capacity(columns.length),
-            even_step_time_s: Vec::with_capacity(columns.length),
-            lr_multiplier: Vec::with_capacity(columns.length),
-            loss: Vec::with_capacity(columns.length),
-            workers: Vec::new(),
-        };
-        for (at, (iteration, at_unix_ms, shown)) in self.steps.iter().enumerate() {
-            view.iterations.push(*iteration);
-            view.at_unix_ms.push(*at_unix_ms);
-            view.step_time_s.push(shown.step_time_s);
-            view.predicted_step_time_s.push(shown.predicted_step_time_s);
-            view.even_step_time_s.push(shown.even_step_time_s);
-            view.lr_multiplier.push(Some(shown.lr_multiplier));
-            view.loss.push(shown.loss);
-            for (rank, worker) in shown.workers.iter().enumerate() {
-                columns.add(at, rank, worker);
-            }
-        }
-        view.workers = columns.workers;
-        view.workers.sort_by(|one, other| one.worker.cmp(&other.worker));
-        view
-    }
-}
-
-/// The columns of all workers.
-#[derive(Debug, Default)]
-struct Columns {
-    /// Number of iterations.
-    length: usize,
-    workers: Vec<WorkerHistory>,
-    places: HashMap<WorkerId, usize>,
-}
-
-impl Columns {
-    /// Adds a worker of an iteration. Ranks are alike in most iterations, so the place of the rank is tried first.
-    fn add(&mut self, at: usize, rank: usize, shown: &ShownWorker) {
-        let place = match self.workers.get(rank) {
-            Some(known) if known.worker == shown.worker => rank,
-            _ => self.place(&shown.worker),
-        };
-        let Some(worker) = self.workers.get_mut(place) else { return };
-        worker.local_batch[at] = Some(shown.local_batch);
-        worker.predicted_samples_per_s[at] = shown.predicted;
-        worker.lower_samples_per_s[at] = shown.lower;
-        worker.upper_samples_per_s[at] = shown.upper;
-        worker.actual_samples_per_s[at] = shown.actual;
-        worker.compute_time_s[at] = shown.compute_time_s;
-        worker.barrier_wait_s[at] = shown.barrier_wait_s;
-    }
-
-    fn place(&mut self, worker: &WorkerId) -> usize {
-        if let Some(place) = self.places.get(worker) {
-            return *place;
-        }
-        let none = || vec![None; self.length];
-        self.workers.push(WorkerHistory {
-            worker: worker.clone(),
-            local_batch: vec![None; self.length],
-            predicted_samples_per_s: none(),
-            lower_samples_per_s: none(),
-            upper_samples_per_s: none(),
-            actual_samples_per_s: none(),
-            compute_time_s: none(),
-            barrier_wait_s: none(),
-        });
-        self.places.insert(worker.clone(), self.workers.len() - 1);
-        self.workers.len() - 1
     }
 }

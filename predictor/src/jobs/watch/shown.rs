@@ -3,11 +3,14 @@
 
 use std::collections::HashMap;
 
-use evenstep_protocol::{AllocateResponse, WorkerId};
+use evenstep_protocol::{AllocateResponse, StepWorker, WorkerId};
 use evenstep_store::Measured;
 use serde::{Deserialize, Serialize};
 
-use super::live::{EvenStep, IterationTimes, MeanLoss, Reported, mean, step_time_s};
+use super::account::{EvenStep, IterationTimes};
+use super::reported::Reported;
+use super::steps::mean;
+use super::view::step_view;
 
 /// Significant digits that a chart can show.
 const DIGITS: i32 = 4;
@@ -57,6 +60,21 @@ pub struct ShownWorker {
 
 type Row = (WorkerId, u64, Option<f64>, Option<f64>, Option<f64>, Option<f64>, Option<f64>, Option<f64>);
 
+impl ShownWorker {
+    fn of(worker: StepWorker) -> Self {
+        Self {
+            worker: worker.worker,
+            local_batch: worker.local_batch,
+            predicted: worker.predicted_samples_per_s.map(rounded),
+            lower: worker.lower_samples_per_s.map(rounded),
+            upper: worker.upper_samples_per_s.map(rounded),
+            actual: worker.actual_samples_per_s.map(rounded),
+            compute_time_s: worker.compute_time_s.map(rounded),
+            barrier_wait_s: worker.barrier_wait_s.map(rounded),
+        }
+    }
+}
+
 impl From<ShownWorker> for Row {
     fn from(of: ShownWorker) -> Self {
         (
@@ -94,45 +112,19 @@ impl Shown {
         even: Option<EvenStep>,
         reported: impl Fn(usize) -> Option<Reported>,
     ) -> Self {
-        let mut loss = MeanLoss::default();
-        let (mut reports, mut iterations) = (Vec::new(), None);
-        let workers = answer.allocations.iter().enumerate().map(|(rank, share)| {
-            let done = reported(rank);
-            if let Some(done) = done {
-                reports.push(done);
-                iterations = iterations.or(done.iterations);
-                if let Some(mean) = done.loss {
-                    loss.add(done.samples, mean);
-                }
-            }
-            ShownWorker {
-                worker: share.worker.clone(),
-                local_batch: share.local_batch,
-                predicted: share.predicted_speed_samples_per_s.map(rounded),
-                lower: share.speed_lower_samples_per_s.map(rounded),
-                upper: share.speed_upper_samples_per_s.map(rounded),
-                actual: done.and_then(|done| done.speed()).map(rounded),
-                compute_time_s: done.map(|done| rounded(done.compute_time_s)),
-                barrier_wait_s: done.and_then(|done| done.barrier_wait_s).map(rounded),
-            }
-        });
-        let workers = workers.collect();
-        let step_time_s = step_time_s(reports.iter());
-        let even_s = even.map(|even| even.even_s);
+        let view = step_view(answer, even, &reported);
         Self {
-            step_time_s: step_time_s.map(rounded),
-            predicted_step_time_s: answer.decision.predicted_step_time_s.map(rounded),
-            even_step_time_s: even_s.or(answer.decision.even_step_time_s).map(rounded),
+            step_time_s: view.step_time_s.map(rounded),
+            predicted_step_time_s: view.predicted_step_time_s.map(rounded),
+            even_step_time_s: view.even_step_time_s.map(rounded),
             even_doubt_s: even.map(|even| rounded(even.doubt_s)),
-            iterations,
-            lr_multiplier: rounded(answer.optimizer.lr_multiplier),
-            loss: loss.value().map(rounded),
-            workers,
+            iterations: (0..view.workers.len()).find_map(|rank| reported(rank)?.iterations),
+            lr_multiplier: rounded(view.lr_multiplier),
+            loss: view.loss.map(rounded),
+            workers: view.workers.into_iter().map(ShownWorker::of).collect(),
         }
     }
-}
 
-impl Shown {
     /// Its times for the account; `None` before the first report.
     pub fn times(&self) -> Option<IterationTimes> {
         Some(IterationTimes {

@@ -1,0 +1,105 @@
+//! Read access to a job.
+
+use evenstep_core::job::JobState;
+use evenstep_protocol::{
+    AllocateResponse, ForecastView, JobView, SpeedsView, SummaryView, WorkerId, WorkersView,
+};
+use evenstep_store::StoredAllocation;
+
+use super::super::view;
+use super::super::view::{SummaryInputs, summarize};
+use super::history::Period;
+use crate::jobs::error::JobError;
+use crate::jobs::job::Job;
+use crate::long::compute;
+
+/// The history of a summary: a year, in at most this many iterations.
+const SUMMARY_S: u64 = 366 * 86_400;
+const SUMMARY_POINTS: u64 = 1_000;
+
+impl Job {
+    /// Returns the summary of the job.
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub async fn view(&self) -> Result<JobView, JobError> {
+        let guard = self.lock().await?;
+        Ok(view::job(guard.state(), self.id(), self.live(), guard.now_unix_ms))
+    }
+
+    /// Returns every worker that ever joined.
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub async fn workers(&self) -> Result<WorkersView, JobError> {
+        self.look(|state| view::workers(state, self.id())).await
+    }
+
+    /// Returns what the job gained, and its slow workers.
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub async fn summary(&self) -> Result<SummaryView, JobError> {
+        let history = self.history(Period::last(SUMMARY_S, self.now_unix_ms()), SUMMARY_POINTS).await?;
+        let workers = self.look(|state| SummaryInputs {
+            views: view::workers(state, self.id()).workers,
+            curves: view::curves(state),
+        });
+        let workers = workers.await?;
+        self.restore().await?;
+        let account = self.live().account().unwrap_or_default();
+        // Iterations are planned ahead, so those that were reported count.
+        let reported = view::summary(self.live(), self.id(), self.now_unix_ms()).iteration;
+        let iterations = reported.map_or(0, |newest| newest.saturating_add(1));
+        Ok(compute(true, move || summarize(&history, &account, &workers, iterations)))
+    }
+
+    /// Returns the forecast of each live worker.
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub async fn forecast(&self) -> Result<ForecastView, JobError> {
+        self.look(|state| view::forecast(state, self.id(), self.fits().view())).await
+    }
+
+    /// Returns up to `limit` allocations, from iteration `from` on.
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub async fn allocations(&self, from: u64, limit: u64) -> Result<Vec<AllocateResponse>, JobError> {
+        let stored = self.store().view().await?.answers(self.id(), from, limit).await?;
+        Ok(compute(true, || stored.iter().map(StoredAllocation::parse).collect::<Result<_, _>>())?)
+    }
+
+    /// Returns predicted and actual speeds of up to `limit` iterations from iteration `from` on, of one
+    /// worker or of all.
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub async fn speeds(
+        &self,
+        worker: Option<&WorkerId>,
+        from: u64,
+        limit: u64,
+    ) -> Result<SpeedsView, JobError> {
+        // An iteration without an allocation, because a request failed or was late, has the shares of the one before.
+        let mut reading = self.store().view().await?;
+        let before = match from.checked_sub(1) {
+            Some(last) => reading.allocation(self.id(), last).await?,
+            None => None,
+        };
+        let mut stored = Vec::from_iter(before.map(|(_, stored)| stored));
+        stored.extend(reading.answers(self.id(), from, limit).await?);
+        let reports = reading.reports_from(self.id(), from, limit).await?;
+        drop(reading);
+        compute(true, || {
+            let answers: Vec<AllocateResponse> =
+                stored.iter().map(StoredAllocation::parse).collect::<Result<_, _>>()?;
+            Ok(view::speeds(self.id(), worker, &answers, reports))
+        })
+    }
+
+    async fn look<T>(&self, look: impl FnOnce(&JobState) -> T) -> Result<T, JobError> {
+        Ok(look(self.lock().await?.state()))
+    }
+}

@@ -1,0 +1,88 @@
+//! Views of a job as a whole.
+
+use evenstep_core::job::{JobState, global_batch};
+use evenstep_protocol::{JobId, JobSummary, JobView};
+use evenstep_store::StoredSummary;
+
+use super::super::account::Account;
+use super::super::live::Live;
+use super::super::status::{Facts, Status};
+
+/// The view of a job in memory.
+pub fn job(state: &JobState, job_id: &JobId, live: &Live, now_unix_ms: i64) -> JobView {
+    let facts = live.facts();
+    let known = StoredSummary {
+        job_id: job_id.clone(),
+        spec: state.spec.clone(),
+        generation: state.members.generation(),
+        live_workers: state.members.live().count() as u64,
+        next_iteration: state.next_iteration,
+        last_decision: state.last_allocation.as_ref().map(|last| last.decision.clone()),
+        past: facts.past.clone(),
+        totals: None,
+    };
+    JobView {
+        gain: live.account().and_then(|account| account.gain()),
+        hedge: state.hedge_view(),
+        ..view(known, &facts, now_unix_ms)
+    }
+}
+
+/// The view of a job that is not in memory. This predictor has followed it since `watched_unix_ms`.
+pub fn stored(stored: StoredSummary, watched_unix_ms: i64, now_unix_ms: i64) -> JobView {
+    let (live, min_workers, past) = (stored.live_workers, stored.spec.min_workers, stored.past.clone());
+    let facts = Facts { live, min_workers, past, watched_unix_ms, step_time_s: None };
+    view(stored, &facts, now_unix_ms)
+}
+
+/// The view of a job, without what only its state and its statistics tell.
+fn view(known: StoredSummary, facts: &Facts, now_unix_ms: i64) -> JobView {
+    let Status { state, since_unix_ms, reason } = facts.status(now_unix_ms);
+    JobView {
+        state,
+        state_since_unix_ms: since_unix_ms,
+        state_reason: reason,
+        created_unix_ms: facts.past.created_unix_ms,
+        gain: None,
+        global_batch: global_batch(&known.spec, known.live_workers),
+        generation: known.generation,
+        next_iteration: known.next_iteration,
+        live_workers: known.live_workers,
+        last_decision: known.last_decision,
+        hedge: None,
+        job_id: known.job_id,
+        spec: known.spec,
+    }
+}
+
+/// The summary of a job: its state and its statistics.
+pub fn summary(live: &Live, job_id: &JobId, now_unix_ms: i64) -> JobSummary {
+    let seen = live.lock();
+    let latest = seen.steps.latest();
+    let means = seen.means();
+    let reported = latest.map(|step| (step.iteration(), step.at_unix_ms())).or(seen.facts.past.reported);
+    let account = seen.account();
+    let Status { state, since_unix_ms, reason } = seen.status(now_unix_ms);
+    JobSummary {
+        job_id: job_id.clone(),
+        state: Some(state),
+        state_since_unix_ms: since_unix_ms,
+        state_reason: Some(reason),
+        url: None,
+        created_unix_ms: Some(seen.facts.past.created_unix_ms).filter(|at| *at > 0),
+        unit: seen.members.as_ref().map_or_else(|| "samples".to_owned(), |members| members.unit.clone()),
+        live_workers: seen.facts.live,
+        slow_workers: seen.slow.len() as u64,
+        iteration: reported.map(|(iteration, _)| iteration),
+        at_unix_ms: reported.map(|(_, at)| at),
+        step_time_s: means.map(|means| means.step_time_s),
+        samples_per_s: means.map(|means| means.samples_per_s),
+        waiting_share: account.as_ref().and_then(Account::lost_share),
+        error_ratio: means.and_then(|means| means.error_ratio),
+        trained_s: account.as_ref().and_then(Account::trained_s),
+        time_lost_s: account.as_ref().and_then(Account::lost_s),
+        gain: account.as_ref().and_then(Account::gain),
+        time_saved: account.as_ref().and_then(Account::saved),
+        reason: seen.reason(),
+    }
+}
