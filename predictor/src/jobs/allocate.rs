@@ -9,7 +9,7 @@ use evenstep_protocol::{AllocateRequest, JobId, LearningRateRule, WorkerReport};
 use evenstep_store::{Change, StoreError};
 
 use super::error::JobError;
-use super::job::Job;
+use super::job::{Job, StateGuard};
 use super::load::log_skipped;
 use super::responses::ResponseBytes;
 use super::validate::validate;
@@ -39,20 +39,20 @@ impl Job {
     /// # Errors
     /// Any [`JobError`]. If an iteration cannot be planned, the reports of the request are stored
     /// nevertheless, and nothing else changes.
-    pub async fn allocate(&self, mut request: AllocateRequest) -> Result<Allocated, JobError> {
+    pub async fn allocate(self: &Arc<Self>, request: AllocateRequest) -> Result<Allocated, JobError> {
         if let Some(response) = self.published().response(&request) {
             return Ok(Allocated { response, is_new: false });
         }
-        match self.try_allocate(&mut request).await {
-            // An earlier request was dropped while its allocation was being written. Now it can be read.
-            Err(JobError::Store(StoreError::Superseded)) => self.try_allocate(&mut request).await,
-            outcome => outcome,
-        }
+        let job = self.clone();
+        self.work(|guard| async move { job.plan(guard, request).await }).await
     }
 
-    async fn try_allocate(&self, request: &mut AllocateRequest) -> Result<Allocated, JobError> {
-        let mut guard = self.lock().await?;
-        validate(guard.state(), request)?;
+    async fn plan(
+        &self,
+        mut guard: StateGuard,
+        mut request: AllocateRequest,
+    ) -> Result<Allocated, JobError> {
+        validate(guard.state(), &request)?;
         let known = self.known_response(guard.state(), request.iteration).await?;
         let is_new = known.is_none();
 
@@ -67,13 +67,13 @@ impl Job {
             let observed = held.state.observe(&request.reports);
             let planned = match known {
                 Some(response) => Ok((response, None)),
-                None => decide(&held.state, request).map(|(response, decided)| (response, Some(decided))),
+                None => decide(&held.state, &request).map(|(response, decided)| (response, Some(decided))),
             };
             (observed, planned)
         });
         log_skipped(self.id(), &observed.skipped);
 
-        let reports: Arc<[WorkerReport]> = std::mem::take(&mut request.reports).into();
+        let reports: Arc<[WorkerReport]> = request.reports.into();
         let mut changes = Vec::with_capacity(3);
         let mut at_unix_ms = now_unix_ms;
         if !reports.is_empty() {
@@ -101,14 +101,8 @@ impl Job {
         if changes_learning_rate {
             changes.push(learning_rate_change(self.id(), &held.state.learning_rate)?);
         }
-        if !changes.is_empty()
-            && let Err(error) = self.store().write(changes, at_unix_ms).await
-        {
-            if matches!(error, StoreError::Superseded) {
-                // For the second attempt.
-                request.reports = reports.to_vec();
-            }
-            return Err(error.into());
+        if !changes.is_empty() {
+            self.store().write(changes, at_unix_ms).await?;
         }
         guard.settle();
 

@@ -1,6 +1,7 @@
 //! Read access to a job.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use evenstep_core::job::JobState;
 use evenstep_protocol::{
@@ -25,7 +26,7 @@ impl Job {
     ///
     /// # Errors
     /// An error of the store.
-    pub async fn view(&self) -> Result<JobView, JobError> {
+    pub async fn view(self: &Arc<Self>) -> Result<JobView, JobError> {
         let guard = self.lock().await?;
         Ok(describe::job(guard.state(), self.id(), self.live(), guard.now_unix_ms))
     }
@@ -34,7 +35,7 @@ impl Job {
     ///
     /// # Errors
     /// An error of the store.
-    pub async fn workers(&self) -> Result<WorkersView, JobError> {
+    pub async fn workers(self: &Arc<Self>) -> Result<WorkersView, JobError> {
         self.look(|state| describe::workers(state, self.id())).await
     }
 
@@ -42,7 +43,7 @@ impl Job {
     ///
     /// # Errors
     /// An error of the store.
-    pub async fn summary(&self) -> Result<SummaryView, JobError> {
+    pub async fn summary(self: &Arc<Self>) -> Result<SummaryView, JobError> {
         let history = self.history(Period::last(SUMMARY_S, self.now_unix_ms()), SUMMARY_POINTS).await?;
         let workers = self.look(|state| Workers {
             views: describe::workers(state, self.id()).workers,
@@ -61,7 +62,7 @@ impl Job {
     ///
     /// # Errors
     /// An error of the store.
-    pub async fn forecast(&self) -> Result<ForecastView, JobError> {
+    pub async fn forecast(self: &Arc<Self>) -> Result<ForecastView, JobError> {
         self.look(|state| describe::forecast(state, self.id(), self.fits().view())).await
     }
 
@@ -139,7 +140,7 @@ impl Job {
         Ok(SpeedsView { job_id: self.id().clone(), speeds })
     }
 
-    pub(super) async fn look<T>(&self, look: impl FnOnce(&JobState) -> T) -> Result<T, JobError> {
+    pub(super) async fn look<T>(self: &Arc<Self>, look: impl FnOnce(&JobState) -> T) -> Result<T, JobError> {
         Ok(look(self.lock().await?.state()))
     }
 }
