@@ -114,7 +114,8 @@ impl From<JobError> for ErrorResponse {
                 refusal
             }
             JobError::Loading(_) => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "loading", "The job is being loaded", detail).retry()
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "loading", "The job is being loaded", detail)
+                    .retry()
             }
             JobError::Paused { .. } => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "paused", "Too few workers", detail).retry()

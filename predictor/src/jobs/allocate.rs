@@ -47,11 +47,7 @@ impl Job {
         self.work(|guard| async move { job.plan(guard, request).await }).await
     }
 
-    async fn plan(
-        &self,
-        mut guard: StateGuard,
-        mut request: AllocateRequest,
-    ) -> Result<Allocated, JobError> {
+    async fn plan(&self, mut guard: StateGuard, mut request: AllocateRequest) -> Result<Allocated, JobError> {
         validate(guard.state(), &request)?;
         let known = self.known_response(guard.state(), request.iteration).await?;
         let is_new = known.is_none();

@@ -24,8 +24,9 @@ use crate::clock::Clock;
 /// Number of earlier changes of workers with which the log of a job begins.
 const EVENTS_RESTORED: u64 = 200;
 
-/// Longest wait of a change for a state that is being read from the store: less than clients wait for a response.
-const LOADING_WAIT: Duration = Duration::from_millis(1500);
+/// Longest wait of a change for a state that is being read from the store. Clients with several servers try the next one after
+/// a second.
+const LOADING_WAIT: Duration = Duration::from_millis(800);
 
 /// A job.
 #[derive(Debug)]
@@ -220,7 +221,10 @@ impl Job {
     ///
     /// # Errors
     /// [`JobError::Loading`] if the state is still being read from the store; an error of `work` or of the store.
-    pub(super) async fn work<T, F>(self: &Arc<Self>, work: impl FnOnce(StateGuard) -> F) -> Result<T, JobError>
+    pub(super) async fn work<T, F>(
+        self: &Arc<Self>,
+        work: impl FnOnce(StateGuard) -> F,
+    ) -> Result<T, JobError>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, JobError>> + Send + 'static,
@@ -308,8 +312,8 @@ impl Job {
     }
 
     async fn load(&self, now_unix_ms: i64) -> Result<LoadedState, JobError> {
-        // A request that was dropped may have left its write in the queue. This empty write completes after
-        // it, so that the state is read with all of that write or none.
+        // A write whose result is unknown may still be carried out. This empty write completes after it, so that the state is
+        // read with all of that write or none.
         self.store.write(Vec::new(), now_unix_ms).await?;
         let mut fresh = Published::default();
         let mut arrived_unix_ms = i64::MIN;
