@@ -63,17 +63,7 @@ pub struct OptimizerInstruction {
     pub schedule_iteration: Option<f64>,
 }
 
-/// A linear ramp of the multiplier over iterations:
-/// `m(i) = from + (to - from) min(1, (i - start_iteration) / iterations)`.
-///
-/// # Examples
-/// ```
-/// use evenstep_protocol::Ramp;
-///
-/// let ramp = Ramp { from: 1.0, to: 4.0, start_iteration: 100, iterations: 32 };
-/// assert_eq!(ramp.multiplier(116), 2.5);
-/// assert_eq!(ramp.multiplier(132), 4.0);
-/// ```
+/// A linear ramp of the multiplier over iterations.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Ramp {
@@ -93,8 +83,17 @@ impl Ramp {
         Self { from: multiplier, to: multiplier, start_iteration, iterations: 0 }
     }
 
-    /// Returns the multiplier of an iteration. Before the start it is `from`, or `to` if the ramp has no
-    /// iterations.
+    /// Returns the multiplier of an iteration: `from + (to - from) min(1, (i - start_iteration) / iterations)`.
+    /// Before the start it is `from`, or `to` if the ramp has no iterations.
+    ///
+    /// # Examples
+    /// ```
+    /// use evenstep_protocol::Ramp;
+    ///
+    /// let ramp = Ramp { from: 1.0, to: 4.0, start_iteration: 100, iterations: 32 };
+    /// assert_eq!(ramp.multiplier(116), 2.5);
+    /// assert_eq!(ramp.multiplier(132), 4.0);
+    /// ```
     pub fn multiplier(&self, iteration: u64) -> f64 {
         let done = iteration.saturating_sub(self.start_iteration);
         if done >= self.iterations {
