@@ -13,7 +13,7 @@ import pytest
 
 SOURCES = Path(__file__).parents[1] / "src"
 MODULES_MAX = 12
-"""Modules in one folder, without those of the folders in it."""
+"""Modules in one folder; folders in it count separately."""
 FLOORS = (
     "errors",
     "_native",
