@@ -71,3 +71,20 @@ fn a_new_worker_starts_from_models_of_the_same_device() {
     assert!(same(&like, &learned), "{like:?} from {learned:?}");
     assert!(!same(&unlike, &learned), "{unlike:?} from {learned:?}");
 }
+
+#[test]
+fn models_in_another_format_are_learned_again_from_the_reports() {
+    let mut service = Service::start_with(&["--refit-interval-s=1"]);
+    train(&service, "job", "a machine", 40);
+    let before = stored(&service, "job");
+    service.predictor.process.kill();
+    for table in ["model_state", "device_model"] {
+        let rows = service.store.rows(&format!("UPDATE {table} SET format = format - 1 RETURNING format"));
+        assert!(!rows.is_empty(), "{table}");
+    }
+    service.predictor.restart();
+    service.client = service.predictor.client();
+    let after = service.client.forecast("job");
+    assert_eq!(after.workers, before.workers);
+    assert!(after.workers[0].observations > 0);
+}
