@@ -179,18 +179,3 @@ fn the_number_of_threads_does_not_matter() {
     assert!(number(&one, 3, "mix", "rmse") > 0.0);
     assert_eq!(one, run("4"));
 }
-
-/// The failure of a model is reported with its results; the other models continue.
-#[test]
-fn a_model_that_cannot_be_fitted_reports_the_reason() {
-    let folder = Folder::with("speed\n1\n2\n3\n4\n5\n6\n7\n8\n");
-    let json = folder.json("--trace t.csv --warmup 0.2 --models last,arx");
-    let models = &json["series"][0]["models"];
-    assert_eq!(models[1]["rmse"], Value::Null);
-    assert!(
-        models[1]["failure"].as_str().unwrap().contains("3 rows of history; this model needs at least 4"),
-        "{models}"
-    );
-    assert!(number(&json, 0, "last", "rmse") > 0.0);
-    assert!(folder.prints("--trace t.csv --warmup 0.2 --models last,arx").contains("arx: "));
-}

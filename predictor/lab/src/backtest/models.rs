@@ -46,7 +46,8 @@ impl FromStr for ModelName {
             "hold" => Some(Kind::Expert(ExpertKind::Hold(0.3))),
             "mix" => Some(Kind::Mix(Loss::SquaredError)),
             "mix_step" => Some(Kind::Mix(Loss::StepTime)),
-            _ => written.parse().ok().map(Kind::Expert),
+            // The network alone forecasts nothing before its first fit; mix contains it.
+            _ => written.parse().ok().filter(|kind| *kind != ExpertKind::Narx).map(Kind::Expert),
         };
         let kind = kind.ok_or_else(|| UnknownModel { name: written.into() })?;
         Ok(Self { written: written.into(), kind })

@@ -50,9 +50,6 @@ pub struct Form {
 }
 
 impl Form {
-    /// One second per sample: a worker whose speed does not depend on the batch.
-    pub const PROPORTIONAL: Self = Self { fixed_s: 0.0, per_sample_s: 1.0, saturation: 0 };
-
     /// Returns the curve of a worker of this form with a factor on its time.
     pub fn curve(&self, slowdown: f64) -> Curve {
         let flat_s = self.fixed_s + self.per_sample_s * self.saturation as f64;
