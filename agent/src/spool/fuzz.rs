@@ -4,6 +4,7 @@
 use evenstep_fuzz::{arbitrary, config, damaged};
 use proptest::prelude::*;
 use proptest::sample::select;
+use serde_json::value::RawValue;
 
 use super::tests::{identity, json, sample};
 use super::*;

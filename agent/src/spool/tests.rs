@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use evenstep_protocol::NodeId;
 use proptest::prelude::*;
 
 use super::*;

@@ -20,7 +20,7 @@
 //! - `even_time`: the time that an iteration would have taken with even shares
 //! - `probe`: the iterations in which shares vary on purpose
 //! - `observe`: learns from reports
-//! - `peers`: compares the workers of an iteration, to find those that are slow
+//! - `others`: compares the workers of an iteration, to find those that are slow
 //! - `straggler`: the stragglers of a job
 //! - `compare`: compares an iteration with planned shares, with even ones, and without its tail
 //! - `balance`: gains and losses of planned shares and of tails, which decide whether they are used
@@ -50,7 +50,7 @@ mod observe;
 
 mod open;
 
-mod peers;
+mod others;
 
 mod plans;
 

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::peers::quantile;
+use super::others::quantile;
 use crate::series::LOG_SPEED_MAX;
 use crate::straggler::Vote;
 

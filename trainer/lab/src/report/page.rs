@@ -2,7 +2,6 @@
 
 use evenstep_report::{Cell, Chart, Figure, Report, Section, Table};
 
-use crate::record::Scenario;
 use crate::report::definitions::DEFINITIONS;
 use crate::report::forecasts::Forecasts;
 use crate::report::results::{Results, RunResult};

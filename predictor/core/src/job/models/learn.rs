@@ -7,7 +7,7 @@ use evenstep_protocol::{WorkerId, WorkerReport};
 
 use super::super::compare::compared;
 use super::super::open::Closed;
-use super::super::peers::{Compared, others};
+use super::super::others::{Compared, others};
 use super::super::plans::PlannedWorker;
 use super::super::report::{gradient_norms, parts, readings, signs};
 use super::super::worker::{DeviceOf, WorkerModel};
