@@ -196,7 +196,7 @@ fn samples() -> impl Strategy<Value = u64> {
 /// A report that breaks no rule of the HTTP API.
 fn report(iteration: u64, number: usize) -> impl Strategy<Value = WorkerReport> {
     let optional = || (prop::option::weighted(0.3, seconds()), prop::option::weighted(0.3, samples()));
-    let numbers = COLUMNS.map(|_| optional()).to_vec();
+    let numbers = Vec::from(COLUMNS.map(|_| optional()));
     let tail =
         prop::option::weighted(0.3, (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0.0..1.0));
     let rest = (samples(), seconds(), prop::option::of(any::<f64>()));
@@ -205,7 +205,7 @@ fn report(iteration: u64, number: usize) -> impl Strategy<Value = WorkerReport> 
         for (column, (real, integer)) in COLUMNS.iter().zip(numbers) {
             match (column.number, column.bounds) {
                 (Number::Integer { set, .. }, _) => {
-                    integer.into_iter().for_each(|value| set(&mut report, value))
+                    integer.into_iter().for_each(|value| set(&mut report, value));
                 }
                 (Number::Real { set, .. }, Bounds::Positive(most)) => {
                     real.into_iter().for_each(|value| set(&mut report, value.min(most)));
@@ -225,7 +225,7 @@ fn report(iteration: u64, number: usize) -> impl Strategy<Value = WorkerReport> 
         });
         report.micro_batches = None;
         report.loss = reading.filter(|reading| reading.is_finite());
-        for value in report.loss {
+        if let Some(value) = report.loss {
             let readings = [driver::OWN_CPU, driver::PSI_CPU_SOME].map(|name| (name.to_owned(), value));
             report.drivers.extend(readings);
         }
