@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_protocol::{JobId, JobSpec, TailReport, WorkerId, WorkerReport};
+use evenstep_protocol::columns::{COLUMNS, Number};
+use evenstep_protocol::{JobId, JobSpec, WorkerId, WorkerReport};
 use evenstep_store::access::AuditEntry;
 use evenstep_store::{Change, Store, read_reports};
 
@@ -70,14 +71,18 @@ fn missing_files_are_named_and_not_created() {
     folder.refuses(1, "--job resnet --store mysql://x", "sqlite://FILE");
 }
 
-/// The tail of a report is stored and read without changes, and so is its absence.
+/// Every number of a report is stored and read without changes, and so is its absence.
 #[test]
-fn tails_are_kept() {
+fn numbers_are_kept() {
     let folder = Folder::new();
-    let tail = TailReport { chunks: 3, samples: 9, compute_time_s: 0.05, claim_time_s: 0.002 };
-    let said =
-        WorkerReport { micro_batches: Some(5), tail: Some(tail), loss: Some(-0.5), ..report("node/0", 0) };
-    let reports = vec![said, report("node/0", 1)];
+    let mut all = report("node/0", 0);
+    for (value, column) in (1_u32..).zip(&COLUMNS) {
+        match column.number {
+            Number::Integer { set, .. } => set(&mut all, value.into()),
+            Number::Real { set, .. } => set(&mut all, -0.1 * f64::from(value)),
+        }
+    }
+    let reports = vec![all, report("node/0", 1)];
     stored(&folder, reports.clone());
     assert_eq!(read(&folder), reports);
 }

@@ -79,7 +79,8 @@ fn models_in_another_format_are_learned_again_from_the_reports() {
     let before = stored(&service, "job");
     service.predictor.process.kill();
     for table in ["model_state", "device_model"] {
-        let rows = service.store.rows(&format!("UPDATE {table} SET format = format - 1 RETURNING format"));
+        let sql = format!("UPDATE {table} SET format = format - 1 RETURNING CAST(format AS TEXT)");
+        let rows = service.store.rows(&sql);
         assert!(!rows.is_empty(), "{table}");
     }
     service.predictor.restart();

@@ -196,21 +196,18 @@ fn samples() -> impl Strategy<Value = u64> {
 /// A report that breaks no rule of the HTTP API.
 fn report(iteration: u64, number: usize) -> impl Strategy<Value = WorkerReport> {
     let optional = || (prop::option::weighted(0.3, seconds()), prop::option::weighted(0.3, samples()));
-    let numbers = Vec::from(COLUMNS.map(|_| optional()));
+    let numbers: Vec<_> = COLUMNS.iter().map(|_| optional()).collect();
     let tail =
         prop::option::weighted(0.3, (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0.0..1.0));
     let rest = (samples(), seconds(), prop::option::of(any::<f64>()));
     (numbers, tail, rest).prop_map(move |(numbers, tail, (local_batch, compute_time_s, reading))| {
         let mut report = WorkerReport::new(worker(number), iteration, local_batch, compute_time_s);
         for (column, (real, integer)) in COLUMNS.iter().zip(numbers) {
-            match (column.number, column.bounds) {
-                (Number::Integer { set, .. }, _) => {
-                    integer.into_iter().for_each(|value| set(&mut report, value));
-                }
-                (Number::Real { set, .. }, Bounds::Positive(most)) => {
-                    real.into_iter().for_each(|value| set(&mut report, value.min(most)));
-                }
-                (Number::Real { set, .. }, _) => real.into_iter().for_each(|value| set(&mut report, value)),
+            let most = if let Bounds::Positive(most) = column.bounds { most } else { f64::MAX };
+            match (column.number, real, integer) {
+                (Number::Real { set, .. }, Some(value), _) => set(&mut report, value.min(most)),
+                (Number::Integer { set, .. }, _, Some(value)) => set(&mut report, value),
+                _ => {}
             }
         }
         let part = |of: u64, at: prop::sample::Index| 1 + at.index(of as usize) as u64;
