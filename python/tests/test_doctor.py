@@ -71,7 +71,9 @@ def test_a_predictor_that_is_away_fails_and_says_what_to_do() -> None:
 
 def test_ranks_meet_under_torchrun(predictor: str) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    ran = run(*torchrun, "-m", "evenstep", "doctor", "--json", "--server", predictor, EVENSTEP_AGENT="", EVENSTEP_JOB="new")
+    ran = run(
+        *torchrun, "-m", "evenstep", "doctor", "--json", "--server", predictor, EVENSTEP_AGENT="", EVENSTEP_JOB="new"
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     told = [line for line in ran.stdout.splitlines() if line.startswith("{")]
     assert len(told) == 1, "only rank 0 prints"

@@ -56,9 +56,9 @@ mod tests {
     #[test]
     fn help_shows_no_value_of_a_variable() {
         let command = Cli::command();
-        let arguments = || command.get_subcommands().flat_map(|command| command.get_arguments());
+        let arguments = || command.get_subcommands().flat_map(clap::Command::get_arguments);
         let from_variables = || arguments().filter(|arg| arg.get_env().is_some());
         assert!(from_variables().any(|arg| arg.get_id() == "server"));
-        assert!(from_variables().all(|arg| arg.is_hide_env_values_set()));
+        assert!(from_variables().all(clap::Arg::is_hide_env_values_set));
     }
 }
