@@ -75,7 +75,7 @@ pub struct Uplink {
 
 /// Outcome of one attempt.
 #[derive(Debug, PartialEq)]
-enum Step {
+enum Progress {
     /// No samples are waiting.
     Idle,
     /// The spool advanced, or the next batch will be smaller.
@@ -126,12 +126,12 @@ impl Uplink {
         while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(wait) {
             wait = loop {
                 match self.step(REQUEST_TIMEOUT) {
-                    Step::Idle => break self.send_every,
-                    Step::Retry(wait) => break wait,
-                    Step::Advanced if stop.try_recv() != Err(TryRecvError::Empty) => {
+                    Progress::Idle => break self.send_every,
+                    Progress::Retry(wait) => break wait,
+                    Progress::Advanced if stop.try_recv() != Err(TryRecvError::Empty) => {
                         return self.send_remaining();
                     }
-                    Step::Advanced => {}
+                    Progress::Advanced => {}
                 }
             };
         }
@@ -140,14 +140,14 @@ impl Uplink {
 
     fn send_remaining(&mut self) {
         let start = Instant::now();
-        while self.step(LAST_REQUEST_TIMEOUT) == Step::Advanced && start.elapsed() < LAST_SENDING {}
+        while self.step(LAST_REQUEST_TIMEOUT) == Progress::Advanced && start.elapsed() < LAST_SENDING {}
     }
 
-    fn step(&mut self, timeout: Duration) -> Step {
+    fn step(&mut self, timeout: Duration) -> Progress {
         let batch = self.lock_spool().next_batch(self.batch_samples_max);
         let batch = match batch {
             Ok(Some(batch)) => batch,
-            Ok(None) => return Step::Idle,
+            Ok(None) => return Progress::Idle,
             Err(error) => return self.retry_spool(&error),
         };
         match self.send(&batch, timeout) {
@@ -166,11 +166,11 @@ impl Uplink {
                         tracing::info!("the predictor accepts telemetry again");
                     }
                 });
-                Step::Advanced
+                Progress::Advanced
             }
             Verdict::TooLarge if batch.samples.len() > 1 => {
                 self.set_batch_samples_max(batch.samples.len() / 2);
-                Step::Advanced
+                Progress::Advanced
             }
             Verdict::TooLarge => {
                 let step = self.reject(&batch, "413: a single sample is too large for the predictor");
@@ -198,7 +198,7 @@ impl Uplink {
         })
     }
 
-    fn reject(&mut self, batch: &Batch, reason: &str) -> Step {
+    fn reject(&mut self, batch: &Batch, reason: &str) -> Progress {
         let (sequence, samples) = (batch.sequence, batch.samples.len());
         tracing::error!(
             reason,
@@ -208,18 +208,18 @@ impl Uplink {
         );
         let aside = self.lock_spool().reject(batch, reason);
         match aside {
-            Ok(()) => Step::Advanced,
+            Ok(()) => Progress::Advanced,
             Err(error) => self.retry_spool(&error),
         }
     }
 
     /// Pauses after an error of the spool. It says nothing about the predictor.
-    fn retry_spool(&mut self, error: &SpoolError) -> Step {
+    fn retry_spool(&mut self, error: &SpoolError) -> Progress {
         tracing::error!(%error, "cannot use the spool; retrying");
-        Step::Retry(self.backoff.next_pause_with_jitter(self.jitter.random()))
+        Progress::Retry(self.backoff.next_pause_with_jitter(self.jitter.random()))
     }
 
-    fn retry(&mut self, reason: &str, after: Option<Duration>) -> Step {
+    fn retry(&mut self, reason: &str, after: Option<Duration>) -> Progress {
         let own = self.backoff.next_pause_with_jitter(self.jitter.random());
         let wait = after.map_or(own, |after| own.max(after.min(RETRY_REQUESTED_LONGEST)));
         self.update(|state| {
@@ -232,7 +232,7 @@ impl Uplink {
                 );
             }
         });
-        Step::Retry(wait)
+        Progress::Retry(wait)
     }
 
     fn set_batch_samples_max(&mut self, samples: usize) {

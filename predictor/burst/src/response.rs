@@ -4,7 +4,7 @@ use evenstep_protocol::WorkerId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::planner::{Alternative, Front, FrontPoint, Plan, PlannedLayer, Problem};
+use crate::planner::{Alternative, Front, FrontPoint, Planned, PlannedLayer, Problem};
 use crate::request::BurstRequest;
 
 /// A burst-parallel plan. A layer on n GPUs runs on the first n of `gpu_order`.
@@ -81,7 +81,7 @@ pub struct BurstPlanLayer {
 pub fn answer(
     request: &BurstRequest,
     problem: &Problem,
-    plan: &Plan,
+    plan: &Planned,
     front: Option<Front>,
     exempt_below_us: f64,
 ) -> BurstPlan {
@@ -109,7 +109,7 @@ pub fn answer(
     }
 }
 
-fn layer(name: &str, layer: &PlannedLayer, plan: &Plan) -> BurstPlanLayer {
+fn layer(name: &str, layer: &PlannedLayer, plan: &Planned) -> BurstPlanLayer {
     BurstPlanLayer {
         name: name.to_owned(),
         gpus: layer.gpus as u64,

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use evenstep_burst::planner::{
-    AllReduce, BurstError, Cost, Infeasible, Input, Layer, Limit, Memory, Network, Plan, Problem, plan,
+    AllReduce, BurstError, Cost, Infeasible, Input, Layer, Limit, Memory, Network, Planned, Problem, plan,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -124,7 +124,7 @@ impl Case {
     }
 
     /// Returns the value of a plan, with the arithmetic of the search.
-    fn value(&self, plan: &Plan) -> Option<(u64, u64, u64)> {
+    fn value(&self, plan: &Planned) -> Option<(u64, u64, u64)> {
         let place = |gpus: usize| self.counts.iter().position(|count| *count == gpus as u64).unwrap();
         let places: Vec<usize> = plan.layers.iter().map(|layer| place(layer.gpus)).collect();
         let bytes: u64 = self.nodes.iter().zip(&places).map(|(node, place)| node.bytes[*place]).sum();

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
 
-use evenstep_core::allocate::{Scenarios, Share, allocate, allocate_expected, even, finish_s};
+use evenstep_core::allocate::{Scenarios, SplitWorker, allocate, allocate_expected, even, finish_s};
 use evenstep_core::curve::{Curve, CurveLearner, Kind, LearnedForm};
 use evenstep_core::learning_rate::{Controller, noise};
 use evenstep_protocol::Ramp;
@@ -121,16 +121,19 @@ fn in_words(knowledge: LearnedForm) -> String {
 fn search() -> Picture {
     const GLOBAL_BATCH: u64 = 512;
     let workers = [
-        ("GPU, flat to 64", Share::new(Curve::saturating(0.045, 64, 0.000_5))),
-        ("GPU, cap 160", Share { cap: Some(160), ..Share::new(Curve::saturating(0.030, 32, 0.000_4)) }),
-        ("CPU", Share::new(Curve::linear(0.008, 0.001_2))),
-        ("CPU, high fixed cost", Share::new(Curve::linear(0.039, 0.001_0))),
+        ("GPU, flat to 64", SplitWorker::new(Curve::saturating(0.045, 64, 0.000_5))),
+        (
+            "GPU, cap 160",
+            SplitWorker { cap: Some(160), ..SplitWorker::new(Curve::saturating(0.030, 32, 0.000_4)) },
+        ),
+        ("CPU", SplitWorker::new(Curve::linear(0.008, 0.001_2))),
+        ("CPU, high fixed cost", SplitWorker::new(Curve::linear(0.039, 0.001_0))),
     ];
-    let shares: Vec<Share> = workers.iter().map(|(_, share)| share.clone()).collect();
+    let shares: Vec<SplitWorker> = workers.iter().map(|(_, share)| share.clone()).collect();
     let batches = allocate(&shares, GLOBAL_BATCH, 1)?;
     let optimum_s = finish_s(&shares, &batches);
     let times = (0..=360).map(|k| 1.35 * optimum_s * f64::from(k) / 360.0);
-    let layer = |(name, share): &(&str, Share)| Layer {
+    let layer = |(name, share): &(&str, SplitWorker)| Layer {
         name: (*name).into(),
         points: times
             .clone()
@@ -198,7 +201,8 @@ fn expected_maximum() -> Picture {
     const GLOBAL_BATCH: u64 = 256;
     const SPREADS: [f64; 4] = [0.30, 0.03, 0.03, 0.03];
     const SCENARIOS: usize = 64;
-    let shares: Vec<Share> = SPREADS.iter().map(|_| Share::new(Curve::at_speed(1_000.0))).collect();
+    let shares: Vec<SplitWorker> =
+        SPREADS.iter().map(|_| SplitWorker::new(Curve::at_speed(1_000.0))).collect();
     let mut random = ChaCha8Rng::seed_from_u64(11);
     let residuals: Vec<Vec<f64>> = SPREADS
         .iter()

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use evenstep_core::allocate::{
-    MAX_SCENARIOS, Scenarios, Share, allocate, allocate_expected, allocate_sizes, finish_s,
+    MAX_SCENARIOS, Scenarios, SplitWorker, allocate, allocate_expected, allocate_sizes, finish_s,
 };
 use evenstep_core::curve::{Curve, CurveLearner};
 use evenstep_core::hedge::learner::Parts;
@@ -24,7 +24,7 @@ const WORKERS: usize = 10_000;
 const TOTAL: u64 = 1_000_000;
 const SEED: u64 = 1;
 
-fn shares(form: &str) -> Vec<Share> {
+fn shares(form: &str) -> Vec<SplitWorker> {
     let mut random = ChaCha8Rng::seed_from_u64(SEED);
     let mut one = |i: usize| {
         let per_sample_s = 1e-4 * random.random_range(0.3..3.0);
@@ -34,20 +34,20 @@ fn shares(form: &str) -> Vec<Share> {
         let points: Vec<(u64, f64)> = (0..8).map(|power| (1 << power, linear.time(1 << power))).collect();
         let cap = random.random_range(50..400);
         match (form, i % 4) {
-            ("linear", _) => Share::new(linear),
-            ("saturating", _) => Share::new(saturating),
-            ("same_gpus", _) => Share::new(Curve::saturating(1e-2, 256, 4e-5)),
-            (_, 0) => Share { floor: 1, cap: Some(cap), ..Share::new(linear) },
-            (_, 1) => Share { floor: 1, cap: Some(cap), ..Share::new(saturating) },
-            (_, 2) => Share { floor: 1, ..Share::new(saturating.accumulating(64)) },
-            _ => Share { floor: 1, ..Share::new(Curve::through(&points).expect("points")) },
+            ("linear", _) => SplitWorker::new(linear),
+            ("saturating", _) => SplitWorker::new(saturating),
+            ("same_gpus", _) => SplitWorker::new(Curve::saturating(1e-2, 256, 4e-5)),
+            (_, 0) => SplitWorker { floor: 1, cap: Some(cap), ..SplitWorker::new(linear) },
+            (_, 1) => SplitWorker { floor: 1, cap: Some(cap), ..SplitWorker::new(saturating) },
+            (_, 2) => SplitWorker { floor: 1, ..SplitWorker::new(saturating.accumulating(64)) },
+            _ => SplitWorker { floor: 1, ..SplitWorker::new(Curve::through(&points).expect("points")) },
         }
     };
     (0..WORKERS).map(&mut one).collect()
 }
 
 /// Straightforward split: gives each sample to the worker that would finish it first.
-fn greedy(shares: &[Share], total: u64) -> Vec<u64> {
+fn greedy(shares: &[SplitWorker], total: u64) -> Vec<u64> {
     let mut batches: Vec<u64> = shares.iter().map(|share| share.floor).collect();
     let next = |i: usize, batch: u64| {
         shares[i]
@@ -88,7 +88,8 @@ fn expected(criterion: &mut Criterion) {
     let mut random = ChaCha8Rng::seed_from_u64(SEED);
     for workers in [4, 16, 64, 256] {
         let speeds: Vec<f64> = (0..workers).map(|_| random.random_range(500.0..2000.0)).collect();
-        let shares: Vec<Share> = speeds.iter().map(|speed| Share::new(Curve::at_speed(*speed))).collect();
+        let shares: Vec<SplitWorker> =
+            speeds.iter().map(|speed| SplitWorker::new(Curve::at_speed(*speed))).collect();
         let residuals: Vec<Vec<f64>> = (0..workers)
             .map(|_| (0..MAX_SCENARIOS).map(|_| random.random_range(-0.4..0.2)).collect())
             .collect();
@@ -115,8 +116,9 @@ fn hedged(criterion: &mut Criterion) {
     let claims = ClaimCost { latency_s: 2e-4, busy_s: 2e-5 };
     let terms = Terms { cost: claims, min_chunk: 1, quantum: 1, pool_max: POOL_MAX };
     for workers in [4, 16, 64, 256, 1024] {
-        let shares: Vec<Share> =
-            (0..workers).map(|_| Share::new(Curve::at_speed(random.random_range(500.0..2000.0)))).collect();
+        let shares: Vec<SplitWorker> = (0..workers)
+            .map(|_| SplitWorker::new(Curve::at_speed(random.random_range(500.0..2000.0))))
+            .collect();
         let residuals: Vec<Vec<f64>> = (0..workers)
             .map(|_| (0..MAX_SCENARIOS).map(|_| random.random_range(-0.4..0.2)).collect())
             .collect();
@@ -135,8 +137,11 @@ fn hedged(criterion: &mut Criterion) {
 fn others(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("allocate_others");
     let mut random = ChaCha8Rng::seed_from_u64(SEED);
-    let shares: Vec<Share> = (0..64)
-        .map(|_| Share { floor: 1, ..Share::new(Curve::at_speed(random.random_range(500.0..2000.0))) })
+    let shares: Vec<SplitWorker> = (0..64)
+        .map(|_| SplitWorker {
+            floor: 1,
+            ..SplitWorker::new(Curve::at_speed(random.random_range(500.0..2000.0)))
+        })
         .collect();
     let sizes: Vec<u64> = (3..10).map(|power| 1 << power).collect();
     group.bench_function(BenchmarkId::new("allocate_sizes", "64x8192"), |bencher| {

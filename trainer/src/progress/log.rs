@@ -46,7 +46,7 @@ pub struct ProgressLog {
 
 /// Result of an iteration.
 #[derive(Debug)]
-pub struct Step<'a> {
+pub struct CompletedStep<'a> {
     /// The policy.
     pub policy: Policy,
     /// The iteration, from 0.
@@ -78,8 +78,8 @@ impl ProgressLog {
     }
 
     /// Logs an iteration: queues its reports, updates the statistics and the progress bar. Returns its line.
-    pub fn iteration(&mut self, step: &Step<'_>) -> IterationLine {
-        let Step { policy, iteration, reduced, .. } = *step;
+    pub fn iteration(&mut self, step: &CompletedStep<'_>) -> IterationLine {
+        let CompletedStep { policy, iteration, reduced, .. } = *step;
         self.pace_missed = reduced.reports.iter().map(|report| report.pace_missed).collect();
         if let Ok(job) = self.job(policy) {
             job.backlog.push(iteration, worker_reports(&self.workers, iteration, reduced));
@@ -149,8 +149,8 @@ fn worker_reports(workers: &[WorkerId], iteration: u64, reduced: &Reduced) -> Ve
     reports.map(report).collect()
 }
 
-fn line(step: &Step<'_>, workers: &[WorkerId], at_s: f64) -> IterationLine {
-    let Step { planned, reduced, .. } = step;
+fn line(step: &CompletedStep<'_>, workers: &[WorkerId], at_s: f64) -> IterationLine {
+    let CompletedStep { planned, reduced, .. } = step;
     let timed = planned.answered.as_ref().map(|answered| &answered.timed);
     let workers = workers.iter().zip(&reduced.reports).enumerate().map(|(rank, (worker, report))| {
         let expected =

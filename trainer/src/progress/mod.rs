@@ -11,5 +11,5 @@ mod output;
 pub mod statistics;
 
 pub use lines::{EndLine, IterationLine, RegroupLine, WorkerLine};
-pub use log::{PolicyJob, ProgressLog, Step};
+pub use log::{CompletedStep, PolicyJob, ProgressLog};
 pub use output::{Output, Progress};

@@ -13,7 +13,7 @@ use super::worker::Worker;
 use crate::claims::ClaimSummary;
 use crate::collective::{Contribution, RankReport, RankRequests, RequestCounts};
 use crate::model::{Computed, kind_of};
-use crate::progress::{Output, Step};
+use crate::progress::{CompletedStep, Output};
 use crate::training::At;
 
 impl Worker<'_> {
@@ -83,7 +83,7 @@ impl Worker<'_> {
         // Report, and request the next plan.
         if let Some(log) = &mut self.log {
             let (planned, reduced) = (&planned, &reduced);
-            let step = Step {
+            let step = CompletedStep {
                 planned,
                 reduced,
                 size,

@@ -10,7 +10,7 @@ use super::problem::Limit;
 
 /// A burst-parallel plan.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
+pub struct Planned {
     /// The layers in execution order, which is the order of the problem's layers.
     pub layers: Vec<PlannedLayer>,
     /// Iteration time, in microseconds.
@@ -76,8 +76,8 @@ pub struct Alternative {
 }
 
 /// Returns the plan with these counts by layer, as indices into the allowed counts. `exact` becomes
-/// [`Plan::exact`].
-pub(super) fn answer(costs: &Costs, counts: &[usize], limit: Option<Limit>, exact: bool) -> Plan {
+/// [`Planned::exact`].
+pub(super) fn answer(costs: &Costs, counts: &[usize], limit: Option<Limit>, exact: bool) -> Planned {
     let mut layers = Vec::with_capacity(counts.len());
     let mut busy_fs = vec![0u128; costs.shares.order.len() + 1];
     let mut now_fs = 0u128;
@@ -111,7 +111,7 @@ pub(super) fn answer(costs: &Costs, counts: &[usize], limit: Option<Limit>, exac
     let gpu_fs: u128 = busy_fs.iter().zip(0..).map(|(fs, gpus)| fs * gpus).sum();
     let samples = layers.iter().map(|layer| layer.gpus).collect::<BTreeSet<_>>().into_iter();
     let largest = costs.counts.len() - 1;
-    Plan {
+    Planned {
         samples: samples.map(|gpus| (gpus, costs.shares.samples(gpus))).collect(),
         layers,
         iteration_us: in_us(now_fs),

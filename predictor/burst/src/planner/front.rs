@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::answer::Plan;
+use super::answer::Planned;
 use super::check::check;
 use super::costs::{Costs, just_below};
 use super::error::{BurstError, Infeasible};
@@ -79,7 +79,7 @@ pub fn front(problem: &Problem, plans_max: usize) -> Result<Front, BurstError> {
 }
 
 /// Returns the smallest limit that allows this plan.
-fn amplification(plan: &Plan) -> f64 {
+fn amplification(plan: &Planned) -> f64 {
     let limited = plan.layers.iter().filter(|layer| !layer.exempt);
     limited.filter_map(|layer| layer.amplification).fold(1.0, f64::max)
 }

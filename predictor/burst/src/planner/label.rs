@@ -35,12 +35,12 @@ pub(super) struct Label {
     /// Memory above the minimum that the layers of this part need.
     pub memory_bytes: u128,
     /// Composition of the candidate.
-    pub step: Step,
+    pub step: Composition,
 }
 
 /// Composition of a candidate; numbers are indices into the list of kept steps.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Step {
+pub(super) enum Composition {
     /// A single edge.
     Edge,
     /// Series: through a layer at a count, an index into the allowed counts.
@@ -104,7 +104,7 @@ mod tests {
     fn labels(all: &[(u128, u128, u128)]) -> Vec<Label> {
         let label = |&(time_fs, memory_bytes, transfer_fs): &(u128, u128, u128)| {
             let value = Value { time_fs, ..Value::default() };
-            Label { value, transfer_fs, memory_bytes, step: Step::Edge }
+            Label { value, transfer_fs, memory_bytes, step: Composition::Edge }
         };
         all.iter().map(label).collect()
     }

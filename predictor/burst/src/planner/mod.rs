@@ -58,7 +58,7 @@ mod solve;
 
 mod front;
 
-pub use answer::{Alternative, Plan, PlannedLayer};
+pub use answer::{Alternative, Planned, PlannedLayer};
 pub use error::{BurstError, Infeasible};
 pub use front::{Front, FrontPoint, front};
 pub use problem::{

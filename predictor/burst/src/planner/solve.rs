@@ -1,6 +1,6 @@
 //! The best plan under an amplification limit and a memory cap.
 
-use super::answer::{Plan, answer, memory_bytes};
+use super::answer::{Planned, answer, memory_bytes};
 use super::check::check;
 use super::costs::{Costs, in_us};
 use super::error::{BurstError, Infeasible};
@@ -13,7 +13,7 @@ use super::problem::{Limit, Problem};
 /// # Errors
 /// [`BurstError::Infeasible`] if no plan satisfies the limits, with the limit in question; any other variant
 /// if the problem is invalid.
-pub fn plan(problem: &Problem) -> Result<Plan, BurstError> {
+pub fn plan(problem: &Problem) -> Result<Planned, BurstError> {
     check(problem)?;
     Planner { costs: Costs::new(problem)? }.plan(problem.limit)
 }
@@ -24,7 +24,7 @@ pub(super) struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    pub fn plan(&self, limit: Option<Limit>) -> Result<Plan, BurstError> {
+    pub fn plan(&self, limit: Option<Limit>) -> Result<Planned, BurstError> {
         let costs = &self.costs;
         let light = solve_uncapped(costs, limit).map_err(|failure| self.failed(failure, limit))?;
         let Some(cap) = costs.problem.memory.map(|memory| memory.bytes_per_gpu) else {

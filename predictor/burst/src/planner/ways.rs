@@ -3,7 +3,7 @@
 use super::bounds::{Bounds, Part, PartCosts, at_price};
 use super::costs::{Choice, Costs};
 use super::label::{
-    CAPPED_LABELS_MAX, Criteria, LABELS_MAX, LABELS_MIN, Label, Step, Value, keep_undominated,
+    CAPPED_LABELS_MAX, Composition, Criteria, LABELS_MAX, LABELS_MIN, Label, Value, keep_undominated,
 };
 use super::problem::Limit;
 
@@ -65,7 +65,7 @@ pub(super) struct Combiner<'a> {
     pub made: Vec<PartCosts>,
     count_made: usize,
     looked: usize,
-    kept: Vec<Step>,
+    kept: Vec<Composition>,
     /// Whether undominated candidates were dropped.
     pub dropped_candidates: bool,
 }
@@ -84,7 +84,7 @@ impl<'a> Combiner<'a> {
             made: Vec::new(),
             count_made: 0,
             looked: 0,
-            kept: vec![Step::Edge],
+            kept: vec![Composition::Edge],
             dropped_candidates: false,
         }
     }
@@ -103,7 +103,7 @@ impl<'a> Combiner<'a> {
                     gpu_fs = time_fs * self.costs.counts[column] as u128;
                 }
                 let value = Value { time_fs, gpu_fs, gpus: 0 };
-                let label = Label { value, transfer_fs: time_fs, memory_bytes: 0, step: Step::Edge };
+                let label = Label { value, transfer_fs: time_fs, memory_bytes: 0, step: Composition::Edge };
                 self.add_candidate(&ways, (row, column), label, &mut labels);
                 self.close_cell(&mut ways, &mut labels, to, column);
             }
@@ -134,8 +134,11 @@ impl<'a> Combiner<'a> {
                         into.cell(row, count).iter().filter(|label| label.transfer_fs <= transfer_max_fs)
                     {
                         for after in out.cell(count, column) {
-                            let (Step::Kept(a), Step::Kept(b)) = (before.step, after.step) else { continue };
-                            let step = Step::Through {
+                            let (Composition::Kept(a), Composition::Kept(b)) = (before.step, after.step)
+                            else {
+                                continue;
+                            };
+                            let step = Composition::Through {
                                 before: a,
                                 layer: layer as u32,
                                 count: count as u32,
@@ -172,12 +175,14 @@ impl<'a> Combiner<'a> {
             for column in 0..ways.columns {
                 for a in one.cell(row, column) {
                     for b in other.cell(row, column) {
-                        let (Step::Kept(first), Step::Kept(second)) = (a.step, b.step) else { continue };
+                        let (Composition::Kept(first), Composition::Kept(second)) = (a.step, b.step) else {
+                            continue;
+                        };
                         let label = Label {
                             value: a.value.plus(b.value),
                             transfer_fs: a.transfer_fs + b.transfer_fs,
                             memory_bytes: a.memory_bytes + b.memory_bytes,
-                            step: Step::Both(first, second),
+                            step: Composition::Both(first, second),
                         };
                         self.add_candidate(&ways, (row, column), label, &mut labels);
                     }
@@ -195,12 +200,14 @@ impl<'a> Combiner<'a> {
         let mut open = vec![label.step];
         while let Some(step) = open.pop() {
             match step {
-                Step::Edge => {}
-                Step::Kept(at) => open.push(self.kept[at as usize]),
-                Step::Both(one, other) => open.extend([Step::Kept(one), Step::Kept(other)]),
-                Step::Through { before, layer, count, after } => {
+                Composition::Edge => {}
+                Composition::Kept(at) => open.push(self.kept[at as usize]),
+                Composition::Both(one, other) => {
+                    open.extend([Composition::Kept(one), Composition::Kept(other)])
+                }
+                Composition::Through { before, layer, count, after } => {
                     counts[layer as usize] = count as usize;
-                    open.extend([Step::Kept(before), Step::Kept(after)]);
+                    open.extend([Composition::Kept(before), Composition::Kept(after)]);
                 }
             }
         }
@@ -285,13 +292,13 @@ impl<'a> Combiner<'a> {
         }
         for label in labels.drain(..) {
             let place = match label.step {
-                Step::Edge => EDGE,
+                Composition::Edge => EDGE,
                 step => {
                     self.kept.push(step);
                     (self.kept.len() - 1) as u32
                 }
             };
-            ways.labels.push(Label { step: Step::Kept(place), ..label });
+            ways.labels.push(Label { step: Composition::Kept(place), ..label });
         }
         ways.ends.push(ways.labels.len());
     }
@@ -302,7 +309,7 @@ impl<'a> Combiner<'a> {
         let time_fs = choice.time_fs();
         let memory_bytes = choice.memory_bytes - self.least_bytes[layer];
         let value = Value { time_fs, gpu_fs: time_fs * gpus, gpus };
-        Label { value, transfer_fs: 0, memory_bytes, step: Step::Edge }
+        Label { value, transfer_fs: 0, memory_bytes, step: Composition::Edge }
     }
 
     fn states(&self, place: GraphNode) -> usize {

@@ -1,7 +1,7 @@
 //! Splits into batches of given sizes.
 
 use super::exact_split::allocate;
-use super::worker::Share;
+use super::worker::SplitWorker;
 
 /// Maximum number of steps of a search, each on 64 sums: some tens of milliseconds.
 const MAX_STEPS: u64 = 1 << 26;
@@ -47,7 +47,7 @@ pub enum SizesError {
 /// # Errors
 /// - [`SizesError::NoCombination`] if no combination of allowed sizes within the bounds adds up to `total`.
 /// - [`SizesError::TooLarge`] if the search would take too long.
-pub fn allocate_sizes(shares: &[Share], total: u64, sizes: &[u64]) -> Result<Vec<u64>, SizesError> {
+pub fn allocate_sizes(shares: &[SplitWorker], total: u64, sizes: &[u64]) -> Result<Vec<u64>, SizesError> {
     let none = || SizesError::NoCombination { total, workers: shares.len(), sizes: sizes.to_vec() };
     let mut usable: Vec<u64> = sizes.iter().copied().filter(|size| *size <= total).collect();
     usable.sort_unstable();

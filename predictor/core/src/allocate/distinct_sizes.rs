@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::exact_split::{allocate, even, finish_s};
 use super::quantum::Infeasible;
-use super::worker::Share;
+use super::worker::SplitWorker;
 
 /// Splits `total` samples into batches of at most `distinct` different sizes. If the bounds do not allow
 /// that, the result has the smallest number of sizes that was found.
@@ -20,7 +20,7 @@ use super::worker::Share;
 /// # Errors
 /// [`Infeasible`] if the floors add up to more, or the caps to less, than the total.
 pub fn allocate_distinct_sizes(
-    shares: &[Share],
+    shares: &[SplitWorker],
     total: u64,
     quantum: u64,
     distinct: usize,
@@ -51,7 +51,7 @@ mod tests {
     /// two sizes.
     #[test]
     fn coarser_until_few() {
-        let shares = [1.0, 1.1, 2.0, 2.1].map(|speed| Share::new(Curve::at_speed(speed)));
+        let shares = [1.0, 1.1, 2.0, 2.1].map(|speed| SplitWorker::new(Curve::at_speed(speed)));
         assert_eq!(allocate_distinct_sizes(&shares, 96, 1, 4).unwrap(), [15, 17, 31, 33]);
         assert_eq!(allocate_distinct_sizes(&shares, 96, 1, 2).unwrap(), [16, 16, 32, 32]);
         assert_eq!(allocate_distinct_sizes(&shares, 96, 1, 1).unwrap(), [24; 4]);
@@ -62,7 +62,7 @@ mod tests {
         fn few_sizes_if_possible(
             speeds in prop::collection::vec(1.0f64..10.0, 1..9), each in 1u64..200, distinct in 1usize..5
         ) {
-            let shares: Vec<Share> = speeds.iter().map(|speed| Share::new(Curve::at_speed(*speed))).collect();
+            let shares: Vec<SplitWorker> = speeds.iter().map(|speed| SplitWorker::new(Curve::at_speed(*speed))).collect();
             let total = each * shares.len() as u64;
             let batches = allocate_distinct_sizes(&shares, total, 1, distinct).unwrap();
             prop_assert_eq!(batches.iter().sum::<u64>(), total);

@@ -23,7 +23,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::quantum::{Infeasible, Problem};
-use super::worker::Share;
+use super::worker::SplitWorker;
 use crate::curve::Curve;
 
 /// Maximum number of secant steps. More do not help if many workers finish at exactly the same time.
@@ -45,7 +45,7 @@ const SECANT_STEPS: usize = 6;
 /// assert_eq!(finish_s(&shares, &batches), 4.0);
 /// # Ok::<(), evenstep_core::allocate::Infeasible>(())
 /// ```
-pub fn allocate(shares: &[Share], total: u64, quantum: u64) -> Result<Vec<u64>, Infeasible> {
+pub fn allocate(shares: &[SplitWorker], total: u64, quantum: u64) -> Result<Vec<u64>, Infeasible> {
     let problem = Problem::new(shares, total, quantum)?;
     let mut batches = split(&problem);
     problem.add_remainder(&mut batches);
@@ -65,17 +65,17 @@ pub fn allocate(shares: &[Share], total: u64, quantum: u64) -> Result<Vec<u64>, 
 /// # Ok::<(), evenstep_core::allocate::Infeasible>(())
 /// ```
 pub fn even(bounds: &[(u64, Option<u64>)], total: u64, quantum: u64) -> Result<Vec<u64>, Infeasible> {
-    let share = |(floor, cap): &(u64, Option<u64>)| Share {
+    let share = |(floor, cap): &(u64, Option<u64>)| SplitWorker {
         floor: *floor,
         cap: *cap,
-        ..Share::new(Curve::at_speed(1.0))
+        ..SplitWorker::new(Curve::at_speed(1.0))
     };
-    let shares: Vec<Share> = bounds.iter().map(share).collect();
+    let shares: Vec<SplitWorker> = bounds.iter().map(share).collect();
     allocate(&shares, total, quantum)
 }
 
 /// Returns the finish time of the slowest worker in seconds: the step time.
-pub fn finish_s(shares: &[Share], batches: &[u64]) -> f64 {
+pub fn finish_s(shares: &[SplitWorker], batches: &[u64]) -> f64 {
     shares.iter().zip(batches).map(|(share, batch)| share.finish_s(*batch)).fold(0.0, f64::max)
 }
 
@@ -190,7 +190,7 @@ impl Problem<'_> {
     fn total_amount(&self, time_s: f64) -> f64 {
         let half = 0.5 * self.quantum as f64;
         let bounds = self.floors.iter().zip(&self.caps);
-        let one = |(share, (floor, cap)): (&Share, (&u64, &u64))| {
+        let one = |(share, (floor, cap)): (&SplitWorker, (&u64, &u64))| {
             let amount = share.amount_within(time_s);
             if amount >= *cap as f64 { *cap as f64 } else { (amount - half).max(*floor as f64) }
         };

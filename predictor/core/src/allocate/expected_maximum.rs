@@ -16,7 +16,7 @@ use super::exchange::exchange;
 use super::quantum::{Infeasible, Problem};
 use super::scenarios::Scenarios;
 use super::smoothed_maximum::blame;
-use super::worker::Share;
+use super::worker::SplitWorker;
 
 /// Maximum number of workers; more get the plain split.
 pub const MAX_WORKERS: usize = 256;
@@ -36,7 +36,7 @@ const LOSS_TOLERANCE: f64 = 1e-6;
 /// # Errors
 /// [`Infeasible`] if the floors add up to more, or the caps to less, than the total.
 pub fn allocate_expected(
-    shares: &[Share],
+    shares: &[SplitWorker],
     scenarios: &Scenarios,
     total: u64,
     quantum: u64,
@@ -76,7 +76,7 @@ fn fit(problem: &Problem<'_>, scenarios: &Scenarios, plain: &[u64]) -> Vec<u64> 
 }
 
 /// Returns the part of the mean gain of `fitted` over `plain` that exceeds its standard error; 0 to 1.
-fn significant_part(scenarios: &Scenarios, shares: &[Share], plain: &[u64], fitted: &[u64]) -> f64 {
+fn significant_part(scenarios: &Scenarios, shares: &[SplitWorker], plain: &[u64], fitted: &[u64]) -> f64 {
     let each = || scenarios.finishes(shares, plain).zip(scenarios.finishes(shares, fitted));
     let gains = || each().map(|(plain_s, fitted_s)| plain_s - fitted_s);
     let count = scenarios.len() as f64;

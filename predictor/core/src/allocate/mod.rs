@@ -24,7 +24,7 @@ pub use exact_split::{allocate, even, finish_s};
 pub use expected_maximum::{MAX_WORKERS, allocate_expected};
 pub use quantum::{Crossed, Infeasible};
 pub use scenarios::{MAX_SCENARIOS, MIN_SCENARIOS, Scenarios};
-pub use worker::Share;
+pub use worker::SplitWorker;
 
 #[cfg(test)]
 mod tests;

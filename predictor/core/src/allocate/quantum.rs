@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::worker::Share;
+use super::worker::SplitWorker;
 
 /// The floors add up to more, or the caps to less, than the total, or the floor of one worker exceeds its own
 /// cap.
@@ -48,7 +48,7 @@ fn caps_in_words(caps: Option<u64>) -> String {
 /// Workers and their bounds. Floors and caps are multiples of the quantum, and the total lies between their
 /// sums.
 pub(super) struct Problem<'a> {
-    pub shares: &'a [Share],
+    pub shares: &'a [SplitWorker],
     pub floors: Vec<u64>,
     pub caps: Vec<u64>,
     /// The part of the total that is a multiple of the quantum.
@@ -59,16 +59,16 @@ pub(super) struct Problem<'a> {
 }
 
 impl<'a> Problem<'a> {
-    pub fn new(shares: &'a [Share], total: u64, quantum: u64) -> Result<Self, Infeasible> {
+    pub fn new(shares: &'a [SplitWorker], total: u64, quantum: u64) -> Result<Self, Infeasible> {
         let quantum = quantum.max(1);
         let remainder = total % quantum;
         // A quantum of 1 is the common case, so the division is skipped.
         let up = |samples: u64| {
             if quantum == 1 { samples } else { samples.div_ceil(quantum).saturating_mul(quantum) }
         };
-        let floor = |share: &Share| up(share.floor);
+        let floor = |share: &SplitWorker| up(share.floor);
         let floors: Vec<u64> = shares.iter().map(floor).collect();
-        let capped = |share: &Share| share.cap.map(|cap| whole_quanta(cap, quantum));
+        let capped = |share: &SplitWorker| share.cap.map(|cap| whole_quanta(cap, quantum));
         let caps: Vec<u64> = shares.iter().map(|share| capped(share).unwrap_or(u64::MAX)).collect();
         let crossed = floors.iter().zip(&caps).enumerate().find(|(_, (floor, cap))| floor > cap);
         let infeasible = Infeasible {

@@ -1,7 +1,7 @@
 //! Scenarios for the next iteration, taken from the forecast errors of recent iterations.
 
 use super::exact_split::finish_s;
-use super::worker::Share;
+use super::worker::SplitWorker;
 
 /// Maximum number of scenarios; the newest are kept. It equals the number of residuals that the forecaster
 /// keeps.
@@ -90,7 +90,7 @@ impl Scenarios {
 
     /// Returns the mean step time over the scenarios in seconds, or the forecast step time without scenarios.
     /// Shares and batches are by rank.
-    pub fn expected_finish(&self, shares: &[Share], batches: &[u64]) -> f64 {
+    pub fn expected_finish(&self, shares: &[SplitWorker], batches: &[u64]) -> f64 {
         let (sum, count) = self
             .finishes(shares, batches)
             .fold((0.0, 0u32), |(sum, count), finish_s| (sum + finish_s, count + 1));
@@ -100,7 +100,7 @@ impl Scenarios {
     /// Returns the step time in each scenario, in seconds.
     pub fn finishes<'a>(
         &'a self,
-        shares: &'a [Share],
+        shares: &'a [SplitWorker],
         batches: &[u64],
     ) -> impl Iterator<Item = f64> + use<'a> {
         debug_assert!(self.is_empty() || self.workers == shares.len());

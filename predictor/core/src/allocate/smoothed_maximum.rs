@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 
 use super::quantum::Problem;
 use super::scenarios::Scenarios;
-use super::worker::Share;
+use super::worker::SplitWorker;
 
 /// Exponents of 2 that give the successive values of p.
 const SHARPNESS: RangeInclusive<u32> = 2..=6;
@@ -53,7 +53,7 @@ pub(super) fn blame(problem: &Problem<'_>, scenarios: &Scenarios, start: &[u64])
 
 /// Data by column, one entry per worker, so that the work for each scenario is a plain loop.
 struct Rounds<'a> {
-    shares: &'a [Share],
+    shares: &'a [SplitWorker],
     compute_s: Vec<f64>,
     powers: Vec<f64>,
     /// Sums over scenarios of a worker's blame times its factor.
@@ -61,7 +61,7 @@ struct Rounds<'a> {
 }
 
 impl<'a> Rounds<'a> {
-    fn new(shares: &'a [Share]) -> Self {
+    fn new(shares: &'a [SplitWorker]) -> Self {
         let zeros = vec![0.0; shares.len()];
         Self { shares, compute_s: zeros.clone(), powers: zeros.clone(), gradients: zeros }
     }
@@ -131,7 +131,7 @@ fn raise(values: &mut [f64], scale: f64, sharpness: u32) -> f64 {
 fn step(problem: &Problem<'_>, batches: &mut [f64], gradients: &[f64], sharpness: u32) {
     let even = problem.whole as f64 / batches.len() as f64;
     let width = (SLOPE_SHARE * even).max(problem.quantum as f64);
-    let slope = |((batch, blame), share): ((&f64, &f64), &Share)| {
+    let slope = |((batch, blame), share): ((&f64, &f64), &SplitWorker)| {
         blame * (share.curve.time_of(batch + width) - share.curve.time_of(*batch)) / width
     };
     let slopes: Vec<f64> = batches.iter().zip(gradients).zip(problem.shares).map(slope).collect();

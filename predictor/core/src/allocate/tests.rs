@@ -15,7 +15,7 @@ proptest! {
     /// Also if all batches up to the saturation point end at the same time.
     #[test]
     fn equal_gpus_split_evenly(workers in 1usize..40, total in 0u64..5000, saturation in 1u64..500) {
-        let share = Share::new(Curve::saturating(1.0, saturation, 0.01));
+        let share = SplitWorker::new(Curve::saturating(1.0, saturation, 0.01));
         let batches = allocate(&vec![share; workers], total, 1).unwrap();
         let (low, high) = (batches.iter().min().unwrap(), batches.iter().max().unwrap());
         prop_assert!(high - low <= 1, "{batches:?}");
@@ -23,7 +23,7 @@ proptest! {
 
     #[test]
     fn the_faster_never_gets_less(speeds in prop::collection::vec(1.0f64..1000.0, 1..40), total in 0u64..100_000) {
-        let shares: Vec<Share> = speeds.iter().map(|speed| Share::new(Curve::at_speed(*speed))).collect();
+        let shares: Vec<SplitWorker> = speeds.iter().map(|speed| SplitWorker::new(Curve::at_speed(*speed))).collect();
         let batches = allocate(&shares, total, 1).unwrap();
         let mut by_speed: Vec<(f64, u64)> = speeds.into_iter().zip(batches).collect();
         by_speed.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -36,9 +36,9 @@ proptest! {
         speeds in prop::collection::btree_set(1u32..100_000, 1..20), total in 0u64..10_000, turn in 0usize..20
     ) {
         // Irregular speeds and at least one sample per worker make ties of finish times very rare.
-        let share = |speed: &u32| Share { floor: 1, ..Share::new(Curve::at_speed(f64::from(*speed).sqrt())) };
+        let share = |speed: &u32| SplitWorker { floor: 1, ..SplitWorker::new(Curve::at_speed(f64::from(*speed).sqrt())) };
         let total = total + speeds.len() as u64;
-        let mut shares: Vec<Share> = speeds.iter().map(share).collect();
+        let mut shares: Vec<SplitWorker> = speeds.iter().map(share).collect();
         let mut batches = allocate(&shares, total, 1).unwrap();
         let turn = turn % shares.len();
         shares.rotate_left(turn);
@@ -49,13 +49,14 @@ proptest! {
 
 #[test]
 fn paces_one_two_two_four() {
-    let shares = [1.0, 2.0, 2.0, 4.0].map(|speed| Share { floor: 1, ..Share::new(Curve::at_speed(speed)) });
+    let shares = [1.0, 2.0, 2.0, 4.0]
+        .map(|speed| SplitWorker { floor: 1, ..SplitWorker::new(Curve::at_speed(speed)) });
     assert_eq!(allocate(&shares, 288, 1).unwrap(), [32, 64, 64, 128]);
 }
 
 #[test]
 fn bounds_that_cannot_hold_the_batch_are_named() {
-    let capped = |cap| Share { cap: Some(cap), ..Share::new(Curve::at_speed(1.0)) };
+    let capped = |cap| SplitWorker { cap: Some(cap), ..SplitWorker::new(Curve::at_speed(1.0)) };
     let shares = [capped(10), capped(7)];
     let error = allocate(&shares, 18, 1).unwrap_err();
     assert_eq!((error.total, error.caps), (18, Some(17)));
@@ -69,9 +70,11 @@ fn bounds_that_cannot_hold_the_batch_are_named() {
 
 #[test]
 fn large_problems_are_exact_too() {
-    let share =
-        |i: u32| Share { floor: 1, ..Share::new(Curve::linear(0.001, 1e-5 * (1.0 + f64::from(i % 97)))) };
-    let shares: Vec<Share> = (0..10_000).map(share).collect();
+    let share = |i: u32| SplitWorker {
+        floor: 1,
+        ..SplitWorker::new(Curve::linear(0.001, 1e-5 * (1.0 + f64::from(i % 97))))
+    };
+    let shares: Vec<SplitWorker> = (0..10_000).map(share).collect();
     let batches = allocate(&shares, 1_000_000, 1).unwrap();
     assert_eq!(batches.iter().sum::<u64>(), 1_000_000);
     let worst = finish_s(&shares, &batches);

@@ -4,7 +4,7 @@ use crate::curve::{Curve, largest};
 
 /// A worker's curve and its bounds.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Share {
+pub struct SplitWorker {
     /// Compute time over batch size.
     pub curve: Curve,
     /// Minimum batch in samples; rounded up to a multiple of the quantum.
@@ -13,7 +13,7 @@ pub struct Share {
     pub cap: Option<u64>,
 }
 
-impl Share {
+impl SplitWorker {
     /// Returns a worker without bounds.
     pub fn new(curve: Curve) -> Self {
         Self { curve, floor: 0, cap: None }

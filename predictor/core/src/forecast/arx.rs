@@ -104,7 +104,7 @@ pub struct PooledArx {
 
 /// State of the pooled model for one worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Share {
+pub struct PooledWorker {
     base: Ema,
     scaler: Scaler,
     squares: f64,
@@ -131,7 +131,7 @@ impl PooledArx {
     }
 
     /// Whether the stored state of a worker for this model is usable.
-    pub(super) fn is_valid_share(&self, share: &Share) -> bool {
+    pub(super) fn is_valid_share(&self, share: &PooledWorker) -> bool {
         share.base.is_valid_speed()
             && share.scaler.is_valid(&self.layout)
             && share.squares >= 0.0
@@ -145,8 +145,8 @@ impl PooledArx {
     }
 
     /// Creates the state of a worker with one observed log speed.
-    pub fn share(&self, first: f64) -> Share {
-        Share {
+    pub fn share(&self, first: f64) -> PooledWorker {
+        PooledWorker {
             base: Ema::new(self.settings.base_alpha, first.exp()),
             scaler: Scaler::new(&self.layout),
             squares: 0.0,
@@ -155,14 +155,14 @@ impl PooledArx {
     }
 
     /// Returns the log speed of the worker's next iteration of `batch` samples.
-    pub fn predict(&self, share: &Share, history: &History, batch: f64) -> f64 {
+    pub fn predict(&self, share: &PooledWorker, history: &History, batch: f64) -> f64 {
         let base = share.base.level().ln();
         let inputs = share.scaler.scaled(&self.layout, &self.layout.raw(history, base, batch));
         history.clamp_to_recent_range(base + share.deviation() * self.rls.predict(&inputs), base)
     }
 
     /// Updates the model: the worker's iteration of `batch` samples, after this history, had this log speed.
-    pub fn update(&mut self, share: &mut Share, history: &History, batch: f64, log_speed: f64) {
+    pub fn update(&mut self, share: &mut PooledWorker, history: &History, batch: f64, log_speed: f64) {
         self.updates += 1;
         let base = share.base.level().ln();
         let raw = self.layout.raw(history, base, batch);
@@ -176,7 +176,7 @@ impl PooledArx {
     }
 }
 
-impl Share {
+impl PooledWorker {
     fn deviation(&self) -> f64 {
         let deviation = (self.squares / self.count).sqrt();
         if deviation.is_finite() && deviation > 1e-6 { deviation } else { DEVIATION_COLD }

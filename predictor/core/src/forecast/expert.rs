@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::arx::{Arx, ArxSettings, PooledArx, Share};
+use super::arx::{Arx, ArxSettings, PooledArx, PooledWorker};
 use super::average::{Ema, Hold, MovingAverage};
 use super::inputs::{History, InputGroups};
 use super::nonlinear::FittedExpert;
@@ -177,7 +177,7 @@ pub(super) enum Expert {
     Ema(Ema),
     Hold(Hold),
     Arx(Box<Arx>),
-    Pooled(Box<Share>),
+    Pooled(Box<PooledWorker>),
     Narx(Box<FittedExpert>),
 }
 

@@ -6,13 +6,13 @@
 //! scenarios with the forecast errors. Its minimum is close to the planned batch if the worker's forecasts
 //! are accurate, and small if they are not.
 
-use crate::allocate::{Scenarios, Share};
+use crate::allocate::{Scenarios, SplitWorker};
 
 /// Returns for each worker, by rank, the minimum of `x_wi` over the scenarios, in samples. Each worker's
 /// speed is its speed at its batch in `batches`.
-pub fn min_completed(shares: &[Share], batches: &[u64], scenarios: &Scenarios) -> Vec<f64> {
+pub fn min_completed(shares: &[SplitWorker], batches: &[u64], scenarios: &Scenarios) -> Vec<f64> {
     let total: u64 = batches.iter().sum();
-    let speed = |(share, batch): (&Share, &u64)| {
+    let speed = |(share, batch): (&SplitWorker, &u64)| {
         let batch = (*batch).max(1);
         batch as f64 / share.finish_s(batch)
     };
@@ -39,7 +39,7 @@ mod tests {
     fn golden() {
         let swings: Vec<f64> = (0..8).map(|k| if k % 2 == 0 { -(2f64.ln()) } else { 0.0 }).collect();
         let scenarios = Scenarios::from_residuals(&[swings, vec![0.0; 8]]);
-        let shares = vec![Share::new(Curve::at_speed(10.0)); 2];
+        let shares = vec![SplitWorker::new(Curve::at_speed(10.0)); 2];
         let parts = min_completed(&shares, &[30, 30], &scenarios);
         assert!((parts[0] - 20.0).abs() < 1e-9 && (parts[1] - 30.0).abs() < 1e-9, "{parts:?}");
     }

@@ -24,7 +24,7 @@ use evenstep_rules::{CHUNKS_PER_WORKER_MAX, Peer, chunks};
 pub use learner::ChunkCost;
 pub use play::{ClaimCost, PoolMember, TailWork, play};
 
-use crate::allocate::{Scenarios, Share};
+use crate::allocate::{Scenarios, SplitWorker};
 
 /// Default of the maximum number of workers that claim from one counter.
 pub const POOL_MAX: usize = 64;
@@ -99,7 +99,7 @@ pub struct Pool {
 /// for workers that cannot claim.
 pub fn hedge(
     batches: &[u64],
-    shares: &[Share],
+    shares: &[SplitWorker],
     costs: &[Option<ChunkCost>],
     scenarios: &Scenarios,
     terms: &Terms,
@@ -122,7 +122,7 @@ pub fn hedge(
 
 struct Draft<'a> {
     batches: &'a [u64],
-    shares: &'a [Share],
+    shares: &'a [SplitWorker],
     costs: &'a [Option<ChunkCost>],
     scenarios: &'a Scenarios,
     terms: &'a Terms,

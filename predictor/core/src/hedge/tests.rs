@@ -31,7 +31,7 @@ fn scenarios(workers: usize, width: f64) -> Scenarios {
 
 #[test]
 fn good_forecasts_and_dear_chunks_need_no_tail() {
-    let shares = vec![Share::new(Curve::at_speed(100.0)); 4];
+    let shares = vec![SplitWorker::new(Curve::at_speed(100.0)); 4];
     let decide = |width: f64, costs: &[Option<ChunkCost>], cost: ClaimCost| {
         let terms = Terms { cost, ..terms(1, 1) };
         hedge(&[64; 4], &shares, costs, &scenarios(4, width), &terms)
@@ -65,7 +65,7 @@ fn good_forecasts_and_dear_chunks_need_no_tail() {
 /// A device without measured chunks does not start with tiny chunks.
 #[test]
 fn chunks_shrink_as_they_are_tried() {
-    let shares = vec![Share::new(Curve::at_speed(100.0)); 4];
+    let shares = vec![SplitWorker::new(Curve::at_speed(100.0)); 4];
     let smallest = |cost: Option<ChunkCost>| {
         let hedged = hedge(&[64; 4], &shares, &[cost; 4], &scenarios(4, 0.4), &terms(1, 1)).unwrap();
         *hedged.pools[0].chunks.last().unwrap()
@@ -78,8 +78,8 @@ fn chunks_shrink_as_they_are_tried() {
 #[test]
 fn many_workers_claim_from_several_pools() {
     let workers = 200;
-    let shares: Vec<Share> =
-        (0..workers).map(|rank| Share::new(Curve::at_speed(50.0 + rank as f64))).collect();
+    let shares: Vec<SplitWorker> =
+        (0..workers).map(|rank| SplitWorker::new(Curve::at_speed(50.0 + rank as f64))).collect();
     let batches: Vec<u64> = (0..workers as u64).map(|rank| 50 + rank).collect();
     let hedged =
         hedge(&batches, &shares, &vec![tried(4); workers], &scenarios(workers, 0.4), &terms(1, 1)).unwrap();
@@ -105,12 +105,12 @@ proptest! {
     ) {
         let mut batches: Vec<u64> = workers.iter().map(|(quanta, ..)| quanta * quantum).collect();
         batches[0] += odd % quantum;
-        let share = |((_, speed, room, floor, _), batch): (&(_, f64, Option<u64>, u64, _), &u64)| Share {
+        let share = |((_, speed, room, floor, _), batch): (&(_, f64, Option<u64>, u64, _), &u64)| SplitWorker {
             floor: (*floor).min(batch / quantum * quantum),
             cap: room.map(|room| batch + room),
-            ..Share::new(Curve::at_speed(*speed))
+            ..SplitWorker::new(Curve::at_speed(*speed))
         };
-        let shares: Vec<Share> = workers.iter().zip(&batches).map(share).collect();
+        let shares: Vec<SplitWorker> = workers.iter().zip(&batches).map(share).collect();
         let costs: Vec<Option<ChunkCost>> =
             workers.iter().map(|worker| worker.4.then(|| tried(2 * quantum)).flatten()).collect();
         let scenarios = scenarios(workers.len(), width);

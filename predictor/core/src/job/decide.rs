@@ -16,7 +16,7 @@ use crate::forecast::Forecast;
 use crate::learning_rate::{LearningRateError, PendingInstruction};
 use crate::parallel;
 use crate::plan::{
-    InForce, Measured, Plan, Reason, Rules, Sizes, Unplannable, WorkerOutlook, even_split, plan,
+    InForce, Measured, Reason, Rules, Sizes, Split, Unplannable, WorkerOutlook, even_split, plan,
 };
 
 /// Assumed half width of the interval of a speed from an earlier run, as a factor.
@@ -231,7 +231,7 @@ fn earlier_run(speed: f64, micro_batch: Option<u64>, even_share: u64) -> Measure
 
 fn allocations(
     live: &[WorkerId],
-    plan: &Plan,
+    plan: &Split,
     held_back: Option<&[u64]>,
     outlooks: &[WorkerOutlook],
     bounds: &[Bounds],

@@ -4,9 +4,9 @@ use evenstep_protocol::WorkerId;
 
 use super::even_time::{EvenWork, slowest};
 use super::state::JobState;
-use crate::allocate::{Scenarios, Share};
+use crate::allocate::{Scenarios, SplitWorker};
 use crate::parallel;
-use crate::plan::{CHANGE, MAX_BATCH_GROWTH, Plan, Reason, WorkerOutlook, probe};
+use crate::plan::{CHANGE, MAX_BATCH_GROWTH, Reason, Split, WorkerOutlook, probe};
 
 /// Standard deviation of the time with even shares, as a share of it, from which on shares vary.
 const DOUBT_MAX: f64 = 0.01;
@@ -22,10 +22,10 @@ impl JobState {
     pub(super) fn probe(
         &self,
         live: &[WorkerId],
-        plan: &Plan,
+        plan: &Split,
         outlooks: &[WorkerOutlook],
         scenarios: &Scenarios,
-    ) -> Option<Plan> {
+    ) -> Option<Split> {
         let spec = &self.spec;
         if !spec.profile || !spec.allowed_sizes.is_empty() || spec.distinct_sizes.is_some() {
             return None;
@@ -39,7 +39,7 @@ impl JobState {
             return None;
         }
         let doubt = self.doubt(live, plan, outlooks).filter(|doubt| *doubt > DOUBT_MAX)?;
-        let shares: Vec<Share> = outlooks
+        let shares: Vec<SplitWorker> = outlooks
             .iter()
             .zip(&plan.batches)
             .map(|(outlook, planned)| {
@@ -47,7 +47,7 @@ impl JobState {
                 // A probe keeps the limit on growth, too.
                 let largest = outlook.measured.as_ref()?.largest as f64 * MAX_BATCH_GROWTH;
                 let trusted = (largest < u64::MAX as f64).then_some((largest as u64).max(*planned));
-                Some(Share { cap: [share.cap, trusted].into_iter().flatten().min(), ..share })
+                Some(SplitWorker { cap: [share.cap, trusted].into_iter().flatten().min(), ..share })
             })
             .collect::<Option<_>>()?;
         let batches = probe(&shares, &plan.batches, self.quantum(), probes).ok()?;
@@ -57,12 +57,12 @@ impl JobState {
         let open = CHANGE * models.open_probes() as f64;
         let is_paid = models.balance().gained() >= stride * (open - gain);
         let (varies, step_time_s) = (batches != plan.batches, Some(step_time_s));
-        let probing = || Plan { batches, reason: Reason::Probing { doubt }, step_time_s, ..plan.clone() };
+        let probing = || Split { batches, reason: Reason::Probing { doubt }, step_time_s, ..plan.clone() };
         (varies && is_paid).then(probing)
     }
 
     /// Returns how uncertain the time with even shares is, as a share of it; `None` while a worker is unmeasured.
-    fn doubt(&self, live: &[WorkerId], plan: &Plan, outlooks: &[WorkerOutlook]) -> Option<f64> {
+    fn doubt(&self, live: &[WorkerId], plan: &Split, outlooks: &[WorkerOutlook]) -> Option<f64> {
         let models = self.current_models();
         let workers: Vec<&WorkerId> = live.iter().collect();
         let even = self.even_shares(&workers, plan.batches.iter().sum())?;

@@ -7,9 +7,9 @@ use evenstep_protocol::{AllocateResponse, Hedge, HedgeView, Tail, WorkerId};
 
 use super::bounds::Bounds;
 use super::state::JobState;
-use crate::allocate::{Scenarios, Share};
+use crate::allocate::{Scenarios, SplitWorker};
 use crate::hedge::{ChunkCost, Hedged, POOL_MAX, Terms, hedge};
-use crate::plan::{Plan, WorkerOutlook};
+use crate::plan::{Split, WorkerOutlook};
 
 /// Maximum number of attempts. Each excludes the workers whose memory could not hold the chunks of the
 /// previous attempt.
@@ -40,7 +40,7 @@ impl JobState {
     pub(super) fn hedge(
         &self,
         live: &[WorkerId],
-        plan: &Plan,
+        plan: &Split,
         outlooks: &[WorkerOutlook],
         bounds: &[Bounds],
         scenarios: &Scenarios,
@@ -52,9 +52,9 @@ impl JobState {
         let mut costs: Vec<Option<ChunkCost>> = live.iter().map(cost).collect();
         let share = |(outlook, bounds): (&WorkerOutlook, &Bounds)| {
             // A cap on the samples at once does not limit the sum of several chunks.
-            Some(Share { cap: bounds.max_total_batch, ..outlook.share()? })
+            Some(SplitWorker { cap: bounds.max_total_batch, ..outlook.share()? })
         };
-        let shares: Vec<Share> = outlooks.iter().zip(bounds).map(share).collect::<Option<_>>()?;
+        let shares: Vec<SplitWorker> = outlooks.iter().zip(bounds).map(share).collect::<Option<_>>()?;
         let quantum = self.spec.quantum;
         let min_chunk = self.spec.min_chunk.unwrap_or(quantum).max(quantum).next_multiple_of(quantum);
         let terms =

@@ -5,7 +5,7 @@
 //! and a minimum gain of 2 % prevents the change. If a worker really slows down, the gain exceeds that
 //! minimum at once.
 
-use crate::allocate::{Scenarios, Share};
+use crate::allocate::{Scenarios, SplitWorker};
 
 /// Minimum gain, as a share of the step, while the forecast errors are not known yet.
 const MIN_GAIN_WITHOUT_SCENARIOS: f64 = 0.2;
@@ -24,7 +24,7 @@ pub(super) struct Gain {
 
 impl Gain {
     /// Returns the gain of the `best` plan over the `held` plan, over the scenarios.
-    pub fn of(shares: &[Share], scenarios: &Scenarios, held: &[u64], best: &[u64]) -> Self {
+    pub fn of(shares: &[SplitWorker], scenarios: &Scenarios, held: &[u64], best: &[u64]) -> Self {
         let held_s = scenarios.expected_finish(shares, held);
         let best_s = scenarios.expected_finish(shares, best);
         let gain = 1.0 - best_s / held_s;

@@ -15,8 +15,8 @@ mod probe;
 mod tests;
 
 use crate::allocate::{
-    Infeasible, Scenarios, Share, SizesError, allocate_distinct_sizes, allocate_expected, allocate_sizes,
-    even,
+    Infeasible, Scenarios, SizesError, SplitWorker, allocate_distinct_sizes, allocate_expected,
+    allocate_sizes, even,
 };
 use crate::curve::Curve;
 
@@ -37,7 +37,7 @@ pub struct InForce {
 
 /// Batches of an iteration, with the reason.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
+pub struct Split {
     /// Samples by rank; their sum is the global batch.
     pub batches: Vec<u64>,
     /// Speeds by rank for which the batches were planned; `None` at a cold start.
@@ -52,7 +52,7 @@ pub struct Plan {
     pub even: Vec<u64>,
 }
 
-impl Plan {
+impl Split {
     /// Returns the even split instead of this plan, because plans lost this share of the step; `None` if the plan is the even
     /// split, or while a worker is unmeasured.
     pub fn hold_even(&self, loss: f64) -> Option<Self> {
@@ -130,7 +130,7 @@ pub fn plan(
     scenarios: &Scenarios,
     in_force: Option<&InForce>,
     rules: &Rules,
-) -> Result<Plan, Unplannable> {
+) -> Result<Split, Unplannable> {
     let quantum = if matches!(rules.sizes, Sizes::Allowed(_)) { 1 } else { rules.quantum };
     let even_batches = even(&bounds(workers), rules.global_batch, quantum)?;
     let shares = shares(workers, &even_batches);
@@ -143,7 +143,7 @@ pub fn plan(
     let unmeasured = workers.iter().filter(is_unknown).count();
     let Some(shares) = shares else {
         let reason = Reason::Unmeasured { workers: unmeasured };
-        return Ok(Plan {
+        return Ok(Split {
             batches: even.clone(),
             speeds: None,
             reason,
@@ -159,7 +159,7 @@ pub fn plan(
     let even_step_time_s = Some(finish(&even));
     if unmeasured > 0 {
         let reason = Reason::Unmeasured { workers: unmeasured };
-        return Ok(Plan {
+        return Ok(Split {
             batches: best,
             speeds: None,
             reason,
@@ -213,7 +213,7 @@ pub fn plan(
         Change::To(batches, reason) => (batches, Some(speeds), reason),
     };
     let step_time_s = Some(finish(&batches));
-    Ok(Plan { batches, speeds: made_for, reason, step_time_s, even_step_time_s, even })
+    Ok(Split { batches, speeds: made_for, reason, step_time_s, even_step_time_s, even })
 }
 
 enum Change<'a> {
@@ -226,16 +226,16 @@ fn bounds(workers: &[WorkerOutlook]) -> Vec<(u64, Option<u64>)> {
 }
 
 /// Returns the best split under the rule for sizes.
-fn split(shares: &[Share], scenarios: &Scenarios, rules: &Rules) -> Result<Vec<u64>, Unplannable> {
+fn split(shares: &[SplitWorker], scenarios: &Scenarios, rules: &Rules) -> Result<Vec<u64>, Unplannable> {
     let Rules { global_batch, quantum, sizes, .. } = rules;
     match sizes {
         Sizes::Any => Ok(allocate_expected(shares, scenarios, *global_batch, *quantum)?),
         Sizes::Allowed(sizes) => {
             // A worker whose cap is 0 computes nothing, whether or not 0 is an allowed size.
-            let is_idle = |share: &Share| share.cap == Some(0);
-            let active: Vec<Share> = shares.iter().filter(|share| !is_idle(share)).cloned().collect();
+            let is_idle = |share: &SplitWorker| share.cap == Some(0);
+            let active: Vec<SplitWorker> = shares.iter().filter(|share| !is_idle(share)).cloned().collect();
             let mut batches = allocate_sizes(&active, *global_batch, sizes)?.into_iter();
-            let batch = |share: &Share| if is_idle(share) { 0 } else { batches.next().unwrap_or(0) };
+            let batch = |share: &SplitWorker| if is_idle(share) { 0 } else { batches.next().unwrap_or(0) };
             Ok(shares.iter().map(batch).collect())
         }
         Sizes::Distinct(distinct) => Ok(allocate_distinct_sizes(shares, *global_batch, *quantum, *distinct)?),
@@ -250,10 +250,10 @@ pub fn even_split(bounds: &[(u64, Option<u64>)], rules: &Rules) -> Result<Vec<u6
     if rules.sizes == Sizes::Any {
         return Ok(even(bounds, rules.global_batch, rules.quantum)?);
     }
-    let equal = |(floor, cap): &(u64, Option<u64>)| Share {
+    let equal = |(floor, cap): &(u64, Option<u64>)| SplitWorker {
         floor: *floor,
         cap: *cap,
-        ..Share::new(Curve::at_speed(1.0))
+        ..SplitWorker::new(Curve::at_speed(1.0))
     };
     split(&bounds.iter().map(equal).collect::<Vec<_>>(), &Scenarios::default(), rules)
 }
@@ -263,7 +263,7 @@ pub fn even_split(bounds: &[(u64, Option<u64>)], rules: &Rules) -> Result<Vec<u6
 /// An unmeasured worker is assumed to be as slow as the slowest measured worker, and gets at most an even
 /// share. A measured worker gets at most [`MAX_BATCH_GROWTH`] times the largest batch it was measured at, or an
 /// even share if that is more.
-fn shares(workers: &[WorkerOutlook], even: &[u64]) -> Option<Vec<Share>> {
+fn shares(workers: &[WorkerOutlook], even: &[u64]) -> Option<Vec<SplitWorker>> {
     let measured =
         || workers.iter().zip(even).filter_map(|(worker, even)| Some((worker.measured.as_ref()?, *even)));
     let slowest = measured()
@@ -278,7 +278,7 @@ fn shares(workers: &[WorkerOutlook], even: &[u64]) -> Option<Vec<Share>> {
         };
         // A bound above the range of integers is no bound.
         let trusted = (trusted < u64::MAX as f64).then_some(trusted as u64);
-        Share {
+        SplitWorker {
             curve: curve.clone(),
             floor: worker.floor,
             cap: [worker.cap, trusted.map(|most| most.max(worker.floor))].into_iter().flatten().min(),
@@ -288,8 +288,9 @@ fn shares(workers: &[WorkerOutlook], even: &[u64]) -> Option<Vec<Share>> {
 }
 
 /// Returns the same shares without the limits on batch growth.
-fn without_growth_limit(shares: &[Share], workers: &[WorkerOutlook]) -> Vec<Share> {
-    let share = |(share, worker): (&Share, &WorkerOutlook)| Share { cap: worker.cap, ..share.clone() };
+fn without_growth_limit(shares: &[SplitWorker], workers: &[WorkerOutlook]) -> Vec<SplitWorker> {
+    let share =
+        |(share, worker): (&SplitWorker, &WorkerOutlook)| SplitWorker { cap: worker.cap, ..share.clone() };
     shares.iter().zip(workers).map(share).collect()
 }
 

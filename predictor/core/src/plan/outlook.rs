@@ -1,6 +1,6 @@
 //! A worker as an input of a plan.
 
-use crate::allocate::Share;
+use crate::allocate::SplitWorker;
 use crate::curve::Curve;
 use crate::forecast::Forecast;
 
@@ -17,10 +17,10 @@ pub struct WorkerOutlook {
 
 impl WorkerOutlook {
     /// Returns the worker as an input of a split, within its own bounds; `None` while it is unmeasured.
-    pub fn share(&self) -> Option<Share> {
+    pub fn share(&self) -> Option<SplitWorker> {
         let Self { measured, floor, cap } = self;
         let curve = measured.as_ref()?.curve.clone();
-        Some(Share { curve, floor: *floor, cap: *cap })
+        Some(SplitWorker { curve, floor: *floor, cap: *cap })
     }
 }
 

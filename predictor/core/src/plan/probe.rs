@@ -4,7 +4,7 @@
 //! they are right. In a probe about half of the samples are on workers that get more, and the others get less; in the next
 //! one it is the reverse. The contrast of two successive probes does not depend on a drift of the speeds.
 
-use crate::allocate::{Infeasible, Share, allocate};
+use crate::allocate::{Infeasible, SplitWorker, allocate};
 use crate::curve::Curve;
 
 /// Relative change of a share.
@@ -15,19 +15,27 @@ pub const CHANGE: f64 = 0.2;
 ///
 /// # Errors
 /// [`Infeasible`] if the bounds do not admit the sum of the batches.
-pub fn probe(shares: &[Share], batches: &[u64], quantum: u64, turn: u64) -> Result<Vec<u64>, Infeasible> {
+pub fn probe(
+    shares: &[SplitWorker],
+    batches: &[u64],
+    quantum: u64,
+    turn: u64,
+) -> Result<Vec<u64>, Infeasible> {
     let mut ranks: Vec<usize> = (0..batches.len()).collect();
     ranks.sort_by_key(|rank| std::cmp::Reverse(batches[*rank]));
-    let mut targets: Vec<Share> = shares.to_vec();
+    let mut targets: Vec<SplitWorker> = shares.to_vec();
     for (place, rank) in ranks.into_iter().enumerate() {
         // In the order of sizes: more, less, less, more, and so on. So both groups have about the same sum.
         let is_more = (place % 4 == 1 || place % 4 == 2) == (turn % 2 == 1);
         let factor = if is_more { 1.0 + CHANGE } else { 1.0 - CHANGE };
-        let Share { floor, cap, .. } = shares[rank];
+        let SplitWorker { floor, cap, .. } = shares[rank];
         // A worker without samples stays without.
         let cap = if batches[rank] == 0 { Some(floor) } else { cap };
-        targets[rank] =
-            Share { floor, cap, ..Share::new(Curve::at_speed(factor * batches[rank].max(1) as f64)) };
+        targets[rank] = SplitWorker {
+            floor,
+            cap,
+            ..SplitWorker::new(Curve::at_speed(factor * batches[rank].max(1) as f64))
+        };
     }
     allocate(&targets, batches.iter().sum(), quantum)
 }
@@ -38,11 +46,11 @@ mod tests {
 
     use super::*;
 
-    fn shares(bounds: &[(u64, Option<u64>)]) -> Vec<Share> {
-        let share = |(floor, cap): &(u64, Option<u64>)| Share {
+    fn shares(bounds: &[(u64, Option<u64>)]) -> Vec<SplitWorker> {
+        let share = |(floor, cap): &(u64, Option<u64>)| SplitWorker {
             floor: *floor,
             cap: *cap,
-            ..Share::new(Curve::at_speed(1.0))
+            ..SplitWorker::new(Curve::at_speed(1.0))
         };
         bounds.iter().map(share).collect()
     }

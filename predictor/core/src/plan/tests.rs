@@ -19,11 +19,11 @@ fn rules() -> Rules {
     Rules { global_batch: 120, quantum: 1, sizes: Sizes::Any, min_gain: MIN_GAIN }
 }
 
-fn planned(workers: &[WorkerOutlook], in_force: Option<&InForce>, rules: &Rules) -> Plan {
+fn planned(workers: &[WorkerOutlook], in_force: Option<&InForce>, rules: &Rules) -> Split {
     plan(workers, &Scenarios::default(), in_force, rules).unwrap()
 }
 
-fn in_force(plan: &Plan) -> InForce {
+fn in_force(plan: &Split) -> InForce {
     plan.in_force()
 }
 

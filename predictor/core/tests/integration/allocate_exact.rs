@@ -1,13 +1,13 @@
 //! Compares the splits with all possible splits: they are exact for all kinds of curves and
 //! bounds.
 
-use evenstep_core::allocate::{Share, SizesError, allocate, allocate_sizes, finish_s};
+use evenstep_core::allocate::{SizesError, SplitWorker, allocate, allocate_sizes, finish_s};
 use evenstep_core::curve::Curve;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// Returns the best finish time over all splits into `allowed` batches within the floors and caps.
-fn brute_force(shares: &[Share], total: u64, allowed: &[u64]) -> Option<f64> {
+fn brute_force(shares: &[SplitWorker], total: u64, allowed: &[u64]) -> Option<f64> {
     let Some((share, rest)) = shares.split_first() else { return (total == 0).then_some(0.0) };
     let cap = share.cap.unwrap_or(total).min(total);
     let mut best: Option<f64> = None;
@@ -21,13 +21,13 @@ fn brute_force(shares: &[Share], total: u64, allowed: &[u64]) -> Option<f64> {
 
 /// Returns the best finish time over all splits with a quantum. Floors are rounded up and caps down, and one
 /// batch includes the remainder.
-fn brute_force_quantum(shares: &[Share], total: u64, quantum: u64) -> Option<f64> {
-    let rounded = |share: &Share| Share {
+fn brute_force_quantum(shares: &[SplitWorker], total: u64, quantum: u64) -> Option<f64> {
+    let rounded = |share: &SplitWorker| SplitWorker {
         floor: share.floor.next_multiple_of(quantum),
         cap: share.cap.map(|cap| cap - cap % quantum),
         ..share.clone()
     };
-    let shares: Vec<Share> = shares.iter().map(rounded).collect();
+    let shares: Vec<SplitWorker> = shares.iter().map(rounded).collect();
     let remainder = total % quantum;
     let multiples: Vec<u64> = (0..=total / quantum).map(|count| count * quantum).collect();
     if remainder == 0 {
@@ -35,7 +35,7 @@ fn brute_force_quantum(shares: &[Share], total: u64, quantum: u64) -> Option<f64
     }
     let odd_one = |i: usize| {
         let share = &shares[i];
-        let rest: Vec<Share> =
+        let rest: Vec<SplitWorker> =
             shares.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, s)| s.clone()).collect();
         let cap = share.cap.unwrap_or(total).min(total);
         let batches = (share.floor..=cap).filter(|batch| batch % quantum == remainder);
@@ -66,17 +66,18 @@ fn curve(random: &mut impl Rng) -> Curve {
     if random.random_bool(0.25) { curve.accumulating(random.random_range(1..7)) } else { curve }
 }
 
-fn share(random: &mut impl Rng) -> Share {
-    Share {
+fn share(random: &mut impl Rng) -> SplitWorker {
+    SplitWorker {
         floor: if random.random_bool(0.4) { random.random_range(0..4) } else { 0 },
         cap: random.random_bool(0.4).then(|| random.random_range(0..14)),
-        ..Share::new(curve(random))
+        ..SplitWorker::new(curve(random))
     }
 }
 
-fn within_bounds(shares: &[Share], batches: &[u64]) -> bool {
-    let within =
-        |(share, batch): (&Share, &u64)| *batch >= share.floor && share.cap.is_none_or(|cap| *batch <= cap);
+fn within_bounds(shares: &[SplitWorker], batches: &[u64]) -> bool {
+    let within = |(share, batch): (&SplitWorker, &u64)| {
+        *batch >= share.floor && share.cap.is_none_or(|cap| *batch <= cap)
+    };
     shares.len() == batches.len() && shares.iter().zip(batches).all(within)
 }
 
@@ -85,7 +86,7 @@ fn the_split_is_as_good_as_any() {
     let random = &mut ChaCha8Rng::seed_from_u64(1);
     let mut solved = 0;
     for case in 0..80_000 {
-        let shares: Vec<Share> = (0..random.random_range(1..5)).map(|_| share(random)).collect();
+        let shares: Vec<SplitWorker> = (0..random.random_range(1..5)).map(|_| share(random)).collect();
         let (total, quantum) = (random.random_range(0..22), random.random_range(1..5));
         let best = brute_force_quantum(&shares, total, quantum);
         let Ok(batches) = allocate(&shares, total, quantum) else {
@@ -106,7 +107,7 @@ fn the_split_is_as_good_as_any() {
 
 /// Assigns one quantum after the other to the worker that finishes it first. Ties go to the smaller batch,
 /// then to the lower rank.
-fn greedy(shares: &[Share], total: u64, quantum: u64) -> Option<Vec<u64>> {
+fn greedy(shares: &[SplitWorker], total: u64, quantum: u64) -> Option<Vec<u64>> {
     let mut batches: Vec<u64> = shares.iter().map(|share| share.floor.next_multiple_of(quantum)).collect();
     let left = total.checked_sub(batches.iter().sum())? / quantum;
     for _ in 0..left {
@@ -127,10 +128,10 @@ fn the_split_is_that_of_the_documented_order() {
     for case in 0..2_000 {
         let like = share(random);
         let same = |random: &mut ChaCha8Rng| match random.random_bool(0.7) {
-            true => Share { cap: None, ..like.clone() },
-            false => Share { cap: None, ..share(random) },
+            true => SplitWorker { cap: None, ..like.clone() },
+            false => SplitWorker { cap: None, ..share(random) },
         };
-        let shares: Vec<Share> = (0..random.random_range(1..30)).map(|_| same(random)).collect();
+        let shares: Vec<SplitWorker> = (0..random.random_range(1..30)).map(|_| same(random)).collect();
         let quantum = random.random_range(1..4);
         let total = quantum * random.random_range(0..600);
         let ours = allocate(&shares, total, quantum).ok();
@@ -143,7 +144,7 @@ fn allowed_sizes_are_as_good_as_any() {
     let random = &mut ChaCha8Rng::seed_from_u64(2);
     let mut solved = 0;
     for case in 0..20_000 {
-        let shares: Vec<Share> = (0..random.random_range(1..5)).map(|_| share(random)).collect();
+        let shares: Vec<SplitWorker> = (0..random.random_range(1..5)).map(|_| share(random)).collect();
         // Sums below and above 64, the number of bits in a word.
         let most = if random.random_bool(0.5) { 12 } else { 70 };
         let sizes: Vec<u64> = (0..random.random_range(1..6)).map(|_| random.random_range(0..most)).collect();
@@ -167,7 +168,7 @@ fn allowed_sizes_are_as_good_as_any() {
 /// best split of 112 is 64 + 32 + 16.
 #[test]
 fn powers_of_two() {
-    let shares = [4.0, 2.0, 1.0].map(|speed| Share::new(Curve::at_speed(speed)));
+    let shares = [4.0, 2.0, 1.0].map(|speed| SplitWorker::new(Curve::at_speed(speed)));
     assert_eq!(allocate_sizes(&shares, 112, &[64, 32, 16, 8]), Ok(vec![64, 32, 16]));
     let error = allocate_sizes(&shares, 100, &[8, 16, 32, 64]).unwrap_err();
     assert!(error.to_string().contains("[8, 16, 32, 64]") && error.to_string().contains("100 samples"));

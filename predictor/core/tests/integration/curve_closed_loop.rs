@@ -1,6 +1,6 @@
 //! Curves learned in closed loop, where the allocator makes batches small exactly when workers are slow.
 
-use evenstep_core::allocate::{Share, allocate};
+use evenstep_core::allocate::{SplitWorker, allocate};
 use evenstep_core::curve::{Curve, CurveLearner, Kind, LearnedForm};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
@@ -76,11 +76,11 @@ fn run_foreseeing(
                 *forecast *= (-known).exp();
             }
         }
-        let share = |(learner, speed): (&CurveLearner, f64)| Share {
+        let share = |(learner, speed): (&CurveLearner, f64)| SplitWorker {
             floor: 1,
-            ..Share::new(learner.curve_at(speed))
+            ..SplitWorker::new(learner.curve_at(speed))
         };
-        let shares: Vec<Share> = run.learners.iter().zip(forecasts).map(share).collect();
+        let shares: Vec<SplitWorker> = run.learners.iter().zip(forecasts).map(share).collect();
         let batches = allocate(&shares, TOTAL, 1).unwrap();
         for (i, (contention, _)) in contentions.into_iter().enumerate() {
             let time_s = contention * curve.time(batches[i]);

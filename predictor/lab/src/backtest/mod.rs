@@ -34,5 +34,5 @@ pub use error::BacktestError;
 pub use job::{Job, Row, Series, is_enough};
 pub use metrics::{Accuracy, Calibration};
 pub use models::ModelName;
-pub use rolling::{JobModel, Plan, Point, Prediction, Track, walk_job};
-pub use step_time::{Regret, Step};
+pub use rolling::{JobModel, Point, Prediction, Track, WalkSettings, walk_job};
+pub use step_time::{Regret, TimedStep};

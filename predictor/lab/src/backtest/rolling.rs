@@ -15,12 +15,12 @@ const WARMUP_ROWS_MIN: usize = 1;
 
 /// Settings of a walk.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Plan {
+pub struct WalkSettings {
     /// Share of each series used only for learning, in (0, 1).
     pub warmup: f64,
 }
 
-impl Plan {
+impl WalkSettings {
     /// Returns the number of warm-up rows of a series.
     ///
     /// # Errors
@@ -133,7 +133,7 @@ struct SeriesWalk {
 pub fn walk_job(
     job: &Job,
     model: &mut dyn JobModel,
-    plan: &Plan,
+    plan: &WalkSettings,
     clock: Clock<'_>,
 ) -> Result<Vec<Track>, BacktestError> {
     let walker = |series: &Series| {
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    fn tracks(job: &Job, model: &str, plan: &Plan) -> Vec<Track> {
+    fn tracks(job: &Job, model: &str, plan: &WalkSettings) -> Vec<Track> {
         let mut model = model.parse::<ModelName>().unwrap().build(&job.drivers, job.series.len());
         walk_job(job, model.as_mut(), plan, &|| 0.0).unwrap()
     }
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn simple_models_forecast_what_their_formula_says() {
         let job = job(&[&[1.0, 4.0, 16.0, 1.0, 2.0]]);
-        let plan = Plan { warmup: 0.4 };
+        let plan = WalkSettings { warmup: 0.4 };
         let of = |model| speeds(&tracks(&job, model, &plan)[0]);
         assert_eq!(of("last"), [Some(4.0), Some(16.0), Some(1.0)]);
         assert_eq!(of("ema_0.5"), [Some(2.0), Some(5.657), Some(2.378)]);
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn each_worker_has_its_own_past_and_its_own_warm_up() {
         let job = job(&[&[1.0, 2.0, 3.0, 4.0], &[10.0, 20.0, 30.0, 40.0, 50.0, 60.0]]);
-        let tracks = tracks(&job, "last", &Plan { warmup: 0.5 });
+        let tracks = tracks(&job, "last", &WalkSettings { warmup: 0.5 });
         assert_eq!((tracks[0].start, speeds(&tracks[0])), (2, vec![Some(2.0), Some(3.0)]));
         assert_eq!((tracks[1].start, speeds(&tracks[1])), (3, vec![Some(30.0), Some(40.0), Some(50.0)]));
         assert_eq!(tracks[1].pairs(&job.series[1]).unwrap()[2].0, 60.0);
@@ -295,7 +295,7 @@ mod tests {
     fn scripted(speed: f64, interval: Option<(f64, f64)>) -> Track {
         let halves = AtomicU32::new(0);
         let clock = || 0.5 * f64::from(halves.fetch_add(1, Ordering::Relaxed));
-        let plan = Plan { warmup: 0.5 };
+        let plan = WalkSettings { warmup: 0.5 };
         walk_job(&job(&[&[1.0; 10]]), &mut FixedForecast(speed, interval), &plan, &clock).unwrap().remove(0)
     }
 
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn an_interval_learns_from_residuals() {
         let job = job(&[&[1.0; 24]]);
-        let plan = Plan { warmup: 0.5 };
+        let plan = WalkSettings { warmup: 0.5 };
         let tracks = walk_job(&job, &mut FixedForecast(2.0, None), &plan, &|| 0.0).unwrap();
         let point = tracks[0].points[23].unwrap();
         assert!((point.lower - 1.0).abs() < 1e-9 && (point.upper - 4.0).abs() < 1e-9, "{point:?}");
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn too_few_rows_are_counted() {
         let job = job(&[&[1.0, 2.0, 3.0, 4.0]]);
-        let warmup = |warmup| Plan { warmup }.warmup_rows(&job.series[0]);
+        let warmup = |warmup| WalkSettings { warmup }.warmup_rows(&job.series[0]);
         assert_eq!(warmup(0.5), Ok(2));
         let said = warmup(0.1).unwrap_err().to_string();
         assert_eq!(
@@ -361,7 +361,7 @@ mod tests {
             speeds in prop::collection::vec(50.0f64..150.0, 60..70), changed in 24usize..50,
             drivers_too: bool
         ) {
-            let plan = Plan { warmup: 0.4 };
+            let plan = WalkSettings { warmup: 0.4 };
             let one = job(&[&speeds, &speeds[1..]]);
             let mut other = one.clone();
             for series in &mut other.series {

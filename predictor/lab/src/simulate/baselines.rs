@@ -1,6 +1,6 @@
 //! Policies without a forecaster.
 
-use evenstep_core::allocate::{Share, allocate, even};
+use evenstep_core::allocate::{SplitWorker, allocate, even};
 use evenstep_core::curve::Curve;
 use evenstep_core::forecast::average::Ema;
 use evenstep_core::series::Observation;
@@ -46,8 +46,8 @@ impl<B: EstimatedSpeeds> Policy for Split<B> {
 }
 
 fn split(curves: impl Iterator<Item = Curve>, settings: &Settings) -> Result<Vec<u64>, SimulateError> {
-    let share = |curve| Share { floor: settings.quantum, ..Share::new(curve) };
-    let shares: Vec<Share> = curves.map(share).collect();
+    let share = |curve| SplitWorker { floor: settings.quantum, ..SplitWorker::new(curve) };
+    let shares: Vec<SplitWorker> = curves.map(share).collect();
     Ok(allocate(&shares, settings.global_batch, settings.quantum)?)
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use evenstep_core::allocate::{Scenarios, Share};
+use evenstep_core::allocate::{Scenarios, SplitWorker};
 use evenstep_core::curve::CurveLearner;
 use evenstep_core::forecast::narx::Narx;
 use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAINING_ROWS_MAX, Training};
@@ -150,7 +150,7 @@ impl<'a> Evenstep<'a> {
         batches: &[u64],
         scenarios: &Scenarios,
     ) -> Option<Hedged> {
-        let shares: Vec<Share> = outlooks.iter().map(WorkerOutlook::share).collect::<Option<_>>()?;
+        let shares: Vec<SplitWorker> = outlooks.iter().map(WorkerOutlook::share).collect::<Option<_>>()?;
         let terms = Terms {
             cost: self.settings.claim,
             min_chunk: self.settings.min_chunk,

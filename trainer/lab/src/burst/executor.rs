@@ -8,7 +8,7 @@ use evenstep_rules::gate::Kind;
 use tch::{Device, Tensor};
 
 use super::exchange::{cross, sum};
-use super::plan::Plan;
+use super::plan::BurstPlan;
 use super::redistribution::{Layout, Redistribution};
 use super::stage::{Stage, loss};
 use super::watch::{Phase, PhaseInterval, Watch};
@@ -65,7 +65,7 @@ impl Executor {
     /// # Errors
     /// Fails if a group cannot be joined.
     pub fn new(
-        plan: &Plan,
+        plan: &BurstPlan,
         model: Network,
         sample_shape: &[i64],
         momentum: f64,

@@ -32,7 +32,7 @@ mod watch;
 pub(crate) use exchange::{cross, sum};
 pub use executor::{Executor, Iteration};
 pub use measured::LayerTimes;
-pub use plan::{GPUS_MAX, Plan, PlannedLayer};
+pub use plan::{BurstPlan, GPUS_MAX, PlannedLayer};
 pub use redistribution::{Layout, Move, Redistribution};
 pub use run::{BurstArgs, run};
 pub use watch::{Phase, PhaseInterval};

@@ -4,13 +4,13 @@ use evenstep_report::text::seconds;
 use evenstep_report::{Axis, Cell, Chart, Figure, Mark, Report, Section, Span, Table};
 
 use super::measured::LayerTimes;
-use super::plan::Plan;
+use super::plan::BurstPlan;
 use super::result::Measured;
 use super::timeline::Timeline;
 use super::watch::{Phase, PhaseInterval};
 
 /// Returns the page.
-pub fn report(measured: &Measured, plan: &Plan, timeline: &Timeline) -> Report {
+pub fn report(measured: &Measured, plan: &BurstPlan, timeline: &Timeline) -> Report {
     let median = format!("median of {} iterations", measured.iterations);
     let percent = format!("{:+.1} %", (measured.ratio - 1.0) * 100.0);
     Report {
@@ -37,7 +37,7 @@ pub fn report(measured: &Measured, plan: &Plan, timeline: &Timeline) -> Report {
 }
 
 /// Returns a chart with one block per layer and rank, planned above measured.
-fn planned_and_measured(measured: &Measured, plan: &Plan) -> Chart {
+fn planned_and_measured(measured: &Measured, plan: &BurstPlan) -> Chart {
     let (mut planned_us, mut measured_us) = (0.0, 0.0);
     let mut marks = Vec::new();
     let mut idle = Vec::new();
@@ -76,7 +76,7 @@ fn planned_and_measured(measured: &Measured, plan: &Plan) -> Chart {
 }
 
 /// Returns a chart of the phases of the median iteration.
-fn iteration_timeline(plan: &Plan, Timeline(ranks): &Timeline) -> Chart {
+fn iteration_timeline(plan: &BurstPlan, Timeline(ranks): &Timeline) -> Chart {
     let name = |layer: usize| plan.layers.get(layer).map_or("", |layer| layer.name.as_str());
     let kinds = [
         ("forward", &[Phase::Load, Phase::Forward][..]),
@@ -164,7 +164,7 @@ mod tests {
             moment(1, Phase::Sum, 0.005, 0.009),
         ];
         let second = vec![moment(1, Phase::Arrive, 0.001, 0.005), moment(1, Phase::Sum, 0.007, 0.009)];
-        let plan = Plan { gpus: 2, global_batch: 8, iteration_us: 9.0, layers: Vec::new() };
+        let plan = BurstPlan { gpus: 2, global_batch: 8, iteration_us: 9.0, layers: Vec::new() };
         let chart = iteration_timeline(&plan, &Timeline(vec![first, second]));
         let spans = |wanted: &str| -> Vec<(String, f64, f64)> {
             let found = chart.marks.iter().find_map(|mark| match mark {

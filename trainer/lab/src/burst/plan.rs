@@ -18,7 +18,7 @@ pub const GPUS_MAX: usize = 1024;
 
 /// A burst-parallel plan. Its times are in microseconds and only serve the comparison with the measurement.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Plan {
+pub struct BurstPlan {
     /// Number of GPUs.
     pub gpus: usize,
     /// Samples per iteration.
@@ -52,7 +52,7 @@ pub struct PlannedLayer {
     pub sync_us: Option<f64>,
 }
 
-impl Plan {
+impl BurstPlan {
     /// Reads a plan from a file.
     ///
     /// # Errors

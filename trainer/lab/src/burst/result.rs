@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::measured::{LayerTimes, median, middle};
-use super::plan::Plan;
+use super::plan::BurstPlan;
 use evenstep_trainer::progress::statistics::quantile;
 
 /// Statistics of the iterations of a run, measured on rank 0, which runs all layers.
@@ -57,7 +57,7 @@ impl Measured {
     /// Computes the results from the durations of the iterations, the layer times of each iteration, and
     /// the losses.
     pub fn new(
-        plan: &Plan,
+        plan: &BurstPlan,
         workers: usize,
         lengths_s: &[f64],
         times: &[Vec<LayerTimes>],

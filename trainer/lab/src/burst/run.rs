@@ -13,7 +13,7 @@ use super::exchange;
 use super::executor::Executor;
 use super::measured::{by_layer, median};
 use super::page;
-use super::plan::Plan;
+use super::plan::BurstPlan;
 use super::result::Measured;
 use super::timeline::Timeline;
 use super::training_loop::{self, WARM_UP};
@@ -69,7 +69,7 @@ fn steps(text: &str) -> Result<usize, String> {
 /// Fails if the plan cannot be run here or a worker fails.
 pub fn run(args: &BurstArgs) -> Result<LaunchOutcome> {
     args.task.check()?;
-    let plan = Plan::read(&args.plan)?;
+    let plan = BurstPlan::read(&args.plan)?;
     let workers = args.workers.map_or(plan.gpus, |workers| workers as usize);
     // The launcher checks once, so that not every worker reports the same error.
     let check = || prepare(args, &plan, workers, Device::Cpu).map(drop);
@@ -79,7 +79,7 @@ pub fn run(args: &BurstArgs) -> Result<LaunchOutcome> {
 }
 
 /// Returns the data and the network, after checking that the plan fits them.
-fn prepare(args: &BurstArgs, plan: &Plan, workers: usize, device: Device) -> Result<(DataSet, Network)> {
+fn prepare(args: &BurstArgs, plan: &BurstPlan, workers: usize, device: Device) -> Result<(DataSet, Network)> {
     let data = args.task.dataset();
     let model = args.task.network(&data, device);
     plan.check(model.layers(), workers).with_context(|| format!("plan {}", args.plan.display()))?;
@@ -92,7 +92,7 @@ fn prepare(args: &BurstArgs, plan: &Plan, workers: usize, device: Device) -> Res
     Ok((data, model))
 }
 
-fn work(args: &BurstArgs, plan: &Plan, process: &Process) -> Result<()> {
+fn work(args: &BurstArgs, plan: &BurstPlan, process: &Process) -> Result<()> {
     let (rank, workers) = (process.rank, process.world_size);
     let (data, model) = prepare(args, plan, workers, process.device)?;
     let join = |size| process.group(&format!("first-{size}"), size);

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::plans;
 use crate::background::BackgroundArgs;
-use crate::burst::Plan;
+use crate::burst::BurstPlan;
 use crate::network::Network;
 use crate::processes::ProcessArgs;
 use crate::task::TaskArgs;
@@ -51,9 +51,9 @@ impl GapsArgs {
     /// # Errors
     /// Fails if the plan cannot be read or is for another model, or if the global batch is smaller than
     /// the number of workers.
-    pub fn plan(&self, model: &Network) -> Result<Plan> {
+    pub fn plan(&self, model: &Network) -> Result<BurstPlan> {
         let plan = match &self.plan {
-            Some(path) => Plan::read(path)?,
+            Some(path) => BurstPlan::read(path)?,
             None => plans::burst(model, self.global_batch, self.workers as usize)?,
         };
         plan.check(model.layers(), plan.gpus)?;

@@ -27,7 +27,7 @@ pub use args::GapsArgs;
 pub use rank::{Configuration, RankBackground, RankMeasurements, Turn};
 pub use results::Figures;
 
-use crate::burst::Plan;
+use crate::burst::BurstPlan;
 use crate::dataset::DataSet;
 use crate::processes::{self, Process};
 use evenstep_report::output::put;
@@ -47,7 +47,7 @@ pub fn run(args: &GapsArgs) -> Result<LaunchOutcome> {
     processes::run((&args.processes, &args.task), plan.gpus, "gaps", || Ok(()), work)
 }
 
-fn work(args: &GapsArgs, plan: &Plan, process: &Process, data: &DataSet) -> Result<()> {
+fn work(args: &GapsArgs, plan: &BurstPlan, process: &Process, data: &DataSet) -> Result<()> {
     let own = rank::run(args, plan, process, data)?;
     process.publish("told", &serde_json::to_vec(&own)?)?;
     if process.rank > 0 {

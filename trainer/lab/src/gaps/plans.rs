@@ -2,14 +2,14 @@
 
 use anyhow::{Result, ensure};
 
-use crate::burst::{Plan, PlannedLayer};
+use crate::burst::{BurstPlan, PlannedLayer};
 use crate::network::{Layer, Network};
 
 /// Returns a plan with gaps: the first and the last layer on all ranks, the other layers on rank 0 only.
 ///
 /// # Errors
 /// Fails if the global batch is smaller than the number of ranks.
-pub fn burst(model: &Network, global_batch: u64, ranks: usize) -> Result<Plan> {
+pub fn burst(model: &Network, global_batch: u64, ranks: usize) -> Result<BurstPlan> {
     ensure!(
         global_batch >= ranks as u64,
         "--global-batch {global_batch}: must be at least the number of ranks, {ranks}"
@@ -19,22 +19,22 @@ pub fn burst(model: &Network, global_batch: u64, ranks: usize) -> Result<Plan> {
         planned(layer.name(), global_batch, if at == 0 || at == last { ranks } else { 1 })
     };
     let layers = model.layers().iter().enumerate().map(layer).collect();
-    Ok(Plan { gpus: ranks, global_batch, iteration_us: 0.0, layers })
+    Ok(BurstPlan { gpus: ranks, global_batch, iteration_us: 0.0, layers })
 }
 
 /// Returns a plan with every layer of `plan` on all ranks.
-pub fn data_parallel(plan: &Plan) -> Plan {
+pub fn data_parallel(plan: &BurstPlan) -> BurstPlan {
     on_all(plan, plan.gpus)
 }
 
 /// Returns a plan with every layer of `plan` on rank 0.
-pub fn one_rank(plan: &Plan) -> Plan {
+pub fn one_rank(plan: &BurstPlan) -> BurstPlan {
     on_all(plan, 1)
 }
 
-fn on_all(plan: &Plan, gpus: usize) -> Plan {
+fn on_all(plan: &BurstPlan, gpus: usize) -> BurstPlan {
     let layer = |layer: &PlannedLayer| planned(&layer.name, plan.global_batch, gpus);
-    Plan { layers: plan.layers.iter().map(layer).collect(), ..plan.clone() }
+    BurstPlan { layers: plan.layers.iter().map(layer).collect(), ..plan.clone() }
 }
 
 /// Returns a layer with even shares and without predicted times.

@@ -13,7 +13,7 @@ use super::plans;
 use crate::background::{
     BENCHMARK_ITERATIONS, Background, BackgroundResult, GateController, Observer, WorkGate, foreground_stream,
 };
-use crate::burst::{Executor, Plan};
+use crate::burst::{BurstPlan, Executor};
 use crate::dataset::DataSet;
 use crate::processes::Process;
 use evenstep_trainer::data::Cursor;
@@ -83,7 +83,7 @@ pub struct RankBackground {
 ///
 /// # Errors
 /// Fails if another rank is lost or a background job fails.
-pub fn run(args: &GapsArgs, plan: &Plan, process: &Process, data: &DataSet) -> Result<RankMeasurements> {
+pub fn run(args: &GapsArgs, plan: &BurstPlan, process: &Process, data: &DataSet) -> Result<RankMeasurements> {
     foreground_stream(process.device)?;
     let background =
         Background::start(args.background.job(process.rank, args.task.step.seed), process.device)?;
@@ -105,7 +105,7 @@ struct PlanTraining {
 }
 
 impl Table<'_> {
-    fn run_turns(&self, burst: &Plan, background: Background) -> Result<RankMeasurements> {
+    fn run_turns(&self, burst: &BurstPlan, background: Background) -> Result<RankMeasurements> {
         let mut courses = [
             self.course("burst", burst)?,
             self.course("filled", burst)?,
@@ -181,7 +181,7 @@ impl Table<'_> {
         Ok(iterations_s)
     }
 
-    fn course(&self, name: &str, plan: &Plan) -> Result<PlanTraining> {
+    fn course(&self, name: &str, plan: &BurstPlan) -> Result<PlanTraining> {
         let task = &self.args.task;
         let model = task.network(self.data, self.process.device);
         let group = |ranks| self.process.group(&format!("{name}-{ranks}"), ranks);

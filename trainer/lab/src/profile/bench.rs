@@ -9,7 +9,7 @@ use evenstep_protocol::BurstLayer;
 use super::args::ProfileArgs;
 use crate::burst::measured::{by_layer, middle};
 use crate::burst::training_loop::{self, WARM_UP};
-use crate::burst::{Executor, LayerTimes, Plan};
+use crate::burst::{BurstPlan, Executor, LayerTimes};
 use crate::dataset::DataSet;
 use crate::network::Layer;
 use crate::processes::Process;
@@ -53,7 +53,7 @@ impl<'a> Bench<'a> {
     ///
     /// # Errors
     /// Fails if a worker is lost.
-    pub fn times(&self, plan: &Plan, alone: bool) -> Result<Vec<LayerTimes>> {
+    pub fn times(&self, plan: &BurstPlan, alone: bool) -> Result<Vec<LayerTimes>> {
         let number = self.plans.replace(self.plans.get() + 1);
         let task = &self.args.task;
         let model = task.network(&self.data, self.process.device);

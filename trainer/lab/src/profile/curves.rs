@@ -6,7 +6,7 @@ use anyhow::Result;
 use evenstep_protocol::BurstLayer;
 
 use super::bench::Bench;
-use crate::burst::{LayerTimes, Plan};
+use crate::burst::{BurstPlan, LayerTimes};
 
 /// Size of a float32 value, the unit of plans.
 const VALUE_BYTES: u64 = 4;
@@ -23,7 +23,7 @@ pub fn measure(bench: &Bench<'_>, batches: &[u64]) -> Result<Vec<BurstLayer>> {
     batches.sort_unstable();
     batches.dedup();
     for batch in batches {
-        let plan = Plan::even(&layers, &vec![1; layers.len()], batch);
+        let plan = BurstPlan::even(&layers, &vec![1; layers.len()], batch);
         let times = bench.times(&plan, true)?;
         let all_us: f64 = times.iter().map(LayerTimes::compute_us).sum();
         bench.say(&format!("{batch} samples: {:.3} ms", all_us / 1e3));

@@ -4,7 +4,7 @@ use anyhow::Result;
 use evenstep_protocol::{BurstLayer, CountChange};
 
 use super::bench::Bench;
-use crate::burst::{LayerTimes, Plan};
+use crate::burst::{BurstPlan, LayerTimes};
 
 /// Measures each layer at GPU counts that are powers of two, and the transfers between layers with different
 /// counts.
@@ -21,7 +21,8 @@ pub fn measure(bench: &Bench<'_>, global_batch: u64) -> Result<Vec<BurstLayer>> 
     let counts: Vec<usize> =
         std::iter::successors(Some(1), |count| Some(count * 2)).take_while(|&count| count <= ranks).collect();
     for &count in &counts {
-        let times = bench.times(&Plan::even(&layers, &vec![count; layers.len()], global_batch), false)?;
+        let times =
+            bench.times(&BurstPlan::even(&layers, &vec![count; layers.len()], global_batch), false)?;
         let cost = |times: &LayerTimes| times.compute_us() + times.sum_us;
         bench.say(&format!("all layers on {count}: {:.3} ms", times.iter().map(cost).sum::<f64>() / 1e3));
         for (profile, times) in profiles.iter_mut().zip(&times) {
@@ -31,7 +32,7 @@ pub fn measure(bench: &Bench<'_>, global_batch: u64) -> Result<Vec<BurstLayer>> 
     let pairs = counts.iter().flat_map(|&even| counts.iter().map(move |&odd| [even, odd]));
     for turns in pairs.filter(|[even, odd]| even != odd) {
         let gpus: Vec<usize> = turns.iter().copied().cycle().take(layers.len()).collect();
-        let times = bench.times(&Plan::even(&layers, &gpus, global_batch), false)?;
+        let times = bench.times(&BurstPlan::even(&layers, &gpus, global_batch), false)?;
         let changes = gpus.iter().zip(gpus.iter().skip(1));
         for ((profile, times), (&from, &to)) in profiles.iter_mut().zip(&times).skip(1).zip(changes) {
             let change = CountChange { from: from as u64, to: to as u64 };

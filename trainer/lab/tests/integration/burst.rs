@@ -8,7 +8,7 @@ use evenstep_c10d::{Group, Store};
 use evenstep_trainer::Model;
 use evenstep_trainer::data::Cursor;
 use evenstep_trainer::model::Sgd;
-use evenstep_trainer_lab::burst::{Executor, Plan};
+use evenstep_trainer_lab::burst::{BurstPlan, Executor};
 use evenstep_trainer_lab::dataset::TeacherTask;
 use evenstep_trainer_lab::network::{Architecture, Layer, Network};
 use proptest::prelude::*;
@@ -26,9 +26,9 @@ fn model(architecture: &Architecture) -> Network {
 }
 
 /// Returns a plan with these samples by layer and rank.
-fn plan(architecture: &Architecture, shares: &[Vec<u64>]) -> Plan {
+fn plan(architecture: &Architecture, shares: &[Vec<u64>]) -> BurstPlan {
     let gpus: Vec<usize> = shares.iter().map(Vec::len).collect();
-    let mut plan = Plan::even(model(architecture).layers(), &gpus, shares[0].iter().sum());
+    let mut plan = BurstPlan::even(model(architecture).layers(), &gpus, shares[0].iter().sum());
     assert_eq!(plan.layers.len(), shares.len());
     for (layer, samples) in plan.layers.iter_mut().zip(shares) {
         layer.samples.clone_from(samples);
@@ -47,7 +47,7 @@ fn rank(
     world_size: usize,
     port: u16,
     architecture: &Architecture,
-    plan: &Plan,
+    plan: &BurstPlan,
 ) -> (Vec<Tensor>, Vec<f64>) {
     let store = Store::connect("127.0.0.1", port, TIMEOUT).unwrap();
     let join = |prefix: String, size| {

@@ -10,7 +10,7 @@ mod vgg16;
 mod vgg16_table;
 
 /// Returns the GPU count of each layer.
-fn gpus(plan: &Plan) -> Vec<usize> {
+fn gpus(plan: &Planned) -> Vec<usize> {
     plan.layers.iter().map(|layer| layer.gpus).collect()
 }
 

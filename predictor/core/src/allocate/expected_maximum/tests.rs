@@ -19,22 +19,22 @@ fn scenarios(random: &mut impl Rng, workers: usize, spread: f64) -> Scenarios {
     Scenarios::from_residuals(&residuals)
 }
 
-fn share(random: &mut impl Rng) -> Share {
+fn share(random: &mut impl Rng) -> SplitWorker {
     let per_sample_s = random.random_range(0.2..2.0);
     let curve = match random.random_range(0..3) {
         0 => Curve::at_speed(1.0 / per_sample_s),
         1 => Curve::linear(random.random_range(0.0..5.0), per_sample_s),
         _ => Curve::saturating(random.random_range(1.0..6.0), random.random_range(1..8), per_sample_s),
     };
-    Share {
+    SplitWorker {
         floor: random.random_range(0..3),
         cap: random.random_bool(0.3).then(|| random.random_range(8..20)),
-        ..Share::new(curve)
+        ..SplitWorker::new(curve)
     }
 }
 
 /// Returns the smallest expected finish time of all splits.
-fn brute_force(shares: &[Share], scenarios: &Scenarios, total: u64, batches: &mut Vec<u64>) -> f64 {
+fn brute_force(shares: &[SplitWorker], scenarios: &Scenarios, total: u64, batches: &mut Vec<u64>) -> f64 {
     let i = batches.len();
     let left = total - batches.iter().sum::<u64>();
     let cap = shares[i].cap.unwrap_or(left).min(left);
@@ -58,7 +58,7 @@ fn a_fit_is_near_the_best() {
     let random = &mut ChaCha8Rng::seed_from_u64(1);
     let (mut excess, mut solved) = (Vec::new(), 0);
     for case in 0..400 {
-        let shares: Vec<Share> = (0..random.random_range(2..5)).map(|_| share(random)).collect();
+        let shares: Vec<SplitWorker> = (0..random.random_range(2..5)).map(|_| share(random)).collect();
         let scenarios = scenarios(random, shares.len(), 0.4);
         let total = random.random_range(6..26);
         let Ok(problem) = Problem::new(&shares, total, 1) else { continue };
@@ -86,7 +86,7 @@ fn a_fit_is_near_the_best() {
 fn never_worse_than_plain_and_sums_and_grids_hold() {
     let random = &mut ChaCha8Rng::seed_from_u64(2);
     for _ in 0..60 {
-        let shares: Vec<Share> = (0..random.random_range(1..40)).map(|_| share(random)).collect();
+        let shares: Vec<SplitWorker> = (0..random.random_range(1..40)).map(|_| share(random)).collect();
         let scenarios = scenarios(random, shares.len(), 0.3);
         let (total, quantum) = (random.random_range(100..2000), random.random_range(1..9));
         let Ok(batches) = allocate_expected(&shares, &scenarios, total, quantum) else { continue };
@@ -107,7 +107,7 @@ fn a_missing_report_does_not_separate_workers_that_slow_down_together() {
     let residual = |iteration: u64| if iteration.is_multiple_of(3) { -(2.0f64.ln()) } else { 0.0 };
     let all: Vec<(u64, f64)> = (0..60).map(|iteration| (iteration, residual(iteration))).collect();
     let lossy: Vec<(u64, f64)> = all.iter().copied().filter(|(iteration, _)| *iteration != 50).collect();
-    let shares = [Share::new(Curve::at_speed(1.0)), Share::new(Curve::at_speed(1.0))];
+    let shares = [SplitWorker::new(Curve::at_speed(1.0)), SplitWorker::new(Curve::at_speed(1.0))];
     let expected = Scenarios::joined(&[all.clone(), all.clone()]).expected_finish(&shares, &[6, 6]);
     assert!((expected - 8.0).abs() < 1e-9, "{expected}: a third of the iterations take twice as long");
     let lossy = Scenarios::joined(&[all, lossy]);
@@ -146,7 +146,7 @@ fn scenarios_are_the_iterations_that_all_share() {
     other[newest] = residual(2.0);
     let both = Scenarios::from_residuals(&[steady.clone(), other.clone()]);
     assert_eq!(both.len(), MAX_SCENARIOS);
-    let shares = [Share::new(Curve::at_speed(1.0)), Share::new(Curve::at_speed(1.0))];
+    let shares = [SplitWorker::new(Curve::at_speed(1.0)), SplitWorker::new(Curve::at_speed(1.0))];
     // One of 128 scenarios takes twice as long.
     assert_eq!(both.expected_finish(&shares, &[4, 4]), 4.0 + 4.0 / 128.0);
     let short = Scenarios::from_residuals(&[&steady[..MIN_SCENARIOS], other.as_slice()]);
@@ -166,7 +166,7 @@ fn workers_with_uncertain_forecasts_get_less() {
         let spread = if i == 0 { 0.5 } else { 0.1 };
         (0..64).map(|_| random.random_range(-spread..spread)).collect::<Vec<f64>>()
     };
-    let shares = vec![Share::new(Curve::at_speed(100.0)); 4];
+    let shares = vec![SplitWorker::new(Curve::at_speed(100.0)); 4];
     let record: Vec<Vec<f64>> = (0..4).map(|i| draw(random, i)).collect();
     let to_come: Vec<Vec<f64>> = (0..4).map(|i| draw(random, i)).collect();
     let batches = allocate_expected(&shares, &Scenarios::from_residuals(&record), 1024, 1).unwrap();
@@ -187,7 +187,7 @@ fn random_noise_does_not_change_the_plan() {
     };
     let mut draw =
         |count: usize| -> [Vec<f64>; 2] { [(); 2].map(|()| (0..count).map(|_| residual()).collect()) };
-    let shares = vec![Share::new(Curve::at_speed(100.0)); 2];
+    let shares = vec![SplitWorker::new(Curve::at_speed(100.0)); 2];
     let (mut weighed_s, mut even_s) = (0.0, 0.0);
     for _ in 0..200 {
         let batches = allocate_expected(&shares, &Scenarios::from_residuals(&draw(64)), 512, 1).unwrap();
@@ -204,11 +204,11 @@ fn random_noise_does_not_change_the_plan() {
 fn permuting_workers_permutes_the_answer() {
     let random = &mut ChaCha8Rng::seed_from_u64(5);
     for _ in 0..200 {
-        let smooth = |random: &mut ChaCha8Rng| Share {
+        let smooth = |random: &mut ChaCha8Rng| SplitWorker {
             curve: Curve::linear(random.random_range(0.0..5.0), random.random_range(0.2..2.0)),
             ..share(random)
         };
-        let mut shares: Vec<Share> = (0..random.random_range(2..24)).map(|_| smooth(random)).collect();
+        let mut shares: Vec<SplitWorker> = (0..random.random_range(2..24)).map(|_| smooth(random)).collect();
         let mut residuals: Vec<Vec<f64>> =
             shares.iter().map(|_| (0..32).map(|_| random.random_range(-0.5..0.3)).collect()).collect();
         let total = random.random_range(8..60) * shares.len() as u64;

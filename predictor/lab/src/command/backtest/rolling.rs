@@ -6,7 +6,9 @@ use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use super::args::Args;
 use super::results::{Estimate, Forecasts, ModelResult, Results, SeriesResult, means};
 use super::steps;
-use crate::backtest::{Accuracy, Calibration, Clock, Job, ModelName, Plan, Point, Series, Track, walk_job};
+use crate::backtest::{
+    Accuracy, Calibration, Clock, Job, ModelName, Point, Series, Track, WalkSettings, walk_job,
+};
 use crate::trace::columns::Trace;
 
 /// Samples per worker in the default global batch.
@@ -29,7 +31,7 @@ pub fn run(
     clock: Clock<'_>,
     done_one: &(dyn Fn() + Sync),
 ) -> anyhow::Result<Results> {
-    let plan = Plan { warmup: args.warmup };
+    let plan = WalkSettings { warmup: args.warmup };
     let walks: Vec<Walk<'_>> = traces.iter().map(|trace| walk(trace, &plan)).collect::<Result<_, _>>()?;
     let models = with_last(args.models());
     let jobs: Vec<&Job> = walks.iter().map(|walk| &walk.job).collect();
@@ -72,7 +74,7 @@ fn with_last(mut models: Vec<ModelName>) -> Vec<ModelName> {
     models
 }
 
-fn walk<'a>(trace: &'a Trace, plan: &Plan) -> anyhow::Result<Walk<'a>> {
+fn walk<'a>(trace: &'a Trace, plan: &WalkSettings) -> anyhow::Result<Walk<'a>> {
     let job = trace.job().without_constant_drivers();
     let warmup_rows = job.series.iter().map(|series| plan.warmup_rows(series)).collect::<Result<_, _>>();
     Ok(Walk { trace, job, warmup_rows: warmup_rows.with_context(|| trace.trace.clone())? })

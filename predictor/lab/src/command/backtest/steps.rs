@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 
 use super::results::{Ratio, StepTime, TraceStepTime};
-use crate::backtest::{Job, ModelName, Plan, Regret, Series, Step, Track, is_enough};
+use crate::backtest::{Job, ModelName, Regret, Series, TimedStep, Track, WalkSettings, is_enough};
 
 /// Step times of all models.
 #[derive(Debug, Default)]
@@ -30,8 +30,8 @@ struct Worker<'a> {
 struct JobSteps {
     trace: String,
     /// Steps by model; `None` if the model has no forecast for some row.
-    by_model: Vec<Option<Vec<Step>>>,
-    even: Vec<Step>,
+    by_model: Vec<Option<Vec<TimedStep>>>,
+    even: Vec<TimedStep>,
     /// Number of iterations of which every worker has a row, and of all.
     complete: usize,
     all: usize,
@@ -56,7 +56,7 @@ fn group_into_jobs(jobs: &[&Job]) -> Vec<Vec<usize>> {
 }
 
 /// Returns the first row of a team's counted steps: the end of the shortest series' warm-up.
-fn first_row(jobs: &[&Job], team: &[usize], plan: &Plan) -> usize {
+fn first_row(jobs: &[&Job], team: &[usize], plan: &WalkSettings) -> usize {
     let rows = team.iter().flat_map(|job| jobs[*job].series.iter().map(|series| series.rows.len()));
     plan.warmup_of(rows.min().unwrap_or(0))
 }
@@ -69,7 +69,7 @@ pub fn judge(
     jobs: &[&Job],
     tracks: &[&[Vec<Track>]],
     models: &[ModelName],
-    plan: &Plan,
+    plan: &WalkSettings,
     global_batch: impl Fn(usize) -> u64,
 ) -> anyhow::Result<Steps> {
     let all = group_into_jobs(jobs)
@@ -90,7 +90,7 @@ pub fn judge(
     };
     let notes = all.iter().filter_map(note).collect();
     let steps: Vec<JobSteps> = all.into_iter().filter(JobSteps::is_known).collect();
-    let even: Vec<&[Step]> = steps.iter().map(|job| job.even.as_slice()).collect();
+    let even: Vec<&[TimedStep]> = steps.iter().map(|job| job.even.as_slice()).collect();
     let Some(even) = Regret::of(&even) else { return Ok(Steps { notes, ..Steps::default() }) };
     let several = steps.len() > 1;
     let by_trace = |job: &JobSteps| TraceStepTime {
@@ -112,7 +112,7 @@ fn workers<'a>(job: &'a Job, tracks: &'a [Vec<Track>]) -> Vec<Worker<'a>> {
 
 fn step_times(models: &[ModelName], jobs: &[JobSteps]) -> Vec<StepTime> {
     let of = |at: usize| -> Option<Regret> {
-        let all: Option<Vec<&[Step]>> = jobs.iter().map(|job| job.by_model[at].as_deref()).collect();
+        let all: Option<Vec<&[TimedStep]>> = jobs.iter().map(|job| job.by_model[at].as_deref()).collect();
         Regret::of(&all?)
     };
     let one = |(at, model): (usize, &ModelName)| StepTime { model: model.to_string(), ratio: of(at).into() };
@@ -142,9 +142,9 @@ fn job_steps(
     let step = |rows: &[usize], believed: &[f64]| {
         let actual: Vec<f64> =
             team.iter().zip(rows).map(|(worker, at)| worker.series.rows[*at].speed).collect();
-        Step::of(&actual, believed, global_batch).with_context(|| format!("a step of {trace}"))
+        TimedStep::of(&actual, believed, global_batch).with_context(|| format!("a step of {trace}"))
     };
-    let of_model = |model: usize| -> anyhow::Result<Option<Vec<Step>>> {
+    let of_model = |model: usize| -> anyhow::Result<Option<Vec<TimedStep>>> {
         let believed = |rows: &Vec<usize>| -> Option<Vec<f64>> {
             team.iter().zip(rows).map(|(worker, at)| Some(worker.tracks[model].points[*at]?.speed)).collect()
         };
