@@ -9,12 +9,11 @@ use serde_json::Value;
 
 /// Folders of crates by floor, from the ground. A crate may use the crates of its own folder and of lower floors. Two folders of
 /// the same floor do not use each other: so a training loop, in Rust or in Python, contains nothing of the predictor.
-const FLOORS: [&[&str]; 6] = [
+const FLOORS: [&[&str]; 5] = [
     &["crates/protocol", "crates/tls", "crates/report"],
     &["crates/rules", "crates/sensors", "crates/server"],
     &["crates/client", "crates/observability"],
-    &["agent"],
-    &["predictor", "python", "trainer"],
+    &["predictor", "agent", "python", "trainer"],
     &["tests"],
 ];
 

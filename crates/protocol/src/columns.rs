@@ -23,7 +23,7 @@ pub enum Number {
     Real { get: fn(&WorkerReport) -> Option<f64>, set: fn(&mut WorkerReport, f64) },
 }
 
-/// Bounds of a number by itself. Rules about several numbers are not in the table.
+/// Bounds of one number. Rules about several numbers are not in the table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Bounds {
     /// 0 to 2^53.

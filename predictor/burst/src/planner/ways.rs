@@ -203,7 +203,7 @@ impl<'a> Combiner<'a> {
                 Composition::Edge => {}
                 Composition::Kept(at) => open.push(self.kept[at as usize]),
                 Composition::Both(one, other) => {
-                    open.extend([Composition::Kept(one), Composition::Kept(other)])
+                    open.extend([Composition::Kept(one), Composition::Kept(other)]);
                 }
                 Composition::Through { before, layer, count, after } => {
                     counts[layer as usize] = count as usize;
