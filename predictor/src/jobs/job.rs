@@ -217,7 +217,7 @@ impl Job {
     }
 
     /// Runs `work` on the state. What has begun ends, even if the caller stops waiting: then nothing is in doubt, and a client
-    /// that asks again finds the result.
+    /// that repeats its request finds the result.
     ///
     /// # Errors
     /// [`JobError::Loading`] if the state is still being read from the store; an error of `work` or of the store.
@@ -436,10 +436,10 @@ impl Job {
     }
 }
 
-/// Waits for a task that goes on if the caller stops waiting. A panic of the task is one of the caller.
+/// Waits for a task that continues if the caller stops waiting. A panic of the task is one of the caller.
 ///
 /// # Errors
-/// Those of the task; an error of the store if the process ends.
+/// The task's error, or an error of the store if the process ends.
 pub(super) async fn outcome<T>(task: JoinHandle<Result<T, JobError>>) -> Result<T, JobError> {
     match task.await {
         Ok(outcome) => outcome,

@@ -1,4 +1,4 @@
-//! What a request has begun ends, even if its client stops waiting.
+//! A client that stops waiting does not interrupt a load or a change of its job.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ async fn a_cut_request_leaves_its_allocation_in_memory() {
 async fn a_cut_request_leaves_the_job_in_memory() {
     let (mut world, generation) = world().await;
     world.crash().await;
-    // A load begins with an empty write, which follows those of an earlier owner.
+    // A load begins with an empty write, which follows the writes of an earlier owner.
     cut(&world, allocate(world.jobs(), generation)).await;
     world.commits().decide(Fate::Proceeds);
     world.settle().await;

@@ -73,12 +73,6 @@ fn faults_are_named_by_table_key_and_rule() {
             (put(quoted(|answer| answer["iteration"] = 4.into())), "allocation", third, "iteration 4 in generation 3"),
             (put("'{}'".into()), "allocation", third, "cannot be read: missing field `job_id`"),
             ("UPDATE job SET spec = '{\"global_batch\": \"x\"}' WHERE job_id = 'job-b'".into(), "job", "job_id=job-b", "its spec cannot be read"),
-            (
-                "UPDATE job SET spec = '{\"global_batch\": 64, \"flap_cooldown_s\": 5.0}' WHERE job_id = 'job-b'".into(),
-                "job",
-                "job_id=job-b",
-                "flap_cooldown_s: 5 must be 60",
-            ),
             ("UPDATE job SET learning_rate = '{' WHERE job_id = 'job-b'".into(), "job", "job_id=job-b", "its learning_rate"),
             ("UPDATE job SET departed_generation = 999 WHERE job_id = 'job-b'".into(), "job", "job_id=job-b", "generation 999"),
             ("UPDATE job SET generation = 2, departed_generation = 0 WHERE job_id = 'job-a'".into(), "allocation", third, "exceeds the job's generation"),
