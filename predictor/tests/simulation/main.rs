@@ -18,8 +18,6 @@ mod world;
 
 mod run;
 
-mod cut;
-
 mod eviction;
 
 use std::env;
