@@ -12,8 +12,8 @@ use tokio::sync::Semaphore;
 /// Histogram buckets of fits, in seconds.
 const FITS_S: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
-/// The thread for fits, shared by all jobs, and counters of their outcomes. A fit takes some 10 ms and is due every 200
-/// observations of a worker, so one thread keeps up with thousands of workers. The other cores stay free for requests.
+/// The thread for fits, shared by all jobs, and counters of their outcomes. Fits run one after the other, so that the other
+/// cores stay free for requests.
 #[derive(Debug, Clone)]
 pub struct Pool {
     thread: Arc<Semaphore>,
