@@ -1,6 +1,7 @@
 //! `/allocate`: the request that a trainer sends before each iteration, and the response.
 
-use serde::{Deserialize, Serialize};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{BackgroundBudget, JobId, OptimizerInstruction, Readings, WorkerId};
 
@@ -101,6 +102,14 @@ pub struct WorkerReport {
     /// Drivers read at the end of the iteration's compute; they forecast the next iteration. At most 64.
     #[serde(default)]
     pub drivers: Readings,
+    #[doc(hidden)]
+    #[serde(default, skip_serializing)]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
+    pub communication_s: Retired,
+    #[doc(hidden)]
+    #[serde(default, skip_serializing)]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
+    pub overlapped_communication_s: Retired,
 }
 
 impl WorkerReport {
@@ -123,7 +132,19 @@ impl WorkerReport {
             global_gradient_sqr: None,
             loss: None,
             drivers: Readings::new(),
+            communication_s: Retired,
+            overlapped_communication_s: Retired,
         }
+    }
+}
+
+/// The value of a field that earlier versions read: training loops that still send it continue, and it has no effect.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Retired;
+
+impl<'de> Deserialize<'de> for Retired {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        IgnoredAny::deserialize(deserializer).map(|_| Self)
     }
 }
 

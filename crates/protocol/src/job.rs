@@ -92,19 +92,23 @@ pub struct JobSpec {
     pub initial_speeds: BTreeMap<WorkerId, f64>,
     // See `retired`.
     #[doc(hidden)]
-    #[serde(default, deserialize_with = "retired::overlap_begins", skip_serializing)]
+    #[serde(default, deserialize_with = "retired::overlap_begins", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(ignore))]
     pub overlap_begins: Option<f64>,
     #[doc(hidden)]
-    #[serde(default, deserialize_with = "retired::memory_headroom", skip_serializing)]
+    #[serde(default, deserialize_with = "retired::memory_headroom", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(ignore))]
     pub memory_headroom: Option<f64>,
     #[doc(hidden)]
-    #[serde(default, deserialize_with = "retired::max_batch_growth", skip_serializing)]
+    #[serde(
+        default,
+        deserialize_with = "retired::max_batch_growth",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(ignore))]
     pub max_batch_growth: Option<f64>,
     #[doc(hidden)]
-    #[serde(default, deserialize_with = "retired::flap_cooldown_s", skip_serializing)]
+    #[serde(default, deserialize_with = "retired::flap_cooldown_s", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(ignore))]
     pub flap_cooldown_s: Option<f64>,
 }

@@ -17,7 +17,7 @@ use crate::jobs::WORKERS_MAX;
 
 /// The largest global batch.
 pub const GLOBAL_BATCH_MAX: u64 = 1 << 31;
-/// Upper limit of leases and cooldowns: one day.
+/// Upper limit of leases: one day.
 pub const LEASE_S_MAX: f64 = 86_400.0;
 /// Limits of a speed from an earlier run, in samples per second.
 pub const INITIAL_SPEED_MIN: f64 = 1e-9;

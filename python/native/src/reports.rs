@@ -59,6 +59,8 @@ fn report(worker: &WorkerId, row: &[f64]) -> Option<WorkerReport> {
             Number::Real { set, .. } => set(&mut report, *value),
         }
     }
+    // A rank of an earlier version writes 0 for no tail.
+    report.tail = report.tail.filter(|tail| tail.chunks > 0);
     let known = DRIVERS.into_iter().zip(readings).filter(|(_, value)| value.is_finite());
     report.drivers = known.map(|(name, value)| (name.to_owned(), *value)).collect::<Readings>();
     (report.compute_time_s > 0.0).then_some(report)
