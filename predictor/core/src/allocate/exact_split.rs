@@ -36,10 +36,10 @@ const SECANT_STEPS: usize = 6;
 ///
 /// # Examples
 /// ```
-/// use evenstep_core::allocate::{Share, allocate, finish_s};
+/// use evenstep_core::allocate::{SplitWorker, allocate, finish_s};
 /// use evenstep_core::curve::Curve;
 ///
-/// let shares = [1.0, 2.0, 2.0, 4.0].map(|samples_per_s| Share::new(Curve::at_speed(samples_per_s)));
+/// let shares = [1.0, 2.0, 2.0, 4.0].map(|samples_per_s| SplitWorker::new(Curve::at_speed(samples_per_s)));
 /// let batches = allocate(&shares, 36, 1)?;
 /// assert_eq!(batches, [4, 8, 8, 16]);
 /// assert_eq!(finish_s(&shares, &batches), 4.0);

@@ -57,7 +57,7 @@ pub struct Iteration {
 }
 
 impl Executor {
-    /// Prepares to run a plan that was [checked](Plan::check) for this model and the ranks of `world`.
+    /// Prepares to run a plan that was [checked](BurstPlan::check) for this model and the ranks of `world`.
     ///
     /// Keeps only the layers that run on this rank. `join` creates the group of the first n ranks. All
     /// ranks of a group call it in the same order.
