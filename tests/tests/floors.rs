@@ -1,4 +1,4 @@
-//! The floors of the workspace: no crate depends on a crate of a higher floor. `ARCHITECTURE.md` shows them.
+//! The layers of the workspace, called floors: no crate depends on a crate of a higher floor. `ARCHITECTURE.md` shows them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,8 +7,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Folders of crates by floor, from the ground. A crate may use the crates of its own folder and of lower floors. Two folders of
-/// the same floor do not use each other: so a training loop, in Rust or in Python, contains nothing of the predictor.
+/// Folders of crates by floor, the lowest first. A crate may use the crates in its own folder and on lower floors. Folders of the
+/// same floor do not use each other, so a training loop in Rust or Python contains nothing of the predictor.
 const FLOORS: [&[&str]; 5] = [
     &["crates/protocol", "crates/tls", "crates/report"],
     &["crates/rules", "crates/sensors", "crates/server"],

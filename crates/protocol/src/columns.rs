@@ -9,7 +9,7 @@ pub struct Column {
     pub name: &'static str,
     /// Path of the field in a request: `loss` or `tail.samples`.
     pub path: &'static str,
-    /// Bounds of its values, which imply the unit.
+    /// Bounds of its values. The end of the name gives the unit: `_s`, `_bytes`.
     pub bounds: Bounds,
     /// Access to the number.
     pub number: Number,
