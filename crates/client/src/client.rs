@@ -175,9 +175,9 @@ fn judge(response: Response) -> Outcome<Response, String> {
     // 421: a port that requires TLS. The predictor may have been restarted with it during the run.
     if matches!(response.status, 421 | 502..=504) {
         let (slug, detail) = describe(&response);
-        // The first two concern the job: other servers would redirect to its owner, which sent them. The last one lasts until
+        // The first three concern the job: other servers would redirect to its owner, which sent them. The last one lasts until
         // someone changes the settings.
-        if !matches!(slug.as_str(), "paused" | "cooling-down" | "foreign-host") {
+        if !matches!(slug.as_str(), "loading" | "paused" | "cooling-down" | "foreign-host") {
             return Outcome::Unreachable(detail);
         }
     }

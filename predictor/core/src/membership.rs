@@ -50,6 +50,11 @@ pub struct Member<Id> {
 }
 
 impl<Id> Member<Id> {
+    /// Whether the worker is live and its lease has expired.
+    fn is_silent(&self, now_ms: i64, lease_ms: i64) -> bool {
+        self.state == State::Live && now_ms.saturating_sub(self.last_seen_ms) > lease_ms
+    }
+
     fn depart(&mut self, state: State, now_ms: i64) {
         self.state = state;
         self.departures_ms.push_back(now_ms);
@@ -191,14 +196,16 @@ impl<Id: Clone + Ord> Members<Id> {
         self.members.get_mut(*self.positions.get(id)?)
     }
 
+    /// Whether the lease of a live worker has expired.
+    pub fn has_silent(&self, now_ms: i64, lease_ms: i64) -> bool {
+        self.members.iter().any(|member| member.is_silent(now_ms, lease_ms))
+    }
+
     /// Removes all workers whose lease has expired and returns them. The generation increases by one for all
     /// of them together.
     pub fn expire(&mut self, now_ms: i64, lease_ms: i64) -> Vec<Id> {
-        let silent = |member: &&mut Member<Id>| {
-            member.state == State::Live && now_ms.saturating_sub(member.last_seen_ms) > lease_ms
-        };
         let mut gone = Vec::new();
-        for member in self.members.iter_mut().filter(silent) {
+        for member in self.members.iter_mut().filter(|member| member.is_silent(now_ms, lease_ms)) {
             member.depart(State::Expired, now_ms);
             gone.push(member.id.clone());
         }

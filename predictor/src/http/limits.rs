@@ -71,7 +71,7 @@ pub async fn new_job(api: &Api, caller: &Caller, job_id: &JobId) -> Result<Optio
 pub async fn new_worker(
     api: &Api,
     caller: &Caller,
-    job: &Job,
+    job: &Arc<Job>,
     worker: &WorkerId,
 ) -> Result<Option<Turn>, ErrorResponse> {
     let Some((used, most)) = limit(api, caller, Limit::Workers) else { return Ok(None) };

@@ -111,6 +111,10 @@ impl From<JobError> for ErrorResponse {
                 refusal.problem.current_generation = Some(current);
                 refusal
             }
+            JobError::Loading(_) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "loading", "The job is being loaded", detail)
+                    .retry()
+            }
             JobError::Paused { .. } => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "paused", "Too few workers", detail).retry()
             }

@@ -85,7 +85,7 @@ async fn leave(
     // Leaving is a part of training, so only removals by others are recorded.
     let is_recorded = caller.token_id().is_some() && caller.has(&[Scope::Operator]);
     let entry = is_recorded.then(|| caller.audit("worker.delete", format!("{worker} of job {job_id}")));
-    let left = api.jobs.job(&job_id).await?.leave(&worker, entry.as_ref()).await?;
+    let left = api.jobs.job(&job_id).await?.leave(worker, entry.clone()).await?;
     entry.as_ref().inspect(|entry| log_audit(entry));
     Ok(axum::Json(left))
 }
@@ -108,7 +108,7 @@ async fn out_of_memory(
 ) -> Result<axum::Json<OomResponse>, ErrorResponse> {
     within("iteration", report.iteration, 0..=INTEGER_MAX)?;
     within("local_batch", report.local_batch, 2..=INTEGER_MAX)?;
-    Ok(axum::Json(api.jobs.job(&job_id).await?.out_of_memory(&worker, &report).await?))
+    Ok(axum::Json(api.jobs.job(&job_id).await?.out_of_memory(worker, report).await?))
 }
 
 /// Pin, pause or bound a worker from the next iteration that was not requested yet.
@@ -134,7 +134,7 @@ async fn set_override(
         ));
     }
     let entry = caller.audit("worker.override", format!("{worker} of job {job_id}: {}", words(&wanted)));
-    api.jobs.job(&job_id).await?.set_override(&worker, Some(wanted), &entry).await?;
+    api.jobs.job(&job_id).await?.set_override(worker, Some(wanted), entry.clone()).await?;
     log_audit(&entry);
     Ok(StatusCode::NO_CONTENT)
 }
@@ -153,7 +153,7 @@ async fn delete_override(
     InPath((job_id, worker)): InPath<(JobId, WorkerId)>,
 ) -> Result<StatusCode, ErrorResponse> {
     let entry = caller.audit("worker.override", format!("{worker} of job {job_id}: removed"));
-    api.jobs.job(&job_id).await?.set_override(&worker, None, &entry).await?;
+    api.jobs.job(&job_id).await?.set_override(worker, None, entry.clone()).await?;
     log_audit(&entry);
     Ok(StatusCode::NO_CONTENT)
 }

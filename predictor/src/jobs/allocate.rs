@@ -9,7 +9,7 @@ use evenstep_protocol::{AllocateRequest, JobId, LearningRateRule, WorkerReport};
 use evenstep_store::{Change, StoreError};
 
 use super::error::JobError;
-use super::job::Job;
+use super::job::{Job, StateGuard};
 use super::load::log_skipped;
 use super::responses::ResponseBytes;
 use super::validate::validate;
@@ -39,22 +39,18 @@ impl Job {
     /// # Errors
     /// Any [`JobError`]. If an iteration cannot be planned, the reports of the request are stored
     /// nevertheless, and nothing else changes.
-    pub async fn allocate(&self, mut request: AllocateRequest) -> Result<Allocated, JobError> {
+    pub async fn allocate(self: &Arc<Self>, request: AllocateRequest) -> Result<Allocated, JobError> {
         // A repeated request ends here without the lock, so it neither waits for a plan nor delays one.
         if let Some(response) = self.published().response(&request) {
             return Ok(Allocated { response, is_new: false });
         }
-        match self.try_allocate(&mut request).await {
-            // An earlier request was dropped while its allocation was being written. Now it can be read.
-            Err(JobError::Store(StoreError::Superseded)) => self.try_allocate(&mut request).await,
-            outcome => outcome,
-        }
+        let job = self.clone();
+        self.work(|guard| async move { job.plan(guard, request).await }).await
     }
 
-    async fn try_allocate(&self, request: &mut AllocateRequest) -> Result<Allocated, JobError> {
-        let mut guard = self.lock().await?;
+    async fn plan(&self, mut guard: StateGuard, mut request: AllocateRequest) -> Result<Allocated, JobError> {
         // Before any change, so that a rejected request leaves nothing behind.
-        validate(guard.state(), request)?;
+        validate(guard.state(), &request)?;
         // Looked up again under the lock, because another request may have planned the iteration while this one waited.
         let known = self.known_response(guard.state(), request.iteration).await?;
         let is_new = known.is_none();
@@ -74,13 +70,13 @@ impl Job {
             // Not returned yet if it is an error: the reports are learned now, so they must be stored.
             let planned = match known {
                 Some(response) => Ok((response, None)),
-                None => decide(&held.state, request).map(|(response, decided)| (response, Some(decided))),
+                None => decide(&held.state, &request).map(|(response, decided)| (response, Some(decided))),
             };
             (observed, planned)
         });
         log_skipped(self.id(), &observed.skipped);
 
-        let reports: Arc<[WorkerReport]> = std::mem::take(&mut request.reports).into();
+        let reports: Arc<[WorkerReport]> = request.reports.into();
         let mut changes = Vec::with_capacity(3);
         let mut at_unix_ms = now_unix_ms;
         if !reports.is_empty() {
@@ -111,14 +107,8 @@ impl Job {
             changes.push(learning_rate_change(self.id(), &held.state.learning_rate)?);
         }
         // One write, so that a crash leaves reports, allocation and learning rate together, or none of them.
-        if !changes.is_empty()
-            && let Err(error) = self.store().write(changes, at_unix_ms).await
-        {
-            if matches!(error, StoreError::Superseded) {
-                // For the second attempt.
-                request.reports = reports.to_vec();
-            }
-            return Err(error.into());
+        if !changes.is_empty() {
+            self.store().write(changes, at_unix_ms).await?;
         }
         guard.settle();
 

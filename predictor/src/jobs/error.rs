@@ -20,6 +20,9 @@ pub enum JobError {
         /// URL of that predictor.
         url: String,
     },
+    /// The job is still being read from the store.
+    #[error("job {0} is being loaded; retry")]
+    Loading(JobId),
     /// No worker with this ID ever joined the job.
     #[error("unknown worker {worker}: it never joined job {job_id}")]
     UnknownWorker {

@@ -2,12 +2,15 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
 use evenstep_core::job::JobState;
 use evenstep_protocol::{JobId, WorkerId, WorkerReport};
 use evenstep_store::access::{AccessChange, AuditEntry};
-use evenstep_store::{Change, MemberEvent, MemberEventKind, RollUp, Store};
-use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
+use evenstep_store::{Change, MemberEvent, MemberEventKind, RollUp, Store, StoreError};
+use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::error::JobError;
 use super::fits::FitRecord;
@@ -21,6 +24,10 @@ use crate::clock::Clock;
 /// Number of earlier changes of workers with which the log of a job begins.
 const EVENTS_RESTORED: u64 = 200;
 
+/// Longest wait of a change for a state that is being read from the store. Clients with several servers try the next one after
+/// a second.
+const LOADING_WAIT: Duration = Duration::from_millis(800);
+
 /// A job.
 #[derive(Debug)]
 pub struct Job {
@@ -31,7 +38,8 @@ pub struct Job {
     clock: Clock,
     published: RwLock<Published>,
     /// `None` until the first request that needs it.
-    held: Mutex<Option<LoadedState>>,
+    held: Slot,
+    is_loading: AtomicBool,
     /// Leases of its workers while the state is not in memory.
     leases: std::sync::Mutex<Option<Leases>>,
     fits: FitRecord,
@@ -42,6 +50,9 @@ pub struct Job {
     last_use: AtomicU64,
     deleted: AtomicBool,
 }
+
+/// The state of a job, if it is in memory. A task can own the lock.
+type Slot = Arc<Mutex<Option<LoadedState>>>;
 
 /// The state of a job in memory.
 #[derive(Debug)]
@@ -86,26 +97,26 @@ impl LoadedState {
 }
 
 /// Exclusive access to the state of a job.
-pub(super) struct StateGuard<'a> {
-    job: &'a Job,
-    held: MappedMutexGuard<'a, LoadedState>,
+pub(super) struct StateGuard {
+    pub job: Arc<Job>,
+    held: OwnedMappedMutexGuard<Option<LoadedState>, LoadedState>,
     pub now_unix_ms: i64,
 }
 
-impl Drop for StateGuard<'_> {
+impl Drop for StateGuard {
     fn drop(&mut self) {
         self.job.state_memory.set(self.held.state.bytes() + self.job.live.bytes());
     }
 }
 
-impl StateGuard<'_> {
+impl StateGuard {
     /// The state, for reading.
     pub fn state(&self) -> &JobState {
         &self.held.state
     }
 
-    /// The state, for a change. If the guard is dropped before [`Self::settle`], the next request reads the
-    /// state from the store.
+    /// The state, for a change. If the guard is dropped before [`Self::settle`], because a write failed, the next request
+    /// reads the state from the store.
     pub fn change(&mut self) -> &mut LoadedState {
         self.held.in_doubt = true;
         &mut self.held
@@ -126,7 +137,8 @@ impl Job {
             registration,
             store,
             published: RwLock::default(),
-            held: Mutex::new(None),
+            held: Slot::default(),
+            is_loading: AtomicBool::default(),
             leases: std::sync::Mutex::new(None),
             fits: FitRecord::default(),
             live: Live::new(clock.now_unix_ms()),
@@ -204,10 +216,39 @@ impl Job {
         &self.store
     }
 
-    /// Locks the state for this request. Reads it from the store if it is not in memory or in doubt, and
-    /// removes workers whose lease expired.
-    pub(super) async fn lock(&self) -> Result<StateGuard<'_>, JobError> {
-        let mut slot = self.held.lock().await;
+    /// Runs `work` on the state. What has begun ends, even if the caller stops waiting: then nothing is in doubt, and a client
+    /// that repeats its request finds the result.
+    ///
+    /// # Errors
+    /// [`JobError::Loading`] if the state is still being read from the store; an error of `work` or of the store.
+    pub(super) async fn work<T, F>(
+        self: &Arc<Self>,
+        work: impl FnOnce(StateGuard) -> F,
+    ) -> Result<T, JobError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, JobError>> + Send + 'static,
+    {
+        // A caller that gives up before its turn has begun nothing.
+        let lock = self.lock();
+        tokio::pin!(lock);
+        let guard = loop {
+            match timeout(LOADING_WAIT, &mut lock).await {
+                Ok(guard) => break guard?,
+                Err(_) if self.is_loading.load(Ordering::Relaxed) => {
+                    return Err(JobError::Loading(self.id.clone()));
+                }
+                // Other changes come first.
+                Err(_) => {}
+            }
+        };
+        outcome(tokio::spawn(work(guard))).await
+    }
+
+    /// Locks the state. Reads it from the store if it is not in memory or in doubt, and removes workers whose lease expired;
+    /// both continue if the caller stops waiting.
+    pub(super) async fn lock(self: &Arc<Self>) -> Result<StateGuard, JobError> {
+        let mut slot = self.held.clone().lock_owned().await;
         if self.is_deleted() {
             return Err(JobError::UnknownJob(self.id.clone()));
         }
@@ -215,18 +256,37 @@ impl Job {
         let held = match slot.take() {
             Some(mut held) if !held.in_doubt => {
                 held.resume(&self.id, now_unix_ms);
-                held
+                if !held.state.members.has_silent(now_unix_ms, held.state.lease_ms()) {
+                    return Ok(self.guard(slot, held, now_unix_ms));
+                }
+                Some(held)
             }
+            doubtful => doubtful,
+        };
+        outcome(tokio::spawn(self.clone().open(slot, held, now_unix_ms))).await
+    }
+
+    /// Reads the state if it is not in memory or in doubt, and removes workers whose lease expired.
+    async fn open(
+        self: Arc<Self>,
+        slot: OwnedMutexGuard<Option<LoadedState>>,
+        held: Option<LoadedState>,
+        now_unix_ms: i64,
+    ) -> Result<StateGuard, JobError> {
+        let held = match held {
+            Some(held) if !held.in_doubt => held,
             doubtful => {
                 // Failed writes must not prolong the leases of workers that are silent.
                 if let Some(held) = doubtful {
-                    *self.leases() = Some(Leases::of(&held.state, held.locked_unix_ms));
+                    *self.leases() = Some(held.leases());
                 }
-                self.load(now_unix_ms).await?
+                self.is_loading.store(true, Ordering::Relaxed);
+                let loaded = self.load(now_unix_ms).await;
+                self.is_loading.store(false, Ordering::Relaxed);
+                loaded?
             }
         };
-        let held = MutexGuard::map(slot, |slot| slot.insert(held));
-        let mut guard = StateGuard { job: self, held, now_unix_ms };
+        let mut guard = self.guard(slot, held, now_unix_ms);
         let lease_ms = guard.state().lease_ms();
         let expired = guard.change().state.members.expire(now_unix_ms, lease_ms);
         if !expired.is_empty() {
@@ -241,9 +301,19 @@ impl Job {
         Ok(guard)
     }
 
+    fn guard(
+        self: &Arc<Self>,
+        slot: OwnedMutexGuard<Option<LoadedState>>,
+        held: LoadedState,
+        now_unix_ms: i64,
+    ) -> StateGuard {
+        let held = OwnedMutexGuard::map(slot, |slot| slot.insert(held));
+        StateGuard { job: self.clone(), held, now_unix_ms }
+    }
+
     async fn load(&self, now_unix_ms: i64) -> Result<LoadedState, JobError> {
-        // A request that was dropped may have left its write in the queue. This empty write completes after
-        // it, so that the state is read with all of that write or none.
+        // A write whose result is unknown may still be carried out. This empty write completes after it, so that the state is
+        // read with all of that write or none.
         self.store.write(Vec::new(), now_unix_ms).await?;
         let mut fresh = Published::default();
         let mut arrived_unix_ms = i64::MIN;
@@ -309,7 +379,7 @@ impl Job {
     /// Writes changes of the workers. `is_new_generation` is true if they begin a new generation.
     pub(super) async fn write_membership(
         &self,
-        guard: &StateGuard<'_>,
+        guard: &StateGuard,
         events: Vec<MemberEvent>,
         is_new_generation: bool,
         entry: Option<&AuditEntry>,
@@ -363,5 +433,19 @@ impl Job {
         let mut published = self.published.write().unwrap_or_else(PoisonError::into_inner);
         change(&mut published);
         self.response_memory.set(published.bytes());
+    }
+}
+
+/// Waits for a task that continues if the caller stops waiting. A panic of the task is one of the caller.
+///
+/// # Errors
+/// The task's error, or an error of the store if the process ends.
+pub(super) async fn outcome<T>(task: JoinHandle<Result<T, JobError>>) -> Result<T, JobError> {
+    match task.await {
+        Ok(outcome) => outcome,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(JobError::Store(StoreError::Closed)),
+        },
     }
 }

@@ -16,6 +16,11 @@ use crate::long::compute;
 /// fifth of the weight of the newest.
 pub const HISTORY_ITERATIONS: u64 = 1024;
 
+/// Number of reports beyond which a load replays fewer iterations: a wide job is loaded in about a second.
+const HISTORY_REPORTS: u64 = 1 << 16;
+/// Number of iterations that are replayed even if they have more reports.
+const HISTORY_ITERATIONS_MIN: u64 = 64;
+
 /// Number of iterations whose allocations are read at once.
 const ALLOCATIONS_AT_ONCE: u64 = 16;
 
@@ -39,11 +44,12 @@ pub async fn load(
     let Some(stored) = store.job(job_id, JOINS_MAX).await? else { return Ok(None) };
     let models = models(store, job_id).await?;
     let from = models.next_iteration().saturating_sub(KNOWN_ITERATIONS);
-    let arrivals = store.recent_arrivals(job_id, HISTORY_ITERATIONS, from).await?;
     let last_allocation: Option<AllocateResponse> = match stored.last_iteration {
         Some(last) => store.answer(job_id, last).await?.map(|last| last.parse()).transpose()?,
         None => None,
     };
+    let iterations = replayed_iterations(last_allocation.as_ref().map_or(0, |last| last.allocations.len()));
+    let arrivals = store.recent_arrivals(job_id, iterations, from).await?;
     for (at_unix_ms, reports) in &arrivals {
         reports.iter().for_each(|report| on_report(*at_unix_ms, report));
     }
@@ -66,13 +72,19 @@ pub async fn load(
             warm_start(store, &mut state, &worker).await?;
         }
     }
-    restore_plans(store, job_id, &mut state, stored.last_iteration).await?;
+    restore_plans(store, job_id, &mut state, stored.last_iteration, iterations).await?;
     compute(!arrivals.is_empty(), || {
         for (_, reports) in &arrivals {
             state.replay(reports);
         }
     });
     Ok(Some(state))
+}
+
+/// Number of iterations that are replayed of a job with this number of workers.
+fn replayed_iterations(workers: usize) -> u64 {
+    let iterations = HISTORY_REPORTS / (workers as u64).max(1);
+    iterations.clamp(HISTORY_ITERATIONS_MIN, HISTORY_ITERATIONS)
 }
 
 /// Restores the plans of the iterations whose reports are replayed, and of later ones. `last` is the last iteration that
@@ -82,9 +94,10 @@ async fn restore_plans(
     job_id: &JobId,
     state: &mut JobState,
     last: Option<u64>,
+    iterations: u64,
 ) -> Result<(), StoreError> {
     let Some(last) = last else { return Ok(()) };
-    let mut from = state.models.next_iteration().max(last.saturating_sub(HISTORY_ITERATIONS));
+    let mut from = state.models.next_iteration().max(last.saturating_sub(iterations));
     let mut generation = 0;
     while from <= last {
         for stored in store.answers(job_id, from, ALLOCATIONS_AT_ONCE).await? {
@@ -169,4 +182,15 @@ fn worker(worker: StoredWorker) -> (WorkerId, WorkerState) {
     state.operator_override = worker.operator_override;
     worker.join_generations.into_iter().for_each(|generation| state.join(generation));
     (state.request.worker.clone(), state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wide_jobs_replay_fewer_iterations() {
+        let replayed = [0, 1, 64, 65, 128, 1_000, 1_024, 10_000].map(replayed_iterations);
+        assert_eq!(replayed, [1024, 1024, 1024, 1008, 512, 65, 64, 64]);
+    }
 }

@@ -1,9 +1,11 @@
 //! Changes of workers: join, leave, out of memory, and overrides by an operator.
 
+use std::sync::Arc;
+
 use evenstep_core::job::WorkerState;
 use evenstep_protocol::{JoinRequest, JoinResponse, OomReport, OomResponse, WorkerId, WorkerOverride};
 use evenstep_store::access::AuditEntry;
-use evenstep_store::{MemberEvent, MemberEventKind, StoreError};
+use evenstep_store::{MemberEvent, MemberEventKind};
 
 use super::error::JobError;
 use super::job::{Job, StateGuard};
@@ -19,15 +21,12 @@ impl Job {
     /// - [`JobError::Invalid`] if the bounds leave the worker no local batch.
     /// - An error if the job is full, if the worker must wait because it joined and left too often, or if the
     ///   store fails.
-    pub async fn join(&self, request: JoinRequest) -> Result<JoinResponse, JobError> {
-        match self.try_join(request.clone()).await {
-            Err(JobError::Store(StoreError::Superseded)) => self.try_join(request).await,
-            outcome => outcome,
-        }
+    pub async fn join(self: &Arc<Self>, request: JoinRequest) -> Result<JoinResponse, JobError> {
+        let job = self.clone();
+        self.work(|guard| async move { job.add(guard, request).await }).await
     }
 
-    async fn try_join(&self, request: JoinRequest) -> Result<JoinResponse, JobError> {
-        let mut guard = self.lock().await?;
+    async fn add(&self, mut guard: StateGuard, request: JoinRequest) -> Result<JoinResponse, JobError> {
         let (worker, now_unix_ms) = (request.worker.clone(), guard.now_unix_ms);
         let state = guard.state();
         if !state.members.knows(&worker) && state.workers.len() >= WORKERS_MAX {
@@ -76,7 +75,7 @@ impl Job {
     ///
     /// # Errors
     /// An error of the store.
-    pub async fn has_live(&self, worker: &WorkerId) -> Result<bool, JobError> {
+    pub async fn has_live(self: &Arc<Self>, worker: &WorkerId) -> Result<bool, JobError> {
         Ok(self.lock().await?.state().members.live().any(|live| live == worker))
     }
 
@@ -85,28 +84,21 @@ impl Job {
     /// # Errors
     /// [`JobError::UnknownWorker`], or an error of the store.
     pub async fn leave(
-        &self,
-        worker: &WorkerId,
-        entry: Option<&AuditEntry>,
+        self: &Arc<Self>,
+        worker: WorkerId,
+        entry: Option<AuditEntry>,
     ) -> Result<JoinResponse, JobError> {
-        match self.try_leave(worker, entry).await {
-            Err(JobError::Store(StoreError::Superseded)) => self.try_leave(worker, entry).await,
-            outcome => outcome,
-        }
-    }
-
-    async fn try_leave(
-        &self,
-        worker: &WorkerId,
-        entry: Option<&AuditEntry>,
-    ) -> Result<JoinResponse, JobError> {
-        let mut guard = self.lock_with(worker).await?;
-        let now_unix_ms = guard.now_unix_ms;
-        if guard.change().state.members.leave(worker, now_unix_ms) {
-            let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Left };
-            self.write_membership(&guard, vec![event], true, entry).await?;
-        }
-        Ok(self.settle_membership(guard, worker.clone()))
+        let job = self.clone();
+        let leave = |mut guard: StateGuard| async move {
+            job.check_worker(&guard, &worker)?;
+            let now_unix_ms = guard.now_unix_ms;
+            if guard.change().state.members.leave(&worker, now_unix_ms) {
+                let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Left };
+                job.write_membership(&guard, vec![event], true, entry.as_ref()).await?;
+            }
+            Ok(job.settle_membership(guard, worker))
+        };
+        self.work(leave).await
     }
 
     /// Caps a worker that ran out of memory below the failed batch, and begins a new generation in which
@@ -117,22 +109,21 @@ impl Job {
     /// - [`JobError::Invalid`] if the iteration has no allocation.
     /// - An error of the store.
     pub async fn out_of_memory(
-        &self,
-        worker: &WorkerId,
-        report: &OomReport,
+        self: &Arc<Self>,
+        worker: WorkerId,
+        report: OomReport,
     ) -> Result<OomResponse, JobError> {
-        match self.try_out_of_memory(worker, report).await {
-            Err(JobError::Store(StoreError::Superseded)) => self.try_out_of_memory(worker, report).await,
-            outcome => outcome,
-        }
+        let job = self.clone();
+        self.work(|guard| async move { job.cap(guard, &worker, &report).await }).await
     }
 
-    async fn try_out_of_memory(
+    async fn cap(
         &self,
+        mut guard: StateGuard,
         worker: &WorkerId,
         report: &OomReport,
     ) -> Result<OomResponse, JobError> {
-        let mut guard = self.lock_with(worker).await?;
+        self.check_worker(&guard, worker)?;
         let next = guard.state().next_iteration;
         if report.iteration >= next {
             return Err(JobError::Invalid(format!(
@@ -177,37 +168,41 @@ impl Job {
     /// - [`JobError::Invalid`] if the bounds leave the worker no local batch.
     /// - An error of the store.
     pub async fn set_override(
-        &self,
-        worker: &WorkerId,
+        self: &Arc<Self>,
+        worker: WorkerId,
         wanted: Option<WorkerOverride>,
-        entry: &AuditEntry,
+        entry: AuditEntry,
     ) -> Result<(), JobError> {
-        let mut guard = self.lock_with(worker).await?;
-        if let Some(wanted) = &wanted {
-            guard.state().check_override(worker, wanted)?;
-        }
-        guard.change();
-        let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Override(wanted.clone()) };
-        self.write_membership(&guard, vec![event], false, Some(entry)).await?;
-        if let Some(known) = guard.change().state.workers.get_mut(worker) {
-            known.operator_override = wanted;
-        }
-        guard.settle();
-        self.live().members(guard.state());
-        Ok(())
+        let job = self.clone();
+        let set = |mut guard: StateGuard| async move {
+            job.check_worker(&guard, &worker)?;
+            if let Some(wanted) = &wanted {
+                guard.state().check_override(&worker, wanted)?;
+            }
+            guard.change();
+            let kind = MemberEventKind::Override(wanted.clone());
+            let event = MemberEvent { worker: worker.clone(), kind };
+            job.write_membership(&guard, vec![event], false, Some(&entry)).await?;
+            if let Some(known) = guard.change().state.workers.get_mut(&worker) {
+                known.operator_override = wanted;
+            }
+            guard.settle();
+            job.live().members(guard.state());
+            Ok(())
+        };
+        self.work(set).await
     }
 
-    /// Locks the state to change a worker that once joined.
-    async fn lock_with(&self, worker: &WorkerId) -> Result<StateGuard<'_>, JobError> {
-        let guard = self.lock().await?;
-        if !guard.state().members.knows(worker) {
-            return Err(JobError::UnknownWorker { job_id: self.id().clone(), worker: worker.to_string() });
+    /// Rejects a worker that never joined.
+    fn check_worker(&self, guard: &StateGuard, worker: &WorkerId) -> Result<(), JobError> {
+        if guard.state().members.knows(worker) {
+            return Ok(());
         }
-        Ok(guard)
+        Err(JobError::UnknownWorker { job_id: self.id().clone(), worker: worker.to_string() })
     }
 
     /// Publishes a durable change of the workers.
-    fn settle_membership(&self, mut guard: StateGuard<'_>, worker: WorkerId) -> JoinResponse {
+    fn settle_membership(&self, mut guard: StateGuard, worker: WorkerId) -> JoinResponse {
         guard.settle();
         self.publish_members(guard.state());
         JoinResponse {

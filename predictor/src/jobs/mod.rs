@@ -1,13 +1,12 @@
 //! The job registry and the state of each job in memory.
 //!
-//! Only one request at a time has access to a job's state ([`evenstep_core::job::JobState`]). The request
-//! validates itself against the state, lets it `observe` the reports and `decide` the iteration, commits both
-//! to the store, and publishes the response.
+//! Only one task at a time has access to a job's state ([`evenstep_core::job::JobState`]). An allocation is validated against
+//! the state, `observe`s the reports and `decide`s the iteration, commits both to the store, and publishes the response.
 //!
-//! While a change is being written, the state is in doubt. If the write fails, or the request is dropped
-//! before it completes, the next request reads the state from the store again. So memory never holds changes
-//! that the store does not have, and no client sees a decision that is not durable. Other errors leave the
-//! state unchanged.
+//! A request waits, a task works: a load or a change that has begun ends, even if its client stops waiting. While a change is
+//! being written, the state is in doubt. If the write fails, the next request reads the state from the store again. So memory
+//! never holds changes that the store does not have, and no client sees a decision that is not durable. Other errors leave
+//! the state unchanged.
 //!
 //! Files in reading order:
 //! - `error`: errors of requests

@@ -1,5 +1,7 @@
 //! Changes of a whole job: its options, and its deletion.
 
+use std::sync::Arc;
+
 use evenstep_core::job::{controller, rule};
 use evenstep_protocol::{JobSpec, JobView};
 use evenstep_store::Change;
@@ -7,14 +9,18 @@ use evenstep_store::access::{AccessChange, AuditEntry};
 
 use super::allocate::learning_rate_change;
 use super::error::JobError;
-use super::job::Job;
+use super::job::{Job, StateGuard};
 use super::responses::Published;
 use super::watch::view;
 
 impl Job {
     /// Changes the job options, from the next iteration that was not requested yet.
-    pub(super) async fn put(&self, spec: JobSpec) -> Result<JobView, JobError> {
-        let mut guard = self.lock().await?;
+    pub(super) async fn put(self: &Arc<Self>, spec: JobSpec) -> Result<JobView, JobError> {
+        let job = self.clone();
+        self.work(|guard| async move { job.change(guard, spec).await }).await
+    }
+
+    async fn change(&self, mut guard: StateGuard, spec: JobSpec) -> Result<JobView, JobError> {
         let state = guard.state();
         if state.next_iteration > 0 && rule(&spec) != rule(&state.spec) {
             return Err(JobError::Conflict(format!(
@@ -46,9 +52,8 @@ impl Job {
         Ok(view::job(guard.state(), self.id(), self.live(), guard.now_unix_ms))
     }
 
-    /// Deletes the job. If this is interrupted, none of its iterations is planned again, and the next request
-    /// continues the deletion.
-    pub(super) async fn delete(&self, entry: AuditEntry) -> Result<(), JobError> {
+    /// Deletes the job. If a write fails, none of its iterations is planned again, and the next request continues the deletion.
+    pub(super) async fn delete(self: &Arc<Self>, entry: AuditEntry) -> Result<(), JobError> {
         let mut guard = self.lock().await?;
         let now_unix_ms = guard.now_unix_ms;
         // Never settled, so that the next request finds no job.
@@ -65,7 +70,7 @@ impl Job {
 
     /// Removes workers whose lease expired. Does not wait for a request that uses the state: each request checks the
     /// leases first.
-    pub(super) async fn expire_leases(&self) -> Result<(), JobError> {
+    pub(super) async fn expire_leases(self: &Arc<Self>) -> Result<(), JobError> {
         if self.held().try_lock().is_err() {
             return Ok(());
         }

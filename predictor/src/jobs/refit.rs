@@ -2,6 +2,7 @@
 //! device.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use evenstep_core::forecast::narx::Narx;
@@ -18,7 +19,7 @@ impl Job {
     /// Fits the networks of workers with enough new observations, and stores the models that changed since
     /// the last time. The state is locked only to read observations and to install networks: requests never
     /// wait for a fit.
-    pub(super) async fn refit(&self, pool: &Pool) -> Result<(), JobError> {
+    pub(super) async fn refit(self: &Arc<Self>, pool: &Pool) -> Result<(), JobError> {
         if !self.is_loaded() {
             return Ok(());
         }

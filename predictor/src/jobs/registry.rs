@@ -9,12 +9,12 @@ use evenstep_protocol::{
     JobId, JobSpec, JobView, NodeId, NodeSample, NodeSummary, NodeView, TelemetryResponse, WorkerId,
 };
 use evenstep_store::access::AuditEntry;
-use evenstep_store::{Change, Owner, RollUp, Store, StoreError, TelemetryRows};
+use evenstep_store::{Change, Owner, RollUp, Store, TelemetryRows};
 use tokio::sync::Semaphore;
 
 use super::error::JobError;
 use super::fits::Pool;
-use super::job::Job;
+use super::job::{Job, outcome};
 use super::memory::Memory;
 use super::nodes::NewestSamples;
 use super::watch::{JobFamilies, Stragglers};
@@ -197,13 +197,7 @@ impl Jobs {
             job.live().gone();
             Ok(())
         });
-        match deletion.await {
-            Ok(outcome) => outcome,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => Err(JobError::Store(StoreError::Closed)),
-            },
-        }
+        outcome(deletion).await
     }
 
     /// Renews this predictor's lease while it is polled.

@@ -18,6 +18,8 @@ mod world;
 
 mod run;
 
+mod cut;
+
 mod eviction;
 
 use std::env;

@@ -170,13 +170,13 @@ async fn send(jobs: Arc<Jobs>, request: Request) -> Result<Response, JobError> {
     match request {
         Request::Allocate(request) => job(&jobs).await?.allocate(request).await.map(Response::Allocated),
         Request::Join(request) => job(&jobs).await?.join(request).await.map(Response::Members),
-        Request::Leave(worker) => job(&jobs).await?.leave(&worker, None).await.map(Response::Members),
+        Request::Leave(worker) => job(&jobs).await?.leave(worker, None).await.map(Response::Members),
         Request::OutOfMemory(worker, report) => {
-            job(&jobs).await?.out_of_memory(&worker, &report).await.map(|_| Response::Nothing)
+            job(&jobs).await?.out_of_memory(worker, report).await.map(|_| Response::Nothing)
         }
         Request::Override(worker, wanted) => job(&jobs)
             .await?
-            .set_override(&worker, wanted, &AuditEntry::anonymous("worker.override", "job"))
+            .set_override(worker, wanted, AuditEntry::anonymous("worker.override", "job"))
             .await
             .map(|()| Response::Nothing),
         Request::Expire => {

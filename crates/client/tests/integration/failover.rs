@@ -91,6 +91,7 @@ fn a_response_is_a_valid_allocation() {
     for (does, silent) in [
         (rejects(422, "invalid"), false),
         (rejects(429, "busy"), true),
+        (rejects(503, "loading"), true),
         (rejects(503, "paused"), true),
         (rejects(503, "cooling-down"), true),
         (rejects(500, "internal"), true),

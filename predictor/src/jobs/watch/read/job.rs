@@ -1,5 +1,7 @@
 //! Read access to a job.
 
+use std::sync::Arc;
+
 use evenstep_core::job::JobState;
 use evenstep_protocol::{
     AllocateResponse, ForecastView, JobView, SpeedsView, SummaryView, WorkerId, WorkersView,
@@ -22,7 +24,7 @@ impl Job {
     ///
     /// # Errors
     /// An error of the store.
-    pub async fn view(&self) -> Result<JobView, JobError> {
+    pub async fn view(self: &Arc<Self>) -> Result<JobView, JobError> {
         let guard = self.lock().await?;
         Ok(view::job(guard.state(), self.id(), self.live(), guard.now_unix_ms))
     }
@@ -31,7 +33,7 @@ impl Job {
     ///
     /// # Errors
     /// An error of the store.
-    pub async fn workers(&self) -> Result<WorkersView, JobError> {
+    pub async fn workers(self: &Arc<Self>) -> Result<WorkersView, JobError> {
         self.look(|state| view::workers(state, self.id())).await
     }
 
@@ -39,7 +41,7 @@ impl Job {
     ///
     /// # Errors
     /// An error of the store.
-    pub async fn summary(&self) -> Result<SummaryView, JobError> {
+    pub async fn summary(self: &Arc<Self>) -> Result<SummaryView, JobError> {
         let history = self.history(Period::last(SUMMARY_S, self.now_unix_ms()), SUMMARY_POINTS).await?;
         let workers = self.look(|state| SummaryInputs {
             views: view::workers(state, self.id()).workers,
@@ -58,7 +60,7 @@ impl Job {
     ///
     /// # Errors
     /// An error of the store.
-    pub async fn forecast(&self) -> Result<ForecastView, JobError> {
+    pub async fn forecast(self: &Arc<Self>) -> Result<ForecastView, JobError> {
         self.look(|state| view::forecast(state, self.id(), self.fits().view())).await
     }
 
@@ -99,7 +101,7 @@ impl Job {
         })
     }
 
-    async fn look<T>(&self, look: impl FnOnce(&JobState) -> T) -> Result<T, JobError> {
+    async fn look<T>(self: &Arc<Self>, look: impl FnOnce(&JobState) -> T) -> Result<T, JobError> {
         Ok(look(self.lock().await?.state()))
     }
 }
