@@ -239,6 +239,8 @@ impl App {
             task.abort();
             drop(task.await);
         }
+        // Of requests whose clients are gone. Changes that have begun end.
+        self.jobs.stop_loads();
         access::store_uses(&self.access, self.jobs.store(), 0).await;
         // The last registry owns the last sender of the writer's queue. Dropping it makes the writer commit
         // its queue and close the file.
@@ -256,12 +258,13 @@ fn url(address: SocketAddr, tls: Option<&Tls>) -> String {
     format!("{}://{address}", if tls.is_some() { "https" } else { "http" })
 }
 
-/// Restores the statistics of jobs that were loaded or listed since the last look.
+/// Frees memory, and restores the statistics of jobs that were loaded or listed since the last look.
 async fn restore(jobs: Arc<Jobs>) {
     let mut tick = tokio::time::interval(RESTORE_TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
+        jobs.review_room().await;
         jobs.restore().await;
     }
 }
@@ -296,6 +299,6 @@ async fn watch_leases(jobs: Arc<Jobs>) {
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
-        jobs.expire_leases().await;
+        jobs.expire_leases();
     }
 }

@@ -185,7 +185,7 @@ pub fn rows(url: &str, query: &str) -> Vec<Vec<Option<String>>> {
     rows.iter().map(|row| (0..row.len()).map(|column| row.get(column)).collect()).collect()
 }
 
-async fn connect(url: &str) -> Result<PgConnection, sqlx::Error> {
+pub(crate) async fn connect(url: &str) -> Result<PgConnection, sqlx::Error> {
     let options: sqlx::postgres::PgConnectOptions = url.parse()?;
     options.disable_statement_logging().connect().await
 }

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -79,6 +80,35 @@ impl Store {
                 pages.filter_map(|pages| pages.split_once('=')?.1.parse::<u64>().ok()).sum()
             }
         }
+    }
+
+    /// Keeps every predictor from loading a job meanwhile: holds the lock of SQLite's writer, after which a load begins to read,
+    /// or the reports of PostgreSQL, which it reads.
+    ///
+    /// # Panics
+    /// The store cannot be locked.
+    pub fn without_loads<T: Send>(&self, meanwhile: impl FnOnce() -> T + Send) -> T {
+        let done = match self {
+            Self::Sqlite(_) | Self::In(_) => postgres::block_on(async {
+                let options = sqlx::sqlite::SqliteConnectOptions::from_str(&self.address())?;
+                let mut connection = options.disable_statement_logging().connect().await?;
+                sqlx::query("BEGIN IMMEDIATE").execute(&mut connection).await?;
+                let done = meanwhile();
+                sqlx::query("ROLLBACK").execute(&mut connection).await?;
+                connection.close().await?;
+                Ok::<_, sqlx::Error>(done)
+            }),
+            Self::Postgres(database) => postgres::block_on(async {
+                let mut connection = postgres::connect(&database.url()).await?;
+                let mut locked = connection.begin().await?;
+                sqlx::query("LOCK TABLE report IN ACCESS EXCLUSIVE MODE").execute(&mut *locked).await?;
+                let done = meanwhile();
+                locked.rollback().await?;
+                connection.close().await?;
+                Ok(done)
+            }),
+        };
+        done.unwrap_or_else(|error| panic!("locking the store: {error}"))
     }
 
     /// Returns the rows of a query that both engines support and whose columns are all text.

@@ -123,6 +123,9 @@ impl Job {
                 published.keep(request.iteration, response.clone());
             }
         });
+        if answer.is_some() {
+            self.pace().step(now_unix_ms);
+        }
         self.live().allocated(self.id(), answer, &reports, &observed.even, at_unix_ms);
         Ok(Allocated { response: response?, is_new })
     }

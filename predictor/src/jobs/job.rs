@@ -16,7 +16,9 @@ use super::error::JobError;
 use super::fits::FitRecord;
 use super::leases::Leases;
 use super::load;
+use super::loads::Loads;
 use super::memory::{Charge, Contents, Memory};
+use super::pace::Pace;
 use super::responses::Published;
 use super::watch::Live;
 use crate::clock::Clock;
@@ -39,6 +41,7 @@ pub struct Job {
     published: RwLock<Published>,
     /// `None` until the first request that needs it.
     held: Slot,
+    loads: Arc<Loads>,
     is_loading: AtomicBool,
     /// Leases of its workers while the state is not in memory.
     leases: std::sync::Mutex<Option<Leases>>,
@@ -48,6 +51,7 @@ pub struct Job {
     state_memory: Charge,
     response_memory: Charge,
     last_use: AtomicU64,
+    pace: std::sync::Mutex<Pace>,
     deleted: AtomicBool,
 }
 
@@ -131,13 +135,21 @@ impl StateGuard {
 
 impl Job {
     /// A job without any state in memory.
-    pub(super) fn new(id: JobId, registration: u64, store: Store, clock: Clock, memory: Arc<Memory>) -> Self {
+    pub(super) fn new(
+        id: JobId,
+        registration: u64,
+        store: Store,
+        clock: Clock,
+        memory: Arc<Memory>,
+        loads: Arc<Loads>,
+    ) -> Self {
         Self {
             id,
             registration,
             store,
             published: RwLock::default(),
             held: Slot::default(),
+            loads,
             is_loading: AtomicBool::default(),
             leases: std::sync::Mutex::new(None),
             fits: FitRecord::default(),
@@ -147,6 +159,7 @@ impl Job {
             response_memory: Charge::new(memory.clone(), Contents::Responses),
             memory,
             last_use: AtomicU64::default(),
+            pace: std::sync::Mutex::default(),
             deleted: AtomicBool::default(),
         }
     }
@@ -179,6 +192,11 @@ impl Job {
     /// The number of the latest use; 0 if it was never used.
     pub(super) fn last_use(&self) -> u64 {
         self.last_use.load(Ordering::Relaxed)
+    }
+
+    /// How often it plans iterations.
+    pub(super) fn pace(&self) -> std::sync::MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the job was deleted. A new job of the same ID is another [`Job`].
@@ -230,19 +248,27 @@ impl Job {
         F: Future<Output = Result<T, JobError>> + Send + 'static,
     {
         // A caller that gives up before its turn has begun nothing.
+        let guard = self.lock_in_time().await?;
+        outcome(tokio::spawn(work(guard))).await
+    }
+
+    /// Locks the state as [`Self::lock`] does, but does not wait long for it to be read.
+    ///
+    /// # Errors
+    /// [`JobError::Loading`] if the state is still being read from the store, or an error of the store.
+    pub(super) async fn lock_in_time(self: &Arc<Self>) -> Result<StateGuard, JobError> {
         let lock = self.lock();
         tokio::pin!(lock);
-        let guard = loop {
+        loop {
             match timeout(LOADING_WAIT, &mut lock).await {
-                Ok(guard) => break guard?,
+                Ok(guard) => return guard,
                 Err(_) if self.is_loading.load(Ordering::Relaxed) => {
                     return Err(JobError::Loading(self.id.clone()));
                 }
                 // Other changes come first.
                 Err(_) => {}
             }
-        };
-        outcome(tokio::spawn(work(guard))).await
+        }
     }
 
     /// Locks the state. Reads it from the store if it is not in memory or in doubt, and removes workers whose lease expired;
@@ -279,9 +305,10 @@ impl Job {
                 // Failed writes must not prolong the leases of workers that are silent.
                 if let Some(held) = doubtful {
                     *self.leases() = Some(held.leases());
+                    self.state_memory.set(0);
                 }
                 self.is_loading.store(true, Ordering::Relaxed);
-                let loaded = self.load(now_unix_ms).await;
+                let loaded = Box::pin(self.loads.run(self.load(now_unix_ms))).await;
                 self.is_loading.store(false, Ordering::Relaxed);
                 loaded?
             }
@@ -312,8 +339,9 @@ impl Job {
     }
 
     async fn load(&self, now_unix_ms: i64) -> Result<LoadedState, JobError> {
-        // A write whose result is unknown may still be carried out. This empty write completes after it, so that the state is
-        // read with all of that write or none.
+        // A write whose result is unknown may still be carried out. On SQLite, this empty write completes after it, so that the
+        // state is read with all of that write or none. PostgreSQL may carry it out even later, after a commit that timed out.
+        // A write that follows from a state without it then fails, because it has the same keys, and the state is read again.
         self.store.write(Vec::new(), now_unix_ms).await?;
         let mut fresh = Published::default();
         let mut arrived_unix_ms = i64::MIN;
@@ -327,16 +355,21 @@ impl Job {
         let renewed_ms = |worker: &WorkerId| self.renewed_ms(worker, now_unix_ms);
         let state = load::load(&self.store, &self.id, now_unix_ms, renewed_ms, see).await?;
         let state = state.ok_or_else(|| JobError::UnknownJob(self.id.clone()))?;
+        let past = self.store.past(&self.id).await?;
+        let events = if self.live.has_empty_log() {
+            self.store.recent_events(&self.id, EVENTS_RESTORED).await?
+        } else {
+            Vec::new()
+        };
+        // Nothing fails from here on: a job whose load failed is not loaded, and keeps the leases of its workers.
         self.fits.loaded();
         fresh.loaded = true;
         fresh.generation = state.members.generation();
         fresh.departed_generation = state.members.departed_generation();
         self.publish(|published| *published = fresh);
         *self.leases() = None;
-        self.live.past(self.store.past(&self.id).await?);
-        if self.live.has_empty_log() {
-            self.live.restore_log(self.store.recent_events(&self.id, EVENTS_RESTORED).await?);
-        }
+        self.live.past(past);
+        self.live.restore_log(events);
         self.live.members(&state);
         Ok(LoadedState { state, in_doubt: false, locked_unix_ms: now_unix_ms, arrived_unix_ms })
     }

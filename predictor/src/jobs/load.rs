@@ -16,7 +16,7 @@ use crate::long::compute;
 /// fifth of the weight of the newest.
 pub const HISTORY_ITERATIONS: u64 = 1024;
 
-/// Number of reports beyond which a load replays fewer iterations: a wide job is loaded in about a second.
+/// Number of reports beyond which fewer iterations are replayed: a wide job is loaded in about a second.
 const HISTORY_REPORTS: u64 = 1 << 16;
 /// Number of iterations that are replayed even if they have more reports.
 const HISTORY_ITERATIONS_MIN: u64 = 64;
@@ -43,13 +43,14 @@ pub async fn load(
 ) -> Result<Option<JobState>, StoreError> {
     let Some(stored) = store.job(job_id, JOINS_MAX).await? else { return Ok(None) };
     let models = models(store, job_id).await?;
-    let from = models.next_iteration().saturating_sub(KNOWN_ITERATIONS);
+    let newest = store.reported_before(job_id, 0).await?.unwrap_or(0);
+    let first = first_replayed(newest, store.reported_before(job_id, HISTORY_REPORTS).await?);
+    let known = models.next_iteration().saturating_sub(KNOWN_ITERATIONS);
+    let arrivals = store.recent_arrivals(job_id, first.max(known)).await?;
     let last_allocation: Option<AllocateResponse> = match stored.last_iteration {
         Some(last) => store.answer(job_id, last).await?.map(|last| last.parse()).transpose()?,
         None => None,
     };
-    let iterations = replayed_iterations(last_allocation.as_ref().map_or(0, |last| last.allocations.len()));
-    let arrivals = store.recent_arrivals(job_id, iterations, from).await?;
     for (at_unix_ms, reports) in &arrivals {
         reports.iter().for_each(|report| on_report(*at_unix_ms, report));
     }
@@ -72,7 +73,8 @@ pub async fn load(
             warm_start(store, &mut state, &worker).await?;
         }
     }
-    restore_plans(store, job_id, &mut state, stored.last_iteration, iterations).await?;
+    let oldest = arrivals.iter().flat_map(|(_, reports)| reports).map(|report| report.iteration).min();
+    restore_plans(store, job_id, &mut state, stored.last_iteration, oldest).await?;
     compute(!arrivals.is_empty(), || {
         for (_, reports) in &arrivals {
             state.replay(reports);
@@ -81,23 +83,29 @@ pub async fn load(
     Ok(Some(state))
 }
 
-/// Number of iterations that are replayed of a job with this number of workers.
-fn replayed_iterations(workers: usize) -> u64 {
-    let iterations = HISTORY_REPORTS / (workers as u64).max(1);
-    iterations.clamp(HISTORY_ITERATIONS_MIN, HISTORY_ITERATIONS)
+/// The first iteration that is replayed. `newest` is the newest reported iteration, and `beyond` that of the newest report
+/// which exceeds [`HISTORY_REPORTS`].
+fn first_replayed(newest: u64, beyond: Option<u64>) -> u64 {
+    let by_reports = beyond.map_or(0, |beyond| beyond.saturating_add(1));
+    let [least, most] =
+        [HISTORY_ITERATIONS_MIN, HISTORY_ITERATIONS].map(|count| newest.saturating_sub(count - 1));
+    by_reports.clamp(most, least)
 }
 
 /// Restores the plans of the iterations whose reports are replayed, and of later ones. `last` is the last iteration that
-/// has an allocation.
+/// has an allocation, and `reported` the first whose reports are replayed.
 async fn restore_plans(
     store: &Store,
     job_id: &JobId,
     state: &mut JobState,
     last: Option<u64>,
-    iterations: u64,
+    reported: Option<u64>,
 ) -> Result<(), StoreError> {
     let Some(last) = last else { return Ok(()) };
-    let mut from = state.models.next_iteration().max(last.saturating_sub(iterations));
+    // Allocations may be far ahead of reports.
+    let recent = last.saturating_sub(HISTORY_ITERATIONS_MIN - 1).min(reported.unwrap_or(last));
+    let first = recent.max(last.saturating_sub(HISTORY_ITERATIONS - 1));
+    let mut from = state.models.next_iteration().max(first);
     let mut generation = 0;
     while from <= last {
         for stored in store.answers(job_id, from, ALLOCATIONS_AT_ONCE).await? {
@@ -188,9 +196,14 @@ fn worker(worker: StoredWorker) -> (WorkerId, WorkerState) {
 mod tests {
     use super::*;
 
+    /// The number of reports decides, between 64 and 1,024 iterations.
     #[test]
-    fn wide_jobs_replay_fewer_iterations() {
-        let replayed = [0, 1, 64, 65, 128, 1_000, 1_024, 10_000].map(replayed_iterations);
-        assert_eq!(replayed, [1024, 1024, 1024, 1008, 512, 65, 64, 64]);
+    fn reports_bound_the_iterations_that_are_replayed() {
+        let first = |beyond| first_replayed(5_000, beyond);
+        assert_eq!([None, Some(0), Some(3_976)].map(first), [3_977; 3]);
+        assert_eq!([3_977, 4_900, 4_935].map(|beyond| first(Some(beyond))), [3_978, 4_901, 4_936]);
+        assert_eq!([4_936, 5_000].map(|beyond| first(Some(beyond))), [4_937; 2]);
+        assert_eq!([0, 10, 63].map(|newest| first_replayed(newest, None)), [0; 3]);
+        assert_eq!(first_replayed(100, Some(99)), 37);
     }
 }

@@ -74,9 +74,9 @@ impl Job {
     /// Whether a worker is live.
     ///
     /// # Errors
-    /// An error of the store.
+    /// [`JobError::Loading`], or an error of the store.
     pub async fn has_live(self: &Arc<Self>, worker: &WorkerId) -> Result<bool, JobError> {
-        Ok(self.lock().await?.state().members.live().any(|live| live == worker))
+        Ok(self.lock_in_time().await?.state().members.live().any(|live| live == worker))
     }
 
     /// Removes a worker from the next iteration on, and adds `entry` to the audit log if the worker was live.

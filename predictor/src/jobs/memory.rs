@@ -1,7 +1,7 @@
 //! Memory that the states of jobs and their responses use, and its budget.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use evenstep_observability::metrics::Family;
 use evenstep_observability::metrics::prometheus::proto::MetricFamily;
@@ -11,8 +11,10 @@ use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 pub struct Memory {
     budget_bytes: u64,
     used_bytes: [AtomicU64; 2],
-    /// Use above the budget that could not be reduced; 0 if it never exceeded the budget since.
+    /// Use above the budget that could not be reduced; 0 if it is to be reduced again.
     accepted_bytes: AtomicU64,
+    /// Whether a warning said that the budget is too small.
+    warned: AtomicBool,
     uses: AtomicU64,
     removed: AtomicU64,
 }
@@ -33,6 +35,7 @@ impl Memory {
             budget_bytes,
             used_bytes: Default::default(),
             accepted_bytes: AtomicU64::default(),
+            warned: AtomicBool::default(),
             uses: AtomicU64::default(),
             removed: AtomicU64::default(),
         }
@@ -43,6 +46,7 @@ impl Memory {
         let used_bytes = self.all_used_bytes();
         if used_bytes <= self.budget_bytes {
             self.accepted_bytes.store(0, Ordering::Relaxed);
+            self.warned.store(false, Ordering::Relaxed);
             return false;
         }
         used_bytes > self.accepted_bytes.load(Ordering::Relaxed)
@@ -54,7 +58,20 @@ impl Memory {
         let used_bytes = self.all_used_bytes();
         if used_bytes > self.budget_bytes {
             self.accepted_bytes.store(used_bytes + used_bytes / 32, Ordering::Relaxed);
+            if !self.warned.swap(true, Ordering::Relaxed) {
+                let budget_bytes = self.budget_bytes;
+                tracing::warn!(
+                    used_bytes,
+                    budget_bytes,
+                    "jobs at work need more memory than --memory-budget; raise it"
+                );
+            }
         }
+    }
+
+    /// Ends the acceptance of a use above the budget: jobs may have ended since.
+    pub fn review_use(&self) {
+        self.accepted_bytes.store(0, Ordering::Relaxed);
     }
 
     fn all_used_bytes(&self) -> u64 {

@@ -14,8 +14,10 @@
 //! - `responses`: recent responses, for repeated requests
 //! - `watch`: live statistics and log of a job, and all views of jobs
 //! - `memory`: memory of all jobs, and its budget
+//! - `pace`: whether a job is at work
 //! - `leases`: leases of workers while the state of their job is not in memory
 //! - `load`: loads a job from the store
+//! - `loads`: how many loads run at once, and their end
 //! - `fits`: threads for fits, and their counters
 //! - `job`: one job, and exclusive access to its state
 //! - `validate`: rejects requests that cannot be planned
@@ -34,10 +36,12 @@ mod fits;
 mod job;
 mod leases;
 mod load;
+mod loads;
 mod membership;
 mod memory;
 mod nodes;
 mod options;
+mod pace;
 mod refit;
 mod registry;
 mod responses;

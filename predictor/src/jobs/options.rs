@@ -68,15 +68,17 @@ impl Job {
         Ok(())
     }
 
-    /// Removes workers whose lease expired. Does not wait for a request that uses the state: each request checks the
-    /// leases first.
-    pub(super) async fn expire_leases(self: &Arc<Self>) -> Result<(), JobError> {
-        if self.held().try_lock().is_err() {
-            return Ok(());
+    /// Begins to remove workers whose lease expired, in a task, because the state may have to be read first. Does nothing
+    /// while a request uses the state: each request checks the leases first.
+    pub(super) fn expire_leases(self: &Arc<Self>) {
+        if self.held().try_lock().is_err() || !(self.is_loaded() || self.is_lease_over()) {
+            return;
         }
-        if self.is_loaded() || self.is_lease_over() {
-            self.lock().await?;
-        }
-        Ok(())
+        let job = self.clone();
+        tokio::spawn(async move {
+            if let Err(error) = job.lock().await {
+                tracing::warn!(job_id = %job.id(), %error, "cannot check leases");
+            }
+        });
     }
 }

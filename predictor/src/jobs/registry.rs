@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 use super::error::JobError;
 use super::fits::Pool;
 use super::job::{Job, outcome};
+use super::loads::Loads;
 use super::memory::Memory;
 use super::nodes::NewestSamples;
 use super::watch::{JobFamilies, Stragglers};
@@ -39,6 +40,7 @@ pub struct Jobs {
     /// Write-locked while the jobs are given up, so that requests fail only after the lease has ended.
     resigning: tokio::sync::RwLock<()>,
     deletions: Arc<Semaphore>,
+    loads: Arc<Loads>,
     memory: Arc<Memory>,
     /// Locked while memory is freed.
     making_room: tokio::sync::Mutex<()>,
@@ -58,6 +60,7 @@ impl Jobs {
             stragglers: Stragglers::default(),
             resigning: tokio::sync::RwLock::default(),
             deletions: Arc::new(Semaphore::new(DELETIONS_MAX)),
+            loads: Arc::new(Loads::new()),
             memory: Arc::new(Memory::new(memory_budget)),
             making_room: tokio::sync::Mutex::default(),
         }
@@ -132,7 +135,8 @@ impl Jobs {
 
     pub(super) fn new_job(&self, job_id: &JobId, registration: u64) -> Arc<Job> {
         let store = self.store.of_registration(registration);
-        Arc::new(Job::new(job_id.clone(), registration, store, self.clock.clone(), self.memory.clone()))
+        let (memory, loads) = (self.memory.clone(), self.loads.clone());
+        Arc::new(Job::new(job_id.clone(), registration, store, self.clock.clone(), memory, loads))
     }
 
     /// Returns a job that this predictor owns in this registration and that was requested before.
@@ -221,14 +225,14 @@ impl Jobs {
         self.jobs.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes workers whose lease expired, in every job.
-    pub async fn expire_leases(&self) {
-        for job in self.jobs() {
-            if let Err(error) = job.expire_leases().await {
-                tracing::warn!(job_id = %job.id(), %error, "cannot check leases");
-            }
-            self.make_room().await;
-        }
+    /// Ends the reads of states from the store, now and later. Requests that wait for one fail.
+    pub fn stop_loads(&self) {
+        self.loads.stop();
+    }
+
+    /// Begins to remove workers whose lease expired, in every job.
+    pub fn expire_leases(&self) {
+        self.jobs().iter().for_each(Job::expire_leases);
     }
 
     /// Deletes the oldest iterations of a job and keeps their statistics.

@@ -10,8 +10,15 @@ use super::refit::model_changes;
 use super::registry::Jobs;
 
 impl Jobs {
+    /// Frees memory as [`Self::make_room`] does, although the same use may have been accepted before.
+    pub async fn review_room(&self) {
+        self.memory().review_use();
+        self.make_room().await;
+    }
+
     /// Frees memory if more than the budget is used, the least recently used jobs first: all their responses but
-    /// the newest, then their states. Jobs in use, and the job that was used last, keep their states.
+    /// the newest, then their states. Jobs at work, and the job that was used last, keep their states: two jobs whose states
+    /// exceed the budget would else read them from the store at every request.
     pub async fn make_room(&self) {
         if !self.memory().is_full() {
             return;
@@ -32,6 +39,9 @@ impl Jobs {
         for job in jobs {
             if !self.memory().is_full() {
                 return;
+            }
+            if job.pace().is_at_work(self.now_unix_ms()) {
+                continue;
             }
             // The models of a removed state are stored even if the caller stops waiting.
             match tokio::spawn(job.clone().remove_state()).await.unwrap_or(Removal::InUse) {

@@ -104,8 +104,8 @@ pub enum StoreError {
     /// The writer task has ended, during shutdown.
     #[error("the store is closed")]
     Closed,
-    /// Another request made this change first; its client may have disconnected before it got the response.
-    #[error("a concurrent request changed the same state; retry the request")]
+    /// Another write changed the same rows first: one whose outcome was not known, or that of another predictor.
+    #[error("an earlier write, whose outcome was not known, changed the same state; retry the request")]
     Superseded,
     /// This predictor could not renew its lease in time, so it may no longer serve its jobs.
     #[error(

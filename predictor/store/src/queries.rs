@@ -11,7 +11,7 @@ pub struct Query {
     pub name: &'static str,
     /// The query.
     pub sql: &'static str,
-    /// Literals for its parameters.
+    /// SQL for its parameters.
     pub arguments: &'static [&'static str],
 }
 
@@ -19,8 +19,11 @@ const fn query(name: &'static str, sql: &'static str, arguments: &'static [&'sta
     Query { name, sql, arguments }
 }
 
+/// The tenth iteration before the newest reported one.
+const RECENT: &str = "(SELECT MAX(iteration) - 10 FROM report WHERE job_id = 'job')";
+
 /// The queries that are the same for both databases.
-pub const QUERIES: [Query; 32] = [
+pub const QUERIES: [Query; 33] = [
     query("answers", allocations::ANSWERS, &["'job'", "500", "510"]),
     query("last_iteration", job::LAST_ITERATION, &["'job'"]),
     query("departures", job::DEPARTURES, &["'job'", "10"]),
@@ -29,7 +32,8 @@ pub const QUERIES: [Query; 32] = [
     query("events", past::EVENTS, &["'job'", "10"]),
     query("first_reports", reports::FIRST_REPORTS, &["'job'", "10"]),
     query("recent_reports", reports::RECENT_REPORTS, &["'job'", "10"]),
-    query("recent_arrivals", reports::RECENT_ARRIVALS, &["'job'", "10", "0"]),
+    query("recent_arrivals", reports::RECENT_ARRIVALS, &["'job'", RECENT]),
+    query("reported_before", reports::REPORTED_BEFORE, &["'job'", "10"]),
     query("old_nodes", expired::OLD_NODES, &["1000", "10"]),
     query("old_samples", expired::OLD_SAMPLES, &["'node'", "1000", "10"]),
     query("old_node_steps", expired::OLD_NODE_STEPS, &["60", "1000000000", "10"]),

@@ -35,6 +35,8 @@ mod connections;
 
 mod restart;
 
+mod loads;
+
 mod models;
 
 mod retention;

@@ -180,7 +180,7 @@ async fn send(jobs: Arc<Jobs>, request: Request) -> Result<Response, JobError> {
             .await
             .map(|()| Response::Nothing),
         Request::Expire => {
-            jobs.expire_leases().await;
+            jobs.expire_leases();
             Ok(Response::Nothing)
         }
     }

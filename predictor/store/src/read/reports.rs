@@ -5,7 +5,7 @@ use sqlx::Connection as _;
 
 use super::report_row::ReportRow;
 use crate::address::Address;
-use crate::database::{connect_to_read, on, rows};
+use crate::database::{connect_to_read, on, rows, scalar};
 use crate::encode::integer;
 use crate::error::StoreError;
 use crate::from_row::from_row;
@@ -32,12 +32,15 @@ pub(crate) const RECENT_REPORTS: &str = "SELECT *, CAST(drivers AS TEXT) AS driv
       AND iteration <= (SELECT MAX(iteration) FROM report WHERE job_id = $1)
     ORDER BY iteration, worker";
 
-/// The reports of the last iterations, in order of arrival.
+/// The reports of an iteration and of later ones, in order of arrival.
 pub(crate) const RECENT_ARRIVALS: &str = "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
-    WHERE job_id = $1 AND iteration > (SELECT MAX(iteration) FROM report WHERE job_id = $1) - $2
+    WHERE job_id = $1 AND iteration >= $2
       AND iteration <= (SELECT MAX(iteration) FROM report WHERE job_id = $1)
-    AND iteration >= $3
     ORDER BY at_unix_ms, iteration, worker";
+
+/// The iteration of the report that has this number of reports of the same or later iterations after it.
+pub(crate) const REPORTED_BEFORE: &str =
+    "SELECT iteration FROM report WHERE job_id = $1 ORDER BY iteration DESC LIMIT 1 OFFSET $2";
 
 impl Store {
     /// Returns the reports of the last `iterations` reported iterations, oldest first.
@@ -53,25 +56,27 @@ impl Store {
         reports.into_iter().map(WorkerReport::try_from).collect()
     }
 
-    /// Returns the reports of the last `iterations` reported iterations, and of no iteration before `from`, in order of
-    /// arrival, oldest first, with the times at which they were stored. Reports with the same time form one group, in order of iteration and worker.
+    /// Returns the iteration of a report in the order of iterations, the newest first: of the newest report if `newer` is 0,
+    /// else of the one after `newer` others. `None` if the job has no more reports than that.
+    ///
+    /// # Errors
+    /// See [`Store::job`].
+    pub async fn reported_before(&self, job_id: &JobId, newer: u64) -> Result<Option<u64>, StoreError> {
+        let iteration = scalar!(&self.readers, i64, REPORTED_BEFORE, job_id.as_str(), integer(newer))?;
+        Ok(iteration.map(i64::cast_unsigned))
+    }
+
+    /// Returns the reports of iteration `from` and of later ones, in order of arrival, oldest first, with the times at which
+    /// they were stored. Reports with the same time form one group, in order of iteration and worker.
     ///
     /// # Errors
     /// See [`Store::job`].
     pub async fn recent_arrivals(
         &self,
         job_id: &JobId,
-        iterations: u64,
         from: u64,
     ) -> Result<Vec<(i64, Vec<StoredReport>)>, StoreError> {
-        let rows = rows!(
-            &self.readers,
-            ArrivedRow,
-            RECENT_ARRIVALS,
-            job_id.as_str(),
-            integer(iterations),
-            integer(from),
-        )?;
+        let rows = rows!(&self.readers, ArrivedRow, RECENT_ARRIVALS, job_id.as_str(), integer(from))?;
         let mut groups: Vec<(i64, Vec<StoredReport>)> = Vec::new();
         for ArrivedRow { at_unix_ms, report } in rows {
             let report = report.try_into()?;
