@@ -239,7 +239,7 @@ impl App {
             task.abort();
             drop(task.await);
         }
-        // Of requests whose clients are gone. Changes that have begun end.
+        // No client waits for these loads any more. Changes that have begun end.
         self.jobs.stop_loads();
         access::store_uses(&self.access, self.jobs.store(), 0).await;
         // The last registry owns the last sender of the writer's queue. Dropping it makes the writer commit

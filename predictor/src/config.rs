@@ -43,7 +43,7 @@ pub struct Config {
     /// Store size, such as 20GiB, above which the oldest raw rows are rolled up early [default: no limit]
     #[arg(long, env = "EVENSTEP_KEEP_BYTES", value_parser = size)]
     pub keep_bytes: Option<u64>,
-    /// Memory for the states of jobs and their responses, such as 1GiB; above it the least recently used are
+    /// Memory for the states of jobs and their responses, such as 1GiB; above it those of inactive jobs are
     /// removed and read from the store again when needed
     #[arg(long, env = "EVENSTEP_MEMORY_BUDGET", default_value = "1GiB", value_parser = size)]
     pub memory_budget: u64,

@@ -194,7 +194,7 @@ impl Job {
         self.last_use.load(Ordering::Relaxed)
     }
 
-    /// How often it plans iterations.
+    /// Times at which it plans iterations.
     pub(super) fn pace(&self) -> std::sync::MutexGuard<'_, Pace> {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -43,8 +43,9 @@ pub async fn load(
 ) -> Result<Option<JobState>, StoreError> {
     let Some(stored) = store.job(job_id, JOINS_MAX).await? else { return Ok(None) };
     let models = models(store, job_id).await?;
-    let newest = store.reported_before(job_id, 0).await?.unwrap_or(0);
-    let first = first_replayed(newest, store.reported_before(job_id, HISTORY_REPORTS).await?);
+    let recent = store.recent_iterations(job_id, HISTORY_REPORTS, HISTORY_ITERATIONS).await?;
+    let (by_reports, newest) = recent.unwrap_or_default();
+    let first = by_reports.min(newest.saturating_sub(HISTORY_ITERATIONS_MIN - 1));
     let known = models.next_iteration().saturating_sub(KNOWN_ITERATIONS);
     let arrivals = store.recent_arrivals(job_id, first.max(known)).await?;
     let last_allocation: Option<AllocateResponse> = match stored.last_iteration {
@@ -81,15 +82,6 @@ pub async fn load(
         }
     });
     Ok(Some(state))
-}
-
-/// The first iteration that is replayed. `newest` is the newest reported iteration, and `beyond` that of the newest report
-/// which exceeds [`HISTORY_REPORTS`].
-fn first_replayed(newest: u64, beyond: Option<u64>) -> u64 {
-    let by_reports = beyond.map_or(0, |beyond| beyond.saturating_add(1));
-    let [least, most] =
-        [HISTORY_ITERATIONS_MIN, HISTORY_ITERATIONS].map(|count| newest.saturating_sub(count - 1));
-    by_reports.clamp(most, least)
 }
 
 /// Restores the plans of the iterations whose reports are replayed, and of later ones. `last` is the last iteration that
@@ -190,20 +182,4 @@ fn worker(worker: StoredWorker) -> (WorkerId, WorkerState) {
     state.operator_override = worker.operator_override;
     worker.join_generations.into_iter().for_each(|generation| state.join(generation));
     (state.request.worker.clone(), state)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The number of reports decides, between 64 and 1,024 iterations.
-    #[test]
-    fn reports_bound_the_iterations_that_are_replayed() {
-        let first = |beyond| first_replayed(5_000, beyond);
-        assert_eq!([None, Some(0), Some(3_976)].map(first), [3_977; 3]);
-        assert_eq!([3_977, 4_900, 4_935].map(|beyond| first(Some(beyond))), [3_978, 4_901, 4_936]);
-        assert_eq!([4_936, 5_000].map(|beyond| first(Some(beyond))), [4_937; 2]);
-        assert_eq!([0, 10, 63].map(|newest| first_replayed(newest, None)), [0; 3]);
-        assert_eq!(first_replayed(100, Some(99)), 37);
-    }
 }

@@ -13,7 +13,7 @@ pub struct Memory {
     used_bytes: [AtomicU64; 2],
     /// Use above the budget that could not be reduced; 0 if it is to be reduced again.
     accepted_bytes: AtomicU64,
-    /// Whether a warning said that the budget is too small.
+    /// Whether a warning was logged since the use exceeded the budget.
     warned: AtomicBool,
     uses: AtomicU64,
     removed: AtomicU64,
@@ -63,7 +63,7 @@ impl Memory {
                 tracing::warn!(
                     used_bytes,
                     budget_bytes,
-                    "jobs at work need more memory than --memory-budget; raise it"
+                    "active jobs need more memory than --memory-budget; raise it"
                 );
             }
         }

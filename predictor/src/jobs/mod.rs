@@ -14,7 +14,7 @@
 //! - `responses`: recent responses, for repeated requests
 //! - `watch`: live statistics and log of a job, and all views of jobs
 //! - `memory`: memory of all jobs, and its budget
-//! - `pace`: whether a job is at work
+//! - `pace`: whether a job is active
 //! - `leases`: leases of workers while the state of their job is not in memory
 //! - `load`: loads a job from the store
 //! - `loads`: how many loads run at once, and their end

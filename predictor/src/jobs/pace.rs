@@ -1,10 +1,10 @@
-//! The pace of a job: how often it plans an iteration, and whether it is at work.
+//! The pace of a job: how often it plans an iteration, and whether it is active.
 
 use std::collections::VecDeque;
 
 /// Number of times between iterations that are kept.
 const GAPS: usize = 8;
-/// Number of usual gaps without a new iteration after which a job is not at work any more.
+/// Number of usual gaps without a new iteration after which a job is not active any more.
 const IDLE_GAPS: i64 = 8;
 /// Bounds of that time, in milliseconds. Commits may be slow for a moment. After a step of minutes, reading the state again
 /// is no burden.
@@ -28,7 +28,7 @@ impl Pace {
     }
 
     /// Whether the job plans iterations regularly, and planned one a few of its steps ago.
-    pub fn is_at_work(&self, now_ms: i64) -> bool {
+    pub fn is_active(&self, now_ms: i64) -> bool {
         let Some(latest_ms) = self.latest_ms else { return false };
         let mut gaps_ms = Vec::from_iter(self.gaps_ms.iter().copied());
         gaps_ms.sort_unstable_by(|one, other| other.cmp(one));
@@ -43,17 +43,17 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// The last time at which a job is at work that planned iterations at these times.
+    /// The last time at which a job is active that planned iterations at these times.
     fn end_ms(steps_ms: &[i64]) -> Option<i64> {
         let mut pace = Pace::default();
         steps_ms.iter().for_each(|at_ms| pace.step(*at_ms));
         let latest_ms = *steps_ms.last()?;
-        pace.is_at_work(latest_ms)
-            .then(|| (latest_ms..).take_while(|now_ms| pace.is_at_work(*now_ms)).last())?
+        pace.is_active(latest_ms)
+            .then(|| (latest_ms..).take_while(|now_ms| pace.is_active(*now_ms)).last())?
     }
 
     #[test]
-    fn a_job_is_at_work_for_some_of_its_own_steps() {
+    fn a_job_is_active_for_some_of_its_own_steps() {
         assert_eq!([end_ms(&[]), end_ms(&[5])], [None, None], "it has no pace yet");
         assert_eq!(end_ms(&[0, 5]), Some(1_005));
         assert_eq!(end_ms(&[0, 500]), Some(4_500));

@@ -17,7 +17,7 @@ impl Jobs {
     }
 
     /// Frees memory if more than the budget is used, the least recently used jobs first: all their responses but
-    /// the newest, then their states. Jobs at work, and the job that was used last, keep their states: two jobs whose states
+    /// the newest, then their states. Active jobs, and the job that was used last, keep their states: two jobs whose states
     /// exceed the budget would else read them from the store at every request.
     pub async fn make_room(&self) {
         if !self.memory().is_full() {
@@ -40,7 +40,7 @@ impl Jobs {
             if !self.memory().is_full() {
                 return;
             }
-            if job.pace().is_at_work(self.now_unix_ms()) {
+            if job.pace().is_active(self.now_unix_ms()) {
                 continue;
             }
             // The models of a removed state are stored even if the caller stops waiting.

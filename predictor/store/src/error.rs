@@ -104,7 +104,7 @@ pub enum StoreError {
     /// The writer task has ended, during shutdown.
     #[error("the store is closed")]
     Closed,
-    /// Another write changed the same rows first: one whose outcome was not known, or that of another predictor.
+    /// Another write changed the same rows first: one whose outcome was not known, or another predictor's write.
     #[error("an earlier write, whose outcome was not known, changed the same state; retry the request")]
     Superseded,
     /// This predictor could not renew its lease in time, so it may no longer serve its jobs.

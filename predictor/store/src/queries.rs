@@ -33,7 +33,7 @@ pub const QUERIES: [Query; 33] = [
     query("first_reports", reports::FIRST_REPORTS, &["'job'", "10"]),
     query("recent_reports", reports::RECENT_REPORTS, &["'job'", "10"]),
     query("recent_arrivals", reports::RECENT_ARRIVALS, &["'job'", RECENT]),
-    query("reported_before", reports::REPORTED_BEFORE, &["'job'", "10"]),
+    query("recent_iterations", reports::RECENT_ITERATIONS, &["'job'", "20", "10"]),
     query("old_nodes", expired::OLD_NODES, &["1000", "10"]),
     query("old_samples", expired::OLD_SAMPLES, &["'node'", "1000", "10"]),
     query("old_node_steps", expired::OLD_NODE_STEPS, &["60", "1000000000", "10"]),

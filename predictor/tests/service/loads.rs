@@ -2,10 +2,14 @@
 
 use std::thread;
 
-use evenstep_protocol::{JobSpec, JoinRequest};
+use evenstep_protocol::{JobSpec, JoinRequest, WorkerReport};
+use evenstep_store::access::AuditEntry;
+use evenstep_store::{Address, Change, Store};
 use evenstep_tests::wait::until;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
-use crate::support::{Service, allocate_request, join_all, worker_id};
+use crate::support::{Service, allocate_request, job_id, join_all, worker_id};
 
 /// Changes are refused while a load does not end. Views wait for it.
 #[test]
@@ -38,4 +42,52 @@ fn a_change_does_not_wait_for_a_load_and_a_view_does() {
     }
     assert_eq!(service.client.allocate(&allocate_request("job", generation, 0)).body, first.body);
     assert_eq!(service.client.job("job").live_workers, 2, "a refused worker did not join");
+}
+
+/// The latest iterations that a load replays: counted one by one, for jobs that skip iterations and change their width.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_latest_iterations_are_bounded_by_their_reports() {
+    let place = evenstep_tests::Store::fresh();
+    let (store, writer) = Store::open(&place.address().parse::<Address>().unwrap(), None).await.unwrap();
+    let mut random = ChaCha8Rng::seed_from_u64(42);
+    for case in 0..8 {
+        let job = job_id(&format!("job-{case}"));
+        let entry = AuditEntry::anonymous("job.create", job.as_str());
+        let create = Change::CreateJob { job_id: job.clone(), spec: JobSpec::new(64).into(), entry };
+        store.write(vec![create], 0).await.unwrap();
+        assert_eq!(store.recent_iterations(&job, 10, 10).await.unwrap(), None);
+        let mut iterations: Vec<(u64, u64)> = Vec::new();
+        for _ in 0..60 {
+            let next = iterations.last().map_or(0, |(last, _)| last + random.random_range(1..4));
+            iterations.push((next, random.random_range(1..=10)));
+        }
+        let report = |(iteration, width): &(u64, u64)| {
+            let iteration = *iteration;
+            (0..*width).map(move |worker| WorkerReport::new(worker_id(worker as usize), iteration, 8, 0.1))
+        };
+        let reports = iterations.iter().flat_map(report).collect();
+        store.write(vec![Change::Reports { job_id: job.clone(), reports }], 0).await.unwrap();
+        let newest = iterations.last().unwrap().0;
+        for (most, window) in
+            [(0, 100), (1, 100), (7, 9), (40, 30), (100, 1_000), (5_000, 20), (5_000, 5_000)]
+        {
+            let (mut first, mut newer) = (newest, 0);
+            for (iteration, width) in iterations.iter().rev() {
+                if newer > most || iteration + window <= newest {
+                    break;
+                }
+                (first, newer) = (*iteration, newer + width);
+            }
+            let found = store.recent_iterations(&job, most, window).await.unwrap().unwrap();
+            // An iteration without reports may come before the first one.
+            let is_same = |iteration: u64| iterations.iter().filter(|(at, _)| *at < iteration).count();
+            assert_eq!(
+                (is_same(found.0), found.1),
+                (is_same(first), newest),
+                "{most} {window} {found:?} {first}"
+            );
+        }
+    }
+    drop(store);
+    writer.await.unwrap();
 }

@@ -59,7 +59,7 @@ fn a_small_budget_changes_no_response() {
 }
 
 /// Ranks that request the same iterations at the same time, of jobs that do not fit into the budget together. After the
-/// restart, no job is known to be at work, so that any state may be removed between two requests.
+/// restart, no job is known to be active, so that any state may be removed between two requests.
 #[test]
 fn an_iteration_has_one_allocation_while_states_are_removed() {
     const JOBS: usize = 12;

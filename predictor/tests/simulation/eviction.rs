@@ -10,7 +10,7 @@ use crate::world::World;
 
 /// Less than the models of a worker.
 const BUDGET: u64 = 48 << 10;
-/// Longer than a job is at work that planned all its iterations at once.
+/// Longer than a job is active that planned all its iterations at once.
 const PAUSE_MS: i64 = 2_000;
 
 /// A service with two jobs. The models of one worker exceed its budget.
@@ -59,7 +59,7 @@ fn removed(jobs: &Jobs) -> f64 {
 /// Two jobs whose states exceed the budget together do not remove each other's while both plan iterations, however long their
 /// steps are. The state of one that ended is removed.
 #[tokio::test]
-async fn a_job_at_work_keeps_its_state() {
+async fn an_active_job_keeps_its_state() {
     for step_ms in [0, 100, 7_000] {
         let (world, [fast, slow]) = world().await;
         for iteration in 0..24 {

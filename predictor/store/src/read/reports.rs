@@ -5,7 +5,7 @@ use sqlx::Connection as _;
 
 use super::report_row::ReportRow;
 use crate::address::Address;
-use crate::database::{connect_to_read, on, rows, scalar};
+use crate::database::{connect_to_read, on, rows};
 use crate::encode::integer;
 use crate::error::StoreError;
 use crate::from_row::from_row;
@@ -38,9 +38,16 @@ pub(crate) const RECENT_ARRIVALS: &str = "SELECT *, CAST(drivers AS TEXT) AS dri
       AND iteration <= (SELECT MAX(iteration) FROM report WHERE job_id = $1)
     ORDER BY at_unix_ms, iteration, worker";
 
-/// The iteration of the report that has this number of reports of the same or later iterations after it.
-pub(crate) const REPORTED_BEFORE: &str =
-    "SELECT iteration FROM report WHERE job_id = $1 ORDER BY iteration DESC LIMIT 1 OFFSET $2";
+/// The first and the last of the latest reported iterations, until they have more reports than a number. One iteration is
+/// counted after the other: for an offset, PostgreSQL without statistics would sort all reports.
+pub(crate) const RECENT_ITERATIONS: &str = "WITH RECURSIVE recent (iteration, newer) AS (
+        SELECT MAX(iteration), CAST(0 AS BIGINT) FROM report WHERE job_id = $1
+        UNION ALL
+        SELECT (SELECT MAX(iteration) FROM report WHERE job_id = $1 AND iteration < recent.iteration),
+               newer + (SELECT count(*) FROM report WHERE job_id = $1 AND iteration = recent.iteration)
+        FROM recent
+        WHERE newer <= $2 AND iteration > (SELECT MAX(iteration) FROM report WHERE job_id = $1) - $3)
+    SELECT MIN(iteration), MAX(iteration) FROM recent WHERE newer <= $2";
 
 impl Store {
     /// Returns the reports of the last `iterations` reported iterations, oldest first.
@@ -56,14 +63,28 @@ impl Store {
         reports.into_iter().map(WorkerReport::try_from).collect()
     }
 
-    /// Returns the iteration of a report in the order of iterations, the newest first: of the newest report if `newer` is 0,
-    /// else of the one after `newer` others. `None` if the job has no more reports than that.
+    /// Returns the latest reported iterations, the first and the last, of those in the last `iterations`: as many as have more
+    /// than `reports` reports, or all. `None` if the job has no reports.
     ///
     /// # Errors
     /// See [`Store::job`].
-    pub async fn reported_before(&self, job_id: &JobId, newer: u64) -> Result<Option<u64>, StoreError> {
-        let iteration = scalar!(&self.readers, i64, REPORTED_BEFORE, job_id.as_str(), integer(newer))?;
-        Ok(iteration.map(i64::cast_unsigned))
+    pub async fn recent_iterations(
+        &self,
+        job_id: &JobId,
+        reports: u64,
+        iterations: u64,
+    ) -> Result<Option<(u64, u64)>, StoreError> {
+        let found = rows!(
+            &self.readers,
+            (Option<i64>, Option<i64>),
+            RECENT_ITERATIONS,
+            job_id.as_str(),
+            integer(reports),
+            integer(iterations),
+        )?;
+        let Some((Some(first), Some(last))) = found.first().copied() else { return Ok(None) };
+        let [first, last] = [first, last].map(i64::cast_unsigned);
+        Ok(Some((first.max(last.saturating_add(1).saturating_sub(iterations)), last)))
     }
 
     /// Returns the reports of iteration `from` and of later ones, in order of arrival, oldest first, with the times at which
