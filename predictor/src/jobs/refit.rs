@@ -4,51 +4,68 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use evenstep_core::curve::CurveLearner;
 use evenstep_core::forecast::narx::Narx;
-use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAINING_ROWS_MAX, Training};
-use evenstep_core::job::{FORMAT, ModelFormatError, Models, trainings, write_device_model, write_models};
-use evenstep_protocol::{JobId, WorkerId};
+use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAINING_ROWS_MAX};
+use evenstep_core::job::{FORMAT, ModelFormatError, Models, training, write_device_model, write_models};
+use evenstep_protocol::{JobId, WorkerId, WorkerReport};
 use evenstep_store::{Change, StoreError};
 
 use super::error::JobError;
 use super::fits::Pool;
 use super::job::Job;
 
+/// Maximum number of networks that a job fits before other jobs have their turn.
+const FITS_PER_TURN: usize = 32;
+
+/// Number of reports that are decoded at once: more would hold up the async runtime.
+const REPORTS_PER_READ: usize = 256;
+
 impl Job {
-    /// Fits the networks of workers with enough new observations, and stores the models that changed since
-    /// the last time. The state is locked only to read observations and to install networks: requests never
-    /// wait for a fit.
-    pub(super) async fn refit(&self, pool: &Pool) -> Result<(), JobError> {
+    /// Fits the networks of some workers with enough new observations. Returns whether more workers may have enough.
+    ///
+    /// The state is locked only to find these workers and to install networks: requests never wait for a fit. One worker's
+    /// reports are in memory at a time.
+    pub(super) async fn fit_networks(&self, pool: &Pool) -> Result<bool, JobError> {
         if !self.is_loaded() {
-            return Ok(());
+            return Ok(false);
         }
         let mut guard = self.lock().await?;
-        let due = guard.change().state.models_mut().due_refits(REFIT_OBSERVATIONS);
+        let models = guard.change().state.models_mut();
+        let due = models.due_refits(REFIT_OBSERVATIONS, FITS_PER_TURN);
+        let end = models.next_iteration();
         guard.settle();
         drop(guard);
+        if due.is_empty() {
+            return Ok(false);
+        }
         let mut networks = Vec::new();
-        if !due.is_empty() {
-            let reports = self.store().recent_reports(self.id(), TRAINING_ROWS_MAX as u64).await?;
-            for (worker, training) in trainings(&due, &reports) {
-                if let Some(network) = self.fit(pool, &worker, training).await {
-                    networks.push((worker, network));
-                }
+        for (worker, curve) in &due {
+            let reports = self.recent_reports(worker, end).await?;
+            if let Some(network) = self.fit(pool, worker, curve.clone(), reports).await {
+                networks.push((worker.clone(), network));
             }
         }
         let mut guard = self.lock().await?;
         if !networks.is_empty() {
             self.live().refitted(guard.now_unix_ms, networks.len());
         }
-        let state = &mut guard.change().state;
-        if !due.is_empty() {
-            let models = state.models_mut();
-            models.record_refits(&due);
-            models.install(networks);
-        }
-        let revision = state.models.revision();
-        let snapshot =
-            (revision != self.fits().stored_revision()).then(|| (state.models.clone(), state.devices()));
+        let models = guard.change().state.models_mut();
+        models.record_refits(&due);
+        models.install(networks);
         guard.settle();
+        Ok(due.len() == FITS_PER_TURN)
+    }
+
+    /// Stores the models that changed since the last time.
+    pub(super) async fn store_models(&self, pool: &Pool) -> Result<(), JobError> {
+        if !self.is_loaded() {
+            return Ok(());
+        }
+        let guard = self.lock().await?;
+        let revision = guard.state().models.revision();
+        let snapshot = (revision != self.fits().stored_revision())
+            .then(|| (guard.state().models.clone(), guard.state().devices()));
         drop(guard);
         let Some((models, devices)) = snapshot else { return Ok(()) };
         let observations = models.observations();
@@ -57,10 +74,27 @@ impl Job {
         Ok(())
     }
 
-    async fn fit(&self, pool: &Pool, worker: &WorkerId, training: Training) -> Option<FittedExpert> {
+    /// Reads the reports of a worker that a network is fitted to, in order of iteration.
+    async fn recent_reports(&self, worker: &WorkerId, end: u64) -> Result<Vec<WorkerReport>, JobError> {
+        let first = end.saturating_sub(TRAINING_ROWS_MAX as u64);
+        let mut reports = Vec::new();
+        for from in (first..end).step_by(REPORTS_PER_READ) {
+            let to = end.min(from + REPORTS_PER_READ as u64);
+            reports.extend(self.store().worker_reports(self.id(), worker, from..to).await?);
+        }
+        Ok(reports)
+    }
+
+    async fn fit(
+        &self,
+        pool: &Pool,
+        worker: &WorkerId,
+        curve: CurveLearner,
+        reports: Vec<WorkerReport>,
+    ) -> Option<FittedExpert> {
         let fit = move || {
             let begun = Instant::now();
-            let fitted = training.fit(&Narx::refit()).map_err(|error| error.to_string());
+            let fitted = training(&curve, &reports).fit(&Narx::refit()).map_err(|error| error.to_string());
             (fitted, u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX))
         };
         let (fitted, us) = pool.run(fit).await?;

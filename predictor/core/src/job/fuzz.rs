@@ -83,12 +83,13 @@ fn models(sizes: &[u64], rule: LearningRateRule) -> JobState {
         state.observe(&both);
         reports.extend(both);
     }
-    let mut due = state.models.due_refits(1);
-    due.truncate(1);
+    let due = state.models.due_refits(1, 1);
     let recipe = Narx::new(Settings { restarts: 2, hidden: 1, ..Settings::REFIT }).unwrap();
-    let fitted = trainings(&due, &reports).into_iter();
-    let fitted = fitted.map(|(worker, training)| (worker, training.fit(&recipe).unwrap())).collect();
-    state.models.install(fitted);
+    let fitted = due.iter().map(|(worker, curve)| {
+        let reports = reports.iter().filter(|report| report.worker == *worker);
+        (worker.clone(), training(curve, reports).fit(&recipe).unwrap())
+    });
+    state.models.install(fitted.collect());
     // One worker has reported the next iteration, the other not yet.
     state.observe(&[WorkerReport::new(worker(0), 150, 32, 0.1)]);
     state
@@ -138,7 +139,7 @@ proptest! {
             let known = state.models.worker(&worker).map(|known| known.watch.straggler());
             prop_assert!(known.is_some());
         }
-        let due = state.models.due_refits(1);
+        let due = state.models.due_refits(1, usize::MAX);
         state.models.record_refits(&due);
         prop_assert!(state.bytes() > 0);
         run(&mut state, 149..156)?;

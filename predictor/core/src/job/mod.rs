@@ -105,5 +105,5 @@ pub use stored::{
     FORMAT, ModelFormatError, read_device_model, read_learning_rate, read_models, write_device_model,
     write_models,
 };
-pub use training::trainings;
+pub use training::training;
 pub use worker::WorkerModel;

@@ -244,9 +244,9 @@ impl Models {
         self.workers.keys().map(|worker| self.forecaster.observations(worker)).sum()
     }
 
-    /// Returns the workers with `every` or more new observations since the last fit of their network, with
-    /// their curves.
-    pub fn due_refits(&mut self, every: u64) -> Vec<(WorkerId, CurveLearner)> {
+    /// Returns up to `most` workers with `every` or more new observations since the last fit of their network,
+    /// with their curves.
+    pub fn due_refits(&mut self, every: u64, most: usize) -> Vec<(WorkerId, CurveLearner)> {
         let mut due = Vec::new();
         for (worker, known) in &mut self.workers {
             let observations = self.forecaster.observations(worker);
@@ -257,6 +257,9 @@ impl Models {
             }
             if observations >= known.fitted_at + every {
                 due.push((worker.clone(), known.curve.clone()));
+            }
+            if due.len() == most {
+                break;
             }
         }
         due
@@ -372,8 +375,8 @@ mod tests {
             newest += count;
         };
         let due = |models: &mut Models| {
-            let due = models.due_refits(20);
-            assert_eq!(models.due_refits(20).len(), due.len(), "due until the fit is recorded");
+            let due = models.due_refits(20, 8);
+            assert_eq!(models.due_refits(20, 8).len(), due.len(), "due until the fit is recorded");
             models.record_refits(&due);
             !due.is_empty()
         };
