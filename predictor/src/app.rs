@@ -299,7 +299,7 @@ async fn refit(jobs: Arc<Jobs>, every: Duration, pool: Pool) {
     let store = async {
         loop {
             stores.tick().await;
-            jobs.store_models(&pool).await;
+            jobs.store_models().await;
         }
     };
     tokio::join!(fit, store);

@@ -8,7 +8,7 @@ use evenstep_core::curve::CurveLearner;
 use evenstep_core::forecast::narx::Narx;
 use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAINING_ROWS_MAX};
 use evenstep_core::job::{FORMAT, ModelFormatError, Models, training, write_device_model, write_models};
-use evenstep_protocol::{JobId, WorkerId, WorkerReport};
+use evenstep_protocol::{WorkerId, WorkerReport};
 use evenstep_store::{Change, StoreError};
 
 use super::error::JobError;
@@ -58,7 +58,7 @@ impl Job {
     }
 
     /// Stores the models that changed since the last time.
-    pub(super) async fn store_models(&self, pool: &Pool) -> Result<(), JobError> {
+    pub(super) async fn store_models(&self) -> Result<(), JobError> {
         if !self.is_loaded() {
             return Ok(());
         }
@@ -67,11 +67,10 @@ impl Job {
         let snapshot = (revision != self.fits().stored_revision())
             .then(|| (guard.state().models.clone(), guard.state().devices()));
         drop(guard);
-        let Some((models, devices)) = snapshot else { return Ok(()) };
-        let observations = models.observations();
-        self.keep(pool, models, devices).await?;
-        self.fits().stored(revision, observations);
-        Ok(())
+        match snapshot {
+            Some((models, devices)) => self.keep(models, devices).await,
+            None => Ok(()),
+        }
     }
 
     /// Reads the reports of a worker that a network is fitted to, in order of iteration.
@@ -109,31 +108,56 @@ impl Job {
         }
     }
 
-    /// Stores the models of the job and, for each kind of device, the models of the worker with the most
+    /// Stores the models of the job, part after part, and for each kind of device the models of the worker with the most
     /// observations.
-    async fn keep(
+    pub(super) async fn keep(
         &self,
-        pool: &Pool,
         models: Models,
         devices: BTreeMap<String, Vec<WorkerId>>,
     ) -> Result<(), JobError> {
-        let job_id = self.id().clone();
-        let encode = move || model_changes(&job_id, &models, devices);
-        let Some(changes) = pool.run(encode).await else { return Ok(()) };
-        let changes = changes.map_err(|error| StoreError::Models(error.to_string()))?;
-        self.store().write(changes, self.now_unix_ms()).await?;
+        let (stored, observations) = (models.revision(), models.observations());
+        let mut number = self.fits().storing().await;
+        let revision = number.next(self.now_unix_ms());
+        let begin = move || (device_changes(&models, devices), write_models(&models));
+        // Encoding and freeing models of many workers takes more than a millisecond.
+        let (last, mut parts) = blocking(begin).await?;
+        let mut last = last.map_err(unwritable)?;
+        for part in 0.. {
+            let next = move || {
+                let next = parts.next();
+                next.map(|state| (state, parts))
+            };
+            let Some((state, rest)) = blocking(next).await? else { break };
+            parts = rest;
+            let state = state.map_err(unwritable)?;
+            let change =
+                Change::ModelPart { job_id: self.id().clone(), format: FORMAT, revision, part, state };
+            match part {
+                // The first part makes all of them valid.
+                0 => last.push(change),
+                _ => drop(self.store().write(vec![change], self.now_unix_ms()).await?),
+            }
+        }
+        self.store().write(last, self.now_unix_ms()).await?;
+        self.fits().stored(stored, observations);
         Ok(())
     }
 }
 
-/// Returns the changes that store the models of a job and of each kind of device.
-pub(super) fn model_changes(
-    job_id: &JobId,
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, StoreError> {
+    tokio::task::spawn_blocking(work).await.map_err(unwritable)
+}
+
+fn unwritable(error: impl std::fmt::Display) -> StoreError {
+    StoreError::Models(error.to_string())
+}
+
+/// Returns the changes that store the models of each kind of device.
+fn device_changes(
     models: &Models,
     devices: BTreeMap<String, Vec<WorkerId>>,
 ) -> Result<Vec<Change>, ModelFormatError> {
-    let state = write_models(models)?;
-    let mut changes = vec![Change::Models { job_id: job_id.clone(), format: FORMAT, state }];
+    let mut changes = Vec::new();
     for (device, workers) in devices {
         let forecaster = models.forecaster();
         let teacher = workers.iter().max_by_key(|worker| forecaster.observations(worker));

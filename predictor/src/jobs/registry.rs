@@ -262,9 +262,9 @@ impl Jobs {
     }
 
     /// Stores the models of every job.
-    pub async fn store_models(&self, pool: &Pool) {
+    pub async fn store_models(&self) {
         for job in self.jobs() {
-            if let Err(error) = job.store_models(pool).await {
+            if let Err(error) = job.store_models().await {
                 tracing::warn!(job_id = %job.id(), %error, "cannot store models");
             }
         }
