@@ -35,8 +35,8 @@ pub enum ModelFormatError {
     Value,
 }
 
-/// Number of workers whose models are one part of stored models: about a megabyte.
-const WORKERS_PER_PART: usize = 16;
+/// Number of workers whose models are one part of stored models: about half a megabyte.
+const WORKERS_PER_PART: usize = 8;
 
 /// The first part of stored models: all models but the workers'.
 #[derive(Serialize, Deserialize)]

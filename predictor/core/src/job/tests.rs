@@ -124,7 +124,7 @@ fn stored_models_are_all_their_parts() {
         models.learn(&names.iter().enumerate().map(report).collect::<Vec<_>>(), &|_, _| None);
     }
     let parts = encoded(&models);
-    assert_eq!(parts.len(), 4, "40 workers, 16 in a part");
+    assert_eq!(parts.len(), 6, "40 workers, 8 in a part");
     let read = read_models(&parts).unwrap();
     assert!(names.iter().all(|name| read.knows(name)) && encoded(&read) == parts);
     for missing in 0..parts.len() {
