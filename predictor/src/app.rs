@@ -282,7 +282,7 @@ async fn store_statistics(jobs: Arc<Jobs>) {
     }
 }
 
-/// Fits networks, and beside that stores models, so that models never wait for the fits of all workers.
+/// Fits networks, and in parallel stores models, so that models never wait for the fits of all workers.
 async fn refit(jobs: Arc<Jobs>, every: Duration, pool: Pool) {
     let tick = || {
         let mut tick = tokio::time::interval(every);

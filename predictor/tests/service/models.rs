@@ -47,7 +47,7 @@ fn networks_are_fitted_in_the_background_and_models_survive_a_crash() {
     until("a network is fitted", || {
         names(&service.client.forecast("long").workers[0]).contains(&"narx").then_some(())
     });
-    // What is stored with this iteration, is stored with the network.
+    // Models that include this iteration include the network.
     iterate(&service, "long", ITERATIONS..ITERATIONS + 1);
     let before = stored(&service, "long");
     assert_eq!((before.refits.fitted, before.refits.failed), (1, 0), "{:?}", before.refits);
