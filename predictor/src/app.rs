@@ -285,13 +285,27 @@ async fn store_statistics(jobs: Arc<Jobs>) {
     }
 }
 
+/// Fits networks, and in parallel stores models, so that models never wait for the fits of all workers.
 async fn refit(jobs: Arc<Jobs>, every: Duration, pool: Pool) {
-    let mut tick = tokio::time::interval(every);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tick.tick().await;
-        jobs.refit(&pool).await;
-    }
+    let tick = || {
+        let mut tick = tokio::time::interval(every);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        tick
+    };
+    let (mut fits, mut stores) = (tick(), tick());
+    let fit = async {
+        loop {
+            fits.tick().await;
+            jobs.fit_networks(&pool).await;
+        }
+    };
+    let store = async {
+        loop {
+            stores.tick().await;
+            jobs.store_models().await;
+        }
+    };
+    tokio::join!(fit, store);
 }
 
 async fn watch_leases(jobs: Arc<Jobs>) {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use evenstep_burst::command as plan;
-use evenstep_core::job::{FORMAT, read_device_model, read_learning_rate, read_models};
+use evenstep_core::job::{FORMAT, check_part, read_device_model, read_learning_rate};
 use evenstep_lab::command::{backtest, simulate};
 use evenstep_observability::logs;
 use evenstep_predictor::access::{command as token, secrets};
@@ -59,7 +59,7 @@ fn main() -> anyhow::Result<ExitCode> {
 fn model_readers() -> store::ModelReaders {
     store::ModelReaders {
         format: FORMAT,
-        job: |state| read_models(state).map(drop).map_err(|error| error.to_string()),
+        job: |part, state| check_part(part, state).map_err(|error| error.to_string()),
         device: |state| read_device_model(state).map(drop).map_err(|error| error.to_string()),
         learning_rate: |state| read_learning_rate(state).map(drop).map_err(|error| error.to_string()),
     }

@@ -64,6 +64,7 @@
 //! ```
 
 mod parallel;
+mod shared;
 
 pub mod series;
 

@@ -7,7 +7,7 @@ use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_observability::metrics::prometheus::{Histogram, IntCounterVec};
 use evenstep_observability::metrics::{collect, counters, histogram};
 use evenstep_protocol::RefitView;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, MutexGuard, Semaphore};
 
 /// Histogram buckets of fits, in seconds.
 const FITS_S: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
@@ -65,6 +65,20 @@ pub struct FitRecord {
     fit_us: AtomicU64,
     stored_observations: AtomicU64,
     stored_revision: AtomicU64,
+    storing: Mutex<StoredNumber>,
+}
+
+/// Number under which models were stored last.
+#[derive(Debug, Default)]
+pub struct StoredNumber(i64);
+
+impl StoredNumber {
+    /// Returns the number for models that are stored now. No earlier ones of the job have it: an earlier process stored them in
+    /// an earlier millisecond.
+    pub fn next(&mut self, now_unix_ms: i64) -> i64 {
+        self.0 = now_unix_ms.max(self.0.saturating_add(1));
+        self.0
+    }
 }
 
 impl FitRecord {
@@ -84,6 +98,11 @@ impl FitRecord {
         self.fit_us.fetch_add(us, Ordering::Relaxed);
         let outcome = if is_fitted { &self.fitted } else { &self.failed };
         outcome.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits until models of the job that are being stored are stored.
+    pub async fn storing(&self) -> MutexGuard<'_, StoredNumber> {
+        self.storing.lock().await
     }
 
     /// Revision of the models stored last, or 0 for the models that were read from the store.

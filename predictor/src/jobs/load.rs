@@ -136,9 +136,12 @@ pub fn log_skipped(job_id: &JobId, skipped: &[Skipped]) {
 }
 
 async fn models(store: &Store, job_id: &JobId) -> Result<Models, StoreError> {
-    let Some(state) = store.models(job_id, FORMAT).await? else { return Ok(Models::new()) };
+    let parts = store.models(job_id, FORMAT).await?;
+    if parts.is_empty() {
+        return Ok(Models::new());
+    }
     // Unreadable models learn again from the recent reports.
-    let read = compute(true, || read_models(&state));
+    let read = compute(true, || read_models(&parts));
     Ok(read.unwrap_or_else(|error| {
         tracing::warn!(%job_id, %error, "cannot read stored models; new models learn from recent reports");
         Models::new()

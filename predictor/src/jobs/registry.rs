@@ -243,11 +243,27 @@ impl Jobs {
         self.job(job_id).await?.roll_up(roll_up).await
     }
 
-    /// Fits networks and stores models, in every job.
-    pub async fn refit(&self, pool: &Pool) {
+    /// Fits networks in every job. Jobs take turns, so that none waits for all fits of a job with many workers.
+    pub async fn fit_networks(&self, pool: &Pool) {
+        let mut jobs = self.jobs();
+        while !jobs.is_empty() {
+            let mut unfinished = Vec::new();
+            for job in jobs {
+                match job.fit_networks(pool).await {
+                    Ok(true) => unfinished.push(job),
+                    Ok(false) => {}
+                    Err(error) => tracing::warn!(job_id = %job.id(), %error, "cannot fit networks"),
+                }
+            }
+            jobs = unfinished;
+        }
+    }
+
+    /// Stores the models of every job.
+    pub async fn store_models(&self) {
         for job in self.jobs() {
-            if let Err(error) = job.refit(pool).await {
-                tracing::warn!(job_id = %job.id(), %error, "cannot refit or store models");
+            if let Err(error) = job.store_models().await {
+                tracing::warn!(job_id = %job.id(), %error, "cannot store models");
             }
         }
     }

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use evenstep_protocol::JobId;
-use evenstep_store::StoreError;
 
 use super::job::Job;
-use super::refit::model_changes;
 use super::registry::Jobs;
 
 impl Jobs {
@@ -94,29 +92,14 @@ impl Job {
         // A state in doubt is read from the store anyway, which also decides on the leases.
         let Some(held) = slot.take_if(|held| held.is_certain()) else { return Removal::InUse };
         self.rest(held.leases());
-        let (revision, observations) = (held.state.models.revision(), held.state.models.observations());
-        let is_stored = revision == self.fits().stored_revision();
-        let job_id = self.id().clone();
-        // Encoding and freeing models of many workers take more than a millisecond.
-        let encode = move || {
-            let models = &held.state.models;
-            if is_stored { Ok(Vec::new()) } else { model_changes(&job_id, models, held.state.devices()) }
-        };
-        let changes = match tokio::task::spawn_blocking(encode).await {
-            Ok(Ok(changes)) => Ok(changes),
-            Ok(Err(error)) => Err(StoreError::Models(error.to_string())),
-            Err(error) => Err(StoreError::Models(error.to_string())),
-        };
-        let stored = match changes {
-            Ok(changes) if changes.is_empty() => Ok(0),
-            Ok(changes) => self.store().write(changes, self.now_unix_ms()).await,
-            Err(error) => Err(error),
-        };
-        match stored {
-            Ok(_) => self.fits().stored(revision, observations),
-            Err(error) => {
-                tracing::warn!(job_id = %self.id(), %error, "cannot store models; they learn again from recent reports");
-            }
+        let models = (held.state.models.revision() != self.fits().stored_revision())
+            .then(|| (held.state.models.clone(), held.state.devices()));
+        // Freeing models of many workers takes more than a millisecond.
+        drop(tokio::task::spawn_blocking(|| drop(held)).await);
+        if let Some((models, devices)) = models
+            && let Err(error) = self.keep(models, devices).await
+        {
+            tracing::warn!(job_id = %self.id(), %error, "cannot store models; they learn again from recent reports");
         }
         Removal::Removed
     }

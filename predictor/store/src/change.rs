@@ -97,13 +97,18 @@ pub enum Change {
         /// The totals (JSON).
         totals: String,
     },
-    /// Replaces a job's models.
-    Models {
+    /// Adds a part of a job's models. Part 0, which must be the last one that is written, makes its revision valid and deletes
+    /// all others.
+    ModelPart {
         /// The job.
         job_id: JobId,
         /// Format version of the state.
         format: u32,
-        /// The models.
+        /// Number of these models, different from all that the job had before.
+        revision: i64,
+        /// Number of this part.
+        part: u64,
+        /// The models of this part.
         state: Vec<u8>,
     },
     /// Replaces the models of a device type.
@@ -150,7 +155,7 @@ impl Change {
         let more = match self {
             Self::Reports { reports, .. } => reports.len() * REPORT_BYTES,
             Self::Allocation { answer, .. } => answer.len(),
-            Self::Models { state, .. } | Self::DeviceModel { state, .. } => state.len(),
+            Self::ModelPart { state, .. } | Self::DeviceModel { state, .. } => state.len(),
             Self::Steps { steps, .. } => steps.iter().map(|step| step.shown.len()).sum(),
             Self::Totals { totals, .. } => totals.len(),
             Self::Telemetry(rows) => rows.bytes(),
@@ -172,7 +177,7 @@ impl Change {
                 Self::Telemetry(_)
                     | Self::Steps { .. }
                     | Self::Totals { .. }
-                    | Self::Models { .. }
+                    | Self::ModelPart { .. }
                     | Self::DeviceModel { .. }
                     | Self::TrimJob { .. }
             ),

@@ -31,7 +31,7 @@ pub const QUERIES: [Query; 33] = [
     query("pasts", past::PASTS, &[]),
     query("events", past::EVENTS, &["'job'", "10"]),
     query("first_reports", reports::FIRST_REPORTS, &["'job'", "10"]),
-    query("recent_reports", reports::RECENT_REPORTS, &["'job'", "10"]),
+    query("worker_reports", reports::WORKER_REPORTS, &["'job'", "'node/1'", "500", "510"]),
     query("recent_arrivals", reports::RECENT_ARRIVALS, &["'job'", RECENT]),
     query("recent_iterations", reports::RECENT_ITERATIONS, &["'job'", "20", "10"]),
     query("old_nodes", expired::OLD_NODES, &["1000", "10"]),

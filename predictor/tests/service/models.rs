@@ -14,8 +14,12 @@ fn train(service: &Service, job: &str, device: &str, iterations: u64) {
     service.client.put_job(job, &JobSpec::new(16));
     let request = JoinRequest { device: Some(device.into()), ..JoinRequest::new(worker_id(0)) };
     service.client.post(&format!("/v1/jobs/{job}/workers"), &request);
+    iterate(service, job, 0..iterations);
+}
+
+fn iterate(service: &Service, job: &str, iterations: std::ops::Range<u64>) {
     let generation = service.client.job(job).generation;
-    for iteration in 0..iterations {
+    for iteration in iterations {
         // The stall share read before this iteration, as computed by `support::report`.
         let stalled = (iteration.saturating_sub(2) % 10) as f64 / 10.0;
         let request =
@@ -40,6 +44,11 @@ fn names(worker: &WorkerForecastView) -> Vec<&str> {
 fn networks_are_fitted_in_the_background_and_models_survive_a_crash() {
     let mut service = Service::start_with(&["--refit-interval-s=1"]);
     train(&service, "long", "a machine", ITERATIONS);
+    until("a network is fitted", || {
+        names(&service.client.forecast("long").workers[0]).contains(&"narx").then_some(())
+    });
+    // Models that include this iteration include the network.
+    iterate(&service, "long", ITERATIONS..ITERATIONS + 1);
     let before = stored(&service, "long");
     assert_eq!((before.refits.fitted, before.refits.failed), (1, 0), "{:?}", before.refits);
     assert!(before.refits.fit_time_s > 0.0);

@@ -1,6 +1,7 @@
 //! The forecaster of a job: its workers and their shared models.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +12,7 @@ use super::value::{ExpertRecord, Forecast};
 use super::worker::WorkerForecaster;
 use crate::parallel;
 use crate::series::{DRIVERS_MAX, DriverSet, Observation, READING_MAX};
+use crate::shared::SharedMap;
 
 /// The loss that determines the weights of the mix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -31,20 +33,21 @@ const SOFT_MAXIMUM: f64 = 0.03;
 
 /// Forecasts the workers of a job, identified by `K`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(bound(deserialize = "K: Ord + Deserialize<'de>"))]
+#[serde(bound(serialize = "K: Serialize", deserialize = "K: Ord + Deserialize<'de>"))]
 pub struct JobForecaster<K: Ord> {
     drivers: DriverSet,
     roster: Vec<ExpertKind>,
     loss: Loss,
     pool: PooledArx,
-    workers: BTreeMap<K, Worker>,
+    #[serde(with = "crate::shared")]
+    workers: SharedMap<K, Worker>,
     /// The iteration after the latest one.
     next: u64,
 }
 
 /// State of a worker. Its readings can be known before its speed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-enum Worker {
+pub enum Worker {
     Unmeasured {
         readings: Vec<Option<f64>>,
         earlier: Option<Box<Earlier>>,
@@ -98,7 +101,17 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
             && self.roster.iter().any(|kind| *kind != ExpertKind::Narx)
             && self.roster.iter().all(|kind| kind.is_valid())
             && self.pool.is_valid(&self.drivers)
-            && self.workers.values().all(worker)
+            && self.workers.values().all(|known| worker(known))
+    }
+
+    /// Takes the states of all workers out, to store them in parts.
+    pub(crate) fn take_workers(&mut self) -> SharedMap<K, Worker> {
+        std::mem::take(&mut self.workers)
+    }
+
+    /// Puts the stored state of a worker back.
+    pub(crate) fn put_worker(&mut self, worker: K, known: Worker) {
+        self.workers.insert(worker, Arc::new(known));
     }
 
     /// Whether the worker has models, readings or a starting point.
@@ -122,10 +135,10 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
             readings.keys().filter(|worker| !self.workers.contains_key(**worker)).collect::<Vec<_>>()
         {
             let unmeasured = Worker::Unmeasured { readings: Vec::new(), earlier: None };
-            self.workers.insert((*worker).clone(), unmeasured);
+            self.workers.insert((*worker).clone(), Arc::new(unmeasured));
         }
         let pool = &self.pool;
-        parallel::update(&mut self.workers, readings, |worker, readings| match worker {
+        parallel::update(&mut self.workers, readings, |worker, readings| match Arc::make_mut(worker) {
             Worker::Measured(forecaster) | Worker::Aged(forecaster) => forecaster.boundary(pool, readings),
             Worker::Unmeasured { readings: known, .. } => known.clone_from(readings),
         });
@@ -134,11 +147,9 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     /// Sets the starting point of an unmeasured worker. Has no effect on a measured worker, which has its own
     /// record.
     pub fn warm_start(&mut self, worker: &K, from: Earlier) {
-        let unmeasured = self
-            .workers
-            .entry(worker.clone())
-            .or_insert(Worker::Unmeasured { readings: Vec::new(), earlier: None });
-        if let Worker::Unmeasured { earlier, .. } = unmeasured {
+        let unmeasured = Worker::Unmeasured { readings: Vec::new(), earlier: None };
+        let known = self.workers.entry(worker.clone()).or_insert_with(|| Arc::new(unmeasured));
+        if let Worker::Unmeasured { earlier, .. } = Arc::make_mut(known) {
             *earlier = Some(Box::new(from));
         }
     }
@@ -146,9 +157,9 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     /// Marks a worker that was away: its next measurement starts a new forecaster from its old models, as on
     /// another worker's device of the same kind. Until then its last forecast remains.
     pub fn age(&mut self, worker: &K) {
-        if let Some(Worker::Measured(forecaster)) = self.workers.get(worker) {
+        if let Some(Worker::Measured(forecaster)) = self.workers.get(worker).map(|known| &**known) {
             let aged = Worker::Aged(forecaster.clone());
-            self.workers.insert(worker.clone(), aged);
+            self.workers.insert(worker.clone(), Arc::new(aged));
         }
     }
 
@@ -182,13 +193,13 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
             .map(|((worker, seen), (expected, slope))| (worker, (seen, expected, slope)))
             .collect();
         parallel::update(&mut self.workers, &lessons, |worker, (seen, expected, slope)| {
-            if let (Worker::Measured(forecaster), Some(expected)) = (worker, expected) {
+            if let (Worker::Measured(forecaster), Some(expected)) = (Arc::make_mut(worker), expected) {
                 forecaster.observe(&expected.experts, *slope, iteration, seen);
             }
         });
         // The shared model learns from one worker after the other.
         for (worker, seen) in outcomes {
-            match self.workers.get_mut(worker) {
+            match self.workers.get_mut(worker).map(Arc::make_mut) {
                 Some(Worker::Measured(forecaster)) => forecaster.observe_with(&mut self.pool, seen),
                 known => {
                     let mut new = WorkerForecaster::new(&self.roster, &self.drivers, &self.pool, seen);
@@ -199,7 +210,7 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
                         }
                         _ => {}
                     }
-                    self.workers.insert(worker.clone(), Worker::Measured(Box::new(new)));
+                    self.workers.insert(worker.clone(), Arc::new(Worker::Measured(Box::new(new))));
                 }
             }
         }
@@ -207,7 +218,7 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
 
     /// Adds a fitted network to the experts of a measured worker, or replaces the previous one.
     pub fn install(&mut self, worker: &K, network: FittedExpert) {
-        if let Some(Worker::Measured(forecaster)) = self.workers.get_mut(worker) {
+        if let Some(Worker::Measured(forecaster)) = self.workers.get_mut(worker).map(Arc::make_mut) {
             forecaster.install(network);
         }
     }
@@ -220,7 +231,7 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     }
 
     fn measured(&self, worker: &K) -> Option<&WorkerForecaster> {
-        match self.workers.get(worker)? {
+        match &**self.workers.get(worker)? {
             Worker::Measured(forecaster) | Worker::Aged(forecaster) => Some(forecaster),
             Worker::Unmeasured { .. } => None,
         }

@@ -25,6 +25,7 @@ mod worker;
 
 pub use expert::{EXPERT_NAMES, ExpertKind, UnknownExpert};
 pub use interval::AdaptiveInterval;
+pub(crate) use job::Worker;
 pub use job::{Earlier, JobForecaster, Loss};
 pub use mix::Mix;
 pub use value::{COVERAGE, ExpertRecord, Forecast};

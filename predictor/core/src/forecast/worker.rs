@@ -17,7 +17,7 @@ const WARM_START_TRUST: f64 = 0.1;
 
 /// State of one measured worker. It is created with the first observation, so a forecast always exists.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct WorkerForecaster {
+pub(crate) struct WorkerForecaster {
     history: History,
     experts: Vec<(ExpertKind, Expert)>,
     mix: Mix,

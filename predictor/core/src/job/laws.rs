@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::tests::encoded;
 use super::*;
 use crate::membership::{Member, State};
 
@@ -155,8 +156,8 @@ impl History {
 }
 
 /// Bytes of the models, and the state of the learning-rate rule.
-fn learned(state: &JobState) -> (Vec<u8>, String) {
-    (write_models(&state.models).unwrap(), serde_json::to_string(&state.learning_rate).unwrap())
+fn learned(state: &JobState) -> (Vec<Vec<u8>>, String) {
+    (encoded(&state.models), serde_json::to_string(&state.learning_rate).unwrap())
 }
 
 proptest! {
@@ -198,7 +199,7 @@ proptest! {
             state.observe(reports);
             durable.extend(reports.iter().cloned());
             if at == stored_after {
-                stored = write_models(&state.models).unwrap();
+                stored = encoded(&state.models);
             }
             if at == crash_after {
                 let before = learned(&state);

@@ -102,8 +102,8 @@ pub use observe::{Observed, Skipped};
 pub use report::inputs;
 pub use state::{JOINS_MAX, JobState, Restored, WorkerState, global_batch};
 pub use stored::{
-    FORMAT, ModelFormatError, read_device_model, read_learning_rate, read_models, write_device_model,
-    write_models,
+    FORMAT, ModelFormatError, check_part, read_device_model, read_learning_rate, read_models,
+    write_device_model, write_models,
 };
-pub use training::trainings;
+pub use training::training;
 pub use worker::WorkerModel;

@@ -3,6 +3,7 @@
 mod learn;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use evenstep_protocol::WorkerId;
 use serde::{Deserialize, Serialize};
@@ -16,11 +17,12 @@ use super::worker::WorkerModel;
 use crate::allocate::Scenarios;
 use crate::curve::{Curve, CurveLearner, Uncertain};
 use crate::forecast::nonlinear::FittedExpert;
-use crate::forecast::{Earlier, Forecast, JobForecaster};
+use crate::forecast::{self, Earlier, Forecast, JobForecaster};
 use crate::hedge::learner::CLAIM_FIRST_S;
 use crate::hedge::{ChunkCost, ClaimCost};
 use crate::learning_rate::GradientNorms;
 use crate::parallel;
+use crate::shared::SharedMap;
 
 /// Time that a counter is busy with one addition, in seconds, unless a claim takes less: 50,000 claims per
 /// second. One store on loopback handles more (the trainer's example `claims`).
@@ -33,7 +35,8 @@ const MODEL_BYTES: u64 = 56 << 10;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Models {
     forecaster: JobForecaster<WorkerId>,
-    workers: BTreeMap<WorkerId, WorkerModel>,
+    #[serde(with = "crate::shared")]
+    workers: SharedMap<WorkerId, WorkerModel>,
     open: OpenIterations,
     /// Number of planned iterations whose shares varied on purpose.
     probes: u64,
@@ -57,6 +60,9 @@ pub struct Models {
     #[serde(skip)]
     revision: u64,
 }
+
+/// The state of a worker's forecasts and its other models; either may be missing.
+pub(super) type StoredWorker = (Option<Arc<forecast::Worker>>, Option<Arc<WorkerModel>>);
 
 /// Results of learning that the models do not keep.
 #[derive(Debug, Default)]
@@ -96,12 +102,39 @@ impl Models {
     /// Whether stored models are usable: their parts belong together, and every number is in its range.
     pub(super) fn is_valid(&self) -> bool {
         self.forecaster.is_valid()
-            && self.workers.values().all(WorkerModel::is_valid)
+            && self.workers.values().all(|known| known.is_valid())
             && self.open.is_valid()
             && self.work.is_valid()
             && self.balance.is_valid()
             && self.tail_balance.is_valid()
             && (1.0..=ITERATIONS_MAX).contains(&self.stride)
+    }
+
+    /// Takes the models of all workers out, to store them in parts.
+    pub(super) fn take_workers(&mut self) -> BTreeMap<WorkerId, StoredWorker> {
+        let mut stored: BTreeMap<WorkerId, StoredWorker> = BTreeMap::new();
+        for (worker, known) in self.forecaster.take_workers() {
+            stored.entry(worker).or_default().0 = Some(known);
+        }
+        for (worker, known) in std::mem::take(&mut self.workers) {
+            stored.entry(worker).or_default().1 = Some(known);
+        }
+        stored
+    }
+
+    /// Puts the stored models of a worker back.
+    pub(super) fn put_worker(
+        &mut self,
+        worker: WorkerId,
+        forecaster: Option<forecast::Worker>,
+        model: Option<WorkerModel>,
+    ) {
+        if let Some(known) = forecaster {
+            self.forecaster.put_worker(worker.clone(), known);
+        }
+        if let Some(known) = model {
+            self.workers.insert(worker, Arc::new(known));
+        }
     }
 
     /// Returns the forecaster.
@@ -111,7 +144,7 @@ impl Models {
 
     /// Returns the models of a worker, except its forecast; `None` before its first report.
     pub fn worker(&self, worker: &WorkerId) -> Option<&WorkerModel> {
-        self.workers.get(worker)
+        self.workers.get(worker).map(|known| &**known)
     }
 
     /// Returns the number of changes since the models were created or read. Equal numbers mean equal models.
@@ -244,19 +277,22 @@ impl Models {
         self.workers.keys().map(|worker| self.forecaster.observations(worker)).sum()
     }
 
-    /// Returns the workers with `every` or more new observations since the last fit of their network, with
-    /// their curves.
-    pub fn due_refits(&mut self, every: u64) -> Vec<(WorkerId, CurveLearner)> {
+    /// Returns up to `most` workers with `every` or more new observations since the last fit of their network,
+    /// with their curves.
+    pub fn due_refits(&mut self, every: u64, most: usize) -> Vec<(WorkerId, CurveLearner)> {
         let mut due = Vec::new();
         for (worker, known) in &mut self.workers {
             let observations = self.forecaster.observations(worker);
             // The count of a worker that was away starts again.
             if observations < known.fitted_at {
                 self.revision += 1;
-                known.fitted_at = 0;
+                Arc::make_mut(known).fitted_at = 0;
             }
             if observations >= known.fitted_at + every {
                 due.push((worker.clone(), known.curve.clone()));
+            }
+            if due.len() == most {
+                break;
             }
         }
         due
@@ -267,7 +303,7 @@ impl Models {
         for (worker, _) in due {
             if let Some(known) = self.workers.get_mut(worker) {
                 self.revision += 1;
-                known.fitted_at = self.forecaster.observations(worker);
+                Arc::make_mut(known).fitted_at = self.forecaster.observations(worker);
             }
         }
     }
@@ -287,6 +323,7 @@ mod tests {
 
     use super::*;
     use crate::job::plans::{Choices, PlannedWorker};
+    use crate::job::write_models;
 
     /// The budget for memory depends on this estimate.
     #[test]
@@ -314,9 +351,13 @@ mod tests {
             };
             models.learn(&ids.iter().map(report).collect::<Vec<_>>(), &|_, _| None);
         }
-        let encoded = crate::job::write_models(&models).unwrap().len() as f64;
+        let encoded = encoded(&models) as f64;
         let ratio = models.bytes() as f64 / encoded;
         assert!((0.8..2.0).contains(&ratio), "{ratio}: {encoded} bytes of 8 workers");
+    }
+
+    fn encoded(models: &Models) -> usize {
+        write_models(models).map(|part| part.unwrap().len()).sum()
     }
 
     #[test]
@@ -324,7 +365,7 @@ mod tests {
         let ids: Vec<WorkerId> =
             (0..8).map(|number| WorkerId::new(format!("node/{number}")).unwrap()).collect();
         let mut models = Models::new();
-        let mut before = (models.bytes(), crate::job::write_models(&models).unwrap().len() as u64);
+        let mut before = (models.bytes(), encoded(&models) as u64);
         for iteration in 0..4 {
             let planned = |id: &WorkerId| {
                 (
@@ -344,7 +385,7 @@ mod tests {
                 ..WorkerReport::new(id.clone(), iteration, 8, 0.1)
             };
             models.learn(&ids[1..].iter().map(report).collect::<Vec<_>>(), &|_, _| None);
-            let after = (models.bytes(), crate::job::write_models(&models).unwrap().len() as u64);
+            let after = (models.bytes(), encoded(&models) as u64);
             let [grown, encoded] = [after.0 - before.0, after.1 - before.1];
             assert!((encoded..8 * encoded).contains(&grown), "{grown} bytes for {encoded} encoded bytes");
             before = after;
@@ -372,8 +413,8 @@ mod tests {
             newest += count;
         };
         let due = |models: &mut Models| {
-            let due = models.due_refits(20);
-            assert_eq!(models.due_refits(20).len(), due.len(), "due until the fit is recorded");
+            let due = models.due_refits(20, 8);
+            assert_eq!(models.due_refits(20, 8).len(), due.len(), "due until the fit is recorded");
             models.record_refits(&due);
             !due.is_empty()
         };

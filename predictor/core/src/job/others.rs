@@ -7,6 +7,7 @@ use evenstep_protocol::WorkerId;
 use super::worker::{DeviceOf, WorkerModel};
 use crate::curve::Uncertain;
 use crate::parallel;
+use crate::shared::SharedMap;
 use crate::straggler::{LogRatio, Others, Pace, Vote, doubt};
 
 /// Minimum number of other workers on the same kind of device for a comparison.
@@ -36,7 +37,7 @@ pub struct Compared<'a> {
 pub fn others(
     compared: &[Compared<'_>],
     common: f64,
-    models: &BTreeMap<WorkerId, WorkerModel>,
+    models: &SharedMap<WorkerId, WorkerModel>,
     device: DeviceOf<'_>,
 ) -> Vec<Others> {
     let longest = |one: &Compared<'_>| models.get(one.worker).map_or(0.0, |known| known.watch.longest());
@@ -47,7 +48,7 @@ pub fn others(
     let mut others = vec![Others { peers: None, common, sways }; compared.len()];
     let mut devices: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (at, one) in compared.iter().enumerate() {
-        let joined = models.get(one.worker).and_then(WorkerModel::joined);
+        let joined = models.get(one.worker).and_then(|known| known.joined());
         if let Some(device) = device(one.worker, joined).filter(|device| !device.starts_with(PROCESSOR)) {
             devices.entry(device).or_default().push(at);
         }
@@ -63,7 +64,7 @@ pub fn others(
 }
 
 /// Returns the ratio of each worker's speed to the median of the others, at the median number of samples.
-fn to_median(paces: &[(&WorkerId, &Pace)], models: &BTreeMap<WorkerId, WorkerModel>) -> Vec<LogRatio> {
+fn to_median(paces: &[(&WorkerId, &Pace)], models: &SharedMap<WorkerId, WorkerModel>) -> Vec<LogRatio> {
     let mut samples: Vec<u64> = paces.iter().map(|(_, pace)| pace.samples).collect();
     samples.sort_unstable();
     let samples = samples[(samples.len() - 1) / 2];

@@ -36,23 +36,6 @@ pub fn tail_speedup(report: &WorkerReport) -> Option<f64> {
     Some((base_pace_s / tail_pace_s).ln()).filter(|speedup| speedup.is_finite())
 }
 
-/// Groups reports by iteration, in ascending order. Within an iteration they keep their order.
-pub fn by_iteration<'a>(
-    reports: impl IntoIterator<Item = &'a WorkerReport>,
-) -> impl Iterator<Item = Vec<&'a WorkerReport>> {
-    let mut reports: Vec<&WorkerReport> = reports.into_iter().collect();
-    reports.sort_by_key(|report| report.iteration);
-    let mut rest = reports.into_iter().peekable();
-    std::iter::from_fn(move || {
-        let first = rest.next()?;
-        let mut group = vec![first];
-        while let Some(next) = rest.next_if(|next| next.iteration == first.iteration) {
-            group.push(next);
-        }
-        Some(group)
-    })
-}
-
 /// Returns the drivers that forecasts use.
 pub fn drivers() -> DriverSet {
     DriverSet::new(driver::ALL.into_iter().chain([driver::BARRIER_WAIT_S, driver::TAIL_SPEEDUP]))

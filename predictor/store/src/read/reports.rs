@@ -1,6 +1,8 @@
 //! Reading reports.
 
-use evenstep_protocol::{JobId, WorkerReport};
+use std::ops::Range;
+
+use evenstep_protocol::{JobId, WorkerId, WorkerReport};
 use sqlx::Connection as _;
 
 use super::report_row::ReportRow;
@@ -26,11 +28,11 @@ from_row!(ArrivedRow { at_unix_ms; whole: report });
 pub(crate) const FIRST_REPORTS: &str = "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
     WHERE job_id = $1 ORDER BY iteration, worker LIMIT $2";
 
-/// The reports of the last iterations. Without statistics, PostgreSQL takes a range with both ends for a small one.
-pub(crate) const RECENT_REPORTS: &str = "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
-    WHERE job_id = $1 AND iteration > (SELECT MAX(iteration) FROM report WHERE job_id = $1) - $2
-      AND iteration <= (SELECT MAX(iteration) FROM report WHERE job_id = $1)
-    ORDER BY iteration, worker";
+/// The reports of one worker. Looks each iteration up: a range would read the reports of all workers.
+pub(crate) const WORKER_REPORTS: &str = "WITH RECURSIVE wanted(at) AS (
+        SELECT CAST($3 AS BIGINT) UNION ALL SELECT at + 1 FROM wanted WHERE at + 1 < CAST($4 AS BIGINT))
+    SELECT report.*, CAST(drivers AS TEXT) AS drivers_text FROM wanted CROSS JOIN report
+    WHERE job_id = $1 AND iteration = wanted.at AND worker = $2 ORDER BY wanted.at";
 
 /// The reports of an iteration and of later ones, in order of arrival.
 pub(crate) const RECENT_ARRIVALS: &str = "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
@@ -50,16 +52,19 @@ pub(crate) const RECENT_ITERATIONS: &str = "WITH RECURSIVE recent (iteration, ne
     SELECT MIN(iteration), MAX(iteration) FROM recent WHERE newer <= $2";
 
 impl Store {
-    /// Returns the reports of the last `iterations` reported iterations, oldest first.
+    /// Returns the reports of a worker for a range of iterations that is not empty, in order of iteration.
     ///
     /// # Errors
     /// See [`Store::job`].
-    pub async fn recent_reports(
+    pub async fn worker_reports(
         &self,
         job_id: &JobId,
-        iterations: u64,
+        worker: &WorkerId,
+        iterations: Range<u64>,
     ) -> Result<Vec<StoredReport>, StoreError> {
-        let reports = rows!(&self.readers, ReportRow, RECENT_REPORTS, job_id.as_str(), integer(iterations),)?;
+        let (first, end) = (integer(iterations.start), integer(iterations.end));
+        let reports =
+            rows!(&self.readers, ReportRow, WORKER_REPORTS, job_id.as_str(), worker.as_str(), first, end,)?;
         reports.into_iter().map(WorkerReport::try_from).collect()
     }
 

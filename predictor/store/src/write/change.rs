@@ -81,16 +81,24 @@ pub(super) async fn apply(
             totals,
         )?),
         // A job that was deleted meanwhile must not get models.
-        Change::Models { job_id, format, state } => Ok(run!(
-            connection,
-            "INSERT INTO model_state SELECT $1, $2, $3, $4 WHERE EXISTS (SELECT 1 FROM job WHERE job_id = $1)
-             ON CONFLICT (job_id) DO UPDATE SET format = excluded.format, at_unix_ms = excluded.at_unix_ms,
-                 state = excluded.state",
-            job_id.as_str(),
-            i64::from(*format),
-            at_unix_ms,
-            state,
-        )?),
+        Change::ModelPart { job_id, format, revision, part, state } => {
+            let added = run!(
+                connection,
+                "INSERT INTO model_state (job_id, revision, part, format, at_unix_ms, state)
+                 SELECT $1, $2, $3, $4, $5, $6 WHERE EXISTS (SELECT 1 FROM job WHERE job_id = $1)",
+                job_id.as_str(),
+                *revision,
+                integer(*part),
+                i64::from(*format),
+                at_unix_ms,
+                state,
+            )?;
+            if *part == 0 {
+                let others = "DELETE FROM model_state WHERE job_id = $1 AND revision <> $2";
+                run!(connection, others, job_id.as_str(), *revision)?;
+            }
+            Ok(added)
+        }
         Change::DeviceModel { device, format, state } => {
             let kept = run!(
                 connection,

@@ -135,13 +135,14 @@ fn faults_are_named_by_table_key_and_rule() {
         assert_eq!(checked(&folder, &store)["faults"], 0);
 
         // Models of another format version are learned again. Models that cannot be read are a fault.
-        store.rows("UPDATE model_state SET format = format + 1 WHERE job_id = 'job-a'");
+        store.rows("UPDATE model_state SET format = format + 1 WHERE job_id = 'job-a' AND part = 0");
         let found = checked(&folder, &store);
         assert_eq!(found["notes"].as_object().unwrap().values().collect::<Vec<_>>(), [1]);
         let bytes = if store.file().is_some() { "x'ff'" } else { "'\\xff'" };
-        store.rows(&format!("UPDATE model_state SET state = {bytes} WHERE job_id = 'job-b'"));
+        store.rows(&format!("UPDATE model_state SET state = {bytes} WHERE job_id = 'job-b' AND part = 1"));
         let said = refuses(&folder, 1, &["check", "--store", &store.address()], &["1 fault"]);
-        assert!(said.contains("fault: model_state job_id=job-b: its models cannot be read"), "{said}");
+        assert!(said.contains("fault: model_state job_id=job-b"), "{said}");
+        assert!(said.contains("part=1: its models cannot be read"), "{said}");
 
         // Of many faults, only the number is printed.
         store.rows("UPDATE report SET compute_time_s = -1");

@@ -107,7 +107,8 @@ fn filled(store: &Store) {
     let mut predictor = serve(store);
     fill(&predictor.client());
     evenstep_tests::wait::until("models are stored", || {
-        (rows(store, "SELECT 1 FROM model_state") == 2 && rows(store, "SELECT 1 FROM device_model") == 1)
+        (rows(store, "SELECT 1 FROM model_state WHERE part = 0") == 2
+            && rows(store, "SELECT 1 FROM device_model") == 1)
             .then_some(())
     });
     predictor.process.terminate();

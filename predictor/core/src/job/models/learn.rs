@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use evenstep_protocol::{WorkerId, WorkerReport};
 
@@ -10,7 +11,7 @@ use super::super::open::Closed;
 use super::super::others::{Compared, others};
 use super::super::plans::PlannedWorker;
 use super::super::report::{gradient_norms, parts, readings, signs};
-use super::super::worker::{DeviceOf, WorkerModel};
+use super::super::worker::DeviceOf;
 use super::{Learned, Models};
 use crate::parallel;
 use crate::series::{LOG_SPEED_MAX, Observation};
@@ -95,10 +96,11 @@ impl Models {
             reports.iter().map(|(report, planned)| (&report.worker, (&**report, *planned))).collect();
         for worker in by_worker.keys() {
             if !self.workers.contains_key(*worker) {
-                self.workers.insert((*worker).clone(), WorkerModel::default());
+                self.workers.insert((*worker).clone(), Arc::default());
             }
         }
         let taken = parallel::update(&mut self.workers, &by_worker, |known, (report, planned)| {
+            let known = Arc::make_mut(known);
             let newest = known.newest;
             let is_new = newest.is_none_or(|newest| report.iteration > newest);
             let is_other = is_new && known.take(report, *planned, device);
@@ -126,6 +128,7 @@ impl Models {
         let (forecaster, is_disturbed) = (&self.forecaster, self.learned < self.undisturbed);
         let work = self.work.log();
         let measured = parallel::update(&mut self.workers, reports, |known, report| {
+            let known = Arc::make_mut(known);
             let parts = parts(report);
             parts.observation(&known.curve)?;
             // The shares of a probe do not follow forecasts. If the curve was not known, its speeds change with the shares, and
@@ -164,7 +167,7 @@ impl Models {
         let seen: BTreeMap<&WorkerId, _> =
             compared.iter().zip(&others).map(|(one, others)| (one.worker, (one, others))).collect();
         parallel::update(&mut self.workers, &seen, |known, (one, others)| {
-            known.watch.observe(&one.pace, one.own, others);
+            Arc::make_mut(known).watch.observe(&one.pace, one.own, others);
         });
     }
 }

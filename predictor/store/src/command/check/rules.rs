@@ -16,7 +16,7 @@ pub struct ModelReaders {
     /// Model format that the readers support.
     pub format: u32,
     /// Reads a job's models.
-    pub job: fn(&[u8]) -> Result<(), String>,
+    pub job: fn(u64, &[u8]) -> Result<(), String>,
     /// Reads a device type's models.
     pub device: fn(&[u8]) -> Result<(), String>,
     /// Reads the state of a job's learning-rate rule.
@@ -53,7 +53,11 @@ pub fn judge(table: &Table, row: &[Cell], models: &ModelReaders) -> Result<(), R
         "report" => report(&values),
         "allocation" => allocation(&values),
         "event" => values.ids(),
-        "model_state" => stored_models(&values, models.format, models.job),
+        "model_state" => {
+            values.ids()?;
+            let part = values.count("part")?;
+            stored_models(&values, models.format, |state| (models.job)(part, state))
+        }
         "device_model" => stored_models(&values, models.format, models.device),
         "node" => values.ids().and_then(|()| Ok(values.count("samples").map(drop)?)),
         "node_sample" => node_sample(&values),
@@ -132,11 +136,8 @@ fn allocation(values: &Values<'_>) -> Result<(), Remark> {
 fn stored_models(
     values: &Values<'_>,
     format: u32,
-    read: fn(&[u8]) -> Result<(), String>,
+    read: impl Fn(&[u8]) -> Result<(), String>,
 ) -> Result<(), Remark> {
-    if values.table.name == "model_state" {
-        values.ids()?;
-    }
     if values.count("format")? != u64::from(format) {
         return Err(Remark::Note(OTHER_FORMAT));
     }

@@ -7,7 +7,7 @@ const FORMAT: u32 = 7;
 
 const READERS: ModelReaders = ModelReaders {
     format: FORMAT,
-    job: |_| Ok(()),
+    job: |_, _| Ok(()),
     device: |_| Err("no models".into()),
     learning_rate: |_| Ok(()),
 };
