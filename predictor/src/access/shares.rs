@@ -2,8 +2,8 @@
 //!
 //! A token holds at most half of what the other tokens leave, rounded up. So one token alone holds at most half of a pool,
 //! and each token that holds as much as it can still leaves half of the rest: a further token finds room at once.
-//! Clients without a token count as one token. A predictor without tokens (`--auth none`) cannot tell clients apart, so
-//! there each of them may take all that is free.
+//! Clients without a token count as one token. A predictor without tokens (`--auth none`) cannot distinguish clients: each
+//! of them may take the whole free part.
 //!
 //! Requests that wait form one queue for each token. What becomes free goes to the token that holds the least, so a long
 //! queue of one token does not delay others.
@@ -38,13 +38,13 @@ pub struct Share {
 pub struct Full {
     what: &'static str,
     capacity: usize,
-    /// Who holds how much of it; `None` if all clients share the whole pool.
+    /// The token and the amount that it holds; `None` if each client may use the whole pool.
     own: Option<(Holder, usize)>,
 }
 
 #[derive(Debug)]
 struct Pool {
-    /// What it has, in the plural, for messages.
+    /// Plural of the things that it has, for messages.
     what: &'static str,
     capacity: usize,
     has_shares: bool,
@@ -53,9 +53,9 @@ struct Pool {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What each token holds. Only tokens that hold something have an entry.
+    /// Amount that each token holds. Only tokens that hold something have an entry.
     held: BTreeMap<Holder, usize>,
-    /// The sum.
+    /// The sum of these amounts.
     in_use: usize,
     /// The requests that wait, by the order in which they came. Only tokens with such requests have an entry.
     waiting: BTreeMap<Holder, BTreeMap<u64, Waiting>>,
@@ -78,12 +78,12 @@ struct Place<'a> {
 }
 
 impl Shares {
-    /// A pool of `capacity`. `what` is the plural of what it has, for messages.
+    /// A pool of `capacity` things. `what` is their plural, for messages.
     pub fn new(auth: Auth, capacity: usize, what: &'static str) -> Self {
         Self(Arc::new(Pool { what, capacity, has_shares: auth != Auth::None, state: Mutex::default() }))
     }
 
-    /// How much of it is in use.
+    /// Amount in use.
     pub fn in_use(&self) -> usize {
         self.0.lock().in_use
     }
@@ -151,7 +151,7 @@ impl Pool {
         Share { pool: self.clone(), holder, amount }
     }
 
-    /// Gives what is free to requests that wait.
+    /// Serves requests that wait, as far as the pool and the shares allow.
     fn serve(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let mut served = Vec::new();
         while let Some((holder, ticket)) = self.next(&state) {
@@ -204,7 +204,7 @@ impl Share {
         self.amount += std::mem::take(&mut other.amount);
     }
 
-    /// How much it is.
+    /// The amount.
     pub fn amount(&self) -> usize {
         self.amount
     }

@@ -36,7 +36,7 @@ pub struct Api {
     pub hosts: Arc<Hosts>,
     /// Whether clients connect with TLS.
     pub is_secure: bool,
-    /// What streams share, and when they end.
+    /// Summary that streams share, and conditions of their end.
     pub streams: Streams,
     /// The pools that tokens share.
     pub pools: Pools,

@@ -59,5 +59,6 @@ mod access;
 mod browsers;
 
 mod limits;
+mod shares;
 
 mod plan;

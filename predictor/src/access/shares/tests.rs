@@ -20,7 +20,7 @@ enum Step {
     Take(usize, usize),
     /// Waits for this amount.
     Wait(usize, usize),
-    /// Returns what it took at this place of the list.
+    /// Returns the part at this place of the list.
     Return(usize),
     /// Stops waiting at this place of the list.
     Leave(usize),
@@ -85,7 +85,7 @@ impl World {
             *held.entry(*number).or_insert(0) += share.amount();
         }
         let in_use: usize = held.values().sum();
-        prop_assert_eq!(self.shares.in_use(), in_use, "what is taken and what is counted");
+        prop_assert_eq!(self.shares.in_use(), in_use, "the parts, and their sum in the pool");
         prop_assert!(in_use <= self.capacity);
         prop_assert!(held.values().all(|held| *held <= self.capacity.div_ceil(2)), "{:?}", held);
         let left = self.capacity >> held.len().min(63);

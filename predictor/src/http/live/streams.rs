@@ -1,4 +1,4 @@
-//! What all streams of server-sent events share, and when they end.
+//! Streams of server-sent events: the summary that they share, and the conditions of their end.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// the predictor that a name leads to) holds for all streams after this time.
 const LIFE_MAX: Duration = Duration::from_secs(3600);
 
-/// What all streams share.
+/// The summary that all streams share, and the conditions of their end.
 #[derive(Debug, Clone)]
 pub struct Streams {
     access: Arc<Access>,
