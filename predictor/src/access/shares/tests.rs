@@ -136,19 +136,22 @@ proptest! {
 fn a_long_queue_of_one_token_does_not_delay_another() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let _entered = runtime.enter();
-    let shares = Shares::new(Auth::Required, 3, "places");
-    let (one, other, third) = (token(1), token(2), token(3));
-    let mut held: Vec<Share> = (0..2).map(|_| shares.try_take(&one, 1).unwrap()).collect();
-    let last = shares.try_take(&third, 1).unwrap();
+    let shares = Shares::new(Auth::Required, 8, "places");
+    let (one, other) = (token(1), token(2));
+    let take = |number, amount| shares.try_take(&token(number), amount).unwrap();
+    let (half, _rest) = (take(3, 2), [take(3, 2), take(4, 2), take(1, 1), take(5, 1)]);
     let mut queue: Vec<_> = (0..100).map(|_| Box::pin(shares.take(&one, 1, PATIENCE))).collect();
     assert!(queue.iter_mut().all(|request| request.now_or_never().is_none()));
     let mut late = Box::pin(shares.take(&other, 1, PATIENCE));
     assert!((&mut late).now_or_never().is_none());
-    held.pop();
-    assert!((&mut late).now_or_never().is_some_and(|share| share.is_ok()), "it holds the least");
+    drop(half);
+    let late = late.now_or_never();
+    assert!(late.as_ref().is_some_and(Result::is_ok), "it holds nothing, and the other one");
     assert!(queue.iter_mut().all(|request| request.now_or_never().is_none()));
-    drop((held, last));
-    assert!((&mut queue[0]).now_or_never().is_some_and(|share| share.is_ok()), "in order");
+    drop(late);
+    let first = (&mut queue[0]).now_or_never();
+    assert!(first.as_ref().is_some_and(Result::is_ok), "in order");
+    assert!(queue[1..].iter_mut().all(|request| request.now_or_never().is_none()));
 }
 
 #[test]
