@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use crate::access::{self, Access, Auth, Hosts, Refresher};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::http::{Api, Meter, Plans, Streams, router};
+use crate::http::{Api, Meter, Pools, Streams, router};
 use crate::jobs::{Jobs, Pool};
 use crate::metrics;
 use crate::retention::{self, Keep, RetentionStats};
@@ -168,7 +168,7 @@ impl App {
     async fn run(self, stop: Pin<Box<dyn Future<Output = ()> + Send>>) -> anyhow::Result<()> {
         let (drain, draining) = watch::channel(false);
         let record = RetentionStats::new(&self.keep);
-        let (pool, meter) = (Pool::default(), Meter::default());
+        let (pool, meter) = (Pool::default(), Meter::new(self.access.auth()));
         let connections = Connections::default();
         let tls = self.tls.as_ref();
         let gather =
@@ -176,7 +176,7 @@ impl App {
         let api = Api {
             jobs: self.jobs.clone(),
             retention: record.clone(),
-            streams: Streams::new(draining.clone()),
+            streams: Streams::new(self.access.clone(), draining.clone()),
             draining,
             meter,
             gather,
@@ -185,8 +185,7 @@ impl App {
             limits: self.limits.clone(),
             hosts: Arc::new(self.hosts),
             is_secure: self.tls.is_some(),
-            scraping: Arc::default(),
-            plans: Plans::default(),
+            pools: Pools::new(self.access.auth()),
             reports: self.reports,
         };
         if let Err(error) = self.jobs.load_nodes().await {

@@ -8,12 +8,15 @@ use evenstep_store::access::AuditEntry;
 
 use super::pattern::JobPattern;
 use super::scope::Scope;
+use super::sessions::SessionId;
 
 /// The client of a request.
 #[derive(Debug, Clone)]
 pub struct Caller {
     /// Its token; `None` without one.
     token_id: Option<Arc<str>>,
+    /// The session of the page by which it was identified, if any.
+    session: Option<SessionId>,
     scopes: Scopes,
     jobs: JobPattern,
     address: Option<IpAddr>,
@@ -36,18 +39,45 @@ impl Scopes {
 impl Caller {
     /// The client with this token.
     pub(super) fn with_token(token_id: Arc<str>, scopes: &[Scope], jobs: JobPattern) -> Self {
-        Self { token_id: Some(token_id), scopes: Scopes::of(scopes), jobs, address: None }
+        Self { token_id: Some(token_id), session: None, scopes: Scopes::of(scopes), jobs, address: None }
     }
 
     /// A client without a token that has these scopes.
     pub fn anonymous(scopes: &[Scope]) -> Self {
-        Self { token_id: None, scopes: Scopes::of(scopes), jobs: JobPattern::all(), address: None }
+        Self {
+            token_id: None,
+            session: None,
+            scopes: Scopes::of(scopes),
+            jobs: JobPattern::all(),
+            address: None,
+        }
     }
 
     /// Sets the IP address of the client.
     #[must_use]
     pub(super) fn at(self, address: Option<IpAddr>) -> Self {
         Self { address, ..self }
+    }
+
+    /// Sets the session of the page.
+    #[must_use]
+    pub(super) fn in_session(self, session: SessionId) -> Self {
+        Self { session: Some(session), ..self }
+    }
+
+    /// The session of the page.
+    pub(super) fn session(&self) -> Option<&SessionId> {
+        self.session.as_ref()
+    }
+
+    /// The ID of its token, to share.
+    pub(super) fn token(&self) -> &Option<Arc<str>> {
+        &self.token_id
+    }
+
+    /// Whether another client may do the same.
+    pub(super) fn may_do_as(&self, other: &Self) -> bool {
+        self.scopes == other.scopes && self.jobs == other.jobs
     }
 
     /// Whether the client has one of these scopes. An admin has all of them.

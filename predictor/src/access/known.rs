@@ -15,7 +15,8 @@ use subtle::ConstantTimeEq;
 use super::caller::Caller;
 use super::pattern::JobPattern;
 use super::scope::Scope;
-use super::sessions::{SessionKey, Sessions};
+use super::sessions::{SessionId, SessionKey, Sessions};
+use super::shares::Full;
 use super::throttle::Throttle;
 use super::token::Token;
 use crate::clock::Clock;
@@ -120,7 +121,7 @@ impl Access {
             clock,
             tokens: RwLock::default(),
             throttle: Mutex::default(),
-            sessions: Mutex::default(),
+            sessions: Mutex::new(Sessions::new(auth)),
             rejected,
         }
     }
@@ -193,7 +194,7 @@ impl Access {
     pub fn identify(&self, sent: Credentials<'_>) -> Result<Caller, Denied> {
         let caller = match (sent.bearer, sent.session) {
             (Some(text), _) => self.with_bearer(text, sent.address),
-            (None, Some(key)) if self.auth != Auth::None => self.with_session(key),
+            (None, Some(key)) if self.auth != Auth::None => self.with_session(SessionId::of(key)),
             (None, _) => self.without_token(),
         };
         caller
@@ -201,7 +202,17 @@ impl Access {
             .inspect_err(|denied| self.rejected.with_label_values(&[denied.label()]).inc())
     }
 
-    /// Begins a session of the page for a token.
+    /// Whether a client that was identified before may still do the same: its token is valid, and its session is open.
+    pub fn holds(&self, caller: &Caller) -> bool {
+        let now = match (caller.session(), caller.token_id()) {
+            (Some(session), _) => self.with_session(session.clone()),
+            (None, None) => self.without_token(),
+            (None, Some(token_id)) => self.with_id(token_id).unwrap_or(Err(Denied::Unknown)),
+        };
+        now.is_ok_and(|now| now.may_do_as(caller))
+    }
+
+    /// Begins a session of the page for a token. The inner error: other tokens have all sessions.
     ///
     /// # Errors
     /// The reason why the token is not accepted.
@@ -210,16 +221,17 @@ impl Access {
         token: &str,
         address: Option<IpAddr>,
         random: &mut impl CryptoRng,
-    ) -> Result<(Caller, SessionKey), Denied> {
+    ) -> Result<Result<(Caller, SessionKey), Full>, Denied> {
         let caller = self.identify(Credentials { bearer: Some(token), session: None, address })?;
         let token_id = caller.token_id().ok_or(Denied::Unknown)?;
-        let key = self.sessions().begin(token_id.into(), self.clock.now_unix_ms(), random);
-        Ok((caller, key))
+        let (is_known, now_unix_ms) = (|token_id: &str| self.has(token_id), self.clock.now_unix_ms());
+        let key = self.sessions().begin(&caller, token_id.into(), is_known, now_unix_ms, random);
+        Ok(key.map(|key| (caller, key)))
     }
 
     /// Ends a session of the page.
     pub fn end_session(&self, key: &str) {
-        self.sessions().end(key);
+        self.sessions().end(&SessionId::of(key));
     }
 
     /// The metric families.
@@ -261,13 +273,18 @@ impl Access {
         self.used(&known)
     }
 
-    fn with_session(&self, key: &str) -> Result<Caller, Denied> {
-        let token_id = self.sessions().token_id(key, self.clock.now_unix_ms()).ok_or(Denied::SessionEnded)?;
-        if &*token_id == OPERATOR && self.operator.is_some() {
-            return Ok(self.operator());
+    fn with_session(&self, session: SessionId) -> Result<Caller, Denied> {
+        let token_id = self.sessions().token_id(&session, self.clock.now_unix_ms());
+        let caller = token_id.and_then(|token_id| self.with_id(&token_id)).ok_or(Denied::SessionEnded)?;
+        caller.map(|caller| caller.in_session(session))
+    }
+
+    /// The client with a token of this ID; `None` if there is no such token.
+    fn with_id(&self, token_id: &str) -> Option<Result<Caller, Denied>> {
+        if token_id == OPERATOR && self.operator.is_some() {
+            return Some(Ok(self.operator()));
         }
-        let known = self.known(&token_id).ok_or(Denied::SessionEnded)?;
-        self.used(&known)
+        self.known(token_id).map(|known| self.used(&known))
     }
 
     fn without_token(&self) -> Result<Caller, Denied> {

@@ -8,6 +8,7 @@
 //! - [`Token`]: the text that a client sends.
 //! - [`Access`]: the known tokens; identifies the [`Caller`] of a request.
 //! - [`Limits`]: the jobs, workers and rates of each token.
+//! - [`Shares`]: pools of which one token cannot take all.
 //! - [`Hosts`]: the names at which clients without a token may reach the predictor.
 //! - `throttle`: clients that send wrong tokens must wait.
 //! - `sessions`: the page's cookies.
@@ -23,6 +24,7 @@ mod options;
 mod pattern;
 mod scope;
 mod sessions;
+mod shares;
 mod throttle;
 mod token;
 
@@ -35,4 +37,5 @@ pub use options::log_audit;
 pub use pattern::JobPattern;
 pub use scope::Scope;
 pub use sessions::{SESSION_S, SessionKey};
+pub use shares::{Full, Share, Shares};
 pub use token::{Token, secrets};

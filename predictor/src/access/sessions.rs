@@ -7,9 +7,13 @@ use std::sync::Arc;
 use rand::CryptoRng;
 use sha2::{Digest, Sha256};
 
+use super::caller::Caller;
+use super::known::Auth;
+use super::shares::{Full, Share, Shares};
+
 /// Duration of a session, in seconds.
 pub const SESSION_S: i64 = 12 * 3600;
-/// Limit of sessions; the oldest one ends.
+/// Limit of sessions, which tokens share. If a token has its share, its oldest session ends.
 const SESSIONS_MAX: usize = 1000;
 /// Number of random bytes in a key.
 const KEY_BYTES: usize = 32;
@@ -37,38 +41,72 @@ impl fmt::Debug for SessionKey {
     }
 }
 
-/// The open sessions, by the SHA-256 of their key, so that the time of a search says nothing about keys.
-#[derive(Debug, Default)]
-pub(super) struct Sessions(HashMap<[u8; 32], Session>);
+/// SHA-256 of the key of a session, so that the time of a search says nothing about keys.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct SessionId([u8; 32]);
+
+impl SessionId {
+    pub fn of(key: &str) -> Self {
+        Self(Sha256::digest(key.as_bytes()).into())
+    }
+}
+
+/// The open sessions.
+#[derive(Debug)]
+pub(super) struct Sessions {
+    open: HashMap<SessionId, Session>,
+    places: Shares,
+}
 
 #[derive(Debug)]
 struct Session {
     token_id: Arc<str>,
     begun_unix_ms: i64,
+    _place: Share,
 }
 
 impl Sessions {
-    /// Begins a session of a token.
-    pub fn begin(&mut self, token_id: Arc<str>, now_unix_ms: i64, random: &mut impl CryptoRng) -> SessionKey {
-        self.0.retain(|_, session| session.is_open(now_unix_ms));
-        let oldest = self.0.iter().min_by_key(|(_, session)| session.begun_unix_ms).map(|(key, _)| *key);
-        if let Some(oldest) = oldest.filter(|_| self.0.len() >= SESSIONS_MAX) {
-            self.0.remove(&oldest);
-        }
+    pub fn new(auth: Auth) -> Self {
+        Self { open: HashMap::new(), places: Shares::new(auth, SESSIONS_MAX, "sessions") }
+    }
+
+    /// Begins a session of a client's token. Sessions of tokens that `is_known` does not know have ended.
+    ///
+    /// # Errors
+    /// Other tokens have all sessions.
+    pub fn begin(
+        &mut self,
+        caller: &Caller,
+        token_id: Arc<str>,
+        is_known: impl Fn(&str) -> bool,
+        now_unix_ms: i64,
+        random: &mut impl CryptoRng,
+    ) -> Result<SessionKey, Full> {
+        self.open.retain(|_, session| session.is_open(now_unix_ms) && is_known(&session.token_id));
+        let place = match self.places.try_take(caller, 1) {
+            Err(full) => {
+                let own = self.open.iter().filter(|(_, session)| session.token_id == token_id);
+                let oldest = own.min_by_key(|(_, session)| session.begun_unix_ms).map(|(id, _)| id.clone());
+                self.open.remove(&oldest.ok_or(full)?);
+                self.places.try_take(caller, 1)?
+            }
+            Ok(place) => place,
+        };
         let key = SessionKey::random(random);
-        self.0.insert(hash(key.reveal()), Session { token_id, begun_unix_ms: now_unix_ms });
-        key
+        let session = Session { token_id, begun_unix_ms: now_unix_ms, _place: place };
+        self.open.insert(SessionId::of(key.reveal()), session);
+        Ok(key)
     }
 
     /// The token of a session; `None` if the session does not exist or has ended.
-    pub fn token_id(&self, key: &str, now_unix_ms: i64) -> Option<Arc<str>> {
-        let session = self.0.get(&hash(key)).filter(|session| session.is_open(now_unix_ms))?;
+    pub fn token_id(&self, id: &SessionId, now_unix_ms: i64) -> Option<Arc<str>> {
+        let session = self.open.get(id).filter(|session| session.is_open(now_unix_ms))?;
         Some(session.token_id.clone())
     }
 
     /// Ends a session.
-    pub fn end(&mut self, key: &str) {
-        self.0.remove(&hash(key));
+    pub fn end(&mut self, id: &SessionId) {
+        self.open.remove(id);
     }
 }
 
@@ -78,32 +116,61 @@ impl Session {
     }
 }
 
-fn hash(key: &str) -> [u8; 32] {
-    Sha256::digest(key.as_bytes()).into()
-}
-
 #[cfg(test)]
 mod tests {
     use rand::SeedableRng;
 
     use super::*;
+    use crate::access::JobPattern;
+
+    fn caller(token_id: &str) -> Caller {
+        Caller::with_token(token_id.into(), &[], JobPattern::all())
+    }
+
+    fn begin(
+        sessions: &mut Sessions,
+        token_id: &str,
+        now_unix_ms: i64,
+        seed: u64,
+    ) -> Result<SessionId, Full> {
+        let mut random = rand_chacha::ChaCha20Rng::seed_from_u64(seed);
+        let key = sessions.begin(
+            &caller(token_id),
+            token_id.into(),
+            |id| id != "revoked",
+            now_unix_ms,
+            &mut random,
+        );
+        key.map(|key| SessionId::of(key.reveal()))
+    }
 
     #[test]
-    fn sessions_end_and_are_bounded() {
-        let mut random = rand_chacha::ChaCha20Rng::seed_from_u64(7);
-        let mut sessions = Sessions::default();
-        let key = sessions.begin("a".into(), 0, &mut random);
+    fn sessions_end() {
+        let mut sessions = Sessions::new(Auth::Required);
+        let id = begin(&mut sessions, "a", 0, 0).unwrap();
         let ends = SESSION_S * 1000;
-        assert_eq!(sessions.token_id(key.reveal(), ends - 1).as_deref(), Some("a"));
-        assert_eq!(sessions.token_id(key.reveal(), ends), None);
-        assert_eq!(sessions.token_id("", 0), None);
-        for number in 1..2 * SESSIONS_MAX as i64 {
-            sessions.begin("b".into(), number, &mut random);
-            assert!(sessions.0.len() <= SESSIONS_MAX);
+        assert_eq!(sessions.token_id(&id, ends - 1).as_deref(), Some("a"));
+        assert_eq!(sessions.token_id(&id, ends), None);
+        assert_eq!(sessions.token_id(&SessionId::of(""), 0), None);
+        sessions.end(&id);
+        assert_eq!(sessions.token_id(&id, 0), None);
+    }
+
+    #[test]
+    fn sign_ins_of_a_token_end_only_its_own_sessions() {
+        let mut sessions = Sessions::new(Auth::Required);
+        let other = begin(&mut sessions, "other", 0, 0).unwrap();
+        let first = begin(&mut sessions, "a", 1, 1).unwrap();
+        let mut last = first.clone();
+        for number in 2..2 * SESSIONS_MAX as u64 {
+            last = begin(&mut sessions, "a", number as i64, number).unwrap();
+            assert!(sessions.open.len() <= SESSIONS_MAX / 2 + 1);
         }
-        assert_eq!(sessions.token_id(key.reveal(), 1), None, "the oldest one ended");
-        let last = sessions.begin("c".into(), 5_000, &mut random);
-        sessions.end(last.reveal());
-        assert_eq!(sessions.token_id(last.reveal(), 5_000), None);
+        assert_eq!(sessions.token_id(&first, 5_000), None, "its oldest one ended");
+        assert_eq!(sessions.token_id(&last, 5_000).as_deref(), Some("a"));
+        assert_eq!(sessions.token_id(&other, 5_000).as_deref(), Some("other"));
+        let revoked = begin(&mut sessions, "revoked", 5_000, 1 << 20).unwrap();
+        begin(&mut sessions, "other", 5_000, 1 << 21).unwrap();
+        assert_eq!(sessions.token_id(&revoked, 5_000), None, "the session of a revoked token takes no place");
     }
 }

@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 
 use axum::body::HttpBody;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::Response;
 use evenstep_observability::metrics::Family;
 use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 
 use super::problem::ErrorResponse;
+use crate::access::{Auth, Full};
 use pace::RetryEstimator;
 pub use read::{BODY_BYTES_MAX, discard};
 use read::{Unread, read};
-use room::{ByteLimit, Full, Room};
+use room::{ByteLimit, Room};
 
 /// Limit of telemetry bytes in flight: arrived, waiting for the store, or being written.
 const TELEMETRY_BYTES_MAX: usize = 64 << 20;
@@ -48,8 +48,8 @@ pub struct Admission {
 
 impl Admission {
     /// Limits that nothing has used yet.
-    pub fn new() -> Self {
-        Self { telemetry: Telemetry::new(), others: OtherRequests::new() }
+    pub fn new(auth: Auth) -> Self {
+        Self { telemetry: Telemetry::new(auth), others: OtherRequests::new(auth) }
     }
 
     /// The metric of the bytes in memory.
@@ -69,9 +69,9 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    fn new() -> Arc<Self> {
+    fn new(auth: Auth) -> Arc<Self> {
         Arc::new(Self {
-            limit: ByteLimit::of(TELEMETRY_BYTES_MAX),
+            limit: ByteLimit::new(auth, TELEMETRY_BYTES_MAX, "bytes for telemetry"),
             pace: Mutex::new(RetryEstimator::new(Instant::now())),
         })
     }
@@ -80,20 +80,16 @@ impl Telemetry {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The rejection if the limit is reached.
-    fn busy(&self, bytes: usize) -> ErrorResponse {
+    /// The rejection if the limit is reached. Nothing was stored.
+    fn busy(&self, full: Full, bytes: usize) -> ErrorResponse {
         let seconds = self.pace().refuse(bytes, self.limit.bytes_in_flight(), Instant::now());
-        let detail = format!(
-            "{TELEMETRY_BYTES_MAX} bytes of telemetry are in flight: it arrives faster than the store can write; nothing was stored, retry later"
-        );
-        ErrorResponse::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Too many requests", detail)
-            .retry_after(seconds)
+        ErrorResponse::from(full).retry_after(seconds)
     }
 }
 
 /// Admits telemetry if its body fits within the limit. Otherwise rejects it without keeping the body.
 pub async fn telemetry(State(door): State<Arc<Telemetry>>, request: Request, next: Next) -> Response {
-    let mut room = door.limit.room();
+    let mut room = door.limit.room(&request);
     let bytes = bytes_of(&request);
     match admit(request, &mut room, Duration::ZERO, Duration::ZERO).await {
         Ok(request) => {
@@ -101,7 +97,7 @@ pub async fn telemetry(State(door): State<Arc<Telemetry>>, request: Request, nex
             door.pace().done(bytes, Instant::now());
             response
         }
-        Err(unread) => unread.response(|| door.busy(bytes)),
+        Err(unread) => unread.response(|full| door.busy(full, bytes)),
     }
 }
 
@@ -110,21 +106,17 @@ pub async fn telemetry(State(door): State<Arc<Telemetry>>, request: Request, nex
 pub struct OtherRequests(ByteLimit);
 
 impl OtherRequests {
-    fn new() -> Arc<Self> {
-        Arc::new(Self(ByteLimit::of(OTHERS_BYTES_MAX)))
+    fn new(auth: Auth) -> Arc<Self> {
+        Arc::new(Self(ByteLimit::new(auth, OTHERS_BYTES_MAX, "bytes for requests")))
     }
 }
 
 /// Waits until a request fits within the limit, then admits it.
 pub async fn others(State(door): State<Arc<OtherRequests>>, request: Request, next: Next) -> Response {
-    let mut room = door.0.room();
+    let mut room = door.0.room(&request);
     match admit(request, &mut room, BODY_PATIENCE, TURN_PATIENCE).await {
         Ok(request) => next.run(request).await,
-        Err(unread) => unread.response(|| {
-            let detail = format!("{OTHERS_BYTES_MAX} bytes of requests are in flight; retry later");
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            ErrorResponse::new(status, "busy", "Too many requests", detail).retry_after(1)
-        }),
+        Err(unread) => unread.response(ErrorResponse::from),
     }
 }
 
@@ -138,7 +130,7 @@ async fn admit(
 ) -> Result<Request, Unread> {
     let request = read(request, room, body_patience).await?;
     let turn = room.take_turn(turn_patience).await;
-    turn.map(|()| request).map_err(|Full| Unread::Full { discarded: true })
+    turn.map(|()| request).map_err(|full| Unread::Full { full, discarded: true })
 }
 
 /// The bytes that a request counts for if it is rejected: the size of its body, or the size limit if its length is unknown.

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use evenstep_observability::Gather;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
 
 use super::live::Streams;
 use super::meter::Meter;
-use super::plans::Plans;
+use super::pools::Pools;
 use crate::access::{Access, Hosts, Limits, Refresher};
 use crate::jobs::Jobs;
 use crate::retention::RetentionStats;
@@ -36,12 +36,10 @@ pub struct Api {
     pub hosts: Arc<Hosts>,
     /// Whether clients connect with TLS.
     pub is_secure: bool,
-    /// Open event streams.
+    /// Summary that streams share, and conditions of their end.
     pub streams: Streams,
-    /// Held during a scrape, so that scrapes run one after the other.
-    pub scraping: Arc<Mutex<()>>,
-    /// Limit of burst-parallel plans in progress.
-    pub plans: Plans,
+    /// The pools that tokens share.
+    pub pools: Pools,
     /// Folder of the reports.
     pub reports: Option<Arc<Path>>,
 }

@@ -26,7 +26,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tower::ServiceExt;
 
-use super::{Api, Meter, Plans, Streams, router};
+use super::{Api, Meter, Pools, Streams, router};
 use crate::access::{Access, Auth, Hosts, Refresher};
 use crate::clock::Clock;
 use crate::jobs::Jobs;
@@ -292,17 +292,16 @@ fn serve(store: &Store) -> Router {
     router(Api {
         jobs: Arc::new(Jobs::new(store.clone(), clock, 1 << 30)),
         retention: RetentionStats::new(&keep),
-        streams: Streams::new(draining.clone()),
+        streams: Streams::new(access.clone(), draining.clone()),
         draining,
-        meter: Meter::default(),
+        meter: Meter::new(Auth::None),
         gather: Arc::new(Vec::new),
         refresher: Arc::new(Refresher::new(access.clone(), store.clone())),
         access,
         limits: Arc::default(),
         hosts: Arc::new(Hosts::new(&[], None, false)),
         is_secure: false,
-        scraping: Arc::default(),
-        plans: Plans::default(),
+        pools: Pools::new(Auth::None),
         reports: None,
     })
 }

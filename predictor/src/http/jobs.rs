@@ -84,7 +84,8 @@ async fn delete(
     InPath(job_id): InPath<JobId>,
 ) -> Result<StatusCode, ErrorResponse> {
     let entry = caller.audit("job.delete", job_id.as_str());
-    api.jobs.delete_job(job_id, entry.clone()).await?;
+    let place = api.pools.deletions.take(&caller).await?;
+    api.jobs.delete_job(job_id, entry.clone(), place).await?;
     log_audit(&entry);
     Ok(StatusCode::NO_CONTENT)
 }
@@ -92,6 +93,7 @@ async fn delete(
 /// List all jobs.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", responses((status = 200, description = "The jobs", body = JobsView)))]
 async fn list(State(api): State<Api>, caller: Caller) -> Result<axum::Json<JobsView>, ErrorResponse> {
+    let _view = api.pools.views.take(&caller).await?;
     let mut jobs = api.jobs.views().await?;
     jobs.retain(|job| caller.may_use(&job.job_id));
     Ok(axum::Json(JobsView { jobs }))

@@ -11,6 +11,7 @@ use evenstep_observability::metrics::prometheus::{HistogramVec, IntCounterVec};
 use evenstep_observability::metrics::{collect, counters, histograms};
 
 use super::admission::Admission;
+use crate::access::Auth;
 
 /// Histogram buckets of `POST /allocate`, in seconds.
 const ALLOCATES_S: &[f64] = &[
@@ -31,9 +32,9 @@ pub struct Meter {
     pub admission: Admission,
 }
 
-impl Default for Meter {
+impl Meter {
     /// Counters at zero. All label values exist from the start, so that rates over them are 0 and not absent.
-    fn default() -> Self {
+    pub fn new(auth: Auth) -> Self {
         let samples = counters("evenstep_telemetry_samples_total", "Node samples stored.", &[]);
         samples.with_label_values::<&str>(&[]);
         let rejected =
@@ -51,11 +52,9 @@ impl Default for Meter {
             allocates.with_label_values(&[answer]);
         }
         let requests = counters("evenstep_http_requests_total", "Requests.", &["route", "status"]);
-        Self { requests, allocates, samples, rejected, admission: Admission::new() }
+        Self { requests, allocates, samples, rejected, admission: Admission::new(auth) }
     }
-}
 
-impl Meter {
     /// The metric families.
     pub fn families(&self) -> Vec<MetricFamily> {
         let mut families: Vec<MetricFamily> = self.admission.families().into_iter().collect();

@@ -25,7 +25,7 @@ pub fn router() -> OpenApiRouter<Api> {
     responses((status = 200, description = "All metric families", content_type = "text/plain", body = String))
 )]
 async fn metrics(State(api): State<Api>, caller: Caller) -> Result<impl IntoResponse, ErrorResponse> {
-    let _alone = api.scraping.lock().await;
+    let _alone = api.pools.scrapes.take(&caller).await?;
     let gather = api.gather.clone();
     let written = tokio::task::spawn_blocking(move || {
         text(&visible(gather(), &caller)).map_err(|error| error.to_string())

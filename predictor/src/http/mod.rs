@@ -19,7 +19,7 @@ mod nodes;
 mod operator;
 mod page;
 mod plan;
-mod plans;
+mod pools;
 mod problem;
 mod reports;
 mod store;
@@ -44,7 +44,7 @@ pub use access::{Allowed, ROUTES};
 pub use api::Api;
 pub use live::Streams;
 pub use meter::Meter;
-pub use plans::Plans;
+pub use pools::Pools;
 
 /// Time limit of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);

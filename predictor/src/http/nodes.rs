@@ -62,6 +62,7 @@ impl Nodes {
 /// A client whose token is for some jobs gets the nodes on which workers of these jobs run, without processes.
 #[utoipa::path(get, path = "/v1/nodes", tag = "telemetry", responses((status = 200, description = "The nodes", body = NodesView)))]
 async fn list(State(api): State<Api>, caller: Caller) -> Result<axum::Json<NodesView>, ErrorResponse> {
+    let _view = api.pools.views.take(&caller).await?;
     let visible = Nodes::of(&api.jobs, &caller);
     let mut nodes = api.jobs.nodes().await?;
     nodes.retain(|node| visible.include(&node.node));
@@ -97,6 +98,7 @@ async fn samples(
         // As for an unknown node.
         return Ok(axum::Json(SamplesView { node, samples: Vec::new() }));
     }
+    let _view = api.pools.views.take(&caller).await?;
     let mut samples = api.jobs.node_samples(&node, limit).await?;
     samples.iter_mut().for_each(|sample| visible.hide_processes(sample));
     Ok(axum::Json(SamplesView { node, samples }))

@@ -40,7 +40,7 @@ async fn burst(
         }
         None => Vec::new(),
     };
-    let room = api.plans.begin()?;
+    let room = api.pools.plans.take(&caller).await?;
     // The permit is held until the plan is done, even if the client has disconnected.
     let planned = tokio::task::spawn_blocking(move || {
         let planned = plan(&request);

@@ -7,6 +7,7 @@ use utoipa_axum::routes;
 
 use super::Api;
 use super::problem::ErrorResponse;
+use crate::access::Caller;
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(get))
@@ -19,6 +20,7 @@ pub fn router() -> OpenApiRouter<Api> {
     get, path = "/v1/store", tag = "store",
     responses((status = 200, description = "The store", body = StoreView))
 )]
-async fn get(State(api): State<Api>) -> Result<axum::Json<StoreView>, ErrorResponse> {
+async fn get(State(api): State<Api>, caller: Caller) -> Result<axum::Json<StoreView>, ErrorResponse> {
+    let _view = api.pools.views.take(&caller).await?;
     Ok(axum::Json(api.retention.store_view(&api.jobs).await?))
 }

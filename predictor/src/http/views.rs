@@ -10,6 +10,7 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::{INTEGER_MAX, InPath, InQuery, within};
 use super::problem::ErrorResponse;
+use crate::access::Caller;
 
 /// Limit of iterations in one response.
 const LIMIT_MAX: u64 = 10_000;
@@ -72,9 +73,11 @@ impl Span {
 )]
 async fn allocations(
     State(api): State<Api>,
+    caller: Caller,
     InPath(job_id): InPath<JobId>,
     InQuery(span): InQuery<Span>,
 ) -> Result<axum::Json<Vec<AllocateResponse>>, ErrorResponse> {
+    let _view = api.pools.views.take(&caller).await?;
     let job = api.jobs.job(&job_id).await?;
     let view = job.view().await?;
     let (from, limit) = span.bounds(view.next_iteration, view.live_workers)?;
@@ -89,9 +92,11 @@ async fn allocations(
 )]
 async fn speeds(
     State(api): State<Api>,
+    caller: Caller,
     InPath(job_id): InPath<JobId>,
     InQuery(span): InQuery<Span>,
 ) -> Result<axum::Json<SpeedsView>, ErrorResponse> {
+    let _view = api.pools.views.take(&caller).await?;
     let job = api.jobs.job(&job_id).await?;
     let view = job.view().await?;
     let (from, limit) = span.bounds(view.next_iteration, view.live_workers)?;

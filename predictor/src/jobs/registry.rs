@@ -9,8 +9,7 @@ use evenstep_protocol::{
     JobId, JobSpec, JobView, NodeId, NodeSample, NodeSummary, NodeView, TelemetryResponse, WorkerId,
 };
 use evenstep_store::access::AuditEntry;
-use evenstep_store::{Change, Owner, RollUp, Store, TelemetryRows};
-use tokio::sync::Semaphore;
+use evenstep_store::{Change, Owner, RollUp, Store, StoreError, TelemetryRows};
 
 use super::error::JobError;
 use super::fits::Pool;
@@ -23,8 +22,6 @@ use crate::clock::Clock;
 
 /// Limit of jobs in one predictor.
 pub const JOBS_MAX: usize = 10_000;
-/// Limit of deletions in progress. More wait.
-const DELETIONS_MAX: usize = 16;
 
 /// The jobs of this predictor.
 #[derive(Debug)]
@@ -39,7 +36,6 @@ pub struct Jobs {
     stragglers: Stragglers,
     /// Write-locked while the jobs are given up, so that requests fail only after the lease has ended.
     resigning: tokio::sync::RwLock<()>,
-    deletions: Arc<Semaphore>,
     loads: Arc<Loads>,
     memory: Arc<Memory>,
     /// Locked while memory is freed.
@@ -59,7 +55,6 @@ impl Jobs {
             newest_samples: NewestSamples::default(),
             stragglers: Stragglers::default(),
             resigning: tokio::sync::RwLock::default(),
-            deletions: Arc::new(Semaphore::new(DELETIONS_MAX)),
             loads: Arc::new(Loads::new()),
             memory: Arc::new(Memory::new(memory_budget)),
             making_room: tokio::sync::Mutex::default(),
@@ -180,16 +175,20 @@ impl Jobs {
         Ok((if is_new { job.view().await? } else { job.put(spec).await? }, is_new))
     }
 
-    /// Deletes a job and all its history, and adds `entry` to the audit log. Once started, the deletion continues to its end even if the caller stops waiting.
+    /// Deletes a job and all its history, and adds `entry` to the audit log. Once started, the deletion continues to its end even if the caller
+    /// stops waiting, and holds its `place` among the deletions.
     ///
     /// # Errors
     /// [`JobError::UnknownJob`], or an error of the store.
-    pub async fn delete_job(self: &Arc<Self>, job_id: JobId, entry: AuditEntry) -> Result<(), JobError> {
-        // The semaphore is never closed.
-        let permit = self.deletions.clone().acquire_owned().await.ok();
+    pub async fn delete_job(
+        self: &Arc<Self>,
+        job_id: JobId,
+        entry: AuditEntry,
+        place: impl Send + 'static,
+    ) -> Result<(), JobError> {
         let jobs = self.clone();
         let deletion = tokio::spawn(async move {
-            let _permit = permit;
+            let _place = place;
             let job = jobs.job(&job_id).await?;
             job.delete(entry).await?;
             let mut known = jobs.write();

@@ -18,7 +18,7 @@ use crate::error::StoreError;
 /// Maximum number of connections for the reads that training needs.
 const READERS: u32 = 4;
 /// Maximum number of connections for views.
-pub(crate) const VIEWERS: u32 = 4;
+pub const VIEWERS: u32 = 4;
 /// Time after which the database interrupts a view. Views take milliseconds; this limits the work of a view that does not.
 pub(crate) const VIEW_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of connections for leases and ownership of jobs.

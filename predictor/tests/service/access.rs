@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::support::{BINARY, Service, allocate_request, job_id, join_all, worker_id};
 
 /// Runs `evenstep-predictor token` on a store.
-fn token_command(store: &str, arguments: &[&str]) -> Output {
+pub fn token_command(store: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(BINARY);
     without_settings(&mut command).arg("token").args(arguments).arg(format!("--store={store}"));
     command.output().unwrap()
@@ -47,7 +47,7 @@ pub fn with_token(service: &Service, token: &str) -> Client {
 }
 
 /// The status of a response, whose body may never end, and the type of its problem.
-fn status(service: &Service, method: &str, path: &str, token: Option<&str>) -> (u16, String) {
+pub fn status(service: &Service, method: &str, path: &str, token: Option<&str>) -> (u16, String) {
     let body = body(method, path);
     let address = service.predictor.url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
@@ -441,7 +441,7 @@ fn join_all_at(client: &Client, job: &str, node: &str) -> u64 {
 }
 
 /// Signs in to the page; returns the cookie with its attributes.
-fn sign_in(service: &Service, token: &str) -> String {
+pub fn sign_in(service: &Service, token: &str) -> String {
     let answer = raw(service, "POST", "/v1/session", "", &json!({"token": token}).to_string());
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let cookie = answer.lines().find_map(|line| line.strip_prefix("set-cookie: "));
@@ -449,7 +449,7 @@ fn sign_in(service: &Service, token: &str) -> String {
 }
 
 /// Sends a request with more headers; returns the whole response.
-fn raw(service: &Service, method: &str, path: &str, headers: &str, body: &str) -> String {
+pub fn raw(service: &Service, method: &str, path: &str, headers: &str, body: &str) -> String {
     let address = service.predictor.url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
     let length = body.len();

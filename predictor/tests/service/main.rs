@@ -61,5 +61,6 @@ mod access;
 mod browsers;
 
 mod limits;
+mod shares;
 
 mod plan;

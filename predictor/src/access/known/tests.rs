@@ -109,7 +109,7 @@ fn wrong_tokens_are_throttled_and_right_ones_are_not() {
 fn sessions_end_with_their_token() {
     let (access, token) = access(Auth::Required, None);
     let mut random = ChaCha20Rng::seed_from_u64(9);
-    let (_, key) = access.begin_session(&token.reveal(), Some(ADDRESS), &mut random).unwrap();
+    let (_, key) = access.begin_session(&token.reveal(), Some(ADDRESS), &mut random).unwrap().unwrap();
     let look = || access.identify(Credentials { session: Some(key.reveal()), ..Credentials::default() });
     assert_eq!(look().unwrap().token_id(), Some(token.id()));
     access.replace(Vec::new());
@@ -118,4 +118,29 @@ fn sessions_end_with_their_token() {
     access.end_session(key.reveal());
     assert_eq!(look().unwrap_err(), Denied::SessionEnded);
     assert!(access.begin_session("wrong", Some(ADDRESS), &mut random).is_err());
+}
+
+#[test]
+fn a_client_may_go_on_for_as_long_as_it_would_be_identified() {
+    let (access, token) = access(Auth::Required, Some("open sesame"));
+    let mut random = ChaCha20Rng::seed_from_u64(9);
+    let (_, key) = access.begin_session(&token.reveal(), Some(ADDRESS), &mut random).unwrap().unwrap();
+    let with_session = access.identify(Credentials { session: Some(key.reveal()), ..Credentials::default() });
+    let (with_token, with_session) = (bearer(&access, &token.reveal()).unwrap(), with_session.unwrap());
+    let operator = bearer(&access, "open sesame").unwrap();
+    let hold = || [&with_token, &with_session].map(|caller| access.holds(caller));
+    assert_eq!(hold(), [true, true]);
+    access.replace(vec![stored(&token, "viewer", Some(NOW))]);
+    assert_eq!(hold(), [false, false], "it has expired");
+    access.replace(vec![stored(&token, "trainer", None)]);
+    assert_eq!(hold(), [false, false], "its scope is another one");
+    access.replace(Vec::new());
+    assert_eq!(hold(), [false, false], "it was revoked");
+    access.replace(vec![stored(&token, "viewer", None)]);
+    access.end_session(key.reveal());
+    assert_eq!(hold(), [true, false], "the session has ended");
+    assert!(access.holds(&operator) && !access.holds(&Caller::anonymous(&[])));
+    let (open, _) = self::access(Auth::None, None);
+    let anonymous = open.identify(Credentials::default()).unwrap();
+    assert!(open.holds(&anonymous));
 }

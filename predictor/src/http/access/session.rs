@@ -33,6 +33,7 @@ async fn get(State(api): State<Api>, caller: Caller) -> axum::Json<SessionView> 
         (status = 200, description = "The session has begun; Set-Cookie has its cookie", body = SessionView),
         (status = 401, description = "The token is invalid"),
         (status = 409, description = "The predictor requires no tokens"),
+        (status = 429, description = "Other tokens have all sessions"),
     )
 )]
 async fn sign_in(
@@ -46,7 +47,7 @@ async fn sign_in(
     }
     api.refresher.know(&sent.token).await;
     let address = address.map(|axum::Extension(address)| address.0);
-    let (caller, key) = api.access.begin_session(&sent.token, address, &mut secrets())?;
+    let (caller, key) = api.access.begin_session(&sent.token, address, &mut secrets())??;
     Ok((cookie(key.reveal(), SESSION_S, api.is_secure), axum::Json(view(&api.access, &caller)))
         .into_response())
 }

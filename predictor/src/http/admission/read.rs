@@ -11,7 +11,8 @@ use bytes::BytesMut;
 use http_body_util::BodyExt;
 
 use super::super::problem::ErrorResponse;
-use super::room::{Full, Room};
+use super::room::Room;
+use crate::access::Full;
 
 /// Size limit of a request body, in bytes. An allocation request with the reports of 10,000 workers fits.
 pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -28,6 +29,8 @@ const FIRST_BYTES: usize = 64 << 10;
 pub enum Unread {
     /// The limit of bytes in flight is reached.
     Full {
+        /// The limit.
+        full: Full,
         /// Whether the rest of the body was read and discarded.
         discarded: bool,
     },
@@ -37,10 +40,10 @@ pub enum Unread {
 
 impl Unread {
     /// The response, where `busy` is that to a full limit.
-    pub fn response(self, busy: impl FnOnce() -> ErrorResponse) -> Response {
+    pub fn response(self, busy: impl FnOnce(Full) -> ErrorResponse) -> Response {
         let rejection = match self {
-            Self::Full { discarded: true } => busy(),
-            Self::Full { discarded: false } => busy().body_unread(),
+            Self::Full { full, discarded: true } => busy(full),
+            Self::Full { full, discarded: false } => busy(full).body_unread(),
             Self::Rejected(rejection) => rejection,
         };
         rejection.into_response()
@@ -71,14 +74,14 @@ pub async fn read(request: Request, room: &mut Room, patience: Duration) -> Resu
     // Before the first part, so that a client that waits for `100 Continue` is rejected before it sends its body.
     let mut admitted = room.grow(1, patience).await;
     loop {
-        if let Err(Full) = admitted {
+        if let Err(full) = admitted {
             let discarded = !waits || !read.is_empty();
             if discarded {
                 drop(read);
                 room.release();
                 discard(body).await;
             }
-            return Err(Unread::Full { discarded });
+            return Err(Unread::Full { full, discarded });
         }
         let Some(part) = next(&mut body).await.map_err(Unread::Rejected)? else { break };
         let length = read.len() + part.len();

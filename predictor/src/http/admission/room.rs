@@ -1,11 +1,12 @@
-//! Memory that a request holds, as a part of a limit shared by many requests.
+//! Memory that a request holds, as a part of a limit that tokens share.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use axum::extract::Request;
 
-/// Bytes per semaphore permit.
+use crate::access::{Auth, Caller, Full, Share, Shares};
+
+/// The bytes of a body are counted in units of this size.
 const UNIT_BYTES: usize = 1 << 10;
 
 /// Limit of requests that are handled at once.
@@ -14,39 +15,38 @@ const TURNS_MAX: usize = 512;
 /// A limit of bytes, and of requests that are handled at once.
 #[derive(Debug)]
 pub struct ByteLimit {
-    free: Arc<Semaphore>,
-    bytes_max: usize,
-    turns: Arc<Semaphore>,
+    bytes: Shares,
+    turns: Shares,
 }
 
 impl ByteLimit {
-    pub fn of(bytes_max: usize) -> Self {
-        let (free, turns) = (Semaphore::new(bytes_max / UNIT_BYTES), Semaphore::new(TURNS_MAX));
-        Self { free: Arc::new(free), bytes_max, turns: Arc::new(turns) }
+    /// A limit of bytes that nothing has used yet. `what` is what the bytes are, for messages.
+    pub fn new(auth: Auth, bytes_max: usize, what: &'static str) -> Self {
+        let turns = Shares::new(auth, TURNS_MAX, "places for requests");
+        Self { bytes: Shares::new(auth, bytes_max, what), turns }
     }
 
-    /// Returns a part without any bytes.
-    pub fn room(&self) -> Room {
-        Room { free: self.free.clone(), held: None, turns: self.turns.clone(), turn: None }
+    /// Returns a part without any bytes, for a request.
+    pub fn room(&self, request: &Request) -> Room {
+        let caller = request.extensions().get().cloned();
+        let caller = caller.unwrap_or_else(|| Caller::anonymous(&[]));
+        Room { caller, bytes: self.bytes.clone(), held: None, turns: self.turns.clone(), turn: None }
     }
 
     pub fn bytes_in_flight(&self) -> usize {
-        self.bytes_max - self.free.available_permits() * UNIT_BYTES
+        self.bytes.in_use()
     }
 }
 
 /// The bytes that a request holds. They are released when it is dropped.
 #[derive(Debug)]
 pub struct Room {
-    free: Arc<Semaphore>,
-    held: Option<OwnedSemaphorePermit>,
-    turns: Arc<Semaphore>,
-    turn: Option<OwnedSemaphorePermit>,
+    caller: Caller,
+    bytes: Shares,
+    held: Option<Share>,
+    turns: Shares,
+    turn: Option<Share>,
 }
-
-/// The limit did not allow more bytes in time.
-#[derive(Debug)]
-pub struct Full;
 
 impl Room {
     /// Releases all bytes.
@@ -56,36 +56,22 @@ impl Room {
 
     /// Takes a turn to be handled. Waits at most `patience` for other requests to end.
     pub async fn take_turn(&mut self, patience: Duration) -> Result<(), Full> {
-        self.turn = Some(acquire(&self.turns, 1, patience).await?);
+        self.turn = Some(self.turns.take(&self.caller, 1, patience).await?);
         Ok(())
     }
 
     /// Holds `bytes` bytes in all. Waits at most `patience` for other requests to release theirs.
     pub async fn grow(&mut self, bytes: usize, patience: Duration) -> Result<(), Full> {
-        let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let missing = u32::try_from(bytes.div_ceil(UNIT_BYTES).saturating_sub(held)).unwrap_or(u32::MAX);
+        let held = self.held.as_ref().map_or(0, Share::amount);
+        let missing = bytes.next_multiple_of(UNIT_BYTES).saturating_sub(held);
         if missing == 0 {
             return Ok(());
         }
-        let more = acquire(&self.free, missing, patience).await?;
+        let more = self.bytes.take(&self.caller, missing, patience).await?;
         match &mut self.held {
             Some(held) => held.merge(more),
             held => *held = Some(more),
         }
         Ok(())
     }
-}
-
-async fn acquire(
-    semaphore: &Arc<Semaphore>,
-    permits: u32,
-    patience: Duration,
-) -> Result<OwnedSemaphorePermit, Full> {
-    // Tried first, because a timeout of zero could expire although permits are free.
-    if let Ok(acquired) = semaphore.clone().try_acquire_many_owned(permits) {
-        return Ok(acquired);
-    }
-    let acquired = tokio::time::timeout(patience, semaphore.clone().acquire_many_owned(permits)).await;
-    // The semaphore is never closed.
-    acquired.map_err(|_| Full)?.map_err(|_| Full)
 }

@@ -1,21 +1,21 @@
 //! `GET /v1/jobs/{id}/live`: events of a running job.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::response::Sse;
+use axum::response::IntoResponse;
 use axum::response::sse::Event;
 use evenstep_protocol::{JobId, JobSummary, StepView};
-use futures_util::{Stream, stream};
+use futures_util::stream;
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::streams::{ALIVE_EVERY, RETRY_AFTER, Streams, event, events};
+use super::streams::{ALIVE_EVERY, RETRY_AFTER, event};
 use super::{Api, ErrorResponse, InPath};
+use crate::access::Caller;
 use crate::jobs::{Cursor, Job, Jobs, summary};
 
 /// Shortest interval between two `step` events. People cannot follow more, and the newest iteration is the
@@ -39,17 +39,18 @@ const SUMMARY_EVERY: Duration = Duration::from_secs(1);
     get, path = "/v1/jobs/{job_id}/live", tag = "jobs",
     responses(
         (status = 200, description = "Events, until either side ends", content_type = "text/event-stream", body = StepView),
-        (status = 503, description = "Too many streams"),
+        (status = 429, description = "Too many streams"),
     )
 )]
 pub async fn follow(
     State(api): State<Api>,
+    caller: Caller,
     InPath(job_id): InPath<JobId>,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ErrorResponse> {
+) -> Result<impl IntoResponse, ErrorResponse> {
     let job = api.jobs.job(&job_id).await?;
     // Loads the job into memory, where its events are.
     job.view().await?;
-    let place = api.streams.enter()?;
+    let place = api.pools.streams.take(&caller).await?;
     let mut changes = job.live().watch();
     changes.mark_changed();
     let follower = EventSource {
@@ -57,17 +58,16 @@ pub async fn follow(
         cursor: job.live().cursor(),
         job,
         changes,
-        streams: api.streams,
         waiting: VecDeque::from([Event::default().retry(RETRY_AFTER)]),
         next_step: Instant::now(),
         summary: None,
         is_over: false,
-        _place: place,
     };
-    Ok(events(stream::unfold(follower, |mut follower| async {
+    let source = stream::unfold(follower, |mut follower| async {
         let event = follower.next().await?;
-        Some((Ok(event), follower))
-    })))
+        Some((event, follower))
+    });
+    Ok(api.streams.follow(caller, place, source))
 }
 
 struct EventSource {
@@ -75,14 +75,12 @@ struct EventSource {
     job: Arc<Job>,
     changes: watch::Receiver<()>,
     cursor: Cursor,
-    streams: Streams,
     /// Events of the last look at the job that are not sent yet.
     waiting: VecDeque<Event>,
     next_step: Instant,
     /// The latest `summary` event, and its time.
     summary: Option<(JobSummary, Instant)>,
     is_over: bool,
-    _place: OwnedSemaphorePermit,
 }
 
 impl EventSource {
@@ -101,10 +99,8 @@ impl EventSource {
                 let _ = timeout(ALIVE_EVERY, self.changes.changed()).await;
                 sleep_until(self.next_step).await;
             };
-            tokio::select! {
-                () = changed => self.look(),
-                () = self.streams.ended() => return None,
-            }
+            changed.await;
+            self.look();
         }
     }
 

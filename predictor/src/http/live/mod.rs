@@ -15,6 +15,7 @@ use utoipa_axum::routes;
 use super::Api;
 use super::body::{INTEGER_MAX, InPath, InQuery, within};
 use super::problem::ErrorResponse;
+use crate::access::Caller;
 use crate::jobs::Period;
 pub use streams::Streams;
 
@@ -65,6 +66,7 @@ fn within_time(name: &str, unix_ms: u64) -> Result<i64, ErrorResponse> {
 )]
 async fn history(
     State(api): State<Api>,
+    caller: Caller,
     InPath(job_id): InPath<JobId>,
     InQuery(stretch): InQuery<HistoryQuery>,
 ) -> Result<axum::Json<HistoryView>, ErrorResponse> {
@@ -78,6 +80,7 @@ async fn history(
     if let Some(until) = stretch.until_unix_ms {
         period.until_unix_ms = Some(within_time("until_unix_ms", until)?);
     }
+    let _view = api.pools.views.take(&caller).await?;
     Ok(axum::Json(api.jobs.job(&job_id).await?.history(period, points).await?))
 }
 
@@ -88,8 +91,10 @@ async fn history(
 )]
 async fn summary(
     State(api): State<Api>,
+    caller: Caller,
     InPath(job_id): InPath<JobId>,
 ) -> Result<axum::Json<SummaryView>, ErrorResponse> {
+    let _view = api.pools.views.take(&caller).await?;
     Ok(axum::Json(api.jobs.job(&job_id).await?.summary().await?))
 }
 

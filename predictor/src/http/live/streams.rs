@@ -1,65 +1,78 @@
-//! Open streams of server-sent events, and their limit.
+//! Streams of server-sent events: the summary that they share, and the conditions of their end.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::StatusCode;
-use axum::response::Sse;
+use axum::http::header;
 use axum::response::sse::{Event, KeepAlive};
-use futures_util::Stream;
+use axum::response::{IntoResponse, Sse};
+use futures_util::{Stream, StreamExt};
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::super::problem::ErrorResponse;
 use super::feed::Feed;
+use crate::access::{Access, Caller, Share};
 
-/// Limit of open streams.
-const STREAMS_MAX: usize = 256;
 /// Longest time without an event or a comment. A client that receives nothing for longer has lost the stream.
 pub const ALIVE_EVERY: Duration = Duration::from_secs(5);
 /// Pause after which a client should reconnect.
 pub const RETRY_AFTER: Duration = Duration::from_secs(2);
+/// Interval at which a stream checks that its client may still follow it.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// Longest life of a stream. Its client connects again, so what is checked only at a connection (certificates, limits,
+/// the predictor that a name leads to) holds for all streams after this time.
+const LIFE_MAX: Duration = Duration::from_secs(3600);
 
-/// The open streams.
+/// The summary that all streams share, and the conditions of their end.
 #[derive(Debug, Clone)]
 pub struct Streams {
-    places: Arc<Semaphore>,
+    access: Arc<Access>,
     ending: watch::Receiver<bool>,
     /// The summary of all jobs.
     pub feed: Arc<Feed>,
 }
 
 impl Streams {
-    /// Returns a counter with no open stream. Streams end when `ending` becomes true.
-    pub fn new(ending: watch::Receiver<bool>) -> Self {
-        Self { places: Arc::new(Semaphore::new(STREAMS_MAX)), ending, feed: Arc::default() }
+    /// Streams end when `ending` becomes true.
+    pub fn new(access: Arc<Access>, ending: watch::Receiver<bool>) -> Self {
+        Self { access, ending, feed: Arc::default() }
     }
 
-    /// Counts a stream until the returned value is dropped.
-    ///
-    /// # Errors
-    /// A rejection if the limit is reached.
-    pub fn enter(&self) -> Result<OwnedSemaphorePermit, ErrorResponse> {
-        self.places.clone().try_acquire_owned().map_err(|_| {
-            let detail = format!("{STREAMS_MAX} streams are open, the limit; close one or retry later");
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            ErrorResponse::new(status, "busy", "Too many streams", detail).retry_after(ALIVE_EVERY.as_secs())
-        })
+    /// Sends the events of a source, and comments while it has none. It ends with its source, with the right of its client
+    /// (the token is revoked or expires, or the session ends), after an hour, or with the service. Then its connection is
+    /// closed. `place` is held until then.
+    pub fn follow(
+        self,
+        caller: Caller,
+        place: Share,
+        source: impl Stream<Item = Event> + Send + 'static,
+    ) -> impl IntoResponse {
+        let events = source.take_until(self.over(caller)).map(move |event| {
+            let _held = &place;
+            Ok::<_, Infallible>(event)
+        });
+        let events = Sse::new(events).keep_alive(KeepAlive::new().interval(ALIVE_EVERY));
+        ([(header::CONNECTION, "close")], events)
     }
 
-    /// Completes when the service shuts down.
-    pub async fn ended(&mut self) {
-        // The sender is dropped only with the service.
-        let _ = self.ending.wait_for(|ending| *ending).await;
+    /// Completes when a stream of this client must end.
+    async fn over(mut self, caller: Caller) {
+        let denied = async {
+            let mut tick = interval(CHECK_EVERY);
+            tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            while self.access.holds(&caller) {
+                tick.tick().await;
+            }
+        };
+        tokio::select! {
+            // The sender is dropped only with the service.
+            _ = self.ending.wait_for(|ending| *ending) => {}
+            () = denied => {}
+            () = sleep(LIFE_MAX) => {}
+        }
     }
-}
-
-/// Sends the events of a stream, and comments while it has none.
-pub fn events<S: Stream<Item = Result<Event, Infallible>> + Send + 'static>(
-    stream: S,
-) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    Sse::new(stream).keep_alive(KeepAlive::new().interval(ALIVE_EVERY))
 }
 
 /// An event with a JSON value. If the value cannot be serialized, the event holds the error.
@@ -68,4 +81,25 @@ pub fn event(name: &str, value: &impl Serialize) -> Event {
         .event(name)
         .json_data(value)
         .unwrap_or_else(|error| Event::default().comment(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::access::{Auth, Credentials};
+    use crate::clock::Clock;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_has_a_longest_life() {
+        let (clock, now) = Clock::manual();
+        now.store(1_000_000, Ordering::SeqCst);
+        let (_going, ending) = watch::channel(false);
+        let access = Arc::new(Access::new(Auth::None, None, clock));
+        let caller = access.identify(Credentials::default()).unwrap();
+        let begun = tokio::time::Instant::now();
+        Streams::new(access, ending).over(caller).await;
+        assert_eq!(begun.elapsed(), LIFE_MAX);
+    }
 }
