@@ -125,7 +125,7 @@ impl Access {
         }
     }
 
-    /// The current time of the service's clock.
+    /// The current time, in milliseconds since 1970.
     pub fn now_unix_ms(&self) -> i64 {
         self.clock.now_unix_ms()
     }
@@ -213,7 +213,7 @@ impl Access {
     ) -> Result<(Caller, SessionKey), Denied> {
         let caller = self.identify(Credentials { bearer: Some(token), session: None, address })?;
         let token_id = caller.token_id().ok_or(Denied::Unknown)?;
-        let key = self.sessions().begin(token_id.into(), self.clock.now_unix_ms(), random);
+        let key = self.sessions().begin(token_id.into(), self.clock.steady_ms(), random);
         Ok((caller, key))
     }
 
@@ -230,7 +230,7 @@ impl Access {
     }
 
     fn with_bearer(&self, text: &str, address: Option<IpAddr>) -> Result<Caller, Denied> {
-        let wait_s = address.and_then(|address| self.throttle().wait_s(address, self.clock.now_unix_ms()));
+        let wait_s = address.and_then(|address| self.throttle().wait_s(address, self.clock.steady_ms()));
         let is_operator = |operator: &Arc<str>| operator.as_bytes().ct_eq(text.as_bytes()).into();
         // A person chose it and it could be guessed, so it is not compared while the address must wait.
         if wait_s.is_none() && self.operator.as_ref().is_some_and(is_operator) {
@@ -250,7 +250,7 @@ impl Access {
             return Err(Denied::Throttled(wait_s));
         }
         if let Some(address) = address {
-            self.throttle().failed(address, self.clock.now_unix_ms());
+            self.throttle().failed(address, self.clock.steady_ms());
         }
         if self.auth == Auth::None { self.without_token() } else { Err(Denied::Unknown) }
     }
@@ -262,7 +262,7 @@ impl Access {
     }
 
     fn with_session(&self, key: &str) -> Result<Caller, Denied> {
-        let token_id = self.sessions().token_id(key, self.clock.now_unix_ms()).ok_or(Denied::SessionEnded)?;
+        let token_id = self.sessions().token_id(key, self.clock.steady_ms()).ok_or(Denied::SessionEnded)?;
         if &*token_id == OPERATOR && self.operator.is_some() {
             return Ok(self.operator());
         }

@@ -44,25 +44,25 @@ pub(super) struct Sessions(HashMap<[u8; 32], Session>);
 #[derive(Debug)]
 struct Session {
     token_id: Arc<str>,
-    begun_unix_ms: i64,
+    begun_ms: i64,
 }
 
 impl Sessions {
     /// Begins a session of a token.
-    pub fn begin(&mut self, token_id: Arc<str>, now_unix_ms: i64, random: &mut impl CryptoRng) -> SessionKey {
-        self.0.retain(|_, session| session.is_open(now_unix_ms));
-        let oldest = self.0.iter().min_by_key(|(_, session)| session.begun_unix_ms).map(|(key, _)| *key);
+    pub fn begin(&mut self, token_id: Arc<str>, now_ms: i64, random: &mut impl CryptoRng) -> SessionKey {
+        self.0.retain(|_, session| session.is_open(now_ms));
+        let oldest = self.0.iter().min_by_key(|(_, session)| session.begun_ms).map(|(key, _)| *key);
         if let Some(oldest) = oldest.filter(|_| self.0.len() >= SESSIONS_MAX) {
             self.0.remove(&oldest);
         }
         let key = SessionKey::random(random);
-        self.0.insert(hash(key.reveal()), Session { token_id, begun_unix_ms: now_unix_ms });
+        self.0.insert(hash(key.reveal()), Session { token_id, begun_ms: now_ms });
         key
     }
 
     /// The token of a session; `None` if the session does not exist or has ended.
-    pub fn token_id(&self, key: &str, now_unix_ms: i64) -> Option<Arc<str>> {
-        let session = self.0.get(&hash(key)).filter(|session| session.is_open(now_unix_ms))?;
+    pub fn token_id(&self, key: &str, now_ms: i64) -> Option<Arc<str>> {
+        let session = self.0.get(&hash(key)).filter(|session| session.is_open(now_ms))?;
         Some(session.token_id.clone())
     }
 
@@ -73,8 +73,8 @@ impl Sessions {
 }
 
 impl Session {
-    fn is_open(&self, now_unix_ms: i64) -> bool {
-        now_unix_ms.saturating_sub(self.begun_unix_ms) < SESSION_S * 1000
+    fn is_open(&self, now_ms: i64) -> bool {
+        now_ms.saturating_sub(self.begun_ms) < SESSION_S * 1000
     }
 }
 

@@ -28,7 +28,7 @@ impl Job {
 
     async fn try_join(&self, request: JoinRequest) -> Result<JoinResponse, JobError> {
         let mut guard = self.lock().await?;
-        let (worker, now_unix_ms) = (request.worker.clone(), guard.now_unix_ms);
+        let (worker, now_ms) = (request.worker.clone(), guard.now.steady_ms);
         let state = guard.state();
         if !state.members.knows(&worker) && state.workers.len() >= WORKERS_MAX {
             return Err(JobError::Conflict(format!(
@@ -37,7 +37,7 @@ impl Job {
             )));
         }
         state.check_join(&request)?;
-        let joined = match guard.change().state.members.join(&worker, now_unix_ms) {
+        let joined = match guard.change().state.members.join(&worker, now_ms) {
             Ok(joined) => joined,
             Err(source) => {
                 // Nothing has changed.
@@ -101,8 +101,8 @@ impl Job {
         entry: Option<&AuditEntry>,
     ) -> Result<JoinResponse, JobError> {
         let mut guard = self.lock_with(worker).await?;
-        let now_unix_ms = guard.now_unix_ms;
-        if guard.change().state.members.leave(worker, now_unix_ms) {
+        let now_ms = guard.now.steady_ms;
+        if guard.change().state.members.leave(worker, now_ms) {
             let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Left };
             self.write_membership(&guard, vec![event], true, entry).await?;
         }
@@ -160,7 +160,7 @@ impl Job {
                 cap
             }
         };
-        self.publish_members(guard.state());
+        self.publish_members(guard.state(), guard.now);
         Ok(OomResponse {
             job_id: self.id().clone(),
             worker: worker.clone(),
@@ -193,7 +193,7 @@ impl Job {
             known.operator_override = wanted;
         }
         guard.settle();
-        self.live().members(guard.state());
+        self.live().members(guard.state(), guard.now);
         Ok(())
     }
 
@@ -209,7 +209,7 @@ impl Job {
     /// Publishes a durable change of the workers.
     fn settle_membership(&self, mut guard: StateGuard<'_>, worker: WorkerId) -> JoinResponse {
         guard.settle();
-        self.publish_members(guard.state());
+        self.publish_members(guard.state(), guard.now);
         JoinResponse {
             job_id: self.id().clone(),
             worker,

@@ -37,7 +37,7 @@ impl Job {
         }
         let mut guard = self.lock().await?;
         if !networks.is_empty() {
-            self.live().refitted(guard.now_unix_ms, networks.len());
+            self.live().refitted(guard.now.unix_ms, networks.len());
         }
         let state = &mut guard.change().state;
         if !due.is_empty() {
@@ -87,7 +87,7 @@ impl Job {
         let encode = move || model_changes(&job_id, &models, devices);
         let Some(changes) = pool.run(encode).await else { return Ok(()) };
         let changes = changes.map_err(|error| StoreError::Models(error.to_string()))?;
-        self.store().write(changes, self.now_unix_ms()).await?;
+        self.store().write(changes, self.now().unix_ms).await?;
         Ok(())
     }
 }

@@ -99,7 +99,7 @@ impl Job {
         };
         let stored = match changes {
             Ok(changes) if changes.is_empty() => Ok(0),
-            Ok(changes) => self.store().write(changes, self.now_unix_ms()).await,
+            Ok(changes) => self.store().write(changes, self.now().unix_ms).await,
             Err(error) => Err(error),
         };
         match stored {
