@@ -92,7 +92,7 @@ impl Client {
         self
     }
 
-    /// Returns what is known of the job; `None` if it does not exist.
+    /// Returns the progress of the job; `None` if it does not exist.
     ///
     /// # Errors
     /// The predictor does not respond or rejects the request.

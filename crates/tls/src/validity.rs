@@ -34,9 +34,10 @@ impl Validity {
             let (roots, at) = (RootCertStore::empty(), UnixTime::since_unix_epoch(at));
             verify_server_cert_signed_by_trust_anchor(&parsed, &roots, &[], at, algorithms)
         };
-        let until = match verified(NEVER) {
-            Err(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => not_after,
-            _ => return None,
+        let Err(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) =
+            verified(NEVER)
+        else {
+            return None;
         };
         let from_unix_s = match verified(Duration::ZERO) {
             Err(Error::InvalidCertificate(CertificateError::NotValidYetContext { not_before, .. })) => {
@@ -45,7 +46,7 @@ impl Validity {
             // Valid since 1970.
             _ => 0,
         };
-        Some(Self { from_unix_s, until_unix_s: until.as_secs() })
+        Some(Self { from_unix_s, until_unix_s: not_after.as_secs() })
     }
 
     /// Whether a time is in the period.

@@ -16,7 +16,7 @@ use super::caller::Caller;
 use super::pattern::JobPattern;
 use super::scope::Scope;
 use super::sessions::{SessionKey, Sessions};
-use super::throttle::Throttle;
+use super::throttle::{FAILURES_MAX, Throttle};
 use super::token::Token;
 use crate::clock::Clock;
 
@@ -81,7 +81,7 @@ pub enum Denied {
 impl Denied {
     const LABELS: [&str; 5] = ["missing", "unknown", "expired", "session_ended", "throttled"];
 
-    fn label(self) -> &'static str {
+    pub(super) fn label(self) -> &'static str {
         match self {
             Self::Missing => "missing",
             Self::Unknown => "unknown",
@@ -169,9 +169,10 @@ impl Access {
         *tokens = known;
     }
 
-    /// Whether a text is a known token, or cannot be a token of the store.
+    /// Whether a text is a known token, or cannot be a token of the store. A token with a known ID and a wrong secret is not
+    /// known: both responses must take the same time.
     pub fn knows(&self, bearer: &str) -> bool {
-        Token::parse(bearer).is_none_or(|token| self.known(token.id()).is_some())
+        Token::parse(bearer).is_none_or(|token| self.verified(&token).is_some())
     }
 
     /// Whether a token with this ID exists.
@@ -249,16 +250,24 @@ impl Access {
         if let Some(wait_s) = wait_s {
             return Err(Denied::Throttled(wait_s));
         }
-        if let Some(address) = address {
-            self.throttle().failed(address, self.clock.steady_ms());
+        if let Some(address) = address
+            && self.throttle().failed(address, self.clock.steady_ms())
+        {
+            tracing::warn!(%address, "an address sent {FAILURES_MAX} wrong tokens in a minute; it has to wait");
         }
         if self.auth == Auth::None { self.without_token() } else { Err(Denied::Unknown) }
     }
 
     fn with_token(&self, token: &Token) -> Result<Caller, Denied> {
-        let known = self.known(token.id()).filter(|known| token.has_sha256(&known.secret_sha256));
-        let known = known.ok_or(Denied::Unknown)?;
+        let known = self.verified(token).ok_or(Denied::Unknown)?;
         self.used(&known)
+    }
+
+    /// The known token with this ID and secret. Takes the same time for an unknown ID and for a wrong secret.
+    fn verified(&self, token: &Token) -> Option<Arc<Known>> {
+        let known = self.known(token.id());
+        let expected = known.as_ref().map_or(&[0; 32][..], |known| &known.secret_sha256);
+        if token.has_sha256(expected) { known } else { None }
     }
 
     fn with_session(&self, key: &str) -> Result<Caller, Denied> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 /// Wrong tokens that an address may send per minute.
-const FAILURES_MAX: u32 = 10;
+pub(super) const FAILURES_MAX: u32 = 10;
 const WINDOW_MS: i64 = 60_000;
 /// Limit of addresses in memory; the one whose window began first is forgotten.
 const ADDRESSES_MAX: usize = 4096;
@@ -27,8 +27,8 @@ impl Throttle {
         u64::try_from(left_ms).ok().filter(|left| *left > 0).map(|left| left.div_ceil(1000))
     }
 
-    /// Counts a wrong token.
-    pub fn failed(&mut self, address: IpAddr, now_ms: i64) {
+    /// Counts a wrong token. Returns whether the address must wait from now on.
+    pub fn failed(&mut self, address: IpAddr, now_ms: i64) -> bool {
         let is_over =
             |window: &Window| !(window.begun_ms..window.begun_ms.saturating_add(WINDOW_MS)).contains(&now_ms);
         if !self.0.contains_key(&address) && self.0.len() >= ADDRESSES_MAX {
@@ -44,6 +44,7 @@ impl Throttle {
             *window = fresh;
         }
         window.failures = window.failures.saturating_add(1);
+        window.failures == FAILURES_MAX
     }
 }
 
@@ -62,7 +63,7 @@ mod tests {
         let mut throttle = Throttle::default();
         for failure in 0..10 {
             assert_eq!(throttle.wait_s(address(1), 1_000), None, "{failure}");
-            throttle.failed(address(1), 1_000);
+            assert_eq!(throttle.failed(address(1), 1_000), failure == 9);
         }
         assert_eq!(throttle.wait_s(address(1), 1_000), Some(60));
         assert_eq!(throttle.wait_s(address(1), 60_001), Some(1));

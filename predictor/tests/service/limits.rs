@@ -244,7 +244,7 @@ fn a_changed_file_is_read_again_and_a_bad_one_changes_nothing() {
     // As a save that was cut, or a full disk.
     world.write("");
     until("the empty file is seen", || (reloads("failed") == 2.0).then_some(()));
-    until("the log says why", || says("must have a limit"));
+    until("the log has the rule", || says("must have a limit"));
     assert!(put(&client, "team-a/three").problem(429, "limit-jobs").detail.contains("jobs = 2"));
     assert_eq!(reloads("loaded"), 1.0);
 }

@@ -59,6 +59,21 @@ fn tokens_identify_their_clients() {
     }
 }
 
+/// A token with a known ID is not known by its ID alone: the store is read as for an unknown one, so the time of the response
+/// does not reveal the IDs that exist.
+#[test]
+fn a_known_id_with_a_wrong_secret_is_like_an_unknown_one() {
+    let (access, token) = access(Auth::Required, None);
+    let other = Token::random(&mut ChaCha20Rng::seed_from_u64(8)).reveal();
+    let (_, secret) = other.rsplit_once('_').unwrap();
+    let wrong = format!("evenstep_{}_{secret}", token.id());
+    assert!(access.knows(&token.reveal()) && access.knows("no token of the store"));
+    for unknown in [&other, &wrong] {
+        assert!(!access.knows(unknown));
+        assert_eq!(bearer(&access, unknown).unwrap_err(), Denied::Unknown);
+    }
+}
+
 /// The wall clock was wrong at the start. Tokens expire by the corrected one; sessions and pauses last as long as before.
 #[test]
 fn tokens_expire_by_the_wall_clock_as_it_is_now() {
