@@ -1,3 +1,3 @@
-//! The clock of the predictor, which it shares with its store.
+//! The clocks of the predictor, which it shares with its store.
 
-pub use evenstep_store::Clock;
+pub use evenstep_store::{Clock, ManualClock, Now};

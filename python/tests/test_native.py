@@ -24,6 +24,7 @@ SPEC = {"global_batch": 16}
 
 
 #: The plan without a predictor, in tests in which it responds.
+NO_JOB = refuses(404, "unknown-job")
 UNUSED = Plan.of([16, 0])
 
 
@@ -219,17 +220,18 @@ def test_an_error_of_the_callback_keeps_the_servers(caplog: pytest.LogCaptureFix
 
 
 def test_the_next_server_is_asked_and_the_owner_is_followed() -> None:
-    owner = Scripted([Answers(), joined("node-a/0"), joined("node-a/0", "node-a/1"), allocation(0)])
+    owner = Scripted([NO_JOB, Answers(), joined("node-a/0"), joined("node-a/0", "node-a/1"), allocation(0)])
     draining = Scripted([refuses(503, "draining")])
     # Every request but the first goes to the owner at once.
     pointing = Scripted([points_to(owner.url)])
     planner = Predictor(f"{draining.url},{pointing.url}", "job", SPEC, WORKERS, timeout_s=30.0)
     assert planner.open([0], UNUSED)[0][1].batches == [8, 8]
-    assert (len(draining.heard()), len(pointing.heard()), len(owner.heard())) == (1, 1, 4)
+    assert (len(draining.heard()), len(pointing.heard()), len(owner.heard())) == (1, 1, 5)
 
 
 def test_what_the_predictor_rejects_ends_the_run() -> None:
-    server = Scripted([Answers(), joined("node-a/0"), joined("node-a/0", "node-a/1"), refuses(422, "infeasible")])
+    joins = joined("node-a/0"), joined("node-a/0", "node-a/1")
+    server = Scripted([NO_JOB, Answers(), *joins, refuses(422, "infeasible")])
     with pytest.raises(RejectedError, match="422 infeasible: d"):
         Predictor(server.url, "job", SPEC, WORKERS).open([0], UNUSED)
 

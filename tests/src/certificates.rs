@@ -18,9 +18,14 @@ pub struct Identity {
 }
 
 impl Authority {
-    /// Creates a CA with a name.
+    /// Creates a CA with a name, valid until the year 4096.
     pub fn new(name: &str) -> Self {
-        let mut params = params(name, &[]);
+        Self::new_within(name, [1975, 4096])
+    }
+
+    /// Creates a CA that is valid between the beginnings of two years.
+    pub fn new_within(name: &str, years: [i32; 2]) -> Self {
+        let mut params = params(name, &[], years);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"));
@@ -40,13 +45,12 @@ impl Authority {
 
     /// Creates a certificate for 127.0.0.1, valid until the year 4096.
     pub fn issue(&self, name: &str) -> Identity {
-        self.issue_until(name, 4096)
+        self.issue_within(name, [1975, 4096])
     }
 
-    /// Creates a certificate for 127.0.0.1, valid until the beginning of a year.
-    pub fn issue_until(&self, name: &str, year: i32) -> Identity {
-        let mut params = params(name, &["127.0.0.1"]);
-        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+    /// Creates a certificate for 127.0.0.1 that is valid between the beginnings of two years.
+    pub fn issue_within(&self, name: &str, years: [i32; 2]) -> Identity {
+        let params = params(name, &["127.0.0.1"], years);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.0).expect("a certificate");
         Identity { certificate: certificate.pem(), key: key.serialize_pem() }
@@ -63,9 +67,11 @@ impl Identity {
     }
 }
 
-fn params(name: &str, hosts: &[&str]) -> CertificateParams {
+fn params(name: &str, hosts: &[&str], [from, until]: [i32; 2]) -> CertificateParams {
     let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
     let mut params = CertificateParams::new(hosts).expect("valid host names");
     params.distinguished_name.push(DnType::CommonName, name);
+    params.not_before = rcgen::date_time_ymd(from, 1, 1);
+    params.not_after = rcgen::date_time_ymd(until, 1, 1);
     params
 }

@@ -103,6 +103,21 @@ fn a_gpu_is_requested_by_uuid_or_bus_id_in_any_order() {
 }
 
 #[test]
+fn gpus_beyond_the_limit_are_said_once() {
+    let gpus: Vec<String> = (1..=100).map(|gpu| gpu.to_string()).collect();
+    let rig = Rig::with(&format!("gpus {}\n", gpus.join(" ")));
+    rig.wait_until_up([(1, true), (64, true)]);
+    assert_eq!(rig.up([65, 100]), [None, None]);
+    // Several searches.
+    rig.nvml.script(&format!("gpus {} 100\n", gpus[..63].join(" ")));
+    rig.wait_until_up([(100, true)]);
+    rig.nvml.script(&format!("gpus {}\n", gpus.join(" ")));
+    rig.wait_until_up([(64, true)]);
+    let said = rig.end();
+    assert_eq!(said.matches("this machine has 100 GPUs; only the first 64 are read").count(), 1, "{said}");
+}
+
+#[test]
 fn a_gpu_that_is_lost_is_named_and_read_again_with_a_new_handle() {
     let rig = Rig::with("gpus 1 2\n");
     rig.wait_until_up([(1, true), (2, true)]);

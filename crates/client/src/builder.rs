@@ -64,11 +64,7 @@ impl ConnectionBuilder {
     /// The predictor rejects this run, or the job id belongs to another run.
     pub fn open(self) -> Result<Connection, Error> {
         let Self(mut connection) = self;
-        let registered = connection.registration().register().and_then(|joined| {
-            connection.registration().check_first(&joined)?;
-            Ok(joined.generation)
-        });
-        match registered {
+        match connection.registration().begin().map(|joined| joined.generation) {
             Ok(generation) => connection.set_connected(generation),
             Err(error) if error.kind.is_permanent() => return Err(error),
             Err(error) => {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use evenstep_protocol::{
     AllocateRequest, AllocateResponse, JobId, JobSpec, JoinRequest, JoinResponse, OomReport, OomResponse,
-    Problem, WorkerId,
+    Problem, WorkerId, WorkerState,
 };
-use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
 
 use crate::config::ClientConfig;
 use crate::error::{Error, ErrorKind, Operation};
@@ -22,6 +22,24 @@ pub struct Client {
     transport: Transport,
     job_id: JobId,
     config: ClientConfig,
+}
+
+/// The part of a job's view that decides whether a run may begin. Later versions may add options to the other parts.
+#[derive(Debug, Deserialize)]
+pub(crate) struct KnownJob {
+    pub next_iteration: u64,
+    pub live_workers: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct KnownWorkers {
+    workers: Vec<KnownWorker>,
+}
+
+#[derive(Debug, Deserialize)]
+struct KnownWorker {
+    worker: WorkerId,
+    state: WorkerState,
 }
 
 /// A response and its duration.
@@ -72,6 +90,31 @@ impl Client {
     pub(crate) fn at_end_of_run(mut self) -> Self {
         self.config.request_timeout = self.config.request_timeout.max(self.config.leave_timeout);
         self
+    }
+
+    /// Returns the progress of the job; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// The predictor does not respond or rejects the request.
+    pub(crate) fn job(&self) -> Result<Option<KnownJob>, Error> {
+        let path = format!("/v1/jobs/{}", self.job_id.in_path());
+        match self.send(&Method::GET, &path, None) {
+            Ok(Timed { response, .. }) => Ok(Some(response)),
+            Err(ErrorKind::Unknown(_)) => Ok(None),
+            Err(kind) => Err(kind.in_operation(Operation::RegisterJob(self.job_id.clone()))),
+        }
+    }
+
+    /// Returns the live workers of the job.
+    ///
+    /// # Errors
+    /// The predictor does not respond or rejects the request.
+    pub(crate) fn live_workers(&self) -> Result<Vec<WorkerId>, Error> {
+        let path = format!("/v1/jobs/{}/workers", self.job_id.in_path());
+        let known = self.send(&Method::GET, &path, None).map(|timed: Timed<KnownWorkers>| timed.response);
+        let known = known.map_err(|kind| kind.in_operation(Operation::RegisterJob(self.job_id.clone())))?;
+        let live = known.workers.into_iter().filter(|known| known.state == WorkerState::Live);
+        Ok(live.map(|known| known.worker).collect())
     }
 
     /// Registers the job, or changes its options.

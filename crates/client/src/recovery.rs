@@ -62,10 +62,8 @@ impl Recovery {
         if let Some(servers) = (self.find_servers.0)() {
             self.registration.client().set_servers(&servers);
         }
-        let outcome = self.registration.register().and_then(|joined| {
-            if !self.registered {
-                self.registration.check_first(&joined)?;
-            }
+        let joined = if self.registered { self.registration.register() } else { self.registration.begin() };
+        let outcome = joined.and_then(|joined| {
             self.registration.deliver_late_reports(joined.generation, &self.backlog)?;
             Ok(joined.generation)
         });

@@ -84,11 +84,45 @@ impl Registration {
         each.map_or(self.spec.global_batch, |each| each.saturating_mul(self.workers.len() as u64))
     }
 
+    /// Registers a run that the predictor has not accepted yet. The job is read first, so that a run under the id of another
+    /// one changes nothing. Workers that joined before the predictor rejected the run leave again.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register), or the job has an allocation past the iteration that this run starts with.
+    pub fn begin(&self) -> Result<JoinResponse, Error> {
+        let mut live = Vec::new();
+        if let Some(known) = self.client.job()? {
+            self.check_first(known.next_iteration)?;
+            if known.live_workers > 0 {
+                live = self.client.live_workers()?;
+                self.check_others(live.iter().filter(|worker| !self.former.contains(worker)))?;
+            }
+        }
+        let mut count = 0;
+        let begun = self.join_all(&mut count).and_then(|joined| {
+            self.check_first(joined.next_iteration)?;
+            Ok(joined)
+        });
+        if begun.as_ref().is_err_and(|error| error.kind.is_permanent()) {
+            // Another run began at the same moment, or the job has no room for all workers.
+            for worker in self.workers[..count].iter().filter(|worker| !live.contains(worker)) {
+                // Its lease expires otherwise.
+                let _ = self.client.leave(worker);
+            }
+        }
+        begun
+    }
+
     /// Registers the job and joins every worker in rank order. May be repeated.
     ///
     /// # Errors
     /// The predictor does not respond or rejects the request, or the job has a live worker of another run.
     pub fn register(&self) -> Result<JoinResponse, Error> {
+        self.join_all(&mut 0)
+    }
+
+    /// Registers the job and joins every worker. Counts those that joined.
+    fn join_all(&self, count: &mut usize) -> Result<JoinResponse, Error> {
         let failed =
             |kind: ErrorKind| kind.in_operation(Operation::RegisterJob(self.client.job_id().clone()));
         if self.superseded.load(Ordering::Relaxed) {
@@ -98,6 +132,7 @@ impl Registration {
         let mut latest = None;
         for join in &self.joins {
             latest = Some(self.client.join(join)?);
+            *count += 1;
         }
         let mut joined =
             latest.ok_or_else(|| failed(ErrorKind::Rejected("the run has no workers to join".into())))?;
@@ -105,32 +140,33 @@ impl Registration {
         for gone in joined.workers.clone().iter().filter(|worker| !stays(worker)) {
             joined = self.client.leave(gone)?;
         }
-        if let Some(other) = joined.workers.iter().find(|worker| !self.workers.contains(worker)) {
-            if self.start.restarted {
-                return Err(failed(ErrorKind::FormerWorker(format!(
-                    "the job still has worker {other} from before the restart, until its lease expires"
-                ))));
-            }
-            return Err(failed(ErrorKind::JobInUse(format!(
-                "the job has another live worker, {other}; use a new job id, or wait until its lease expires"
-            ))));
-        }
+        self.check_others(joined.workers.iter())?;
         Ok(joined)
     }
 
-    /// Checks that the job id belongs to this run.
-    ///
-    /// # Errors
-    /// The job has an allocation past the iteration that this run starts with.
-    pub fn check_first(&self, joined: &JoinResponse) -> Result<(), Error> {
+    /// Checks that all live workers of the job belong to this run.
+    fn check_others<'a>(&self, mut live: impl Iterator<Item = &'a WorkerId>) -> Result<(), Error> {
+        let Some(other) = live.find(|worker| !self.workers.contains(worker)) else { return Ok(()) };
+        let kind = if self.start.restarted {
+            let why = "from before the restart, until its lease expires";
+            ErrorKind::FormerWorker(format!("the job still has worker {other} {why}"))
+        } else {
+            let why = "use a new job id, or wait until its lease expires";
+            ErrorKind::JobInUse(format!("the job has another live worker, {other}; {why}"))
+        };
+        Err(kind.in_operation(Operation::RegisterJob(self.client.job_id().clone())))
+    }
+
+    /// Checks that the job id belongs to this run: the job has no allocation past the iteration that this run starts with.
+    fn check_first(&self, next_iteration: u64) -> Result<(), Error> {
         let RunStart { iteration, resumed, restarted } = self.start;
-        if resumed || restarted || joined.next_iteration <= iteration {
+        if resumed || restarted || next_iteration <= iteration {
             return Ok(());
         }
         let kind = ErrorKind::JobInUse(format!(
             "the job already has allocations up to iteration {}, but this run starts with {iteration}: a job id identifies \
              one run; resume that run, or use a new job id",
-            joined.next_iteration.saturating_sub(1),
+            next_iteration.saturating_sub(1),
         ));
         Err(kind.in_operation(Operation::RegisterJob(self.client.job_id().clone())))
     }

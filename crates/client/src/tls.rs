@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use evenstep_tls::{InvalidFile, PemFile, certified_key, provider};
+use rustls::pki_types::UnixTime;
 use rustls::{AlertDescription, CertificateError, Error};
 use ureq::http::HeaderValue;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
@@ -45,19 +46,21 @@ impl ClientTls {
     /// # Errors
     /// The file that cannot be used and why, or the one that is missing: a certificate requires its key.
     pub fn load(files: ClientTlsFiles) -> Result<Self, InvalidFile> {
+        let now = UnixTime::now();
         let contents =
             [&files.ca, &files.certificate, &files.key].map(|file| file.as_deref().map(PemFile::read));
         let [ca, certificate, key] = &contents;
         let roots = match ca {
             None => RootCerts::WebPki,
             Some(ca) => {
-                ca.authorities()?;
-                RootCerts::from(ca.certificates()?.iter().map(|der| Certificate::from_der(der).to_owned()))
+                let authorities = ca.authorities(now)?;
+                let valid = authorities.iter().filter(|authority| authority.validity.contains(now));
+                RootCerts::from(valid.map(|valid| Certificate::from_der(&valid.certificate).to_owned()))
             }
         };
         let own = match (certificate, key) {
             (None, None) => None,
-            (Some(certificate), Some(key)) => Some(identity(certificate, key)?),
+            (Some(certificate), Some(key)) => Some(identity(certificate, key, now)?),
             (Some(certificate), None) => {
                 return Err(certificate.invalid("a client certificate requires its private key"));
             }
@@ -149,8 +152,8 @@ fn authorization(token: &TokenSource) -> Result<HeaderValue, InvalidFile> {
     Ok(header)
 }
 
-fn identity(certificate: &PemFile, key: &PemFile) -> Result<ClientCert, InvalidFile> {
-    let chain = certified_key(certificate, key, &provider())?.cert;
+fn identity(certificate: &PemFile, key: &PemFile, now: UnixTime) -> Result<ClientCert, InvalidFile> {
+    let chain = certified_key(certificate, key, &provider(), now)?.cert;
     let chain: Vec<_> = chain.iter().map(|der| Certificate::from_der(der).to_owned()).collect();
     let own = PrivateKey::from_pem(key.contents()?).map_err(|error| key.invalid(error.to_string()))?;
     Ok(ClientCert::new_with_certs(&chain, own))

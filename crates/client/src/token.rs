@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
-use evenstep_tls::InvalidFile;
+use evenstep_tls::{InvalidFile, read_file};
 
 /// Variable with a token.
 const VARIABLE: &str = "EVENSTEP_TOKEN";
@@ -50,9 +50,9 @@ impl TokenSource {
         match self {
             Self::Text(text) => checked(VARIABLE.into(), text),
             Self::File(file) => {
-                let invalid =
-                    |error: std::io::Error| InvalidFile { path: file.clone(), rule: error.to_string() };
-                checked(file.clone(), &std::fs::read_to_string(file).map_err(invalid)?)
+                let contents = read_file(file, 2 * TOKEN_BYTES_MAX as u64);
+                let contents = contents.map_err(|rule| InvalidFile { path: file.clone(), rule })?;
+                checked(file.clone(), &String::from_utf8_lossy(&contents))
             }
         }
     }

@@ -22,6 +22,7 @@ mod limits;
 mod listener;
 pub mod local;
 mod open;
+mod reading;
 mod socket;
 mod tls;
 mod user;
@@ -36,10 +37,12 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::{Instant, MissedTickBehavior};
 
 pub use counts::Connections;
+pub use evenstep_tls::read_file;
 pub use limits::Limits;
 pub use listener::{ClientAddress, ClientProcess, Listener};
 use open::Open;
 pub use open::Options;
+pub use reading::{HANGS_AFTER, read_files};
 pub use tls::{Tls, TlsFiles, TlsStatus};
 pub use user::ClientUser;
 

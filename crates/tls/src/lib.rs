@@ -3,18 +3,22 @@
 //! An error names the file and the rule that it breaks. It never contains a part of a file, because that could be a
 //! private key.
 
+mod file;
+mod validity;
+
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys, RootCertStore};
+
+pub use file::read_file;
+pub use validity::Validity;
 
 /// Maximum size of a file, in bytes. A list of all public CAs has a quarter of it.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -45,7 +49,7 @@ impl fmt::Debug for PemFile {
 impl PemFile {
     /// Reads a file. An error of the system is part of the result.
     pub fn read(path: &Path) -> Self {
-        Self { path: path.to_owned(), contents: read(path) }
+        Self { path: path.to_owned(), contents: read_file(path, FILE_BYTES_MAX) }
     }
 
     /// Returns the certificates of the file, at least one.
@@ -65,17 +69,41 @@ impl PemFile {
         Ok(certificates)
     }
 
-    /// Returns the certificates of the file as trusted CAs.
+    /// Returns the certificates of the file as CAs, also those that are not valid at this time: lists of CAs keep some that
+    /// have expired. At least one is valid.
     ///
     /// # Errors
-    /// As [`certificates`](Self::certificates), or a certificate cannot be used for a CA.
-    pub fn authorities(&self) -> Result<RootCertStore, InvalidFile> {
-        let mut roots = RootCertStore::empty();
+    /// As [`certificates`](Self::certificates), a certificate cannot be used for a CA, or all of them are invalid at this
+    /// time.
+    pub fn authorities(&self, now: UnixTime) -> Result<Vec<Authority>, InvalidFile> {
+        let mut authorities = Vec::new();
+        let mut checked = Err(String::new());
         for (at, certificate) in self.certificates()?.into_iter().enumerate() {
-            let added = roots.add(certificate);
+            let mut roots = RootCertStore::empty();
+            let added = roots.add(certificate.clone());
             added.map_err(|error| self.invalid(format!("certificate {}: {error}", at + 1)))?;
+            let validity = self.validity(at, &certificate)?;
+            checked = checked
+                .or_else(|_| validity.check(now).map_err(|rule| format!("certificate {} {rule}", at + 1)));
+            authorities.push(Authority { certificate, roots, validity });
         }
-        Ok(roots)
+        checked.map_err(|rule| self.invalid(rule))?;
+        Ok(authorities)
+    }
+
+    /// Returns the certificates of the file, all of which are valid at this time.
+    fn valid_certificates(&self, now: UnixTime) -> Result<Vec<CertificateDer<'static>>, InvalidFile> {
+        let certificates = self.certificates()?;
+        for (at, certificate) in certificates.iter().enumerate() {
+            let checked = self.validity(at, certificate)?.check(now);
+            checked.map_err(|rule| self.invalid(format!("certificate {} {rule}", at + 1)))?;
+        }
+        Ok(certificates)
+    }
+
+    fn validity(&self, at: usize, certificate: &CertificateDer<'_>) -> Result<Validity, InvalidFile> {
+        let malformed = || self.invalid(format!("certificate {}: its validity is malformed", at + 1));
+        Validity::of(certificate).ok_or_else(malformed)
     }
 
     /// Returns the first private key of the file: PKCS#8, PKCS#1 or SEC1.
@@ -89,6 +117,11 @@ impl PemFile {
             }
             error => self.malformed(&error),
         })
+    }
+
+    /// The path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Returns the bytes of the file.
@@ -114,33 +147,34 @@ impl PemFile {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let mut contents = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut contents));
-    match read {
-        Err(error) => Err(format!("cannot be read: {error}")),
-        Ok(_) if contents.len() as u64 > FILE_BYTES_MAX => {
-            Err(format!("exceeds the limit of {FILE_BYTES_MAX} bytes"))
-        }
-        Ok(_) => Ok(contents),
-    }
+/// A certificate authority.
+#[derive(Debug, Clone)]
+pub struct Authority {
+    /// Its certificate.
+    pub certificate: CertificateDer<'static>,
+    /// The certificate as the only trusted one.
+    pub roots: RootCertStore,
+    /// The period in which it is valid. The verification of a certificate that it signed does not check that.
+    pub validity: Validity,
 }
 
 /// Returns the certificate chain in `certificate`, its owner's first, with its private key in `key`.
 ///
 /// # Errors
-/// A file is invalid, the kind of key is not supported, or the key does not belong to the first certificate.
+/// A file is invalid, a certificate is not valid at this time, the kind of key is not supported, or the key does not belong to
+/// the first certificate.
 pub fn certified_key(
     certificate: &PemFile,
     key: &PemFile,
     provider: &CryptoProvider,
+    now: UnixTime,
 ) -> Result<CertifiedKey, InvalidFile> {
     let signing = provider.key_provider.load_private_key(key.private_key()?).map_err(|_| {
         key.invalid(
             "cannot be used; must be a key of RSA (2048 to 4096 bits), ECDSA (P-256, P-384) or Ed25519",
         )
     })?;
-    let certified = CertifiedKey::new(certificate.certificates()?, signing);
+    let certified = CertifiedKey::new(certificate.valid_certificates(now)?, signing);
     match certified.keys_match() {
         // Some keys do not reveal their public part, so they cannot be checked.
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),

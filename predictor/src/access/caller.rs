@@ -6,9 +6,11 @@ use std::sync::Arc;
 use evenstep_protocol::JobId;
 use evenstep_store::access::AuditEntry;
 
+use super::known::Denied;
 use super::pattern::JobPattern;
 use super::scope::Scope;
 use super::sessions::SessionId;
+use super::token::Token;
 
 /// The client of a request.
 #[derive(Debug, Clone)]
@@ -104,6 +106,15 @@ impl Caller {
     /// Whether the client may use this job.
     pub fn may_use(&self, job_id: &JobId) -> bool {
         self.jobs.includes(job_id)
+    }
+
+    /// The entry of the audit log for a sign-in with a token that is not valid. A text that is not a token is not repeated: it may
+    /// be a password.
+    pub fn audit_failed_sign_in(text: &str, address: Option<IpAddr>, denied: Denied) -> AuditEntry {
+        let token =
+            Token::parse(text).map_or_else(|| "no token".to_owned(), |token| format!("token {}", token.id()));
+        let subject = format!("{token}: {}", denied.label());
+        Self::anonymous(&[]).at(address).audit("session.failed", subject)
     }
 
     /// The entry of the audit log for a change that this client makes. `action` is the kind of the subject and a verb,

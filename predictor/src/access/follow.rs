@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenstep_server::{HANGS_AFTER, read_files};
 use evenstep_store::access::AccessChange;
 use evenstep_store::{Change, Store};
 use tokio::sync::Mutex;
@@ -95,25 +96,41 @@ pub async fn follow_limits(limits: Arc<Limits>, access: Arc<Access>, store: Stor
     if !limits.has_file() {
         return std::future::pending().await;
     }
+    tokio::join!(reload(&limits), count(&limits, &access, &store));
+}
+
+async fn reload(limits: &Arc<Limits>) {
+    let mut tick = tokio::time::interval(READ_EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let read = limits.clone();
+        if let Err(error) = read_files(move || read.reload(), HANGS_AFTER, || limits.hangs()).await {
+            tracing::error!(%error, "reading the limits failed");
+        }
+    }
+}
+
+async fn count(limits: &Arc<Limits>, access: &Access, store: &Store) {
     let mut tick = tokio::time::interval(READ_EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
         limits.keep(|token_id| access.has(token_id));
-        let workers = if limits.count_jobs() { store.live_workers().await.map(Some) } else { Ok(None) };
-        let limits = limits.clone();
-        // A file system may hang.
-        let done = tokio::task::spawn_blocking(move || {
-            limits.reload();
-            match workers {
-                Ok(workers) => workers.iter().for_each(|workers| limits.counted(workers)),
-                Err(error) => {
-                    tracing::warn!(%error, "cannot count jobs and workers; their metrics do not change");
-                }
+        if !limits.count_jobs() {
+            continue;
+        }
+        let counted = match store.live_workers().await {
+            Ok(workers) => {
+                let limits = limits.clone();
+                tokio::task::spawn_blocking(move || limits.counted(&workers))
+                    .await
+                    .map_err(|error| error.to_string())
             }
-        });
-        if let Err(error) = done.await {
-            tracing::error!(%error, "reading the limits failed");
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(error) = counted {
+            tracing::warn!(error, "cannot count jobs and workers; their metrics do not change");
         }
     }
 }

@@ -17,7 +17,7 @@ use super::pattern::JobPattern;
 use super::scope::Scope;
 use super::sessions::{SessionId, SessionKey, Sessions};
 use super::shares::Full;
-use super::throttle::Throttle;
+use super::throttle::{FAILURES_MAX, Throttle};
 use super::token::Token;
 use crate::clock::Clock;
 
@@ -82,7 +82,7 @@ pub enum Denied {
 impl Denied {
     const LABELS: [&str; 5] = ["missing", "unknown", "expired", "session_ended", "throttled"];
 
-    fn label(self) -> &'static str {
+    pub(super) fn label(self) -> &'static str {
         match self {
             Self::Missing => "missing",
             Self::Unknown => "unknown",
@@ -126,7 +126,7 @@ impl Access {
         }
     }
 
-    /// The current time of the service's clock.
+    /// The current time, in milliseconds since 1970.
     pub fn now_unix_ms(&self) -> i64 {
         self.clock.now_unix_ms()
     }
@@ -170,9 +170,10 @@ impl Access {
         *tokens = known;
     }
 
-    /// Whether a text is a known token, or cannot be a token of the store.
+    /// Whether a text is a known token, or cannot be a token of the store. A token with a known ID and a wrong secret is not
+    /// known: both responses must take the same time.
     pub fn knows(&self, bearer: &str) -> bool {
-        Token::parse(bearer).is_none_or(|token| self.known(token.id()).is_some())
+        Token::parse(bearer).is_none_or(|token| self.verified(&token).is_some())
     }
 
     /// Whether a token with this ID exists.
@@ -224,8 +225,8 @@ impl Access {
     ) -> Result<Result<(Caller, SessionKey), Full>, Denied> {
         let caller = self.identify(Credentials { bearer: Some(token), session: None, address })?;
         let token_id = caller.token_id().ok_or(Denied::Unknown)?;
-        let (is_known, now_unix_ms) = (|token_id: &str| self.has(token_id), self.clock.now_unix_ms());
-        let key = self.sessions().begin(&caller, token_id.into(), is_known, now_unix_ms, random);
+        let (is_known, now_ms) = (|token_id: &str| self.has(token_id), self.clock.steady_ms());
+        let key = self.sessions().begin(&caller, token_id.into(), is_known, now_ms, random);
         Ok(key.map(|key| (caller, key)))
     }
 
@@ -242,7 +243,7 @@ impl Access {
     }
 
     fn with_bearer(&self, text: &str, address: Option<IpAddr>) -> Result<Caller, Denied> {
-        let wait_s = address.and_then(|address| self.throttle().wait_s(address, self.clock.now_unix_ms()));
+        let wait_s = address.and_then(|address| self.throttle().wait_s(address, self.clock.steady_ms()));
         let is_operator = |operator: &Arc<str>| operator.as_bytes().ct_eq(text.as_bytes()).into();
         // A person chose it and it could be guessed, so it is not compared while the address must wait.
         if wait_s.is_none() && self.operator.as_ref().is_some_and(is_operator) {
@@ -261,20 +262,28 @@ impl Access {
         if let Some(wait_s) = wait_s {
             return Err(Denied::Throttled(wait_s));
         }
-        if let Some(address) = address {
-            self.throttle().failed(address, self.clock.now_unix_ms());
+        if let Some(address) = address
+            && self.throttle().failed(address, self.clock.steady_ms())
+        {
+            tracing::warn!(%address, "an address sent {FAILURES_MAX} wrong tokens in a minute; it has to wait");
         }
         if self.auth == Auth::None { self.without_token() } else { Err(Denied::Unknown) }
     }
 
     fn with_token(&self, token: &Token) -> Result<Caller, Denied> {
-        let known = self.known(token.id()).filter(|known| token.has_sha256(&known.secret_sha256));
-        let known = known.ok_or(Denied::Unknown)?;
+        let known = self.verified(token).ok_or(Denied::Unknown)?;
         self.used(&known)
     }
 
+    /// The known token with this ID and secret. Takes the same time for an unknown ID and for a wrong secret.
+    fn verified(&self, token: &Token) -> Option<Arc<Known>> {
+        let known = self.known(token.id());
+        let expected = known.as_ref().map_or(&[0; 32][..], |known| &known.secret_sha256);
+        if token.has_sha256(expected) { known } else { None }
+    }
+
     fn with_session(&self, session: SessionId) -> Result<Caller, Denied> {
-        let token_id = self.sessions().token_id(&session, self.clock.now_unix_ms());
+        let token_id = self.sessions().token_id(&session, self.clock.steady_ms());
         let caller = token_id.and_then(|token_id| self.with_id(&token_id)).ok_or(Denied::SessionEnded)?;
         caller.map(|caller| caller.in_session(session))
     }

@@ -61,7 +61,7 @@ pub(super) struct Sessions {
 #[derive(Debug)]
 struct Session {
     token_id: Arc<str>,
-    begun_unix_ms: i64,
+    begun_ms: i64,
     _place: Share,
 }
 
@@ -79,28 +79,28 @@ impl Sessions {
         caller: &Caller,
         token_id: Arc<str>,
         is_known: impl Fn(&str) -> bool,
-        now_unix_ms: i64,
+        now_ms: i64,
         random: &mut impl CryptoRng,
     ) -> Result<SessionKey, Full> {
-        self.open.retain(|_, session| session.is_open(now_unix_ms) && is_known(&session.token_id));
+        self.open.retain(|_, session| session.is_open(now_ms) && is_known(&session.token_id));
         let place = match self.places.try_take(caller, 1) {
             Err(full) => {
                 let own = self.open.iter().filter(|(_, session)| session.token_id == token_id);
-                let oldest = own.min_by_key(|(_, session)| session.begun_unix_ms).map(|(id, _)| id.clone());
+                let oldest = own.min_by_key(|(_, session)| session.begun_ms).map(|(id, _)| id.clone());
                 self.open.remove(&oldest.ok_or(full)?);
                 self.places.try_take(caller, 1)?
             }
             Ok(place) => place,
         };
         let key = SessionKey::random(random);
-        let session = Session { token_id, begun_unix_ms: now_unix_ms, _place: place };
+        let session = Session { token_id, begun_ms: now_ms, _place: place };
         self.open.insert(SessionId::of(key.reveal()), session);
         Ok(key)
     }
 
     /// The token of a session; `None` if the session does not exist or has ended.
-    pub fn token_id(&self, id: &SessionId, now_unix_ms: i64) -> Option<Arc<str>> {
-        let session = self.open.get(id).filter(|session| session.is_open(now_unix_ms))?;
+    pub fn token_id(&self, id: &SessionId, now_ms: i64) -> Option<Arc<str>> {
+        let session = self.open.get(id).filter(|session| session.is_open(now_ms))?;
         Some(session.token_id.clone())
     }
 
@@ -111,8 +111,8 @@ impl Sessions {
 }
 
 impl Session {
-    fn is_open(&self, now_unix_ms: i64) -> bool {
-        now_unix_ms.saturating_sub(self.begun_unix_ms) < SESSION_S * 1000
+    fn is_open(&self, now_ms: i64) -> bool {
+        now_ms.saturating_sub(self.begun_ms) < SESSION_S * 1000
     }
 }
 

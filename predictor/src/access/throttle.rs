@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 /// Wrong tokens that an address may send per minute.
-const FAILURES_MAX: u32 = 10;
+pub(super) const FAILURES_MAX: u32 = 10;
 const WINDOW_MS: i64 = 60_000;
 /// Limit of addresses in memory; the one whose window began first is forgotten.
 const ADDRESSES_MAX: usize = 4096;
@@ -15,38 +15,36 @@ pub(super) struct Throttle(HashMap<IpAddr, Window>);
 
 #[derive(Debug)]
 struct Window {
-    begun_unix_ms: i64,
+    begun_ms: i64,
     failures: u32,
 }
 
 impl Throttle {
     /// The seconds that an address must wait before it may send another token; `None` if it need not wait.
-    pub fn wait_s(&self, address: IpAddr, now_unix_ms: i64) -> Option<u64> {
+    pub fn wait_s(&self, address: IpAddr, now_ms: i64) -> Option<u64> {
         let window = self.0.get(&address).filter(|window| window.failures >= FAILURES_MAX)?;
-        let left_ms = window.begun_unix_ms.saturating_add(WINDOW_MS).saturating_sub(now_unix_ms);
-        // A clock that was set back must not lock the address out for longer.
-        u64::try_from(left_ms.min(WINDOW_MS)).ok().filter(|left| *left > 0).map(|left| left.div_ceil(1000))
+        let left_ms = window.begun_ms.saturating_add(WINDOW_MS).saturating_sub(now_ms);
+        u64::try_from(left_ms).ok().filter(|left| *left > 0).map(|left| left.div_ceil(1000))
     }
 
-    /// Counts a wrong token.
-    pub fn failed(&mut self, address: IpAddr, now_unix_ms: i64) {
-        let is_over = |window: &Window| {
-            !(window.begun_unix_ms..window.begun_unix_ms.saturating_add(WINDOW_MS)).contains(&now_unix_ms)
-        };
+    /// Counts a wrong token. Returns whether the address must wait from now on.
+    pub fn failed(&mut self, address: IpAddr, now_ms: i64) -> bool {
+        let is_over =
+            |window: &Window| !(window.begun_ms..window.begun_ms.saturating_add(WINDOW_MS)).contains(&now_ms);
         if !self.0.contains_key(&address) && self.0.len() >= ADDRESSES_MAX {
             self.0.retain(|_, window| !is_over(window));
-            let oldest =
-                self.0.iter().min_by_key(|(_, window)| window.begun_unix_ms).map(|(address, _)| *address);
+            let oldest = self.0.iter().min_by_key(|(_, window)| window.begun_ms).map(|(address, _)| *address);
             if let Some(oldest) = oldest.filter(|_| self.0.len() >= ADDRESSES_MAX) {
                 self.0.remove(&oldest);
             }
         }
-        let fresh = Window { begun_unix_ms: now_unix_ms, failures: 0 };
+        let fresh = Window { begun_ms: now_ms, failures: 0 };
         let window = self.0.entry(address).or_insert(Window { ..fresh });
         if is_over(window) {
             *window = fresh;
         }
         window.failures = window.failures.saturating_add(1);
+        window.failures == FAILURES_MAX
     }
 }
 
@@ -65,7 +63,7 @@ mod tests {
         let mut throttle = Throttle::default();
         for failure in 0..10 {
             assert_eq!(throttle.wait_s(address(1), 1_000), None, "{failure}");
-            throttle.failed(address(1), 1_000);
+            assert_eq!(throttle.failed(address(1), 1_000), failure == 9);
         }
         assert_eq!(throttle.wait_s(address(1), 1_000), Some(60));
         assert_eq!(throttle.wait_s(address(1), 60_001), Some(1));
@@ -73,7 +71,6 @@ mod tests {
         assert_eq!(throttle.wait_s(address(1), 61_000), None);
         throttle.failed(address(1), 61_000);
         assert_eq!(throttle.wait_s(address(1), 61_000), None, "a new window");
-        assert_eq!(throttle.wait_s(address(1), i64::MIN), None);
     }
 
     #[test]

@@ -52,6 +52,7 @@ pub async fn check(State(api): State<Api>, request: Request, next: Next) -> Resp
 }
 
 async fn authorize(api: &Api, parts: &mut Parts, has_body: bool) -> Result<Caller, ErrorResponse> {
+    browser::check_one_host(&parts.headers)?;
     let access = &api.access;
     let route = parts.extensions.get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or("", MatchedPath::as_str);

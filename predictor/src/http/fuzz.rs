@@ -7,7 +7,6 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use axum::Router;
 use axum::body::Body;
@@ -284,8 +283,7 @@ impl Reply {
 }
 
 fn serve(store: &Store) -> Router {
-    let (clock, now) = Clock::manual();
-    now.store(1_000_000, Ordering::SeqCst);
+    let (clock, _) = Clock::manual(1_000_000);
     let keep = Keep { raw_s: 1000, minutes_s: 1000, hours_s: 1000, bytes: None };
     let (_, draining) = watch::channel(false);
     let access = Arc::new(Access::new(Auth::None, None, clock.clone()));

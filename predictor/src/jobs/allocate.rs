@@ -13,6 +13,7 @@ use super::job::{Job, StateGuard};
 use super::load::log_skipped;
 use super::responses::ResponseBytes;
 use super::validate::validate;
+use crate::clock::Now;
 use crate::long::compute;
 
 /// Approximate size of a response without its shares, in bytes; used to allocate its buffer.
@@ -55,11 +56,11 @@ impl Job {
         let known = self.known_response(guard.state(), request.iteration).await?;
         let is_new = known.is_none();
 
-        let now_unix_ms = guard.now_unix_ms;
+        let now = guard.now;
         // From here on the state is ahead of the store. If this request ends before `settle`, the next one reads the state again.
         let held = guard.change();
         for report in &request.reports {
-            held.state.members.renew(&report.worker, now_unix_ms);
+            held.state.members.renew(&report.worker, now.steady_ms);
         }
         // After the leases: a repeated report is a sign of life, too, but it must not be learned twice.
         self.published().retain_new(&mut request.reports, held.state.kept_from);
@@ -78,10 +79,10 @@ impl Job {
 
         let reports: Arc<[WorkerReport]> = request.reports.into();
         let mut changes = Vec::with_capacity(3);
-        let mut at_unix_ms = now_unix_ms;
+        let mut at_unix_ms = now.unix_ms;
         if !reports.is_empty() {
             // A restart learns in the order of these times, so the reports of each request get a later one.
-            at_unix_ms = held.arrival_unix_ms(now_unix_ms);
+            at_unix_ms = held.arrival_unix_ms(now.unix_ms);
             changes.push(Change::Reports { job_id: self.id().clone(), reports: reports.clone() });
         }
         // Reports may contain gradients: AdaScale learns from them, whether or not an iteration is planned.
@@ -124,9 +125,15 @@ impl Job {
             }
         });
         if answer.is_some() {
-            self.pace().step(now_unix_ms);
+            self.pace().step(now.steady_ms);
         }
-        self.live().allocated(self.id(), answer, &reports, &observed.even, at_unix_ms);
+        self.live().allocated(
+            self.id(),
+            answer,
+            &reports,
+            &observed.even,
+            Now { unix_ms: at_unix_ms, ..now },
+        );
         Ok(Allocated { response: response?, is_new })
     }
 

@@ -73,8 +73,8 @@ pub struct FitRecord {
 pub struct StoredNumber(i64);
 
 impl StoredNumber {
-    /// Returns the number for models that are stored now. No earlier ones of the job have it: an earlier process stored them in
-    /// an earlier millisecond.
+    /// Returns the number for models that are stored now. After the clock was set back, stored models may have it already: their
+    /// parts are then not replaced, and the next attempt has another number.
     pub fn next(&mut self, now_unix_ms: i64) -> i64 {
         self.0 = now_unix_ms.max(self.0.saturating_add(1));
         self.0

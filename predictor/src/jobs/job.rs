@@ -21,10 +21,13 @@ use super::memory::{Charge, Contents, Memory};
 use super::pace::Pace;
 use super::responses::Published;
 use super::watch::Live;
-use crate::clock::Clock;
+use crate::clock::{Clock, Now};
 
 /// Number of earlier changes of workers with which the log of a job begins.
 const EVENTS_RESTORED: u64 = 200;
+/// Milliseconds by which the wall clock may be set back without an effect on the order in which a restart learns from the
+/// reports before and after.
+const SET_BACK_MAX_MS: i64 = 60_000;
 
 /// Longest wait of a change for a state that is being read from the store. Clients with several servers try the next one after
 /// a second.
@@ -64,28 +67,30 @@ pub(super) struct LoadedState {
     pub state: JobState,
     /// A change of the state may not be durable: it was not settled.
     in_doubt: bool,
-    /// Time of the latest [`Job::lock`].
-    locked_unix_ms: i64,
+    /// Time of the latest [`Job::lock`], in milliseconds of the steady clock.
+    locked_ms: i64,
     /// Time of storage of the latest reports.
     arrived_unix_ms: i64,
 }
 
 impl LoadedState {
     /// Returns the time at which to store new reports. It rises with every call, because the order of these times is the
-    /// order in which a restart learns from the reports.
+    /// order in which a restart learns from the reports. It only falls if the clock was set back by more than a minute.
     pub fn arrival_unix_ms(&mut self, now_unix_ms: i64) -> i64 {
-        self.arrived_unix_ms = now_unix_ms.max(self.arrived_unix_ms.saturating_add(1));
+        let later = now_unix_ms.max(self.arrived_unix_ms.saturating_add(1));
+        let is_set_back = later.saturating_sub(now_unix_ms) > SET_BACK_MAX_MS;
+        self.arrived_unix_ms = if is_set_back { now_unix_ms } else { later };
         self.arrived_unix_ms
     }
 
     /// Gives every live worker a full lease if the state was not locked for more than half a lease. Workers
     /// could not renew their leases then, as during a restart: this process was stopped, its machine was
     /// suspended, or the store did not respond.
-    fn resume(&mut self, job_id: &JobId, now_unix_ms: i64) {
-        let pause_ms = now_unix_ms.saturating_sub(std::mem::replace(&mut self.locked_unix_ms, now_unix_ms));
+    fn resume(&mut self, job_id: &JobId, now_ms: i64) {
+        let pause_ms = now_ms.saturating_sub(std::mem::replace(&mut self.locked_ms, now_ms));
         if pause_ms > self.state.lease_ms() / 2 {
             tracing::warn!(%job_id, pause_ms, "no lease could be renewed for a while; every live worker gets a full one");
-            self.state.members.renew_all(now_unix_ms);
+            self.state.members.renew_all(now_ms);
         }
     }
 
@@ -96,7 +101,7 @@ impl LoadedState {
 
     /// The leases of its workers.
     pub fn leases(&self) -> Leases {
-        Leases::of(&self.state, self.locked_unix_ms)
+        Leases::of(&self.state, self.locked_ms)
     }
 }
 
@@ -104,7 +109,7 @@ impl LoadedState {
 pub(super) struct StateGuard {
     pub job: Arc<Job>,
     held: OwnedMappedMutexGuard<Option<LoadedState>, LoadedState>,
-    pub now_unix_ms: i64,
+    pub now: Now,
 }
 
 impl Drop for StateGuard {
@@ -153,7 +158,7 @@ impl Job {
             is_loading: AtomicBool::default(),
             leases: std::sync::Mutex::new(None),
             fits: FitRecord::default(),
-            live: Live::new(clock.now_unix_ms()),
+            live: Live::new(clock.steady_ms()),
             clock,
             state_memory: Charge::new(memory.clone(), Contents::States),
             response_memory: Charge::new(memory.clone(), Contents::Responses),
@@ -224,9 +229,9 @@ impl Job {
         self.published().loaded
     }
 
-    /// The current time of the service's clock.
-    pub(super) fn now_unix_ms(&self) -> i64 {
-        self.clock.now_unix_ms()
+    /// The current time of the service's clocks.
+    pub(super) fn now(&self) -> Now {
+        self.clock.now()
     }
 
     /// The store of the job.
@@ -278,12 +283,12 @@ impl Job {
         if self.is_deleted() {
             return Err(JobError::UnknownJob(self.id.clone()));
         }
-        let now_unix_ms = self.clock.now_unix_ms();
+        let now = self.clock.now();
         let held = match slot.take() {
             Some(mut held) if !held.in_doubt => {
-                held.resume(&self.id, now_unix_ms);
-                if !held.state.members.has_silent(now_unix_ms, held.state.lease_ms()) {
-                    return Ok(self.guard(slot, held, now_unix_ms));
+                held.resume(&self.id, now.steady_ms);
+                if !held.state.members.has_silent(now.steady_ms, held.state.lease_ms()) {
+                    return Ok(self.guard(slot, held, now));
                 }
                 Some(held)
             }
@@ -297,7 +302,7 @@ impl Job {
         self: Arc<Self>,
         slot: OwnedMutexGuard<Option<LoadedState>>,
         held: Option<LoadedState>,
-        now_unix_ms: i64,
+        now: Now,
     ) -> Result<StateGuard, JobError> {
         let held = match held {
             Some(held) if !held.in_doubt => held,
@@ -308,21 +313,21 @@ impl Job {
                     self.state_memory.set(0);
                 }
                 self.is_loading.store(true, Ordering::Relaxed);
-                let loaded = Box::pin(self.loads.run(self.load(now_unix_ms))).await;
+                let loaded = Box::pin(self.loads.run(self.load(now))).await;
                 self.is_loading.store(false, Ordering::Relaxed);
                 loaded?
             }
         };
-        let mut guard = self.guard(slot, held, now_unix_ms);
+        let mut guard = self.guard(slot, held, now);
         let lease_ms = guard.state().lease_ms();
-        let expired = guard.change().state.members.expire(now_unix_ms, lease_ms);
+        let expired = guard.change().state.members.expire(now.steady_ms, lease_ms);
         if !expired.is_empty() {
             let event =
                 |worker: &WorkerId| MemberEvent { worker: worker.clone(), kind: MemberEventKind::Expired };
             self.write_membership(&guard, expired.iter().map(event).collect(), true, None).await?;
             let generation = guard.state().members.generation();
             tracing::info!(job_id = %self.id, workers = ?expired, generation, "leases expired");
-            self.publish_members(guard.state());
+            self.publish_members(guard.state(), now);
         }
         guard.settle();
         Ok(guard)
@@ -332,17 +337,17 @@ impl Job {
         self: &Arc<Self>,
         slot: OwnedMutexGuard<Option<LoadedState>>,
         held: LoadedState,
-        now_unix_ms: i64,
+        now: Now,
     ) -> StateGuard {
         let held = OwnedMutexGuard::map(slot, |slot| slot.insert(held));
-        StateGuard { job: self.clone(), held, now_unix_ms }
+        StateGuard { job: self.clone(), held, now }
     }
 
-    async fn load(&self, now_unix_ms: i64) -> Result<LoadedState, JobError> {
+    async fn load(&self, now: Now) -> Result<LoadedState, JobError> {
         // A write whose result is unknown may still be carried out. On SQLite, this empty write completes after it, so that the
         // state is read with all of that write or none. PostgreSQL may carry it out even later, after a commit that timed out.
         // A write that follows from a state without it then fails, because it has the same keys, and the state is read again.
-        self.store.write(Vec::new(), now_unix_ms).await?;
+        self.store.write(Vec::new(), now.unix_ms).await?;
         let mut fresh = Published::default();
         let mut arrived_unix_ms = i64::MIN;
         let see = |at_unix_ms: i64, report: &WorkerReport| {
@@ -350,10 +355,10 @@ impl Job {
             fresh.see(&report.worker, report.iteration);
         };
         if let Some(leases) = self.leases().as_mut() {
-            leases.check(now_unix_ms);
+            leases.check(now.steady_ms);
         }
-        let renewed_ms = |worker: &WorkerId| self.renewed_ms(worker, now_unix_ms);
-        let state = load::load(&self.store, &self.id, now_unix_ms, renewed_ms, see).await?;
+        let renewed_ms = |worker: &WorkerId| self.renewed_ms(worker, now.steady_ms);
+        let state = load::load(&self.store, &self.id, now, renewed_ms, see).await?;
         let state = state.ok_or_else(|| JobError::UnknownJob(self.id.clone()))?;
         let past = self.store.past(&self.id).await?;
         let events = if self.live.has_empty_log() {
@@ -370,8 +375,8 @@ impl Job {
         *self.leases() = None;
         self.live.past(past);
         self.live.restore_log(events);
-        self.live.members(&state);
-        Ok(LoadedState { state, in_doubt: false, locked_unix_ms: now_unix_ms, arrived_unix_ms })
+        self.live.members(&state, now);
+        Ok(LoadedState { state, in_doubt: false, locked_ms: now.steady_ms, arrived_unix_ms })
     }
 
     /// Keeps only the leases of a state that is removed from memory.
@@ -384,15 +389,15 @@ impl Job {
 
     /// Whether a lease has ended while the state is not in memory.
     pub(super) fn is_lease_over(&self) -> bool {
-        let now_unix_ms = self.clock.now_unix_ms();
-        self.leases().as_mut().is_some_and(|leases| leases.check(now_unix_ms))
+        let now_ms = self.clock.steady_ms();
+        self.leases().as_mut().is_some_and(|leases| leases.check(now_ms))
     }
 
     /// Time of a worker's latest renewal. Workers cannot renew leases while the service is down, so each live
     /// worker starts with a full lease.
-    fn renewed_ms(&self, worker: &WorkerId, now_unix_ms: i64) -> i64 {
+    fn renewed_ms(&self, worker: &WorkerId, now_ms: i64) -> i64 {
         let known = self.leases().as_ref().and_then(|leases| leases.renewed_ms(worker));
-        known.unwrap_or(now_unix_ms)
+        known.unwrap_or(now_ms)
     }
 
     fn leases(&self) -> std::sync::MutexGuard<'_, Option<Leases>> {
@@ -428,14 +433,14 @@ impl Job {
         };
         let record = entry.map(|entry| Change::Access(AccessChange::Audit(entry.clone())));
         let changes = std::iter::once(change).chain(record).collect();
-        self.store.write(changes, guard.now_unix_ms).await?;
-        events.iter().for_each(|event| self.live.member(guard.now_unix_ms, event));
+        self.store.write(changes, guard.now.unix_ms).await?;
+        events.iter().for_each(|event| self.live.member(guard.now, event));
         Ok(())
     }
 
     /// Publishes the live workers and the generation.
-    pub(super) fn publish_members(&self, state: &JobState) {
-        self.live.members(state);
+    pub(super) fn publish_members(&self, state: &JobState, now: Now) {
+        self.live.members(state, now);
         self.publish(|published| {
             published.generation = state.members.generation();
             published.departed_generation = state.members.departed_generation();

@@ -31,9 +31,9 @@ impl Leases {
     }
 
     /// Full leases of all live workers, as after a restart.
-    pub fn full(lease_ms: i64, now_unix_ms: i64) -> Self {
-        let others_ms = Some(now_unix_ms);
-        Self { renewed_ms: BTreeMap::new(), others_ms, lease_ms, checked_ms: now_unix_ms }
+    pub fn full(lease_ms: i64, now_ms: i64) -> Self {
+        let others_ms = Some(now_ms);
+        Self { renewed_ms: BTreeMap::new(), others_ms, lease_ms, checked_ms: now_ms }
     }
 
     /// Whether the job has no live worker.
@@ -43,13 +43,13 @@ impl Leases {
 
     /// Whether a lease has ended. If this was not called for half a lease, no worker could renew its lease, and
     /// each gets a full one, as with the state in memory.
-    pub fn check(&mut self, now_unix_ms: i64) -> bool {
-        let pause_ms = now_unix_ms.saturating_sub(std::mem::replace(&mut self.checked_ms, now_unix_ms));
+    pub fn check(&mut self, now_ms: i64) -> bool {
+        let pause_ms = now_ms.saturating_sub(std::mem::replace(&mut self.checked_ms, now_ms));
         if pause_ms > self.lease_ms / 2 {
-            self.renewed_ms.values_mut().chain(&mut self.others_ms).for_each(|at| *at = now_unix_ms);
+            self.renewed_ms.values_mut().chain(&mut self.others_ms).for_each(|at| *at = now_ms);
         }
         let mut all = self.renewed_ms.values().chain(&self.others_ms);
-        all.any(|renewed_ms| now_unix_ms.saturating_sub(*renewed_ms) > self.lease_ms)
+        all.any(|renewed_ms| now_ms.saturating_sub(*renewed_ms) > self.lease_ms)
     }
 
     /// Returns the time of a worker's latest renewal; `None` if it is not known.

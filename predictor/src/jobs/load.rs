@@ -9,6 +9,7 @@ use evenstep_core::membership::{FLAP_DEPARTURES, Member, State};
 use evenstep_protocol::{AllocateResponse, JobId, JobSpec, WorkerId, WorkerReport};
 use evenstep_store::{Store, StoreError, StoredWorker};
 
+use crate::clock::Now;
 use crate::long::compute;
 
 /// Number of iterations whose reports are replayed through the models when a job is loaded. Without stored
@@ -37,7 +38,7 @@ const KNOWN_ITERATIONS: u64 = 64;
 pub async fn load(
     store: &Store,
     job_id: &JobId,
-    now_unix_ms: i64,
+    now: Now,
     renewed_ms: impl Fn(&WorkerId) -> i64,
     mut on_report: impl FnMut(i64, &WorkerReport),
 ) -> Result<Option<JobState>, StoreError> {
@@ -66,7 +67,7 @@ pub async fn load(
         generation: stored.generation,
         departed_generation: stored.departed_generation,
         last_iteration: stored.last_iteration,
-        members: stored.workers.iter().map(|worker| member(worker, now_unix_ms, &renewed_ms)).collect(),
+        members: stored.workers.iter().map(|worker| member(worker, now, &renewed_ms)).collect(),
         workers: stored.workers.into_iter().map(worker).collect(),
     });
     for worker in state.workers.keys().cloned().collect::<Vec<_>>() {
@@ -161,21 +162,17 @@ fn learning_rate(stored: Option<&str>, spec: &JobSpec) -> Result<Controller, Sto
     }
 }
 
-fn member(
-    worker: &StoredWorker,
-    now_unix_ms: i64,
-    renewed_ms: impl Fn(&WorkerId) -> i64,
-) -> Member<WorkerId> {
+fn member(worker: &StoredWorker, now: Now, renewed_ms: impl Fn(&WorkerId) -> i64) -> Member<WorkerId> {
     let state = match worker.state.as_str() {
         "live" => State::Live,
         "left" => State::Left,
         _ => State::Expired,
     };
     let worker_id = &worker.request.worker;
-    let last_seen_ms = if state == State::Live { renewed_ms(worker_id) } else { worker.last_seen_unix_ms };
+    let last_seen_ms =
+        if state == State::Live { renewed_ms(worker_id) } else { now.steady_ms_at(worker.last_seen_unix_ms) };
     let departures = worker.departures_unix_ms.iter().rev().take(FLAP_DEPARTURES).rev();
-    // The clock may have been set back. A departure in the future must not make a worker wait.
-    let departures_ms = departures.map(|at_unix_ms| now_unix_ms.min(*at_unix_ms)).collect();
+    let departures_ms = departures.map(|at_unix_ms| now.steady_ms_at(*at_unix_ms)).collect();
     Member { id: worker.request.worker.clone(), state, last_seen_ms, departures_ms }
 }
 

@@ -27,7 +27,7 @@ impl Job {
     }
 
     async fn add(&self, mut guard: StateGuard, request: JoinRequest) -> Result<JoinResponse, JobError> {
-        let (worker, now_unix_ms) = (request.worker.clone(), guard.now_unix_ms);
+        let (worker, now_ms) = (request.worker.clone(), guard.now.steady_ms);
         let state = guard.state();
         if !state.members.knows(&worker) && state.workers.len() >= WORKERS_MAX {
             return Err(JobError::Conflict(format!(
@@ -36,7 +36,7 @@ impl Job {
             )));
         }
         state.check_join(&request)?;
-        let joined = match guard.change().state.members.join(&worker, now_unix_ms) {
+        let joined = match guard.change().state.members.join(&worker, now_ms) {
             Ok(joined) => joined,
             Err(source) => {
                 // Nothing has changed.
@@ -91,8 +91,8 @@ impl Job {
         let job = self.clone();
         let leave = |mut guard: StateGuard| async move {
             job.check_worker(&guard, &worker)?;
-            let now_unix_ms = guard.now_unix_ms;
-            if guard.change().state.members.leave(&worker, now_unix_ms) {
+            let now_ms = guard.now.steady_ms;
+            if guard.change().state.members.leave(&worker, now_ms) {
                 let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Left };
                 job.write_membership(&guard, vec![event], true, entry.as_ref()).await?;
             }
@@ -151,7 +151,7 @@ impl Job {
                 cap
             }
         };
-        self.publish_members(guard.state());
+        self.publish_members(guard.state(), guard.now);
         Ok(OomResponse {
             job_id: self.id().clone(),
             worker: worker.clone(),
@@ -187,7 +187,7 @@ impl Job {
                 known.operator_override = wanted;
             }
             guard.settle();
-            job.live().members(guard.state());
+            job.live().members(guard.state(), guard.now);
             Ok(())
         };
         self.work(set).await
@@ -204,7 +204,7 @@ impl Job {
     /// Publishes a durable change of the workers.
     fn settle_membership(&self, mut guard: StateGuard, worker: WorkerId) -> JoinResponse {
         guard.settle();
-        self.publish_members(guard.state());
+        self.publish_members(guard.state(), guard.now);
         JoinResponse {
             job_id: self.id().clone(),
             worker,

@@ -21,7 +21,8 @@ impl NewestSamples {
         let at_unix_ms = at_unix_ms.min(now_unix_ms);
         let mut nodes = self.lock();
         if let Some(latest) = nodes.get_mut(node) {
-            *latest = at_unix_ms.max(*latest);
+            // The clock of this machine was fast if the latest time is in the future.
+            *latest = at_unix_ms.max((*latest).min(now_unix_ms));
         } else if nodes.len() < NODES_MAX {
             nodes.insert(node.clone(), at_unix_ms);
         }

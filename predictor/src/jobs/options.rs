@@ -32,7 +32,7 @@ impl Job {
         if spec != state.spec {
             state.check_spec(&spec)?;
             let begins = controller(&spec).map_err(|error| JobError::Invalid(error.to_string()))?;
-            let now_unix_ms = guard.now_unix_ms;
+            let now_unix_ms = guard.now.unix_ms;
             let held = guard.change();
             let mut changes = vec![Change::PutJob { job_id: self.id().clone(), spec: spec.clone().into() }];
             // Before the first iteration is planned, the rule and its base batch may still change.
@@ -47,15 +47,15 @@ impl Job {
             }
             guard.settle();
             self.live().options(now_unix_ms);
-            self.live().members(guard.state());
+            self.live().members(guard.state(), guard.now);
         }
-        Ok(view::job(guard.state(), self.id(), self.live(), guard.now_unix_ms))
+        Ok(view::job(guard.state(), self.id(), self.live(), guard.now))
     }
 
     /// Deletes the job. If a write fails, none of its iterations is planned again, and the next request continues the deletion.
     pub(super) async fn delete(self: &Arc<Self>, entry: AuditEntry) -> Result<(), JobError> {
         let mut guard = self.lock().await?;
-        let now_unix_ms = guard.now_unix_ms;
+        let now_unix_ms = guard.now.unix_ms;
         // Never settled, so that the next request finds no job.
         guard.change();
         let trim = || vec![Change::TrimJob { job_id: self.id().clone() }];

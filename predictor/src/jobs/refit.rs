@@ -49,7 +49,7 @@ impl Job {
         }
         let mut guard = self.lock().await?;
         if !networks.is_empty() {
-            self.live().refitted(guard.now_unix_ms, networks.len());
+            self.live().refitted(guard.now.unix_ms, networks.len());
         }
         let models = guard.change().state.models_mut();
         models.record_refits(&due);
@@ -118,7 +118,7 @@ impl Job {
     ) -> Result<(), JobError> {
         let (stored, observations) = (models.revision(), models.observations());
         let mut number = self.fits().storing().await;
-        let revision = number.next(self.now_unix_ms());
+        let revision = number.next(self.now().unix_ms);
         let begin = move || (device_changes(&models, devices), write_models(&models));
         // Encoding and freeing models of many workers takes more than a millisecond.
         let (last, mut parts) = blocking(begin).await?;
@@ -136,10 +136,10 @@ impl Job {
             match part {
                 // The first part makes all of them valid.
                 0 => last.push(change),
-                _ => drop(self.store().write(vec![change], self.now_unix_ms()).await?),
+                _ => drop(self.store().write(vec![change], self.now().unix_ms).await?),
             }
         }
-        self.store().write(last, self.now_unix_ms()).await?;
+        self.store().write(last, self.now().unix_ms).await?;
         self.fits().stored(stored, observations);
         Ok(())
     }

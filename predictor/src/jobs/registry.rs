@@ -18,7 +18,7 @@ use super::loads::Loads;
 use super::memory::Memory;
 use super::nodes::NewestSamples;
 use super::watch::{JobFamilies, Stragglers};
-use crate::clock::Clock;
+use crate::clock::{Clock, Now};
 
 /// Limit of jobs in one predictor.
 pub const JOBS_MAX: usize = 10_000;
@@ -28,7 +28,7 @@ pub const JOBS_MAX: usize = 10_000;
 pub struct Jobs {
     store: Store,
     clock: Clock,
-    started_unix_ms: i64,
+    started_ms: i64,
     jobs: RwLock<BTreeMap<JobId, Arc<Job>>>,
     /// Jobs that are only listed.
     stored: Mutex<BTreeMap<JobId, Arc<Job>>>,
@@ -48,7 +48,7 @@ impl Jobs {
     pub fn new(store: Store, clock: Clock, memory_budget: u64) -> Self {
         Self {
             store,
-            started_unix_ms: clock.now_unix_ms(),
+            started_ms: clock.steady_ms(),
             clock,
             jobs: RwLock::default(),
             stored: Mutex::default(),
@@ -61,9 +61,9 @@ impl Jobs {
         }
     }
 
-    /// The current time of the service's clock.
-    pub fn now_unix_ms(&self) -> i64 {
-        self.clock.now_unix_ms()
+    /// The current time of the service's clocks.
+    pub fn now(&self) -> Now {
+        self.clock.now()
     }
 
     /// The stragglers of all jobs.
@@ -299,9 +299,9 @@ impl Jobs {
         self.newest_samples.lines(now_unix_ms)
     }
 
-    /// Time at which this registry began, in milliseconds since 1970.
-    pub(super) fn started_unix_ms(&self) -> i64 {
-        self.started_unix_ms
+    /// Time at which this registry began, in milliseconds of the steady clock.
+    pub(super) fn started_ms(&self) -> i64 {
+        self.started_ms
     }
 
     /// The jobs that are only listed. They have statistics from the store, but never a state.
@@ -344,9 +344,9 @@ impl Jobs {
     /// The metrics of jobs, workers and nodes. Reads only values in memory, under short locks.
     pub fn families(&self) -> Vec<MetricFamily> {
         let (mut of_jobs, jobs) = (JobFamilies::default(), self.jobs());
-        let now_unix_ms = self.clock.now_unix_ms();
+        let now = self.clock.now();
         for job in &jobs {
-            of_jobs.add(job.id(), job.live(), now_unix_ms);
+            of_jobs.add(job.id(), job.live(), now);
         }
         let mut loaded = Family::gauge("evenstep_jobs_in_memory", "Jobs whose state is in memory.");
         loaded.add([], jobs.iter().filter(|job| job.is_loaded()).count() as f64);
@@ -354,7 +354,7 @@ impl Jobs {
             "evenstep_node_last_sample_timestamp_seconds",
             "Time of the latest sample of a node, by its clock, at most the time at which it arrived.",
         );
-        for line in self.newest_samples.lines(now_unix_ms) {
+        for line in self.newest_samples.lines(now.unix_ms) {
             last_sample.add([("node", line.node.as_str())], line.at_unix_ms as f64 / 1e3);
         }
         let mut families = of_jobs.done();

@@ -118,14 +118,14 @@ impl Jobs {
         if self.store().is_shared() {
             return Ok(());
         }
-        let (registration, now_unix_ms) = (self.store().registration()?, self.now_unix_ms());
+        let (registration, now_ms) = (self.store().registration()?, self.now().steady_ms);
         let stored = self.store().view().await?.job_summaries().await?;
         for stored in stored.iter().filter(|stored| stored.live_workers > 0) {
             let mut jobs = self.write();
             let job = jobs.entry(stored.job_id.clone());
             let job = job.or_insert_with(|| self.new_job(&stored.job_id, registration));
             if !job.is_loaded() {
-                job.rest(Leases::full((stored.spec.lease_s * 1e3) as i64, now_unix_ms));
+                job.rest(Leases::full((stored.spec.lease_s * 1e3) as i64, now_ms));
             }
         }
         Ok(())
@@ -134,8 +134,8 @@ impl Jobs {
     /// Restores the statistics of all jobs that are in memory or were listed, the newest first. A job that cannot be
     /// restored is tried again later.
     pub async fn restore(&self) {
-        let now_unix_ms = self.now_unix_ms();
-        let is_due = |job: &Arc<Job>| job.live().may_restore(now_unix_ms);
+        let now_ms = self.now().steady_ms;
+        let is_due = |job: &Arc<Job>| job.live().may_restore(now_ms);
         let in_memory = self.all().into_iter().filter(|job| job.is_loaded() && is_due(job));
         let mut stored = self.stored();
         stored.retain(is_due);
@@ -147,7 +147,7 @@ impl Jobs {
                 Ok(()) | Err(JobError::UnknownJob(_)) => {}
                 Err(error) => {
                     tracing::warn!(job_id = %job.id(), %error, "cannot restore the statistics of a job from the store");
-                    job.live().restore_failed(self.now_unix_ms());
+                    job.live().restore_failed(self.now().steady_ms);
                 }
             }
         }
@@ -214,7 +214,7 @@ impl<'a> Batch<'a> {
         Ok(Self {
             store: jobs.store().of_registration(registration),
             registration,
-            now_unix_ms: jobs.now_unix_ms(),
+            now_unix_ms: jobs.now().unix_ms,
             changes: Vec::new(),
             bytes: 0,
             written: Vec::new(),

@@ -38,7 +38,7 @@ impl Jobs {
             if !self.memory().is_full() {
                 return;
             }
-            if job.pace().is_active(self.now_unix_ms()) {
+            if job.pace().is_active(self.now().steady_ms) {
                 continue;
             }
             // The models of a removed state are stored even if the caller stops waiting.

@@ -22,7 +22,7 @@ impl Jobs {
         after_s: u64,
         includes: impl Fn(&JobId) -> bool,
     ) -> NodeHealthView {
-        self.stragglers().health(node, after_s, includes, self.now_unix_ms())
+        self.stragglers().health(node, after_s, includes, self.now().steady_ms)
     }
 
     /// Looks for stragglers until the task is aborted, and sends events to the webhook.
@@ -44,7 +44,7 @@ impl Jobs {
     }
 
     fn changed_stragglers(&self) -> Vec<Event> {
-        let (now_unix_ms, mut events, mut known) = (self.now_unix_ms(), Vec::new(), BTreeSet::new());
+        let (now, mut events, mut known) = (self.now(), Vec::new(), BTreeSet::new());
         for job in self.all() {
             known.insert(job.id().clone());
             let seen = job.if_idle(|state: &JobState| {
@@ -60,11 +60,11 @@ impl Jobs {
             // A job that is planned right now is seen at the next tick.
             if let Some((slow, ratios, live)) = seen {
                 job.live().expected(&ratios);
-                job.live().slow(now_unix_ms, slow.clone());
-                events.extend(self.stragglers().see(job.id(), slow, &live, now_unix_ms));
+                job.live().slow(now.unix_ms, slow.clone());
+                events.extend(self.stragglers().see(job.id(), slow, &live, now));
             }
         }
-        events.extend(self.stragglers().forget(&known, now_unix_ms));
+        events.extend(self.stragglers().forget(&known, now));
         events
     }
 }

@@ -35,12 +35,28 @@ impl FromStr for Address {
             return Ok(Self::Sqlite(file.into()));
         }
         if address.starts_with("postgres://") || address.starts_with("postgresql://") {
+            if let Some(hosts) = several_hosts(address) {
+                return Err(StoreError::Hosts(hosts.to_owned()));
+            }
             // The error does not repeat the address, which may contain a password.
-            let options = address.parse().map_err(|error: sqlx::Error| StoreError::Url(error.to_string()))?;
+            let options: PgConnectOptions =
+                address.parse().map_err(|error: sqlx::Error| StoreError::Url(error.to_string()))?;
+            // From a parameter, or from a variable of libpq.
+            if options.get_host().contains(',') {
+                return Err(StoreError::Hosts(options.get_host().to_owned()));
+            }
             return Ok(Self::Postgres(Box::new(options)));
         }
         Err(StoreError::Address(address.into()))
     }
+}
+
+/// The hosts of a URL that names several, as libpq accepts. The part before them may contain a password.
+fn several_hosts(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let hosts = authority.rsplit('@').next()?;
+    hosts.contains(',').then_some(hosts)
 }
 
 impl fmt::Display for Address {
@@ -66,6 +82,22 @@ mod tests {
         assert_eq!(address.to_string(), "postgres://ada@db.example:5433/evenstep");
         let wrong = "postgres://ada:secret@db.example:port/evenstep".parse::<Address>().unwrap_err();
         assert!(!wrong.to_string().contains("secret"), "{wrong}");
+    }
+
+    /// The driver would look for one host of this name.
+    #[test]
+    fn several_hosts_are_an_error() {
+        for (address, hosts) in [
+            ("postgres://ada:secret@db-1,db-2/evenstep", "db-1,db-2"),
+            ("postgresql://ada:sec,ret@db-1:5432,db-2:5433/evenstep?sslmode=disable", "db-1:5432,db-2:5433"),
+            ("postgres://db-1,db-2?target_session_attrs=read-write", "db-1,db-2"),
+            ("postgres:///evenstep?user=ada&password=secret&host=db-1,db-2", "db-1,db-2"),
+        ] {
+            let said = address.parse::<Address>().unwrap_err().to_string();
+            assert!(said.contains(&format!("{hosts:?}")) && said.contains("one host"), "{said}");
+            assert!(!said.contains("sec"), "{said}");
+        }
+        assert!("postgres://ada:a,b@db/evenstep".parse::<Address>().is_ok(), "a password with a comma");
     }
 
     #[test]

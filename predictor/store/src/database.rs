@@ -102,8 +102,21 @@ pub(crate) type Readers = Either<SqlitePool, PgPool>;
 pub(crate) async fn connect(address: &Address) -> Result<Connection, StoreError> {
     Ok(match address {
         Address::Sqlite(file) => Either::Sqlite(sqlite(file).connect().await?),
-        Address::Postgres(options) => Either::Postgres(postgres(options).connect().await?),
+        Address::Postgres(options) => {
+            let mut connection = postgres(options).connect().await?;
+            check_settings(&mut connection).await?;
+            Either::Postgres(connection)
+        }
     })
+}
+
+/// Checks that a connection has its settings. A pooler that drops them, or that gives each transaction another connection, would
+/// silently change how durable commits are and what readers see.
+async fn check_settings(connection: &mut PgConnection) -> Result<(), StoreError> {
+    let [(name, expected), _] = POSTGRES_LIMITS;
+    let sql = "SELECT current_setting($1)";
+    let found: String = sqlx::query_scalar(sql).bind(name).fetch_one(connection).await?;
+    if found == expected { Ok(()) } else { Err(StoreError::Pooler(found)) }
 }
 
 /// Checks the structure of an SQLite file, as far as that is possible within [`VERIFY_MAX`].

@@ -13,6 +13,16 @@ pub enum StoreError {
     /// The address of a PostgreSQL store is invalid.
     #[error("store postgres://..: {0}; must be postgres://USER@HOST/DATABASE")]
     Url(String),
+    /// The address of a PostgreSQL store names several hosts.
+    #[error(
+        "store postgres://..: {0:?} must be one host; name an address that always leads to the primary, such as a virtual IP address or a DNS name"
+    )]
+    Hosts(String),
+    /// A connection to PostgreSQL lacks the settings that were requested with it.
+    #[error(
+        "the connection lacks the requested settings: statement_timeout is {0:?}, as behind a connection pooler; connect to PostgreSQL itself, the predictor has its own pools"
+    )]
+    Pooler(String),
     /// Another process serves this SQLite file.
     #[error(
         "{0} is held by another evenstep-predictor; stop it first: only one process can serve an SQLite store"

@@ -56,10 +56,10 @@ pub struct Sharing {
 }
 
 impl Sharing {
-    /// Returns the end of a lease that starts now, in milliseconds of the clock.
+    /// Returns the end of a lease that starts now, in milliseconds of the steady clock.
     fn lease_end_ms(&self) -> i64 {
         let lease_ms = i64::try_from(self.lease.as_millis()).unwrap_or(i64::MAX);
-        self.clock.now_unix_ms().saturating_add(lease_ms)
+        self.clock.steady_ms().saturating_add(lease_ms)
     }
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct Lease {
 pub(crate) struct Held {
     pub number: u64,
     pub instance: String,
-    /// End of the lease, in milliseconds of the clock; `None` if the registration was lost.
+    /// End of the lease, in milliseconds of the steady clock; `None` if the registration was lost.
     until_ms: Option<i64>,
 }
 
@@ -97,7 +97,7 @@ impl Lease {
     pub fn held<T>(&self, of: impl FnOnce(&Held) -> T) -> Result<T, StoreError> {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
         let holds = self.shared.as_ref().is_none_or(|(sharing, _)| {
-            held.until_ms.is_some_and(|until_ms| sharing.clock.now_unix_ms() < until_ms)
+            held.until_ms.is_some_and(|until_ms| sharing.clock.steady_ms() < until_ms)
         });
         if holds { Ok(of(&held)) } else { Err(StoreError::Fenced) }
     }
@@ -287,8 +287,6 @@ async fn remove_expired(pool: &PgPool) -> Result<(), StoreError> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
-
     use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
     use super::*;
@@ -296,15 +294,17 @@ mod tests {
     /// The pool is never used: the lease alone decides that it has expired.
     #[tokio::test]
     async fn a_lease_ends_by_the_injected_clock() {
-        let (clock, now) = Clock::manual();
+        let (clock, now) = Clock::manual(0);
         let sharing = Sharing { url: "http://p".into(), lease: Duration::from_secs(5), clock };
         let pool = PgPoolOptions::new().connect_lazy_with(PgConnectOptions::new_without_pgpass());
         let until_ms = Some(sharing.lease_end_ms());
         let lease = Lease::new(Some((sharing, pool)));
         lease.set(Held { number: 1, instance: "i".into(), until_ms });
-        now.store(4999, Ordering::SeqCst);
+        now.advance(4999);
+        now.correct(86_400_000);
         assert!(lease.held(|_| ()).is_ok());
-        now.store(5000, Ordering::SeqCst);
+        now.advance(1);
+        now.correct(-172_800_000);
         assert!(matches!(lease.held(|_| ()), Err(StoreError::Fenced)));
     }
 }

@@ -69,7 +69,7 @@ pub mod command;
 
 pub use address::Address;
 pub use change::{Change, MemberEvent, MemberEventKind, ShownStep};
-pub use clock::Clock;
+pub use clock::{Clock, ManualClock, Now};
 pub use database::VIEWERS;
 pub use error::{Fault, StoreError};
 pub use lease::{Owner, Sharing};

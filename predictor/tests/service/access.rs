@@ -240,7 +240,20 @@ fn a_session_of_the_page_sees_what_its_token_sees() {
         assert_eq!(admin.put(&format!("/v1/jobs/{job}"), &JobSpec::new(64)).status, 201);
     }
     let token = create(&store, "operator", "team-a/*");
-    service.client.post("/v1/session", &json!({"token": "wrong"})).problem(401, "token-unknown");
+    let wrong_secret = format!("evenstep_{}_{}", id(&token), "0".repeat(64));
+    for wrong in ["secret words", &wrong_secret] {
+        service.client.post("/v1/session", &json!({"token": wrong})).problem(401, "token-unknown");
+    }
+    let failed = "SELECT actor, address, subject FROM audit WHERE action = 'session.failed' ORDER BY id";
+    let subjects = ["no token: unknown".to_owned(), format!("token {}: unknown", id(&token))];
+    let entry = |subject: String| vec![Some("anonymous".into()), Some("127.0.0.1".into()), Some(subject)];
+    assert_eq!(service.store.rows(failed), subjects.map(entry));
+    // Another thread reads the log.
+    until("the log has both", || {
+        let log = service.predictor.process.output();
+        assert!(!log.contains("secret words"));
+        (log.matches("session.failed").count() == 2 && log.contains("127.0.0.1")).then_some(())
+    });
     let signed_in = sign_in(&service, &token);
     assert!(signed_in.contains("; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict"), "{signed_in}");
     let cookie = signed_in.split(';').next().unwrap().to_owned();

@@ -169,8 +169,22 @@ fn pages_of_other_names_read_nothing() {
             assert_ne!(status, 421, "{line} at {host}: {slug}");
         }
     }
-    let two = "host: localhost\r\n";
-    assert_ne!(send(url, "GET /v1/jobs", "evil.test", two, "").0, 200, "two names");
+}
+
+/// A proxy may read the first of two names, and the predictor the second.
+#[test]
+fn a_request_with_two_hosts_is_malformed() {
+    let (service, admin) = start();
+    let before = state(&service);
+    for (method, route, _) in ROUTES {
+        let (line, body) = request(method, route);
+        for headers in ["host: localhost\r\n".to_owned(), format!("host: HOST\r\n{admin}")] {
+            let headers = format!("content-type: application/json\r\n{headers}");
+            let (status, slug, _) = send(&service.predictor.url, &line, "localhost", &headers, &body);
+            assert_eq!((status, slug.as_str()), (400, "malformed"), "{line}");
+        }
+    }
+    assert_eq!(state(&service), before);
 }
 
 #[test]

@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use evenstep_predictor::app::App;
-use evenstep_predictor::clock::Clock;
+use evenstep_predictor::clock::{Clock, ManualClock};
 use evenstep_predictor::config::Config;
-use evenstep_protocol::{AllocateResponse, JobSpec, JoinRequest, WorkerState, WorkersView};
+use evenstep_protocol::{
+    AllocateResponse, HistoryView, JobSpec, JobState, JobView, JoinRequest, WorkerState, WorkersView,
+};
 use evenstep_server::config::defaults;
 use evenstep_tests::postgres::Database;
 use evenstep_tests::wait::until;
@@ -26,7 +27,7 @@ const LEASE_S: f64 = 300.0;
 struct ManualClockService {
     _runtime: Runtime,
     client: Client,
-    clock: Arc<AtomicI64>,
+    clock: Arc<ManualClock>,
 }
 
 fn serve(store: &Store, now_unix_ms: i64) -> ManualClockService {
@@ -43,8 +44,7 @@ fn serve_with(store: &Store, now_unix_ms: i64, config: Config) -> ManualClockSer
         ..config
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let (clock, handle) = Clock::manual();
-    handle.store(now_unix_ms, Ordering::SeqCst);
+    let (clock, handle) = Clock::manual(now_unix_ms);
     let app = runtime.block_on(App::open(&config, clock)).unwrap();
     let client = Client::new(&format!("http://{}", app.address()));
     runtime.spawn(app.serve(std::future::pending()));
@@ -55,7 +55,7 @@ impl ManualClockService {
     /// Advances the clock while the service runs: it checks the leases at least every 400 ms.
     fn pass(&self, mut ms: i64) {
         while ms > 0 {
-            self.clock.fetch_add(ms.min(400), Ordering::SeqCst);
+            self.clock.advance(ms.min(400));
             self.states();
             ms -= 400;
         }
@@ -63,7 +63,7 @@ impl ManualClockService {
 
     /// Advances the clock at once, as if the service had been stopped meanwhile.
     fn stop_for(&self, ms: i64) {
-        self.clock.fetch_add(ms, Ordering::SeqCst);
+        self.clock.advance(ms);
     }
 
     fn states(&self) -> Vec<WorkerState> {
@@ -207,12 +207,39 @@ fn a_flapping_worker_has_to_wait() {
     let problem = reply.problem(503, "cooling-down");
     assert_eq!(problem.retry_after_s, Some(59));
     // A new process knows the earlier departures.
-    let now = service.clock.load(Ordering::SeqCst);
     drop(service);
-    let service = serve(&store, now);
+    let service = serve(&store, 1_010_000);
     service.client.post("/v1/jobs/job/workers", &again).problem(503, "cooling-down");
     service.pass(59_000);
     assert_eq!(service.client.join("job", "node/0").workers.len(), 1);
+}
+
+/// The clock of the machine was wrong at the start, and is set right while workers train.
+#[test]
+fn a_correction_of_the_clock_changes_stored_times_and_no_lease() {
+    const DAY_MS: i64 = 86_400_000;
+    for days in [-30, -1, 1, 30] {
+        let (store, start) = (Store::fresh(), 100 * DAY_MS);
+        let service = serve(&store, start);
+        service.client.put_job("job", &JobSpec { lease_s: 10.0, ..JobSpec::new(60) });
+        assert_eq!(join_all(&service.client, "job", 2), 2);
+        service.client.allocate(&allocate_request("job", 2, 0));
+        service.clock.correct(days * DAY_MS);
+        service.pass(9000);
+        let now = start + days * DAY_MS + 9000;
+        let request = allocate_request_with_reports("job", 2, 1, &[100.0; 2]);
+        assert_eq!(service.client.allocate(&request).status, 200);
+        let history: HistoryView = service.client.get("/v1/jobs/job/history").json();
+        assert_eq!(history.at_unix_ms.last(), Some(&now), "{days} days");
+        let view: JobView = service.client.get("/v1/jobs/job").json();
+        assert_eq!(view.state, JobState::Running);
+        service.pass(10_000);
+        let view: WorkersView = service.client.get("/v1/jobs/job/workers").json();
+        assert_eq!(view.workers.iter().map(|w| w.last_seen_unix_ms).collect::<Vec<_>>(), [now; 2]);
+        assert_eq!(service.states(), [WorkerState::Live; 2], "{days} days");
+        service.pass(1);
+        assert_eq!(service.states(), [WorkerState::Expired; 2], "{days} days");
+    }
 }
 
 #[test]

@@ -241,6 +241,11 @@ fn a_changed_file_is_read_again_and_a_bad_one_changes_nothing() {
     let says = |text: &str| world.service.predictor.process.output().contains(text).then_some(());
     until("the log names the value", || says("jobs: 0 must be 1 to 10000"));
     assert!(put(&client, "team-a/three").problem(429, "limit-jobs").detail.contains("jobs = 2"));
+    // As a save that was cut, or a full disk.
+    world.write("");
+    until("the empty file is seen", || (reloads("failed") == 2.0).then_some(()));
+    until("the log has the rule", || says("must have a limit"));
+    assert!(put(&client, "team-a/three").problem(429, "limit-jobs").detail.contains("jobs = 2"));
     assert_eq!(reloads("loaded"), 1.0);
 }
 
@@ -254,6 +259,12 @@ fn a_bad_file_is_an_error_at_the_start() {
     fs::write(folder.path().join("limits.toml"), "[default]\njob = 1\n").unwrap();
     refused(&["--limits=limits.toml"], "limits.toml: line 2: unknown field `job`");
     refused(&["--limits=none.toml"], "none.toml: cannot be read: ");
+    refused(&["--limits=."], ".: is a directory; must be a regular file");
+    fs::write(folder.path().join("empty.toml"), "").unwrap();
+    refused(
+        &["--limits=empty.toml"],
+        "empty.toml: must have a limit; if no token has one, start the predictor",
+    );
     let named = "limits: limits.toml has no effect";
     crate::command::refused(&folder, &["--listen=127.0.0.1:0"], &[("EVENSTEP_LIMITS", "limits.toml")], named);
 }

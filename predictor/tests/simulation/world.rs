@@ -3,9 +3,8 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
-use evenstep_predictor::clock::Clock;
+use evenstep_predictor::clock::{Clock, ManualClock};
 use evenstep_predictor::jobs::Jobs;
 use evenstep_store::{Address, Fate, Store};
 use tempfile::TempDir;
@@ -23,7 +22,7 @@ const MEMORY: &str = "/dev/shm";
 pub struct World {
     folder: TempDir,
     clock: Clock,
-    now: Arc<AtomicI64>,
+    now: Arc<ManualClock>,
     /// Budget for the memory of jobs, in bytes.
     budget: u64,
     service: Option<Service>,
@@ -47,8 +46,7 @@ impl World {
     pub async fn with_memory(budget: u64) -> Self {
         let memory = PathBuf::from(MEMORY);
         let folder = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() }.unwrap();
-        let (clock, now) = Clock::manual();
-        now.store(1_000_000, Ordering::SeqCst);
+        let (clock, now) = Clock::manual(1_000_000);
         let mut world = Self { folder, clock, now, budget, service: None };
         world.start().await;
         world
@@ -65,7 +63,7 @@ impl World {
 
     /// Advances the clock.
     pub fn advance(&self, ms: i64) {
-        self.now.fetch_add(ms, Ordering::SeqCst);
+        self.now.advance(ms);
     }
 
     fn service(&self) -> &Service {

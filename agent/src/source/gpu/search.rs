@@ -212,6 +212,8 @@ struct Search<'a> {
     /// Number of searches until the next initialisation, and its start value.
     renew_in: u32,
     renew_after: u32,
+    /// Whether the log has the number of GPUs, because not all of them are read.
+    has_said_count: bool,
     /// The thread of the Xid errors, and the GPUs that it reads; and an earlier one that has not ended yet.
     xids: Option<(XidThread, Vec<Identity>)>,
     ending: Option<JoinHandle<()>>,
@@ -225,6 +227,7 @@ impl<'a> Search<'a> {
             log: LogLimit::default(),
             renew_in: RENEW_AFTER,
             renew_after: RENEW_AFTER,
+            has_said_count: false,
             xids: None,
             ending: None,
         }
@@ -253,7 +256,12 @@ impl<'a> Search<'a> {
     fn search(&mut self) -> Result<(), NvmlError> {
         let nvml = self.known.session.open()?;
         let count = match nvml.device_count() {
-            Ok(count) => count.min(GPUS_MAX),
+            Ok(count) => {
+                if count > GPUS_MAX && !std::mem::replace(&mut self.has_said_count, true) {
+                    tracing::warn!("this machine has {count} GPUs; only the first {GPUS_MAX} are read");
+                }
+                count.min(GPUS_MAX)
+            }
             Err(error) => {
                 drop(nvml);
                 self.renew();

@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { GPUS = 65, LINES = 512 };
+enum { GPUS = 129, LINES = 512 };
 enum { INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, NO_SPACE = 7, TIMED_OUT = 10, LOST = 15 };
 
 typedef unsigned long long u64;

@@ -75,6 +75,22 @@ fn report(iteration: u64) -> Vec<WorkerReport> {
     vec![WorkerReport::new(worker(), iteration, 8, 0.1)]
 }
 
+/// The job does not exist yet.
+fn no_job() -> Action {
+    rejects(404, "unknown-job")
+}
+
+fn known_job(next_iteration: u64, live_workers: u64) -> Action {
+    json(
+        &json!({"next_iteration": next_iteration, "live_workers": live_workers, "option_of_a_later_version": 1}),
+    )
+}
+
+fn live(workers: &[&str]) -> Action {
+    let workers: Vec<_> = workers.iter().map(|worker| json!({"worker": worker, "state": "live"})).collect();
+    json(&json!({"workers": workers}))
+}
+
 fn joined(generation: u64, workers: &[&str]) -> Action {
     json(&json!({
         "job_id": "job", "worker": "node/0", "generation": generation, "workers": workers, "next_iteration": 0
@@ -105,18 +121,18 @@ fn an_outage_costs_requests_nothing_and_its_reports_are_delivered_late() {
     assert_eq!(connection.reconnect(), Some(Duration::from_millis(100)), "the pause is not over yet");
     assert_eq!(run.server.heard().len(), 1);
     run.clock.advance(Duration::from_millis(100));
-    for does in [responds(), joined(1, &["node/0"]), allocation("node/0"), allocation("node/0")] {
+    for does in [no_job(), responds(), joined(1, &["node/0"]), allocation("node/0"), allocation("node/0")] {
         run.server.does(does);
     }
     run.server.skip();
     assert_eq!(connection.reconnect(), None);
     assert_eq!(run.events(), [Event::Reconnected { generation: 1 }]);
     let heard = run.server.heard();
-    assert!(heard[2].starts_with("POST /allocate") && heard[2].contains("\"iteration\":3,"), "{heard:?}");
+    assert!(heard[3].starts_with("POST /allocate") && heard[3].contains("\"iteration\":3,"), "{heard:?}");
     let delivered = |body: &str, iteration: u64| {
         body.contains(&format!("{{\"worker\":\"node/0\",\"iteration\":{iteration},"))
     };
-    assert_eq!([0, 1, 2, 3].map(|iteration| delivered(&heard[2], iteration)), [true, true, true, false]);
+    assert_eq!([0, 1, 2, 3].map(|iteration| delivered(&heard[3], iteration)), [true, true, true, false]);
 
     let allocated = connection.request(4, 8, shares).unwrap();
     assert_eq!(allocated.plan[0].local_batch, 8);
@@ -127,12 +143,12 @@ fn an_outage_costs_requests_nothing_and_its_reports_are_delivered_late() {
 #[test]
 fn requests_beyond_the_rate_of_the_token_are_repeated_after_the_pause() {
     let limited = || rejects(429, "limit-requests-per-s");
-    let run = Run::new([responds(), limited(), limited(), joined(1, &["node/0"])]);
+    let run = Run::new([no_job(), responds(), limited(), limited(), joined(1, &["node/0"])]);
     let started = run.clock.now();
     let connection = run.builder().open().unwrap();
     assert!(run.events().is_empty(), "connected");
     assert_eq!(run.clock.now() - started, Duration::from_secs(2), "retry-after is 1 s");
-    assert_eq!(run.server.heard().len(), 4);
+    assert_eq!(run.server.heard().len(), 5);
     drop(connection);
 
     let run = Run::new([limited()]);
@@ -143,7 +159,7 @@ fn requests_beyond_the_rate_of_the_token_are_repeated_after_the_pause() {
 
 #[test]
 fn a_limit_of_jobs_or_workers_ends_a_run_at_its_start() {
-    let run = Run::new([responds(), rejects(429, "limit-workers")]);
+    let run = Run::new([no_job(), responds(), rejects(429, "limit-workers")]);
     let error = run.builder().open().unwrap_err();
     assert!(matches!(&error.kind, ErrorKind::Rejected(why) if why.contains("limit-workers")), "{error}");
 }
@@ -159,7 +175,8 @@ fn reports_of_a_worker_that_was_never_registered_do_not_block_reconnection() {
         connection.backlog().push(iteration, reports);
     }
     run.clock.advance(Duration::from_millis(100));
-    for does in [responds(), joined(1, &["node/0"]), rejects(404, "unknown-worker"), allocation("node/0")] {
+    let rejected = rejects(404, "unknown-worker");
+    for does in [no_job(), responds(), joined(1, &["node/0"]), rejected, allocation("node/0")] {
         run.server.does(does);
     }
     run.server.skip();
@@ -173,7 +190,7 @@ fn reports_of_a_worker_that_was_never_registered_do_not_block_reconnection() {
 
 #[test]
 fn reports_rejected_three_times_are_dropped_and_counted() {
-    let run = Run::new([responds(), joined(1, &["node/0"]), rejects(422, "invalid")]);
+    let run = Run::new([no_job(), responds(), joined(1, &["node/0"]), rejects(422, "invalid")]);
     let mut connection = run.builder().open().unwrap();
     connection.backlog().push(0, report(0));
     let lost = [1, 2, 3].map(|iteration| {
@@ -191,6 +208,7 @@ fn reports_rejected_three_times_are_dropped_and_counted() {
 #[test]
 fn an_allocation_of_other_workers_makes_the_run_register_again() {
     let run = Run::new([
+        no_job(),
         responds(),
         joined(1, &["node/0"]),
         allocation("other/0"),
@@ -206,22 +224,37 @@ fn an_allocation_of_other_workers_makes_the_run_register_again() {
     assert_eq!(run.events(), [Event::Reconnected { generation: 2 }]);
 }
 
+/// A rejected run changes nothing, not even if another one begins at the same moment.
 #[test]
 fn a_job_of_another_run_is_not_reused() {
-    let run = Run::new([responds(), joined(1, &["node/0", "other/0"])]);
-    let error = run.builder().open().unwrap_err().to_string();
-    assert!(error.starts_with("registering job job failed: ") && error.contains("other/0"), "{error}");
+    let lists = live(&["node/0", "other/0"]);
+    for (script, changes) in [
+        (vec![known_job(20, 0)], vec!["GET"]),
+        (vec![known_job(0, 2), lists], vec!["GET", "GET"]),
+        (
+            vec![no_job(), responds(), joined(1, &["node/0", "other/0"]), joined(2, &["other/0"])],
+            vec!["GET", "PUT", "POST", "DELETE"],
+        ),
+    ] {
+        let run = Run::new(script);
+        let error = run.builder().open().unwrap_err().to_string();
+        assert!(error.starts_with("registering job job failed: "), "{error}");
+        assert!(error.contains("other/0") || error.contains("up to iteration 19"), "{error}");
+        let heard = run.server.heard();
+        let methods: Vec<&str> = heard.iter().filter_map(|request| request.split(' ').next()).collect();
+        assert_eq!(methods, changes);
+    }
 }
 
 #[test]
 fn a_rejection_of_the_first_request_ends_the_run() {
-    let run = Run::new([responds(), joined(1, &["node/0"]), rejects(422, "infeasible")]);
+    let run = Run::new([no_job(), responds(), joined(1, &["node/0"]), rejects(422, "infeasible")]);
     let mut connection = run.builder().open().unwrap();
     let error = connection.request_first(0, 8, shares).unwrap_err();
     assert!(matches!(error.kind, ErrorKind::Infeasible(_)), "{error}");
     assert_eq!(run.events(), []);
 
-    let run = Run::new([responds(), joined(1, &["node/0"]), rejects(503, "draining")]);
+    let run = Run::new([no_job(), responds(), joined(1, &["node/0"]), rejects(503, "draining")]);
     let mut connection = run.builder().open().unwrap();
     assert_eq!(connection.request_first(0, 8, shares), Ok(None), "training starts without an allocation");
     assert!(matches!(run.events()[..], [Event::Disconnected(_)]));
@@ -229,8 +262,8 @@ fn a_rejection_of_the_first_request_ends_the_run() {
 
 #[test]
 fn a_restarted_run_waits_for_the_leases_of_workers_that_died() {
-    let others = joined(1, &["node/0", "node/9"]);
-    let run = Run::new([responds(), others, responds(), joined(2, &["node/0"])]);
+    let others = live(&["node/0", "node/9"]);
+    let run = Run::new([known_job(3, 2), others, known_job(3, 0), responds(), joined(2, &["node/0"])]);
     let start = RunStart { restarted: true, ..RunStart::default() };
     let builder = Connection::builder(run.registration().starting_at(start)).reconnect(Reconnect::Caller);
     let mut connection = builder.open().unwrap();
@@ -241,11 +274,8 @@ fn a_restarted_run_waits_for_the_leases_of_workers_that_died() {
 
 #[test]
 fn a_restarted_run_keeps_the_allocations_of_its_job() {
-    let with_past = json(&json!({
-        "job_id": "job", "worker": "node/0", "generation": 1, "workers": ["node/0"], "next_iteration": 9
-    }));
     for (restarted, is_accepted) in [(true, true), (false, false)] {
-        let run = Run::new([responds(), with_past.clone()]);
+        let run = Run::new([known_job(9, 0), responds(), joined(1, &["node/0"])]);
         let start = RunStart { restarted, ..RunStart::default() };
         let opened = Connection::builder(run.registration().starting_at(start)).open();
         assert_eq!(opened.is_ok(), is_accepted, "{opened:?}");
@@ -254,25 +284,27 @@ fn a_restarted_run_keeps_the_allocations_of_its_job() {
 
 #[test]
 fn a_predictor_that_starts_again_at_another_address_is_found() {
-    let (run, moved) =
-        (Run::new([rejects(503, "draining")]), Scripted::start([responds(), joined(3, &["node/0"])]));
+    let (run, moved) = (
+        Run::new([rejects(503, "draining")]),
+        Scripted::start([no_job(), responds(), joined(3, &["node/0"])]),
+    );
     let found = moved.url.parse().ok();
     let mut connection = run.builder().find_servers(move || found.clone()).open().unwrap();
     assert_eq!((run.server.heard().len(), moved.heard().len()), (1, 0));
     assert_eq!(connection.reconnect(), None);
-    assert_eq!((run.server.heard().len(), moved.heard().len()), (0, 2));
+    assert_eq!((run.server.heard().len(), moved.heard().len()), (0, 3));
     assert!(matches!(run.events()[..], [Event::Unreachable(_), Event::Reconnected { generation: 3 }]));
 }
 
 #[test]
 fn a_closed_connection_delivers_the_last_reports_and_removes_the_workers() {
-    let run = Run::new([responds(), joined(1, &["node/0"]), allocation("node/0"), joined(2, &[])]);
+    let run = Run::new([no_job(), responds(), joined(1, &["node/0"]), allocation("node/0"), joined(2, &[])]);
     let connection = run.builder().open().unwrap();
     connection.backlog().push(0, report(0));
     let prefetcher = Prefetcher::start(connection, shares);
     prefetcher.finish().unwrap().close(8);
     assert_eq!(run.events(), []);
     let heard = run.server.heard();
-    assert!(heard[2].contains("\"iteration\":1,") && heard[2].contains("compute_time_s"), "{heard:?}");
-    assert!(heard[3].starts_with("DELETE /v1/jobs/job/workers/node%2F0"), "{heard:?}");
+    assert!(heard[3].contains("\"iteration\":1,") && heard[3].contains("compute_time_s"), "{heard:?}");
+    assert!(heard[4].starts_with("DELETE /v1/jobs/job/workers/node%2F0"), "{heard:?}");
 }

@@ -18,7 +18,7 @@ use crate::{GpuId, MissingReason, Reading};
 const PROCESSES_MAX: usize = 64;
 /// Maximum number of MIG instances per GPU; NVIDIA's limit is 7.
 const INSTANCES_MAX: u32 = 8;
-/// Maximum number of GPUs per machine.
+/// Maximum number of GPUs of a machine that are read all at once.
 pub const GPUS_MAX: u32 = 64;
 
 /// Name of the reading of a process's GPU memory.
@@ -119,7 +119,7 @@ impl Gpu {
         let nvml = session
             .open()
             .map_err(|error| MissingReason::Unsupported(format!("no NVIDIA driver: {error}")))?;
-        let count = nvml.device_count()?.min(GPUS_MAX);
+        let count = nvml.device_count()?;
         let known = (0..count).filter_map(|index| Identity::of_index(&nvml, index).ok());
         let is_named = |identity: &Identity| {
             id.names(identity.uuid.as_deref(), identity.pci_bus_id.as_deref())

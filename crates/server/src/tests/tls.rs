@@ -12,7 +12,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, Support
 use tempfile::TempDir;
 
 use super::*;
-use crate::{Tls, TlsFiles};
+use crate::{Tls, TlsFiles, read_files};
 
 /// Shorter than the other durations of the tests, so that new files are noticed soon.
 const READ_EVERY: Duration = Duration::from_millis(10);
@@ -153,7 +153,7 @@ fn new_connections_use_new_files_and_open_ones_go_on() {
     ask(&mut kept);
     slow.write_all(SLOW_REQUEST.as_bytes()).unwrap();
     world.server.runtime.block_on(world.server.begun.notified());
-    let second = world.authority.issue_until("second", 2222);
+    let second = world.authority.issue_within("second", [2000, 2222]);
     world.replace(&second);
     until("new connections use the new certificate", || {
         let mut client = world.connect();
@@ -193,6 +193,109 @@ fn invalid_new_files_leave_the_previous_ones_in_use() {
     world.replace(&world.authority.issue("second"));
     until("valid files are used again", || (world.tls.status().reloads == 1).then_some(()));
     world.server.stop();
+}
+
+#[test]
+fn no_kind_of_invalid_file_is_put_to_use() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new("ca"));
+    let [valid, other] = ["valid", "other"].map(|name| authority.issue(name));
+    let [old, later] = [[1980, 2020], [3000, 4000]].map(|years| authority.issue_within("invalid", years));
+    let old_ca = Authority::new_within("old", [1980, 2020]).certificate();
+    let half = |text: &str| text[..text.len() / 2].to_owned();
+    let (certificate, key) = valid.write(folder.path(), "server");
+    let ca = authority.write(&folder.path().join("ca.pem"));
+    let files = TlsFiles { certificate: certificate.clone(), key: key.clone(), client_ca: Some(ca.clone()) };
+    let tls = Tls::load(files).unwrap();
+    let mut failed = 0;
+    // A valid pair, so that only the time is wrong.
+    for (invalid, own_key) in [(&old, &old.key), (&later, &later.key), (&other, &valid.key)] {
+        std::fs::write(&key, own_key).unwrap();
+        std::fs::write(&certificate, &invalid.certificate).unwrap();
+        failed += 1;
+        (0..3).for_each(|_| tls.reload());
+        assert_eq!((tls.status().reloads, tls.status().failed_reloads), (0, failed), "reported once");
+    }
+    valid.write(folder.path(), "server");
+    for file in [&certificate, &key, &ca] {
+        let before = std::fs::read_to_string(file).unwrap();
+        let empty = Some(String::new());
+        for contents in [empty, Some(half(&before)), Some(old_ca.clone()), None] {
+            match contents {
+                Some(contents) => std::fs::write(file, contents).unwrap(),
+                None => {
+                    std::fs::remove_file(file).unwrap();
+                    std::fs::create_dir(file).unwrap();
+                }
+            }
+            failed += 1;
+            (0..3).for_each(|_| tls.reload());
+            assert_eq!(
+                (tls.status().reloads, tls.status().failed_reloads),
+                (0, failed),
+                "{}",
+                file.display()
+            );
+        }
+        std::fs::remove_dir(file).unwrap();
+        failed += 1;
+        tls.reload();
+        std::fs::write(file, before).unwrap();
+    }
+    tls.reload();
+    assert_eq!((tls.status().reloads, tls.status().failed_reloads), (1, failed), "valid again");
+}
+
+#[test]
+fn expired_files_are_an_error_at_the_start() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new("ca"));
+    let old = Authority::new_within("old", [1980, 2020]);
+    let load = |identity: &Identity, client_ca: &Authority| {
+        let (certificate, key) = identity.write(folder.path(), "server");
+        let client_ca = Some(client_ca.write(&folder.path().join("ca.pem")));
+        Tls::load(TlsFiles { certificate, key, client_ca }).map(drop).map_err(|error| error.to_string())
+    };
+    let (valid, expired) = (authority.issue("valid"), authority.issue_within("expired", [1980, 2020]));
+    load(&valid, &authority).unwrap();
+    for (error, file) in [(load(&expired, &authority), "server.pem"), (load(&valid, &old), "ca.pem")] {
+        let expected = format!("{file}: certificate 1 expired at 2020-01-01T00:00:00Z; renew it");
+        assert!(error.as_ref().unwrap_err().ends_with(&expected), "{error:?}");
+    }
+}
+
+#[test]
+fn an_expired_ca_authenticates_no_client() {
+    let world = World::start_with(limits(8), true);
+    let old = Authority::new_within("old", [1980, 2020]);
+    let [own, of_old] = [&world.authority, &old].map(|authority| authority.issue("client"));
+    std::fs::write(
+        world.folder.path().join("ca.pem"),
+        format!("{}{}", old.certificate(), world.authority.certificate()),
+    )
+    .unwrap();
+    until("the file is read", || (world.tls.status().reloads == 1).then_some(()));
+    for version in [&TLS12, &TLS13] {
+        assert!(ask(&mut world.connect_as(Some(&own), &[version])).starts_with("HTTP/1.1 200"));
+        let said = refused(world.connect_as(Some(&of_old), &[version]));
+        assert!(said.contains("CertificateExpired"), "{said}");
+    }
+    // Only expired CAs are an invalid file.
+    old.write(&world.folder.path().join("ca.pem"));
+    until("the file is read", || (world.tls.status().failed_reloads == 1).then_some(()));
+    assert!(ask(&mut world.connect_as(Some(&own), &[&TLS13])).starts_with("HTTP/1.1 200"));
+    world.server.stop();
+}
+
+#[test]
+fn a_reading_that_hangs_is_reported_once_and_goes_on() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (go_on, wait) = std::sync::mpsc::channel();
+    let mut hung = 0;
+    let hangs = || {
+        hung += 1;
+        go_on.send(()).unwrap();
+    };
+    let read = runtime.block_on(read_files(move || wait.recv().map(|()| "contents"), READ_EVERY, hangs));
+    assert_eq!((read.unwrap(), hung), (Ok("contents"), 1));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! TLS of a server, with files that are read again when they change.
 
 mod accept;
-mod expiry;
+mod authorities;
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -9,11 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use evenstep_tls::{InvalidFile, PemFile, certified_key, provider};
-use rustls::server::WebPkiClientVerifier;
+use evenstep_tls::{InvalidFile, PemFile, Validity, certified_key, provider};
+use rustls::pki_types::UnixTime;
 use rustls::sign::SingleCertAndKey;
 use rustls::{ALL_VERSIONS, ServerConfig};
 use tokio::time::MissedTickBehavior;
+
+use self::authorities::ValidAuthorities;
+use crate::reading::{HANGS_AFTER, read_files};
 
 /// Interval at which the files are read.
 const READ_EVERY: Duration = Duration::from_secs(5);
@@ -62,8 +65,8 @@ struct Shared {
     files: TlsFiles,
     read_every: Duration,
     current: Mutex<Current>,
-    /// The contents that were read last, valid or not.
-    seen: Mutex<Contents>,
+    /// The contents that were read last, and why they cannot be used.
+    seen: Mutex<(Contents, Option<InvalidFile>)>,
     reloads: AtomicU64,
     failed_reloads: AtomicU64,
     failed_handshakes: AtomicU64,
@@ -101,9 +104,9 @@ impl Tls {
     /// Reads the files, and again at this interval while the server runs.
     pub(crate) fn load_every(files: TlsFiles, read_every: Duration) -> Result<Self, InvalidFile> {
         let contents = Contents::read(&files);
-        let current = Mutex::new(contents.prepare()?);
+        let current = Mutex::new(contents.prepare(UnixTime::now())?);
         let [reloads, failed_reloads, failed_handshakes] = Default::default();
-        let seen = Mutex::new(contents);
+        let seen = Mutex::new((contents, None));
         Ok(Self(Arc::new(Shared {
             files,
             read_every,
@@ -137,32 +140,48 @@ impl Tls {
         loop {
             tick.tick().await;
             let tls = self.clone();
-            // A file system may hang, and a key takes milliseconds to check.
-            if let Err(error) = tokio::task::spawn_blocking(move || tls.reload()).await {
+            // A key takes milliseconds to check.
+            if let Err(error) = read_files(move || tls.reload(), HANGS_AFTER, || self.hangs()).await {
                 tracing::error!(%error, "reading the TLS files failed");
             }
         }
     }
 
+    /// Reports a reading that does not end.
+    fn hangs(&self) {
+        self.0.failed_reloads.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(
+            certificate = %self.0.files.certificate.display(),
+            "reading the TLS files hangs, as on a file system that does not respond; those in use stay until it ends"
+        );
+    }
+
     pub(crate) fn reload(&self) {
         let contents = Contents::read(&self.0.files);
         let mut seen = lock(&self.0.seen);
-        // Files that are being replaced differ between two readings. The next reading has all of them.
-        if *seen == contents || contents != Contents::read(&self.0.files) {
+        let (before, failure) = &*seen;
+        let is_new = *before != contents;
+        // Files that are being replaced differ between two readings. The next reading has all of them. Files that cannot be used
+        // may become valid with time.
+        if (!is_new && failure.is_none()) || contents != Contents::read(&self.0.files) {
             return;
         }
-        match contents.prepare() {
+        let failure = match contents.prepare(UnixTime::now()) {
             Ok(current) => {
                 *lock(&self.0.current) = current;
                 self.0.reloads.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(certificate = %self.0.files.certificate.display(), "new TLS files are in use");
+                None
             }
             Err(error) => {
-                self.0.failed_reloads.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(%error, "new TLS files cannot be used; the previous ones stay in use");
+                if is_new {
+                    self.0.failed_reloads.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!(%error, "new TLS files cannot be used; the previous ones stay in use");
+                }
+                Some(error)
             }
-        }
-        *seen = contents;
+        };
+        *seen = (contents, failure);
     }
 }
 
@@ -183,10 +202,11 @@ impl Contents {
         }
     }
 
-    fn prepare(&self) -> Result<Current, InvalidFile> {
+    fn prepare(&self, now: UnixTime) -> Result<Current, InvalidFile> {
         let provider = provider();
-        let certified = certified_key(&self.certificate, &self.key, &provider)?;
-        let expires_unix_s = certified.cert.first().and_then(expiry::expires_unix_s);
+        let certified = certified_key(&self.certificate, &self.key, &provider, now)?;
+        let validity = certified.cert.first().and_then(Validity::of);
+        let expires_unix_s = validity.map(|validity| validity.until_unix_s);
         let invalid = |file: &PemFile, error: &dyn std::error::Error| file.invalid(error.to_string());
         let config = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(ALL_VERSIONS)
@@ -194,9 +214,13 @@ impl Contents {
         let config = match &self.client_ca {
             None => config.with_no_client_auth(),
             Some(file) => {
-                let roots = Arc::new(file.authorities()?);
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
-                config.with_client_cert_verifier(verifier.map_err(|error| invalid(file, &error))?)
+                let authorities = ValidAuthorities::of(file, &provider, now)?;
+                let invalid = authorities.invalid_at(now);
+                if invalid > 0 {
+                    let file = file.path().display();
+                    tracing::warn!(%file, invalid, "some client CAs are not valid now; their clients cannot connect");
+                }
+                config.with_client_cert_verifier(Arc::new(authorities))
             }
         };
         let mut config = config.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));

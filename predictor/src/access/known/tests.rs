@@ -4,17 +4,22 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha20Rng;
 
 use super::*;
+use crate::clock::ManualClock;
 
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const NOW: i64 = 1_000_000;
 
 fn access(auth: Auth, operator: Option<&str>) -> (Access, Token) {
-    let (clock, now) = Clock::manual();
-    now.store(NOW, Ordering::SeqCst);
+    let (access, token, _) = access_at(auth, operator);
+    (access, token)
+}
+
+fn access_at(auth: Auth, operator: Option<&str>) -> (Access, Token, Arc<ManualClock>) {
+    let (clock, now) = Clock::manual(NOW);
     let access = Access::new(auth, operator, clock);
     let token = Token::random(&mut ChaCha20Rng::seed_from_u64(7));
     access.replace(vec![stored(&token, "viewer", None)]);
-    (access, token)
+    (access, token, now)
 }
 
 fn stored(token: &Token, scope: &str, expires_unix_ms: Option<i64>) -> StoredToken {
@@ -52,6 +57,43 @@ fn tokens_identify_their_clients() {
         access.replace(Vec::new());
         assert_eq!(bearer(&access, &token.reveal()).unwrap_err(), Denied::Unknown);
     }
+}
+
+/// A token with a known ID is not known by its ID alone: the store is read as for an unknown one, so the time of the response
+/// does not reveal the IDs that exist.
+#[test]
+fn a_known_id_with_a_wrong_secret_is_like_an_unknown_one() {
+    let (access, token) = access(Auth::Required, None);
+    let other = Token::random(&mut ChaCha20Rng::seed_from_u64(8)).reveal();
+    let (_, secret) = other.rsplit_once('_').unwrap();
+    let wrong = format!("evenstep_{}_{secret}", token.id());
+    assert!(access.knows(&token.reveal()) && access.knows("no token of the store"));
+    for unknown in [&other, &wrong] {
+        assert!(!access.knows(unknown));
+        assert_eq!(bearer(&access, unknown).unwrap_err(), Denied::Unknown);
+    }
+}
+
+/// The wall clock was wrong at the start. Tokens expire by the corrected one; sessions and pauses last as long as before.
+#[test]
+fn tokens_expire_by_the_wall_clock_as_it_is_now() {
+    let (access, token, clock) = access_at(Auth::Required, None);
+    let mut random = ChaCha20Rng::seed_from_u64(9);
+    access.replace(vec![stored(&token, "viewer", Some(NOW + 60_000))]);
+    let (_, key) = access.begin_session(&token.reveal(), Some(ADDRESS), &mut random).unwrap();
+    let look = || access.identify(Credentials { session: Some(key.reveal()), ..Credentials::default() });
+    for _ in 0..11 {
+        assert!(bearer(&access, "wrong").is_err());
+    }
+    clock.correct(30 * 86_400_000);
+    assert_eq!(bearer(&access, &token.reveal()).unwrap_err(), Denied::Expired);
+    assert_eq!(look().unwrap_err(), Denied::Expired);
+    assert_eq!(bearer(&access, "wrong").unwrap_err(), Denied::Throttled(60));
+    clock.correct(-60 * 86_400_000);
+    assert!(bearer(&access, &token.reveal()).is_ok() && look().is_ok());
+    assert_eq!(bearer(&access, "wrong").unwrap_err(), Denied::Throttled(60));
+    clock.advance(60_000);
+    assert_eq!(bearer(&access, "wrong").unwrap_err(), Denied::Unknown);
 }
 
 #[test]

@@ -1,12 +1,11 @@
 //! The file of limits.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
 use evenstep_server::config::parse_toml;
+use evenstep_server::read_file;
 use evenstep_store::access::TOKENS_MAX;
 use serde::Deserialize;
 
@@ -137,7 +136,14 @@ impl LimitsFile {
             }
             limits.check().map_err(|error| format!("table {name:?}: {error}"))?;
         }
-        Ok(Self(tables))
+        let file = Self(tables);
+        // Most often, the file was cut while it was written.
+        if !Limit::ALL.into_iter().any(|limit| file.has(limit)) {
+            return Err(
+                "must have a limit; if no token has one, start the predictor without --limits".to_owned()
+            );
+        }
+        Ok(file)
     }
 
     /// The limits of a token.
@@ -162,15 +168,7 @@ impl LimitsFile {
 /// # Errors
 /// The rule that the file breaks.
 pub fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
-    match read {
-        Ok(length) if length as u64 > FILE_BYTES_MAX => {
-            Err(format!("must have at most {FILE_BYTES_MAX} bytes"))
-        }
-        Ok(_) => Ok(bytes),
-        Err(error) => Err(format!("cannot be read: {error}")),
-    }
+    read_file(path, FILE_BYTES_MAX)
 }
 
 #[cfg(test)]
@@ -201,7 +199,6 @@ mod tests {
         let of = |token: &str| Limit::ALL.map(|limit| file.of(token).get(limit));
         assert_eq!(of("0123456789"), [Some(7.0), Some(8.0), None, Some(2.5)]);
         assert_eq!(of("operator"), [Some(3.0), None, None, Some(2.5)]);
-        assert_eq!(LimitsFile::parse(b"").unwrap().of("operator"), TokenLimits::default());
     }
 
     #[test]
@@ -218,6 +215,10 @@ mod tests {
             ("[default]\ntelemetry_bytes_per_s = 1.5", "line 2: invalid type: floating point `1.5`"),
             ("[alice]\njobs = 1", "table \"alice\" must be default, operator, or the ID of a token"),
             ("jobs = 1", "line 1: invalid type: integer `1`"),
+            ("", "must have a limit; if no token has one, start the predictor without --limits"),
+            ("# secret\n", "must have a limit"),
+            ("[default]\n", "must have a limit"),
+            ("[default]\n[operator]\n", "must have a limit"),
             ("[default]\n[default]", "line 2: "),
         ] {
             let error = LimitsFile::parse(text.as_bytes()).unwrap_err();

@@ -95,10 +95,20 @@ impl Limits {
             }
             Err(error) => {
                 self.failed_reloads.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(file = %path.display(), error, "new limits cannot be used; the previous ones stay in use");
+                tracing::warn!(file = %path.display(), error, "new limits cannot be used; the previous ones stay in use");
             }
         }
         *seen = Some(contents);
+    }
+
+    /// Reports a reading that does not end.
+    pub fn hangs(&self) {
+        self.failed_reloads.fetch_add(1, Ordering::Relaxed);
+        let file = self.path.as_deref().unwrap_or(Path::new("")).display();
+        tracing::warn!(
+            %file,
+            "reading the limits hangs, as on a file system that does not respond; those in use stay until it ends"
+        );
     }
 
     /// Counts a request of a token.

@@ -36,10 +36,23 @@ pub fn check(parts: &Parts, has_body: bool, caller: &Caller, hosts: &Hosts) -> R
     Ok(())
 }
 
+/// Checks that a request names one host. A proxy and the predictor could read two differently (RFC 9112, section 3.2).
+///
+/// # Errors
+/// 400.
+pub fn check_one_host(headers: &HeaderMap) -> Result<(), ErrorResponse> {
+    let count = headers.get_all(header::HOST).iter().count();
+    if count <= 1 {
+        return Ok(());
+    }
+    let detail = format!("the request has {count} Host headers and must have one");
+    Err(ErrorResponse::new(StatusCode::BAD_REQUEST, "malformed", "Several hosts", detail))
+}
+
 fn check_host(headers: &HeaderMap, hosts: &Hosts) -> Result<(), ErrorResponse> {
     // A client that sends none is no browser.
-    let mut sent = headers.get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or("?"));
-    let Some(host) = sent.find(|host| !hosts.accepts(host)) else { return Ok(()) };
+    let sent = headers.get(header::HOST).map(|host| host.to_str().unwrap_or("?"));
+    let Some(host) = sent.filter(|host| !hosts.accepts(host)) else { return Ok(()) };
     let detail = format!(
         "host {host:?} is not a known name of this predictor; use its IP address, add the name with --allow-host, or send a token"
     );

@@ -1,9 +1,13 @@
 //! Sessions of the page: a browser exchanges a token for a cookie that scripts cannot read.
 
+use std::net::IpAddr;
+
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use evenstep_protocol::{SessionView, SignIn};
+use evenstep_store::Change;
+use evenstep_store::access::AccessChange;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -11,7 +15,7 @@ use super::super::Api;
 use super::super::body::Json;
 use super::super::problem::ErrorResponse;
 use super::{COOKIE, ClientAddress, session_key};
-use crate::access::{Access, Auth, Caller, SESSION_S, secrets};
+use crate::access::{Access, Auth, Caller, Denied, SESSION_S, log_audit, secrets};
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(get, sign_in, sign_out))
@@ -47,9 +51,26 @@ async fn sign_in(
     }
     api.refresher.know(&sent.token).await;
     let address = address.map(|axum::Extension(address)| address.0);
-    let (caller, key) = api.access.begin_session(&sent.token, address, &mut secrets())??;
+    let begun = api.access.begin_session(&sent.token, address, &mut secrets());
+    if let Err(denied) = begun {
+        failed(&api, &sent.token, address, denied).await;
+    }
+    let (caller, key) = begun??;
     Ok((cookie(key.reveal(), SESSION_S, api.is_secure), axum::Json(view(&api.access, &caller)))
         .into_response())
+}
+
+/// Records a failed sign-in. An address that must wait has its entries already.
+async fn failed(api: &Api, token: &str, address: Option<IpAddr>, denied: Denied) {
+    if matches!(denied, Denied::Throttled(_)) {
+        return;
+    }
+    let entry = Caller::audit_failed_sign_in(token, address, denied);
+    log_audit(&entry);
+    let record = Change::Access(AccessChange::Audit(entry));
+    if let Err(error) = api.jobs.store().write(vec![record], api.access.now_unix_ms()).await {
+        tracing::warn!(%error, "cannot store a failed sign-in in the audit log");
+    }
 }
 
 /// End the session of the cookie. Has no effect without one.

@@ -121,7 +121,7 @@ impl EventSource {
             self.waiting.push_back(event("changed", &json!({})));
         }
         if self.summary.as_ref().is_none_or(|(_, sent)| sent.elapsed() >= SUMMARY_EVERY) {
-            let summary = summary(self.job.live(), self.job.id(), self.jobs.now_unix_ms());
+            let summary = summary(self.job.live(), self.job.id(), self.jobs.now());
             if self.summary.as_ref().is_none_or(|(sent, _)| *sent != summary) {
                 self.waiting.push_back(event("summary", &summary));
                 self.summary = Some((summary, Instant::now()));

@@ -73,7 +73,7 @@ async fn history(
     let (since_s, points) = (stretch.since_s.unwrap_or(3600), stretch.points.unwrap_or(600));
     within("since_s", since_s, 1..=SINCE_S_MAX)?;
     within("points", points, 1..=POINTS_MAX)?;
-    let mut period = Period::last(since_s, api.jobs.now_unix_ms());
+    let mut period = Period::last(since_s, api.jobs.now().unix_ms);
     if let Some(from) = stretch.from_unix_ms {
         period.from_unix_ms = within_time("from_unix_ms", from)?;
     }

@@ -9,6 +9,7 @@ use evenstep_protocol::{JobId, StragglerReason};
 use super::live::Live;
 use super::seen::Seen;
 use super::tally::Tally;
+use crate::clock::Now;
 
 /// Limit of workers with series, over all jobs. Further jobs only show series of the job.
 const WORKERS_MAX: usize = 20_000;
@@ -114,11 +115,11 @@ fn seconds(unix_ms: i64) -> f64 {
 
 impl JobFamilies {
     /// Adds the series of a job.
-    pub fn add(&mut self, job_id: &JobId, live: &Live, now_unix_ms: i64) {
+    pub fn add(&mut self, job_id: &JobId, live: &Live, now: Now) {
         let job = job_id.as_str();
         let guard = live.lock();
         let seen = &*guard;
-        self.job(job, seen, now_unix_ms);
+        self.job(job, seen, now);
         if self.workers_shown + seen.workers.len() <= WORKERS_MAX {
             self.workers_shown += seen.workers.len();
             for (worker, tally) in &seen.workers {
@@ -146,7 +147,7 @@ impl JobFamilies {
         collect(&mut self.step_times, &live.step_times, [("job_id", job)]);
     }
 
-    fn job(&mut self, job: &str, seen: &Seen, now_unix_ms: i64) {
+    fn job(&mut self, job: &str, seen: &Seen, now: Now) {
         let of_job = [("job_id", job)];
         for (event, count) in seen.log.membership_changes() {
             self.membership_changes.add([("job_id", job), ("event", event)], *count as f64);
@@ -159,7 +160,7 @@ impl JobFamilies {
             self.workers.add([("job_id", job), ("state", "departed")], members.departed as f64);
             self.global_batch.add(of_job, members.global_batch as f64);
             self.job_info.add([("job_id", job), ("unit", members.unit.as_str())], 1.0);
-            self.state.add([("job_id", job), ("state", seen.status(now_unix_ms).state.word())], 1.0);
+            self.state.add([("job_id", job), ("state", seen.status(now).state.word())], 1.0);
             self.stragglers.add(of_job, seen.slow.len() as f64);
             // From 0 on, so that the first iterations count in rates.
             self.measured.add(of_job, seen.sums.measured_s);

@@ -14,6 +14,7 @@ use super::account::{Account, stands_for};
 use super::seen::{MembersSummary, Seen};
 use super::status::Facts;
 use super::tally::Tally;
+use crate::clock::Now;
 
 /// Histogram buckets of step times, in seconds.
 const STEP_TIMES_S: &[f64] =
@@ -33,12 +34,12 @@ pub struct Live {
 }
 
 impl Live {
-    /// Statistics at zero, and an empty log. The job is followed from now on.
-    pub fn new(now_unix_ms: i64) -> Self {
+    /// Statistics at zero, and an empty log. The job is followed from now on; `now_ms` is a time of the steady clock.
+    pub fn new(now_ms: i64) -> Self {
         let help = "Step time of an iteration: of the whole step if a worker reports it, else the longest sum of data wait, compute time and barrier wait of any worker.";
         Self {
             seen: Mutex::new(Seen {
-                facts: Facts { watched_unix_ms: now_unix_ms, ..Facts::default() },
+                facts: Facts { active_ms: now_ms, ..Facts::default() },
                 ..Seen::default()
             }),
             changes: watch::Sender::new(()),
@@ -58,10 +59,14 @@ impl Live {
         answer: Option<Arc<AllocateResponse>>,
         reports: &[WorkerReport],
         even: &[EvenTime],
-        now_unix_ms: i64,
+        now: Now,
     ) {
+        let now_unix_ms = now.unix_ms;
         let mut guard = self.lock();
         let seen = &mut *guard;
+        if !reports.is_empty() {
+            seen.facts.active_ms = now.steady_ms;
+        }
         for report in reports {
             // Workers that have left meanwhile are not shown.
             let Some(tally) = seen.workers.get_mut(&report.worker) else { continue };
@@ -91,9 +96,10 @@ impl Live {
         if let Some(answer) = answer {
             seen.log.answered(now_unix_ms, seen.steps.latest_answer(), &answer);
             let changes = seen.log.reallocations().values().sum::<u64>();
-            if changes > seen.logged && now_unix_ms - seen.logged_unix_ms >= LOG_INTERVAL_MS {
+            let is_due = seen.logged_ms.is_none_or(|at| now.steady_ms - at >= LOG_INTERVAL_MS);
+            if changes > seen.logged && is_due {
                 logged = Some((answer.clone(), changes - seen.logged));
-                (seen.logged, seen.logged_unix_ms) = (changes, now_unix_ms);
+                (seen.logged, seen.logged_ms) = (changes, Some(now.steady_ms));
             }
             seen.steps.answered(answer, now_unix_ms);
         }
@@ -106,12 +112,13 @@ impl Live {
     }
 
     /// Logs a change of a worker.
-    pub fn member(&self, now_unix_ms: i64, event: &MemberEvent) {
+    pub fn member(&self, now: Now, event: &MemberEvent) {
         let mut seen = self.lock();
         if matches!(event.kind, MemberEventKind::Joined(_)) {
-            seen.facts.past.joined_unix_ms = Some(now_unix_ms);
+            seen.facts.past.joined_unix_ms = Some(now.unix_ms);
+            seen.facts.active_ms = now.steady_ms;
         }
-        seen.log.member(now_unix_ms, event);
+        seen.log.member(now.unix_ms, event);
     }
 
     /// Records the speed of each worker over its expected speed.
@@ -196,7 +203,7 @@ impl Live {
     }
 
     /// Records the live workers, their ranks and devices.
-    pub fn members(&self, state: &JobState) {
+    pub fn members(&self, state: &JobState, now: Now) {
         let mut guard = self.lock();
         let seen = &mut *guard;
         let mut live = 0;
@@ -216,7 +223,7 @@ impl Live {
         }
         let departed = state.members.all().iter().filter(|member| member.state != State::Live).count();
         seen.slow.retain(|worker, _| seen.workers.contains_key(worker));
-        seen.facts.members(state);
+        seen.facts.members(state, now);
         seen.members = Some(MembersSummary {
             live: live as u64,
             departed: departed as u64,

@@ -10,6 +10,7 @@ use super::status::{Facts, Status};
 use super::steps::{Means, Steps};
 use super::tally::Tally;
 use super::totals::Totals;
+use crate::clock::Now;
 
 /// The live statistics and the log of a job.
 #[derive(Debug, Default)]
@@ -34,8 +35,8 @@ pub struct Seen {
     /// Number of iterations that ended while this predictor followed the job, and this number when totals were stored.
     pub closed: u64,
     pub stored: u64,
-    /// Time from which on the job may be restored, after that failed.
-    pub restorable_unix_ms: i64,
+    /// Time of the steady clock from which on the job may be restored, after that failed.
+    pub restorable_ms: Option<i64>,
     pub workers: BTreeMap<WorkerId, Tally>,
     /// Workers that are slow now.
     pub slow: BTreeMap<WorkerId, StragglerView>,
@@ -46,7 +47,7 @@ pub struct Seen {
     pub sums: Sums,
     /// Number of plan changes at the time of the latest log message about them.
     pub logged: u64,
-    pub logged_unix_ms: i64,
+    pub logged_ms: Option<i64>,
 }
 
 /// Sums over the iterations that ended while this predictor followed the job, in seconds. Unlike the blocks of an account, they
@@ -94,8 +95,8 @@ pub struct MembersSummary {
 
 impl Seen {
     /// The state of the job at this time.
-    pub fn status(&self, now_unix_ms: i64) -> Status {
-        self.facts.status(now_unix_ms)
+    pub fn status(&self, now: Now) -> Status {
+        self.facts.status(now)
     }
 
     /// The account of all iterations; `None` until the earlier ones are restored, because the account of the later ones

@@ -5,12 +5,14 @@ use evenstep_core::membership::{Member, State};
 use evenstep_protocol::{JobState, WorkerId};
 use evenstep_store::StoredPast;
 
+use crate::clock::Now;
+
 /// Time without a report after which a job is stalled, in seconds.
 const STALLED_S: f64 = 60.0;
 /// Number of mean step times without a report after which a job is stalled.
 const STALLED_STEPS: f64 = 10.0;
 
-/// The facts that determine the state of a job. Times are in milliseconds since 1970.
+/// The facts that determine the state of a job. Times are in milliseconds since 1970, unless stated otherwise.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
     /// Number of live workers.
@@ -19,8 +21,9 @@ pub struct Facts {
     pub min_workers: u64,
     /// Times of joins, departures and reports.
     pub past: StoredPast,
-    /// Time since which this predictor has received the reports of the job.
-    pub watched_unix_ms: i64,
+    /// Time at which this predictor began to receive the reports of the job, or received the latest report or join, in
+    /// milliseconds of the steady clock.
+    pub active_ms: i64,
     /// Mean step time, in seconds.
     pub step_time_s: Option<f64>,
 }
@@ -38,12 +41,14 @@ pub struct Status {
 
 impl Facts {
     /// Updates the number of workers and the times of departures from the state of the job.
-    pub fn members(&mut self, state: &CoreState) {
+    pub fn members(&mut self, state: &CoreState, now: Now) {
         let all = state.members.all();
         let departures = |of: State| {
             let of = all.iter().filter(move |member| member.state == of);
-            of.filter_map(|member: &Member<WorkerId>| Some((member, *member.departures_ms.back()?)))
-                .max_by_key(|(_, at)| *at)
+            of.filter_map(|member: &Member<WorkerId>| {
+                Some((member, now.unix_ms_at(*member.departures_ms.back()?)))
+            })
+            .max_by_key(|(_, at)| *at)
         };
         self.live = state.members.live().count() as u64;
         self.min_workers = state.spec.min_workers;
@@ -55,7 +60,7 @@ impl Facts {
     }
 
     /// Returns the state at this time.
-    pub fn status(&self, now_unix_ms: i64) -> Status {
+    pub fn status(&self, now: Now) -> Status {
         let Self { live, min_workers, past, .. } = self;
         let of = |state, since_unix_ms, reason| Status { state, since_unix_ms, reason };
         let workers =
@@ -77,10 +82,12 @@ impl Facts {
             return of(JobState::Starting, past.joined_unix_ms.or(created), reason);
         };
         let limit_ms = (1e3 * STALLED_S.max(STALLED_STEPS * self.step_time_s.unwrap_or(0.0))) as i64;
-        let joined = past.joined_unix_ms.unwrap_or(reported);
+        // A time in the future says nothing: the clock was set back.
+        let joined = past.joined_unix_ms.filter(|at| *at <= now.unix_ms).unwrap_or(reported);
         // Workers that join after a pause need time for their first step, and so do all after a restart of the predictor.
-        let active = reported.max(joined).max(self.watched_unix_ms);
-        if now_unix_ms.saturating_sub(active) > limit_ms {
+        let stored = Some(reported.max(joined)).filter(|at| *at <= now.unix_ms);
+        let active_ms = self.active_ms.max(stored.map_or(i64::MIN, |at| now.steady_ms_at(at)));
+        if now.steady_ms.saturating_sub(active_ms) > limit_ms {
             let reason = format!("{} live, but none has reported since", workers(*live));
             return of(JobState::Stalled, Some(reported), reason);
         }
@@ -127,13 +134,13 @@ mod tests {
             reported: Some((7, 1_000)),
             ..StoredPast::default()
         };
-        Facts { live, min_workers: 2, past, watched_unix_ms: 0, step_time_s: Some(0.5) }
+        Facts { live, min_workers: 2, past, active_ms: 0, step_time_s: Some(0.5) }
     }
 
     #[test]
     fn states_follow_from_workers_and_reports() {
         let at = |facts: &Facts, now| {
-            let status = facts.status(now);
+            let status = facts.status(Now { unix_ms: now, steady_ms: now });
             (status.state, status.since_unix_ms)
         };
         let mut new =
@@ -148,7 +155,7 @@ mod tests {
         // Steps of 20 s: 60 s without a report is usual.
         assert_eq!(at(&Facts { step_time_s: Some(20.0), ..facts(4) }, 61_001).0, JobState::Running);
         // After a restart of the predictor, workers have time to report.
-        assert_eq!(at(&Facts { watched_unix_ms: 50_000, ..facts(4) }, 61_001).0, JobState::Running);
+        assert_eq!(at(&Facts { active_ms: 50_000, ..facts(4) }, 61_001).0, JobState::Running);
 
         let mut paused = facts(1);
         paused.past.left_unix_ms = Some(3_000);
@@ -159,13 +166,24 @@ mod tests {
         assert_eq!(at(&rejoined, 90_001), (JobState::Starting, Some(90_000)));
     }
 
+    /// A job reports every second. The clock is set while it runs.
+    #[test]
+    fn a_correction_of_the_clock_changes_no_state() {
+        for days in [-400, -30, -1, 0, 1, 30, 400] {
+            let facts = Facts { active_ms: 1_000, ..facts(4) };
+            let at =
+                |steady_ms| facts.status(Now { unix_ms: steady_ms + days * 86_400_000, steady_ms }).state;
+            assert_eq!((at(61_000), at(61_001)), (JobState::Running, JobState::Stalled), "{days} days");
+        }
+    }
+
     #[test]
     fn a_job_without_workers_finished_or_failed() {
         let ended = |left, expired: Option<i64>| {
             let mut facts = facts(0);
             facts.past.left_unix_ms = left;
             facts.past.expired = expired.map(|at| (WorkerId::new("node/1").unwrap(), at));
-            let status = facts.status(1 << 40);
+            let status = facts.status(Now { unix_ms: 1 << 40, steady_ms: 1 << 40 });
             (status.state, status.since_unix_ms)
         };
         assert_eq!(ended(Some(2_000), None), (JobState::Finished, Some(2_000)));

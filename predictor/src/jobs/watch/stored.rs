@@ -37,15 +37,15 @@ impl Live {
         self.lock().stored = version;
     }
 
-    /// Whether the job may be restored now. After a failure, it may be only later.
-    pub fn may_restore(&self, now_unix_ms: i64) -> bool {
+    /// Whether the job may be restored at a time of the steady clock. After a failure, it may be only later.
+    pub fn may_restore(&self, now_ms: i64) -> bool {
         let seen = self.lock();
-        seen.earlier.is_none() && seen.restorable_unix_ms <= now_unix_ms
+        seen.earlier.is_none() && seen.restorable_ms.is_none_or(|from_ms| from_ms <= now_ms)
     }
 
-    /// Records that the job could not be restored.
-    pub fn restore_failed(&self, now_unix_ms: i64) {
-        self.lock().restorable_unix_ms = now_unix_ms.saturating_add(RESTORE_PAUSE_MS);
+    /// Records that the job could not be restored at a time of the steady clock.
+    pub fn restore_failed(&self, now_ms: i64) {
+        self.lock().restorable_ms = Some(now_ms.saturating_add(RESTORE_PAUSE_MS));
     }
 
     /// Records the past of the job, from the store.

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use evenstep_protocol::{JobId, NodeHealthView, NodeId, NodeStraggler, StragglerView, WorkerId};
 
+use crate::clock::Now;
 use crate::webhook::{Event, EventKind};
 
 /// Time for which a worker that left as a straggler counts for its node, in milliseconds: launchers query the health of
@@ -22,8 +23,10 @@ pub struct Stragglers(Mutex<BTreeMap<(JobId, WorkerId), Flag>>);
 struct Flag {
     /// Time at which it was flagged, in milliseconds since 1970.
     since_unix_ms: i64,
-    /// Time at which it left the job.
-    left_unix_ms: Option<i64>,
+    /// Time at which it was flagged, in milliseconds of the steady clock.
+    since_ms: i64,
+    /// Time at which it left the job, in milliseconds of the steady clock.
+    left_ms: Option<i64>,
     view: StragglerView,
 }
 
@@ -45,15 +48,15 @@ impl Stragglers {
         job_id: &JobId,
         slow: BTreeMap<WorkerId, StragglerView>,
         live: &BTreeSet<WorkerId>,
-        now_unix_ms: i64,
+        now: Now,
     ) -> Vec<Event> {
         let mut flags = self.lock();
         let mut events = Vec::new();
         for ((job, worker), flag) in flags.iter_mut().filter(|((job, _), _)| job == job_id) {
             if !live.contains(worker) {
-                flag.left_unix_ms.get_or_insert(now_unix_ms);
+                flag.left_ms.get_or_insert(now.steady_ms);
             } else if !slow.contains_key(worker) {
-                events.push(Event::new(EventKind::Cleared, now_unix_ms, flag.straggler(job, worker)));
+                events.push(Event::new(EventKind::Cleared, now.unix_ms, flag.straggler(job, worker)));
             }
         }
         flags.retain(|(job, worker), _| job != job_id || !live.contains(worker) || slow.contains_key(worker));
@@ -62,10 +65,10 @@ impl Stragglers {
         for (worker, view) in slow {
             let key = (job_id.clone(), worker);
             if let Some(flag) = flags.get_mut(&key) {
-                (flag.view, flag.left_unix_ms) = (view, None);
+                (flag.view, flag.left_ms) = (view, None);
             } else if flags.len() < STRAGGLERS_MAX {
-                let flag = Flag { since_unix_ms: now_unix_ms, left_unix_ms: None, view };
-                events.push(Event::new(EventKind::Flagged, now_unix_ms, flag.straggler(&key.0, &key.1)));
+                let flag = Flag { since_unix_ms: now.unix_ms, since_ms: now.steady_ms, left_ms: None, view };
+                events.push(Event::new(EventKind::Flagged, now.unix_ms, flag.straggler(&key.0, &key.1)));
                 flags.insert(key, flag);
             }
         }
@@ -73,15 +76,15 @@ impl Stragglers {
     }
 
     /// Forgets workers that left long ago, and returns their events. Jobs that are not in `known` have left.
-    pub fn forget(&self, known: &BTreeSet<JobId>, now_unix_ms: i64) -> Vec<Event> {
+    pub fn forget(&self, known: &BTreeSet<JobId>, now: Now) -> Vec<Event> {
         let mut events = Vec::new();
         self.lock().retain(|(job_id, worker), flag| {
             if !known.contains(job_id) {
-                flag.left_unix_ms.get_or_insert(now_unix_ms);
+                flag.left_ms.get_or_insert(now.steady_ms);
             }
-            let is_kept = flag.left_unix_ms.is_none_or(|left| now_unix_ms.saturating_sub(left) < LEFT_MS);
+            let is_kept = flag.left_ms.is_none_or(|left| now.steady_ms.saturating_sub(left) < LEFT_MS);
             if !is_kept {
-                events.push(Event::new(EventKind::Cleared, now_unix_ms, flag.straggler(job_id, worker)));
+                events.push(Event::new(EventKind::Cleared, now.unix_ms, flag.straggler(job_id, worker)));
             }
             is_kept
         });
@@ -95,13 +98,13 @@ impl Stragglers {
         node: &NodeId,
         after_s: u64,
         includes: impl Fn(&JobId) -> bool,
-        now_unix_ms: i64,
+        now_ms: i64,
     ) -> NodeHealthView {
         let after_ms = i64::try_from(after_s.saturating_mul(1000)).unwrap_or(i64::MAX);
         let flags = self.lock();
         let here = flags.iter().filter(|((job_id, worker), flag)| {
             worker.node() == node.as_str()
-                && flag.left_unix_ms.unwrap_or(now_unix_ms).saturating_sub(flag.since_unix_ms) >= after_ms
+                && flag.left_ms.unwrap_or(now_ms).saturating_sub(flag.since_ms) >= after_ms
                 && includes(job_id)
         });
         let mut stragglers: Vec<NodeStraggler> =
@@ -120,6 +123,11 @@ mod tests {
     use evenstep_protocol::StragglerReason;
 
     use super::*;
+
+    /// The wall clock is a day ahead of the steady clock.
+    fn at(steady_ms: i64) -> Now {
+        Now { unix_ms: steady_ms + 86_400_000, steady_ms }
+    }
 
     fn view(ratio: f64) -> StragglerView {
         StragglerView {
@@ -141,23 +149,23 @@ mod tests {
         let kinds = |events: Vec<Event>| events.into_iter().map(|event| event.kind).collect::<Vec<_>>();
         let healthy = |node, after_s, now| stragglers.health(node, after_s, |_| true, now).healthy;
 
-        assert_eq!(kinds(stragglers.see(&job, slow(), &live, 1_000)), [EventKind::Flagged]);
-        assert_eq!(kinds(stragglers.see(&job, slow(), &live, 61_000)), []);
+        assert_eq!(kinds(stragglers.see(&job, slow(), &live, at(1_000))), [EventKind::Flagged]);
+        assert_eq!(kinds(stragglers.see(&job, slow(), &live, at(61_000))), []);
         assert!(healthy(&a, 61, 61_000) && !healthy(&a, 60, 61_000) && healthy(&b, 0, 61_000));
         assert!(stragglers.health(&a, 0, |_| false, 61_000).healthy, "jobs of others are not shown");
         let found = stragglers.health(&a, 60, |_| true, 61_000).stragglers;
-        assert_eq!((found[0].since_unix_ms, &found[0].worker), (1_000, &worker));
+        assert_eq!((found[0].since_unix_ms, &found[0].worker), (at(1_000).unix_ms, &worker));
 
         // It left with its process: the launcher asks before it starts again.
-        assert_eq!(kinds(stragglers.see(&job, BTreeMap::new(), &BTreeSet::new(), 62_000)), []);
+        assert_eq!(kinds(stragglers.see(&job, BTreeMap::new(), &BTreeSet::new(), at(62_000))), []);
         assert!(!healthy(&a, 60, 62_000) && !healthy(&a, 61, 500_000) && healthy(&a, 62, 500_000));
         // It was started again, and is not slow any more.
-        assert_eq!(kinds(stragglers.see(&job, BTreeMap::new(), &live, 63_000)), [EventKind::Cleared]);
+        assert_eq!(kinds(stragglers.see(&job, BTreeMap::new(), &live, at(63_000))), [EventKind::Cleared]);
         assert!(healthy(&a, 0, 63_000));
 
         let all = BTreeMap::from([(WorkerId::new("a/0").unwrap(), view(0.7)), (worker.clone(), view(0.5))]);
         let live = all.keys().cloned().collect();
-        assert_eq!(kinds(stragglers.see(&job, all, &live, 70_000)), [EventKind::Flagged; 2]);
+        assert_eq!(kinds(stragglers.see(&job, all, &live, at(70_000))), [EventKind::Flagged; 2]);
         let ratios: Vec<f64> = stragglers
             .health(&a, 0, |_| true, 70_000)
             .stragglers
@@ -165,10 +173,10 @@ mod tests {
             .map(|found| found.straggler.speed_ratio)
             .collect();
         assert_eq!(ratios, [0.5, 0.7], "slowest first");
-        stragglers.see(&job, slow(), &live, 70_000);
-        assert_eq!(kinds(stragglers.forget(&BTreeSet::new(), 80_000)), []);
+        stragglers.see(&job, slow(), &live, at(70_000));
+        assert_eq!(kinds(stragglers.forget(&BTreeSet::new(), at(80_000))), []);
         assert!(!healthy(&a, 10, 80_000));
-        assert_eq!(kinds(stragglers.forget(&BTreeSet::new(), 80_000 + LEFT_MS)), [EventKind::Cleared]);
+        assert_eq!(kinds(stragglers.forget(&BTreeSet::new(), at(80_000 + LEFT_MS))), [EventKind::Cleared]);
         assert!(healthy(&a, 0, 80_000 + LEFT_MS));
     }
 }

@@ -26,7 +26,7 @@ impl Job {
     /// An error of the store.
     pub async fn view(self: &Arc<Self>) -> Result<JobView, JobError> {
         let guard = self.lock().await?;
-        Ok(view::job(guard.state(), self.id(), self.live(), guard.now_unix_ms))
+        Ok(view::job(guard.state(), self.id(), self.live(), guard.now))
     }
 
     /// Returns every worker that ever joined.
@@ -34,7 +34,7 @@ impl Job {
     /// # Errors
     /// An error of the store.
     pub async fn workers(self: &Arc<Self>) -> Result<WorkersView, JobError> {
-        self.look(|state| view::workers(state, self.id())).await
+        self.look(|state| view::workers(state, self.id(), self.now())).await
     }
 
     /// Returns what the job gained, and its slow workers.
@@ -42,16 +42,16 @@ impl Job {
     /// # Errors
     /// An error of the store.
     pub async fn summary(self: &Arc<Self>) -> Result<SummaryView, JobError> {
-        let history = self.history(Period::last(SUMMARY_S, self.now_unix_ms()), SUMMARY_POINTS).await?;
+        let history = self.history(Period::last(SUMMARY_S, self.now().unix_ms), SUMMARY_POINTS).await?;
         let workers = self.look(|state| SummaryInputs {
-            views: view::workers(state, self.id()).workers,
+            views: view::workers(state, self.id(), self.now()).workers,
             curves: view::curves(state),
         });
         let workers = workers.await?;
         self.restore().await?;
         let account = self.live().account().unwrap_or_default();
         // Iterations are planned ahead, so those that were reported count.
-        let reported = view::summary(self.live(), self.id(), self.now_unix_ms()).iteration;
+        let reported = view::summary(self.live(), self.id(), self.now()).iteration;
         let iterations = reported.map_or(0, |newest| newest.saturating_add(1));
         Ok(compute(true, move || summarize(&history, &account, &workers, iterations)))
     }

@@ -15,12 +15,12 @@ impl Jobs {
         let registration = self.store().registration()?;
         let mut reading = self.store().view().await?;
         let owners = reading.owners().await?;
-        let now_unix_ms = self.now_unix_ms();
+        let now = self.now();
         self.retain_stored(|job_id| owners.binary_search_by(|(known, _)| known.cmp(job_id)).is_ok());
         let line = |job_id: &JobId| {
             let known = self.known(job_id, registration).filter(|job| job.live().is_known());
             let job = known.or_else(|| self.stored_job(job_id, registration))?;
-            Some(view::summary(job.live(), job_id, now_unix_ms))
+            Some(view::summary(job.live(), job_id, now))
         };
         let is_unknown = |(job_id, url): &(JobId, Option<String>)| url.is_none() && line(job_id).is_none();
         if owners.iter().any(is_unknown) {
@@ -39,7 +39,7 @@ impl Jobs {
             None => JobSummary::named(job_id, url),
         };
         let jobs = owners.into_iter().map(summary).collect();
-        Ok(LiveView { now_unix_ms, jobs, nodes: self.node_lines(now_unix_ms) })
+        Ok(LiveView { now_unix_ms: now.unix_ms, jobs, nodes: self.node_lines(now.unix_ms) })
     }
 
     /// Returns the summary of every job. For jobs that are not in memory, it is read from the store.
@@ -53,7 +53,7 @@ impl Jobs {
         for stored in stored {
             let found = match self.known(&stored.job_id, registration).filter(|job| job.is_loaded()) {
                 Some(job) => job.view().await,
-                None => Ok(view::stored(stored, self.started_unix_ms(), self.now_unix_ms())),
+                None => Ok(view::stored(stored, self.started_ms(), self.now())),
             };
             match found {
                 Ok(view) => views.push(view),

@@ -7,9 +7,10 @@ use evenstep_store::StoredSummary;
 use super::super::account::Account;
 use super::super::live::Live;
 use super::super::status::{Facts, Status};
+use crate::clock::Now;
 
 /// The view of a job in memory.
-pub fn job(state: &JobState, job_id: &JobId, live: &Live, now_unix_ms: i64) -> JobView {
+pub fn job(state: &JobState, job_id: &JobId, live: &Live, now: Now) -> JobView {
     let facts = live.facts();
     let known = StoredSummary {
         job_id: job_id.clone(),
@@ -24,20 +25,20 @@ pub fn job(state: &JobState, job_id: &JobId, live: &Live, now_unix_ms: i64) -> J
     JobView {
         gain: live.account().and_then(|account| account.gain()),
         hedge: state.hedge_view(),
-        ..view(known, &facts, now_unix_ms)
+        ..view(known, &facts, now)
     }
 }
 
-/// The view of a job that is not in memory. This predictor has followed it since `watched_unix_ms`.
-pub fn stored(stored: StoredSummary, watched_unix_ms: i64, now_unix_ms: i64) -> JobView {
+/// The view of a job that is not in memory. This predictor follows it since `active_ms`, by the steady clock.
+pub fn stored(stored: StoredSummary, active_ms: i64, now: Now) -> JobView {
     let (live, min_workers, past) = (stored.live_workers, stored.spec.min_workers, stored.past.clone());
-    let facts = Facts { live, min_workers, past, watched_unix_ms, step_time_s: None };
-    view(stored, &facts, now_unix_ms)
+    let facts = Facts { live, min_workers, past, active_ms, step_time_s: None };
+    view(stored, &facts, now)
 }
 
 /// The view of a job, without what only its state and its statistics tell.
-fn view(known: StoredSummary, facts: &Facts, now_unix_ms: i64) -> JobView {
-    let Status { state, since_unix_ms, reason } = facts.status(now_unix_ms);
+fn view(known: StoredSummary, facts: &Facts, now: Now) -> JobView {
+    let Status { state, since_unix_ms, reason } = facts.status(now);
     JobView {
         state,
         state_since_unix_ms: since_unix_ms,
@@ -56,13 +57,13 @@ fn view(known: StoredSummary, facts: &Facts, now_unix_ms: i64) -> JobView {
 }
 
 /// The summary of a job: its state and its statistics.
-pub fn summary(live: &Live, job_id: &JobId, now_unix_ms: i64) -> JobSummary {
+pub fn summary(live: &Live, job_id: &JobId, now: Now) -> JobSummary {
     let seen = live.lock();
     let latest = seen.steps.latest();
     let means = seen.means();
     let reported = latest.map(|step| (step.iteration(), step.at_unix_ms())).or(seen.facts.past.reported);
     let account = seen.account();
-    let Status { state, since_unix_ms, reason } = seen.status(now_unix_ms);
+    let Status { state, since_unix_ms, reason } = seen.status(now);
     JobSummary {
         job_id: job_id.clone(),
         state: Some(state),

@@ -10,8 +10,10 @@ use evenstep_protocol::{
     WorkerState as WorkerStateView, WorkerView, WorkersView,
 };
 
+use crate::clock::Now;
+
 /// Every worker that ever joined.
-pub fn workers(state: &JobState, job_id: &JobId) -> WorkersView {
+pub fn workers(state: &JobState, job_id: &JobId, now: Now) -> WorkersView {
     let (pools, models, mut stragglers) = (state.pools(), state.current_models(), state.stragglers());
     let mut rank = 0;
     let members = state.members.all().iter();
@@ -30,7 +32,7 @@ pub fn workers(state: &JobState, job_id: &JobId) -> WorkersView {
                 device: worker.request.device.clone(),
                 min_local_batch: worker.request.min_local_batch,
                 max_local_batch: worker.request.max_local_batch,
-                last_seen_unix_ms: member.last_seen_ms,
+                last_seen_unix_ms: now.unix_ms_at(member.last_seen_ms),
                 speed_samples_per_s: models.forecaster().last_speed(&member.id),
                 claims: worker.request.claims,
                 pool: if live { pools.get(&member.id).copied() } else { None },
