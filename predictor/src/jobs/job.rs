@@ -333,6 +333,11 @@ impl Job {
     /// Publishes the live workers and the generation.
     pub(super) fn publish_members(&self, state: &JobState) {
         self.live.members(state);
+        self.publish_generation(state);
+    }
+
+    /// Publishes the generation.
+    pub(super) fn publish_generation(&self, state: &JobState) {
         self.publish(|published| {
             published.generation = state.members.generation();
             published.departed_generation = state.members.departed_generation();

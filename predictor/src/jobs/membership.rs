@@ -8,6 +8,7 @@ use evenstep_store::{MemberEvent, MemberEventKind, StoreError};
 use super::error::JobError;
 use super::job::{Job, StateGuard};
 use super::load::warm_start;
+use crate::long::compute;
 
 /// Limit of workers in one job, including departed ones.
 pub const WORKERS_MAX: usize = 65_536;
@@ -17,7 +18,8 @@ impl Job {
     ///
     /// # Errors
     /// - [`JobError::Invalid`] if the bounds leave the worker no local batch.
-    /// - An error if the job is full, if the worker must wait because it joined and left too often, or if the
+    /// - [`JobError::Conflict`] if the job is full, or could not be planned with the worker.
+    /// - An error if the worker must wait because it joined and left too often, or if the
     ///   store fails.
     pub async fn join(&self, request: JoinRequest) -> Result<JoinResponse, JobError> {
         match self.try_join(request.clone()).await {
@@ -37,6 +39,7 @@ impl Job {
             )));
         }
         state.check_join(&request)?;
+        compute(true, || state.admit(&request))?;
         let joined = match guard.change().state.members.join(&worker, now_unix_ms) {
             Ok(joined) => joined,
             Err(source) => {
@@ -55,10 +58,12 @@ impl Job {
         };
         let kinds = kind.into_iter().chain(lifts_cap.then_some(MemberEventKind::MemoryChanged));
         let events: Vec<_> = kinds.map(|kind| MemberEvent { worker: worker.clone(), kind }).collect();
-        if !events.is_empty() {
+        let is_changed = !events.is_empty();
+        if is_changed {
             self.write_membership(&guard, events, joined, None).await?;
         }
         let state = &mut guard.change().state;
+        state.hear_join(&worker);
         let known = state.workers.entry(worker.clone()).or_insert_with(|| WorkerState::new(request.clone()));
         known.request = request;
         known.oom_cap = known.oom_cap.filter(|_| !lifts_cap);
@@ -69,7 +74,12 @@ impl Job {
             // The join is durable.
             tracing::warn!(job_id = %self.id(), %worker, %error, "a worker starts without the models of its device");
         }
-        Ok(self.settle_membership(guard, worker))
+        guard.settle();
+        if is_changed {
+            self.live().joined(guard.state(), &worker);
+            self.publish_generation(guard.state());
+        }
+        Ok(self.membership(&guard, worker))
     }
 
     /// Whether a worker is live.
@@ -77,7 +87,7 @@ impl Job {
     /// # Errors
     /// An error of the store.
     pub async fn has_live(&self, worker: &WorkerId) -> Result<bool, JobError> {
-        Ok(self.lock().await?.state().members.live().any(|live| live == worker))
+        Ok(self.lock().await?.state().members.is_live(worker))
     }
 
     /// Removes a worker from the next iteration on, and adds `entry` to the audit log if the worker was live.
@@ -106,7 +116,9 @@ impl Job {
             let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Left };
             self.write_membership(&guard, vec![event], true, entry).await?;
         }
-        Ok(self.settle_membership(guard, worker.clone()))
+        guard.settle();
+        self.publish_members(guard.state());
+        Ok(self.membership(&guard, worker.clone()))
     }
 
     /// Caps a worker that ran out of memory below the failed batch, and begins a new generation in which
@@ -147,8 +159,8 @@ impl Job {
             None => {
                 let state = &mut guard.change().state;
                 let quantum = if state.spec.accumulation { 1 } else { state.quantum() };
-                let memory = state.current_models().worker(worker).map(|known| known.memory.clone());
-                let cap = memory.unwrap_or_default().after_failure(report.local_batch, quantum);
+                let known = state.workers.get(worker).and_then(|known| state.memory(&known.request));
+                let cap = known.cloned().unwrap_or_default().after_failure(report.local_batch, quantum);
                 state.members.void();
                 let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::OutOfMemory(cap) };
                 self.write_membership(&guard, vec![event], true, None).await?;
@@ -175,6 +187,7 @@ impl Job {
     /// # Errors
     /// - [`JobError::UnknownWorker`].
     /// - [`JobError::Invalid`] if the bounds leave the worker no local batch.
+    /// - [`JobError::Conflict`] if the job could not be planned any more.
     /// - An error of the store.
     pub async fn set_override(
         &self,
@@ -186,6 +199,7 @@ impl Job {
         if let Some(wanted) = &wanted {
             guard.state().check_override(worker, wanted)?;
         }
+        compute(true, || guard.state().admit_override(worker, wanted.as_ref()))?;
         guard.change();
         let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Override(wanted.clone()) };
         self.write_membership(&guard, vec![event], false, Some(entry)).await?;
@@ -206,16 +220,16 @@ impl Job {
         Ok(guard)
     }
 
-    /// Publishes a durable change of the workers.
-    fn settle_membership(&self, mut guard: StateGuard<'_>, worker: WorkerId) -> JoinResponse {
-        guard.settle();
-        self.publish_members(guard.state());
+    /// Returns the response to a join or a departure.
+    fn membership(&self, guard: &StateGuard<'_>, worker: WorkerId) -> JoinResponse {
+        let state = guard.state();
         JoinResponse {
             job_id: self.id().clone(),
             worker,
-            generation: guard.state().members.generation(),
-            workers: guard.state().live(),
-            next_iteration: guard.state().next_iteration,
+            generation: state.members.generation(),
+            live_workers: state.members.live().count() as u64,
+            workers: state.members.live().take(JoinResponse::WORKERS_MAX).cloned().collect(),
+            next_iteration: state.next_iteration,
         }
     }
 }
