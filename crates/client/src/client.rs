@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evenstep_protocol::{
     AllocateRequest, AllocateResponse, JobId, JobSpec, JoinRequest, JoinResponse, OomReport, OomResponse,
-    Problem, WorkerId,
+    Problem, WorkerId, WorkerState, WorkersView,
 };
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -101,6 +101,18 @@ impl Client {
     pub fn leave(&self, worker: &WorkerId) -> Result<JoinResponse, Error> {
         let left = self.send(&Method::DELETE, &self.worker_path(worker), None).map(|timed| timed.response);
         left.map_err(|kind| kind.in_operation(Operation::Leave(worker.clone())))
+    }
+
+    /// Reads the live workers of the job.
+    ///
+    /// # Errors
+    /// The predictor does not respond or rejects the request.
+    pub(crate) fn live_workers(&self) -> Result<Vec<WorkerId>, Error> {
+        let path = format!("/v1/jobs/{}/workers", self.job_id.in_path());
+        let listed = self.send(&Method::GET, &path, None).map(|timed: Timed<WorkersView>| timed.response);
+        let listed = listed.map_err(|kind| kind.in_operation(Operation::RegisterJob(self.job_id.clone())))?;
+        let live = listed.workers.into_iter().filter(|worker| worker.state == WorkerState::Live);
+        Ok(live.map(|worker| worker.worker).collect())
     }
 
     /// Reports that a worker ran out of memory. From then on its batches are smaller than that.

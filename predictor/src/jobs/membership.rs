@@ -63,7 +63,7 @@ impl Job {
             self.write_membership(&guard, events, joined, None).await?;
         }
         let state = &mut guard.change().state;
-        state.hear_join(&worker);
+        state.note_join(&worker);
         let known = state.workers.entry(worker.clone()).or_insert_with(|| WorkerState::new(request.clone()));
         known.request = request;
         known.oom_cap = known.oom_cap.filter(|_| !lifts_cap);

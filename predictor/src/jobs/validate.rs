@@ -12,7 +12,7 @@ pub const LOOK_AHEAD_MAX: u64 = 64;
 /// one, so its limit is theirs. A report beyond it, once accepted, would be newer than every later report of its
 /// worker, so nothing would be learned from those.
 ///
-/// A rejected request changes nothing but what is known of how far the workers have come.
+/// A rejected request changes nothing but the progress that its reports show; see [`JobState::reached`].
 ///
 /// # Errors
 /// The [`JobError`] of the first rule that the request breaks.
@@ -44,9 +44,9 @@ pub fn validate(state: &mut JobState, request: &AllocateRequest) -> Result<(), J
         let reached = state.reached(&request.reports);
         if request.iteration > reached.saturating_add(LOOK_AHEAD_MAX) {
             return Err(JobError::Invalid(format!(
-                "iteration: {} is more than {LOOK_AHEAD_MAX} ahead of {reached}, the first that has no allocation and that not \
-                 every worker with samples has reported; after an outage, report the latest iteration of each of them, \
-                 otherwise correct the iteration count",
+                "iteration: {} is more than {LOOK_AHEAD_MAX} ahead of {reached}, the first without an allocation that some \
+                 worker with samples has not reported; after an outage, report the latest iteration of each worker. \
+                 Otherwise correct the iteration count",
                 request.iteration
             )));
         }

@@ -1,7 +1,7 @@
 //! Changes that would stop a job: its iterations can be planned before them, and not after them.
 //!
 //! A join, new job options and an override can leave the live workers no way to share the global batch. If the job is
-//! running, such a change is rejected, and the job goes on. Before the first allocation, while the workers of a run join
+//! running, such a change is rejected, and the job continues. Before the first allocation, while the workers of a run join
 //! one after the other, later workers can mend most of this, so only floors that exceed a fixed global batch are
 //! rejected. A departure and a lack of memory cannot be rejected: [`JobState::decide`] then names the rule.
 
@@ -80,8 +80,7 @@ impl JobState {
 
     /// Returns the bound to change first if an iteration of the live workers is infeasible.
     pub fn binding(&self, infeasible: &Infeasible) -> Option<Binding> {
-        let live: Vec<(&WorkerId, Bounds)> =
-            self.members.live().map(|id| (id, self.bounds(id))).collect();
+        let live: Vec<(&WorkerId, Bounds)> = self.members.live().map(|id| (id, self.bounds(id))).collect();
         binding(&live, infeasible)
     }
 
@@ -122,12 +121,13 @@ impl JobState {
     /// Whether an iteration of a worker that is still live was planned.
     fn is_running(&self) -> bool {
         let Some(last) = &self.last_allocation else { return false };
-        let takes_part = |known: &WorkerState| known.latest_join().is_none_or(|joined| joined <= last.generation);
+        let takes_part =
+            |known: &WorkerState| known.latest_join().is_none_or(|joined| joined <= last.generation);
         self.members.live().filter_map(|id| self.workers.get(id)).any(takes_part)
     }
 }
 
-/// Whether the others can go on as before when a worker with these bounds joins: it can do the samples by which the
+/// Whether the others can continue as before when a worker with these bounds joins: it can do the samples by which the
 /// global batch grows, which are none if that is fixed.
 fn can_take_own_part(spec: &JobSpec, own: &Bounds) -> bool {
     let part = spec.per_worker_batch.unwrap_or(0);

@@ -13,9 +13,9 @@ pub struct Bounds {
     pub floor: u64,
     /// The part of the floor that the job, the worker or an operator set; 0 if the floor is the default.
     pub required: u64,
-    /// What set that part.
+    /// The setting that this part comes from.
     pub required_by: Option<Setting>,
-    /// What sets the cap.
+    /// The setting that the cap comes from.
     pub cap_by: Option<Setting>,
     /// Maximum number of samples in the local batch.
     pub cap: Option<u64>,
@@ -64,8 +64,7 @@ impl JobState {
             (request.max_local_batch, CapReason::Worker),
             (operator.and_then(|operator| operator.max_local_batch), CapReason::Operator),
         ];
-        let learned =
-            [(oom_cap, CapReason::OutOfMemory), (self.peak_cap(request), CapReason::PeakMemory)];
+        let learned = [(oom_cap, CapReason::OutOfMemory), (self.peak_cap(request), CapReason::PeakMemory)];
         let tightest = |caps: &[(Option<u64>, CapReason)]| {
             caps.iter().filter_map(|(cap, because)| Some(((*cap)?, *because))).min_by_key(|(cap, _)| *cap)
         };
@@ -103,8 +102,7 @@ impl JobState {
         bounds
     }
 
-    /// Returns what is known of the memory of a worker that joined with this request; `None` if that is of another
-    /// device.
+    /// Returns the memory model of a worker that joined with this request; `None` if its peaks are of another device.
     pub fn memory(&self, request: &JoinRequest) -> Option<&MemoryModel> {
         let known = self.current_models().worker(&request.worker)?;
         (!known.is_of_other_device(request.device.as_deref())).then_some(&known.memory)
@@ -115,8 +113,7 @@ impl JobState {
     }
 }
 
-/// Lowers the floors of all workers of an iteration if they add up to more than its samples. A default floor is a
-/// wish, so the defaults yield to what was set. At the ragged end of an epoch, floors and pins that were set yield, too.
+/// Lowers the floors of all workers of an iteration if they add up to more than its samples. Defaults yield first. At the ragged end of an epoch, floors and pins that were set yield, too.
 pub(super) fn fit_floors(bounds: &mut [Bounds], samples: u64, quantum: u64, is_ragged: bool) {
     if least(bounds.iter().map(|bounds| bounds.floor), quantum) > samples {
         bounds.iter_mut().for_each(|bounds| bounds.floor = bounds.required);

@@ -110,9 +110,8 @@ impl Configured {
         // Of equal floors, the job's is named.
         let own = of_worker.into_iter().chain(of_job).max_by_key(|floor| floor.samples);
         let required = of_operator.or(own);
-        let is_default = of_operator.is_none()
-            && of_job.is_none()
-            && own.is_none_or(|own| own.samples <= default.samples);
+        let is_default =
+            of_operator.is_none() && of_job.is_none() && own.is_none_or(|own| own.samples <= default.samples);
         let caps = [
             set(spec.max_local_batch, "max_local_batch of the job").filter(|_| !spec.accumulation),
             set(worker.and_then(|own| own.max_local_batch), "max_local_batch of the worker")

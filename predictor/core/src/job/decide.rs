@@ -155,7 +155,7 @@ impl JobState {
     pub fn apply(&mut self, decided: PlannedIteration) {
         let PlannedIteration { answer, even, in_force, instruction } = decided;
         self.learning_rate.accept(instruction);
-        self.said.clear();
+        self.progress.clear();
         let last = self.last_allocation.as_ref().filter(|last| last.iteration < answer.iteration);
         let is_same = last.is_some_and(|last| is_same_work(last, &answer)) && self.last_even == even;
         if !is_same {

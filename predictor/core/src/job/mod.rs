@@ -20,7 +20,7 @@
 //! - `admission`: changes that would stop a job
 //! - `even_time`: the time that an iteration would have taken with even shares
 //! - `probe`: the iterations in which shares vary on purpose
-//! - `progress`: how far a run has come without the predictor
+//! - `progress`: the iterations that a run finished while the predictor was unreachable
 //! - `observe`: learns from reports
 //! - `others`: compares the workers of an iteration, to find those that are slow
 //! - `straggler`: the stragglers of a job
@@ -90,6 +90,9 @@ mod tests;
 
 #[cfg(test)]
 mod bounds_tests;
+
+#[cfg(test)]
+mod admission_tests;
 
 #[cfg(test)]
 mod units;

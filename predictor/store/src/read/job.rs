@@ -168,7 +168,7 @@ impl Store {
         }))
     }
 
-    /// Returns the current generation of a job, and that of its latest departure; 0 for an unknown job.
+    /// Returns the current generation of a job, and the generation of its latest departure; 0 for an unknown job.
     ///
     /// # Errors
     /// See [`Store::job`].
