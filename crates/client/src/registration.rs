@@ -136,12 +136,26 @@ impl Registration {
         }
         let mut joined =
             latest.ok_or_else(|| failed(ErrorKind::Rejected("the run has no workers to join".into())))?;
-        let stays = |worker: &WorkerId| self.workers.contains(worker) || !self.former.contains(worker);
-        for gone in joined.workers.clone().iter().filter(|worker| !stays(worker)) {
+        let (former, others): (Vec<WorkerId>, Vec<WorkerId>) =
+            self.others(&joined)?.into_iter().partition(|worker| self.former.contains(worker));
+        for gone in &former {
             joined = self.client.leave(gone)?;
         }
-        self.check_others(joined.workers.iter())?;
+        self.check_others(others.iter())?;
         Ok(joined)
+    }
+
+    /// Returns the live workers of the job that do not take part in this run. A response lists only the first live
+    /// workers, so if it lacks some, all workers are read.
+    fn others(&self, joined: &JoinResponse) -> Result<Vec<WorkerId>, Error> {
+        let own: BTreeSet<&WorkerId> = self.workers.iter().collect();
+        let live = joined.live_workers.max(joined.workers.len() as u64);
+        let live = match live {
+            live if live == joined.workers.len() as u64 => joined.workers.clone(),
+            live if live == own.len() as u64 => return Ok(Vec::new()),
+            _ => self.client.live_workers()?,
+        };
+        Ok(live.into_iter().filter(|worker| !own.contains(worker)).collect())
     }
 
     /// Checks that all live workers of the job belong to this run.

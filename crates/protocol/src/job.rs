@@ -227,10 +227,19 @@ pub struct JoinResponse {
     pub worker: WorkerId,
     /// Generation: rises by one with every change of the set of workers.
     pub generation: u64,
-    /// Live workers in rank order: the index is the rank.
+    /// Number of live workers.
+    #[serde(default)]
+    pub live_workers: u64,
+    /// The first live workers in rank order: the index is the rank. At most 64, so that many joins do not list many
+    /// workers each; `GET /v1/jobs/{id}/workers` lists all.
     pub workers: Vec<WorkerId>,
     /// The first iteration that has no allocation yet.
     pub next_iteration: u64,
+}
+
+impl JoinResponse {
+    /// Maximum number of workers in a response.
+    pub const WORKERS_MAX: usize = 64;
 }
 
 /// Body of `POST /v1/jobs/{id}/workers/{worker}/oom`: a worker ran out of memory. From now on, its cap is

@@ -178,6 +178,12 @@ impl<Id: Clone + Ord> Members<Id> {
         self.depart();
     }
 
+    /// Returns whether a worker is live.
+    pub fn is_live(&self, id: &Id) -> bool {
+        let member = self.positions.get(id).and_then(|at| self.members.get(*at));
+        member.is_some_and(|member| member.state == State::Live)
+    }
+
     /// Renews the lease of a worker. A worker that has left or expired does not become live again.
     pub fn renew(&mut self, id: &Id, now_ms: i64) {
         if let Some(member) = self.get_mut(id) {

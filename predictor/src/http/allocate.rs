@@ -73,6 +73,7 @@ struct IterationQuery {
     responses(
         (status = 200, description = "The allocation, the same bytes as in the response to the first request", body = AllocateResponse),
         (status = 404, description = "Unknown job, or the iteration has no allocation"),
+        (status = 409, description = "The allocation is void, because a worker departed or ran out of memory since"),
         (status = 410, description = "The iteration was deleted by retention"),
     )
 )]

@@ -105,7 +105,7 @@ impl From<JobError> for ErrorResponse {
                 Self::new(StatusCode::NOT_FOUND, "not-answered", "Iteration not allocated", detail)
             }
             JobError::Gone { .. } => Self::new(StatusCode::GONE, "gone", "Deleted by retention", detail),
-            JobError::StaleGeneration { current, .. } => {
+            JobError::StaleGeneration { current, .. } | JobError::Void { current, .. } => {
                 let mut refusal =
                     Self::new(StatusCode::CONFLICT, "stale-generation", "Stale generation", detail);
                 refusal.problem.current_generation = Some(current);

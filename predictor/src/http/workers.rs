@@ -31,7 +31,7 @@ pub fn router() -> OpenApiRouter<Api> {
     post, path = "/v1/jobs/{job_id}/workers", tag = "workers", request_body = JoinRequest,
     responses(
         (status = 200, description = "The live workers and the generation", body = JoinResponse),
-        (status = 409, description = "The job has reached its limit of workers"),
+        (status = 409, description = "The job has reached its limit of workers, or could not be planned with the worker"),
         (status = 503, description = "The worker joined and left too often; Retry-After is the time to wait, in seconds"),
     )
 )]
@@ -118,6 +118,7 @@ async fn out_of_memory(
     responses(
         (status = 204, description = "The override applies until it is deleted"),
         (status = 401, description = "The service has an operator token, and the request lacks it"),
+        (status = 409, description = "The job could not be planned any more"),
     )
 )]
 async fn set_override(
@@ -145,6 +146,7 @@ async fn set_override(
     responses(
         (status = 204, description = "The worker has no override"),
         (status = 401, description = "The service has an operator token, and the request lacks it"),
+        (status = 409, description = "The job could not be planned without it"),
     )
 )]
 async fn delete_override(

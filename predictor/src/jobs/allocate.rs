@@ -50,8 +50,10 @@ impl Job {
     }
 
     async fn plan(&self, mut guard: StateGuard, mut request: AllocateRequest) -> Result<Allocated, JobError> {
-        // Before any change, so that a rejected request leaves nothing behind.
-        validate(guard.state(), &request)?;
+        // Before any change that is stored, so that a rejected request leaves nothing behind.
+        let checked = validate(&mut guard.change().state, &request);
+        guard.settle();
+        checked?;
         // Looked up again under the lock, because another request may have planned the iteration while this one waited.
         let known = self.known_response(guard.state(), request.iteration).await?;
         let is_new = known.is_none();
@@ -172,15 +174,20 @@ impl Job {
     /// Returns the existing response of an iteration, for the other ranks; never plans.
     ///
     /// # Errors
-    /// [`JobError::NotAllocated`], [`JobError::Gone`], or an error of the store.
+    /// [`JobError::NotAllocated`], [`JobError::Void`], [`JobError::Gone`], or an error of the store.
     pub async fn allocated(&self, iteration: u64) -> Result<ResponseBytes, JobError> {
-        if let Some(response) = self.published().latest(iteration) {
+        if let Some(response) = self.published().valid(iteration) {
             return Ok(response.clone());
         }
         let Some(stored) = self.store().answer(self.id(), iteration).await? else {
             self.check_kept(iteration).await?;
             return Err(JobError::NotAllocated { job_id: self.id().clone(), iteration });
         };
+        let (current, departed) = self.store().generations(self.id()).await?;
+        if stored.generation < departed {
+            let (job_id, planned) = (self.id().clone(), stored.generation);
+            return Err(JobError::Void { job_id, iteration, planned, current });
+        }
         Ok(stored.into())
     }
 }
@@ -202,7 +209,8 @@ fn refusal(state: &JobState, job_id: &JobId, undecided: DecideError) -> JobError
     match undecided {
         DecideError::Unplannable(Unplannable::Infeasible(source)) => {
             let crossed = source.crossed.and_then(|crossed| state.members.live().nth(crossed.rank));
-            JobError::Infeasible { job_id: job_id.clone(), crossed: crossed.cloned(), source }
+            let binding = state.binding(&source);
+            JobError::Infeasible { job_id: job_id.clone(), crossed: crossed.cloned(), binding, source }
         }
         DecideError::Unplannable(Unplannable::Sizes(error)) => {
             JobError::Invalid(format!("allowed_sizes of job {job_id}: {error}"))

@@ -1,7 +1,7 @@
 //! Errors of requests about a job.
 
 use evenstep_core::allocate::Infeasible;
-use evenstep_core::job::Contradiction;
+use evenstep_core::job::{Binding, Contradiction, Stops};
 use evenstep_core::membership::Cooling;
 use evenstep_protocol::{JobId, WorkerId};
 use evenstep_store::StoreError;
@@ -66,12 +66,14 @@ pub enum JobError {
         source: Cooling,
     },
     /// The bounds of the workers do not allow the global batch.
-    #[error("job {job_id}{}: {source}", .crossed.as_ref().map_or_else(String::new, |worker| format!(", worker {worker}")))]
+    #[error("job {job_id}{}: {source}{}", .crossed.as_ref().map_or_else(String::new, |worker| format!(", worker {worker}")), .binding.as_ref().map_or_else(String::new, |binding| format!("; {binding}")))]
     Infeasible {
         /// The job.
         job_id: JobId,
         /// The worker whose floor exceeds its own cap.
         crossed: Option<WorkerId>,
+        /// The bound to change first.
+        binding: Option<Binding>,
         /// The global batch and the sums of the bounds.
         source: Infeasible,
     },
@@ -82,6 +84,21 @@ pub enum JobError {
         job_id: JobId,
         /// The iteration.
         iteration: u64,
+    },
+    /// The allocation of the iteration is void: one of its workers has departed or run out of memory since.
+    #[error(
+        "the allocation of iteration {iteration} of job {job_id} is void: it is of generation {planned}, and a worker departed \
+         or ran out of memory since; request it with POST /allocate in generation {current}"
+    )]
+    Void {
+        /// The job.
+        job_id: JobId,
+        /// The iteration.
+        iteration: u64,
+        /// The generation of the allocation.
+        planned: u64,
+        /// The current generation.
+        current: u64,
     },
     /// Retention deleted the allocation of the iteration. It is not planned again, because the new allocation
     /// could differ from the old one.
@@ -110,5 +127,11 @@ pub enum JobError {
 impl From<Contradiction> for JobError {
     fn from(contradiction: Contradiction) -> Self {
         Self::Invalid(contradiction.to_string())
+    }
+}
+
+impl From<Stops> for JobError {
+    fn from(stops: Stops) -> Self {
+        Self::Conflict(stops.to_string())
     }
 }

@@ -441,6 +441,11 @@ impl Job {
     /// Publishes the live workers and the generation.
     pub(super) fn publish_members(&self, state: &JobState, now: Now) {
         self.live.members(state, now);
+        self.publish_generation(state);
+    }
+
+    /// Publishes the generation.
+    pub(super) fn publish_generation(&self, state: &JobState) {
         self.publish(|published| {
             published.generation = state.members.generation();
             published.departed_generation = state.members.departed_generation();

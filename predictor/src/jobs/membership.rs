@@ -10,6 +10,7 @@ use evenstep_store::{MemberEvent, MemberEventKind};
 use super::error::JobError;
 use super::job::{Job, StateGuard};
 use super::load::warm_start;
+use crate::long::compute;
 
 /// Limit of workers in one job, including departed ones.
 pub const WORKERS_MAX: usize = 65_536;
@@ -19,7 +20,8 @@ impl Job {
     ///
     /// # Errors
     /// - [`JobError::Invalid`] if the bounds leave the worker no local batch.
-    /// - An error if the job is full, if the worker must wait because it joined and left too often, or if the
+    /// - [`JobError::Conflict`] if the job is full, or could not be planned with the worker.
+    /// - An error if the worker must wait because it joined and left too often, or if the
     ///   store fails.
     pub async fn join(self: &Arc<Self>, request: JoinRequest) -> Result<JoinResponse, JobError> {
         let job = self.clone();
@@ -36,6 +38,7 @@ impl Job {
             )));
         }
         state.check_join(&request)?;
+        compute(true, || state.admit(&request))?;
         let joined = match guard.change().state.members.join(&worker, now_ms) {
             Ok(joined) => joined,
             Err(source) => {
@@ -54,10 +57,12 @@ impl Job {
         };
         let kinds = kind.into_iter().chain(lifts_cap.then_some(MemberEventKind::MemoryChanged));
         let events: Vec<_> = kinds.map(|kind| MemberEvent { worker: worker.clone(), kind }).collect();
-        if !events.is_empty() {
+        let is_changed = !events.is_empty();
+        if is_changed {
             self.write_membership(&guard, events, joined, None).await?;
         }
         let state = &mut guard.change().state;
+        state.note_join(&worker);
         let known = state.workers.entry(worker.clone()).or_insert_with(|| WorkerState::new(request.clone()));
         known.request = request;
         known.oom_cap = known.oom_cap.filter(|_| !lifts_cap);
@@ -68,7 +73,12 @@ impl Job {
             // The join is durable.
             tracing::warn!(job_id = %self.id(), %worker, %error, "a worker starts without the models of its device");
         }
-        Ok(self.settle_membership(guard, worker))
+        guard.settle();
+        if is_changed {
+            self.live().joined(guard.state(), &worker, guard.now);
+            self.publish_generation(guard.state());
+        }
+        Ok(self.membership(&guard, worker))
     }
 
     /// Whether a worker is live.
@@ -76,7 +86,7 @@ impl Job {
     /// # Errors
     /// [`JobError::Loading`], or an error of the store.
     pub async fn has_live(self: &Arc<Self>, worker: &WorkerId) -> Result<bool, JobError> {
-        Ok(self.lock_in_time().await?.state().members.live().any(|live| live == worker))
+        Ok(self.lock_in_time().await?.state().members.is_live(worker))
     }
 
     /// Removes a worker from the next iteration on, and adds `entry` to the audit log if the worker was live.
@@ -96,7 +106,9 @@ impl Job {
                 let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Left };
                 job.write_membership(&guard, vec![event], true, entry.as_ref()).await?;
             }
-            Ok(job.settle_membership(guard, worker))
+            guard.settle();
+            job.publish_members(guard.state(), guard.now);
+            Ok(job.membership(&guard, worker))
         };
         self.work(leave).await
     }
@@ -138,8 +150,8 @@ impl Job {
             None => {
                 let state = &mut guard.change().state;
                 let quantum = if state.spec.accumulation { 1 } else { state.quantum() };
-                let memory = state.current_models().worker(worker).map(|known| known.memory.clone());
-                let cap = memory.unwrap_or_default().after_failure(report.local_batch, quantum);
+                let known = state.workers.get(worker).and_then(|known| state.memory(&known.request));
+                let cap = known.cloned().unwrap_or_default().after_failure(report.local_batch, quantum);
                 state.members.void();
                 let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::OutOfMemory(cap) };
                 self.write_membership(&guard, vec![event], true, None).await?;
@@ -166,6 +178,7 @@ impl Job {
     /// # Errors
     /// - [`JobError::UnknownWorker`].
     /// - [`JobError::Invalid`] if the bounds leave the worker no local batch.
+    /// - [`JobError::Conflict`] if the job could not be planned any more.
     /// - An error of the store.
     pub async fn set_override(
         self: &Arc<Self>,
@@ -179,6 +192,7 @@ impl Job {
             if let Some(wanted) = &wanted {
                 guard.state().check_override(&worker, wanted)?;
             }
+            compute(true, || guard.state().admit_override(&worker, wanted.as_ref()))?;
             guard.change();
             let kind = MemberEventKind::Override(wanted.clone());
             let event = MemberEvent { worker: worker.clone(), kind };
@@ -201,16 +215,16 @@ impl Job {
         Err(JobError::UnknownWorker { job_id: self.id().clone(), worker: worker.to_string() })
     }
 
-    /// Publishes a durable change of the workers.
-    fn settle_membership(&self, mut guard: StateGuard, worker: WorkerId) -> JoinResponse {
-        guard.settle();
-        self.publish_members(guard.state(), guard.now);
+    /// Returns the response to a join or a departure.
+    fn membership(&self, guard: &StateGuard, worker: WorkerId) -> JoinResponse {
+        let state = guard.state();
         JoinResponse {
             job_id: self.id().clone(),
             worker,
-            generation: guard.state().members.generation(),
-            workers: guard.state().live(),
-            next_iteration: guard.state().next_iteration,
+            generation: state.members.generation(),
+            live_workers: state.members.live().count() as u64,
+            workers: state.members.live().take(JoinResponse::WORKERS_MAX).cloned().collect(),
+            next_iteration: state.next_iteration,
         }
     }
 }

@@ -66,11 +66,6 @@ impl Published {
         self.responses.get(&iteration).filter(|response| response.generation >= self.departed_generation)
     }
 
-    /// Returns the response in memory, valid or void.
-    pub fn latest(&self, iteration: u64) -> Option<&ResponseBytes> {
-        self.responses.get(&iteration)
-    }
-
     /// Keeps a response, and drops the oldest if there are too many.
     pub fn keep(&mut self, iteration: u64, response: ResponseBytes) {
         self.bytes += response.bytes();

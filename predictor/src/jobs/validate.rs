@@ -7,19 +7,16 @@ use super::error::JobError;
 
 /// Limit of iterations that a request may be ahead of the first iteration that was not requested yet.
 pub const LOOK_AHEAD_MAX: u64 = 64;
-/// Limit of iterations that a report may be ahead of the first iteration without an allocation. While the
-/// predictor is unreachable, workers train on and then report iterations that were never requested: up to 19
-/// days of training with 10 iterations per second.
-///
-/// A report beyond the limit comes from a wrong counter. Accepted, it would be newer than every later report
-/// of its worker, so nothing would be learned from those.
-pub const OUTAGE_ITERATIONS_MAX: u64 = 1 << 24;
 
-/// Checks a request against the state of its job.
+/// Checks a request against the state of its job. The reports of a request are of earlier iterations than the requested
+/// one, so its limit is theirs. A report beyond it, once accepted, would be newer than every later report of its
+/// worker, so nothing would be learned from those.
+///
+/// A rejected request changes nothing but the progress that its reports show; see [`JobState::reached`].
 ///
 /// # Errors
 /// The [`JobError`] of the first rule that the request breaks.
-pub fn validate(state: &JobState, request: &AllocateRequest) -> Result<(), JobError> {
+pub fn validate(state: &mut JobState, request: &AllocateRequest) -> Result<(), JobError> {
     let current = state.members.generation();
     if request.generation != current {
         let job_id = request.job_id.clone();
@@ -43,22 +40,16 @@ pub fn validate(state: &JobState, request: &AllocateRequest) -> Result<(), JobEr
         return Err(JobError::UnknownWorker { job_id: request.job_id.clone(), worker });
     }
     let next = state.next_iteration;
-    if let Some(report) =
-        request.reports.iter().find(|report| next > 0 && report.iteration >= next + OUTAGE_ITERATIONS_MAX)
-    {
-        return Err(JobError::Invalid(format!(
-            "reports: iteration {} of worker {} is {OUTAGE_ITERATIONS_MAX} or more after {next}, the first iteration without \
-             an allocation; correct the worker's iteration count",
-            report.iteration, report.worker
-        )));
-    }
-    let reported = request.reports.iter().map(|report| report.iteration + 1).max().unwrap_or(0);
-    let newest = next.max(reported);
-    if next > 0 && request.iteration > newest + LOOK_AHEAD_MAX {
-        return Err(JobError::Invalid(format!(
-            "iteration: {} is more than {LOOK_AHEAD_MAX} ahead of {newest}, the first that has neither an allocation nor a report",
-            request.iteration
-        )));
+    if request.iteration > next.saturating_add(LOOK_AHEAD_MAX) {
+        let reached = state.reached(&request.reports);
+        if request.iteration > reached.saturating_add(LOOK_AHEAD_MAX) {
+            return Err(JobError::Invalid(format!(
+                "iteration: {} is more than {LOOK_AHEAD_MAX} ahead of {reached}, the first without an allocation that some \
+                 worker with samples has not reported; after an outage, report the latest iteration of each worker. \
+                 Otherwise correct the iteration count",
+                request.iteration
+            )));
+        }
     }
     Ok(())
 }

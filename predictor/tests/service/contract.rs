@@ -106,42 +106,44 @@ fn requests_reach_at_most_64_iterations_ahead() {
     assert_eq!((status(1065), status(1129)), (200, 200));
     assert_eq!(status(1200), 422);
     service.client.allocated("job", 1064).problem(404, "not-answered");
-    // After an outage, the reports show the progress of the training.
-    let mut late = allocate_request("job", generation, 5000);
-    late.reports = vec![report(0, 4990, 32, 100.0)];
-    assert_eq!(service.client.allocate(&late).status, 200);
+    // After an outage, the reports of all workers show the progress of the training, in one request or in several.
+    let late = |workers: &[usize], iteration| {
+        let mut late = allocate_request("job", generation, iteration);
+        let newest = |worker: &usize| report(*worker, iteration - 10 - *worker as u64, 32, 100.0);
+        late.reports = workers.iter().map(newest).collect();
+        service.client.allocate(&late)
+    };
+    assert_eq!(late(&[1, 0], 5000).status, 200);
+    let detail = late(&[0], 9000).problem(422, "invalid").detail;
+    assert!(detail.contains("9000") && detail.contains("5001"), "{detail}");
+    assert_eq!(late(&[1], 9000).status, 200);
+    assert_eq!(late(&[0], 20_000).status, 422, "reports before the latest allocation do not count");
+    // A run that starts again may begin anywhere.
+    join_all(&service.client, "job", 2);
+    assert_eq!(status(30_000), 200);
 }
 
 /// An accepted report is the newest of its worker. A report from a wrong iteration count would end learning for
 /// good.
 #[test]
-fn reports_reach_no_further_ahead_than_an_outage_can_last() {
+fn a_report_without_an_allocation_changes_nothing() {
     let service = Service::start();
     service.client.put_job("job", &JobSpec::new(64));
     let generation = join_all(&service.client, "job", 2);
-    let request = |iteration: u64| {
-        let mut request = allocate_request("job", generation, iteration + 1);
-        request.reports = vec![report(0, iteration, 32, 100.0)];
-        service.client.allocate(&request)
-    };
-    let far = 1u64 << 52;
-    let rejected = |next: u64, iteration: u64| {
-        let problem = request(iteration).problem(422, "invalid");
-        for named in [iteration, next, 1 << 24] {
-            assert!(problem.detail.contains(&named.to_string()), "{named}: {}", problem.detail);
-        }
-        assert_eq!(service.client.job("job").next_iteration, next, "a rejected request has no effect");
-    };
-    for iteration in 0..4 {
-        assert_eq!(request(iteration).status, 200, "a new job begins at any iteration");
-        rejected(iteration + 2, far);
-        rejected(iteration + 2, iteration + 2 + (1 << 24));
+    for iteration in 0..30u64 {
+        let far = iteration + [66, 1000, 1 << 24, 1 << 52][iteration as usize % 4];
+        let mut wrong = allocate_request("job", generation, far + 1);
+        wrong.reports = vec![report(0, far, 32, 1.0), report(0, iteration, 32, 100.0)];
+        let before = (service.client.job("job"), service.client.forecast("job"));
+        let problem = service.client.allocate(&wrong).problem(422, "invalid");
+        assert!(problem.detail.contains(&(far + 1).to_string()), "{}", problem.detail);
+        assert_eq!((service.client.job("job"), service.client.forecast("job")), before);
+        let right = allocate_request_with_reports("job", generation, iteration, &[100.0, 200.0]);
+        assert_eq!(service.client.allocate(&right).status, 200);
     }
-    let observations = |worker: usize| service.client.forecast("job").workers[worker].observations;
-    assert_eq!(observations(0), 3, "learning continues; the first report is not used");
-    // The longest outage.
-    assert_eq!(request(4 + (1 << 24)).status, 200);
-    assert_eq!((observations(0), service.client.job("job").next_iteration), (4, 6 + (1 << 24)));
+    let observations =
+        service.client.forecast("job").workers.iter().map(|worker| worker.observations).sum::<u64>();
+    assert_eq!(observations, 2 * 28, "the first report is not used");
 }
 
 #[test]

@@ -63,6 +63,92 @@ fn a_join_keeps_allocations_and_a_departure_voids_those_that_name_the_worker() {
     assert_eq!(states, [WorkerState::Live; 3]);
 }
 
+/// A default floor yields, and a floor in the job options does not.
+#[test]
+fn a_join_that_would_stop_the_job_is_rejected_and_changes_nothing() {
+    let service = Service::start();
+    let client = &service.client;
+    let join = |job: &str, worker| {
+        let request = JoinRequest::new(worker_id(worker));
+        client.post(&format!("/v1/jobs/{job}/workers"), &request)
+    };
+    let wish = JobSpec { quantum: 8, ..JobSpec::new(32) };
+    for (job, spec, rule) in [
+        ("wish", wish.clone(), None),
+        (
+            "rule",
+            JobSpec { min_local_batch: Some(8), ..wish.clone() },
+            Some("8 of worker node/4 (min_local_batch of the job)"),
+        ),
+        ("sizes", JobSpec { allowed_sizes: vec![8, 16], ..wish }, Some("sizes [8, 16]")),
+    ] {
+        client.put_job(job, &spec);
+        let mut generation = join_all(client, job, 4);
+        assert_eq!(client.allocate(&allocate_request(job, generation, 0)).status, 200);
+        let seen = || ["", "/workers", "/log"].map(|view| client.get(&format!("/v1/jobs/{job}{view}")).body);
+        let before = seen();
+        let joined = join(job, 4);
+        match rule {
+            None => generation = joined.json::<JoinResponse>().generation,
+            Some(rule) => {
+                let detail = joined.problem(409, "conflict").detail;
+                assert!(detail.contains("32 samples over 5 workers") && detail.contains(rule), "{detail}");
+                assert_eq!(seen(), before);
+                assert_eq!(join(job, 3).status, 200, "a live worker renews its lease");
+            }
+        }
+        let answer: AllocateResponse = client.allocate(&allocate_request(job, generation, 1)).json();
+        assert_eq!(answer.allocations.iter().map(|share| share.local_batch).sum::<u64>(), 32);
+    }
+    // Options and overrides are changes of the same kind.
+    let spec = JobSpec { quantum: 8, min_local_batch: Some(16), ..JobSpec::new(32) };
+    client.put("/v1/jobs/rule", &spec).problem(409, "conflict");
+    let floor = WorkerOverride { min_local_batch: Some(16), ..WorkerOverride::default() };
+    let path = "/v1/jobs/rule/workers/node%2F0/override";
+    client.put(path, &floor).problem(409, "conflict");
+    // A departure cannot be rejected. The error names the rule.
+    client.put_job("caps", &JobSpec { max_local_batch: Some(16), ..JobSpec::new(32) });
+    let generation = join_all(client, "caps", 2);
+    assert_eq!(client.allocate(&allocate_request("caps", generation, 0)).status, 200);
+    client.leave("caps", "node/0");
+    let detail =
+        client.allocate(&allocate_request("caps", generation + 1, 1)).problem(422, "infeasible").detail;
+    assert!(detail.contains("smallest cap is 16 of worker node/1 (max_local_batch of the job)"), "{detail}");
+    assert_eq!(join("caps", 0).status, 200, "it mends the job");
+    assert_eq!(client.allocate(&allocate_request("caps", generation + 2, 1)).status, 200);
+}
+
+#[test]
+fn a_void_allocation_is_not_returned() {
+    let mut service = Service::start();
+    service.client.put_job("job", &JobSpec::new(60));
+    join_all(&service.client, "job", 2);
+    let first = service.client.allocate(&allocate_request("job", 2, 0)).body;
+    assert_eq!(service.client.allocated("job", 0).body, first);
+    service.client.leave("job", "node/1");
+    for _ in 0..2 {
+        let problem = service.client.allocated("job", 0).problem(409, "stale-generation");
+        assert_eq!(problem.current_generation, Some(3));
+        service.kill_and_restart();
+    }
+    let again = service.client.allocate(&allocate_request("job", 3, 0)).body;
+    assert_eq!(service.client.allocated("job", 0).body, again);
+}
+
+/// The responses to n joins do not list n workers each.
+#[test]
+fn responses_to_joins_have_a_bounded_size() {
+    let service = Service::start();
+    service.client.put_job("job", &JobSpec::new(6000));
+    let joined: Vec<JoinResponse> =
+        (0..70).map(|worker| service.client.join("job", worker_id(worker).as_str())).collect();
+    for (at, joined) in joined.iter().enumerate() {
+        assert_eq!(joined.live_workers, at as u64 + 1);
+        assert_eq!(joined.workers.len(), (at + 1).min(JoinResponse::WORKERS_MAX));
+    }
+    assert_eq!(service.client.get("/v1/jobs/job/workers").json::<WorkersView>().workers.len(), 70);
+}
+
 #[test]
 fn with_too_few_workers_the_job_is_paused() {
     let service = Service::start();

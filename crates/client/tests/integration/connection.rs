@@ -272,6 +272,23 @@ fn a_restarted_run_waits_for_the_leases_of_workers_that_died() {
     assert!(connection.is_connected());
 }
 
+/// The response to a join lists only the first live workers.
+#[test]
+fn a_worker_of_another_run_is_found_beyond_the_listed_ones() {
+    let joined = json(&json!({
+        "job_id": "job", "worker": "node/0", "generation": 1, "live_workers": 3, "workers": ["node/0"], "next_iteration": 0
+    }));
+    let view = |worker: &str, state: &str| json!({"worker": worker, "state": state, "last_seen_unix_ms": 0, "claims": false});
+    for (last, opens) in [(view("node/2", "live"), false), (view("node/2", "left"), true)] {
+        let workers = [view("node/0", "live"), last];
+        let all = json(&json!({"job_id": "job", "generation": 1, "workers": workers}));
+        let run = Run::new([responds(), joined.clone(), all]);
+        let opened = Connection::builder(run.registration()).open();
+        assert_eq!(opened.is_ok(), opens, "{opened:?}");
+        assert!(run.server.heard()[2].starts_with("GET /v1/jobs/job/workers"));
+    }
+}
+
 #[test]
 fn a_restarted_run_keeps_the_allocations_of_its_job() {
     for (restarted, is_accepted) in [(true, true), (false, false)] {

@@ -1,15 +1,22 @@
 //! The floor and the caps of a worker: set by the job, the worker or an operator, or learned from its memory.
 
-use evenstep_protocol::{CapReason, WorkerId, WorkerOverride};
+use evenstep_protocol::{CapReason, JobSpec, JoinRequest, WorkerId, WorkerOverride};
 
-use super::configured::{Configured, largest_size};
+use super::configured::{Configured, Setting, largest_size};
 use super::state::JobState;
+use crate::memory::MemoryModel;
 
 /// Bounds of one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Minimum number of samples.
     pub floor: u64,
+    /// The part of the floor that the job, the worker or an operator set; 0 if the floor is the default.
+    pub required: u64,
+    /// The setting that this part comes from.
+    pub required_by: Option<Setting>,
+    /// The setting that the cap comes from.
+    pub cap_by: Option<Setting>,
     /// Maximum number of samples in the local batch.
     pub cap: Option<u64>,
     /// Maximum number of samples, including those that it claims from a tail.
@@ -26,36 +33,48 @@ pub struct Bounds {
 impl JobState {
     /// Returns the bounds of a worker in a full iteration.
     pub fn bounds(&self, id: &WorkerId) -> Bounds {
-        let spec = &self.spec;
-        let Some(worker) = self.workers.get(id) else {
-            let cap = spec.max_local_batch;
-            return Bounds {
-                floor: 0,
-                cap,
-                max_total_batch: cap,
-                at_once: None,
-                micro_batch: None,
-                tightest: None,
-            };
-        };
-        let none = WorkerOverride::default();
-        let operator = worker.operator_override.as_ref().unwrap_or(&none);
+        if let Some(worker) = self.workers.get(id) {
+            return self.bounds_of(&self.spec, &worker.request, worker.operator_override.as_ref());
+        }
+        let cap = self.spec.max_local_batch;
+        Bounds {
+            floor: 0,
+            required: 0,
+            required_by: None,
+            cap_by: None,
+            cap,
+            max_total_batch: cap,
+            at_once: None,
+            micro_batch: None,
+            tightest: None,
+        }
+    }
+
+    /// Returns the bounds that a worker would have under these job options, with this request and this override.
+    pub(super) fn bounds_of(
+        &self,
+        spec: &JobSpec,
+        request: &JoinRequest,
+        operator: Option<&WorkerOverride>,
+    ) -> Bounds {
+        let known = self.workers.get(&request.worker);
+        let oom_cap = known.filter(|known| !known.changes_memory(request)).and_then(|known| known.oom_cap);
         let configured = [
             (spec.max_local_batch, CapReason::Job),
-            (worker.request.max_local_batch, CapReason::Worker),
-            (operator.max_local_batch, CapReason::Operator),
+            (request.max_local_batch, CapReason::Worker),
+            (operator.and_then(|operator| operator.max_local_batch), CapReason::Operator),
         ];
-        let learned = [
-            (worker.oom_cap, CapReason::OutOfMemory),
-            (self.peak_cap(id, worker.request.memory_bytes), CapReason::PeakMemory),
-        ];
+        let learned = [(oom_cap, CapReason::OutOfMemory), (self.peak_cap(request), CapReason::PeakMemory)];
         let tightest = |caps: &[(Option<u64>, CapReason)]| {
             caps.iter().filter_map(|(cap, because)| Some(((*cap)?, *because))).min_by_key(|(cap, _)| *cap)
         };
         let fits = tightest(&learned);
-        let Configured { floor, cap } = Configured::new(spec, Some(&worker.request), Some(operator));
+        let Configured { floor, required, cap } = Configured::new(spec, Some(request), operator);
         let mut bounds = Bounds {
             floor: floor.samples,
+            required: required.map_or(0, |required| required.samples),
+            required_by: required,
+            cap_by: cap,
             cap: cap.map(|cap| cap.samples),
             max_total_batch: cap.map(|cap| cap.samples),
             at_once: None,
@@ -64,18 +83,47 @@ impl JobState {
         };
         if spec.accumulation {
             bounds.micro_batch = bounds.tightest.map(|(cap, _)| cap);
-        } else if let Some((most, _)) = fits {
+        } else if let Some((most, because)) = fits {
             // A batch that does not fit into memory cannot run, so a learned cap takes precedence over every
             // floor. A worker whose memory holds no allowed size computes nothing.
             let most_whole = largest_size(spec, most).unwrap_or(0);
             bounds.at_once = Some(most);
             bounds.floor = bounds.floor.min(most_whole);
-            bounds.cap = Some(bounds.cap.map_or(most_whole, |cap| cap.min(most_whole)));
+            bounds.required = bounds.required.min(most_whole);
+            if bounds.cap.is_none_or(|cap| most_whole < cap) {
+                let name = match because {
+                    CapReason::OutOfMemory => "from its out-of-memory report",
+                    _ => "from its peak memory",
+                };
+                bounds.cap_by = Some(Setting { samples: most_whole, name });
+                bounds.cap = Some(most_whole);
+            }
         }
         bounds
     }
 
-    fn peak_cap(&self, id: &WorkerId, memory_bytes: Option<u64>) -> Option<u64> {
-        self.current_models().worker(id)?.memory.cap(memory_bytes?)
+    /// Returns the memory model of a worker that joined with this request; `None` if its peaks are of another device.
+    pub fn memory(&self, request: &JoinRequest) -> Option<&MemoryModel> {
+        let known = self.current_models().worker(&request.worker)?;
+        (!known.is_of_other_device(request.device.as_deref())).then_some(&known.memory)
     }
+
+    fn peak_cap(&self, request: &JoinRequest) -> Option<u64> {
+        self.memory(request)?.cap(request.memory_bytes?)
+    }
+}
+
+/// Lowers the floors of all workers of an iteration if they add up to more than its samples. Defaults yield first. At the ragged end of an epoch, floors and pins that were set yield, too.
+pub(super) fn fit_floors(bounds: &mut [Bounds], samples: u64, quantum: u64, is_ragged: bool) {
+    if least(bounds.iter().map(|bounds| bounds.floor), quantum) > samples {
+        bounds.iter_mut().for_each(|bounds| bounds.floor = bounds.required);
+        if is_ragged && least(bounds.iter().map(|bounds| bounds.floor), quantum) > samples {
+            bounds.iter_mut().for_each(|bounds| bounds.floor = 0);
+        }
+    }
+}
+
+/// Returns the sum of floors, each rounded up to a multiple of the quantum.
+pub(super) fn least(floors: impl Iterator<Item = u64>, quantum: u64) -> u64 {
+    floors.map(|floor| floor.div_ceil(quantum).saturating_mul(quantum)).fold(0, u64::saturating_add)
 }

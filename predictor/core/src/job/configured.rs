@@ -2,8 +2,8 @@
 //! local batch.
 //!
 //! The bounds of one worker are checked together whenever one of them is set. Whether all workers together
-//! can hold the global batch depends on which workers are live, so only planning checks the sums. The
-//! exception are sums that no set of workers can satisfy: [`check_spec`] rejects them.
+//! can hold the global batch depends on which workers are live, so `admission` checks the sums. The exception are
+//! sums that no set of workers can satisfy: [`check_spec`] rejects them.
 
 use evenstep_protocol::{JobSpec, JoinRequest, WorkerId, WorkerOverride};
 
@@ -74,6 +74,9 @@ pub enum Contradiction {
 pub(super) struct Configured {
     /// Minimum number of samples.
     pub floor: Setting,
+    /// The part of the floor that someone set; `None` if the floor is the default, which yields if there are too few
+    /// samples for it.
+    pub required: Option<Setting>,
     /// Maximum number of samples in an iteration.
     pub cap: Option<Setting>,
 }
@@ -86,7 +89,7 @@ impl Configured {
     pub fn new(spec: &JobSpec, worker: Option<&JoinRequest>, operator: Option<&WorkerOverride>) -> Self {
         let exactly = |samples, name| {
             let bound = Setting { samples, name };
-            Self { floor: bound, cap: Some(bound) }
+            Self { floor: bound, required: Some(bound), cap: Some(bound) }
         };
         match operator {
             Some(wanted) if wanted.paused => return exactly(0, "paused by the override"),
@@ -100,11 +103,15 @@ impl Configured {
             true => Setting { samples: spec.quantum, name: "quantum, the default min_local_batch" },
             false => Setting { samples: 0, name: "the default min_local_batch" },
         };
-        let of_job = set(spec.min_local_batch, "min_local_batch of the job").unwrap_or(default);
+        let of_job = set(spec.min_local_batch, "min_local_batch of the job");
         let of_worker = set(worker.and_then(|own| own.min_local_batch), "min_local_batch of the worker");
-        let of_worker = of_worker.filter(|own| own.samples > of_job.samples);
         let of_operator =
             set(operator.and_then(|wanted| wanted.min_local_batch), "min_local_batch of the override");
+        // Of equal floors, the job's is named.
+        let own = of_worker.into_iter().chain(of_job).max_by_key(|floor| floor.samples);
+        let required = of_operator.or(own);
+        let is_default =
+            of_operator.is_none() && of_job.is_none() && own.is_none_or(|own| own.samples <= default.samples);
         let caps = [
             set(spec.max_local_batch, "max_local_batch of the job").filter(|_| !spec.accumulation),
             set(worker.and_then(|own| own.max_local_batch), "max_local_batch of the worker")
@@ -112,7 +119,8 @@ impl Configured {
             set(operator.and_then(|wanted| wanted.max_local_batch), "max_local_batch of the override"),
         ];
         Self {
-            floor: of_operator.or(of_worker).unwrap_or(of_job),
+            floor: required.filter(|_| !is_default).unwrap_or(default),
+            required,
             cap: caps.into_iter().flatten().min_by_key(|cap| cap.samples),
         }
     }

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use evenstep_protocol::{AllocateRequest, AllocateResponse, Allocation, Decision, WorkerId};
+use evenstep_protocol::{AllocateRequest, AllocateResponse, Allocation, Decision, JobSpec, WorkerId};
 
 use super::background;
-use super::bounds::Bounds;
+use super::bounds::{Bounds, fit_floors};
+use super::configured::quantum;
 use super::learning_rate;
 use super::plans::{is_probe, is_same_work};
 use super::reason;
@@ -69,13 +70,14 @@ impl JobState {
         let whole_batch = self.global_batch();
         let ragged = request.global_batch.filter(|samples| *samples < whole_batch);
         let global_batch = ragged.unwrap_or(whole_batch);
-        let bounds: Vec<Bounds> = parallel::map(&live, |id| self.bounds(id));
-        let outlooks = outlooks(self, &live, &bounds, ragged);
-        let mut rules = rules(self, global_batch, ragged.is_some());
+        let mut bounds: Vec<Bounds> = parallel::map(&live, |id| self.bounds(id));
+        let mut rules = rules(&self.spec, global_batch, ragged.is_some());
         if ragged.is_some() && self.is_uneven(&live, &bounds) {
             // The plan of whole iterations has gained enough.
             rules.min_gain = 0.0;
         }
+        fit_floors(&mut bounds, global_batch, self.quantum(), ragged.is_some());
+        let outlooks = outlooks(self, &live, &bounds);
         let in_force = self.in_force.as_ref().filter(|(workers, _)| ragged.is_none() && *workers == live);
         let in_force = in_force.map(|(_, in_force)| in_force);
         let scenarios = self.current_models().scenarios(&live, |rank| bounds[rank].cap == Some(0));
@@ -144,9 +146,7 @@ impl JobState {
         let Some((_, in_force)) = self.in_force.as_ref().filter(|(workers, _)| workers == live) else {
             return false;
         };
-        let bounds: Vec<(u64, Option<u64>)> =
-            bounds.iter().map(|bounds| (bounds.floor, bounds.cap)).collect();
-        let even = even_split(&bounds, &rules(self, self.global_batch(), false));
+        let even = even_of(&self.spec, bounds.to_vec(), self.global_batch());
         even.is_ok_and(|even| even != in_force.batches)
     }
 
@@ -155,6 +155,7 @@ impl JobState {
     pub fn apply(&mut self, decided: PlannedIteration) {
         let PlannedIteration { answer, even, in_force, instruction } = decided;
         self.learning_rate.accept(instruction);
+        self.progress.clear();
         let last = self.last_allocation.as_ref().filter(|last| last.iteration < answer.iteration);
         let is_same = last.is_some_and(|last| is_same_work(last, &answer)) && self.last_even == even;
         if !is_same {
@@ -175,31 +176,33 @@ impl JobState {
 
 /// Returns the rules of a job. At the ragged end of an epoch any size is allowed, since few sums of the usual
 /// sizes match.
-pub(super) fn rules(state: &JobState, global_batch: u64, is_ragged: bool) -> Rules {
-    let spec = &state.spec;
+fn rules(spec: &JobSpec, global_batch: u64, is_ragged: bool) -> Rules {
     let sizes = match spec.distinct_sizes {
         _ if is_ragged => Sizes::Any,
         _ if !spec.allowed_sizes.is_empty() => Sizes::Allowed(spec.allowed_sizes.clone()),
         Some(distinct) => Sizes::Distinct(usize::try_from(distinct).unwrap_or(usize::MAX)),
         None => Sizes::Any,
     };
-    Rules { global_batch, quantum: state.quantum(), sizes, min_gain: spec.min_gain }
+    Rules { global_batch, quantum: quantum(spec), sizes, min_gain: spec.min_gain }
 }
 
-/// Returns the state of each live worker for the planner. Floors and pins are ignored if a ragged iteration
-/// has too few samples for them.
-fn outlooks(
-    state: &JobState,
-    live: &[WorkerId],
-    bounds: &[Bounds],
-    ragged: Option<u64>,
-) -> Vec<WorkerOutlook> {
-    let (quantum, models) = (state.quantum(), state.current_models());
-    let least = bounds
-        .iter()
-        .map(|bounds| bounds.floor.div_ceil(quantum).saturating_mul(quantum))
-        .fold(0u64, u64::saturating_add);
-    let ignore_floors = ragged.is_some_and(|samples| least > samples);
+/// Returns the even split of a full iteration over workers with these bounds.
+///
+/// # Errors
+/// The iteration cannot be planned.
+pub(super) fn even_of(
+    spec: &JobSpec,
+    mut bounds: Vec<Bounds>,
+    global_batch: u64,
+) -> Result<Vec<u64>, Unplannable> {
+    fit_floors(&mut bounds, global_batch, quantum(spec), false);
+    let bounds: Vec<(u64, Option<u64>)> = bounds.iter().map(|bounds| (bounds.floor, bounds.cap)).collect();
+    even_split(&bounds, &rules(spec, global_batch, false))
+}
+
+/// Returns the state of each live worker for the planner.
+fn outlooks(state: &JobState, live: &[WorkerId], bounds: &[Bounds]) -> Vec<WorkerOutlook> {
+    let models = state.current_models();
     let even_share = state.global_batch().div_ceil(live.len().max(1) as u64);
     let outlook = |(id, bounds): (&WorkerId, &Bounds)| {
         let known = models.worker(id);
@@ -211,7 +214,7 @@ fn outlooks(
         let initial_speed = state.spec.initial_speeds.get(id);
         let measured =
             measured.or_else(|| Some(earlier_run(*initial_speed?, bounds.micro_batch, even_share)));
-        WorkerOutlook { measured, floor: if ignore_floors { 0 } else { bounds.floor }, cap: bounds.cap }
+        WorkerOutlook { measured, floor: bounds.floor, cap: bounds.cap }
     };
     let bounded: Vec<(&WorkerId, &Bounds)> = live.iter().zip(bounds).collect();
     parallel::map(&bounded, |bounded| outlook(*bounded))

@@ -7,6 +7,7 @@
 
 use evenstep_protocol::{WorkerId, WorkerReport};
 
+use super::bounds::fit_floors;
 use super::models::Models;
 use super::open::Closed;
 use super::report::parts;
@@ -122,14 +123,11 @@ impl JobState {
     /// Returns the even shares of these workers within their bounds. Floors do not matter if there are too few samples for
     /// them.
     pub(super) fn even_shares(&self, workers: &[&WorkerId], samples: u64) -> Option<Vec<u64>> {
-        let bounds = parallel::map(workers, |worker| {
-            let bounds = self.bounds(worker);
-            (bounds.floor, bounds.cap)
-        });
-        even(&bounds, samples, self.quantum()).ok().or_else(|| {
-            let caps: Vec<(u64, Option<u64>)> = bounds.iter().map(|(_, cap)| (0, *cap)).collect();
-            even(&caps, samples, self.quantum()).ok()
-        })
+        let mut bounds = parallel::map(workers, |worker| self.bounds(worker));
+        fit_floors(&mut bounds, samples, self.quantum(), true);
+        let bounds: Vec<(u64, Option<u64>)> =
+            bounds.iter().map(|bounds| (bounds.floor, bounds.cap)).collect();
+        even(&bounds, samples, self.quantum()).ok()
     }
 }
 

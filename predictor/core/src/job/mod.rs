@@ -17,8 +17,10 @@
 //! - `state`: job options, members, models and the current plan
 //! - `configured`: the bounds that the job, the worker and an operator set, and their checks
 //! - `bounds`: the floor and the caps of a worker
+//! - `admission`: changes that would stop a job
 //! - `even_time`: the time that an iteration would have taken with even shares
 //! - `probe`: the iterations in which shares vary on purpose
+//! - `progress`: the iterations that a run finished while the predictor was unreachable
 //! - `observe`: learns from reports
 //! - `others`: compares the workers of an iteration, to find those that are slow
 //! - `straggler`: the stragglers of a job
@@ -29,6 +31,8 @@
 //! - `tail`: the shared tail of an iteration
 //! - `background`: the background work that an iteration can carry
 //! - `decide`: plans an iteration
+
+mod admission;
 
 mod background;
 
@@ -58,6 +62,8 @@ mod probe;
 
 mod reason;
 
+mod progress;
+
 mod report;
 
 mod state;
@@ -86,11 +92,15 @@ mod tests;
 mod bounds_tests;
 
 #[cfg(test)]
+mod admission_tests;
+
+#[cfg(test)]
 mod units;
 
 #[cfg(test)]
 mod fuzz;
 
+pub use admission::{Binding, Stops};
 pub use balance::{Balance, Compared, TailBalance, Used};
 pub use bounds::Bounds;
 pub use configured::{Contradiction, Setting, check_spec};

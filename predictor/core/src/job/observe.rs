@@ -2,13 +2,12 @@
 
 use evenstep_protocol::{AllocateResponse, LearningRateRule, WorkerReport};
 
-use super::decide::rules;
+use super::decide::even_of;
 use super::even_time::EvenTime;
 use super::plans::{PlannedWork, is_probe};
 use super::state::JobState;
 use crate::learning_rate::LearningRateError;
 use crate::parallel;
-use crate::plan::even_split;
 
 /// A part of the reports that could not be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -75,11 +74,7 @@ impl JobState {
         if answer.global_batch < self.global_batch() {
             return None;
         }
-        let bounds = parallel::map(&answer.allocations, |share| {
-            let bounds = self.bounds(&share.worker);
-            (bounds.floor, bounds.cap)
-        });
-        let rules = rules(self, answer.global_batch, false);
-        even_split(&bounds, &rules).ok()
+        let bounds = parallel::map(&answer.allocations, |share| self.bounds(&share.worker));
+        even_of(&self.spec, bounds, answer.global_batch).ok()
     }
 }

@@ -9,6 +9,7 @@ use evenstep_protocol::{
 
 use super::models::{Learned, Models};
 use super::plans::is_probe;
+use super::progress::Progress;
 use crate::forecast::Earlier;
 use crate::learning_rate::Controller;
 use crate::membership::{Member, Members};
@@ -42,6 +43,8 @@ pub struct JobState {
     pub last_allocation: Option<Arc<AllocateResponse>>,
     /// The even shares of the latest planned work, by rank; empty if they are not known.
     pub(super) last_even: Vec<u64>,
+    /// Reports and joins since the latest allocation that show how far the run has come.
+    pub(super) progress: Progress,
     /// The learning-rate rule and its instructions.
     pub learning_rate: Controller,
     /// The current plan, and its workers in rank order.
@@ -74,6 +77,11 @@ impl WorkerState {
             self.joins.pop_front();
         }
         self.joins.push_back(generation);
+    }
+
+    /// Returns the generation of its latest join; `None` if it is unknown.
+    pub(super) fn latest_join(&self) -> Option<u64> {
+        self.joins.back().copied()
     }
 
     /// Returns the generation of its latest join up to `generation`; `None` if it is unknown.
@@ -135,6 +143,7 @@ impl JobState {
             last_allocation: restored.last_allocation.map(Arc::new),
             learning_rate: restored.learning_rate,
             last_even: Vec::new(),
+            progress: Progress::new(),
             in_force: None,
         };
         let global_batch = state.global_batch();

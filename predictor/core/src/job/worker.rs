@@ -47,6 +47,11 @@ impl WorkerModel {
         self.joined
     }
 
+    /// Whether the models are of another device than this one. An unknown device is not another.
+    pub(super) fn is_of_other_device(&self, device: Option<&str>) -> bool {
+        device.is_some() && self.device.is_some() && device != self.device.as_deref()
+    }
+
     /// Whether stored models are usable.
     pub(super) fn is_valid(&self) -> bool {
         self.missing.values().chain([&self.fitted_at]).all(|count| *count <= COUNT_MAX)
@@ -99,12 +104,15 @@ impl WorkerModel {
         self.curve.keep_unit(before, self.curve.work(base));
         // A worker that joins again on the same device is as slow as before.
         let device = device(&report.worker, self.joined);
-        let moves = device.is_some() && self.device.is_some() && device != self.device.as_deref();
+        let moves = self.is_of_other_device(device);
         if device.is_some() && device != self.device.as_deref() {
             self.device = device.map(str::to_owned);
         }
         if moves || restarts {
             self.watch = StragglerDetector::default();
+        }
+        if moves {
+            self.memory = MemoryModel::default();
         }
         let at_once = micro_batch.map_or(report.local_batch, |most| report.local_batch.min(most));
         self.memory.observe(at_once, report.peak_memory_bytes);

@@ -153,9 +153,11 @@ pub fn plan(
         });
     };
     let finish = |batches: &[u64]| scenarios.expected_finish(&shares, batches);
-    // If the limits on batch growth leave no split, only the bounds apply, so that the job can continue.
+    // If the limits on batch growth leave no split, only the bounds apply, so that the job can continue. If the search for
+    // allowed sizes is too large with the speeds of all workers, the even split does.
     let best = split(&shares, scenarios, rules)
-        .or_else(|_| split(&without_growth_limit(&shares, workers), scenarios, rules))?;
+        .or_else(|_| split(&without_growth_limit(&shares, workers), scenarios, rules))
+        .unwrap_or_else(|_| even.clone());
     let even_step_time_s = Some(finish(&even));
     if unmeasured > 0 {
         let reason = Reason::Unmeasured { workers: unmeasured };

@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use evenstep_core::job::{EvenTime, JobState};
-use evenstep_core::membership::State;
 use evenstep_observability::metrics::{histogram, prometheus::Histogram};
 use evenstep_protocol::{AllocateResponse, JobId, LogKind, StragglerView, WorkerId, WorkerReport};
 use evenstep_store::{MemberEvent, MemberEventKind};
 use tokio::sync::watch;
 
 use super::account::{Account, stands_for};
-use super::seen::{MembersSummary, Seen};
+use super::seen::Seen;
 use super::status::Facts;
 use super::tally::Tally;
 use crate::clock::Now;
@@ -221,17 +220,20 @@ impl Live {
             let live: BTreeSet<&WorkerId> = state.members.live().collect();
             seen.workers.retain(|worker, _| live.contains(worker));
         }
-        let departed = state.members.all().iter().filter(|member| member.state != State::Live).count();
         seen.slow.retain(|worker, _| seen.workers.contains_key(worker));
-        seen.facts.members(state, now);
-        seen.members = Some(MembersSummary {
-            live: live as u64,
-            departed: departed as u64,
-            global_batch: state.global_batch(),
-            unit: state.spec.unit.clone(),
-        });
-        seen.changed += 1;
+        seen.summarize(state, now);
         drop(guard);
+        self.changes.send_replace(());
+    }
+
+    /// Records that a worker joined. The ranks of the others stay.
+    pub fn joined(&self, state: &JobState, worker: &WorkerId, now: Now) {
+        let mut seen = self.lock();
+        let tally = seen.workers.entry(worker.clone()).or_default();
+        tally.rank = state.members.live().position(|live| live == worker).unwrap_or_default();
+        tally.device = state.workers.get(worker).and_then(|known| known.request.device.clone());
+        seen.summarize(state, now);
+        drop(seen);
         self.changes.send_replace(());
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use evenstep_core::job::JobState;
 use evenstep_protocol::{StragglerView, WorkerId};
 
 use super::account::{Account, EvenStep, IterationTimes};
@@ -94,6 +95,19 @@ pub struct MembersSummary {
 }
 
 impl Seen {
+    /// Records the number of workers, and that they or the job options changed.
+    pub fn summarize(&mut self, state: &JobState, now: Now) {
+        self.facts.members(state, now);
+        let live = self.facts.live;
+        self.members = Some(MembersSummary {
+            live,
+            departed: state.members.all().len() as u64 - live,
+            global_batch: state.global_batch(),
+            unit: state.spec.unit.clone(),
+        });
+        self.changed += 1;
+    }
+
     /// The state of the job at this time.
     pub fn status(&self, now: Now) -> Status {
         self.facts.status(now)

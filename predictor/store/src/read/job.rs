@@ -168,6 +168,21 @@ impl Store {
         }))
     }
 
+    /// Returns the current generation of a job, and the generation of its latest departure; 0 for an unknown job.
+    ///
+    /// # Errors
+    /// See [`Store::job`].
+    pub async fn generations(&self, job_id: &JobId) -> Result<(u64, u64), StoreError> {
+        let rows = rows!(
+            &self.readers,
+            (i64, i64),
+            "SELECT generation, departed_generation FROM job WHERE job_id = $1",
+            job_id.as_str()
+        )?;
+        let (current, departed) = rows.first().copied().unwrap_or_default();
+        Ok((current.cast_unsigned(), departed.cast_unsigned()))
+    }
+
     /// Returns the first iteration of a job whose allocations are all kept; allocations of earlier iterations
     /// have expired.
     ///

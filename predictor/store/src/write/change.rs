@@ -189,10 +189,12 @@ async fn member(
     let worker = event.worker.as_str();
     let kind = match &event.kind {
         MemberEventKind::Joined(request) => {
+            // Each join begins a generation, so the generation is above the seats of all earlier joins.
             run!(connection, "INSERT INTO worker (job_id, worker, seat, state, request, last_seen_unix_ms) VALUES
-                     ($1, $2, (SELECT COALESCE(MAX(seat), 0) + 1 FROM worker WHERE job_id = $1), 'live', $3, $4)
+                     ($1, $2, $5, 'live', $3, $4)
                  ON CONFLICT (job_id, worker) DO UPDATE SET seat = excluded.seat, state = 'live', request = excluded.request,
-                     last_seen_unix_ms = excluded.last_seen_unix_ms", job_id, worker, to_json(request)?, at_unix_ms)?;
+                     last_seen_unix_ms = excluded.last_seen_unix_ms",
+                job_id, worker, to_json(request)?, at_unix_ms, integer(generation))?;
             "joined"
         }
         MemberEventKind::Rejoined(request) => {
