@@ -37,6 +37,8 @@ pub struct Seen {
     /// Time from which on the job may be restored, after that failed.
     pub restorable_unix_ms: i64,
     pub workers: BTreeMap<WorkerId, Tally>,
+    /// Totals over all workers, also those that have left, so that they never fall.
+    pub total: Tally,
     /// Workers that are slow now.
     pub slow: BTreeMap<WorkerId, StragglerView>,
     pub log: Log,
