@@ -1,19 +1,21 @@
 //! Admission control: reads request bodies, and bounds the bytes of all bodies in memory.
 //!
 //! Telemetry has a separate limit and is rejected with 429 if that is reached; agents keep their samples and
-//! retry. All other requests wait for their own limit, so that a flood of telemetry does not block
-//! `/allocate`.
+//! retry. All other requests wait a short time for their own limits, so that a flood of telemetry does not block
+//! `/allocate`, and are then rejected with 503: training does not wait for late answers. Health and metrics have no
+//! limit.
 
 mod pace;
 mod read;
 mod room;
+mod turns;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::HttpBody;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 use evenstep_observability::metrics::Family;
@@ -23,7 +25,9 @@ use super::problem::ErrorResponse;
 use pace::RetryEstimator;
 pub use read::{BODY_BYTES_MAX, discard};
 use read::{Unread, read};
-use room::{ByteLimit, Full, Room};
+use room::{ByteLimit, Full, Room, acquire};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use turns::{TURNS_MAX, Turn, Turns, WAIT_MAX};
 
 /// Limit of telemetry bytes in flight: arrived, waiting for the store, or being written.
 const TELEMETRY_BYTES_MAX: usize = 64 << 20;
@@ -34,8 +38,8 @@ const REQUEST_BYTES_MIN: usize = 128 << 10;
 /// Time that a request other than telemetry waits for memory while its body arrives. Requests that wait hold the memory of
 /// the part that has arrived, so a longer wait could block all of them.
 const BODY_PATIENCE: Duration = Duration::from_secs(1);
-/// Time that such a request waits to be handled. The time limit of the whole request is shorter.
-const TURN_PATIENCE: Duration = Duration::from_secs(60);
+/// Path of allocation requests, for which training waits.
+const ALLOCATE: &str = "/allocate";
 
 /// The limits of both kinds of requests.
 #[derive(Debug, Clone)]
@@ -56,7 +60,7 @@ impl Admission {
     pub fn families(&self) -> Option<MetricFamily> {
         let mut bytes = Family::gauge("evenstep_http_body_bytes", "Bytes of request bodies in memory.");
         bytes.add([("kind", "telemetry")], self.telemetry.limit.bytes_in_flight() as f64);
-        bytes.add([("kind", "other")], self.others.0.bytes_in_flight() as f64);
+        bytes.add([("kind", "other")], self.others.limit.bytes_in_flight() as f64);
         bytes.done()
     }
 }
@@ -65,6 +69,7 @@ impl Admission {
 #[derive(Debug)]
 pub struct Telemetry {
     limit: ByteLimit,
+    turns: Arc<Semaphore>,
     pace: Mutex<RetryEstimator>,
 }
 
@@ -72,6 +77,7 @@ impl Telemetry {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             limit: ByteLimit::of(TELEMETRY_BYTES_MAX),
+            turns: Arc::new(Semaphore::new(TURNS_MAX)),
             pace: Mutex::new(RetryEstimator::new(Instant::now())),
         })
     }
@@ -95,8 +101,8 @@ impl Telemetry {
 pub async fn telemetry(State(door): State<Arc<Telemetry>>, request: Request, next: Next) -> Response {
     let mut room = door.limit.room();
     let bytes = bytes_of(&request);
-    match admit(request, &mut room, Duration::ZERO, Duration::ZERO).await {
-        Ok(request) => {
+    match admit(request, &mut room, Duration::ZERO, acquire(&door.turns, 1, Duration::ZERO)).await {
+        Ok((request, _turn)) => {
             let response = next.run(request).await;
             door.pace().done(bytes, Instant::now());
             response
@@ -107,38 +113,65 @@ pub async fn telemetry(State(door): State<Arc<Telemetry>>, request: Request, nex
 
 /// Admission of all other requests.
 #[derive(Debug)]
-pub struct OtherRequests(ByteLimit);
+pub struct OtherRequests {
+    limit: ByteLimit,
+    allocations: Arc<Turns>,
+    turns: Arc<Semaphore>,
+}
+
+/// A turn of a request.
+#[derive(Debug)]
+#[expect(dead_code, reason = "a turn is held until it is dropped")]
+enum AnyTurn {
+    Allocation(Turn),
+    Other(OwnedSemaphorePermit),
+}
 
 impl OtherRequests {
     fn new() -> Arc<Self> {
-        Arc::new(Self(ByteLimit::of(OTHERS_BYTES_MAX)))
+        let (limit, turns) = (ByteLimit::of(OTHERS_BYTES_MAX), Arc::new(Semaphore::new(TURNS_MAX)));
+        Arc::new(Self { limit, allocations: Turns::new(), turns })
+    }
+
+    /// Waits for a turn. Viewers are rejected while training has to wait.
+    async fn turn(&self, is_allocation: bool, is_view: bool) -> Result<AnyTurn, Full> {
+        if is_allocation {
+            return self.allocations.take().await.map(AnyTurn::Allocation);
+        }
+        if is_view {
+            self.allocations.pass().await?;
+        }
+        acquire(&self.turns, 1, WAIT_MAX).await.map(AnyTurn::Other)
     }
 }
 
-/// Waits until a request fits within the limit, then admits it.
+/// Waits until a request fits within the limits, then admits it.
 pub async fn others(State(door): State<Arc<OtherRequests>>, request: Request, next: Next) -> Response {
-    let mut room = door.0.room();
-    match admit(request, &mut room, BODY_PATIENCE, TURN_PATIENCE).await {
-        Ok(request) => next.run(request).await,
+    let mut room = door.limit.room();
+    let is_allocation = request.uri().path() == ALLOCATE;
+    let turn = door.turn(is_allocation, request.method() == Method::GET);
+    match admit(request, &mut room, BODY_PATIENCE, turn).await {
+        Ok((request, _turn)) => next.run(request).await,
         Err(unread) => unread.response(|| {
-            let detail = format!("{OTHERS_BYTES_MAX} bytes of requests are in flight; retry later");
+            let detail =
+                "too many requests are in progress for an answer in time; nothing was changed, retry later";
             let status = StatusCode::SERVICE_UNAVAILABLE;
             ErrorResponse::new(status, "busy", "Too many requests", detail).retry_after(1)
         }),
     }
 }
 
-/// Reads a request, and takes a turn to handle it. Requests that wait for a turn hold only their own bytes, and those
-/// with a turn need no more bytes, so they never wait for each other.
-async fn admit(
+/// Reads a request, and then waits for its turn to be handled. Requests that wait for a turn hold only their own bytes, and
+/// those with a turn need no more bytes, so they never wait for each other.
+async fn admit<T>(
     request: Request,
     room: &mut Room,
     body_patience: Duration,
-    turn_patience: Duration,
-) -> Result<Request, Unread> {
+    turn: impl Future<Output = Result<T, Full>>,
+) -> Result<(Request, T), Unread> {
     let request = read(request, room, body_patience).await?;
-    let turn = room.take_turn(turn_patience).await;
-    turn.map(|()| request).map_err(|Full| Unread::Full { discarded: true })
+    let turn = turn.await.map_err(|Full| Unread::Full { discarded: true })?;
+    Ok((request, turn))
 }
 
 /// The bytes that a request counts for if it is rejected: the size of its body, or the size limit if its length is unknown.

@@ -8,26 +8,21 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Bytes per semaphore permit.
 const UNIT_BYTES: usize = 1 << 10;
 
-/// Limit of requests that are handled at once.
-const TURNS_MAX: usize = 512;
-
-/// A limit of bytes, and of requests that are handled at once.
+/// A limit of bytes.
 #[derive(Debug)]
 pub struct ByteLimit {
     free: Arc<Semaphore>,
     bytes_max: usize,
-    turns: Arc<Semaphore>,
 }
 
 impl ByteLimit {
     pub fn of(bytes_max: usize) -> Self {
-        let (free, turns) = (Semaphore::new(bytes_max / UNIT_BYTES), Semaphore::new(TURNS_MAX));
-        Self { free: Arc::new(free), bytes_max, turns: Arc::new(turns) }
+        Self { free: Arc::new(Semaphore::new(bytes_max / UNIT_BYTES)), bytes_max }
     }
 
     /// Returns a part without any bytes.
     pub fn room(&self) -> Room {
-        Room { free: self.free.clone(), held: None, turns: self.turns.clone(), turn: None }
+        Room { free: self.free.clone(), held: None }
     }
 
     pub fn bytes_in_flight(&self) -> usize {
@@ -40,11 +35,9 @@ impl ByteLimit {
 pub struct Room {
     free: Arc<Semaphore>,
     held: Option<OwnedSemaphorePermit>,
-    turns: Arc<Semaphore>,
-    turn: Option<OwnedSemaphorePermit>,
 }
 
-/// The limit did not allow more bytes in time.
+/// The limit did not allow more in time.
 #[derive(Debug)]
 pub struct Full;
 
@@ -52,12 +45,6 @@ impl Room {
     /// Releases all bytes.
     pub fn release(&mut self) {
         self.held = None;
-    }
-
-    /// Takes a turn to be handled. Waits at most `patience` for other requests to end.
-    pub async fn take_turn(&mut self, patience: Duration) -> Result<(), Full> {
-        self.turn = Some(acquire(&self.turns, 1, patience).await?);
-        Ok(())
     }
 
     /// Holds `bytes` bytes in all. Waits at most `patience` for other requests to release theirs.
@@ -76,7 +63,8 @@ impl Room {
     }
 }
 
-async fn acquire(
+/// Waits for permits, at most `patience`.
+pub async fn acquire(
     semaphore: &Arc<Semaphore>,
     permits: u32,
     patience: Duration,
