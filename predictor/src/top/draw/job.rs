@@ -150,7 +150,7 @@ fn slow_line(context: &DrawContext<'_>, open: &OpenJob, width: u16) -> Option<Li
     let (worker, straggler) = slow.next()?;
     let reason = match straggler.reason {
         StragglerReason::ThermalThrottling => "GPU too hot",
-        StragglerReason::CpuContention => "other processes use its cores",
+        StragglerReason::CpuContention => "waits for a core",
         StragglerReason::LoaderWait => "waits for data",
         StragglerReason::MemoryPressure => "short of memory",
         StragglerReason::Unknown => "cause unknown",
