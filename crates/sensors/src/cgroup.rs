@@ -16,9 +16,9 @@ use crate::procfs::{ProcFile, pressure_total};
 use crate::{MissingReason, Reading};
 use mounts::{Hierarchy, Mounts, Version};
 
-/// Maximum number of cgroups from that of a process to the root.
+/// Maximum number of cgroups from the cgroup of a process to the root.
 const LEVELS_MAX: usize = 32;
-/// Memory limits from here on are version 1's way to say that there is none.
+/// Version 1 reports a cgroup without a memory limit as a limit above this one.
 const NO_LIMIT_BYTES: u64 = 1 << 62;
 /// Microseconds per second.
 const US_PER_S: f64 = 1e6;
@@ -97,7 +97,7 @@ impl Cgroup {
         let text = text.to_owned();
         self.cpu = mounts.hierarchy("cpu", &text).and_then(|found| Levels::of(found, CpuLevel::new));
         self.memory = mounts.hierarchy("memory", &text).and_then(|found| Levels::of(found, MemoryLevel::new));
-        // Version 1 has no pressure, but version 2 may be mounted beside it.
+        // Version 1 has no pressure, but version 2 may be mounted too.
         let unified = mounts.unified(&text);
         self.pressure = unified.map(|found| ProcFile::new(found.directory.join("cpu.pressure")));
         self.waited_us = Counter::default();
@@ -193,8 +193,8 @@ fn limits<L, T>(
     }
 }
 
-/// Returns the text of a file, or `None` if there is none: the root has no limits, nor has a cgroup whose controller is
-/// not enabled.
+/// Returns the text of a file, or `None` if the cgroup does not have it: the root has no limits, nor has a cgroup whose
+/// controller is not enabled.
 fn text(file: &mut ProcFile) -> Result<Option<&str>, MissingReason> {
     match file.read() {
         Ok(text) => Ok(Some(text.trim())),
@@ -207,7 +207,7 @@ fn text(file: &mut ProcFile) -> Result<Option<&str>, MissingReason> {
 #[derive(Debug)]
 struct CpuLevel {
     quota: ProcFile,
-    /// The file of the period; version 2 has it in that of the quota.
+    /// The file of the period. Version 2 has both in one file.
     period: Option<ProcFile>,
     stat: ProcFile,
     periods: Lookback<Periods>,
@@ -236,7 +236,7 @@ impl CpuLevel {
         Self { quota, period, stat: file("cpu.stat"), periods: Lookback::default() }
     }
 
-    /// Returns the limit; `None` if there is none.
+    /// Returns the limit; `None` if the cgroup has no limit.
     fn read(&mut self, now: Instant) -> Result<Option<CpuLimit>, MissingReason> {
         let Some(text) = text(&mut self.quota)? else { return Ok(None) };
         let mut fields = text.split_ascii_whitespace();
@@ -305,7 +305,7 @@ impl MemoryLevel {
         Self { limit, current }
     }
 
-    /// Returns the limit; `None` if there is none.
+    /// Returns the limit; `None` if the cgroup has no limit.
     fn read(&mut self) -> Result<Option<MemoryLimit>, MissingReason> {
         let Some(text) = text(&mut self.limit)? else { return Ok(None) };
         if text == "max" {

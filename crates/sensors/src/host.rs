@@ -471,7 +471,7 @@ mod tests {
         assert_eq!(then.shares_since(now), Err(MissingReason::CounterDecreased));
     }
 
-    /// The kernel's own sum of idle times falls by that of the core, and the machine would seem to be busy.
+    /// The kernel's own sum of idle times falls by the time of this core, and the machine would seem to be busy.
     #[test]
     fn a_core_that_goes_offline_does_not_count() {
         let proc = tempfile::tempdir().unwrap();

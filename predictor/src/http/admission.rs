@@ -2,7 +2,7 @@
 //!
 //! Telemetry has a separate limit and is rejected with 429 if that is reached; agents keep their samples and
 //! retry. All other requests wait a short time for their own limits, so that a flood of telemetry does not block
-//! `/allocate`, and are then rejected with 503: training does not wait for late answers. Health and metrics have no
+//! `/allocate`, and are then rejected with 503: training does not wait for late responses. Health and metrics have no
 //! limit.
 
 mod pace;
@@ -153,8 +153,7 @@ pub async fn others(State(door): State<Arc<OtherRequests>>, request: Request, ne
     match admit(request, &mut room, BODY_PATIENCE, turn).await {
         Ok((request, _turn)) => next.run(request).await,
         Err(unread) => unread.response(|| {
-            let detail =
-                "too many requests are in progress for an answer in time; nothing was changed, retry later";
+            let detail = "too many requests are in progress; nothing was changed, retry later";
             let status = StatusCode::SERVICE_UNAVAILABLE;
             ErrorResponse::new(status, "busy", "Too many requests", detail).retry_after(1)
         }),

@@ -53,7 +53,7 @@ impl Mounts {
         Ok(Self(mounts))
     }
 
-    /// Returns the hierarchy of a controller: that of version 1 if there is one, else that of version 2. `membership` is
+    /// Returns the hierarchy of a controller: version 1 if it has the controller, else version 2. `membership` is
     /// the text of `/proc/PID/cgroup`.
     pub(super) fn hierarchy(&self, controller: &str, membership: &str) -> Result<Hierarchy, MissingReason> {
         let has = |controllers: &str| controllers.split(',').any(|name| name == controller);

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Texts of Linux 6.18 with all controllers of version 1, and version 2 beside it.
+/// Texts of Linux 6.18 with all controllers of version 1, and also version 2.
 const V1_MEMBERSHIP: &str = "9:name=systemd:/\n5:memory:/pod/worker\n2:cpu,cpuacct:/pod/worker\n0::/pod\n";
 const V1_STAT: &str =
     "nr_periods 66\nnr_throttled 15\nthrottled_time 1204000000\nnr_bursts 0\nburst_time 0\n";

@@ -1,6 +1,6 @@
-//! Turns of allocation requests. Training gives up a request after 2 s, so a later answer is work without use. A request
-//! that waits too long for its turn is therefore rejected, and the number of turns follows from how long the requests
-//! with a turn take: it is halved when one takes too long, and grows while requests wait.
+//! Turns of allocation requests. Training gives up a request after 2 s, so a later response is of no use. A request that
+//! waits too long for its turn is therefore rejected. The number of turns follows from their duration: it is halved when
+//! one takes too long, and grows while requests wait.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -147,8 +147,8 @@ mod tests {
         given_up: u64,
     }
 
-    /// Lets clients send requests to a machine that handles one request in `work`, and finishes what it has begun even if
-    /// nobody waits for it. Counts what happens between these times.
+    /// Lets clients send requests to a machine that handles one request in `work`, and finishes each request even if
+    /// its client has given up. Counts what happens between these times.
     async fn overload(
         work: impl Fn(Duration) -> Duration + Send + 'static,
         from: Duration,
@@ -201,7 +201,7 @@ mod tests {
         all
     }
 
-    /// Whatever the machine can do, it does, and hardly anything of it comes too late.
+    /// The machine handles as many requests as it can, and hardly any of them too late.
     #[tokio::test(start_paused = true)]
     async fn an_overloaded_machine_answers_in_time_what_it_can() {
         for per_s in [20_u64, 50, 200, 500] {

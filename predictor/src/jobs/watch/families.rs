@@ -279,7 +279,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
-        /// Sums over workers are those of all jobs, however many workers have a series.
+        /// The series of a job add up to its sum, however many workers have a series.
         #[test]
         fn sums_count_all_workers_and_few_have_series(widths in prop::collection::vec(1_usize..600, 1..8)) {
             let jobs: Vec<_> =
