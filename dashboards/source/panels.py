@@ -254,7 +254,7 @@ def values(*texts):
 # Reasons for slow workers, in the words of the predictor's page.
 CAUSES = [{"type": "value", "options": {
     reason: {"index": index, "text": text} for index, (reason, text) in enumerate({
-        "thermal_throttling": "GPU too hot", "cpu_contention": "Other processes use its cores", "loader_wait": "Waits for data",
+        "thermal_throttling": "GPU too hot", "cpu_contention": "Waits for a core", "loader_wait": "Waits for data",
         "memory_pressure": "Short of memory", "unknown": "Slow, cause unknown"}.items())}}]
 
 

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+mod cgroup;
 mod delivery;
 mod disk;
 mod gpus;

@@ -51,6 +51,15 @@ pub mod driver {
     /// group; else 0.
     pub const GPU_THROTTLED: &str = "gpu_throttled";
 
+    /// CPU time that the process's cgroup may use, in cores: the smallest quota of the cgroup and its ancestors.
+    pub const CGROUP_CPU_LIMIT: &str = "cgroup_cpu_limit";
+    /// Share of the periods of that quota in which the cgroup was throttled, 0 to 1.
+    pub const CGROUP_CPU_THROTTLED: &str = "cgroup_cpu_throttled";
+    /// Share of the window in which at least one task of the process's cgroup waited for a core, 0 to 1.
+    pub const CGROUP_PSI_CPU_SOME: &str = "cgroup_psi_cpu_some";
+    /// Memory of the process's cgroup over its limit; the largest such share of the cgroup and its ancestors.
+    pub const CGROUP_MEMORY_USED: &str = "cgroup_memory_used";
+
     /// Barrier wait of the worker at the end of the iteration, in seconds. Forecasts take it from the report
     /// instead of the readings: during a long wait, the machine may have changed.
     pub const BARRIER_WAIT_S: &str = "barrier_wait_s";
@@ -62,7 +71,7 @@ pub mod driver {
 
     /// All readings, in the order in which forecasts use them. The order is fixed, so all ranks and models
     /// agree. Readings outside this list are stored but not used in forecasts.
-    pub const ALL: [&str; 17] = [
+    pub const ALL: [&str; 21] = [
         PSI_CPU_SOME,
         PSI_MEMORY_SOME,
         PSI_IO_SOME,
@@ -80,6 +89,10 @@ pub mod driver {
         GPU_POWER_W,
         GPU_TEMPERATURE_CELSIUS,
         GPU_THROTTLED,
+        CGROUP_CPU_LIMIT,
+        CGROUP_CPU_THROTTLED,
+        CGROUP_PSI_CPU_SOME,
+        CGROUP_MEMORY_USED,
     ];
 }
 

@@ -70,7 +70,7 @@ pub(crate) fn rate(
     Ok(difference? as f64 / window_s.clone()?)
 }
 
-/// Past values of a coarse counter, for differences over at least [`TICK_LOOKBACK`].
+/// Past values of a coarse counter, for differences over at least its own interval.
 #[derive(Debug)]
 pub(crate) struct Lookback<T> {
     snapshots: VecDeque<(Instant, T)>,
@@ -83,14 +83,24 @@ impl<T> Default for Lookback<T> {
 }
 
 impl<T: Copy> Lookback<T> {
-    /// Stores `value` and returns the newest earlier value that is old enough, with its age in seconds.
+    /// Stores `value` and returns the newest earlier value that is at least [`TICK_LOOKBACK`] old, with its age in seconds.
     pub(crate) fn advance(&mut self, now: Instant, value: T) -> Result<(f64, T), MissingReason> {
+        self.advance_over(now, value, TICK_LOOKBACK)
+    }
+
+    /// Like [`Self::advance`], for a value that is at least `least` old.
+    pub(crate) fn advance_over(
+        &mut self,
+        now: Instant,
+        value: T,
+        least: Duration,
+    ) -> Result<(f64, T), MissingReason> {
         let age = |at: Instant| now.saturating_duration_since(at);
         // If the second snapshot is old enough, the first is never needed again.
-        while self.snapshots.get(1).is_some_and(|(at, _)| age(*at) >= TICK_LOOKBACK) {
+        while self.snapshots.get(1).is_some_and(|(at, _)| age(*at) >= least) {
             self.snapshots.pop_front();
         }
-        let base = self.snapshots.front().copied().filter(|(at, _)| age(*at) >= TICK_LOOKBACK);
+        let base = self.snapshots.front().copied().filter(|(at, _)| age(*at) >= least);
         if self.snapshots.back().is_none_or(|(at, _)| age(*at) >= SNAPSHOT_SPACING) {
             self.snapshots.push_back((now, value));
         }

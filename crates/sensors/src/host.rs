@@ -1,5 +1,6 @@
 //! Readings of the machine: pressure, CPU time, load and memory.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -8,11 +9,13 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use crate::counter::{Counter, Lookback, Window, rate};
 use crate::memory::MachineMemory;
-use crate::procfs::ProcFile;
+use crate::procfs::{ProcFile, pressure_total};
 use crate::{MissingReason, Reading};
 
 /// Default number of ticks per second in `/proc/stat`, if the system does not report it.
 const TICKS_PER_S: f64 = 100.0;
+/// Ticks by which idle time and I/O wait of a core may decrease, because the kernel rounds them.
+const FALL_TICKS_MAX: u64 = 5;
 
 /// Reader of the machine.
 #[derive(Debug)]
@@ -21,6 +24,7 @@ pub struct Host {
     pressures: [Pressure; 3],
     stat: ProcFile,
     loadavg: ProcFile,
+    cores: Cores,
     cpu_times: Lookback<CpuTimes>,
     context_switches: Counter,
     ticks_per_s: f64,
@@ -65,6 +69,7 @@ impl Host {
             ],
             stat: ProcFile::new(proc.join("stat")),
             loadavg: ProcFile::new(proc.join("loadavg")),
+            cores: Cores::default(),
             cpu_times: Lookback::default(),
             context_switches: Counter::default(),
             ticks_per_s: ticks.map_or(TICKS_PER_S, |ticks| ticks as f64),
@@ -109,18 +114,23 @@ impl Host {
         let (times, context_switches, procs_blocked) = match stat {
             Ok(stat) => {
                 let or = |value: Option<u64>, field| value.ok_or_else(|| self.stat.unexpected(field));
+                self.busy_s = stat.cpu.map(|times| times.busy as f64 / self.ticks_per_s);
+                let times = stat.cpu.ok_or_else(|| self.stat.unexpected("cpu"));
                 (
-                    stat.cpu.ok_or_else(|| self.stat.unexpected("cpu")),
+                    times.and_then(|all| self.cores.advance(all, stat.cores)),
                     or(stat.context_switches, "ctxt"),
                     or(stat.procs_blocked, "procs_blocked"),
                 )
             }
-            Err(gap) => (Err(gap.clone()), Err(gap.clone()), Err(gap)),
+            Err(gap) => {
+                self.busy_s = None;
+                (Err(gap.clone()), Err(gap.clone()), Err(gap))
+            }
         };
-        self.busy_s = times.as_ref().ok().map(|times| times.busy as f64 / self.ticks_per_s);
         let shares = match times {
             Ok(times) => self.cpu_times.advance(now, times).and_then(|(_, then)| times.shares_since(then)),
             Err(gap) => {
+                self.cores = Cores::default();
                 self.cpu_times.forget();
                 Err(gap)
             }
@@ -201,11 +211,6 @@ impl Pressure {
     }
 }
 
-fn pressure_total(text: &str, kind: &str) -> Option<u64> {
-    let line = text.lines().find(|line| line.starts_with(kind))?;
-    line.rsplit_once("total=")?.1.trim().parse().ok()
-}
-
 /// Counts the lines such as `cpu0 ..` in `/proc/stat`.
 fn count_cores(stat: &str) -> usize {
     let is_core = |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| !rest.starts_with(' '));
@@ -231,8 +236,8 @@ fn parse_loadavg(text: &str) -> (Option<f64>, Option<f64>) {
     (load, running.map(f64::from))
 }
 
-/// CPU time of all cores together since boot, in ticks.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// CPU time of one core or of several since a time before, in ticks.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct CpuTimes {
     busy: u64,
     idle: u64,
@@ -257,13 +262,22 @@ impl CpuTimes {
         Some(Self { busy: user + nice + system + irq + softirq, idle, iowait, steal })
     }
 
-    /// Returns shares of all cores' time since `then`. Idle time and I/O wait may occasionally decrease by a
-    /// tick.
+    /// Returns the increase since `then`. Idle time and I/O wait may decrease by a few ticks; `None` after another
+    /// decrease.
+    fn since(self, then: Self) -> Option<Self> {
+        let idle = |now: u64, then: u64| (now + FALL_TICKS_MAX >= then).then(|| now.saturating_sub(then));
+        Some(Self {
+            busy: self.busy.checked_sub(then.busy)?,
+            idle: idle(self.idle, then.idle)?,
+            iowait: idle(self.iowait, then.iowait)?,
+            steal: self.steal.checked_sub(then.steal)?,
+        })
+    }
+
+    /// Returns the shares of the time since `then`.
     fn shares_since(self, then: Self) -> Result<CpuShares, MissingReason> {
-        let busy = self.busy.checked_sub(then.busy).ok_or(MissingReason::CounterDecreased)?;
-        let steal = self.steal.checked_sub(then.steal).ok_or(MissingReason::CounterDecreased)?;
-        let iowait = self.iowait.saturating_sub(then.iowait);
-        let all = busy + steal + iowait + self.idle.saturating_sub(then.idle);
+        let Self { busy, idle, iowait, steal } = self.since(then).ok_or(MissingReason::CounterDecreased)?;
+        let all = busy + steal + iowait + idle;
         if all == 0 {
             return Err(MissingReason::EmptyWindow);
         }
@@ -272,20 +286,59 @@ impl CpuTimes {
     }
 }
 
+/// Sums the increases of the cores that are online. The kernel's own sum falls when a core goes offline, because it counts
+/// the idle time of that core differently.
+#[derive(Debug, Default)]
+struct Cores {
+    last: BTreeMap<u32, CpuTimes>,
+    sum: CpuTimes,
+}
+
+impl Cores {
+    /// Returns the sum over all readings. `all` replaces the cores if the kernel does not list them.
+    fn advance(
+        &mut self,
+        all: CpuTimes,
+        mut cores: BTreeMap<u32, CpuTimes>,
+    ) -> Result<CpuTimes, MissingReason> {
+        if cores.is_empty() {
+            cores.insert(0, all);
+        }
+        let last = std::mem::replace(&mut self.last, cores);
+        let both = self.last.iter().filter_map(|(core, now)| Some(now.since(*last.get(core)?)));
+        let rises: Vec<Option<CpuTimes>> = both.collect();
+        if !rises.is_empty() && rises.iter().all(Option::is_none) {
+            return Err(MissingReason::CounterDecreased);
+        }
+        for rise in rises.into_iter().flatten() {
+            self.sum.busy += rise.busy;
+            self.sum.idle += rise.idle;
+            self.sum.iowait += rise.iowait;
+            self.sum.steal += rise.steal;
+        }
+        Ok(self.sum)
+    }
+}
+
 /// Fields of `/proc/stat` that are used.
 #[derive(Debug)]
 struct Stat {
+    /// All cores together.
     cpu: Option<CpuTimes>,
+    cores: BTreeMap<u32, CpuTimes>,
     context_switches: Option<u64>,
     procs_blocked: Option<u64>,
 }
 
 impl Stat {
     fn parse(text: &str) -> Self {
-        let mut stat = Self { cpu: None, context_switches: None, procs_blocked: None };
+        let mut stat =
+            Self { cpu: None, cores: BTreeMap::new(), context_switches: None, procs_blocked: None };
         for line in text.lines() {
             if line.starts_with("cpu ") {
                 stat.cpu = CpuTimes::parse(line);
+            } else if let Some((core, _)) = line.strip_prefix("cpu").and_then(|rest| rest.split_once(' ')) {
+                stat.cores.extend(core.parse().ok().zip(CpuTimes::parse(line)));
             } else if let Some(count) = line.strip_prefix("ctxt ") {
                 stat.context_switches = count.trim().parse().ok();
             } else if let Some(count) = line.strip_prefix("procs_blocked ") {
@@ -416,6 +469,32 @@ mod tests {
         let shares = now.shares_since(then).unwrap();
         assert_eq!((shares.busy, shares.iowait, shares.steal), (0.3, 0.05, 0.05));
         assert_eq!(then.shares_since(now), Err(MissingReason::CounterDecreased));
+    }
+
+    /// The kernel's own sum of idle times falls by the time of this core, and the machine would seem to be busy.
+    #[test]
+    fn a_core_that_goes_offline_does_not_count() {
+        let proc = tempfile::tempdir().unwrap();
+        let (mut host, start) = (Host::at(proc.path()), Instant::now());
+        let mut busy = |at_s: u64, stat: &str| {
+            write(proc.path(), &[("stat", stat)]);
+            host.read(start + Duration::from_secs(at_s)).readings.get(driver::CPU_BUSY).copied()
+        };
+        assert_eq!(
+            busy(0, "cpu  20 0 0 9000 0 0 0 0\ncpu0 10 0 0 4000 0 0 0 0\ncpu1 10 0 0 5000 0 0 0 0\n"),
+            None
+        );
+        assert_eq!(busy(1, "cpu  45 0 0 4085 0 0 0 0\ncpu0 35 0 0 4075 0 0 0 0\n"), Some(0.25));
+        // A few ticks less are a rounding error.
+        assert_eq!(busy(2, "cpu  95 0 0 4083 0 0 0 0\ncpu0 85 0 0 4073 0 0 0 0\n"), Some(1.0));
+        assert_eq!(
+            busy(3, "cpu  95 0 0 9000 0 0 0 0\ncpu0 85 0 0 4172 0 0 0 0\ncpu1 10 0 0 4000 0 0 0 0\n"),
+            Some(0.0)
+        );
+        assert_eq!(
+            busy(4, "cpu  95 0 0 4000 0 0 0 0\ncpu0 85 0 0 1000 0 0 0 0\ncpu1 10 0 0 3000 0 0 0 0\n"),
+            None
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! has its own reader. A reading that is not available is missing with a reason, and never 0.
 
 pub mod boundary;
+mod cgroup;
 mod counter;
 #[cfg(feature = "gpu")]
 pub mod gpu;

@@ -1,4 +1,4 @@
-//! Readings of a process: CPU time, run-queue wait, context switches and memory.
+//! Readings of a process: CPU time, run-queue wait, context switches, memory, and the limits of its cgroup.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,6 +10,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::time::ClockId;
 use nix::unistd::{Pid, SysconfVar, sysconf};
 
+use crate::cgroup::Cgroup;
 use crate::counter::{Counter, Window, rate};
 use crate::procfs::{self, ProcFile};
 use crate::{MissingReason, Reading};
@@ -39,17 +40,24 @@ pub struct Process {
     voluntary: Counter,
     involuntary: Counter,
     page_bytes: Option<f64>,
+    cgroup: Cgroup,
 }
 
 impl Process {
     /// Names of all readings.
-    pub const NAMES: [&str; 6] = [
+    pub const NAMES: [&str; 12] = [
         driver::OWN_CPU,
         driver::RUN_QUEUE_WAIT,
         driver::VOLUNTARY_SWITCHES,
         driver::INVOLUNTARY_SWITCHES,
         "rss_bytes",
         "threads",
+        driver::CGROUP_CPU_LIMIT,
+        driver::CGROUP_CPU_THROTTLED,
+        driver::CGROUP_PSI_CPU_SOME,
+        driver::CGROUP_MEMORY_USED,
+        "cgroup_memory_bytes",
+        "cgroup_memory_limit_bytes",
     ];
 
     /// Creates a reader.
@@ -66,6 +74,7 @@ impl Process {
             voluntary: Counter::default(),
             involuntary: Counter::default(),
             page_bytes: sysconf(SysconfVar::PAGE_SIZE).ok().flatten().map(|bytes| bytes as f64),
+            cgroup: Cgroup::new(pid),
         }
     }
 
@@ -116,6 +125,7 @@ impl Process {
         let rss_pages = stat.clone().map(|stat| stat.rss_pages as f64);
         reading.put("rss_bytes", rss_pages.and_then(|pages| Ok(pages * page_bytes?)));
         reading.put("threads", stat.map(|stat| stat.threads as f64));
+        reading.extend(self.cgroup.read(now, &window_s, own));
         reading
     }
 
@@ -400,7 +410,7 @@ mod tests {
                 .collect();
             let reading = process.read(Instant::now());
             assert!(reading.readings.values().all(|value| *value >= 0.0), "{reading:?}");
-            assert!(reading.missing.is_empty(), "{reading:?}");
+            assert!(reading.missing.keys().all(|name| name.starts_with("cgroup_")), "{reading:?}");
             for thread in threads {
                 thread.join().unwrap();
             }
@@ -456,6 +466,7 @@ mod tests {
         let mut process = Process::new(std::process::id());
         process.stat = ProcFile::new("/proc/absent/stat");
         process.threads = Threads::new("/proc/absent/task".to_owned());
+        process.cgroup = Cgroup::new(0);
         let start = Instant::now();
         process.read(start);
         let reading = process.read(start + Duration::from_secs(1));
@@ -475,7 +486,8 @@ mod tests {
         let mut process = Process::new(child.id());
         process.read(Instant::now());
         let alive = process.read(Instant::now());
-        assert!(alive.missing.is_empty() && alive.readings.len() == Process::NAMES.len(), "{alive:?}");
+        assert!(alive.missing.keys().all(|name| name.starts_with("cgroup_")), "{alive:?}");
+        assert_eq!(alive.readings.len() + alive.missing.len(), Process::NAMES.len(), "{alive:?}");
         child.kill().unwrap();
         child.wait().unwrap();
         let ended = process.read(Instant::now());

@@ -83,6 +83,12 @@ pub(crate) fn unreadable(path: &Path, error: &io::Error) -> MissingReason {
     }
 }
 
+/// Returns the time in a file of pressure, in microseconds since boot; `kind` is `some` or `full`.
+pub(crate) fn pressure_total(text: &str, kind: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.starts_with(kind))?;
+    line.rsplit_once("total=")?.1.trim().parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;

@@ -130,7 +130,7 @@ mod tests {
     fn begin(
         sessions: &mut Sessions,
         token_id: &str,
-        now_unix_ms: i64,
+        now_ms: i64,
         seed: u64,
     ) -> Result<SessionId, Full> {
         let mut random = rand_chacha::ChaCha20Rng::seed_from_u64(seed);
@@ -138,7 +138,7 @@ mod tests {
             &caller(token_id),
             token_id.into(),
             |id| id != "revoked",
-            now_unix_ms,
+            now_ms,
             &mut random,
         );
         key.map(|key| SessionId::of(key.reveal()))

@@ -1,20 +1,23 @@
 //! Admission control: reads request bodies, and bounds the bytes of all bodies in memory.
 //!
 //! Telemetry has a separate limit and is rejected with 429 if that is reached; agents keep their samples and
-//! retry. All other requests wait for their own limit, so that a flood of telemetry does not block
-//! `/allocate`.
+//! retry. All other requests wait a short time for their own limits, so that a flood of telemetry does not block
+//! `/allocate`, and are then rejected with 503: training does not wait for late responses. Health and metrics have no
+//! limit.
 
 mod pace;
 mod read;
 mod room;
+mod turns;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::HttpBody;
 use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use evenstep_observability::metrics::Family;
 use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 
@@ -24,6 +27,7 @@ use pace::RetryEstimator;
 pub use read::{BODY_BYTES_MAX, discard};
 use read::{Unread, read};
 use room::{ByteLimit, Room};
+use turns::{Late, Turn, Turns, WAIT_MAX};
 
 /// Limit of telemetry bytes in flight: arrived, waiting for the store, or being written.
 const TELEMETRY_BYTES_MAX: usize = 64 << 20;
@@ -34,8 +38,8 @@ const REQUEST_BYTES_MIN: usize = 128 << 10;
 /// Time that a request other than telemetry waits for memory while its body arrives. Requests that wait hold the memory of
 /// the part that has arrived, so a longer wait could block all of them.
 const BODY_PATIENCE: Duration = Duration::from_secs(1);
-/// Time that such a request waits to be handled. The time limit of the whole request is shorter.
-const TURN_PATIENCE: Duration = Duration::from_secs(60);
+/// Path of allocation requests, for which training waits.
+const ALLOCATE: &str = "/allocate";
 
 /// The limits of both kinds of requests.
 #[derive(Debug, Clone)]
@@ -56,7 +60,7 @@ impl Admission {
     pub fn families(&self) -> Option<MetricFamily> {
         let mut bytes = Family::gauge("evenstep_http_body_bytes", "Bytes of request bodies in memory.");
         bytes.add([("kind", "telemetry")], self.telemetry.limit.bytes_in_flight() as f64);
-        bytes.add([("kind", "other")], self.others.0.bytes_in_flight() as f64);
+        bytes.add([("kind", "other")], self.others.limit.bytes_in_flight() as f64);
         bytes.done()
     }
 }
@@ -65,6 +69,7 @@ impl Admission {
 #[derive(Debug)]
 pub struct Telemetry {
     limit: ByteLimit,
+    turns: Arc<Semaphore>,
     pace: Mutex<RetryEstimator>,
 }
 
@@ -103,25 +108,49 @@ pub async fn telemetry(State(door): State<Arc<Telemetry>>, request: Request, nex
 
 /// Admission of all other requests.
 #[derive(Debug)]
-pub struct OtherRequests(ByteLimit);
+pub struct OtherRequests {
+    limit: ByteLimit,
+    allocations: Arc<Turns>,
+}
 
 impl OtherRequests {
     fn new(auth: Auth) -> Arc<Self> {
-        Arc::new(Self(ByteLimit::new(auth, OTHERS_BYTES_MAX, "bytes for requests")))
+        let limit = ByteLimit::new(auth, OTHERS_BYTES_MAX, "bytes for requests");
+        Arc::new(Self { limit, allocations: Turns::new() })
+    }
+
+    /// Waits for a turn of an allocation. Viewers are rejected while training has to wait.
+    async fn turn(&self, is_allocation: bool, is_view: bool) -> Result<Option<Turn>, Late> {
+        if is_allocation {
+            return self.allocations.take().await.map(Some);
+        }
+        if is_view {
+            self.allocations.pass().await?;
+        }
+        Ok(None)
     }
 }
 
-/// Waits until a request fits within the limit, then admits it.
+/// Waits until a request fits within the limits, then admits it.
 pub async fn others(State(door): State<Arc<OtherRequests>>, request: Request, next: Next) -> Response {
-    let mut room = door.0.room(&request);
-    match admit(request, &mut room, BODY_PATIENCE, TURN_PATIENCE).await {
-        Ok(request) => next.run(request).await,
-        Err(unread) => unread.response(ErrorResponse::from),
+    let mut room = door.limit.room(&request);
+    let (is_allocation, is_view) = (request.uri().path() == ALLOCATE, request.method() == Method::GET);
+    let request = match admit(request, &mut room, BODY_PATIENCE, WAIT_MAX).await {
+        Ok(request) => request,
+        Err(unread) => return unread.response(ErrorResponse::from),
+    };
+    match door.turn(is_allocation, is_view).await {
+        Ok(_turn) => next.run(request).await,
+        Err(Late) => {
+            let detail = "too many requests are in progress; nothing was changed, retry later";
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            ErrorResponse::new(status, "busy", "Too many requests", detail).retry_after(1).into_response()
+        }
     }
 }
 
-/// Reads a request, and takes a turn to handle it. Requests that wait for a turn hold only their own bytes, and those
-/// with a turn need no more bytes, so they never wait for each other.
+/// Reads a request, and then waits for its turn to be handled. Requests that wait for a turn hold only their own bytes, and
+/// those with a turn need no more bytes, so they never wait for each other.
 async fn admit(
     request: Request,
     room: &mut Room,

@@ -343,7 +343,8 @@ impl Jobs {
 
     /// The metrics of jobs, workers and nodes. Reads only values in memory, under short locks.
     pub fn families(&self) -> Vec<MetricFamily> {
-        let (mut of_jobs, jobs) = (JobFamilies::default(), self.jobs());
+        let (mut of_jobs, mut jobs) = (JobFamilies::default(), self.jobs());
+        jobs.sort_by_cached_key(|job| job.live().width());
         let now = self.clock.now();
         for job in &jobs {
             of_jobs.add(job.id(), job.live(), now);

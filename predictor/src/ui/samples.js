@@ -2,12 +2,14 @@
 
 /** Limit of samples: one hour at one sample per second. */
 const SAMPLES_MAX = 3600;
+/** Readings of processes, of which the largest is shown. */
+const OF_PROCESSES = ['cgroup_cpu_throttled', 'cgroup_memory_used'];
 
 export class Samples {
   /** Times, in seconds since 1970. @type {number[]} */ at = [];
   /** @type {Map<string, (number | null)[]>} */ #columns = new Map();
 
-  /** A reading by name; readings of GPUs have the prefix `gpu0.`, `gpu1.` and so on. @param {string} name @returns {(number | null)[]} */
+  /** A reading by name; readings of GPUs have the prefix `gpu0.`, `gpu1.` and so on, and limits of processes are the largest of all. @param {string} name @returns {(number | null)[]} */
   column(name) {
     return this.#columns.get(name) ?? this.at.map(() => null);
   }
@@ -20,6 +22,7 @@ export class Samples {
       this.at.push(at);
       const known = new Map(Object.entries(sample.readings ?? {}));
       for (const gpu of sample.gpus ?? []) for (const [name, value] of Object.entries(gpu.readings ?? {})) known.set(`gpu${gpu.index}.${name}`, value);
+      for (const { readings = {} } of sample.processes ?? []) for (const name of OF_PROCESSES) if (readings[name] != null) known.set(name, Math.max(readings[name], known.get(name) ?? 0));
       for (const name of known.keys()) if (!this.#columns.has(name)) this.#columns.set(name, new Array(this.at.length - 1).fill(null));
       for (const [name, column] of this.#columns) column.push(known.get(name) ?? null);
     }

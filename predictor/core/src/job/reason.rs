@@ -66,7 +66,12 @@ pub fn straggler(straggler: &Straggler) -> StragglerView {
             let detail = format!("its GPU runs at {:.0} % of its usual clock{heat}", clock_ratio * 100.0);
             (StragglerReason::ThermalThrottling, detail)
         }
-        Cause::CpuContention { waiting } => (StragglerReason::CpuContention, share("a core", waiting)),
+        Cause::CpuContention { waiting, throttled } => {
+            let limit = throttled.map_or_else(String::new, |throttled| {
+                format!("; its CPU limit stops it in {:.0} % of the periods", throttled * 100.0)
+            });
+            (StragglerReason::CpuContention, share("a core", waiting) + &limit)
+        }
         Cause::LoaderWait { waiting } => (StragglerReason::LoaderWait, share("its data", waiting)),
         Cause::MemoryPressure { waiting } => (StragglerReason::MemoryPressure, share("memory", waiting)),
         Cause::Unknown => (StragglerReason::Unknown, "no driver explains it".into()),

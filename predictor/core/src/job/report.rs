@@ -63,6 +63,7 @@ pub fn signs(report: &WorkerReport) -> StragglerReadings {
         gpu_temperature_celsius: reading(driver::GPU_TEMPERATURE_CELSIUS),
         cpu_stall: reading(driver::PSI_CPU_SOME),
         run_queue_wait: reading(driver::RUN_QUEUE_WAIT),
+        cpu_throttled: reading(driver::CGROUP_CPU_THROTTLED),
         memory_stall: reading(driver::PSI_MEMORY_SOME),
         loader_share: report
             .loader_wait_s

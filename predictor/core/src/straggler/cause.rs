@@ -22,6 +22,8 @@ pub struct StragglerReadings {
     pub cpu_stall: Option<f64>,
     /// Seconds per second that the worker's threads waited for a core.
     pub run_queue_wait: Option<f64>,
+    /// Share of the periods of the CPU quota in which the worker's cgroup was throttled.
+    pub cpu_throttled: Option<f64>,
     /// Share of time in which at least one task waited for memory.
     pub memory_stall: Option<f64>,
     /// Share of the iteration that the worker waited for data.
@@ -29,12 +31,13 @@ pub struct StragglerReadings {
 }
 
 impl StragglerReadings {
-    fn each(&mut self) -> [&mut Option<f64>; 6] {
+    fn each(&mut self) -> [&mut Option<f64>; 7] {
         [
             &mut self.sm_clock_mhz,
             &mut self.gpu_temperature_celsius,
             &mut self.cpu_stall,
             &mut self.run_queue_wait,
+            &mut self.cpu_throttled,
             &mut self.memory_stall,
             &mut self.loader_share,
         ]
@@ -73,6 +76,8 @@ pub enum Cause {
     CpuContention {
         /// Share of time that the worker waits for a core.
         waiting: f64,
+        /// Share of the periods in which the CPU limit of the worker stops it, if it does.
+        throttled: Option<f64>,
     },
     /// The worker waits for the data loader.
     LoaderWait {
@@ -93,7 +98,7 @@ impl Cause {
     pub(super) fn log_ratio(self) -> Option<f64> {
         match self {
             Self::Throttling { clock_ratio, .. } => Some(clock_ratio.ln()),
-            Self::CpuContention { waiting } | Self::MemoryPressure { waiting } => {
+            Self::CpuContention { waiting, .. } | Self::MemoryPressure { waiting } => {
                 Some((1.0 - waiting.min(WAITING_MAX)).ln())
             }
             // All workers may wait for the same storage.
@@ -108,6 +113,7 @@ impl Cause {
             gpu_temperature_celsius,
             cpu_stall,
             run_queue_wait,
+            cpu_throttled,
             memory_stall,
             loader_share,
         } = *now;
@@ -126,8 +132,9 @@ impl Cause {
         }
         let waiting =
             [risen(run_queue_wait, healthy.run_queue_wait, 0.1), risen(cpu_stall, healthy.cpu_stall, 0.1)];
-        match waiting.into_iter().flatten().reduce(f64::max) {
-            Some(waiting) => Self::CpuContention { waiting },
+        let throttled = risen(cpu_throttled, healthy.cpu_throttled, 0.1);
+        match waiting.into_iter().flatten().reduce(f64::max).or(throttled) {
+            Some(waiting) => Self::CpuContention { waiting, throttled },
             None => Self::Unknown,
         }
     }

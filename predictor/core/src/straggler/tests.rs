@@ -153,7 +153,12 @@ fn causes() {
     let memory = StragglerReadings { memory_stall: Some(0.4), cpu_stall: Some(0.3), ..none };
     assert!(matches!(cause(none, memory, 0.5), Some(Cause::MemoryPressure { .. })));
     let [idle, busy] = [0.05, 0.7].map(|share| StragglerReadings { cpu_stall: Some(share), ..none });
-    assert!(matches!(cause(idle, busy, 0.5), Some(Cause::CpuContention { waiting }) if waiting > 0.5));
+    assert!(matches!(cause(idle, busy, 0.5), Some(Cause::CpuContention { waiting, .. }) if waiting > 0.5));
+    let limited = StragglerReadings { cpu_throttled: Some(0.6), ..busy };
+    assert!(matches!(
+        cause(idle, limited, 0.5),
+        Some(Cause::CpuContention { waiting, throttled: Some(_) }) if waiting > 0.6
+    ));
     let loader = StragglerReadings { loader_share: Some(0.5), ..none };
     assert!(matches!(cause(none, loader, 1.0), Some(Cause::LoaderWait { .. })));
     assert_eq!(cause(none, none, 1.0), None);

@@ -11,8 +11,9 @@ use super::seen::Seen;
 use super::tally::Tally;
 use crate::clock::Now;
 
-/// Limit of workers with series, over all jobs. Further jobs only show series of the job.
-const WORKERS_MAX: usize = 20_000;
+/// Limit of workers with series, over all jobs, and of slow workers with series. The workers of further jobs only have
+/// sums.
+const WORKERS_MAX: usize = 1_000;
 
 /// Declares metric families by name and help text.
 macro_rules! families {
@@ -23,11 +24,17 @@ macro_rules! families {
             $($field: Family,)*
             step_times: Vec<MetricFamily>,
             workers_shown: usize,
+            slow_shown: usize,
         }
 
         impl Default for JobFamilies {
             fn default() -> Self {
-                Self { $($field: Family::$kind($name, $help),)* step_times: Vec::new(), workers_shown: 0 }
+                Self {
+                    $($field: Family::$kind($name, $help),)*
+                    step_times: Vec::new(),
+                    workers_shown: 0,
+                    slow_shown: 0,
+                }
             }
         }
 
@@ -114,7 +121,7 @@ fn seconds(unix_ms: i64) -> f64 {
 }
 
 impl JobFamilies {
-    /// Adds the series of a job.
+    /// Adds the series of a job. Jobs with few workers come first, so that wide ones do not take their series.
     pub fn add(&mut self, job_id: &JobId, live: &Live, now: Now) {
         let job = job_id.as_str();
         let guard = live.lock();
@@ -122,25 +129,17 @@ impl JobFamilies {
         self.job(job, seen, now);
         if self.workers_shown + seen.workers.len() <= WORKERS_MAX {
             self.workers_shown += seen.workers.len();
-            for (worker, tally) in &seen.workers {
-                self.worker(job, worker.as_str(), tally);
-            }
+            self.each_worker(job, seen);
+        } else {
+            self.totals(&[("job_id", job)], &seen.total);
+        }
+        if self.slow_shown + seen.slow.len() <= WORKERS_MAX {
+            self.slow_shown += seen.slow.len();
             for (worker, straggler) in &seen.slow {
                 let labels =
                     [("job_id", job), ("worker", worker.as_str()), ("reason", word(straggler.reason))];
                 self.straggler_ratio.add(labels, straggler.speed_ratio);
                 self.straggler_since.add(labels, straggler.since_iteration as f64);
-            }
-            for share in seen.steps.latest_answer().iter().flat_map(|answer| &answer.allocations) {
-                // Workers that have left meanwhile are not shown.
-                if seen.workers.contains_key(&share.worker) {
-                    let labels = [("job_id", job), ("worker", share.worker.as_str())];
-                    self.local_batch.add(labels, share.local_batch as f64);
-                    if let Some(background) = share.background {
-                        self.slack.add(labels, background.slack_s);
-                        self.background_budget.add(labels, background.budget_s);
-                    }
-                }
             }
         }
         drop(guard);
@@ -181,24 +180,53 @@ impl JobFamilies {
         }
     }
 
+    fn each_worker(&mut self, job: &str, seen: &Seen) {
+        for (worker, tally) in &seen.workers {
+            self.worker(job, worker.as_str(), tally);
+        }
+        for share in seen.steps.latest_answer().iter().flat_map(|answer| &answer.allocations) {
+            // Workers that have left meanwhile are not shown.
+            if seen.workers.contains_key(&share.worker) {
+                let labels = [("job_id", job), ("worker", share.worker.as_str())];
+                self.local_batch.add(labels, share.local_batch as f64);
+                if let Some(background) = share.background {
+                    self.slack.add(labels, background.slack_s);
+                    self.background_budget.add(labels, background.budget_s);
+                }
+            }
+        }
+    }
+
+    /// Adds the counters and the time of the latest report, of one worker or of a whole job.
+    fn totals(&mut self, labels: &[(&str, &str)], tally: &Tally) {
+        let counters = [
+            (&mut self.samples, tally.samples as f64),
+            (&mut self.compute, tally.compute_s),
+            (&mut self.barrier_wait, tally.barrier_wait_s),
+            (&mut self.loader_wait, tally.loader_wait_s),
+            (&mut self.forecasts, tally.forecasts as f64),
+            (&mut self.forecast_error, tally.forecast_error),
+        ];
+        // From 0 on, so that the first report counts in rates.
+        for (family, value) in counters {
+            family.add(labels.iter().copied(), value);
+        }
+        if let Some(latest) = tally.latest {
+            self.last_report.add(labels.iter().copied(), seconds(latest.at_unix_ms));
+        }
+    }
+
     fn worker(&mut self, job: &str, worker: &str, tally: &Tally) {
         let labels = [("job_id", job), ("worker", worker)];
         self.info.add(
             [("job_id", job), ("worker", worker), ("device", tally.device.as_deref().unwrap_or(""))],
             1.0,
         );
-        // From 0 on, so that the first report counts in rates.
-        self.samples.add(labels, tally.samples as f64);
-        self.compute.add(labels, tally.compute_s);
-        self.barrier_wait.add(labels, tally.barrier_wait_s);
-        self.loader_wait.add(labels, tally.loader_wait_s);
-        self.forecasts.add(labels, tally.forecasts as f64);
-        self.forecast_error.add(labels, tally.forecast_error);
+        self.totals(&labels, tally);
         if let Some(ratio) = tally.expected_ratio {
             self.expected_ratio.add(labels, ratio);
         }
         let Some(latest) = tally.latest else { return };
-        self.last_report.add(labels, seconds(latest.at_unix_ms));
         self.compute_time.add(labels, latest.done.compute_time_s);
         let known = [
             (&mut self.speed, latest.done.speed()),
@@ -212,5 +240,74 @@ impl JobFamilies {
                 family.add(labels, value);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenstep_observability::metrics::text;
+    use evenstep_protocol::{WorkerId, WorkerReport};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The sum over the series of a metric that have these labels.
+    fn sum(text: &str, metric: &str, label: &str) -> f64 {
+        let of_metric = |line: &&str| line.starts_with(&format!("{metric}{{")) && line.contains(label);
+        text.lines().filter(of_metric).filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
+    }
+
+    /// A job of workers that each computed 2 samples in 0.5 s.
+    fn job(job: &str, width: usize) -> (JobId, Live) {
+        let (job, live) = (JobId::new(job).unwrap(), Live::new(0));
+        let worker = |rank: usize| WorkerId::new(format!("node/{rank}")).unwrap();
+        live.lock().workers.extend((0..width).map(|rank| (worker(rank), Tally::default())));
+        let report = |rank| {
+            let report = serde_json::json!({
+                "worker": worker(rank), "iteration": 0, "local_batch": 2, "compute_time_s": 0.5,
+            });
+            serde_json::from_value::<WorkerReport>(report).unwrap()
+        };
+        live.allocated(&job, None, &(0..width).map(report).collect::<Vec<_>>(), &[], 1_000);
+        (job, live)
+    }
+
+    fn shown(jobs: &[(JobId, Live)]) -> String {
+        let mut families = JobFamilies::default();
+        jobs.iter().for_each(|(job, live)| families.add(job, live, 1_000));
+        text(&families.done()).unwrap()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+        /// The series of a job add up to its sum, however many workers have a series.
+        #[test]
+        fn sums_count_all_workers_and_few_have_series(widths in prop::collection::vec(1_usize..600, 1..8)) {
+            let jobs: Vec<_> =
+                widths.iter().enumerate().map(|(at, width)| job(&format!("job-{at}"), *width)).collect();
+            let text = shown(&jobs);
+            for (at, width) in widths.iter().enumerate() {
+                let label = format!("job_id=\"job-{at}\"");
+                let samples = sum(&text, "evenstep_worker_samples_total", &label);
+                prop_assert_eq!(samples, 2.0 * *width as f64);
+                prop_assert_eq!(sum(&text, "evenstep_worker_compute_seconds_total", &label), samples / 4.0);
+                prop_assert!(sum(&text, "evenstep_worker_last_report_timestamp_seconds", &label) >= 1.0);
+            }
+            let series = text.matches("evenstep_worker_info{").count();
+            prop_assert!(series <= WORKERS_MAX);
+            if widths.iter().sum::<usize>() <= WORKERS_MAX {
+                prop_assert_eq!(series, widths.iter().sum::<usize>(), "small installations have all series");
+            }
+        }
+    }
+
+    /// A sum that fell would count as a restart of the predictor, and its whole value as an increase.
+    #[test]
+    fn the_sum_of_a_job_does_not_fall_when_workers_leave() {
+        let wide = [job("wide", WORKERS_MAX + 2)];
+        let samples = || sum(&shown(&wide), "evenstep_worker_samples_total", "job_id=\"wide\"}");
+        let before = samples();
+        wide[0].1.lock().workers.pop_first();
+        assert_eq!((before, samples()), (2.0 * (WORKERS_MAX + 2) as f64, before));
     }
 }

@@ -71,6 +71,7 @@ impl Live {
             let Some(tally) = seen.workers.get_mut(&report.worker) else { continue };
             let share = seen.steps.reported(report, now_unix_ms, tally.rank);
             tally.add(report, share, now_unix_ms);
+            seen.total.add(report, share, now_unix_ms);
             let newest = seen.facts.past.reported.map_or(0, |(iteration, _)| iteration);
             seen.facts.past.reported = Some((newest.max(report.iteration), now_unix_ms));
         }
@@ -194,6 +195,11 @@ impl Live {
     /// The account of all iterations; see [`Seen::account`].
     pub fn account(&self) -> Option<Account> {
         self.lock().account()
+    }
+
+    /// The number of live workers.
+    pub fn width(&self) -> usize {
+        self.lock().workers.len()
     }
 
     /// The live workers.

@@ -39,6 +39,8 @@ pub struct Seen {
     /// Time of the steady clock from which on the job may be restored, after that failed.
     pub restorable_ms: Option<i64>,
     pub workers: BTreeMap<WorkerId, Tally>,
+    /// Totals over all workers, also those that have left, so that they never fall.
+    pub total: Tally,
     /// Workers that are slow now.
     pub slow: BTreeMap<WorkerId, StragglerView>,
     pub log: Log,

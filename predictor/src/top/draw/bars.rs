@@ -38,7 +38,8 @@ impl Scale {
         let width = usize::from(self.width);
         let longest = number_format::time((self.longest_s > 0.0).then_some(self.longest_s));
         let words = format!("computes, waits {WAIT}, expected {EXPECTED}");
-        let words = if words.chars().count() + longest.len() < width { words } else { "finish".to_owned() };
+        let fits = |words: &str| words.chars().count() + longest.len() < width;
+        let words = [words.as_str(), "finish", ""].into_iter().find(|words| fits(words)).unwrap_or_default();
         let gap = width.saturating_sub(words.chars().count() + longest.len());
         format!("{words}{}{longest}", " ".repeat(gap))
     }

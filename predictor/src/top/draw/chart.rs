@@ -34,6 +34,11 @@ pub(super) fn draw(context: &DrawContext<'_>, open: &OpenJob, area: Rect, buffer
         block.render(area, buffer);
         return;
     }
+    // The frame cuts off labels that are wider than a third of it.
+    let width = usize::from(area.width.saturating_sub(2) / 3);
+    let label = |value: f64, text: String| {
+        if text.len() <= width { text } else { number_format::short(value) }
+    };
     // Some room above and below, so that no line is on the frame; but never below 0.
     let room = (high - low).max(high * 0.05) * 0.1;
     let (low, high) = ((low - room).max(0.0), high + room);
@@ -54,8 +59,8 @@ pub(super) fn draw(context: &DrawContext<'_>, open: &OpenJob, area: Rect, buffer
     ];
     Chart::new(datasets)
         .block(block)
-        .x_axis(axis([from, to], [from, to].map(|at| number_format::whole(at as u64))))
-        .y_axis(axis([low, high], [low, high].map(|speed| number_format::speed(Some(speed)))))
+        .x_axis(axis([from, to], [from, to].map(|at| label(at, number_format::whole(at as u64)))))
+        .y_axis(axis([low, high], [low, high].map(|speed| label(speed, number_format::speed(Some(speed))))))
         .legend_position(None)
         .render(area, buffer);
 }

@@ -9,6 +9,7 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, StatefulWidget, Table, TableState, Widget, Wrap};
 
 use super::super::state::OpenJob;
+use super::columns::{Column, fitting, taken};
 use super::{DrawContext, Theme, bars, chart, log, number_format};
 
 /// Rows of the chart and the log. They are omitted if fewer rows are free.
@@ -24,8 +25,8 @@ const DECISION_LINES_MAX: usize = 4;
 /// Smallest useful width of a bar.
 const BAR_MIN: u16 = 12;
 
-/// Columns of numbers: header, width, and the smallest screen width at which the column is shown.
-const COLUMNS: [(&str, u16, u16); 7] = [
+/// Columns of numbers.
+const COLUMNS: [Column; 7] = [
     ("batch", 9, 0),
     ("share", 7, 100),
     ("predicted", 9, 84),
@@ -62,7 +63,7 @@ pub(super) fn draw(context: &DrawContext<'_>, open: &OpenJob, area: Rect, buffer
         let name = if at == 0 { " decision " } else { "          " };
         Line::from(vec![Span::styled(name, theme.faint()), Span::raw(part)])
     }));
-    lines.extend(slow_line(context, open));
+    lines.extend(slow_line(context, open, area.width));
     let head = Constraint::Length(u16::try_from(lines.len()).unwrap_or(u16::MAX));
     let [summary, rest] = Layout::vertical([head, Constraint::Min(0)]).areas(area);
     Paragraph::new(Text::from(lines)).render(summary, buffer);
@@ -144,12 +145,12 @@ pub(super) fn state_word(context: &DrawContext<'_>, job: &JobSummary) -> Span<'s
 }
 
 /// The slowest worker and the likely reason.
-fn slow_line(context: &DrawContext<'_>, open: &OpenJob) -> Option<Line<'static>> {
+fn slow_line(context: &DrawContext<'_>, open: &OpenJob, width: u16) -> Option<Line<'static>> {
     let mut slow = open.slow();
     let (worker, straggler) = slow.next()?;
     let reason = match straggler.reason {
         StragglerReason::ThermalThrottling => "GPU too hot",
-        StragglerReason::CpuContention => "other processes use its cores",
+        StragglerReason::CpuContention => "waits for a core",
         StragglerReason::LoaderWait => "waits for data",
         StragglerReason::MemoryPressure => "short of memory",
         StragglerReason::Unknown => "cause unknown",
@@ -165,6 +166,7 @@ fn slow_line(context: &DrawContext<'_>, open: &OpenJob) -> Option<Line<'static>>
         number_format::whole(straggler.since_iteration)
     );
     let name = Span::styled(" slow     ", context.theme.faint());
+    let text = shortened(&text, usize::from(width).saturating_sub(DECISION_INDENT));
     Some(Line::from(vec![name, Span::styled(text, context.theme.warning())]))
 }
 
@@ -238,12 +240,14 @@ fn wrapped(text: &str, width: u16) -> Vec<String> {
     lines
 }
 
-/// Shortens a text to this number of characters, with an ellipsis.
+/// Shortens a text to this number of characters, with an ellipsis after its last whole word.
 fn shortened(text: &str, room: usize) -> String {
     if text.chars().count() <= room {
         return text.to_owned();
     }
-    text.chars().take(room.saturating_sub(1)).chain(['…']).collect()
+    let start: String = text.chars().take(room).collect();
+    let words = start.rsplit_once(' ').map_or("", |(words, _)| words);
+    format!("{words}…").chars().take(room).collect()
 }
 
 fn draw_workers(context: &DrawContext<'_>, open: &OpenJob, step: &StepView, area: Rect, buffer: &mut Buffer) {
@@ -251,25 +255,24 @@ fn draw_workers(context: &DrawContext<'_>, open: &OpenJob, step: &StepView, area
     let longest = step.workers.iter().map(|worker| worker.worker.as_str().len()).max().unwrap_or(0);
     // One column more, for a mark.
     let name_width = u16::try_from(longest + 1).unwrap_or(u16::MAX).clamp(6, 6.max(area.width / 4));
-    let shown: Vec<usize> = (0..COLUMNS.len()).filter(|column| area.width >= COLUMNS[*column].2).collect();
-    let taken = 2 + name_width + shown.iter().map(|column| COLUMNS[*column].1 + 1).sum::<u16>();
-    let bar_width = area.width.saturating_sub(taken + 2);
+    let order = open.by_slowness();
+    let rows: Vec<[Line<'static>; 7]> = order.iter().map(|worker| numbers(context, step, worker)).collect();
+    let shown = fitting(&COLUMNS, &rows, area.width, area.width.saturating_sub(2 + name_width));
+    let bar_width = area.width.saturating_sub(2 + name_width + taken(&shown) + 2);
     let scale = bars::Scale::of(step, bar_width);
 
     let mut widths = vec![Constraint::Length(name_width)];
-    widths.extend(shown.iter().map(|column| Constraint::Length(COLUMNS[*column].1)));
+    widths.extend(shown.iter().map(|(_, width)| Constraint::Length(*width)));
     let mut head = vec![Cell::from("worker")];
-    head.extend(shown.iter().map(|column| Cell::from(Line::from(COLUMNS[*column].0).right_aligned())));
+    head.extend(shown.iter().map(|(column, _)| Cell::from(Line::from(COLUMNS[*column].0).right_aligned())));
     let with_bars = bar_width >= BAR_MIN;
     if with_bars {
         widths.push(Constraint::Length(bar_width));
         head.push(Cell::from(scale.head()));
     }
-    let order = open.by_slowness();
-    let rows = order.iter().map(|worker| {
+    let rows = order.iter().zip(rows).map(|(worker, mut numbers)| {
         let mut cells = vec![name(context, open, worker)];
-        let mut numbers = numbers(context, step, worker);
-        cells.extend(shown.iter().map(|column| std::mem::take(&mut numbers[*column])));
+        cells.extend(shown.iter().map(|(column, _)| Cell::from(std::mem::take(&mut numbers[*column]))));
         if with_bars {
             cells.push(Cell::from(scale.bar(theme, worker)));
         }
@@ -296,8 +299,8 @@ fn name(context: &DrawContext<'_>, open: &OpenJob, worker: &StepWorker) -> Cell<
     }
 }
 
-fn numbers(context: &DrawContext<'_>, step: &StepView, worker: &StepWorker) -> [Cell<'static>; 7] {
-    let number = |text: String| Cell::from(Line::from(text).right_aligned());
+fn numbers(context: &DrawContext<'_>, step: &StepView, worker: &StepWorker) -> [Line<'static>; 7] {
+    let number = |text: String| Line::from(text).right_aligned();
     let samples = worker.samples.unwrap_or(worker.local_batch);
     let claimed = samples.saturating_sub(worker.local_batch);
     let batch = number_format::whole(worker.local_batch);

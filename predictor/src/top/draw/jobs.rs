@@ -6,15 +6,15 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, StatefulWidget, Table, TableState, Widget, Wrap};
 
+use super::columns::{Column, fitting, taken};
 use super::job::state_word;
 use super::{DrawContext, nodes, number_format};
 
 /// Seconds without a report after which a running job is marked as silent.
 const SILENT_S: f64 = 30.0;
 
-/// Columns with the smallest width at which each is shown. The most important columns are shown longest.
-const COLUMNS: [(&str, u16, u16); 11] = [
-    ("job", 0, 0),
+/// Columns between the name and the decision. The most important columns are shown longest.
+const COLUMNS: [Column; 9] = [
     ("state", 10, 0),
     ("workers", 7, 50),
     ("slow", 4, 76),
@@ -24,8 +24,9 @@ const COLUMNS: [(&str, u16, u16); 11] = [
     ("gain", 8, 60),
     ("lost waiting", 12, 80),
     ("error", 8, 100),
-    ("latest decision", 0, 130),
 ];
+/// Smallest screen width at which the latest decision is shown.
+const WITH_DECISION: u16 = 130;
 
 const NO_JOBS: [&str; 5] = [
     "",
@@ -71,19 +72,30 @@ fn say(words: &[&str], context: &DrawContext<'_>, area: Rect, buffer: &mut Buffe
 }
 
 fn draw_jobs(context: &DrawContext<'_>, jobs: &[JobSummary], area: Rect, buffer: &mut Buffer) {
+    let rows: Vec<[Line<'static>; 9]> = jobs.iter().map(|job| cells(context, job)).collect();
     let longest = jobs.iter().map(|job| job.job_id.as_str().len()).max().unwrap_or(0).clamp(8, 40);
-    let shown: Vec<usize> = (0..COLUMNS.len()).filter(|column| area.width >= COLUMNS[*column].2).collect();
-    let widths = shown.iter().map(|&column| match COLUMNS[column] {
-        ("job", ..) => Constraint::Length(u16::try_from(longest).unwrap_or(40)),
-        (_, 0, _) => Constraint::Fill(1),
-        (_, width, _) => Constraint::Length(width),
+    let room = area.width.saturating_sub(2);
+    let always = taken(&fitting(&COLUMNS, &rows, 0, room));
+    let name_width = u16::try_from(longest).unwrap_or(40).min(room - always);
+    let shown = fitting(&COLUMNS, &rows, area.width, room - name_width);
+    let with_decision = area.width >= WITH_DECISION;
+    let mut widths = vec![Constraint::Length(name_width)];
+    widths.extend(shown.iter().map(|(_, width)| Constraint::Length(*width)));
+    widths.extend(with_decision.then_some(Constraint::Fill(1)));
+    let row = |name: String, mut cells: [Line<'static>; 9], decision: Line<'static>| {
+        let numbers = shown.iter().map(|(column, _)| std::mem::take(&mut cells[*column]));
+        let decision = with_decision.then_some(decision);
+        Row::new(
+            [Line::from(name)].into_iter().chain(numbers).chain(decision).map(Cell::from).collect::<Vec<_>>(),
+        )
+    };
+    let heads = std::array::from_fn(|column| aligned(column, Line::from(COLUMNS[column].0)));
+    let head = row("job".to_owned(), heads, Line::from("latest decision"));
+    let rows = jobs.iter().zip(rows).map(|(job, cells)| {
+        let reason = job.reason.clone().unwrap_or_default();
+        row(job.job_id.to_string(), cells, Line::styled(reason, context.theme.faint()))
     });
-    let head = Row::new(shown.iter().map(|&column| right(column, COLUMNS[column].0.to_owned())));
-    let rows = jobs.iter().map(|job| {
-        let mut cells = cells(context, job);
-        Row::new(shown.iter().map(|&column| std::mem::take(&mut cells[column])))
-    });
-    let table = Table::new(rows.collect::<Vec<_>>(), widths.collect::<Vec<_>>())
+    let table = Table::new(rows.collect::<Vec<_>>(), widths)
         .header(head.style(context.theme.faint()))
         .column_spacing(1)
         .row_highlight_style(context.theme.chosen())
@@ -92,36 +104,38 @@ fn draw_jobs(context: &DrawContext<'_>, jobs: &[JobSummary], area: Rect, buffer:
     StatefulWidget::render(table, area, buffer, &mut chosen);
 }
 
-/// A right-aligned cell for numbers.
-fn right(column: usize, text: String) -> Cell<'static> {
-    let is_number = (2..=9).contains(&column);
-    if is_number { Cell::from(Line::from(text).right_aligned()) } else { Cell::from(text) }
+/// Aligns all columns but the state, which is a word, to the right.
+fn aligned(column: usize, text: Line<'static>) -> Line<'static> {
+    if column == 0 { text } else { text.right_aligned() }
 }
 
-fn cells(context: &DrawContext<'_>, job: &JobSummary) -> [Cell<'static>; 11] {
+fn cells(context: &DrawContext<'_>, job: &JobSummary) -> [Line<'static>; 9] {
     let theme = context.theme;
     let silent = job.at_unix_ms.and_then(|at| context.age_s(at)).filter(|age_s| *age_s > SILENT_S);
     let state = match (job.state, silent) {
         (Some(JobState::Running), Some(age_s)) => {
-            Cell::from(format!("! {}", number_format::age(age_s))).style(theme.warning())
+            Line::styled(format!("! {}", number_format::age(age_s)), theme.warning())
         }
-        _ => Cell::from(state_word(context, job)),
+        _ => Line::from(state_word(context, job)),
     };
-    let iteration = job.iteration.map_or_else(|| number_format::UNKNOWN.to_owned(), number_format::whole);
-    let slow = right(3, if job.slow_workers > 0 { job.slow_workers.to_string() } else { String::new() });
+    let or_unknown = |known: Option<String>| known.unwrap_or_else(|| number_format::UNKNOWN.to_owned());
+    let slow = if job.slow_workers > 0 { job.slow_workers.to_string() } else { String::new() };
     let throughput =
         job.samples_per_s.map(|speed| format!("{} {}/s", number_format::speed(Some(speed)), job.unit));
-    [
-        Cell::from(job.job_id.to_string()),
+    let error = theme.error(job.error_ratio.unwrap_or(0.0));
+    let mut cells = [
         state,
-        right(2, job.live_workers.to_string()),
-        slow.style(theme.warning()),
-        right(4, iteration),
-        right(5, number_format::time(job.step_time_s)),
-        right(6, throughput.unwrap_or_else(|| number_format::UNKNOWN.to_owned())),
-        right(7, number_format::gain(job.gain)),
-        right(8, number_format::share(job.waiting_share)),
-        right(9, number_format::share(job.error_ratio)).style(theme.error(job.error_ratio.unwrap_or(0.0))),
-        Cell::from(job.reason.clone().unwrap_or_default()).style(theme.faint()),
-    ]
+        Line::from(job.live_workers.to_string()),
+        Line::styled(slow, theme.warning()),
+        Line::from(or_unknown(job.iteration.map(number_format::whole))),
+        Line::from(number_format::time(job.step_time_s)),
+        Line::from(or_unknown(throughput)),
+        Line::from(number_format::gain(job.gain)),
+        Line::from(number_format::share(job.waiting_share)),
+        Line::styled(number_format::share(job.error_ratio), error),
+    ];
+    for (column, cell) in cells.iter_mut().enumerate() {
+        *cell = aligned(column, std::mem::take(cell));
+    }
+    cells
 }

@@ -4,6 +4,8 @@ mod bars;
 
 mod chart;
 
+mod columns;
+
 mod context;
 
 mod help;
@@ -86,6 +88,10 @@ fn draw_head(state: &State, now: Duration, theme: Theme, area: Rect, buffer: &mu
         (_, None) => Span::styled("live ", theme.good()),
     };
     let server = Span::styled(format!("{}  ", state.server), theme.faint());
+    let room = usize::from(area.width).saturating_sub(right.width());
+    if state.open.is_none() && Line::from(left.clone()).width() > room {
+        left.truncate(1);
+    }
     let left = Line::from(left);
     let wide = Line::from(vec![server, right.clone()]);
     // The address is the first to be omitted.

@@ -72,6 +72,16 @@ pub(super) fn speed(samples_per_s: Option<f64>) -> String {
     }
 }
 
+/// A large number with a unit, in at most 8 characters.
+pub(super) fn short(number: f64) -> String {
+    const UNITS: [(f64, &str); 5] = [(1e3, ""), (1e6, "k"), (1e9, "M"), (1e12, "G"), (1e15, "T")];
+    // 999.96 rounds to 1000.0.
+    match UNITS.iter().find(|(end, _)| number.abs() < 0.999_95 * end) {
+        Some((end, unit)) => format!("{:.1}{unit}", number / (end / 1e3)),
+        None => format!("{number:.1e}"),
+    }
+}
+
 /// A share from 0 to 1.
 pub(super) fn share(share: Option<f64>) -> String {
     share.map_or_else(|| UNKNOWN.to_owned(), |share| format!("{:.1} %", share * 100.0))
@@ -99,6 +109,7 @@ mod tests {
         assert_eq!([2.0, 90.0, 7200.0, 864_000.0].map(age), ["2 s", "2 min", "2 h", "10 d"]);
         assert_eq!([12.34, -90.0, 11_520.0].map(span), ["12.3 s", "-1.5 min", "3.2 h"]);
         assert_eq!([1.234, 123.45, 2413.4].map(|s| speed(Some(s))), ["1.23", "123.5", "2,413"]);
+        assert_eq!([512.0, 51_200.0, 999_960.0, 2e15].map(short), ["512.0", "51.2k", "1.0M", "2.0e15"]);
         assert_eq!([signed(Some(-0.051)), share(Some(0.25)), time(None)], ["-5.1 %", "25.0 %", "-"]);
         assert_eq!(
             [

@@ -1,6 +1,8 @@
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use evenstep_protocol::{LogEntry, LogKind, LogView, NodeId, NodeSummary};
+use proptest::prelude::*;
 use ratatui::style::Color;
 
 use super::super::state::tests::{job_id, live, step, straggler, workers};
@@ -223,4 +225,57 @@ fn without_colours_there_are_none() {
     assert!(plain.content().iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
     let coloured = drawn(&state, NOW, 140, 30, Theme::new(true));
     assert!(coloured.content().iter().any(|cell| cell.fg == Color::Red));
+}
+
+/// Words with a digit, without the short forms on the axes of the chart.
+fn numbers(text: &str) -> BTreeSet<String> {
+    let is_number = |word: &&str| {
+        word.contains(|letter: char| letter.is_ascii_digit())
+            && !word.ends_with(['k', 'M', 'G', 'T'])
+            && !(word.contains('e') && word.parse::<f64>().is_ok())
+    };
+    text.split([' ', '\n', '│']).filter(is_number).map(str::to_owned).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Whatever the numbers, a frame has only numbers that the widest frame has, which are whole.
+    #[test]
+    fn numbers_are_whole_at_every_width(
+        speed in prop_oneof![0.0..10_f64, 0.0..1e6, 0.0..1e12],
+        time_s in prop_oneof![0.0..1_f64, 0.0..1e7],
+        count in prop_oneof![0_u64..1000, 0..u64::MAX],
+        error in prop_oneof![-0.2..0.2_f64, -1e6..1e6],
+        long in 1_usize..60,
+        width in WIDTH_MIN..200,
+    ) {
+        let name = "a".repeat(long);
+        let mut all = live(&[&name]);
+        let job = &mut all.jobs[0];
+        (job.samples_per_s, job.iteration, job.live_workers) = (Some(speed), Some(count), count % 1_000_000);
+        (job.step_time_s, job.slow_workers, job.error_ratio) = (Some(time_s), count % 10_000, Some(error));
+        (job.waiting_share, job.reason) = (Some(error), None);
+        let mut latest = step(count / 2, 2);
+        (latest.global_batch, latest.reason, latest.tail_samples) = (count, "held".into(), count / 3);
+        for worker in &mut latest.workers {
+            (worker.local_batch, worker.samples) = (count / 3, Some(count / 2));
+            (worker.predicted_samples_per_s, worker.actual_samples_per_s) = (Some(speed), Some(speed * 2.0));
+            (worker.compute_time_s, worker.barrier_wait_s) = (Some(time_s), Some(time_s / 2.0));
+        }
+        all.nodes.push(NodeSummary { node: NodeId::new(&name).unwrap(), at_unix_ms: 10_000 - (count >> 1) as i64 });
+        for open in [None, Some(job_id(&name))] {
+            let mut state = State::new("http://server".into(), open.clone());
+            state.apply(FeedEvent::All(StreamEvent::Jobs(all.clone()), "http://server".into()), NOW);
+            if open.is_some() {
+                state.apply(FeedEvent::Job(job_id(&name), StreamEvent::Step(Box::new(latest.clone()))), NOW);
+            }
+            let whole = numbers(&text(&state, NOW, 300, 14));
+            if open.is_none() {
+                prop_assert!(whole.contains(&number_format::speed(Some(speed))), "{whole:?}");
+            }
+            let narrow = text(&state, NOW, width, 14);
+            let cut: Vec<_> = numbers(&narrow).difference(&whole).cloned().collect();
+            prop_assert!(cut.is_empty(), "{cut:?} at {width} in\n{narrow}");
+        }
+    }
 }

@@ -19,7 +19,7 @@ const ROWS_MAX = 200;
 /** @type {Record<string, string>} */
 const CAPS = { job: 'set by the job', worker: 'set by the worker', operator: 'set by an operator', peak_memory: 'fits in memory', out_of_memory: 'ran out of memory above' };
 /** Likely causes of slowness. @type {Record<string, string>} */
-export const SLOW = { thermal_throttling: 'GPU too hot', cpu_contention: 'other processes use its cores', loader_wait: 'waits for data', memory_pressure: 'short of memory', unknown: 'slow, cause unknown' };
+export const SLOW = { thermal_throttling: 'GPU too hot', cpu_contention: 'waits for a core', loader_wait: 'waits for data', memory_pressure: 'short of memory', unknown: 'slow, cause unknown' };
 /** @type {Record<string, string>} */
 const STATES = { live: 'live', left: 'left', expired: 'lease expired' };
 

@@ -21,6 +21,7 @@ const OF_MACHINE = [
   { title: 'Processors', how: 'Share of all processors that is busy. Near 100 %, workers on this machine slow each other down.', format: (value) => percent(value, 0), top: 1, lines: [['cpu_busy', 'busy']] },
   { title: 'Memory', how: 'Share of the memory in use.', format: (value) => percent(value, 0), top: 1, lines: [['memory_used', 'used']] },
   { title: 'Pressure', how: 'Share of the time in which some task waited for a processor, for memory or for a disk. Above a few percent, this resource is short.', format: (value) => percent(value, 1), lines: [['psi_cpu_some', 'for a processor'], ['psi_memory_some', 'for memory'], ['psi_io_some', 'for a disk']] },
+  { title: 'Limits of processes', how: 'Limits of the cgroups of the watched processes, of the process that is nearest to its limit: share of the periods in which its CPU limit stopped it, and share of its memory limit in use.', format: (value) => percent(value, 0), top: 1, lines: [['cgroup_cpu_throttled', 'stopped by the CPU limit'], ['cgroup_memory_used', 'of the memory limit']] },
   { title: 'Tasks', how: 'Number of runnable tasks, and number of tasks that are blocked on a disk.', format: (value) => number(value), lines: [['procs_running', 'runnable'], ['procs_blocked', 'blocked']] },
 ];
 /** @type {What[]} */

@@ -15,6 +15,8 @@ WINDOWLESS = frozenset(
         "gpu_power_w",
         "gpu_temperature_celsius",
         "gpu_throttled",
+        "cgroup_cpu_limit",
+        "cgroup_memory_used",
     }
 )
 """The readings that need no window."""
