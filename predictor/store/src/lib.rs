@@ -39,6 +39,8 @@ mod schema;
 
 mod file;
 
+mod log;
+
 mod telemetry;
 
 mod summary;
