@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use evenstep_core::job::JobState;
 use evenstep_protocol::{JobId, WorkerId, WorkerReport};
 use evenstep_store::access::{AccessChange, AuditEntry};
-use evenstep_store::{Change, MemberEvent, MemberEventKind, RollUp, Store};
+use evenstep_store::{Change, MemberEvent, MemberEventKind, RollUp, Store, unknown_reason};
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
 use super::error::JobError;
@@ -47,6 +47,8 @@ pub struct Job {
 #[derive(Debug)]
 pub(super) struct LoadedState {
     pub state: JobState,
+    /// Names of job options that this version does not know. It does not plan the job then.
+    pub unknown_options: Vec<String>,
     /// A change of the state may not be durable: it was not settled.
     in_doubt: bool,
     /// Time of the latest [`Job::lock`].
@@ -102,6 +104,11 @@ impl StateGuard<'_> {
     /// The state, for reading.
     pub fn state(&self) -> &JobState {
         &self.held.state
+    }
+
+    /// Whether the job has options that this version does not know.
+    pub fn has_unknown_options(&self) -> bool {
+        !self.held.unknown_options.is_empty()
     }
 
     /// The state, for a change. If the guard is dropped before [`Self::settle`], the next request reads the
@@ -255,8 +262,13 @@ impl Job {
             leases.check(now_unix_ms);
         }
         let renewed_ms = |worker: &WorkerId| self.renewed_ms(worker, now_unix_ms);
-        let state = load::load(&self.store, &self.id, now_unix_ms, renewed_ms, see).await?;
-        let state = state.ok_or_else(|| JobError::UnknownJob(self.id.clone()))?;
+        let loaded = load::load(&self.store, &self.id, now_unix_ms, renewed_ms, see).await;
+        let loaded = loaded.map_err(|error| JobError::of_row(&self.id, error));
+        if let Err(JobError::Unreadable { reason, .. }) = &loaded {
+            self.live.unreadable(Some(reason.clone()));
+        }
+        let (state, unknown_options) = loaded?.ok_or_else(|| JobError::UnknownJob(self.id.clone()))?;
+        self.live.unreadable(unknown_reason(&unknown_options));
         self.fits.loaded();
         fresh.loaded = true;
         fresh.generation = state.members.generation();
@@ -268,7 +280,13 @@ impl Job {
             self.live.restore_log(self.store.recent_events(&self.id, EVENTS_RESTORED).await?);
         }
         self.live.members(&state);
-        Ok(LoadedState { state, in_doubt: false, locked_unix_ms: now_unix_ms, arrived_unix_ms })
+        Ok(LoadedState {
+            state,
+            unknown_options,
+            in_doubt: false,
+            locked_unix_ms: now_unix_ms,
+            arrived_unix_ms,
+        })
     }
 
     /// Keeps only the leases of a state that is removed from memory.

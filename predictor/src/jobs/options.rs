@@ -23,7 +23,7 @@ impl Job {
                 state.spec.rule
             )));
         }
-        if spec != state.spec {
+        if spec != state.spec || guard.has_unknown_options() {
             state.check_spec(&spec)?;
             let begins = controller(&spec).map_err(|error| JobError::Invalid(error.to_string()))?;
             let now_unix_ms = guard.now_unix_ms;
@@ -36,6 +36,8 @@ impl Job {
             }
             self.store().write(changes, now_unix_ms).await?;
             held.state.spec = spec;
+            held.unknown_options.clear();
+            self.live().unreadable(None);
             if let Some(begins) = begins {
                 held.state.learning_rate = begins;
             }
@@ -46,13 +48,18 @@ impl Job {
         Ok(view::job(guard.state(), self.id(), self.live(), guard.now_unix_ms))
     }
 
-    /// Deletes the job. If this is interrupted, none of its iterations is planned again, and the next request
-    /// continues the deletion.
+    /// Deletes the job, which need not be readable. If this is interrupted, none of its iterations is planned again, and
+    /// the next request continues the deletion.
     pub(super) async fn delete(&self, entry: AuditEntry) -> Result<(), JobError> {
-        let mut guard = self.lock().await?;
-        let now_unix_ms = guard.now_unix_ms;
-        // Never settled, so that the next request finds no job.
-        guard.change();
+        let mut slot = self.held().lock().await;
+        if self.is_deleted() {
+            return Err(JobError::UnknownJob(self.id().clone()));
+        }
+        let now_unix_ms = self.now_unix_ms();
+        // The next request reads the job from the store.
+        if let Some(held) = slot.take() {
+            self.rest(held.leases());
+        }
         let trim = || vec![Change::TrimJob { job_id: self.id().clone() }];
         while self.store().write(trim(), now_unix_ms).await? > 0 {}
         let delete = Change::DeleteJob { job_id: self.id().clone() };
@@ -69,7 +76,8 @@ impl Job {
         if self.held().try_lock().is_err() {
             return Ok(());
         }
-        if self.is_loaded() || self.is_lease_over() {
+        // An unreadable job has no leases until it can be read.
+        if self.is_loaded() || (self.is_lease_over() && self.live().facts().unreadable.is_none()) {
             self.lock().await?;
         }
         Ok(())

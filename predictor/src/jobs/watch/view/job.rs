@@ -13,7 +13,8 @@ pub fn job(state: &JobState, job_id: &JobId, live: &Live, now_unix_ms: i64) -> J
     let facts = live.facts();
     let known = StoredSummary {
         job_id: job_id.clone(),
-        spec: state.spec.clone(),
+        spec: Some(state.spec.clone()),
+        unreadable: facts.unreadable.clone(),
         generation: state.members.generation(),
         live_workers: state.members.live().count() as u64,
         next_iteration: state.next_iteration,
@@ -30,8 +31,14 @@ pub fn job(state: &JobState, job_id: &JobId, live: &Live, now_unix_ms: i64) -> J
 
 /// The view of a job that is not in memory. This predictor has followed it since `watched_unix_ms`.
 pub fn stored(stored: StoredSummary, watched_unix_ms: i64, now_unix_ms: i64) -> JobView {
-    let (live, min_workers, past) = (stored.live_workers, stored.spec.min_workers, stored.past.clone());
-    let facts = Facts { live, min_workers, past, watched_unix_ms, step_time_s: None };
+    let facts = Facts {
+        live: stored.live_workers,
+        min_workers: stored.spec.as_ref().map_or(0, |spec| spec.min_workers),
+        past: stored.past.clone(),
+        watched_unix_ms,
+        step_time_s: None,
+        unreadable: stored.unreadable.clone(),
+    };
     view(stored, &facts, now_unix_ms)
 }
 
@@ -44,7 +51,7 @@ fn view(known: StoredSummary, facts: &Facts, now_unix_ms: i64) -> JobView {
         state_reason: reason,
         created_unix_ms: facts.past.created_unix_ms,
         gain: None,
-        global_batch: global_batch(&known.spec, known.live_workers),
+        global_batch: known.spec.as_ref().map_or(0, |spec| global_batch(spec, known.live_workers)),
         generation: known.generation,
         next_iteration: known.next_iteration,
         live_workers: known.live_workers,
