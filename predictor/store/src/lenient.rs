@@ -118,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// Adds a field to the object at each path in turn. Maps from names to numbers take it as one of theirs.
+    /// Adds a field to the object at each path, one after the other.
     fn with_field(value: &Value) -> Vec<Value> {
         let mut changed = Vec::new();
         if let Value::Object(fields) = value {

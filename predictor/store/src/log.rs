@@ -2,17 +2,17 @@
 //!
 //! SQLite ignores the first frame whose checksum is wrong and everything after it. That is right for the end of a log
 //! after a power failure: the last transaction was not synced, and any of its sectors may be missing. It is wrong for
-//! a disk that damages what it has synced, because later commits disappear without an error.
+//! a disk that damages synced bytes, because later commits disappear without an error.
 //!
-//! Both are told apart by this: a transaction is only written after the commit before it was synced. So a frame that
+//! The order of writes distinguishes the two: SQLite syncs a commit before it writes the next transaction. So a frame that
 //! continues a commit proves that everything up to that commit was durable. The checksum of a frame begins with the
-//! checksum of the frame before it, so a frame also tells which frame it continues.
+//! checksum of the frame before it, so it also proves which frame it continues.
 //!
 //! The format is described in "WAL-mode file format" at <https://sqlite.org/walformat.html>.
 
 use std::io::{self, Read};
 
-/// First word of a log, without its lowest bit: 1 if checksums read words in big-endian order.
+/// The first four bytes of a log, without the lowest bit: 1 if checksums read words in big-endian order.
 const MAGIC: u32 = 0x377f_0682;
 const HEADER_BYTES: usize = 32;
 const FRAME_HEADER_BYTES: usize = 24;
@@ -37,7 +37,7 @@ pub(crate) fn find_damage(mut log: impl Read, page_bytes: usize) -> io::Result<O
     let is_whole = magic & !1 == MAGIC && begins == sum(&header, 24);
     let mut bad = (!is_whole).then_some(0);
     let mut salts = is_whole.then(|| [word(&header, 16), word(&header, 20)]);
-    // Checksums that the next frame may continue: the stored one, and that of the content if the stored one is bad.
+    // Checksums that the next frame may continue: the stored one, and the one of the content if the stored one is bad.
     let mut continued = [Some(sum(&header, 24)), Some(begins).filter(|_| !is_whole)];
     let (mut at, mut is_commit, mut hides_commit) = (HEADER_BYTES as u64, false, false);
     let mut frame = vec![0; FRAME_HEADER_BYTES + page_bytes];
@@ -48,7 +48,7 @@ pub(crate) fn find_damage(mut log: impl Read, page_bytes: usize) -> io::Result<O
             let header = checksum(before, &frame[..8], is_big_endian);
             checksum(header, &frame[FRAME_HEADER_BYTES..], is_big_endian)
         };
-        // Salts change whenever the log begins anew. The first frame tells them if the header does not.
+        // Salts change whenever the log begins again. If the header is bad, the first frame has them.
         let is_current = *salts.get_or_insert(own) == own;
         let continues = is_current && continued.into_iter().flatten().any(|before| content(before) == stored);
         if bad.is_some() {

@@ -179,7 +179,7 @@ fn a_write_ahead_log_that_is_deleted_after_a_kill_is_noticed() {
     assert_eq!(predictor.client().allocated("job", 0).status, 200);
 }
 
-/// A disk damages what it had synced. The error says where to cut the log, and what was durable before is kept.
+/// A disk damages synced bytes. The error names the place.
 #[test]
 fn a_write_ahead_log_that_is_damaged_before_durable_commits_is_noticed() {
     let folder = tempfile::tempdir().unwrap();

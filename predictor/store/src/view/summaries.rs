@@ -34,7 +34,7 @@ pub struct StoredSummary {
     pub totals: Option<String>,
 }
 
-/// The reason why a job with options that this version does not know is not planned, if there are any.
+/// The reason why a job with these unknown options is not planned; `None` without options.
 pub fn unknown_reason(options: &[String]) -> Option<String> {
     let named = options.join(", ");
     (!options.is_empty())
