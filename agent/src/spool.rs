@@ -14,8 +14,9 @@ mod rejected;
 mod segment;
 
 use std::collections::VecDeque;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -294,7 +295,7 @@ impl Spool {
         if self.open.is_none() {
             let segment = Segment::new(&self.directory, self.next_segment, self.identity.clone());
             self.next_segment += 1;
-            let mut file = OpenOptions::new().create_new(true).append(true).open(&segment.path)?;
+            let mut file = private().create_new(true).append(true).open(&segment.path)?;
             self.segments.push_back(segment);
             file.write_all(header)?;
             self.open = Some(file);
@@ -408,11 +409,28 @@ impl Spool {
     }
 }
 
+/// Options of a file that only its owner can read, if it is created.
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(0o600);
+    options
+}
+
+/// Creates a directory that only its owner can read, and its parents, unless it exists.
+fn create_directory(directory: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+/// Writes a file that only its owner can read, if it is created.
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    private().create(true).truncate(true).write(true).open(path)?.write_all(bytes)
+}
+
 /// Creates the directory of a spool and locks it.
 fn lock(directory: &Path) -> Result<File, SpoolError> {
     let io_error = |source| SpoolError::Io { path: directory.to_owned(), source };
-    fs::create_dir_all(directory).map_err(io_error)?;
-    let lock = OpenOptions::new().create(true).truncate(false).write(true).open(directory.join(LOCK));
+    create_directory(directory).map_err(io_error)?;
+    let lock = private().create(true).truncate(false).write(true).open(directory.join(LOCK));
     let lock = lock.map_err(io_error)?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),

@@ -89,8 +89,8 @@ GAIN_STEPS = steps((0.98, GREEN), base=ORANGE)
 SAVED_STEPS = steps((0, GREEN), base=ORANGE)
 EXPECTED_STEPS = steps((0, RED), (0.75, ORANGE), (0.9, GREEN), base=GREY)
 SLOW_STEPS = steps((1, ORANGE))
-STATES = ("starting", "running", "paused", "stalled", "finished", "failed")
-STATE_COLORS = {"running": GREEN, "paused": ORANGE, "stalled": ORANGE, "failed": RED}
+STATES = ("starting", "running", "paused", "stalled", "finished", "failed", "unreadable")
+STATE_COLORS = {"running": GREEN, "paused": ORANGE, "stalled": ORANGE, "failed": RED, "unreadable": RED}
 
 TO_WORKER = link("This worker", to_dashboard(JOB, job_id="${job_id}", worker="${__value.text}", focus="${__value.text}"))
 
@@ -104,7 +104,7 @@ def happened(metric, labels, by):
 def glance():
     return [
         firing(', job_id=~"$job_id|"'),
-        stat("State", "State of the job, as on the predictor's page: starting, running, paused, stalled, finished or failed.", "none",
+        stat("State", "State of the job, as on the predictor's page: starting, running, paused, stalled, finished, failed or unreadable.", "none",
              [query(f"max by (state) (evenstep_job_state{{{JOB_ONLY}}})", "{{state}}", instant=True)], thresholds=steps(), text="name", width=3,
              overrides=[by_name(name, **colored(STATE_COLORS.get(name, GREY))) for name in STATES]),
         stat("Gain", """Estimated time with even shares over the measured time of the iterations in the selected time range. Near 1x, all

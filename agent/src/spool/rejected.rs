@@ -35,7 +35,7 @@ impl Rejected {
 
     /// Creates the directory if it does not exist.
     pub(super) fn create(&self) -> io::Result<()> {
-        fs::create_dir_all(&self.directory)
+        super::create_directory(&self.directory)
     }
 
     pub(super) fn keep(&mut self, batch: &Batch, reason: &str) -> io::Result<()> {
@@ -49,7 +49,7 @@ impl Rejected {
         let path = self.directory.join(format!("{:012}.json", self.next));
         self.next += 1;
         tracing::warn!(path = %path.display(), "saved a rejected batch");
-        fs::write(path, text)
+        super::write(&path, &text)
     }
 
     fn make_room(&self, bytes: u64) -> io::Result<()> {

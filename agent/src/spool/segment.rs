@@ -166,7 +166,7 @@ pub(super) fn list(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
 /// Saves the position atomically. A lost or old position only means that samples are sent again.
 pub(super) fn save_cursor(directory: &Path, segment: u64, place: u64) -> io::Result<()> {
     let written = directory.join("acknowledged.new");
-    fs::write(&written, with_checksum(&format!("{segment} {place}")))?;
+    super::write(&written, &with_checksum(&format!("{segment} {place}")))?;
     fs::rename(written, directory.join(CURSOR))
 }
 

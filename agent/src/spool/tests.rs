@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 
 use evenstep_protocol::NodeId;
 use proptest::prelude::*;
@@ -189,6 +190,28 @@ fn a_sample_larger_than_the_spool_is_dropped_and_counted() {
     assert!(matches!(spool.append(&large), Err(SpoolError::SampleTooLarge { .. })));
     assert_eq!(spool.state().dropped_unwritable, 1);
     assert_eq!(spool.append(&sample(1)).unwrap(), 0);
+}
+
+#[test]
+fn only_its_owner_can_read_a_spool() {
+    let parent = tempfile::tempdir().unwrap();
+    let directory = parent.path().join("new").join("spool");
+    let mut spool = open(&directory, "a");
+    for number in 0..3 {
+        spool.append(&sample(number)).unwrap();
+    }
+    let batch = spool.next_batch(1).unwrap().unwrap();
+    spool.reject(&batch, "unknown").unwrap();
+    let entries = |path: &Path| fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    let rejected = directory.join("rejected");
+    let mut paths = vec![directory.parent().unwrap().to_owned(), directory.clone()];
+    paths.extend(entries(&directory).chain(entries(&rejected)));
+    // Two parents, a lock, a segment, a position, and the directory of rejected batches with one of them.
+    assert_eq!(paths.len(), 7, "{paths:?}");
+    for path in paths {
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{}: {mode:o}", path.display());
+    }
 }
 
 /// The events are: append a sample, send a batch, remove a segment, truncate a segment, remove the directory.

@@ -18,8 +18,9 @@ pub struct JobsView {
 pub struct JobView {
     /// The job.
     pub job_id: JobId,
-    /// The job options.
-    pub spec: JobSpec,
+    /// The job options. Absent in the list of all jobs if they cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<JobSpec>,
     /// State of the job.
     pub state: JobState,
     /// Time at which the state began, in milliseconds since 1970. Running jobs: when the job was created. Absent if unknown.
@@ -80,6 +81,8 @@ pub enum JobState {
     Finished,
     /// No worker is live, and the lease of a worker expired after the latest report or after the other workers left.
     Failed,
+    /// The stored job cannot be read, or has options that the predictor does not know. It is not planned.
+    Unreadable,
 }
 
 impl JobState {
@@ -92,6 +95,7 @@ impl JobState {
             Self::Stalled => "stalled",
             Self::Finished => "finished",
             Self::Failed => "failed",
+            Self::Unreadable => "unreadable",
         }
     }
 }

@@ -132,6 +132,11 @@ impl From<JobError> for ErrorResponse {
                 refusal.problem.sum_of_caps = source.caps;
                 refusal
             }
+            JobError::Unreadable { .. } => {
+                tracing::error!(detail, "a request failed because of a stored row");
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "unreadable", "The job cannot be planned", detail)
+                    .retry()
+            }
             JobError::Invalid(_) => Self::invalid(detail),
             JobError::Conflict(_) => {
                 Self::new(StatusCode::CONFLICT, "conflict", "Conflicts with the stored state", detail)

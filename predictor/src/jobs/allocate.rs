@@ -6,7 +6,7 @@ use evenstep_core::job::{DecideError, JobState, PlannedIteration};
 use evenstep_core::learning_rate::Controller;
 use evenstep_core::plan::Unplannable;
 use evenstep_protocol::{AllocateRequest, JobId, LearningRateRule, WorkerReport};
-use evenstep_store::{Change, StoreError};
+use evenstep_store::{Change, StoreError, StoredAllocation, unknown_reason};
 
 use super::error::JobError;
 use super::job::{Job, StateGuard};
@@ -61,6 +61,7 @@ impl Job {
         let now = guard.now;
         // From here on the state is ahead of the store. If this request ends before `settle`, the next one reads the state again.
         let held = guard.change();
+        let refused = unknown_reason(&held.unknown_options);
         for report in &request.reports {
             held.state.members.renew(&report.worker, now.steady_ms);
         }
@@ -73,6 +74,10 @@ impl Job {
             // Not returned yet if it is an error: the reports are learned now, so they must be stored.
             let planned = match known {
                 Some(response) => Ok((response, None)),
+                // A plan could break an option that it does not know.
+                None if let Some(reason) = refused => {
+                    Err(JobError::Unreadable { job_id: request.job_id.clone(), reason })
+                }
                 None => decide(&held.state, &request).map(|(response, decided)| (response, Some(decided))),
             };
             (observed, planned)
@@ -153,12 +158,20 @@ impl Job {
         if iteration >= state.next_iteration {
             return Ok(None);
         }
-        let Some(stored) = self.store().answer(self.id(), iteration).await? else {
+        let Some(stored) = self.stored_response(iteration).await? else {
             self.check_kept(iteration).await?;
             return Ok(None);
         };
         let stored = Some(stored).filter(|stored| stored.generation >= state.members.departed_generation());
         Ok(stored.map(ResponseBytes::from))
+    }
+
+    /// Reads a response that is not in memory. It is returned byte for byte, so a damaged one is an error.
+    async fn stored_response(&self, iteration: u64) -> Result<Option<StoredAllocation>, JobError> {
+        let stored = self.store().answer(self.id(), iteration).await?;
+        let parsed = compute(true, || stored.as_ref().map(StoredAllocation::parse).transpose());
+        parsed.map_err(|error| JobError::of_row(self.id(), error))?;
+        Ok(stored)
     }
 
     /// Rejects an iteration whose allocation may have been deleted by age. Called after the allocation was not found, so that it is
@@ -179,7 +192,7 @@ impl Job {
         if let Some(response) = self.published().valid(iteration) {
             return Ok(response.clone());
         }
-        let Some(stored) = self.store().answer(self.id(), iteration).await? else {
+        let Some(stored) = self.stored_response(iteration).await? else {
             self.check_kept(iteration).await?;
             return Err(JobError::NotAllocated { job_id: self.id().clone(), iteration });
         };

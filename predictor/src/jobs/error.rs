@@ -12,6 +12,14 @@ pub enum JobError {
     /// No job with this ID exists.
     #[error("unknown job {0}; create it with PUT /v1/jobs/{0}")]
     UnknownJob(JobId),
+    /// The stored job cannot be read, or has options that this version does not know.
+    #[error("job {job_id} cannot be planned: {reason}")]
+    Unreadable {
+        /// The job.
+        job_id: JobId,
+        /// The cause.
+        reason: String,
+    },
     /// Another predictor serves the job.
     #[error("job {job_id} is served by {url}; send the request there")]
     Elsewhere {
@@ -122,6 +130,18 @@ pub enum JobError {
     /// The store failed. Nothing was changed.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl JobError {
+    /// Names the job whose row caused an error of the store.
+    pub(super) fn of_row(job_id: &JobId, error: StoreError) -> Self {
+        match error {
+            StoreError::Corrupt { .. } => {
+                Self::Unreadable { job_id: job_id.clone(), reason: error.to_string() }
+            }
+            error => Self::Store(error),
+        }
+    }
 }
 
 impl From<Contradiction> for JobError {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use evenstep_core::job::JobState;
 use evenstep_protocol::{JobId, WorkerId, WorkerReport};
 use evenstep_store::access::{AccessChange, AuditEntry};
-use evenstep_store::{Change, MemberEvent, MemberEventKind, RollUp, Store, StoreError};
+use evenstep_store::{Change, MemberEvent, MemberEventKind, RollUp, Store, StoreError, unknown_reason};
 use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -65,6 +65,8 @@ type Slot = Arc<Mutex<Option<LoadedState>>>;
 #[derive(Debug)]
 pub(super) struct LoadedState {
     pub state: JobState,
+    /// Names of job options that this version does not know. It does not plan the job then.
+    pub unknown_options: Vec<String>,
     /// A change of the state may not be durable: it was not settled.
     in_doubt: bool,
     /// Time of the latest [`Job::lock`], in milliseconds of the steady clock.
@@ -122,6 +124,11 @@ impl StateGuard {
     /// The state, for reading.
     pub fn state(&self) -> &JobState {
         &self.held.state
+    }
+
+    /// Whether the job has options that this version does not know.
+    pub fn has_unknown_options(&self) -> bool {
+        !self.held.unknown_options.is_empty()
     }
 
     /// The state, for a change. If the guard is dropped before [`Self::settle`], because a write failed, the next request
@@ -358,8 +365,12 @@ impl Job {
             leases.check(now.steady_ms);
         }
         let renewed_ms = |worker: &WorkerId| self.renewed_ms(worker, now.steady_ms);
-        let state = load::load(&self.store, &self.id, now, renewed_ms, see).await?;
-        let state = state.ok_or_else(|| JobError::UnknownJob(self.id.clone()))?;
+        let loaded = load::load(&self.store, &self.id, now, renewed_ms, see).await;
+        let loaded = loaded.map_err(|error| JobError::of_row(&self.id, error));
+        if let Err(JobError::Unreadable { reason, .. }) = &loaded {
+            self.live.unreadable(Some(reason.clone()));
+        }
+        let (state, unknown_options) = loaded?.ok_or_else(|| JobError::UnknownJob(self.id.clone()))?;
         let past = self.store.past(&self.id).await?;
         let events = if self.live.has_empty_log() {
             self.store.recent_events(&self.id, EVENTS_RESTORED).await?
@@ -367,6 +378,7 @@ impl Job {
             Vec::new()
         };
         // Nothing fails from here on: a job whose load failed is not loaded, and keeps the leases of its workers.
+        self.live.unreadable(unknown_reason(&unknown_options));
         self.fits.loaded();
         fresh.loaded = true;
         fresh.generation = state.members.generation();
@@ -376,7 +388,7 @@ impl Job {
         self.live.past(past);
         self.live.restore_log(events);
         self.live.members(&state, now);
-        Ok(LoadedState { state, in_doubt: false, locked_ms: now.steady_ms, arrived_unix_ms })
+        Ok(LoadedState { state, unknown_options, in_doubt: false, locked_ms: now.steady_ms, arrived_unix_ms })
     }
 
     /// Keeps only the leases of a state that is removed from memory.

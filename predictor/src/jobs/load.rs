@@ -29,8 +29,8 @@ const ALLOCATIONS_AT_ONCE: u64 = 16;
 /// iterations may be sent again.
 const KNOWN_ITERATIONS: u64 = 64;
 
-/// Loads a job and replays its recent reports. Returns `None` if the job does not exist. Calls `on_report`
-/// with each of these reports and the time at which it was stored. `renewed_ms` is the time of a live worker's latest
+/// Loads a job and replays its recent reports. Also returns the names of its options that this version does not know.
+/// Returns `None` if the job does not exist. Calls `on_report` with each of these reports and the time at which it was stored. `renewed_ms` is the time of a live worker's latest
 /// renewal of its lease.
 ///
 /// # Errors
@@ -41,7 +41,7 @@ pub async fn load(
     now: Now,
     renewed_ms: impl Fn(&WorkerId) -> i64,
     mut on_report: impl FnMut(i64, &WorkerReport),
-) -> Result<Option<JobState>, StoreError> {
+) -> Result<Option<(JobState, Vec<String>)>, StoreError> {
     let Some(stored) = store.job(job_id, JOINS_MAX).await? else { return Ok(None) };
     let models = models(store, job_id).await?;
     let recent = store.recent_iterations(job_id, HISTORY_REPORTS, HISTORY_ITERATIONS).await?;
@@ -82,7 +82,7 @@ pub async fn load(
             state.replay(reports);
         }
     });
-    Ok(Some(state))
+    Ok(Some((state, stored.unknown_options)))
 }
 
 /// Restores the plans of the iterations whose reports are replayed, and of later ones. `last` is the last iteration that

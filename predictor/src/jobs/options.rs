@@ -30,7 +30,7 @@ impl Job {
                 state.spec.rule
             )));
         }
-        if spec != state.spec {
+        if spec != state.spec || guard.has_unknown_options() {
             state.check_spec(&spec)?;
             compute(true, || state.admit_spec(&spec))?;
             let begins = controller(&spec).map_err(|error| JobError::Invalid(error.to_string()))?;
@@ -44,6 +44,8 @@ impl Job {
             }
             self.store().write(changes, now_unix_ms).await?;
             held.state.spec = spec;
+            held.unknown_options.clear();
+            self.live().unreadable(None);
             if let Some(begins) = begins {
                 held.state.learning_rate = begins;
             }
@@ -54,12 +56,18 @@ impl Job {
         Ok(view::job(guard.state(), self.id(), self.live(), guard.now))
     }
 
-    /// Deletes the job. If a write fails, none of its iterations is planned again, and the next request continues the deletion.
+    /// Deletes the job, which need not be readable. If this is interrupted, none of its iterations is planned again, and
+    /// the next request continues the deletion.
     pub(super) async fn delete(self: &Arc<Self>, entry: AuditEntry) -> Result<(), JobError> {
-        let mut guard = self.lock().await?;
-        let now_unix_ms = guard.now.unix_ms;
-        // Never settled, so that the next request finds no job.
-        guard.change();
+        let mut slot = self.held().lock().await;
+        if self.is_deleted() {
+            return Err(JobError::UnknownJob(self.id().clone()));
+        }
+        let now_unix_ms = self.now().unix_ms;
+        // The next request reads the job from the store.
+        if let Some(held) = slot.take() {
+            self.rest(held.leases());
+        }
         let trim = || vec![Change::TrimJob { job_id: self.id().clone() }];
         while self.store().write(trim(), now_unix_ms).await? > 0 {}
         let delete = Change::DeleteJob { job_id: self.id().clone() };
@@ -73,7 +81,9 @@ impl Job {
     /// Begins to remove workers whose lease expired, in a task, because the state may have to be read first. Does nothing
     /// while a request uses the state: each request checks the leases first.
     pub(super) fn expire_leases(self: &Arc<Self>) {
-        if self.held().try_lock().is_err() || !(self.is_loaded() || self.is_lease_over()) {
+        // An unreadable job has no leases until it can be read.
+        let is_over = self.is_lease_over() && self.live().facts().unreadable.is_none();
+        if self.held().try_lock().is_err() || !(self.is_loaded() || is_over) {
             return;
         }
         let job = self.clone();

@@ -84,7 +84,8 @@ impl Job {
             let Some((answered_unix_ms, stored)) = view.allocation(self.id(), iteration).await? else {
                 continue;
             };
-            let mut answer = compute(true, || stored.parse())?;
+            // Without an unreadable allocation, the chart has a gap.
+            let Ok(mut answer) = compute(true, || stored.parse()) else { continue };
             // It holds until the next one.
             answer.iteration = iteration;
             steps.answered(Arc::new(answer), answered_unix_ms);
@@ -121,11 +122,12 @@ impl Jobs {
         let (registration, now_ms) = (self.store().registration()?, self.now().steady_ms);
         let stored = self.store().view().await?.job_summaries().await?;
         for stored in stored.iter().filter(|stored| stored.live_workers > 0) {
+            let Some(spec) = &stored.spec else { continue };
             let mut jobs = self.write();
             let job = jobs.entry(stored.job_id.clone());
             let job = job.or_insert_with(|| self.new_job(&stored.job_id, registration));
             if !job.is_loaded() {
-                job.rest(Leases::full((stored.spec.lease_s * 1e3) as i64, now_ms));
+                job.rest(Leases::full((spec.lease_s * 1e3) as i64, now_ms));
             }
         }
         Ok(())

@@ -127,8 +127,11 @@ pub enum Change {
     RollUp(Arc<RollUp>),
     /// Changes tokens or the audit log.
     Access(AccessChange),
-    /// Writes durably without changing data, to test whether the store accepts writes.
-    Probe,
+    /// Writes durably without changing data, to test whether the store accepts a write of this size.
+    Probe {
+        /// Size, in bytes.
+        bytes: usize,
+    },
 }
 
 /// An iteration as charts show it.
@@ -158,6 +161,7 @@ impl Change {
             Self::ModelPart { state, .. } | Self::DeviceModel { state, .. } => state.len(),
             Self::Steps { steps, .. } => steps.iter().map(|step| step.shown.len()).sum(),
             Self::Totals { totals, .. } => totals.len(),
+            Self::Probe { bytes } => *bytes,
             Self::Telemetry(rows) => rows.bytes(),
             Self::RollUp(roll_up) => {
                 usize::try_from(roll_up.rows()).unwrap_or(usize::MAX).saturating_mul(ROLLED_UP_BYTES)

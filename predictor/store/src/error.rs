@@ -1,5 +1,6 @@
 //! Errors of the store.
 
+use std::io;
 use std::path::PathBuf;
 
 use crate::limits::{QUEUE_BYTES_MAX, QUEUE_MAX};
@@ -34,7 +35,7 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
         /// Cause.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The file belongs to another program.
     #[error("the file is not a store of evenstep-predictor: {0}; choose another file with --store")]
@@ -53,6 +54,16 @@ pub enum StoreError {
         log: PathBuf,
         /// Its index.
         index: PathBuf,
+    },
+    /// The write-ahead log is damaged before commits that were durable.
+    #[error(
+        "{log} is damaged at byte {at}, and commits after it are lost; restore a backup, or cut the log there with `truncate --size={at} {log}` to continue without them"
+    )]
+    LogDamaged {
+        /// The write-ahead log.
+        log: PathBuf,
+        /// Offset of the damage, in bytes.
+        at: u64,
     },
     /// A file of the store was deleted or replaced while it was being served.
     #[error(
@@ -106,7 +117,7 @@ pub enum StoreError {
         /// Path of the file.
         path: PathBuf,
         /// Cause.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The queue of writes is full.
     #[error("the write queue is full ({QUEUE_MAX} writes or {} MiB): the store is too slow for the load; retry later", QUEUE_BYTES_MAX >> 20)]
@@ -211,6 +222,7 @@ impl StoreError {
             Self::Late => Some(Fault::Slow),
             Self::Failed { fault, .. } => Some(*fault),
             Self::Database(error) => Some(fault(error)),
+            Self::File { source, .. } if is_full(source) => Some(Fault::Full),
             Self::Damaged(_) => Some(Fault::Damaged),
             Self::Removed(_) => Some(Fault::Removed),
             Self::Migrate(_) | Self::Corrupt { .. } | Self::Models(_) => Some(Fault::Other),
@@ -239,6 +251,12 @@ impl StoreError {
             _ => false,
         }
     }
+}
+
+/// Whether a file could not grow.
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 /// Classifies by the error codes of SQLite (the lowest byte of a number) and PostgreSQL (five characters).

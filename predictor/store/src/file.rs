@@ -2,16 +2,22 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::StoreError;
+use crate::log::find_damage;
 
 /// First bytes of an SQLite database.
 const MAGIC: &[u8] = b"SQLite format 3\0";
 /// Permissions of a new file: only its owner can read it. SQLite gives them to its other files as well.
 pub(crate) const PRIVATE: u32 = 0o600;
+
+/// Size of the buffer that reads the log: a large log is read at start.
+const LOG_BUFFER_BYTES: usize = 1 << 20;
+/// Size of the writes that test whether the disk is full.
+const ROOM_BUFFER_BYTES: usize = 1 << 14;
 
 /// Device and inode of a file.
 type Identity = (u64, u64);
@@ -29,6 +35,8 @@ pub(crate) struct LockedFile {
     log: PathBuf,
     /// Path of the index of the log.
     index: PathBuf,
+    /// Path of the file that tests whether the disk is full.
+    room: PathBuf,
     /// The log of the open connections, once it exists.
     open_log: Option<Identity>,
 }
@@ -37,7 +45,8 @@ pub(crate) struct LockedFile {
 ///
 /// # Errors
 /// [`StoreError::InUse`] if another process holds the lock, [`StoreError::NotAStore`] if the file is no SQLite
-/// database, [`StoreError::Lock`] if it cannot be opened.
+/// database, [`StoreError::LogRemoved`] or [`StoreError::LogDamaged`] if commits are lost, [`StoreError::Lock`] if it
+/// cannot be opened.
 pub(crate) fn lock(path: &Path) -> Result<LockedFile, StoreError> {
     let failed = |source| StoreError::Lock { path: path.into(), source };
     let opened = File::options().read(true).write(true).create(true).truncate(false).mode(PRIVATE).open(path);
@@ -48,30 +57,48 @@ pub(crate) fn lock(path: &Path) -> Result<LockedFile, StoreError> {
         Err(TryLockError::Error(source)) => return Err(failed(source)),
     }
     let mut start = Vec::new();
-    (&file).take(MAGIC.len() as u64).read_to_end(&mut start).map_err(failed)?;
-    if !start.is_empty() && start != MAGIC {
+    (&file).take(MAGIC.len() as u64 + 2).read_to_end(&mut start).map_err(failed)?;
+    if !start.is_empty() && !start.starts_with(MAGIC) {
         return Err(StoreError::NotAStore("it is not an SQLite database".to_owned()));
     }
     let target = fs::canonicalize(path).map_err(failed)?;
-    let (log, index) = (beside(&target, "-wal"), beside(&target, "-shm"));
-    let locked = LockedFile { file, path: path.to_owned(), log, index, open_log: None };
+    let [log, index, room] = ["-wal", "-shm", "-room"].map(|ending| beside(&target, ending));
+    let locked = LockedFile { file, path: path.to_owned(), log, index, room, open_log: None };
     // Another process may have replaced the file before it was locked.
     locked.check_present()?;
+    locked.check_log(page_bytes(&start))?;
     Ok(locked)
 }
 
+/// Returns the size of a page from the first bytes of a database. The largest size does not fit into its two bytes.
+fn page_bytes(start: &[u8]) -> usize {
+    match start.last_chunk().map(|bytes| u16::from_be_bytes(*bytes)) {
+        Some(1) => 1 << 16,
+        Some(size) => size.into(),
+        None => 0,
+    }
+}
+
 impl LockedFile {
-    /// Checks that the write-ahead log of a process that was killed still exists. SQLite removes the log together
-    /// with its index, so an index alone means that the log was deleted.
+    /// Checks that the write-ahead log of a process that was killed still exists and is whole, before SQLite ignores
+    /// what is lost. SQLite removes the log together with its index, so an index alone means that the log was deleted.
     ///
     /// # Errors
-    /// [`StoreError::LogRemoved`].
-    pub fn check_log(&self) -> Result<(), StoreError> {
+    /// [`StoreError::LogRemoved`], [`StoreError::LogDamaged`], or if the log cannot be read.
+    fn check_log(&self, page_bytes: usize) -> Result<(), StoreError> {
         let exists = |path: &Path| path.try_exists().unwrap_or(true);
         if is_index_alone(&self.log, &self.index, exists) {
             return Err(StoreError::LogRemoved { log: self.log.clone(), index: self.index.clone() });
         }
-        Ok(())
+        let failed = |source| StoreError::File { path: self.log.clone(), source };
+        let log = match File::open(&self.log) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            log => BufReader::with_capacity(LOG_BUFFER_BYTES, log.map_err(failed)?),
+        };
+        match find_damage(log, page_bytes).map_err(failed)? {
+            Some(at) => Err(StoreError::LogDamaged { log: self.log.clone(), at }),
+            None => Ok(()),
+        }
     }
 
     /// Checks that the file and its write-ahead log are still those that the connections use. Otherwise a commit
@@ -88,6 +115,28 @@ impl LockedFile {
             return Err(StoreError::Removed(self.log.clone()));
         }
         Ok(())
+    }
+
+    /// Checks that the folder of the file has room for this many bytes, by writing them to another file.
+    ///
+    /// # Errors
+    /// [`StoreError::File`].
+    pub async fn check_room(&self, bytes: usize) -> Result<(), StoreError> {
+        let path = self.room.clone();
+        let write = move || {
+            let mut options = File::options();
+            let file = options.write(true).create(true).truncate(true).mode(PRIVATE).open(&path);
+            let written = file.and_then(|mut file| {
+                let zeros = [0; ROOM_BUFFER_BYTES];
+                for _ in 0..bytes.div_ceil(zeros.len()) {
+                    file.write_all(&zeros)?;
+                }
+                file.sync_data()
+            });
+            let removed = fs::remove_file(&path);
+            written.and(removed).map_err(|source| StoreError::File { path, source })
+        };
+        tokio::task::spawn_blocking(write).await.unwrap_or(Err(StoreError::Closed))
     }
 
     /// Watches the log of the connection that has been opened.

@@ -23,6 +23,8 @@ mod error;
 
 mod encode;
 
+mod lenient;
+
 mod address;
 
 mod database;
@@ -38,6 +40,8 @@ mod timescale;
 mod schema;
 
 mod file;
+
+mod log;
 
 mod telemetry;
 
@@ -81,5 +85,5 @@ pub use store::Store;
 pub use summary::{HOUR_S, MINUTE_S, NodeStep, NodeSums, Reading, WorkerStep, WorkerSums, step_start};
 pub use telemetry::{TelemetryRow, TelemetryRows};
 pub use vacuum::{back_up, vacuum};
-pub use view::{DiskUse, EveryNth, Measured, StoredSummary, View};
+pub use view::{DiskUse, EveryNth, Measured, StoredSummary, View, unknown_reason};
 pub use write::faults::{Fate, Faults};

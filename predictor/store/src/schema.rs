@@ -9,6 +9,7 @@ use sqlx::Connection as _;
 
 use crate::address::Address;
 use crate::database::{self, Connection, Either, connect_to_read, on, rows, run, scalar};
+use crate::encode::integer;
 use crate::error::{Fault, StoreError};
 use crate::tables::TABLES;
 use crate::timescale;
@@ -44,6 +45,8 @@ fn migrator(files: &[(&str, &'static str)]) -> Migrator {
     Migrator::with_migrations(migrations.collect())
 }
 
+/// Size of a hash, in bytes.
+const SHA256_BYTES: usize = 32;
 /// Table of the migration library.
 const MIGRATIONS: &str = "_sqlx_migrations";
 
@@ -199,8 +202,9 @@ pub(crate) async fn update(connection: &mut Connection) -> Result<(), StoreError
     Ok(())
 }
 
-/// Makes a write that changes no data but needs everything that writes need.
-pub(crate) async fn probe(connection: &mut Connection) -> Result<u64, StoreError> {
+/// Makes a write that changes no data but needs everything that a write of this size needs. An SQLite store needs space in
+/// the folder of its file, which [`LockedFile::check_room`](crate::file::LockedFile::check_room) tests.
+pub(crate) async fn probe(connection: &mut Connection, bytes: usize) -> Result<u64, StoreError> {
     let sql = match connection {
         // This field is otherwise unused; setting it writes a page.
         Either::Sqlite(_) => "PRAGMA user_version = 0",
@@ -211,7 +215,17 @@ pub(crate) async fn probe(connection: &mut Connection) -> Result<u64, StoreError
              SELECT pg_current_xact_id()"
         }
     };
-    Ok(run!(connection, sql)?)
+    let probed = run!(connection, sql)?;
+    if let Either::Postgres(connection) = connection {
+        // Hashes, because other bytes would be compressed. The files of the table grow at once, although the row goes.
+        let hashes = integer((bytes / SHA256_BYTES) as u64);
+        let insert = "INSERT INTO device_model SELECT 'probe', 0, 0, string_agg(sha256(i::text::bytea), '')
+                      FROM generate_series(0, $1) AS i ON CONFLICT DO NOTHING";
+        sqlx::query("SAVEPOINT probe").execute(&mut *connection).await?;
+        sqlx::query(insert).bind(hashes).execute(&mut *connection).await?;
+        sqlx::raw_sql("ROLLBACK TO SAVEPOINT probe; RELEASE SAVEPOINT probe").execute(connection).await?;
+    }
+    Ok(probed)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The store: writes go through queues to one writer task; reads use two pools of connections, for training and for views.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use evenstep_observability::metrics::prometheus::proto::MetricFamily;
@@ -13,9 +13,9 @@ use crate::address::Address;
 use crate::change::Change;
 use crate::database::{self, Either, Readers, VIEW_MAX, on, scalar};
 use crate::error::StoreError;
-use crate::file::{LockedFile, lock};
+use crate::file::lock;
 use crate::lease::{Lease, Owner, Sharing};
-use crate::limits::{QUEUE_BYTES_MAX, QUEUE_MAX};
+use crate::limits::{PROBE_BYTES_MIN, QUEUE_BYTES_MAX, QUEUE_MAX};
 use crate::schema;
 use crate::view::View;
 use crate::write::faults::Faults;
@@ -32,8 +32,8 @@ pub struct Store {
     pub(crate) lease: Arc<Lease>,
     /// Registration under which writes are decided; `None` if they are valid under any registration.
     registration: Option<u64>,
-    /// Whether the latest commit failed.
-    failing: Arc<AtomicBool>,
+    /// Size of the largest commit that failed since one succeeded, in bytes; 0 if the latest one succeeded.
+    failing: Arc<AtomicUsize>,
     meter: Meter,
     /// Whether a request found the file damaged. It stays so until the predictor starts again.
     damaged: Arc<AtomicBool>,
@@ -79,7 +79,6 @@ impl Store {
         faults: Option<Arc<dyn Faults>>,
     ) -> Result<(Self, tokio::task::JoinHandle<()>), StoreError> {
         let mut file = address.file().map(lock).transpose()?;
-        file.as_ref().map(LockedFile::check_log).transpose()?;
         schema::inspect(address).await?;
         let mut connection = database::connect(address).await?;
         schema::update_shared(&mut connection).await?;
@@ -87,7 +86,7 @@ impl Store {
             file.watch_log();
         }
         let lease = Arc::new(Lease::new(sharing.zip(database::lease_connections(address))));
-        let failing = Arc::new(AtomicBool::new(false));
+        let failing = Arc::new(AtomicUsize::new(0));
         let meter = Meter::new();
         let (urgent, urgent_queue) = WriteQueue::new();
         let (bulk, bulk_queue) = WriteQueue::new();
@@ -171,7 +170,8 @@ impl Store {
     }
 
     /// Checks that the store can be written and read, and that this predictor may serve requests. After a
-    /// failure it makes a probe write that uses the same path as other writes, so that a recovery is noticed.
+    /// failure it makes a probe write that uses the same path as other writes and needs as much space as the one that
+    /// failed, so that a recovery is noticed, but not before.
     ///
     /// # Errors
     /// See [`Store::write`].
@@ -180,8 +180,10 @@ impl Store {
             return Err(StoreError::Damaged("a request could not read it".to_owned()));
         }
         let registration = self.registration();
-        let ailing = registration.is_err() || self.failing.load(Ordering::Relaxed);
-        let probe = if ailing { vec![Change::Probe] } else { Vec::new() };
+        let failed = self.failing.load(Ordering::Relaxed);
+        let ailing = registration.is_err() || failed > 0;
+        let bytes = if failed > 0 { failed.max(PROBE_BYTES_MIN) } else { 0 };
+        let probe = if ailing { vec![Change::Probe { bytes }] } else { Vec::new() };
         self.write(probe, 0).await?;
         scalar!(&self.readers, i64, "SELECT count(*) FROM device_model")?;
         // Returned last: an expired lease is less informative than the error that kept it from being renewed.

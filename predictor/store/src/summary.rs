@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use evenstep_protocol::{AllocateResponse, NodeSample, Readings, WorkerId, WorkerReport};
 use serde::{Deserialize, Serialize};
 
-use crate::error::StoreError;
+use crate::encode::Json;
 use crate::from_row::from_row;
 
 /// A minute, in seconds.
@@ -87,11 +87,9 @@ impl NodeSums {
     }
 }
 
-/// Decodes a stored summary.
-pub(crate) fn node_sums(samples: i64, readings: &str) -> Result<NodeSums, StoreError> {
-    let readings =
-        serde_json::from_str(readings).map_err(|source| StoreError::Corrupt { what: "summary", source })?;
-    Ok(NodeSums { samples: samples.cast_unsigned(), readings })
+/// Decodes a stored summary, without readings that cannot be read.
+pub(crate) fn node_sums(samples: i64, readings: &Json) -> NodeSums {
+    NodeSums { samples: samples.cast_unsigned(), readings: readings.read_entries() }
 }
 
 /// Key of a summary of a worker.

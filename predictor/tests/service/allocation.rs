@@ -300,7 +300,7 @@ fn shares_vary_on_purpose_until_curves_are_known() {
         answer = client.allocate(&request).json();
     }
     assert!((1..=6).contains(&profiled), "{profiled} iterations");
-    assert!(client.job("job").spec.profile, "the option is on unless the job says otherwise");
+    assert!(client.job("job").spec.unwrap().profile, "the option is on unless the job says otherwise");
     // Balanced at 10 + x = 2 (64 - x): x = 39.3.
     let shares = batches(&answer);
     assert!((38..=41).contains(&shares[0]), "{shares:?}");

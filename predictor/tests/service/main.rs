@@ -34,6 +34,7 @@ mod admission;
 mod connections;
 
 mod restart;
+mod unreadable;
 
 mod loads;
 

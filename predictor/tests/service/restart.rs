@@ -79,7 +79,7 @@ fn job_options_of_earlier_versions_are_migrated() {
     let unmigrated = "DELETE FROM _sqlx_migrations WHERE description = 'hysteresis' RETURNING description";
     assert_eq!(service.store.rows(unmigrated).len(), 1);
     service.predictor.restart();
-    assert_eq!(service.predictor.client().job("job").spec, spec);
+    assert_eq!(service.predictor.client().job("job").spec, Some(spec));
 }
 
 /// Earlier versions stored every option.
@@ -103,7 +103,7 @@ fn stored_job_options_that_were_removed_are_read() {
     set("other", &earlier);
     service.predictor.restart();
     let client = service.predictor.client();
-    assert_eq!(client.job("job").spec, spec);
+    assert_eq!(client.job("job").spec, Some(spec));
     // A value without effect does not keep the job from loading.
     let other = client.get("/v1/jobs/other").json::<serde_json::Value>();
     assert_eq!(other["spec"]["flap_cooldown_s"], 5.0, "{other}");

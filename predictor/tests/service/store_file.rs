@@ -179,6 +179,37 @@ fn a_write_ahead_log_that_is_deleted_after_a_kill_is_noticed() {
     assert_eq!(predictor.client().allocated("job", 0).status, 200);
 }
 
+/// A disk damages synced bytes. The error names the place.
+#[test]
+fn a_write_ahead_log_that_is_damaged_before_durable_commits_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut predictor, client) = start(folder.path());
+    let file = sqlite_file(folder.path());
+    let log = beside(&file, "-wal");
+    let before = fs::metadata(&log).unwrap().len();
+    for iteration in 1..5 {
+        assert_eq!(client.allocate(&allocate_request("job", 2, iteration)).status, 200);
+    }
+    predictor.process.kill();
+    let whole = fs::read(&log).unwrap();
+    let mut damaged = whole.clone();
+    // In the first page after the allocation of iteration 0.
+    damaged[before as usize + 1000] ^= 4;
+    fs::write(&log, damaged).unwrap();
+    let named = format!("{} is damaged at byte {before}", log.display());
+    for words in ["serve --listen=127.0.0.1:0", "store vacuum", "token list"] {
+        let mut command = Command::new(BINARY);
+        command.args(words.split(' ')).args(["--store", &sqlite_address(folder.path())]);
+        let output = without_settings(&mut command).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(&named), "{said}");
+    }
+    // A power failure in the last transaction is no damage.
+    fs::write(&log, &whole[..whole.len() - 1000]).unwrap();
+    predictor.restart();
+    assert_eq!(predictor.client().allocated("job", 3).status, 200);
+}
+
 #[test]
 fn files_of_a_store_are_private() {
     let folder = tempfile::tempdir().unwrap();

@@ -47,6 +47,9 @@ impl Service {
                     (load.refusals.load(Ordering::SeqCst) > refused + 10).then_some(())
                 });
                 until("/readyz reports the cause", || not_ready(&client).detail.contains(says).then_some(()));
+                for _ in 0..50 {
+                    assert_eq!(client.get("/readyz").status, 503, "not ready while the fault lasts");
+                }
                 assert_eq!(client.get("/healthz").status, 200, "the process itself is healthy");
                 mend();
                 until("ready again", || (client.get("/readyz").status == 200).then_some(()));

@@ -109,7 +109,7 @@ fn a_predictor_that_starts_late_is_used_from_then_on() {
         training.iterations_so_far("evenstep").iter().any(is_uneven)
     });
     let job = predictor.client().job("job");
-    assert_eq!((job.spec.global_batch, job.live_workers), (50, 3));
+    assert_eq!((job.global_batch, job.live_workers), (50, 3));
     end(&mut training);
     let iterations = training.iterations("evenstep");
     assert!(

@@ -84,7 +84,7 @@ families! {
         "Sum of |actual - predicted| / predicted speed over these forecasts.",
     membership_changes: counter "evenstep_worker_membership_changes_total" "Workers that joined, left, or whose lease expired.",
     job_info: gauge "evenstep_job_info" "Unit of the batches and speeds of the job.",
-    state: gauge "evenstep_job_state" "Current state of the job: starting, running, paused, stalled, finished or failed.",
+    state: gauge "evenstep_job_state" "Current state of the job: starting, running, paused, stalled, finished, failed or unreadable.",
     stragglers: gauge "evenstep_job_stragglers" "Workers that are slower than they were, or than others on the same kind of GPU.",
     workers: gauge "evenstep_job_workers" "Workers by state.",
     iteration: gauge "evenstep_job_iteration" "First iteration that was not requested yet.",

@@ -177,6 +177,12 @@ impl Live {
         self.lock().steps.bytes()
     }
 
+    /// Records why the job cannot be read or planned; `None` if it can.
+    pub fn unreadable(&self, reason: Option<String>) {
+        self.lock().facts.unreadable = reason;
+        self.changes.send_replace(());
+    }
+
     /// Notifies readers that the job was deleted or given up.
     pub fn gone(&self) {
         self.changes.send_replace(());

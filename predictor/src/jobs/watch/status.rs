@@ -26,6 +26,8 @@ pub struct Facts {
     pub active_ms: i64,
     /// Mean step time, in seconds.
     pub step_time_s: Option<f64>,
+    /// Why this predictor cannot read or cannot plan the job.
+    pub unreadable: Option<String>,
 }
 
 /// The state of a job, since when, and why.
@@ -66,6 +68,9 @@ impl Facts {
         let workers =
             |count: u64| if count == 1 { "1 worker".to_owned() } else { format!("{count} workers") };
         let created = Some(past.created_unix_ms).filter(|at| *at > 0);
+        if let Some(reason) = &self.unreadable {
+            return of(JobState::Unreadable, None, reason.clone());
+        }
         if past.joined == 0 {
             return of(JobState::Starting, created, "no worker has joined".to_owned());
         }
@@ -134,7 +139,7 @@ mod tests {
             reported: Some((7, 1_000)),
             ..StoredPast::default()
         };
-        Facts { live, min_workers: 2, past, active_ms: 0, step_time_s: Some(0.5) }
+        Facts { live, min_workers: 2, past, active_ms: 0, step_time_s: Some(0.5), unreadable: None }
     }
 
     #[test]

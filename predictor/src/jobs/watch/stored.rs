@@ -77,13 +77,15 @@ impl Live {
             seen.facts.step_time_s = totals.means.map(|means| means.step_time_s);
             seen.earlier = Some(totals);
         }
-        (seen.facts.live, seen.facts.min_workers) = (stored.live_workers, stored.spec.min_workers);
+        seen.facts.live = stored.live_workers;
+        seen.facts.min_workers = stored.spec.as_ref().map_or(0, |spec| spec.min_workers);
+        seen.facts.unreadable.clone_from(&stored.unreadable);
         seen.reason = stored.last_decision.as_ref().map(|decision| decision.reason.clone());
         seen.members = Some(MembersSummary {
             live: stored.live_workers,
             departed: stored.past.joined.saturating_sub(stored.live_workers),
-            global_batch: stored.spec.global_batch,
-            unit: stored.spec.unit.clone(),
+            global_batch: stored.spec.as_ref().map_or(0, |spec| spec.global_batch),
+            unit: stored.spec.as_ref().map_or_else(|| "samples".to_owned(), |spec| spec.unit.clone()),
         });
     }
 

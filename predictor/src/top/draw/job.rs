@@ -140,7 +140,9 @@ pub(super) fn state_word(context: &DrawContext<'_>, job: &JobSummary) -> Span<'s
         Some(state @ (JobState::Paused | JobState::Stalled)) => {
             Span::styled(format!("! {}", state.word()), theme.warning())
         }
-        Some(JobState::Failed) => Span::styled("! failed", theme.bad()),
+        Some(state @ (JobState::Failed | JobState::Unreadable)) => {
+            Span::styled(format!("! {}", state.word()), theme.bad())
+        }
     }
 }
 

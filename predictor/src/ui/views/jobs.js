@@ -10,7 +10,7 @@ import { listen } from '../stream.js';
 
 /** Number of jobs that are listed at first. */
 const ROWS = 20;
-const STATES = ['running', 'starting', 'stalled', 'paused', 'failed', 'finished'];
+const STATES = ['running', 'starting', 'stalled', 'paused', 'failed', 'unreadable', 'finished'];
 const COLUMNS = ['Job', 'State', 'Last report', 'Workers', 'Step time', 'Throughput', 'Gain', 'Time lost waiting', 'Forecast error'];
 /** Titles in front of the values on a phone, from the third column on. */
 const SHORT = ['Report', 'Workers', 'Step', 'Throughput', 'Gain', 'Lost', 'Error'];

@@ -30,7 +30,6 @@ impl AccessStore {
             Err(StoreError::InUse(_)) => return Self::beside_predictor(address).await,
             locked => locked?,
         };
-        locked.as_ref().map(LockedFile::check_log).transpose()?;
         schema::inspect(address).await?;
         let mut connection = database::connect(address).await?;
         schema::update(&mut connection).await?;

@@ -1,7 +1,8 @@
 //! `export`: one CSV file per table, all from one snapshot.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::BufWriter;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -12,6 +13,7 @@ use evenstep_report::output::write_text;
 use super::args::ExportArgs;
 use super::progress;
 use super::text::{address, counted, with_store_context};
+use crate::file::PRIVATE;
 use crate::tables::{Cell, Snapshot, Table};
 
 /// Suffix of columns that hold milliseconds since 1970.
@@ -38,7 +40,8 @@ pub(super) async fn run(args: &ExportArgs) -> anyhow::Result<()> {
         anyhow::bail!("{}: file exists; use --force to overwrite it", there.path.display());
     }
     if !args.to.is_dir() {
-        fs::create_dir(&args.to).with_context(|| args.to.display().to_string())?;
+        // The files hold all tables: hashes of tokens as well.
+        DirBuilder::new().mode(0o700).create(&args.to).with_context(|| args.to.display().to_string())?;
     }
     let mut said = String::new();
     for output in &outputs {
@@ -64,7 +67,10 @@ impl Output {
 
     async fn write(&self, snapshot: &mut Snapshot, job_id: Option<&str>) -> anyhow::Result<u64> {
         let bar = progress::bar(snapshot.count(&self.table).await?, &self.table.name);
-        let mut writer = csv::Writer::from_writer(BufWriter::new(File::create(&self.partial)?));
+        // The leftover of an interrupted export may have other permissions.
+        let _ = fs::remove_file(&self.partial);
+        let file = File::options().write(true).create_new(true).mode(PRIVATE).open(&self.partial)?;
+        let mut writer = csv::Writer::from_writer(BufWriter::new(file));
         writer.write_record(header(&self.table))?;
         let mut count = 0;
         let mut rows = snapshot.rows(&self.table, job_id);

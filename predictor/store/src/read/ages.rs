@@ -1,9 +1,9 @@
 //! Age of the stored history, and the retention that jobs request.
 
-use evenstep_protocol::{JobId, JobSpec};
+use evenstep_protocol::JobId;
 
 use crate::database::rows;
-use crate::encode::{from_json, id};
+use crate::encode::{Json, id, job_spec};
 use crate::error::StoreError;
 use crate::store::Store;
 
@@ -22,17 +22,14 @@ pub(crate) const ALLOCATIONS_SPAN: &str = "SELECT min(first), max(last) FROM (
     FROM job) AS spans";
 
 impl Store {
-    /// Returns every job with its own retention of raw history in seconds, if its options set one.
+    /// Returns every job whose options can be read, with its own retention of raw history in seconds, if they set one.
     ///
     /// # Errors
     /// See [`Store::old_samples`].
     pub async fn job_retentions(&self) -> Result<Vec<(JobId, Option<u64>)>, StoreError> {
-        let jobs = rows!(&self.readers, (String, String), "SELECT job_id, spec FROM job ORDER BY job_id")?;
-        let keep = |(job_id, spec): (String, String)| {
-            let spec: JobSpec = from_json(&spec, "job")?;
-            Ok((id(job_id)?, spec.keep_s))
-        };
-        jobs.into_iter().map(keep).collect()
+        let jobs = rows!(&self.readers, (String, Json), "SELECT job_id, spec FROM job ORDER BY job_id")?;
+        let keep = |(job_id, spec): (String, Json)| Some((id(job_id).ok()?, job_spec(&spec).ok()?.0.keep_s));
+        Ok(jobs.into_iter().filter_map(keep).collect())
     }
 
     /// Returns the times of the oldest and newest samples, in milliseconds since 1970 by the nodes' clocks.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use evenstep_protocol::{AllocateResponse, JobId};
 
 use crate::database::rows;
-use crate::encode::integer;
+use crate::encode::{Json, integer};
 use crate::error::StoreError;
 use crate::store::Store;
 
@@ -37,11 +37,11 @@ pub(crate) const ANSWERS: &str = "SELECT iteration, generation, answer FROM allo
     ORDER BY iteration";
 
 /// The allocation of a row.
-pub(crate) fn stored((iteration, generation, answer): (i64, i64, String)) -> StoredAllocation {
+pub(crate) fn stored((iteration, generation, answer): (i64, i64, Json)) -> StoredAllocation {
     StoredAllocation {
         iteration: iteration.cast_unsigned(),
         generation: generation.cast_unsigned(),
-        answer: answer.into(),
+        answer: answer.0.into(),
     }
 }
 
@@ -72,7 +72,7 @@ impl Store {
     ) -> Result<Vec<StoredAllocation>, StoreError> {
         let answers = rows!(
             &self.readers,
-            (i64, i64, String),
+            (i64, i64, Json),
             ANSWERS,
             job_id.as_str(),
             integer(from),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use evenstep_protocol::{JobId, NodeSample};
 
 use crate::database::rows;
-use crate::encode::{from_json, integer};
+use crate::encode::{Json, integer};
 use crate::error::StoreError;
 use crate::from_row::from_row;
 use crate::roll_up::{RollUp, SampleKey};
@@ -58,14 +58,15 @@ impl Store {
             }
             let old = rows!(
                 &self.readers,
-                (String, i64, i64, String),
+                (String, i64, i64, Json),
                 OLD_SAMPLES,
                 &node,
                 before_unix_ms,
                 integer(room as u64),
             )?;
             for (boot_id, sequence, at_unix_ms, sample) in old {
-                let sample: NodeSample = from_json(&sample, "node sample")?;
+                // An unreadable sample must not stop retention. It has no readings.
+                let sample: NodeSample = sample.read("node sample").unwrap_or_default();
                 let step = NodeStep {
                     node: node.clone(),
                     step_s: MINUTE_S,
@@ -90,7 +91,7 @@ impl Store {
     ) -> Result<Option<RollUp>, StoreError> {
         let old = rows!(
             &self.readers,
-            (String, i64, i64, String),
+            (String, i64, i64, Json),
             OLD_NODE_STEPS,
             step_s,
             before_unix_ms.saturating_sub(step_s * 1000),
@@ -101,7 +102,7 @@ impl Store {
             if step_s == MINUTE_S {
                 let at_unix_ms = step_start(at_unix_ms, HOUR_S);
                 let hour = NodeStep { node: node.clone(), step_s: HOUR_S, at_unix_ms };
-                hours.entry(hour).or_default().merge(&node_sums(samples, &readings)?);
+                hours.entry(hour).or_default().merge(&node_sums(samples, &readings));
             }
             steps.push(NodeStep { node, step_s, at_unix_ms });
         }

@@ -7,7 +7,7 @@ use evenstep_protocol::{AllocateResponse, JobId, WorkerReport};
 use super::expired::SLICE_ROWS;
 use super::report_row::ReportRow;
 use crate::database::rows;
-use crate::encode::{from_json, integer};
+use crate::encode::{Json, integer};
 use crate::error::StoreError;
 use crate::from_row::from_row;
 use crate::roll_up::RollUp;
@@ -51,7 +51,7 @@ impl Store {
             return Ok(None);
         };
         let reports = rows!(&self.readers, TimedReport, OLD_REPORTS, job_id.as_str(), end,)?;
-        let answers = rows!(&self.readers, (i64, i64, String), OLD_ANSWERS, job_id.as_str(), end,)?;
+        let answers = rows!(&self.readers, (i64, i64, Json), OLD_ANSWERS, job_id.as_str(), end,)?;
         // Ends before the first iteration with a row that has not expired.
         let times = answers.iter().map(|(iteration, at_unix_ms, _)| (*iteration, *at_unix_ms));
         let times = times.chain(reports.iter().map(|row| (row.report.iteration, row.at_unix_ms)));
@@ -62,11 +62,8 @@ impl Store {
             return Ok(None);
         }
         let mut rolled = Iterations::default();
-        answers.iter().filter(|(iteration, ..)| *iteration < end).try_for_each(|row| rolled.answer(row))?;
-        reports
-            .into_iter()
-            .filter(|row| row.report.iteration < end)
-            .try_for_each(|row| rolled.report(row))?;
+        answers.iter().filter(|(iteration, ..)| *iteration < end).for_each(|row| rolled.answer(row));
+        reports.into_iter().filter(|row| row.report.iteration < end).for_each(|row| rolled.report(row));
         Ok(Some(RollUp::Iterations {
             job_id: job_id.clone(),
             kept_from: span.cast_unsigned(),
@@ -119,17 +116,19 @@ struct Iterations {
 }
 
 impl Iterations {
-    /// Adds an allocation. If an iteration has several, the latest generation must come last.
-    fn answer(&mut self, (iteration, _, answer): &(i64, i64, String)) -> Result<(), StoreError> {
+    /// Adds an allocation. If an iteration has several, the latest generation must come last. One that cannot be read
+    /// predicts nothing.
+    fn answer(&mut self, (iteration, _, answer): &(i64, i64, Json)) {
         self.answers += 1;
-        self.latest_allocations.insert(*iteration, from_json(answer, "answer")?);
-        Ok(())
+        if let Ok(answer) = answer.read("answer") {
+            self.latest_allocations.insert(*iteration, answer);
+        }
     }
 
-    /// Adds a report. All allocations must have been added before.
-    fn report(&mut self, row: TimedReport) -> Result<(), StoreError> {
+    /// Adds a report, if it can be read. All allocations must have been added before.
+    fn report(&mut self, row: TimedReport) {
         self.reports += 1;
-        let report = WorkerReport::try_from(row.report)?;
+        let Ok(report) = WorkerReport::try_from(row.report) else { return };
         let answer = self.latest_allocations.get(&integer(report.iteration));
         let predicted = answer.and_then(|answer| predicted_time_s(answer, &report.worker));
         let step = WorkerStep {
@@ -138,6 +137,5 @@ impl Iterations {
             at_unix_ms: step_start(row.at_unix_ms, MINUTE_S),
         };
         self.minutes.entry(step).or_default().add(&report, predicted);
-        Ok(())
     }
 }

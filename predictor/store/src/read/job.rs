@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use evenstep_protocol::{JobId, JobSpec, JoinRequest, WorkerOverride};
 
 use crate::database::{on, rows, scalar};
-use crate::encode::{from_json, id};
+use crate::encode::{Json, count, id, job_spec};
 use crate::error::StoreError;
 use crate::from_row::from_row;
 use crate::store::Store;
@@ -18,6 +18,8 @@ const DEPARTURES_MAX: i64 = 1000;
 pub struct StoredJob {
     /// The job options.
     pub spec: JobSpec,
+    /// Names of job options that this version does not know.
+    pub unknown_options: Vec<String>,
     /// Generation.
     pub generation: u64,
     /// Generation of the latest departure.
@@ -50,21 +52,21 @@ pub struct StoredWorker {
 }
 
 struct JobRow {
-    spec: String,
+    spec: Json,
     generation: i64,
     departed_generation: i64,
-    learning_rate: Option<String>,
+    learning_rate: Option<Json>,
 }
 
 from_row!(JobRow { spec, generation, departed_generation, learning_rate });
 
 struct WorkerRow {
     worker: String,
-    request: String,
+    request: Json,
     state: String,
     last_seen_unix_ms: i64,
     oom_cap: Option<i64>,
-    operator_override: Option<String>,
+    operator_override: Option<Json>,
 }
 
 from_row!(WorkerRow { worker, request, state, last_seen_unix_ms, oom_cap, operator_override });
@@ -100,7 +102,8 @@ impl Store {
             "SELECT job_id, (SELECT count(*) FROM worker WHERE worker.job_id = job.job_id AND state = 'live')
              FROM job",
         )?;
-        counts.into_iter().map(|(job_id, workers)| Ok((id(job_id)?, workers.cast_unsigned()))).collect()
+        let count = |(job_id, workers): (String, i64)| Some((id(job_id).ok()?, workers.cast_unsigned()));
+        Ok(counts.into_iter().filter_map(count).collect())
     }
 
     /// Returns a job with up to `joins` recent joins of each worker, or `None` if it does not exist.
@@ -146,25 +149,24 @@ impl Store {
         }
         let worker = |row: WorkerRow| {
             Ok(StoredWorker {
-                oom_cap: row.oom_cap.map(i64::cast_unsigned),
-                operator_override: row
-                    .operator_override
-                    .map(|wanted| from_json(&wanted, "override"))
-                    .transpose()?,
+                oom_cap: row.oom_cap.map(|cap| count(cap, "oom_cap")).transpose()?,
+                operator_override: row.operator_override.map(|wanted| wanted.read("override")).transpose()?,
                 departures_unix_ms: departed.remove(&row.worker).unwrap_or_default(),
                 join_generations: joined.remove(&row.worker).unwrap_or_default(),
-                request: from_json(&row.request, "join request")?,
+                request: row.request.read("join request")?,
                 state: row.state,
                 last_seen_unix_ms: row.last_seen_unix_ms,
             })
         };
+        let (spec, unknown_options) = job_spec(&job.spec)?;
         Ok(Some(StoredJob {
-            spec: from_json(&job.spec, "job")?,
-            generation: job.generation.cast_unsigned(),
-            departed_generation: job.departed_generation.cast_unsigned(),
+            spec,
+            unknown_options,
+            generation: count(job.generation, "generation")?,
+            departed_generation: count(job.departed_generation, "departed_generation")?,
             workers: workers.into_iter().map(worker).collect::<Result<_, StoreError>>()?,
             last_iteration: last.map(i64::cast_unsigned),
-            learning_rate: job.learning_rate,
+            learning_rate: job.learning_rate.map(Json::into_text),
         }))
     }
 
@@ -191,6 +193,6 @@ impl Store {
     pub async fn kept_from(&self, job_id: &JobId) -> Result<u64, StoreError> {
         let kept_from =
             scalar!(&self.readers, i64, "SELECT kept_from FROM job WHERE job_id = $1", job_id.as_str())?;
-        Ok(kept_from.unwrap_or(0).cast_unsigned())
+        count(kept_from.unwrap_or(0), "kept_from")
     }
 }

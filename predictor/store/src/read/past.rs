@@ -62,8 +62,8 @@ from_row!(PastRow {
 
 impl PastRow {
     /// Returns the job and its past.
-    pub fn read(self) -> Result<(String, StoredPast), StoreError> {
-        let expired = self.expired.map(id).transpose()?.zip(self.expired_unix_ms);
+    pub fn read(self) -> (String, StoredPast) {
+        let expired = self.expired.and_then(|worker| id(worker).ok()).zip(self.expired_unix_ms);
         let iteration = self.iteration.map(i64::cast_unsigned);
         let past = StoredPast {
             created_unix_ms: self.created_unix_ms,
@@ -73,7 +73,7 @@ impl PastRow {
             expired,
             reported: iteration.zip(self.reported_unix_ms),
         };
-        Ok((self.job_id, past))
+        (self.job_id, past)
     }
 }
 
@@ -129,12 +129,7 @@ impl Store {
     /// See [`Store::job`].
     pub async fn past(&self, job_id: &JobId) -> Result<StoredPast, StoreError> {
         let past = rows!(&self.readers, PastRow, PAST, job_id.as_str())?;
-        Ok(past
-            .into_iter()
-            .next()
-            .map(PastRow::read)
-            .transpose()?
-            .map_or_else(StoredPast::default, |(_, past)| past))
+        Ok(past.into_iter().next().map(|row| row.read().1).unwrap_or_default())
     }
 
     /// Returns the latest changes of the workers of a job, at most `limit`, oldest first.
@@ -143,7 +138,8 @@ impl Store {
     /// See [`Store::job`].
     pub async fn recent_events(&self, job_id: &JobId, limit: u64) -> Result<Vec<StoredEvent>, StoreError> {
         let events = rows!(&self.readers, (i64, String, String), EVENTS, job_id.as_str(), integer(limit),)?;
-        let event = |(at_unix_ms, kind, worker)| Ok(StoredEvent { at_unix_ms, kind, worker: id(worker)? });
-        events.into_iter().rev().map(event).collect()
+        let event =
+            |(at_unix_ms, kind, worker)| Some(StoredEvent { at_unix_ms, kind, worker: id(worker).ok()? });
+        Ok(events.into_iter().rev().filter_map(event).collect())
     }
 }

@@ -4,7 +4,7 @@ use evenstep_protocol::WorkerReport;
 use evenstep_protocol::columns::{COLUMNS, Column, Number};
 use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
 
-use crate::encode::{from_json, id};
+use crate::encode::{Json, id};
 use crate::error::StoreError;
 use crate::from_row::{from_row, or_default};
 
@@ -12,7 +12,7 @@ use crate::from_row::{from_row, or_default};
 pub(crate) struct ReportRow {
     pub iteration: i64,
     worker: String,
-    drivers_text: String,
+    drivers_text: Json,
     numbers: Numbers,
 }
 
@@ -56,7 +56,8 @@ impl TryFrom<ReportRow> for WorkerReport {
                 _ => {}
             }
         }
-        report.drivers = from_json(&row.drivers_text, "drivers")?;
+        // A driver that cannot be read is missing, like one that the worker did not report.
+        report.drivers = row.drivers_text.read_entries();
         Ok(report)
     }
 }

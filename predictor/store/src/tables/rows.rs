@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::table::{Cell, Column, Kind, Row, Table, quoted};
 use crate::database::{Connection, Either, scalar};
+use crate::encode::Json;
 use crate::error::StoreError;
 
 /// Approximate size of a page, in bytes; a larger row forms a single-row page.
@@ -86,8 +87,12 @@ macro_rules! row_reader {
                 Ok(match column.kind {
                     Kind::Integer => row.try_get::<Option<i64>, _>(place)?.map_or(Cell::Null, Cell::Integer),
                     Kind::Real => row.try_get::<Option<f64>, _>(place)?.map_or(Cell::Null, Cell::Real),
+                    // Damaged text is exported as bytes.
                     Kind::Text | Kind::Json => {
-                        row.try_get::<Option<String>, _>(place)?.map_or(Cell::Null, Cell::Text)
+                        row.try_get::<Option<Json>, _>(place)?.map_or(Cell::Null, |Json(text)| {
+                            String::from_utf8(text)
+                                .map_or_else(|damaged| Cell::Bytes(damaged.into_bytes()), Cell::Text)
+                        })
                     }
                     Kind::Bytes => row.try_get::<Option<Vec<u8>>, _>(place)?.map_or(Cell::Null, Cell::Bytes),
                 })

@@ -69,7 +69,7 @@ pub enum Cell {
     Real(f64),
     /// Value of a [`Kind::Text`] or [`Kind::Json`] column.
     Text(String),
-    /// Value of a [`Kind::Bytes`] column.
+    /// Value of a [`Kind::Bytes`] column, or damaged text.
     Bytes(Vec<u8>),
 }
 

@@ -6,7 +6,7 @@ use evenstep_protocol::{JobId, WorkerId};
 
 use super::View;
 use crate::database::{rows, scalar};
-use crate::encode::{id, integer};
+use crate::encode::{Json, id, integer};
 use crate::error::StoreError;
 use crate::read::{StoredAllocation, stored};
 
@@ -138,15 +138,15 @@ impl View {
     ) -> Result<Vec<(u64, Option<(i64, String)>)>, StoreError> {
         let steps = rows!(
             self.connection()?,
-            (i64, Option<i64>, Option<String>),
+            (i64, Option<i64>, Option<Json>),
             STEPS,
             job_id.as_str(),
             integer(wanted.iterations.start),
             integer(wanted.every),
             integer(wanted.iterations.end),
         )?;
-        let step = |(iteration, at_unix_ms, shown): (i64, Option<i64>, Option<String>)| {
-            (iteration.cast_unsigned(), at_unix_ms.zip(shown))
+        let step = |(iteration, at_unix_ms, shown): (i64, Option<i64>, Option<Json>)| {
+            (iteration.cast_unsigned(), at_unix_ms.zip(shown.map(Json::into_text)))
         };
         Ok(steps.into_iter().map(step).collect())
     }
@@ -187,7 +187,7 @@ impl View {
         job_id: &JobId,
         iteration: u64,
     ) -> Result<Option<(i64, StoredAllocation)>, StoreError> {
-        type Row = (i64, i64, String, i64);
+        type Row = (i64, i64, Json, i64);
         let answers = rows!(self.connection()?, Row, ALLOCATION, job_id.as_str(), integer(iteration))?;
         let answer = |(iteration, generation, answer, at_unix_ms)| {
             (at_unix_ms, stored((iteration, generation, answer)))

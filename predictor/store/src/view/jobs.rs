@@ -16,7 +16,7 @@ impl View {
     pub async fn owners(&mut self) -> Result<Vec<(JobId, Option<String>)>, StoreError> {
         if !self.lease.is_shared() {
             let ids = rows!(self.connection()?, (String,), "SELECT job_id FROM job ORDER BY job_id")?;
-            return ids.into_iter().map(|(job_id,)| Ok((id(job_id)?, None))).collect();
+            return Ok(ids.into_iter().filter_map(|(job_id,)| Some((id(job_id).ok()?, None))).collect());
         }
         let ours = self.lease.held(|held| held.instance.clone())?;
         let owned = rows!(
@@ -25,6 +25,6 @@ impl View {
             "SELECT job_id, url FROM job LEFT JOIN predictor ON instance = owner AND instance <> $1 ORDER BY job_id",
             ours,
         )?;
-        owned.into_iter().map(|(job_id, url)| Ok((id(job_id)?, url))).collect()
+        Ok(owned.into_iter().filter_map(|(job_id, url)| Some((id(job_id).ok()?, url))).collect())
     }
 }

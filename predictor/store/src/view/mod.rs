@@ -28,7 +28,7 @@ use crate::lease::Lease;
 
 pub use disk::DiskUse;
 pub use history::{EveryNth, Measured};
-pub use summaries::StoredSummary;
+pub use summaries::{StoredSummary, unknown_reason};
 
 /// Number of SQLite's steps between two looks at the time: about 10 µs.
 const LOOK_STEPS: i32 = 1000;

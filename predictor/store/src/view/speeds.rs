@@ -4,7 +4,7 @@ use evenstep_protocol::JobId;
 
 use super::View;
 use crate::database::rows;
-use crate::encode::integer;
+use crate::encode::{Json, integer};
 use crate::error::StoreError;
 use crate::read::{ANSWERS, ReportRow, StoredAllocation, StoredReport, stored};
 
@@ -26,7 +26,7 @@ impl View {
     ) -> Result<Vec<StoredAllocation>, StoreError> {
         let end = integer(from.saturating_add(limit));
         let answers =
-            rows!(self.connection()?, (i64, i64, String), ANSWERS, job_id.as_str(), integer(from), end)?;
+            rows!(self.connection()?, (i64, i64, Json), ANSWERS, job_id.as_str(), integer(from), end)?;
         Ok(answers.into_iter().map(stored).collect())
     }
 

@@ -120,7 +120,7 @@ pub(super) async fn apply(
         }
         Change::RollUp(old) => roll_up::apply(connection, old).await,
         Change::Access(change) => access::apply(connection, change, at_unix_ms).await,
-        Change::Probe => schema::probe(connection).await,
+        Change::Probe { bytes } => schema::probe(connection, *bytes).await,
     }
 }
 

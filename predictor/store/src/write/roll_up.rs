@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::database::{Connection, Either, rows, run};
-use crate::encode::{integer, to_json};
+use crate::encode::{Json, integer, to_json};
 use crate::error::StoreError;
 use crate::roll_up::{RollUp, SampleKey};
 use crate::summary::{NodeStep, NodeSums, WorkerStep, WorkerSums, node_sums, ranges};
@@ -131,12 +131,12 @@ async fn merge_nodes(
     }
     let sql = "SELECT node, step_s, at_unix_ms, samples, readings FROM node_summary
                WHERE (node, step_s, at_unix_ms) IN ({})";
-    let there: Vec<(String, i64, i64, i64, String)> =
+    let there: Vec<(String, i64, i64, i64, Json)> =
         fetch(connection, sql, RowPosition::Table, node_steps(sums.keys())).await?;
     let mut merged = sums.clone();
     for (node, step_s, at_unix_ms, samples, readings) in there {
         let step = NodeStep { node, step_s, at_unix_ms };
-        merged.entry(step).or_default().merge(&node_sums(samples, &readings)?);
+        merged.entry(step).or_default().merge(&node_sums(samples, &readings));
     }
     let readings = merged.values().map(|sums| to_json(&sums.readings)).collect::<Result<Vec<_>, _>>()?;
     let mut columns = node_steps(merged.keys());

@@ -6,7 +6,7 @@
 //! for the next group, so it recovers when the database does.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use sqlx::AssertSqlSafe;
@@ -22,6 +22,7 @@ use crate::database::{self, Connection, Either, Readers, on};
 use crate::error::StoreError;
 use crate::file::LockedFile;
 use crate::lease::{Held, Lease};
+use crate::limits::PROBE_BYTES_MAX;
 
 /// Maximum number of writes per commit.
 const GROUP_MAX: usize = 128;
@@ -99,8 +100,8 @@ pub(crate) struct Writer {
     /// The SQLite file. Dropped after the connection.
     pub file: Option<LockedFile>,
     pub lease: Arc<Lease>,
-    /// Whether the latest commit failed; read by health checks.
-    pub failing: Arc<AtomicBool>,
+    /// Size of the largest commit that failed since one of that size succeeded, in bytes, or 0; read by health checks.
+    pub failing: Arc<AtomicUsize>,
     pub meter: Meter,
     pub faults: Injected,
 }
@@ -123,7 +124,7 @@ impl Writer {
                     let present = self.check_file();
                     if let (true, Err(error)) = (is_present, &present) {
                         tracing::error!(%error, "the predictor accepts no more writes");
-                        self.failing.store(true, Ordering::Relaxed);
+                        self.failing.fetch_max(1, Ordering::Relaxed);
                     }
                     is_present = present.is_ok();
                 }
@@ -174,9 +175,12 @@ impl Writer {
             Ok(_) => self.meter.commits.observe(begun.elapsed().as_secs_f64()),
             Err(_) => self.meter.failures.with_label_values::<&str>(&[]).inc(),
         }
-        // An empty write only shows that the database responds, not that it accepts changes.
-        if committed.is_err() || group.iter().any(|write| !write.changes.is_empty()) {
-            self.failing.store(committed.is_err(), Ordering::Relaxed);
+        let bytes = group.iter().flat_map(|write| &write.changes).map(Change::bytes).sum::<usize>();
+        if committed.is_err() {
+            self.failing.fetch_max(bytes.clamp(1, PROBE_BYTES_MAX), Ordering::Relaxed);
+        } else if self.failing.load(Ordering::Relaxed) <= bytes {
+            // A smaller write may fit into the rest of a full disk. An empty one changes nothing.
+            self.failing.store(0, Ordering::Relaxed);
         }
         match committed {
             Ok(outcomes) => {
@@ -224,6 +228,13 @@ impl Writer {
             }
         }
         let Some(connection) = &mut self.connection else { return Err(StoreError::Silent) };
+        let probes = group.iter().flat_map(|write| &write.changes).filter_map(|change| match change {
+            Change::Probe { bytes } => Some(*bytes),
+            _ => None,
+        });
+        if let (Some(file), Some(bytes)) = (&self.file, probes.max()) {
+            file.check_room(bytes).await?;
+        }
         begin(connection, fence).await?;
         let of = |write: &'a Write| Changes { changes: &write.changes, at_unix_ms: write.at_unix_ms };
         let writes: Vec<Changes<'a>> = group.iter().map(of).collect();

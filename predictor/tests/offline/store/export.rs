@@ -1,5 +1,6 @@
 //! Tables as CSV: all rows, readable by other programs, and never an incomplete file.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -44,8 +45,12 @@ fn every_table_is_a_readable_csv_file() {
         );
         // The tables of predictors and migrations are not part of the history.
         assert!(!to.join("predictor.csv").exists() && !to.join("_sqlx_migrations.csv").exists());
-        let files = std::fs::read_dir(&to).unwrap().count();
-        assert_eq!(files, said.lines().count(), "no incomplete file is left");
+        let files: Vec<_> = std::fs::read_dir(&to).unwrap().map(|file| file.unwrap().path()).collect();
+        assert_eq!(files.len(), said.lines().count(), "no incomplete file is left");
+        for path in files.iter().chain([&to]) {
+            let mode = std::fs::metadata(path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o077, 0, "only its owner can read {}", path.display());
+        }
     }
 }
 

@@ -68,7 +68,7 @@ pub async fn workers_before(view: &mut View, job_id: &JobId, end: u64) -> Result
     }
     let Some(last) = end.checked_sub(1) else { return Ok(1) };
     let Some((_, stored)) = view.allocation(job_id, last).await? else { return Ok(1) };
-    Ok(compute(true, || stored.parse())?.allocations.len() as u64)
+    Ok(compute(true, || stored.parse()).map_or(1, |last| last.allocations.len() as u64))
 }
 
 /// Evenly sampled iterations, with the times of their allocations in milliseconds since 1970.
@@ -111,8 +111,9 @@ impl Sampled {
                 steps.push((iteration, at_unix_ms, shown));
             } else if let Some((at_unix_ms, answer)) = view.allocation(job_id, iteration).await? {
                 let reports = view.measured(job_id, iteration).await?;
-                let shown = compute(true, || Ok::<_, JobError>(Shown::stored(&answer.parse()?, &reports)))?;
-                steps.push((iteration, at_unix_ms, shown));
+                // Without an unreadable allocation, the chart has a gap.
+                let shown = compute(true, || Some(Shown::stored(&answer.parse().ok()?, &reports)));
+                steps.extend(shown.map(|shown| (iteration, at_unix_ms, shown)));
             }
         }
         Ok(Self { every: wanted.every, steps })

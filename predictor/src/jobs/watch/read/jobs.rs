@@ -1,6 +1,7 @@
 //! Reads the summaries of all jobs.
 
 use evenstep_protocol::{JobId, JobSummary, JobView, LiveView};
+use evenstep_store::StoredSummary;
 
 use super::super::view;
 use crate::jobs::error::JobError;
@@ -18,9 +19,15 @@ impl Jobs {
         let now = self.now();
         self.retain_stored(|job_id| owners.binary_search_by(|(known, _)| known.cmp(job_id)).is_ok());
         let line = |job_id: &JobId| {
-            let known = self.known(job_id, registration).filter(|job| job.live().is_known());
-            let job = known.or_else(|| self.stored_job(job_id, registration))?;
-            Some(view::summary(job.live(), job_id, now))
+            let known = self.known(job_id, registration);
+            if let Some(job) = known.as_ref().filter(|job| job.live().is_known()) {
+                return Some(view::summary(job.live(), job_id, now));
+            }
+            let stored = self.stored_job(job_id, registration)?;
+            if let Some(reason) = known.and_then(|job| job.live().facts().unreadable) {
+                stored.live().unreadable(Some(reason));
+            }
+            Some(view::summary(stored.live(), job_id, now))
         };
         let is_unknown = |(job_id, url): &(JobId, Option<String>)| url.is_none() && line(job_id).is_none();
         if owners.iter().any(is_unknown) {
@@ -51,16 +58,22 @@ impl Jobs {
         let mut views = Vec::new();
         let stored = self.store().view().await?.job_summaries().await?;
         for stored in stored {
-            let found = match self.known(&stored.job_id, registration).filter(|job| job.is_loaded()) {
-                Some(job) => job.view().await,
-                None => Ok(view::stored(stored, self.started_ms(), self.now())),
-            };
-            match found {
-                Ok(view) => views.push(view),
-                // Deleted in the meantime.
-                Err(JobError::UnknownJob(_)) => {}
-                Err(error) => return Err(error),
+            let known = self.known(&stored.job_id, registration);
+            if let Some(job) = known.as_ref().filter(|job| job.is_loaded()) {
+                match job.view().await {
+                    Ok(view) => {
+                        views.push(view);
+                        continue;
+                    }
+                    // Deleted in the meantime.
+                    Err(JobError::UnknownJob(_)) => continue,
+                    Err(JobError::Unreadable { .. }) => {}
+                    Err(error) => return Err(error),
+                }
             }
+            let unreadable = known.and_then(|job| job.live().facts().unreadable).or(stored.unreadable);
+            let stored = StoredSummary { unreadable, ..stored };
+            views.push(view::stored(stored, self.started_ms(), self.now()));
         }
         Ok(views)
     }

@@ -14,7 +14,8 @@ pub fn job(state: &JobState, job_id: &JobId, live: &Live, now: Now) -> JobView {
     let facts = live.facts();
     let known = StoredSummary {
         job_id: job_id.clone(),
-        spec: state.spec.clone(),
+        spec: Some(state.spec.clone()),
+        unreadable: facts.unreadable.clone(),
         generation: state.members.generation(),
         live_workers: state.members.live().count() as u64,
         next_iteration: state.next_iteration,
@@ -29,10 +30,16 @@ pub fn job(state: &JobState, job_id: &JobId, live: &Live, now: Now) -> JobView {
     }
 }
 
-/// The view of a job that is not in memory. This predictor follows it since `active_ms`, by the steady clock.
+/// The view of a job that is not in memory. This predictor has followed it since `active_ms`.
 pub fn stored(stored: StoredSummary, active_ms: i64, now: Now) -> JobView {
-    let (live, min_workers, past) = (stored.live_workers, stored.spec.min_workers, stored.past.clone());
-    let facts = Facts { live, min_workers, past, active_ms, step_time_s: None };
+    let facts = Facts {
+        live: stored.live_workers,
+        min_workers: stored.spec.as_ref().map_or(0, |spec| spec.min_workers),
+        past: stored.past.clone(),
+        active_ms,
+        step_time_s: None,
+        unreadable: stored.unreadable.clone(),
+    };
     view(stored, &facts, now)
 }
 
@@ -45,7 +52,7 @@ fn view(known: StoredSummary, facts: &Facts, now: Now) -> JobView {
         state_reason: reason,
         created_unix_ms: facts.past.created_unix_ms,
         gain: None,
-        global_batch: global_batch(&known.spec, known.live_workers),
+        global_batch: known.spec.as_ref().map_or(0, |spec| global_batch(spec, known.live_workers)),
         generation: known.generation,
         next_iteration: known.next_iteration,
         live_workers: known.live_workers,

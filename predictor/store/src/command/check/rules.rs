@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::encode::{Json, job_spec};
+use crate::lenient;
 use crate::tables::{Cell, Table};
 use evenstep_protocol::{
-    AllocateResponse, JobId, JobSpec, JoinRequest, NodeId, NodeSample, Readings, WorkerId, WorkerOverride,
+    AllocateResponse, JobId, JoinRequest, NodeId, NodeSample, Readings, WorkerId, WorkerOverride,
 };
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 /// Readers for values whose format the store does not know. Each returns an error message if it cannot read a
@@ -34,6 +35,9 @@ pub enum Remark {
 
 /// Note on models that were stored in another format version.
 pub const OTHER_FORMAT: &str = "models in another format: they are learned again from the reports";
+
+/// Note on a job with options of a newer version.
+const UNKNOWN_OPTIONS: &str = "job options that this version does not know: it does not plan these jobs";
 
 impl From<String> for Remark {
     fn from(rule: String) -> Self {
@@ -73,7 +77,8 @@ fn job(values: &Values<'_>, read_learning_rate: fn(&str) -> Result<(), String>) 
     // Options stored before schema 0007 (SQLite) or 0003 (PostgreSQL) have this field, which the migration
     // replaces.
     spec.as_object_mut().and_then(|options| options.remove("calm"));
-    JobSpec::deserialize(spec).map_err(|error| format!("its spec cannot be read: {error}"))?;
+    let spec = Json(spec.to_string().into_bytes());
+    let (_, unknown) = job_spec(&spec).map_err(|error| format!("its spec: {error}"))?;
     let learning_rate = values.text("learning_rate")?;
     if !learning_rate.is_empty() {
         read_learning_rate(learning_rate)
@@ -82,7 +87,8 @@ fn job(values: &Values<'_>, read_learning_rate: fn(&str) -> Result<(), String>) 
     let (departed, generation) = (values.count("departed_generation")?, values.count("generation")?);
     rule(departed <= generation, || {
         format!("departed_generation {departed} exceeds its generation {generation}")
-    })
+    })?;
+    if unknown.is_empty() { Ok(()) } else { Err(Remark::Note(UNKNOWN_OPTIONS)) }
 }
 
 fn worker(values: &Values<'_>) -> Result<(), Remark> {
@@ -251,8 +257,8 @@ impl<'a> Values<'a> {
     }
 
     fn json<T: DeserializeOwned>(&self, column: &str) -> Result<T, Remark> {
-        let read = serde_json::from_str(self.text(column)?);
-        Ok(read.map_err(|error| format!("its {column} cannot be read: {error}"))?)
+        let read = lenient::from_slice(self.text(column)?.as_bytes());
+        Ok(read.map(|(value, _)| value).map_err(|error| format!("its {column} cannot be read: {error}"))?)
     }
 
     /// Checks the job, worker and node ids of a row.
