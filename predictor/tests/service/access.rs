@@ -252,7 +252,7 @@ fn a_session_of_the_page_sees_what_its_token_sees() {
     until("the log has both", || {
         let log = service.predictor.process.output();
         assert!(!log.contains("secret words"));
-        (log.matches("session.failed").count() == 2 && log.contains("127.0.0.1")).then_some(())
+        (log.matches("a sign-in failed").count() == 2 && log.contains("127.0.0.1")).then_some(())
     });
     let signed_in = sign_in(&service, &token);
     assert!(signed_in.contains("; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict"), "{signed_in}");

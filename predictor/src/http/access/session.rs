@@ -15,7 +15,7 @@ use super::super::Api;
 use super::super::body::Json;
 use super::super::problem::ErrorResponse;
 use super::{COOKIE, ClientAddress, session_key};
-use crate::access::{Access, Auth, Caller, Denied, SESSION_S, log_audit, secrets};
+use crate::access::{Access, Auth, Caller, Denied, SESSION_S, secrets};
 
 pub fn router() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(get, sign_in, sign_out))
@@ -66,7 +66,8 @@ async fn failed(api: &Api, token: &str, address: Option<IpAddr>, denied: Denied)
         return;
     }
     let entry = Caller::audit_failed_sign_in(token, address, denied);
-    log_audit(&entry);
+    let at = address.map(|address| address.to_string());
+    tracing::warn!(address = at, subject = entry.subject, "a sign-in failed");
     let record = Change::Access(AccessChange::Audit(entry));
     if let Err(error) = api.jobs.store().write(vec![record], api.access.now_unix_ms()).await {
         tracing::warn!(%error, "cannot store a failed sign-in in the audit log");
