@@ -127,20 +127,10 @@ mod tests {
         Caller::with_token(token_id.into(), &[], JobPattern::all())
     }
 
-    fn begin(
-        sessions: &mut Sessions,
-        token_id: &str,
-        now_ms: i64,
-        seed: u64,
-    ) -> Result<SessionId, Full> {
+    fn begin(sessions: &mut Sessions, token_id: &str, now_ms: i64, seed: u64) -> Result<SessionId, Full> {
         let mut random = rand_chacha::ChaCha20Rng::seed_from_u64(seed);
-        let key = sessions.begin(
-            &caller(token_id),
-            token_id.into(),
-            |id| id != "revoked",
-            now_ms,
-            &mut random,
-        );
+        let key =
+            sessions.begin(&caller(token_id), token_id.into(), |id| id != "revoked", now_ms, &mut random);
         key.map(|key| SessionId::of(key.reveal()))
     }
 

@@ -69,7 +69,6 @@ impl Admission {
 #[derive(Debug)]
 pub struct Telemetry {
     limit: ByteLimit,
-    turns: Arc<Semaphore>,
     pace: Mutex<RetryEstimator>,
 }
 

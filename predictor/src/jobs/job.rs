@@ -301,7 +301,7 @@ impl Job {
             }
             doubtful => doubtful,
         };
-        outcome(tokio::spawn(self.clone().open(slot, held, now_unix_ms))).await
+        outcome(tokio::spawn(self.clone().open(slot, held, now))).await
     }
 
     /// Reads the state if it is not in memory or in doubt, and removes workers whose lease expired.

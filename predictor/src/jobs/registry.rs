@@ -9,7 +9,7 @@ use evenstep_protocol::{
     JobId, JobSpec, JobView, NodeId, NodeSample, NodeSummary, NodeView, TelemetryResponse, WorkerId,
 };
 use evenstep_store::access::AuditEntry;
-use evenstep_store::{Change, Owner, RollUp, Store, StoreError, TelemetryRows};
+use evenstep_store::{Change, Owner, RollUp, Store, TelemetryRows};
 
 use super::error::JobError;
 use super::fits::Pool;

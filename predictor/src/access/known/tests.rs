@@ -80,7 +80,7 @@ fn tokens_expire_by_the_wall_clock_as_it_is_now() {
     let (access, token, clock) = access_at(Auth::Required, None);
     let mut random = ChaCha20Rng::seed_from_u64(9);
     access.replace(vec![stored(&token, "viewer", Some(NOW + 60_000))]);
-    let (_, key) = access.begin_session(&token.reveal(), Some(ADDRESS), &mut random).unwrap();
+    let (_, key) = access.begin_session(&token.reveal(), Some(ADDRESS), &mut random).unwrap().unwrap();
     let look = || access.identify(Credentials { session: Some(key.reveal()), ..Credentials::default() });
     for _ in 0..11 {
         assert!(bearer(&access, "wrong").is_err());

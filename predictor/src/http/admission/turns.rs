@@ -10,13 +10,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 /// Longest wait for a turn. With [`LATE`], it is below the time after which training gives up.
-pub(super) const WAIT_MAX: Duration = Duration::from_millis(500);
+pub(super) const WAIT_MAX: Duration = Duration::from_millis(300);
 /// Length of the queue above which viewers are rejected.
 const PASS_MAX: Duration = Duration::from_millis(100);
 /// Time of a turn after which there are too many turns for this machine and store.
-const LATE: Duration = Duration::from_secs(1);
+const LATE: Duration = Duration::from_millis(700);
 /// Time of a turn below which the number of turns may grow fast.
-const QUICK: Duration = Duration::from_millis(250);
+const QUICK: Duration = Duration::from_millis(100);
 /// Number of requests on time for each further turn, above [`QUICK`].
 const GROWTH: u32 = 8;
 /// Number of turns at first, and its bounds.

@@ -85,16 +85,13 @@ pub fn event(name: &str, value: &impl Serialize) -> Event {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
-
     use super::*;
     use crate::access::{Auth, Credentials};
     use crate::clock::Clock;
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_has_a_longest_life() {
-        let (clock, now) = Clock::manual();
-        now.store(1_000_000, Ordering::SeqCst);
+        let (clock, _now) = Clock::manual(1_000_000);
         let (_going, ending) = watch::channel(false);
         let access = Arc::new(Access::new(Auth::None, None, clock));
         let caller = access.identify(Credentials::default()).unwrap();

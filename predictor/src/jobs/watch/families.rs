@@ -257,6 +257,8 @@ mod tests {
         text.lines().filter(of_metric).filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
     }
 
+    const NOW: Now = Now { unix_ms: 1_000, steady_ms: 1_000 };
+
     /// A job of workers that each computed 2 samples in 0.5 s.
     fn job(job: &str, width: usize) -> (JobId, Live) {
         let (job, live) = (JobId::new(job).unwrap(), Live::new(0));
@@ -268,13 +270,13 @@ mod tests {
             });
             serde_json::from_value::<WorkerReport>(report).unwrap()
         };
-        live.allocated(&job, None, &(0..width).map(report).collect::<Vec<_>>(), &[], 1_000);
+        live.allocated(&job, None, &(0..width).map(report).collect::<Vec<_>>(), &[], NOW);
         (job, live)
     }
 
     fn shown(jobs: &[(JobId, Live)]) -> String {
         let mut families = JobFamilies::default();
-        jobs.iter().for_each(|(job, live)| families.add(job, live, 1_000));
+        jobs.iter().for_each(|(job, live)| families.add(job, live, NOW));
         text(&families.done()).unwrap()
     }
 
