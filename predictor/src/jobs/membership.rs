@@ -198,8 +198,8 @@ impl Job {
         let mut guard = self.lock_with(worker).await?;
         if let Some(wanted) = &wanted {
             guard.state().check_override(worker, wanted)?;
+            compute(true, || guard.state().admit_override(worker, wanted))?;
         }
-        compute(true, || guard.state().admit_override(worker, wanted.as_ref()))?;
         guard.change();
         let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Override(wanted.clone()) };
         self.write_membership(&guard, vec![event], false, Some(entry)).await?;

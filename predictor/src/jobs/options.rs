@@ -10,7 +10,6 @@ use super::error::JobError;
 use super::job::Job;
 use super::responses::Published;
 use super::watch::view;
-use crate::long::compute;
 
 impl Job {
     /// Changes the job options, from the next iteration that was not requested yet.
@@ -26,7 +25,6 @@ impl Job {
         }
         if spec != state.spec {
             state.check_spec(&spec)?;
-            compute(true, || state.admit_spec(&spec))?;
             let begins = controller(&spec).map_err(|error| JobError::Invalid(error.to_string()))?;
             let now_unix_ms = guard.now_unix_ms;
             let held = guard.change();
