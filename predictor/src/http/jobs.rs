@@ -42,7 +42,7 @@ pub fn router() -> OpenApiRouter<Api> {
     responses(
         (status = 200, description = "The job existed; its options are changed", body = JobView),
         (status = 201, description = "The job was created", body = JobView),
-        (status = 409, description = "The learning-rate rule cannot change after the first allocation, or the job could not be planned any more"),
+        (status = 409, description = "The learning-rate rule cannot change after the first allocation"),
     )
 )]
 async fn put(

@@ -146,7 +146,6 @@ async fn set_override(
     responses(
         (status = 204, description = "The worker has no override"),
         (status = 401, description = "The service has an operator token, and the request lacks it"),
-        (status = 409, description = "The job could not be planned without it"),
     )
 )]
 async fn delete_override(

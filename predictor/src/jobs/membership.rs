@@ -191,8 +191,8 @@ impl Job {
             job.check_worker(&guard, &worker)?;
             if let Some(wanted) = &wanted {
                 guard.state().check_override(&worker, wanted)?;
+                compute(true, || guard.state().admit_override(&worker, wanted))?;
             }
-            compute(true, || guard.state().admit_override(&worker, wanted.as_ref()))?;
             guard.change();
             let kind = MemberEventKind::Override(wanted.clone());
             let event = MemberEvent { worker: worker.clone(), kind };

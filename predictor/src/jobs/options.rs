@@ -12,7 +12,6 @@ use super::error::JobError;
 use super::job::{Job, StateGuard};
 use super::responses::Published;
 use super::watch::view;
-use crate::long::compute;
 
 impl Job {
     /// Changes the job options, from the next iteration that was not requested yet.
@@ -32,7 +31,6 @@ impl Job {
         }
         if spec != state.spec || guard.has_unknown_options() {
             state.check_spec(&spec)?;
-            compute(true, || state.admit_spec(&spec))?;
             let begins = controller(&spec).map_err(|error| JobError::Invalid(error.to_string()))?;
             let now_unix_ms = guard.now.unix_ms;
             let held = guard.change();

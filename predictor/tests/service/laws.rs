@@ -46,22 +46,34 @@ fn bounds(spec: &JobSpec, own_floor: Option<u64>, own_cap: Option<u64>) -> (u64,
     (floor.next_multiple_of(spec.quantum), cap - cap % spec.quantum)
 }
 
+/// The part of the floor that is not a default, in whole quanta.
+fn required(spec: &JobSpec, own_floor: Option<u64>) -> u64 {
+    spec.min_local_batch.max(own_floor).unwrap_or(0).next_multiple_of(spec.quantum)
+}
+
 #[test]
 fn every_allocation_sums_to_the_batch_within_all_bounds() {
     let service = Service::start();
     let (feasible, infeasible, refused) = (Cell::new(0), Cell::new(0), Cell::new(0));
-    let mut runner = TestRunner::new(Config { cases: 96, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config { cases: 192, failure_persistence: None, ..Config::default() });
     let check = |mut case: Case| -> Result<(), TestCaseError> {
         let job = format!("job-{}", feasible.get() + infeasible.get() + refused.get());
         let generation = create(&service.client, &job, &mut case, &refused);
         if case.workers.is_empty() {
             return Ok(());
         }
-        let bounds: Vec<(u64, u64)> =
+        let mut bounds: Vec<(u64, u64)> =
             case.workers.iter().map(|worker| bounds(&case.spec, worker.0, worker.1)).collect();
-        let (floors, caps) = bounds.iter().fold((0, 0), |sum, bound| (sum.0 + bound.0, sum.1 + bound.1));
+        let (mut floors, caps) = bounds.iter().fold((0, 0), |sum, bound| (sum.0 + bound.0, sum.1 + bound.1));
         let batch = case.spec.global_batch;
-        if floors > batch || caps < batch {
+        if floors > batch {
+            // Default floors yield.
+            for (bound, worker) in bounds.iter_mut().zip(&case.workers) {
+                bound.0 = required(&case.spec, worker.0);
+            }
+            floors = bounds.iter().map(|bound| bound.0).sum();
+        }
+        if caps < batch {
             infeasible.set(infeasible.get() + 1);
             let problem =
                 service.client.allocate(&allocate_request(&job, generation, 0)).problem(422, "infeasible");
@@ -106,8 +118,8 @@ fn every_allocation_sums_to_the_batch_within_all_bounds() {
     );
 }
 
-/// Creates a job and joins its workers. Those whose own floor exceeds their own cap are rejected, and removed
-/// from the case; so are all of them if the job options contradict each other.
+/// Creates a job and joins its workers. A worker is rejected, and removed from the case, if its own floor exceeds its own
+/// cap, or if the batch is too small for its floor. All are removed if the job options contradict each other.
 fn create(client: &Client, job: &str, case: &mut Case, refused: &Cell<u64>) -> u64 {
     let Case { spec, workers, .. } = case;
     let crossed = |own_floor: Option<u64>, own_cap: Option<u64>| {
@@ -122,7 +134,7 @@ fn create(client: &Client, job: &str, case: &mut Case, refused: &Cell<u64>) -> u
     }
     client.put_job(job, spec);
     let mut generation = 0;
-    let mut rank = 0;
+    let (mut rank, mut floors) = (0, 0);
     workers.retain(|(min_local_batch, max_local_batch, _)| {
         let request = JoinRequest {
             device: Some("cpu".into()),
@@ -137,6 +149,14 @@ fn create(client: &Client, job: &str, case: &mut Case, refused: &Cell<u64>) -> u
             assert!(problem.detail.contains(worker_id(rank).as_str()), "{problem:?}");
             return false;
         }
+        let needed = required(spec, *min_local_batch);
+        if floors + needed > spec.global_batch {
+            refused.set(refused.get() + 1);
+            let problem = reply.problem(409, "conflict");
+            assert!(problem.detail.contains("largest floor"), "{problem:?}");
+            return false;
+        }
+        floors += needed;
         generation = reply.json::<evenstep_protocol::JoinResponse>().generation;
         rank += 1;
         true

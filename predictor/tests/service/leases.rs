@@ -249,11 +249,11 @@ fn a_clock_set_back_neither_ends_leases_nor_delays_requests() {
     let service = serve(&store, 10 * DAY_MS);
     service.client.put_job("job", &JobSpec { lease_s: 10.0, ..JobSpec::new(60) });
     assert_eq!(join_all(&service.client, "job", 3), 3);
-    let answer = service.client.allocate(&allocate_request("job", 3, 0)).body;
     for _ in 0..10 {
         service.client.join("job", "node/3");
         service.client.leave("job", "node/3");
     }
+    let answer = service.client.allocate(&allocate_request("job", 23, 0)).body;
     drop(service);
     // All stored times are one day ahead.
     let service = serve(&store, 9 * DAY_MS);

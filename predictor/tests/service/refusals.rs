@@ -4,9 +4,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use evenstep_protocol::{
-    AllocateRequest, AllocateResponse, JobSpec, JoinRequest, Problem, SpeedsView, WorkersView,
-};
+use evenstep_protocol::{AllocateRequest, AllocateResponse, JobSpec, Problem, SpeedsView, WorkersView};
 use serde_json::{Value, json};
 
 use crate::support::{Service, allocate_request, join_all, report, worker_id};
@@ -61,10 +59,8 @@ fn caps_and_floors_that_cannot_hold_the_batch_are_422_with_the_numbers() {
     assert_eq!(client.allocate(&allocate_request("job", 4, 0)).json::<AllocateResponse>().global_batch, 64);
 
     client.put_job("floors", &JobSpec::new(64));
-    for worker in 0..2 {
-        let request = JoinRequest { min_local_batch: Some(40), ..JoinRequest::new(worker_id(worker)) };
-        client.post("/v1/jobs/floors/workers", &request);
-    }
+    join_all(client, "floors", 2);
+    client.put_job("floors", &JobSpec { min_local_batch: Some(40), ..JobSpec::new(64) });
     let problem = client.allocate(&allocate_request("floors", 2, 0)).problem(422, "infeasible");
     assert_eq!((problem.sum_of_floors, problem.sum_of_caps), (Some(80), None));
 }

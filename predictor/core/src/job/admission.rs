@@ -1,9 +1,9 @@
-//! Changes that would stop a job: its iterations can be planned before them, and not after them.
+//! Changes of a worker that would stop a job: its iterations can be planned before them, and not after them.
 //!
-//! A join, new job options and an override can leave the live workers no way to share the global batch. If the job is
-//! running, such a change is rejected, and the job continues. Before the first allocation, while the workers of a run join
-//! one after the other, later workers can mend most of this, so only floors that exceed a fixed global batch are
-//! rejected. A departure and a lack of memory cannot be rejected: [`JobState::decide`] then names the rule.
+//! A join or an override can leave the live workers no way to share the global batch. If the job is running, such a change
+//! is rejected, and the job continues. Before the first allocation, while the workers of a run join one after the other,
+//! later workers can mend most of this, so only floors that exceed a fixed global batch are rejected. Departures, a lack of
+//! memory, new job options and the removal of an override are not rejected: [`JobState::decide`] then names the rule.
 
 use std::fmt;
 
@@ -53,29 +53,21 @@ impl JobState {
     pub fn admit(&self, request: &JoinRequest) -> Result<(), Stops> {
         let id = &request.worker;
         let operator = self.workers.get(id).and_then(|known| known.operator_override.as_ref());
-        let own = self.bounds_of(&self.spec, request, operator);
+        let own = self.bounds_of(request, operator);
         let is_harmless = match self.members.is_live(id) {
             true => own == self.bounds(id),
             false => can_take_own_part(&self.spec, &own),
         };
-        if is_harmless { Ok(()) } else { self.check_change(&self.spec, Some((id, own))) }
+        if is_harmless { Ok(()) } else { self.check_change(id, own) }
     }
 
-    /// Checks that changed job options do not stop the job.
+    /// Checks that the override of a worker does not stop the job.
     ///
     /// # Errors
     /// [`Stops`] with the rule that would be broken.
-    pub fn admit_spec(&self, spec: &JobSpec) -> Result<(), Stops> {
-        self.check_change(spec, None)
-    }
-
-    /// Checks that setting the override of a worker, or removing it, does not stop the job.
-    ///
-    /// # Errors
-    /// [`Stops`] with the rule that would be broken.
-    pub fn admit_override(&self, id: &WorkerId, wanted: Option<&WorkerOverride>) -> Result<(), Stops> {
+    pub fn admit_override(&self, id: &WorkerId, wanted: &WorkerOverride) -> Result<(), Stops> {
         let Some(known) = self.workers.get(id).filter(|_| self.members.is_live(id)) else { return Ok(()) };
-        self.check_change(&self.spec, Some((id, self.bounds_of(&self.spec, &known.request, wanted))))
+        self.check_change(id, self.bounds_of(&known.request, Some(wanted)))
     }
 
     /// Returns the bound to change first if an iteration of the live workers is infeasible.
@@ -84,38 +76,37 @@ impl JobState {
         binding(&live, infeasible)
     }
 
-    /// Checks a change of the job options, or of the bounds of one worker, which may be a new one.
-    fn check_change(&self, spec: &JobSpec, changed: Option<(&WorkerId, Bounds)>) -> Result<(), Stops> {
-        let bounds = |spec: &JobSpec, known: &WorkerState| {
-            self.bounds_of(spec, &known.request, known.operator_override.as_ref())
-        };
-        let live: Vec<(&WorkerId, &WorkerState)> =
-            self.members.live().filter_map(|id| Some((id, self.workers.get(id)?))).collect();
-        let before: Vec<Bounds> = live.iter().map(|(_, known)| bounds(&self.spec, known)).collect();
-        let mut after: Vec<(&WorkerId, Bounds)> =
-            live.iter().map(|(id, known)| (*id, bounds(spec, known))).collect();
-        if let Some((id, bounds)) = changed {
-            match after.iter_mut().find(|(live, _)| *live == id) {
-                Some(known) => known.1 = bounds,
-                None => after.push((id, bounds)),
-            }
+    /// Checks a change of the bounds of one worker, which may be a new one.
+    fn check_change(&self, changed: &WorkerId, own: Bounds) -> Result<(), Stops> {
+        let before: Vec<(&WorkerId, Bounds)> = self.live_bounds();
+        let mut after = before.clone();
+        match after.iter_mut().find(|(id, _)| *id == changed) {
+            Some(known) => known.1 = own,
+            None => after.push((changed, own)),
         }
-        let bounds_after: Vec<Bounds> = after.iter().map(|(_, bounds)| *bounds).collect();
-        let is_too_much = exceeds(spec, &bounds_after) && !exceeds(&self.spec, &before);
+        let exceeds = |workers: &[(&WorkerId, Bounds)]| exceeds(&self.spec, workers);
+        let is_too_much = exceeds(&after) && !exceeds(&before);
         if !is_too_much && !self.is_running() {
             return Ok(());
         }
-        let Err(source) = even_of(spec, bounds_after, global_batch(spec, after.len() as u64)) else {
-            return Ok(());
+        let even = |workers: &[(&WorkerId, Bounds)]| {
+            let bounds = workers.iter().map(|(_, bounds)| *bounds).collect();
+            even_of(&self.spec, bounds, global_batch(&self.spec, workers.len() as u64))
         };
-        if !is_too_much && even_of(&self.spec, before, self.global_batch()).is_err() {
-            return Ok(());
+        match even(&after) {
+            Err(source) if is_too_much || even(&before).is_ok() => {
+                let binding = match &source {
+                    Unplannable::Infeasible(infeasible) => binding(&after, infeasible),
+                    Unplannable::Sizes(_) => None,
+                };
+                Err(Stops { source, binding })
+            }
+            _ => Ok(()),
         }
-        let binding = match &source {
-            Unplannable::Infeasible(infeasible) => binding(&after, infeasible),
-            Unplannable::Sizes(_) => None,
-        };
-        Err(Stops { source, binding })
+    }
+
+    fn live_bounds(&self) -> Vec<(&WorkerId, Bounds)> {
+        self.members.live().map(|id| (id, self.bounds(id))).collect()
     }
 
     /// Whether an iteration of a worker that is still live was planned.
@@ -138,13 +129,13 @@ fn can_take_own_part(spec: &JobSpec, own: &Bounds) -> bool {
 
 /// Whether the smallest local batches that these workers may have exceed a fixed global batch. More workers cannot mend
 /// that.
-fn exceeds(spec: &JobSpec, bounds: &[Bounds]) -> bool {
-    let smallest = |bounds: &Bounds| match spec.allowed_sizes.is_empty() {
+fn exceeds(spec: &JobSpec, workers: &[(&WorkerId, Bounds)]) -> bool {
+    let smallest = |(_, bounds): &(&WorkerId, Bounds)| match spec.allowed_sizes.is_empty() {
         _ if bounds.cap == Some(0) => 0,
         true => bounds.required,
         false => spec.allowed_sizes.iter().copied().find(|size| *size >= bounds.required).unwrap_or(0),
     };
-    spec.per_worker_batch.is_none() && least(bounds.iter().map(smallest), quantum(spec)) > spec.global_batch
+    spec.per_worker_batch.is_none() && least(workers.iter().map(smallest), quantum(spec)) > spec.global_batch
 }
 
 fn binding(workers: &[(&WorkerId, Bounds)], infeasible: &Infeasible) -> Option<Binding> {

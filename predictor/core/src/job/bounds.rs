@@ -1,6 +1,6 @@
 //! The floor and the caps of a worker: set by the job, the worker or an operator, or learned from its memory.
 
-use evenstep_protocol::{CapReason, JobSpec, JoinRequest, WorkerId, WorkerOverride};
+use evenstep_protocol::{CapReason, JoinRequest, WorkerId, WorkerOverride};
 
 use super::configured::{Configured, Setting, largest_size};
 use super::state::JobState;
@@ -34,7 +34,7 @@ impl JobState {
     /// Returns the bounds of a worker in a full iteration.
     pub fn bounds(&self, id: &WorkerId) -> Bounds {
         if let Some(worker) = self.workers.get(id) {
-            return self.bounds_of(&self.spec, &worker.request, worker.operator_override.as_ref());
+            return self.bounds_of(&worker.request, worker.operator_override.as_ref());
         }
         let cap = self.spec.max_local_batch;
         Bounds {
@@ -50,13 +50,9 @@ impl JobState {
         }
     }
 
-    /// Returns the bounds that a worker would have under these job options, with this request and this override.
-    pub(super) fn bounds_of(
-        &self,
-        spec: &JobSpec,
-        request: &JoinRequest,
-        operator: Option<&WorkerOverride>,
-    ) -> Bounds {
+    /// Returns the bounds that a worker would have with this request and this override.
+    pub(super) fn bounds_of(&self, request: &JoinRequest, operator: Option<&WorkerOverride>) -> Bounds {
+        let spec = &self.spec;
         let known = self.workers.get(&request.worker);
         let oom_cap = known.filter(|known| !known.changes_memory(request)).and_then(|known| known.oom_cap);
         let configured = [
