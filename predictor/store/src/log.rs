@@ -146,11 +146,10 @@ mod tests {
             let [.., before, after] = &self.0[..] else { panic!() };
             let frame = FRAME_HEADER_BYTES + PAGE_BYTES;
             let is_same = |at: &usize| before.get(*at..at + frame) == after.get(*at..at + frame);
-            let starts = (HEADER_BYTES..after.len()).step_by(frame);
+            let mut starts = (HEADER_BYTES..after.len()).step_by(frame);
             let begin = starts.clone().find(|at| !is_same(at)).unwrap();
             // The last frame with the salts of the log; those after it are remains.
-            let end =
-                starts.filter(|at| after[at + 8..at + 16] == after[16..24]).next_back().unwrap() + frame;
+            let end = starts.rfind(|at| after[at + 8..at + 16] == after[16..24]).unwrap() + frame;
             begin..end
         }
     }

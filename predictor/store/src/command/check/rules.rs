@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::encode::{Json, job_spec};
+use crate::error::StoreError;
 use crate::lenient;
 use crate::tables::{Cell, Table};
 use evenstep_protocol::{
@@ -78,7 +79,10 @@ fn job(values: &Values<'_>, read_learning_rate: fn(&str) -> Result<(), String>) 
     // replaces.
     spec.as_object_mut().and_then(|options| options.remove("calm"));
     let spec = Json(spec.to_string().into_bytes());
-    let (_, unknown) = job_spec(&spec).map_err(|error| format!("its spec: {error}"))?;
+    let (_, unknown) = job_spec(&spec).map_err(|error| match error {
+        StoreError::Corrupt { source, .. } => format!("its spec cannot be read: {source}"),
+        other => other.to_string(),
+    })?;
     let learning_rate = values.text("learning_rate")?;
     if !learning_rate.is_empty() {
         read_learning_rate(learning_rate)

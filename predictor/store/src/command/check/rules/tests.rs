@@ -121,3 +121,21 @@ fn models_of_another_format_are_a_note() {
     assert_eq!(models(FORMAT + 1), Err(Remark::Note(OTHER_FORMAT)));
     assert!(fault(models(FORMAT)).contains("its models cannot be read"));
 }
+
+#[test]
+fn options_of_a_newer_version_are_a_note() {
+    let job = |spec: &str| {
+        judged(
+            "job",
+            &[
+                ("job_id", text("job")),
+                ("spec", text(spec)),
+                ("generation", Cell::Integer(0)),
+                ("departed_generation", Cell::Integer(0)),
+            ],
+        )
+    };
+    assert_eq!(job(r#"{"global_batch": 64}"#), Ok(()));
+    assert_eq!(job(r#"{"global_batch": 64, "new": 1}"#), Err(Remark::Note(UNKNOWN_OPTIONS)));
+    assert!(fault(job(r#"{"global_batch": 0, "new": 1}"#)).contains("global_batch 0"));
+}
