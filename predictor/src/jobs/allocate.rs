@@ -209,7 +209,7 @@ fn refusal(state: &JobState, job_id: &JobId, undecided: DecideError) -> JobError
     match undecided {
         DecideError::Unplannable(Unplannable::Infeasible(source)) => {
             let crossed = source.crossed.and_then(|crossed| state.members.live().nth(crossed.rank));
-            let binding = state.binding(&source);
+            let binding = state.binding(&source).map(Box::new);
             JobError::Infeasible { job_id: job_id.clone(), crossed: crossed.cloned(), binding, source }
         }
         DecideError::Unplannable(Unplannable::Sizes(error)) => {

@@ -70,7 +70,7 @@ pub enum JobError {
         /// The worker whose floor exceeds its own cap.
         crossed: Option<WorkerId>,
         /// The bound to change first.
-        binding: Option<Binding>,
+        binding: Option<Box<Binding>>,
         /// The global batch and the sums of the bounds.
         source: Infeasible,
     },
