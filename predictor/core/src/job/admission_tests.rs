@@ -14,7 +14,7 @@ const GLOBAL_BATCH: u64 = 96;
 enum Change {
     Join(JoinRequest),
     Leave(WorkerId),
-    Put(JobSpec),
+    Put(Box<JobSpec>),
     Override(WorkerId, Option<WorkerOverride>),
     OutOfMemory(WorkerId, u64),
 }
@@ -55,7 +55,7 @@ fn changes() -> impl Strategy<Value = Change> {
     prop_oneof![
         6 => join,
         2 => id().prop_map(Change::Leave),
-        1 => specs().prop_map(Change::Put),
+        1 => specs().prop_map(|spec| Change::Put(Box::new(spec))),
         1 => (id(), prop::option::of(wanted)).prop_map(|(id, wanted)| Change::Override(id, wanted)),
         1 => (id(), 2u64..70).prop_map(|(id, failed)| Change::OutOfMemory(id, failed)),
     ]
@@ -82,7 +82,7 @@ fn apply(state: &mut JobState, change: &Change) -> bool {
             if check_spec(spec).is_err() || state.check_spec(spec).is_err() {
                 return false;
             }
-            state.spec = spec.clone();
+            state.spec = (**spec).clone();
         }
         Change::Override(id, wanted) => {
             let is_rejected = wanted.as_ref().is_some_and(|wanted| {
