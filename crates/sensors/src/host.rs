@@ -8,14 +8,13 @@ use evenstep_protocol::driver;
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::counter::{Counter, Lookback, Window, rate};
+use crate::cpu_times::{Cores, CpuTimes};
 use crate::memory::MachineMemory;
 use crate::procfs::{ProcFile, pressure_total};
 use crate::{MissingReason, Reading};
 
 /// Default number of ticks per second in `/proc/stat`, if the system does not report it.
 const TICKS_PER_S: f64 = 100.0;
-/// Ticks by which idle time and I/O wait of a core may decrease, because the kernel rounds them.
-const FALL_TICKS_MAX: u64 = 5;
 
 /// Reader of the machine.
 #[derive(Debug)]
@@ -236,90 +235,6 @@ fn parse_loadavg(text: &str) -> (Option<f64>, Option<f64>) {
     (load, running.map(f64::from))
 }
 
-/// CPU time of one core or of several since a time before, in ticks.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct CpuTimes {
-    busy: u64,
-    idle: u64,
-    iowait: u64,
-    steal: u64,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-struct CpuShares {
-    busy: f64,
-    iowait: f64,
-    steal: f64,
-}
-
-impl CpuTimes {
-    /// Parses the `cpu` line: user nice system idle iowait irq softirq steal (guest time is part of user).
-    fn parse(line: &str) -> Option<Self> {
-        let mut fields = line.split_ascii_whitespace().skip(1).map(str::parse::<u64>);
-        let mut next = || fields.next()?.ok();
-        let (user, nice, system, idle, iowait, irq, softirq, steal) =
-            (next()?, next()?, next()?, next()?, next()?, next()?, next()?, next()?);
-        Some(Self { busy: user + nice + system + irq + softirq, idle, iowait, steal })
-    }
-
-    /// Returns the increase since `then`. Idle time and I/O wait may decrease by a few ticks; `None` after another
-    /// decrease.
-    fn since(self, then: Self) -> Option<Self> {
-        let idle = |now: u64, then: u64| (now + FALL_TICKS_MAX >= then).then(|| now.saturating_sub(then));
-        Some(Self {
-            busy: self.busy.checked_sub(then.busy)?,
-            idle: idle(self.idle, then.idle)?,
-            iowait: idle(self.iowait, then.iowait)?,
-            steal: self.steal.checked_sub(then.steal)?,
-        })
-    }
-
-    /// Returns the shares of the time since `then`.
-    fn shares_since(self, then: Self) -> Result<CpuShares, MissingReason> {
-        let Self { busy, idle, iowait, steal } = self.since(then).ok_or(MissingReason::CounterDecreased)?;
-        let all = busy + steal + iowait + idle;
-        if all == 0 {
-            return Err(MissingReason::EmptyWindow);
-        }
-        let share = |ticks: u64| ticks as f64 / all as f64;
-        Ok(CpuShares { busy: share(busy), iowait: share(iowait), steal: share(steal) })
-    }
-}
-
-/// Sums the increases of the cores that are online. The kernel's own sum falls when a core goes offline, because it counts
-/// the idle time of that core differently.
-#[derive(Debug, Default)]
-struct Cores {
-    last: BTreeMap<u32, CpuTimes>,
-    sum: CpuTimes,
-}
-
-impl Cores {
-    /// Returns the sum over all readings. `all` replaces the cores if the kernel does not list them.
-    fn advance(
-        &mut self,
-        all: CpuTimes,
-        mut cores: BTreeMap<u32, CpuTimes>,
-    ) -> Result<CpuTimes, MissingReason> {
-        if cores.is_empty() {
-            cores.insert(0, all);
-        }
-        let last = std::mem::replace(&mut self.last, cores);
-        let both = self.last.iter().filter_map(|(core, now)| Some(now.since(*last.get(core)?)));
-        let rises: Vec<Option<CpuTimes>> = both.collect();
-        if !rises.is_empty() && rises.iter().all(Option::is_none) {
-            return Err(MissingReason::CounterDecreased);
-        }
-        for rise in rises.into_iter().flatten() {
-            self.sum.busy += rise.busy;
-            self.sum.idle += rise.idle;
-            self.sum.iowait += rise.iowait;
-            self.sum.steal += rise.steal;
-        }
-        Ok(self.sum)
-    }
-}
-
 /// Fields of `/proc/stat` that are used.
 #[derive(Debug)]
 struct Stat {
@@ -460,15 +375,6 @@ mod tests {
         assert_eq!(model_of_cores(arm).as_deref(), Some("implementer 0x41, part 0xd4f"));
         assert_eq!(model_of_cores("processor\t: 0\n"), None);
         assert!(Host::cores().0.is_some_and(|count| count > 0) && Host::name().is_some());
-    }
-
-    #[test]
-    fn shares_of_cpu_time_are_shares() {
-        let then = CpuTimes { busy: 100, idle: 100, iowait: 10, steal: 0 };
-        let now = CpuTimes { busy: 130, idle: 160, iowait: 15, steal: 5 };
-        let shares = now.shares_since(then).unwrap();
-        assert_eq!((shares.busy, shares.iowait, shares.steal), (0.3, 0.05, 0.05));
-        assert_eq!(then.shares_since(now), Err(MissingReason::CounterDecreased));
     }
 
     /// The kernel's own sum of idle times falls by the time of this core, and the machine would seem to be busy.

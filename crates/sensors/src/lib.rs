@@ -6,6 +6,7 @@
 pub mod boundary;
 mod cgroup;
 mod counter;
+mod cpu_times;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 mod gpu_id;
