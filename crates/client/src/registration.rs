@@ -99,18 +99,18 @@ impl Registration {
             }
         }
         let mut count = 0;
-        let begun = self.join_all(&mut count).and_then(|joined| {
-            self.check_first(joined.next_iteration)?;
-            Ok(joined)
-        });
+        let begun = self.join_all(&mut count);
         if begun.as_ref().is_err_and(|error| error.kind.is_permanent()) {
-            // Another run began at the same moment, or the job has no room for all workers.
+            // The job has no room for all workers, or another run began at the same moment.
             for worker in self.workers[..count].iter().filter(|worker| !live.contains(worker)) {
                 // Its lease expires otherwise.
                 let _ = self.client.leave(worker);
             }
         }
-        begun
+        let joined = begun?;
+        // If another run of these workers was faster, they are its workers, and stay.
+        self.check_first(joined.next_iteration)?;
+        Ok(joined)
     }
 
     /// Registers the job and joins every worker in rank order. May be repeated.

@@ -1,9 +1,9 @@
 //! Admission control: reads request bodies, and bounds the bytes of all bodies in memory.
 //!
-//! Telemetry has a separate limit and is rejected with 429 if that is reached; agents keep their samples and
-//! retry. All other requests wait a short time for their own limits, so that a flood of telemetry does not block
-//! `/allocate`, and are then rejected with 503: training does not wait for late responses. Health and metrics have no
-//! limit.
+//! Telemetry has a separate limit and is rejected with 429 if that is reached; agents keep their samples and retry. All
+//! other requests wait a short time for their own limits, so that a flood of telemetry does not block `/allocate`. Then they
+//! are rejected: with 429 if tokens share the limit, and with 503 if the machine is too slow for all requests. Health and
+//! metrics have no limit.
 
 mod pace;
 mod read;
@@ -22,12 +22,12 @@ use evenstep_observability::metrics::Family;
 use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 
 use super::problem::ErrorResponse;
-use crate::access::{Auth, Full};
+use crate::access::{Auth, Full, Shares};
 use pace::RetryEstimator;
 pub use read::{BODY_BYTES_MAX, discard};
 use read::{Unread, read};
 use room::{ByteLimit, Room};
-use turns::{Late, Turn, Turns, WAIT_MAX};
+use turns::{Turns, WAIT_MAX};
 
 /// Limit of telemetry bytes in flight: arrived, waiting for the store, or being written.
 const TELEMETRY_BYTES_MAX: usize = 64 << 20;
@@ -38,6 +38,8 @@ const REQUEST_BYTES_MIN: usize = 128 << 10;
 /// Time that a request other than telemetry waits for memory while its body arrives. Requests that wait hold the memory of
 /// the part that has arrived, so a longer wait could block all of them.
 const BODY_PATIENCE: Duration = Duration::from_secs(1);
+/// Limit of requests of each kind that are handled at once.
+const PLACES_MAX: usize = 512;
 /// Path of allocation requests, for which training waits.
 const ALLOCATE: &str = "/allocate";
 
@@ -69,6 +71,7 @@ impl Admission {
 #[derive(Debug)]
 pub struct Telemetry {
     limit: ByteLimit,
+    places: Shares,
     pace: Mutex<RetryEstimator>,
 }
 
@@ -76,6 +79,7 @@ impl Telemetry {
     fn new(auth: Auth) -> Arc<Self> {
         Arc::new(Self {
             limit: ByteLimit::new(auth, TELEMETRY_BYTES_MAX, "bytes for telemetry"),
+            places: places(auth, "places for telemetry"),
             pace: Mutex::new(RetryEstimator::new(Instant::now())),
         })
     }
@@ -95,7 +99,7 @@ impl Telemetry {
 pub async fn telemetry(State(door): State<Arc<Telemetry>>, request: Request, next: Next) -> Response {
     let mut room = door.limit.room(&request);
     let bytes = bytes_of(&request);
-    match admit(request, &mut room, Duration::ZERO, Duration::ZERO).await {
+    match admit(request, &mut room, &door.places, Duration::ZERO, Duration::ZERO).await {
         Ok(request) => {
             let response = next.run(request).await;
             door.pace().done(bytes, Instant::now());
@@ -109,56 +113,69 @@ pub async fn telemetry(State(door): State<Arc<Telemetry>>, request: Request, nex
 #[derive(Debug)]
 pub struct OtherRequests {
     limit: ByteLimit,
-    allocations: Arc<Turns>,
+    /// Places for `/allocate`, so that no other requests are in its way.
+    allocations: Shares,
+    others: Shares,
+    turns: Arc<Turns>,
 }
 
 impl OtherRequests {
     fn new(auth: Auth) -> Arc<Self> {
-        let limit = ByteLimit::new(auth, OTHERS_BYTES_MAX, "bytes for requests");
-        Arc::new(Self { limit, allocations: Turns::new() })
-    }
-
-    /// Waits for a turn of an allocation. Viewers are rejected while training has to wait.
-    async fn turn(&self, is_allocation: bool, is_view: bool) -> Result<Option<Turn>, Late> {
-        if is_allocation {
-            return self.allocations.take().await.map(Some);
-        }
-        if is_view {
-            self.allocations.pass().await?;
-        }
-        Ok(None)
+        Arc::new(Self {
+            limit: ByteLimit::new(auth, OTHERS_BYTES_MAX, "bytes for requests"),
+            allocations: places(auth, "places for allocations"),
+            others: places(auth, "places for requests"),
+            turns: Turns::new(),
+        })
     }
 }
 
-/// Waits until a request fits within the limits, then admits it.
+/// Waits until a request fits within the limits, then admits it. Viewers are rejected while training has to wait.
 pub async fn others(State(door): State<Arc<OtherRequests>>, request: Request, next: Next) -> Response {
     let mut room = door.limit.room(&request);
-    let (is_allocation, is_view) = (request.uri().path() == ALLOCATE, request.method() == Method::GET);
-    let request = match admit(request, &mut room, BODY_PATIENCE, WAIT_MAX).await {
+    let is_allocation = request.uri().path() == ALLOCATE;
+    if !is_allocation && request.method() == Method::GET && door.turns.pass().await.is_err() {
+        return late();
+    }
+    let places = if is_allocation { &door.allocations } else { &door.others };
+    let request = match admit(request, &mut room, places, BODY_PATIENCE, WAIT_MAX).await {
         Ok(request) => request,
         Err(unread) => return unread.response(ErrorResponse::from),
     };
-    match door.turn(is_allocation, is_view).await {
-        Ok(_turn) => next.run(request).await,
-        Err(Late) => {
-            let detail = "too many requests are in progress; nothing was changed, retry later";
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            ErrorResponse::new(status, "busy", "Too many requests", detail).retry_after(1).into_response()
-        }
+    if !is_allocation {
+        return next.run(request).await;
     }
+    let Ok(turn) = door.turns.take().await else { return late() };
+    let response = next.run(request).await;
+    // A request that waited for a job to be read says nothing about the load of this machine.
+    if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+        turn.excuse();
+    }
+    response
 }
 
-/// Reads a request, and then waits for its turn to be handled. Requests that wait for a turn hold only their own bytes, and
-/// those with a turn need no more bytes, so they never wait for each other.
+fn late() -> Response {
+    let detail = "too many requests are in progress; nothing was changed, retry later";
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    ErrorResponse::new(status, "busy", "Too many requests", detail).retry_after(1).into_response()
+}
+
+fn places(auth: Auth, what: &'static str) -> Shares {
+    Shares::new(auth, PLACES_MAX, what)
+}
+
+/// Reads a request, and then waits for a place to be handled. Requests that wait for a place hold only their own bytes, and
+/// those with a place need no more bytes, so they never wait for each other.
 async fn admit(
     request: Request,
     room: &mut Room,
+    places: &Shares,
     body_patience: Duration,
-    turn_patience: Duration,
+    place_patience: Duration,
 ) -> Result<Request, Unread> {
     let request = read(request, room, body_patience).await?;
-    let turn = room.take_turn(turn_patience).await;
-    turn.map(|()| request).map_err(|full| Unread::Full { full, discarded: true })
+    let place = room.take_place(places, place_patience).await;
+    place.map(|()| request).map_err(|full| Unread::Full { full, discarded: true })
 }
 
 /// The bytes that a request counts for if it is rejected: the size of its body, or the size limit if its length is unknown.

@@ -103,7 +103,7 @@ impl LoadedState {
 
     /// The leases of its workers.
     pub fn leases(&self) -> Leases {
-        Leases::of(&self.state, self.locked_ms)
+        Leases::of(&self.state, self.locked_ms, self.in_doubt)
     }
 }
 
@@ -112,6 +112,15 @@ pub(super) struct StateGuard {
     pub job: Arc<Job>,
     held: OwnedMappedMutexGuard<Option<LoadedState>, LoadedState>,
     pub now: Now,
+}
+
+/// The state is being read from the store, or its models are being stored before it is removed from memory.
+pub(super) struct Reading<'a>(&'a AtomicBool);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }
 
 impl Drop for StateGuard {
@@ -319,10 +328,8 @@ impl Job {
                     *self.leases() = Some(held.leases());
                     self.state_memory.set(0);
                 }
-                self.is_loading.store(true, Ordering::Relaxed);
-                let loaded = Box::pin(self.loads.run(self.load(now))).await;
-                self.is_loading.store(false, Ordering::Relaxed);
-                loaded?
+                let _waits = self.keep_waiting();
+                Box::pin(self.loads.run(self.load(now))).await?
             }
         };
         let mut guard = self.guard(slot, held, now);
@@ -338,6 +345,12 @@ impl Job {
         }
         guard.settle();
         Ok(guard)
+    }
+
+    /// Until the result is dropped, changes do not wait long for the state.
+    pub(super) fn keep_waiting(&self) -> Reading<'_> {
+        self.is_loading.store(true, Ordering::Relaxed);
+        Reading(&self.is_loading)
     }
 
     fn guard(

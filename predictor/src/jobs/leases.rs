@@ -17,10 +17,14 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// The leases in the state of a job, which is removed from memory. They were checked at `checked_ms`.
-    pub fn of(state: &JobState, checked_ms: i64) -> Self {
-        // A worker whose lease expired is live in the store if the removal could not be written.
-        let had_lease = |member: &&Member<WorkerId>| matches!(member.state, State::Live | State::Expired);
+    /// The leases in the state of a job, which is removed from memory. They were checked at `checked_ms`. If the state is in
+    /// doubt, a worker whose lease expired may be live in the store, because its removal could not be written.
+    pub fn of(state: &JobState, checked_ms: i64, is_in_doubt: bool) -> Self {
+        let had_lease = |member: &&Member<WorkerId>| match member.state {
+            State::Live => true,
+            State::Expired => is_in_doubt,
+            _ => false,
+        };
         let renewed = |member: &Member<WorkerId>| (member.id.clone(), member.last_seen_ms);
         Self {
             renewed_ms: state.members.all().iter().filter(had_lease).map(renewed).collect(),

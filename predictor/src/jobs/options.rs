@@ -66,6 +66,8 @@ impl Job {
         if let Some(held) = slot.take() {
             self.rest(held.leases());
         }
+        // Models that are being stored must not become those of a new job of this ID.
+        let _storing = self.fits().storing().await;
         let trim = || vec![Change::TrimJob { job_id: self.id().clone() }];
         while self.store().write(trim(), now_unix_ms).await? > 0 {}
         let delete = Change::DeleteJob { job_id: self.id().clone() };
@@ -79,9 +81,11 @@ impl Job {
     /// Begins to remove workers whose lease expired, in a task, because the state may have to be read first. Does nothing
     /// while a request uses the state: each request checks the leases first.
     pub(super) fn expire_leases(self: &Arc<Self>) {
+        let Ok(slot) = self.held().try_lock() else { return };
         // An unreadable job has no leases until it can be read.
-        let is_over = self.is_lease_over() && self.live().facts().unreadable.is_none();
-        if self.held().try_lock().is_err() || !(self.is_loaded() || is_over) {
+        let is_unreadable = slot.is_none() && self.live().facts().unreadable.is_some();
+        drop(slot);
+        if is_unreadable || !(self.is_loaded() || self.is_lease_over()) {
             return;
         }
         let job = self.clone();

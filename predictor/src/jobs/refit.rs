@@ -118,6 +118,9 @@ impl Job {
     ) -> Result<(), JobError> {
         let (stored, observations) = (models.revision(), models.observations());
         let mut number = self.fits().storing().await;
+        if self.is_deleted() {
+            return Ok(());
+        }
         let revision = number.next(self.now().unix_ms);
         let begin = move || (device_changes(&models, devices), write_models(&models));
         // Encoding and freeing models of many workers takes more than a millisecond.

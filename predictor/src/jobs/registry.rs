@@ -244,17 +244,17 @@ impl Jobs {
 
     /// Fits networks in every job. Jobs take turns, so that none waits for all fits of a job with many workers.
     pub async fn fit_networks(&self, pool: &Pool) {
-        let mut jobs = self.jobs();
-        while !jobs.is_empty() {
-            let mut unfinished = Vec::new();
-            for job in jobs {
+        loop {
+            let mut is_done = true;
+            for job in self.jobs() {
                 match job.fit_networks(pool).await {
-                    Ok(true) => unfinished.push(job),
-                    Ok(false) => {}
+                    Ok(has_more) => is_done &= !has_more,
                     Err(error) => tracing::warn!(job_id = %job.id(), %error, "cannot fit networks"),
                 }
             }
-            jobs = unfinished;
+            if is_done {
+                return;
+            }
         }
     }
 

@@ -92,6 +92,7 @@ impl Job {
         // A state in doubt is read from the store anyway, which also decides on the leases.
         let Some(held) = slot.take_if(|held| held.is_certain()) else { return Removal::InUse };
         self.rest(held.leases());
+        let _waits = self.keep_waiting();
         let models = (held.state.models.revision() != self.fits().stored_revision())
             .then(|| (held.state.models.clone(), held.state.devices()));
         // Freeing models of many workers takes more than a millisecond.

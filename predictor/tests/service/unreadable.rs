@@ -46,7 +46,7 @@ fn store() -> TempDir {
         r#"INSERT INTO node_summary VALUES ('n', 60, 60000, 1, '{"cpu_busy": [1, 0.5, 0.5, 0.5]}') RETURNING node"#,
     );
     rows(
-        "INSERT INTO model_state VALUES ('odd', 0, 0, x'00') ON CONFLICT DO UPDATE SET format = 0 RETURNING job_id",
+        "INSERT INTO model_state VALUES ('odd', 0, 0, 0, 0, x'00') ON CONFLICT DO UPDATE SET format = 0 RETURNING job_id",
     );
     rows("INSERT INTO device_model VALUES ('cpu', 0, 0, x'00') RETURNING device");
     rows("INSERT INTO node_sample_gone VALUES ('n', 'a', 0, 1, 0) RETURNING node");

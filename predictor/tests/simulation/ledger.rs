@@ -84,6 +84,12 @@ impl Ledger {
         }
     }
 
+    /// The stored allocation of this generation is void: workers departed later.
+    pub fn void(&self, iteration: u64, planned: u64, current: u64) {
+        assert!(planned >= self.newest[&iteration], "the allocation of iteration {iteration} was lost");
+        assert!(planned < current, "the allocation of iteration {iteration} is valid");
+    }
+
     /// The stored reports contain every confirmed one, once.
     pub fn stored_reports(&self, stored: &[(u64, WorkerId)]) {
         let unique: BTreeSet<&(u64, WorkerId)> = stored.iter().collect();

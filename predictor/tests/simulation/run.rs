@@ -400,7 +400,10 @@ impl Run {
         for iteration in self.ledger.iterations() {
             let jobs = self.world.jobs();
             let stored = self.world.finish(async move { job(&jobs).await?.allocated(iteration).await }).await;
-            self.ledger.stored(iteration, &stored.unwrap());
+            match stored {
+                Err(JobError::Void { planned, current, .. }) => self.ledger.void(iteration, planned, current),
+                stored => self.ledger.stored(iteration, &stored.unwrap()),
+            }
         }
         let jobs = self.world.jobs();
         let speeds =

@@ -17,6 +17,7 @@ use evenstep_tests::{Client, Reply};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::audit;
 use crate::ledger::{JOBS, Ledger, NODES};
 
 /// Number of permanent workers in each job.
@@ -194,7 +195,9 @@ impl LoadClient<'_> {
                 let path = format!("/allocate?job_id={job}&iteration={old}");
                 let Some(reply) = self.send_until_accepted(|client| client.try_get(&path)) else { return };
                 // A rank that starts late finds iterations without a request.
-                if reply.status != 404 || self.ledger.told().held(job, old).next().is_some() {
+                let newest = self.ledger.told().held(job, old).map(|(generation, _)| generation).last();
+                let is_void = reply.status == 409 && audit::is_void(&reply, newest.unwrap_or_default());
+                if !is_void && (reply.status != 404 || newest.is_some()) {
                     assert_eq!(reply.status, 200, "{reply:?}");
                     self.ledger.hold(job, old, &reply.body);
                 }

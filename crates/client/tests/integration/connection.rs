@@ -282,10 +282,10 @@ fn a_worker_of_another_run_is_found_beyond_the_listed_ones() {
     for (last, opens) in [(view("node/2", "live"), false), (view("node/2", "left"), true)] {
         let workers = [view("node/0", "live"), last];
         let all = json(&json!({"job_id": "job", "generation": 1, "workers": workers}));
-        let run = Run::new([responds(), joined.clone(), all]);
+        let run = Run::new([no_job(), responds(), joined.clone(), all, responds()]);
         let opened = Connection::builder(run.registration()).open();
         assert_eq!(opened.is_ok(), opens, "{opened:?}");
-        assert!(run.server.heard()[2].starts_with("GET /v1/jobs/job/workers"));
+        assert!(run.server.heard()[3].starts_with("GET /v1/jobs/job/workers"));
     }
 }
 

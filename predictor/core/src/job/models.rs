@@ -277,8 +277,8 @@ impl Models {
         self.workers.keys().map(|worker| self.forecaster.observations(worker)).sum()
     }
 
-    /// Returns up to `most` workers with `every` or more new observations since the last fit of their network,
-    /// with their curves.
+    /// Returns up to `most` workers with `every` or more new observations since the last fit of their network, those with the
+    /// most new ones, with their curves.
     pub fn due_refits(&mut self, every: u64, most: usize) -> Vec<(WorkerId, CurveLearner)> {
         let mut due = Vec::new();
         for (worker, known) in &mut self.workers {
@@ -288,14 +288,13 @@ impl Models {
                 self.revision += 1;
                 Arc::make_mut(known).fitted_at = 0;
             }
-            if observations >= known.fitted_at + every {
-                due.push((worker.clone(), known.curve.clone()));
-            }
-            if due.len() == most {
-                break;
+            let new = observations - known.fitted_at;
+            if new >= every {
+                due.push((new, worker, &known.curve));
             }
         }
-        due
+        due.sort_by_key(|(new, _, _)| std::cmp::Reverse(*new));
+        due.into_iter().take(most).map(|(_, worker, curve)| (worker.clone(), curve.clone())).collect()
     }
 
     /// Records that the networks of these workers were fitted, or that no fit was possible.

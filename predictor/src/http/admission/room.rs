@@ -9,28 +9,23 @@ use crate::access::{Auth, Caller, Full, Share, Shares};
 /// The bytes of a body are counted in units of this size.
 const UNIT_BYTES: usize = 1 << 10;
 
-/// Limit of requests that are handled at once.
-const TURNS_MAX: usize = 512;
-
-/// A limit of bytes, and of requests that are handled at once.
+/// A limit of bytes.
 #[derive(Debug)]
 pub struct ByteLimit {
     bytes: Shares,
-    turns: Shares,
 }
 
 impl ByteLimit {
     /// A limit of bytes that nothing has used yet. `what` is what the bytes are, for messages.
     pub fn new(auth: Auth, bytes_max: usize, what: &'static str) -> Self {
-        let turns = Shares::new(auth, TURNS_MAX, "places for requests");
-        Self { bytes: Shares::new(auth, bytes_max, what), turns }
+        Self { bytes: Shares::new(auth, bytes_max, what) }
     }
 
     /// Returns a part without any bytes, for a request.
     pub fn room(&self, request: &Request) -> Room {
         let caller = request.extensions().get().cloned();
         let caller = caller.unwrap_or_else(|| Caller::anonymous(&[]));
-        Room { caller, bytes: self.bytes.clone(), held: None, turns: self.turns.clone(), turn: None }
+        Room { caller, bytes: self.bytes.clone(), held: None, place: None }
     }
 
     pub fn bytes_in_flight(&self) -> usize {
@@ -44,8 +39,7 @@ pub struct Room {
     caller: Caller,
     bytes: Shares,
     held: Option<Share>,
-    turns: Shares,
-    turn: Option<Share>,
+    place: Option<Share>,
 }
 
 impl Room {
@@ -54,9 +48,9 @@ impl Room {
         self.held = None;
     }
 
-    /// Takes a turn to be handled. Waits at most `patience` for other requests to end.
-    pub async fn take_turn(&mut self, patience: Duration) -> Result<(), Full> {
-        self.turn = Some(self.turns.take(&self.caller, 1, patience).await?);
+    /// Takes one of the places for requests that are handled at once. Waits at most `patience` for other requests to end.
+    pub async fn take_place(&mut self, places: &Shares, patience: Duration) -> Result<(), Full> {
+        self.place = Some(places.take(&self.caller, 1, patience).await?);
         Ok(())
     }
 

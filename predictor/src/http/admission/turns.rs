@@ -101,9 +101,16 @@ impl Turns {
                 }
             }
         }
-        if pace.surplus > 0 {
-            pace.surplus -= 1;
-            permit.forget();
+        pace.give_back(permit);
+    }
+}
+
+impl Turn {
+    /// Ends the turn without a judgement of its time.
+    pub fn excuse(mut self) {
+        if let Some(permit) = self.permit.take() {
+            let mut pace = self.turns.pace.lock().unwrap_or_else(PoisonError::into_inner);
+            pace.give_back(permit);
         }
     }
 }
@@ -112,6 +119,16 @@ impl Drop for Turn {
     fn drop(&mut self) {
         if let Some(permit) = self.permit.take() {
             self.turns.end(permit, self.began);
+        }
+    }
+}
+
+impl Pace {
+    /// Makes the permit free again, or removes it if there are too many.
+    fn give_back(&mut self, permit: OwnedSemaphorePermit) {
+        if self.surplus > 0 {
+            self.surplus -= 1;
+            permit.forget();
         }
     }
 }

@@ -93,6 +93,12 @@ pub(super) async fn apply(
                 at_unix_ms,
                 state,
             )?;
+            // The first part of this revision that is written, after parts of attempts that failed.
+            if *part == 1 {
+                let incomplete = "DELETE FROM model_state WHERE job_id = $1 AND revision <> $2
+                    AND revision NOT IN (SELECT revision FROM model_state WHERE job_id = $1 AND part = 0)";
+                run!(connection, incomplete, job_id.as_str(), *revision)?;
+            }
             if *part == 0 {
                 let others = "DELETE FROM model_state WHERE job_id = $1 AND revision <> $2";
                 run!(connection, others, job_id.as_str(), *revision)?;
