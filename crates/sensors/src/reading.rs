@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use evenstep_protocol::{GpuGap, Readings};
 
+/// Length limit of a reason, in bytes. The predictor rejects longer ones.
+const REASON_BYTES_MAX: usize = 256;
+
 /// Readings of a source at one time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reading {
@@ -16,19 +19,18 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Adds a value, or the reason why it is missing.
+    /// Adds a value, or the reason why it is missing. A reason that is too long, such as one with a long path, is cut.
     pub fn put(&mut self, name: &str, value: Result<f64, MissingReason>) {
-        match value {
+        let mut reason = match value {
             Ok(value) if value.is_finite() => {
                 self.readings.insert(name.to_owned(), value);
+                return;
             }
-            Ok(value) => {
-                self.missing.insert(name.to_owned(), format!("not a finite number: {value}"));
-            }
-            Err(gap) => {
-                self.missing.insert(name.to_owned(), gap.to_string());
-            }
-        }
+            Ok(value) => format!("not a finite number: {value}"),
+            Err(gap) => gap.to_string(),
+        };
+        reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+        self.missing.insert(name.to_owned(), reason);
     }
 
     /// Returns a reading whose values are all missing for one reason.
@@ -120,5 +122,23 @@ impl MissingReason {
             Self::TimedOut { .. } | Self::Busy { .. } => GpuGap::TimedOut,
             _ => GpuGap::DriverFailed,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_reasons_are_cut_between_characters() {
+        let mut reading = Reading::default();
+        for (name, path) in
+            [("a", "a".repeat(300)), ("b", "é".repeat(200)), ("c", format!("a{}", "é".repeat(200)))]
+        {
+            reading.put(name, Err(MissingReason::Unsupported(path)));
+        }
+        reading.put("short", Err(MissingReason::EmptyWindow));
+        let lengths: Vec<_> = reading.missing.values().map(String::len).collect();
+        assert_eq!(lengths, [256, 256, 255, "the window is empty".len()]);
     }
 }

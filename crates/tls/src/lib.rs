@@ -57,11 +57,7 @@ impl PemFile {
     /// # Errors
     /// The file cannot be read, is not PEM, or has no certificate or a malformed one.
     pub fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, InvalidFile> {
-        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(self.contents()?).collect();
-        let certificates = certificates.map_err(|error| self.malformed(&error))?;
-        if certificates.is_empty() {
-            return Err(self.invalid("has no certificate; must be PEM with at least one CERTIFICATE block"));
-        }
+        let certificates = self.blocks()?;
         for (at, certificate) in certificates.iter().enumerate() {
             let parsed = ParsedCertificate::try_from(certificate).map(drop);
             parsed.map_err(|error| self.invalid(format!("certificate {}: {error}", at + 1)))?;
@@ -69,8 +65,19 @@ impl PemFile {
         Ok(certificates)
     }
 
+    /// Returns the CERTIFICATE blocks of the file, at least one.
+    fn blocks(&self) -> Result<Vec<CertificateDer<'static>>, InvalidFile> {
+        let blocks: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(self.contents()?).collect();
+        let blocks = blocks.map_err(|error| self.malformed(&error))?;
+        if blocks.is_empty() {
+            return Err(self.invalid("has no certificate; must be PEM with at least one CERTIFICATE block"));
+        }
+        Ok(blocks)
+    }
+
     /// Returns the certificates of the file as CAs, also those that are not valid at this time: lists of CAs keep some that
-    /// have expired. At least one is valid.
+    /// have expired. At least one is valid. A CA whose period is unknown counts as always valid: rustls accepts X.509 v1
+    /// only for CAs, and cannot tell the period.
     ///
     /// # Errors
     /// As [`certificates`](Self::certificates), a certificate cannot be used for a CA, or all of them are invalid at this
@@ -78,11 +85,11 @@ impl PemFile {
     pub fn authorities(&self, now: UnixTime) -> Result<Vec<Authority>, InvalidFile> {
         let mut authorities = Vec::new();
         let mut checked = Err(String::new());
-        for (at, certificate) in self.certificates()?.into_iter().enumerate() {
+        for (at, certificate) in self.blocks()?.into_iter().enumerate() {
             let mut roots = RootCertStore::empty();
             let added = roots.add(certificate.clone());
             added.map_err(|error| self.invalid(format!("certificate {}: {error}", at + 1)))?;
-            let validity = self.validity(at, &certificate)?;
+            let validity = Validity::of(&certificate).unwrap_or(Validity::ALWAYS);
             checked = checked
                 .or_else(|_| validity.check(now).map_err(|rule| format!("certificate {} {rule}", at + 1)));
             authorities.push(Authority { certificate, roots, validity });
@@ -91,19 +98,16 @@ impl PemFile {
         Ok(authorities)
     }
 
-    /// Returns the certificates of the file, all of which are valid at this time.
+    /// Returns the certificates of the file, the first of which is valid at this time. Others may have expired: a chain
+    /// often keeps an old root that its clients do not need.
     fn valid_certificates(&self, now: UnixTime) -> Result<Vec<CertificateDer<'static>>, InvalidFile> {
         let certificates = self.certificates()?;
-        for (at, certificate) in certificates.iter().enumerate() {
-            let checked = self.validity(at, certificate)?.check(now);
-            checked.map_err(|rule| self.invalid(format!("certificate {} {rule}", at + 1)))?;
+        if let Some(first) = certificates.first() {
+            let malformed = || self.invalid("certificate 1: its validity is malformed");
+            let checked = Validity::of(first).ok_or_else(malformed)?.check(now);
+            checked.map_err(|rule| self.invalid(format!("certificate 1 {rule}")))?;
         }
         Ok(certificates)
-    }
-
-    fn validity(&self, at: usize, certificate: &CertificateDer<'_>) -> Result<Validity, InvalidFile> {
-        let malformed = || self.invalid(format!("certificate {}: its validity is malformed", at + 1));
-        Validity::of(certificate).ok_or_else(malformed)
     }
 
     /// Returns the first private key of the file: PKCS#8, PKCS#1 or SEC1.
@@ -154,15 +158,16 @@ pub struct Authority {
     pub certificate: CertificateDer<'static>,
     /// The certificate as the only trusted one.
     pub roots: RootCertStore,
-    /// The period in which it is valid. The verification of a certificate that it signed does not check that.
+    /// The period in which it is valid; all times if it is unknown. The verification of a certificate that it signed does not
+    /// check it.
     pub validity: Validity,
 }
 
 /// Returns the certificate chain in `certificate`, its owner's first, with its private key in `key`.
 ///
 /// # Errors
-/// A file is invalid, a certificate is not valid at this time, the kind of key is not supported, or the key does not belong to
-/// the first certificate.
+/// A file is invalid, the first certificate is not valid at this time, the kind of key is not supported, or the key does not
+/// belong to the first certificate.
 pub fn certified_key(
     certificate: &PemFile,
     key: &PemFile,

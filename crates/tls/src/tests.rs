@@ -6,6 +6,17 @@ use evenstep_tests::certificates::Authority;
 
 use super::*;
 
+/// A certificate of X.509 v1, of OpenSSL's `req -new` and `x509 -req -signkey`.
+const V1: &str = "-----BEGIN CERTIFICATE-----
+MIIBFTCBuwIUb8ysPVRnbEqwC6QRmZY6qjKIGnIwCgYIKoZIzj0EAwIwDTELMAkG
+A1UEAwwCdjEwHhcNMjYxMTI3MTQ1NzMwWhcNNDYxMTIyMTQ1NzMwWjANMQswCQYD
+VQQDDAJ2MTBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABJSooDFGFQC3G5jwpYTe
+mdi0iK4pRdPhyYQl478M9/JWUUOZLabB+KmL0SgY9/4+zmgZgweSeXe4p082qSNe
+60owCgYIKoZIzj0EAwIDSQAwRgIhAOX2lBR58184pjvVaXEedYRU30icgdMh4ygO
+Z3VdHA4xAiEA9sudXMEuqjl6MVxIL/ng/cqrC/dPyEslyV0owfJTAtA=
+-----END CERTIFICATE-----
+";
+
 /// 2027-01-15 08:00:00 UTC.
 fn now() -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(1_800_000_000))
@@ -97,8 +108,9 @@ fn certificates_are_valid_between_two_times() {
     let early = "certificate 1 is not valid before 2020-01-01T00:00:00Z, and it is 2019-12-31T23:59:59Z now";
     names(used(1_577_836_799), &path, early);
     let chain = format!("{}{}", own.certificate, Authority::new_within("old", [2000, 2025]).certificate());
-    let (path, chain) = file(chain);
-    names(certified_key(&chain, &key, &provider(), now()), &path, "certificate 2 expired at 2025-01-01T00");
+    let (_file, chain) = file(chain);
+    let sent = certified_key(&chain, &key, &provider(), now()).unwrap().cert;
+    assert_eq!(sent.len(), 2, "only the first certificate must be valid");
 
     // A list of CAs may have some that are not valid.
     let [old, new] =
@@ -109,6 +121,18 @@ fn certificates_are_valid_between_two_times() {
     assert_eq!(valid, [false, false, true]);
     let (path, none) = file(format!("{new}{old}"));
     names(none.authorities(now()), &path, "certificate 2 expired at 2025-01-01T00:00:00Z; renew it");
+}
+
+/// rustls cannot tell the period of an X.509 v1 certificate. It accepts one for a CA, but not for a server.
+#[test]
+fn the_period_of_an_old_authority_is_unknown() {
+    let (path, old) = file(V1);
+    let all = old.authorities(now()).unwrap();
+    assert_eq!(all.iter().map(|ca| ca.validity).collect::<Vec<_>>(), [Validity::ALWAYS]);
+    names(old.certificates(), &path, "certificate 1: ");
+    let (_file, both) = file(format!("{V1}{}", Authority::new_within("a", [2000, 2025]).certificate()));
+    let valid = both.authorities(now()).unwrap();
+    assert_eq!(valid.iter().map(|ca| ca.validity.contains(now())).collect::<Vec<_>>(), [true, false]);
 }
 
 #[test]

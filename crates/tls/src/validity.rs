@@ -23,6 +23,9 @@ pub struct Validity {
 }
 
 impl Validity {
+    /// All times.
+    pub(crate) const ALWAYS: Self = Self { from_unix_s: 0, until_unix_s: u64::MAX };
+
     /// Returns the period of a certificate; `None` if it is malformed.
     ///
     /// rustls has no function for this, but its verification names the beginning before it, and the end after it. That is

@@ -198,9 +198,7 @@ impl Access {
             (None, Some(key)) if self.auth != Auth::None => self.with_session(SessionId::of(key)),
             (None, _) => self.without_token(),
         };
-        caller
-            .map(|caller| caller.at(sent.address))
-            .inspect_err(|denied| self.rejected.with_label_values(&[denied.label()]).inc())
+        self.counted(caller, sent.address)
     }
 
     /// Whether a client that was identified before may still do the same: its token is valid, and its session is open.
@@ -223,7 +221,18 @@ impl Access {
         address: Option<IpAddr>,
         random: &mut impl CryptoRng,
     ) -> Result<Result<(Caller, SessionKey), Full>, Denied> {
-        let caller = self.identify(Credentials { bearer: Some(token), session: None, address })?;
+        let caller = match self.with_bearer(token, address) {
+            // Each failed sign-in is recorded, so an expired token counts as a wrong one.
+            Err(Denied::Expired) => match self.wait_s(address) {
+                Some(wait_s) => Err(Denied::Throttled(wait_s)),
+                None => {
+                    self.failed(address);
+                    Err(Denied::Expired)
+                }
+            },
+            caller => caller,
+        };
+        let caller = self.counted(caller, address)?;
         let token_id = caller.token_id().ok_or(Denied::Unknown)?;
         let (is_known, now_ms) = (|token_id: &str| self.has(token_id), self.clock.steady_ms());
         let key = self.sessions().begin(&caller, token_id.into(), is_known, now_ms, random);
@@ -243,7 +252,7 @@ impl Access {
     }
 
     fn with_bearer(&self, text: &str, address: Option<IpAddr>) -> Result<Caller, Denied> {
-        let wait_s = address.and_then(|address| self.throttle().wait_s(address, self.clock.steady_ms()));
+        let wait_s = self.wait_s(address);
         let is_operator = |operator: &Arc<str>| operator.as_bytes().ct_eq(text.as_bytes()).into();
         // A person chose it and it could be guessed, so it is not compared while the address must wait.
         if wait_s.is_none() && self.operator.as_ref().is_some_and(is_operator) {
@@ -262,12 +271,29 @@ impl Access {
         if let Some(wait_s) = wait_s {
             return Err(Denied::Throttled(wait_s));
         }
+        self.failed(address);
+        if self.auth == Auth::None { self.without_token() } else { Err(Denied::Unknown) }
+    }
+
+    /// Adds the address to a client, or counts the rejection.
+    fn counted(&self, caller: Result<Caller, Denied>, address: Option<IpAddr>) -> Result<Caller, Denied> {
+        caller
+            .map(|caller| caller.at(address))
+            .inspect_err(|denied| self.rejected.with_label_values(&[denied.label()]).inc())
+    }
+
+    /// The seconds that an address must wait; `None` if it need not wait.
+    fn wait_s(&self, address: Option<IpAddr>) -> Option<u64> {
+        address.and_then(|address| self.throttle().wait_s(address, self.clock.steady_ms()))
+    }
+
+    /// Counts a wrong token of an address.
+    fn failed(&self, address: Option<IpAddr>) {
         if let Some(address) = address
             && self.throttle().failed(address, self.clock.steady_ms())
         {
             tracing::warn!(%address, "an address sent {FAILURES_MAX} wrong tokens in a minute; it has to wait");
         }
-        if self.auth == Auth::None { self.without_token() } else { Err(Denied::Unknown) }
     }
 
     fn with_token(&self, token: &Token) -> Result<Caller, Denied> {

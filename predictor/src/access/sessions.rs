@@ -62,7 +62,7 @@ pub(super) struct Sessions {
 struct Session {
     token_id: Arc<str>,
     begun_ms: i64,
-    _place: Share,
+    place: Share,
 }
 
 impl Sessions {
@@ -87,13 +87,13 @@ impl Sessions {
             Err(full) => {
                 let own = self.open.iter().filter(|(_, session)| session.token_id == token_id);
                 let oldest = own.min_by_key(|(_, session)| session.begun_ms).map(|(id, _)| id.clone());
-                self.open.remove(&oldest.ok_or(full)?);
-                self.places.try_take(caller, 1)?
+                // Its place is used again: the share may have become smaller, so another one may not be free.
+                oldest.and_then(|oldest| self.open.remove(&oldest)).ok_or(full)?.place
             }
             Ok(place) => place,
         };
         let key = SessionKey::random(random);
-        let session = Session { token_id, begun_ms: now_ms, _place: place };
+        let session = Session { token_id, begun_ms: now_ms, place };
         self.open.insert(SessionId::of(key.reveal()), session);
         Ok(key)
     }
@@ -144,6 +144,23 @@ mod tests {
         assert_eq!(sessions.token_id(&SessionId::of(""), 0), None);
         sessions.end(&id);
         assert_eq!(sessions.token_id(&id, 0), None);
+    }
+
+    #[test]
+    fn a_token_may_sign_in_after_its_share_became_smaller() {
+        let mut sessions = Sessions::new(Auth::Required);
+        let first = begin(&mut sessions, "a", 0, 0).unwrap();
+        for number in 1..SESSIONS_MAX as u64 / 2 {
+            begin(&mut sessions, "a", number as i64, number).unwrap();
+        }
+        for number in 0..SESSIONS_MAX as u64 / 4 {
+            begin(&mut sessions, "other", 1_000, 10_000 + number).unwrap();
+        }
+        let open = sessions.open.len();
+        let last = begin(&mut sessions, "a", 2_000, 20_000).unwrap();
+        assert_eq!(sessions.token_id(&last, 2_000).as_deref(), Some("a"));
+        assert_eq!((sessions.token_id(&first, 2_000), sessions.open.len()), (None, open), "the oldest ended");
+        assert_eq!(sessions.places.in_use(), open);
     }
 
     #[test]

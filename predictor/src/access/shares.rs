@@ -96,15 +96,16 @@ impl Shares {
         self.0.try_take(caller.token(), amount)
     }
 
-    /// Takes a part for a client. Waits at most `patience`.
+    /// Takes a part for a client. Waits at most `patience`; with a patience of zero, it does not enter the queue.
     ///
     /// # Errors
     /// See [`Shares::try_take`].
     pub async fn take(&self, caller: &Caller, amount: usize, patience: Duration) -> Result<Share, Full> {
         let holder = caller.token();
-        // Tried first, because a patience of zero could end although the part is free.
-        if let Ok(share) = self.0.try_take(holder, amount) {
-            return Ok(share);
+        let tried = self.0.try_take(holder, amount);
+        // In the queue, it would delay smaller requests of its token.
+        if tried.is_ok() || patience.is_zero() {
+            return tried;
         }
         let taken = tokio::time::timeout(patience, self.0.wait(holder, amount)).await;
         taken.ok().flatten().ok_or_else(|| self.0.full(holder))

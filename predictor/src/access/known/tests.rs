@@ -148,6 +148,22 @@ fn wrong_tokens_are_throttled_and_right_ones_are_not() {
 }
 
 #[test]
+fn sign_ins_with_an_expired_token_are_throttled_and_requests_are_not() {
+    let (access, token) = access(Auth::Required, None);
+    let mut random = ChaCha20Rng::seed_from_u64(9);
+    access.replace(vec![stored(&token, "viewer", Some(NOW))]);
+    for _ in 0..20 {
+        assert_eq!(bearer(&access, &token.reveal()).unwrap_err(), Denied::Expired);
+    }
+    let mut sign_in = || access.begin_session(&token.reveal(), Some(ADDRESS), &mut random).unwrap_err();
+    for _ in 0..10 {
+        assert_eq!(sign_in(), Denied::Expired);
+    }
+    assert_eq!(sign_in(), Denied::Throttled(60));
+    assert_eq!(bearer(&access, &token.reveal()).unwrap_err(), Denied::Expired);
+}
+
+#[test]
 fn sessions_end_with_their_token() {
     let (access, token) = access(Auth::Required, None);
     let mut random = ChaCha20Rng::seed_from_u64(9);

@@ -155,6 +155,18 @@ fn a_long_queue_of_one_token_does_not_delay_another() {
 }
 
 #[test]
+fn a_request_without_patience_does_not_wait() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let _entered = runtime.enter();
+    let shares = Shares::new(Auth::Required, 8, "places");
+    let one = token(1);
+    let mut large = Box::pin(shares.take(&one, 5, Duration::ZERO));
+    assert!((&mut large).now_or_never().is_some_and(|taken| taken.is_err()));
+    let small = shares.take(&one, 4, Duration::ZERO).now_or_never();
+    assert!(small.is_some_and(|taken| taken.is_ok()), "the large one is not in the queue");
+}
+
+#[test]
 fn without_tokens_a_client_may_take_all() {
     let shares = Shares::new(Auth::None, 4, "places");
     let anonymous = Caller::anonymous(&[]);
