@@ -66,7 +66,7 @@ impl Job {
         if let Some(held) = slot.take() {
             self.rest(held.leases());
         }
-        // Models that are being stored must not become those of a new job of this ID.
+        // A new job of this ID must not get the models that are being stored.
         let _storing = self.fits().storing().await;
         let trim = || vec![Change::TrimJob { job_id: self.id().clone() }];
         while self.store().write(trim(), now_unix_ms).await? > 0 {}
