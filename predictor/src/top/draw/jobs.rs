@@ -77,8 +77,10 @@ fn draw_jobs(context: &DrawContext<'_>, jobs: &[JobSummary], area: Rect, buffer:
     let room = area.width.saturating_sub(2);
     let always = taken(&fitting(&COLUMNS, &rows, 0, room));
     let name_width = u16::try_from(longest).unwrap_or(40).min(room - always);
-    let shown = fitting(&COLUMNS, &rows, area.width, room - name_width);
     let with_decision = area.width >= WITH_DECISION;
+    // A space precedes the decision.
+    let for_numbers = room.saturating_sub(name_width + u16::from(with_decision));
+    let shown = fitting(&COLUMNS, &rows, area.width, for_numbers);
     let mut widths = vec![Constraint::Length(name_width)];
     widths.extend(shown.iter().map(|(_, width)| Constraint::Length(*width)));
     widths.extend(with_decision.then_some(Constraint::Fill(1)));
