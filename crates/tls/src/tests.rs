@@ -6,16 +6,7 @@ use evenstep_tests::certificates::Authority;
 use super::*;
 
 /// A certificate of X.509 v1, of OpenSSL's `req -new` and `x509 -req -signkey`.
-const V1: &str = concat!(
-    "-----BEGIN CERTIFICATE-----\n",
-    "MIIBFTCBuwIUb8ysPVRnbEqwC6QRmZY6qjKIGnIwCgYIKoZIzj0EAwIwDTELMAkG\n",
-    "A1UEAwwCdjEwHhcNMjYxMTI3MTQ1NzMwWhcNNDYxMTIyMTQ1NzMwWjANMQswCQYD\n",
-    "VQQDDAJ2MTBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABJSooDFGFQC3G5jwpYTe\n",
-    "mdi0iK4pRdPhyYQl478M9/JWUUOZLabB+KmL0SgY9/4+zmgZgweSeXe4p082qSNe\n",
-    "60owCgYIKoZIzj0EAwIDSQAwRgIhAOX2lBR58184pjvVaXEedYRU30icgdMh4ygO\n",
-    "Z3VdHA4xAiEA9sudXMEuqjl6MVxIL/ng/cqrC/dPyEslyV0owfJTAtA=\n",
-    "-----END CERTIFICATE-----\n",
-);
+const V1: &str = include_str!("v1.pem");
 
 /// 2027-01-15 08:00:00 UTC.
 fn now() -> UnixTime {
