@@ -170,7 +170,8 @@ impl Store {
         }))
     }
 
-    /// Returns the current generation of a job, and the generation of its latest departure; 0 for an unknown job.
+    /// Returns the current generation of a job, and the generation below which allocations are void: of the latest departure, or
+    /// 0 if no worker is live, because nobody trains with them. Both are 0 for an unknown job.
     ///
     /// # Errors
     /// See [`Store::job`].
@@ -178,7 +179,8 @@ impl Store {
         let rows = rows!(
             &self.readers,
             (i64, i64),
-            "SELECT generation, departed_generation FROM job WHERE job_id = $1",
+            "SELECT generation, CASE WHEN EXISTS (SELECT 1 FROM worker WHERE job_id = $1 AND state = 'live')
+                THEN departed_generation ELSE 0 END FROM job WHERE job_id = $1",
             job_id.as_str()
         )?;
         let (current, departed) = rows.first().copied().unwrap_or_default();
