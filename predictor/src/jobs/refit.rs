@@ -19,9 +19,6 @@ use super::job::Job;
 /// Maximum number of networks that a job fits before other jobs have their turn.
 const FITS_PER_TURN: usize = 32;
 
-/// Number of reports that are decoded at once: more would hold up the async runtime.
-const REPORTS_PER_READ: usize = 256;
-
 impl Job {
     /// Fits the networks of some workers with enough new observations. Returns whether more workers may have enough.
     ///
@@ -77,12 +74,7 @@ impl Job {
     /// Reads the reports of a worker that a network is fitted to, in order of iteration.
     async fn recent_reports(&self, worker: &WorkerId, end: u64) -> Result<Vec<WorkerReport>, JobError> {
         let first = end.saturating_sub(TRAINING_ROWS_MAX as u64);
-        let mut reports = Vec::new();
-        for from in (first..end).step_by(REPORTS_PER_READ) {
-            let to = end.min(from + REPORTS_PER_READ as u64);
-            reports.extend(self.store().worker_reports(self.id(), worker, from..to).await?);
-        }
-        Ok(reports)
+        Ok(self.store().worker_reports(self.id(), worker, first..end).await?)
     }
 
     async fn fit(

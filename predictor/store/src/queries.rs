@@ -22,6 +22,18 @@ const fn query(name: &'static str, sql: &'static str, arguments: &'static [&'sta
 /// The tenth iteration before the newest reported one.
 const RECENT: &str = "(SELECT MAX(iteration) - 10 FROM report WHERE job_id = 'job')";
 
+/// Arguments for the reports of a worker.
+const WORKER_REPORTS: [&str; 34] = {
+    let mut arguments = ["500"; 34];
+    (arguments[0], arguments[1]) = ("'job'", "'node/1'");
+    let mut at = 3;
+    while at < 34 {
+        arguments[at] = ["501", "502", "503", "504", "505", "506", "507", "508"][at % 8];
+        at += 1;
+    }
+    arguments
+};
+
 /// The queries that are the same for both databases.
 pub const QUERIES: [Query; 33] = [
     query("answers", allocations::ANSWERS, &["'job'", "500", "510"]),
@@ -31,7 +43,7 @@ pub const QUERIES: [Query; 33] = [
     query("pasts", past::PASTS, &[]),
     query("events", past::EVENTS, &["'job'", "10"]),
     query("first_reports", reports::FIRST_REPORTS, &["'job'", "10"]),
-    query("worker_reports", reports::WORKER_REPORTS, &["'job'", "'node/1'", "500", "510"]),
+    query("worker_reports", reports::WORKER_REPORTS, &WORKER_REPORTS),
     query("recent_arrivals", reports::RECENT_ARRIVALS, &["'job'", RECENT]),
     query("recent_iterations", reports::RECENT_ITERATIONS, &["'job'", "20", "10"]),
     query("old_nodes", expired::OLD_NODES, &["1000", "10"]),

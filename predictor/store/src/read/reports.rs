@@ -28,11 +28,15 @@ from_row!(ArrivedRow { at_unix_ms; whole: report });
 pub(crate) const FIRST_REPORTS: &str = "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
     WHERE job_id = $1 ORDER BY iteration, worker LIMIT $2";
 
-/// The reports of one worker. Looks each iteration up: a range would read the reports of all workers.
-pub(crate) const WORKER_REPORTS: &str = "WITH RECURSIVE wanted(at) AS (
-        SELECT CAST($3 AS BIGINT) UNION ALL SELECT at + 1 FROM wanted WHERE at + 1 < CAST($4 AS BIGINT))
-    SELECT report.*, CAST(drivers AS TEXT) AS drivers_text FROM wanted CROSS JOIN report
-    WHERE job_id = $1 AND iteration = wanted.at AND worker = $2 ORDER BY wanted.at";
+/// Number of iterations in [`WORKER_REPORTS`].
+const ITERATIONS_AT_ONCE: u64 = 32;
+
+/// The reports of one worker. Each iteration is looked up in the primary key: a range would read the reports of all workers,
+/// and so would a join in PostgreSQL without statistics.
+pub(crate) const WORKER_REPORTS: &str = "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
+    WHERE job_id = $1 AND worker = $2 AND iteration IN ($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
+        $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34)
+    ORDER BY iteration";
 
 /// The reports of an iteration and of later ones, in order of arrival.
 pub(crate) const RECENT_ARRIVALS: &str = "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
@@ -52,7 +56,7 @@ pub(crate) const RECENT_ITERATIONS: &str = "WITH RECURSIVE recent (iteration, ne
     SELECT MIN(iteration), MAX(iteration) FROM recent WHERE newer <= $2";
 
 impl Store {
-    /// Returns the reports of a worker for a range of iterations that is not empty, in order of iteration.
+    /// Returns the reports of a worker for a range of iterations, in order of iteration.
     ///
     /// # Errors
     /// See [`Store::job`].
@@ -62,10 +66,19 @@ impl Store {
         worker: &WorkerId,
         iterations: Range<u64>,
     ) -> Result<Vec<StoredReport>, StoreError> {
-        let (first, end) = (integer(iterations.start), integer(iterations.end));
-        let reports =
-            rows!(&self.readers, ReportRow, WORKER_REPORTS, job_id.as_str(), worker.as_str(), first, end,)?;
-        reports.into_iter().map(WorkerReport::try_from).collect()
+        let mut reports = Vec::new();
+        for first in iterations.clone().step_by(ITERATIONS_AT_ONCE as usize) {
+            let rows = on!(&self.readers, c => {
+                let query = sqlx::query_as::<_, ReportRow>(WORKER_REPORTS).bind(job_id.as_str()).bind(worker.as_str());
+                let at = (0..ITERATIONS_AT_ONCE).map(|at| integer(first.saturating_add(at)));
+                at.fold(query, |query, at| query.bind(at)).fetch_all(c).await
+            })?;
+            for row in rows {
+                reports.push(WorkerReport::try_from(row)?);
+            }
+        }
+        reports.retain(|report| iterations.contains(&report.iteration));
+        Ok(reports)
     }
 
     /// Returns the latest reported iterations, the first and the last, of those in the last `iterations`: as many as have more
