@@ -31,6 +31,7 @@ const WORKER_REPORTS: [&str; 34] = {
         arguments[at] = ["501", "502", "503", "504", "505", "506", "507", "508"][at % 8];
         at += 1;
     }
+    arguments[33] = "508";
     arguments
 };
 

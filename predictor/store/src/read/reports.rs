@@ -32,10 +32,11 @@ pub(crate) const FIRST_REPORTS: &str = "SELECT *, CAST(drivers AS TEXT) AS drive
 const ITERATIONS_AT_ONCE: u64 = 32;
 
 /// The reports of one worker. Each iteration is looked up in the primary key: a range would read the reports of all workers,
-/// and so would a join in PostgreSQL without statistics.
+/// and so would a join in PostgreSQL without statistics. Without the range of these iterations, it would then read the whole job.
 pub(crate) const WORKER_REPORTS: &str = "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
     WHERE job_id = $1 AND worker = $2 AND iteration IN ($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
         $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34)
+        AND iteration >= $3 AND iteration <= $34
     ORDER BY iteration";
 
 /// The reports of an iteration and of later ones, in order of arrival.

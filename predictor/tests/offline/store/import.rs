@@ -74,7 +74,9 @@ fn export_and_import_round_trip_every_row() {
     let mut predictor = serve(&other);
     let client = predictor.client();
     // While workers are live, departures void earlier allocations. Those of a run that ended are readable.
-    ["node/0", "node/1", "node/2"].map(|worker| client.leave("job-a", worker));
+    for worker in ["node/0", "node/1", "node/2"] {
+        client.leave("job-a", worker);
+    }
     for (iteration, answer) in (0..).zip(&answers) {
         assert_eq!(Some(client.allocated("job-a", iteration).body), answer[0]);
     }
