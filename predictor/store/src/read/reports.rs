@@ -72,7 +72,7 @@ impl Store {
             let rows = on!(&self.readers, c => {
                 let query = sqlx::query_as::<_, ReportRow>(WORKER_REPORTS).bind(job_id.as_str()).bind(worker.as_str());
                 let at = (0..ITERATIONS_AT_ONCE).map(|at| integer(first.saturating_add(at)));
-                at.fold(query, |query, at| query.bind(at)).fetch_all(c).await
+                at.fold(query, sqlx::query::QueryAs::bind).fetch_all(c).await
             })?;
             for row in rows {
                 reports.push(WorkerReport::try_from(row)?);
