@@ -131,7 +131,7 @@ fn a_void_allocation_is_not_returned() {
     }
     let again = service.client.allocate(&allocate_request("job", 3, 0)).body;
     assert_eq!(service.client.allocated("job", 0).body, again);
-    // Nobody disagrees with the allocations of a run that ended.
+    // No one disagrees with the allocations of a run that ended.
     service.client.leave("job", "node/0");
     assert_eq!(service.client.allocated("job", 0).body, again);
     service.client.join("job", "node/1");

@@ -171,7 +171,7 @@ impl Store {
     }
 
     /// Returns the current generation of a job, and the generation below which allocations are void: of the latest departure, or
-    /// 0 if no worker is live, because nobody trains with them. Both are 0 for an unknown job.
+    /// 0 if no worker is live, because no one trains with them. Both are 0 for an unknown job.
     ///
     /// # Errors
     /// See [`Store::job`].

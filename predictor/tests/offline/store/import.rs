@@ -73,7 +73,7 @@ fn export_and_import_round_trip_every_row() {
     let answers = source.rows("SELECT answer FROM allocation WHERE job_id = 'job-a' ORDER BY iteration");
     let mut predictor = serve(&other);
     let client = predictor.client();
-    // While workers are live, departures void earlier allocations. Those of a run that ended are readable.
+    // While workers are live, departures void earlier allocations. After a run, all of its allocations are readable.
     for worker in ["node/0", "node/1", "node/2"] {
         client.leave("job-a", worker);
     }
