@@ -9,7 +9,8 @@ use evenstep_protocol::{AllocateRequest, JobId, LearningRateRule, WorkerReport};
 use evenstep_store::{Change, StoreError, StoredAllocation, unknown_reason};
 
 use super::error::JobError;
-use super::job::{Job, StateGuard};
+use super::held::StateGuard;
+use super::job::Job;
 use super::load::log_skipped;
 use super::responses::ResponseBytes;
 use super::validate::validate;

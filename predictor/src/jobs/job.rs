@@ -1,4 +1,4 @@
-//! One job, and exclusive access to its state.
+//! One job: waits for its state, loads it, and publishes its changes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -8,12 +8,13 @@ use evenstep_core::job::JobState;
 use evenstep_protocol::{JobId, WorkerId, WorkerReport};
 use evenstep_store::access::{AccessChange, AuditEntry};
 use evenstep_store::{Change, MemberEvent, MemberEventKind, RollUp, Store, StoreError, unknown_reason};
-use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::error::JobError;
 use super::fits::FitRecord;
+use super::held::{LoadedState, Reading, Slot, StateGuard};
 use super::leases::Leases;
 use super::load;
 use super::loads::Loads;
@@ -25,9 +26,6 @@ use crate::clock::{Clock, Now};
 
 /// Number of earlier changes of workers with which the log of a job begins.
 const EVENTS_RESTORED: u64 = 200;
-/// Milliseconds by which the wall clock may be set back without an effect on the order in which a restart learns from the
-/// reports before and after.
-const SET_BACK_MAX_MS: i64 = 60_000;
 
 /// Longest wait of a change for a state that is being read from the store. Clients with several servers try the next one after
 /// a second.
@@ -56,102 +54,6 @@ pub struct Job {
     last_use: AtomicU64,
     pace: std::sync::Mutex<Pace>,
     deleted: AtomicBool,
-}
-
-/// The state of a job, if it is in memory. A task can own the lock.
-type Slot = Arc<Mutex<Option<LoadedState>>>;
-
-/// The state of a job in memory.
-#[derive(Debug)]
-pub(super) struct LoadedState {
-    pub state: JobState,
-    /// Names of job options that this version does not know. It does not plan the job then.
-    pub unknown_options: Vec<String>,
-    /// A change of the state may not be durable: it was not settled.
-    in_doubt: bool,
-    /// Time of the latest [`Job::lock`], in milliseconds of the steady clock.
-    locked_ms: i64,
-    /// Time of storage of the latest reports.
-    arrived_unix_ms: i64,
-}
-
-impl LoadedState {
-    /// Returns the time at which to store new reports. It rises with every call, because the order of these times is the
-    /// order in which a restart learns from the reports. It only falls if the clock was set back by more than a minute.
-    pub fn arrival_unix_ms(&mut self, now_unix_ms: i64) -> i64 {
-        let later = now_unix_ms.max(self.arrived_unix_ms.saturating_add(1));
-        let is_set_back = later.saturating_sub(now_unix_ms) > SET_BACK_MAX_MS;
-        self.arrived_unix_ms = if is_set_back { now_unix_ms } else { later };
-        self.arrived_unix_ms
-    }
-
-    /// Gives every live worker a full lease if the state was not locked for more than half a lease. Workers
-    /// could not renew their leases then, as during a restart: this process was stopped, its machine was
-    /// suspended, or the store did not respond.
-    fn resume(&mut self, job_id: &JobId, now_ms: i64) {
-        let pause_ms = now_ms.saturating_sub(std::mem::replace(&mut self.locked_ms, now_ms));
-        if pause_ms > self.state.lease_ms() / 2 {
-            tracing::warn!(%job_id, pause_ms, "no lease could be renewed for a while; every live worker gets a full one");
-            self.state.members.renew_all(now_ms);
-        }
-    }
-
-    /// Whether the state is equal to the stored one.
-    pub fn is_certain(&self) -> bool {
-        !self.in_doubt
-    }
-
-    /// The leases of its workers.
-    pub fn leases(&self) -> Leases {
-        Leases::of(&self.state, self.locked_ms, self.in_doubt)
-    }
-}
-
-/// Exclusive access to the state of a job.
-pub(super) struct StateGuard {
-    pub job: Arc<Job>,
-    held: OwnedMappedMutexGuard<Option<LoadedState>, LoadedState>,
-    pub now: Now,
-}
-
-/// The state is being read from the store, or its models are being stored before it is removed from memory.
-pub(super) struct Reading<'a>(&'a AtomicBool);
-
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
-    }
-}
-
-impl Drop for StateGuard {
-    fn drop(&mut self) {
-        self.job.state_memory.set(self.held.state.bytes() + self.job.live.bytes());
-    }
-}
-
-impl StateGuard {
-    /// The state, for reading.
-    pub fn state(&self) -> &JobState {
-        &self.held.state
-    }
-
-    /// Whether the job has options that this version does not know.
-    pub fn has_unknown_options(&self) -> bool {
-        !self.held.unknown_options.is_empty()
-    }
-
-    /// The state, for a change. If the guard is dropped before [`Self::settle`], because a write failed, the next request
-    /// reads the state from the store.
-    pub fn change(&mut self) -> &mut LoadedState {
-        self.held.in_doubt = true;
-        &mut self.held
-    }
-
-    /// Marks the state as equal to the stored one: the change is durable, or only concerned values that are
-    /// not stored.
-    pub fn settle(&mut self) {
-        self.held.in_doubt = false;
-    }
 }
 
 impl Job {
@@ -402,6 +304,11 @@ impl Job {
         self.live.restore_log(events);
         self.live.members(&state, now);
         Ok(LoadedState { state, unknown_options, in_doubt: false, locked_ms: now.steady_ms, arrived_unix_ms })
+    }
+
+    /// Charges the memory of the state.
+    pub(super) fn charge(&self, state: &JobState) {
+        self.state_memory.set(state.bytes() + self.live.bytes());
     }
 
     /// Keeps only the leases of a state that is removed from memory.

@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    /// A load that never ends of its own accord.
+    /// A load without an end.
     async fn endless(loads: Arc<Loads>) -> Result<(), JobError> {
         loads.run(pending()).await
     }

@@ -8,7 +8,8 @@ use evenstep_store::access::AuditEntry;
 use evenstep_store::{MemberEvent, MemberEventKind};
 
 use super::error::JobError;
-use super::job::{Job, StateGuard};
+use super::held::StateGuard;
+use super::job::Job;
 use super::load::warm_start;
 use crate::long::compute;
 

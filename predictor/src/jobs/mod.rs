@@ -19,7 +19,8 @@
 //! - `load`: loads a job from the store
 //! - `loads`: how many loads run at once, and their end
 //! - `fits`: threads for fits, and their counters
-//! - `job`: one job, and exclusive access to its state
+//! - `held`: the state of a job in memory, and exclusive access to it
+//! - `job`: one job
 //! - `validate`: rejects requests that cannot be planned
 //! - `allocate`: validate, observe, decide, commit, publish
 //! - `membership`: workers that join, leave, run out of memory or are overridden
@@ -33,6 +34,7 @@
 mod allocate;
 mod error;
 mod fits;
+mod held;
 mod job;
 mod leases;
 mod load;

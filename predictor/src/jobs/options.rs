@@ -9,7 +9,8 @@ use evenstep_store::access::{AccessChange, AuditEntry};
 
 use super::allocate::learning_rate_change;
 use super::error::JobError;
-use super::job::{Job, StateGuard};
+use super::held::StateGuard;
+use super::job::Job;
 use super::responses::Published;
 use super::watch::view;
 
