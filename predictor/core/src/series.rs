@@ -134,6 +134,13 @@ impl Observation {
         (batch > 0.0 && learnable).then_some(Self { batch, compute_time_s })
     }
 
+    /// Returns an observation of one sample at the same speed. A job's forecaster learns these: its curves model the batch, and
+    /// shares follow forecasts, so a model that saw them would learn to read the forecasts of the models before it.
+    #[must_use]
+    pub fn per_sample(self) -> Self {
+        Self { batch: 1.0, compute_time_s: self.compute_time_s / self.batch }
+    }
+
     /// Returns the speed in samples per second of compute time.
     pub fn speed(&self) -> f64 {
         self.batch / self.compute_time_s

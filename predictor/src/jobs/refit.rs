@@ -31,6 +31,8 @@ impl Job {
         let mut guard = self.lock().await?;
         let models = guard.change().state.models_mut();
         let due = models.due_refits(REFIT_OBSERVATIONS, FITS_PER_TURN);
+        let in_use: Vec<Option<FittedExpert>> =
+            due.iter().map(|(worker, _)| models.forecaster().network(worker).cloned()).collect();
         let end = models.next_iteration();
         guard.settle();
         drop(guard);
@@ -38,9 +40,9 @@ impl Job {
             return Ok(false);
         }
         let mut networks = Vec::new();
-        for (worker, curve) in &due {
+        for ((worker, curve), in_use) in due.iter().zip(in_use) {
             let reports = self.recent_reports(worker, end).await?;
-            if let Some(network) = self.fit(pool, worker, curve.clone(), reports).await {
+            if let Some(network) = self.fit(pool, worker, (curve.clone(), in_use), reports).await {
                 networks.push((worker.clone(), network));
             }
         }
@@ -81,12 +83,16 @@ impl Job {
         &self,
         pool: &Pool,
         worker: &WorkerId,
-        curve: CurveLearner,
+        (curve, in_use): (CurveLearner, Option<FittedExpert>),
         reports: Vec<WorkerReport>,
     ) -> Option<FittedExpert> {
         let fit = move || {
             let begun = Instant::now();
-            let fitted = training(&curve, &reports).fit(&Narx::refit()).map_err(|error| error.to_string());
+            let mut training = training(&curve, &reports);
+            if let Some(network) = in_use {
+                training.start_from(network);
+            }
+            let fitted = training.fit(&Narx::refit()).map_err(|error| error.to_string());
             (fitted, u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX))
         };
         let (fitted, us) = pool.run(fit).await?;

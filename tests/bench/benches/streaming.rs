@@ -97,7 +97,8 @@ fn pooled_arx(criterion: &mut Criterion) {
             bencher.iter(|| {
                 let step = next();
                 let forecast = model.predict(&share, black_box(&step.history), step.batch);
-                model.update(&mut share, &step.history, step.batch, step.log_speed);
+                let row = model.observe(&mut share, &step.history, step.batch, step.log_speed);
+                model.update(&[row]);
                 forecast
             });
         });

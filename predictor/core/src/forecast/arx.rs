@@ -102,6 +102,13 @@ pub struct PooledArx {
     updates: u64,
 }
 
+/// What one worker's iteration teaches the pooled model.
+#[derive(Debug)]
+pub struct PooledRow {
+    inputs: Vec<f64>,
+    target: f64,
+}
+
 /// State of the pooled model for one worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PooledWorker {
@@ -161,18 +168,31 @@ impl PooledArx {
         history.clamp_to_recent_range(base + share.deviation() * self.rls.predict(&inputs), base)
     }
 
-    /// Updates the model: the worker's iteration of `batch` samples, after this history, had this log speed.
-    pub fn update(&mut self, share: &mut PooledWorker, history: &History, batch: f64, log_speed: f64) {
-        self.updates += 1;
+    /// Updates the state of a worker whose iteration of `batch` samples, after this history, had this log speed. Returns the
+    /// row for [`Self::update`].
+    pub fn observe(
+        &self,
+        share: &mut PooledWorker,
+        history: &History,
+        batch: f64,
+        log_speed: f64,
+    ) -> PooledRow {
         let base = share.base.level().ln();
         let raw = self.layout.raw(history, base, batch);
         let inputs = share.scaler.scaled(&self.layout, &raw);
-        let target = (log_speed - base) / share.deviation();
-        self.rls.update(&inputs, target.clamp(-TARGET_MAX, TARGET_MAX));
+        let target = ((log_speed - base) / share.deviation()).clamp(-TARGET_MAX, TARGET_MAX);
         share.scaler.learn(&raw);
         share.squares += (log_speed - base).powi(2);
         share.count += 1.0;
         share.base.update(log_speed.exp());
+        PooledRow { inputs, target }
+    }
+
+    /// Learns from the rows of all workers in one iteration. The memory in iterations does not depend on the number of
+    /// workers.
+    pub fn update(&mut self, rows: &[PooledRow]) {
+        self.updates += 1;
+        self.rls.update_together(rows.iter().map(|row| (&row.inputs[..], row.target)));
     }
 }
 
@@ -243,6 +263,7 @@ mod tests {
         let (mut by_pool, mut by_itself) = (0.0, 0.0);
         // The second worker joins late and is scored on its first 60 iterations.
         for k in 0..460 {
+            let mut rows = Vec::new();
             for i in 0..if k < 400 { 1 } else { 2 } {
                 let load = f64::from(u8::from(rng.random::<f64>() < 0.4));
                 histories[i].boundary(&[Some(load)]);
@@ -252,9 +273,10 @@ mod tests {
                     by_itself += (alone.predict(&histories[1], 1.0) - actual).powi(2);
                     alone.update(&histories[1], 1.0, actual);
                 }
-                pooled.update(&mut shares[i], &histories[i], 1.0, actual);
+                rows.push(pooled.observe(&mut shares[i], &histories[i], 1.0, actual));
                 histories[i].observe(actual, 1.0);
             }
+            pooled.update(&rows);
         }
         assert!(by_pool < 0.7 * by_itself, "{by_pool} against {by_itself}");
     }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::arx::{Arx, ArxSettings, PooledArx, PooledWorker};
+use super::arx::{Arx, ArxSettings, PooledArx, PooledRow, PooledWorker};
 use super::average::{Ema, Hold, MovingAverage};
 use super::inputs::{History, InputGroups};
 use super::nonlinear::FittedExpert;
@@ -117,9 +117,9 @@ impl ExpertKind {
         }
     }
 
-    /// Creates the pooled model of a job.
+    /// Creates the pooled model of a job. Its memory is about 2500 iterations.
     pub(super) fn pool(drivers: &DriverSet) -> PooledArx {
-        PooledArx::new(ArxSettings { forgetting: 0.9998, ..Self::ArxPooled.settings() }, drivers)
+        PooledArx::new(ArxSettings { forgetting: 0.9996, ..Self::ArxPooled.settings() }, drivers)
     }
 }
 
@@ -227,22 +227,24 @@ impl Expert {
         }
     }
 
-    /// Updates the expert: the iteration after this history had this log speed. Has no effect on a pooled expert.
-    pub fn update(&mut self, history: &History, batch: f64, log_speed: f64) {
+    /// Updates the expert: the iteration after this history had this log speed. A pooled expert returns its row for the
+    /// model that it shares with other workers.
+    pub fn update(
+        &mut self,
+        history: &History,
+        pool: &PooledArx,
+        batch: f64,
+        log_speed: f64,
+    ) -> Option<PooledRow> {
         match self {
-            Self::Last | Self::Pooled(_) | Self::Narx(_) => {}
+            Self::Last | Self::Narx(_) => {}
+            Self::Pooled(share) => return Some(pool.observe(share, history, batch, log_speed)),
             Self::MovingAverage(average) => average.update(log_speed),
             Self::Ema(ema) => ema.update(log_speed),
             Self::Hold(hold) => hold.update(log_speed),
             Self::Arx(arx) => arx.update(history, batch, log_speed),
         }
-    }
-
-    /// Updates a pooled expert and the model that it shares with other workers. Has no effect on other experts.
-    pub fn update_pool(&mut self, history: &History, pool: &mut PooledArx, batch: f64, log_speed: f64) {
-        if let Self::Pooled(share) = self {
-            pool.update(share, history, batch, log_speed);
-        }
+        None
     }
 
     /// Starts from an earlier worker's model of the same kind.

@@ -202,6 +202,19 @@ impl Layout {
         &self.shapes
     }
 
+    /// Returns the positions of the inputs that contain a level of speed: all others are relative to the base.
+    pub(super) fn absolute(&self) -> Vec<usize> {
+        let mut absolute = Vec::new();
+        if self.groups >= InputGroups::Level {
+            absolute.extend([3, 4]);
+        }
+        if self.groups >= InputGroups::Selected {
+            let rest = if self.repeats { 11 } else { 5 } + SELECTED.len();
+            absolute.extend([rest + 1, rest + 3]);
+        }
+        absolute
+    }
+
     fn shapes(&self) -> Vec<Shape> {
         let mut shapes = vec![SPEED, SPEED, DRIVER];
         if self.groups >= InputGroups::Level {
@@ -282,6 +295,26 @@ mod tests {
         for groups in [InputGroups::Lags, InputGroups::Level, InputGroups::Selected, InputGroups::All] {
             let layout = Layout::new(groups, true, &drivers);
             assert_eq!(layout.raw(&history, 0.5, 16.0).len(), layout.width(), "{groups:?}");
+        }
+    }
+
+    /// A worker at another level has other inputs at these positions only, except the peak, which can differ alone.
+    #[test]
+    fn absolute_inputs_contain_the_level() {
+        let drivers = DriverSet::new(["own_cpu", "self_wait", "psi_cpu_some"]);
+        for (groups, repeats) in
+            [(InputGroups::Level, true), (InputGroups::Selected, false), (InputGroups::Selected, true)]
+        {
+            let layout = Layout::new(groups, repeats, &drivers);
+            let raw = |level: f64| {
+                let mut history = History::new(level, 8.0);
+                history.boundary(&[Some(0.5), Some(0.1), Some(0.2)]);
+                history.boundary(&[Some(0.4), Some(0.2), Some(0.1)]);
+                layout.raw(&history, level, 8.0)
+            };
+            let (low, high) = (raw(1.0), raw(3.0));
+            let absolute = (0..layout.width()).filter(|at| *at == 4 || low[*at] != high[*at]);
+            assert_eq!(absolute.collect::<Vec<_>>(), layout.absolute(), "{groups:?}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::arx::PooledArx;
+use super::arx::{PooledArx, PooledRow};
 use super::expert::ExpertKind;
 use super::nonlinear::FittedExpert;
 use super::value::{ExpertRecord, Forecast};
@@ -192,27 +192,30 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
             .zip(expected.into_iter().zip(slopes))
             .map(|((worker, seen), (expected, slope))| (worker, (seen, expected, slope)))
             .collect();
-        parallel::update(&mut self.workers, &lessons, |worker, (seen, expected, slope)| {
-            if let (Worker::Measured(forecaster), Some(expected)) = (Arc::make_mut(worker), expected) {
-                forecaster.observe(&expected.experts, *slope, iteration, seen);
+        let pool = &self.pool;
+        let rows = parallel::update(&mut self.workers, &lessons, |worker, (seen, expected, slope)| {
+            match (Arc::make_mut(worker), expected) {
+                (Worker::Measured(forecaster), Some(expected)) => {
+                    forecaster.observe(pool, &expected.experts, *slope, iteration, seen)
+                }
+                _ => Vec::new(),
             }
         });
-        // The shared model learns from one worker after the other.
+        // Rows are in the order of the workers, whatever the order of their outcomes.
+        let rows: Vec<PooledRow> = rows.into_iter().flat_map(|(_, rows)| rows).collect();
+        self.pool.update(&rows);
         for (worker, seen) in outcomes {
-            match self.workers.get_mut(worker).map(Arc::make_mut) {
-                Some(Worker::Measured(forecaster)) => forecaster.observe_with(&mut self.pool, seen),
-                known => {
-                    let mut new = WorkerForecaster::new(&self.roster, &self.drivers, &self.pool, seen);
-                    match known {
-                        Some(Worker::Aged(before)) => new.warm_start(before),
-                        Some(Worker::Unmeasured { earlier: Some(earlier), .. }) => {
-                            new.warm_start(&earlier.0);
-                        }
-                        _ => {}
-                    }
-                    self.workers.insert(worker.clone(), Arc::new(Worker::Measured(Box::new(new))));
-                }
+            let earlier = match self.workers.get(worker).map(|known| &**known) {
+                Some(Worker::Measured(_)) => continue,
+                Some(Worker::Aged(before)) => Some(&**before),
+                Some(Worker::Unmeasured { earlier, .. }) => earlier.as_ref().map(|earlier| &earlier.0),
+                None => None,
+            };
+            let mut new = WorkerForecaster::new(&self.roster, &self.drivers, &self.pool, seen);
+            if let Some(earlier) = earlier {
+                new.warm_start(earlier);
             }
+            self.workers.insert(worker.clone(), Arc::new(Worker::Measured(Box::new(new))));
         }
     }
 
@@ -221,6 +224,11 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
         if let Some(Worker::Measured(forecaster)) = self.workers.get_mut(worker).map(Arc::make_mut) {
             forecaster.install(network);
         }
+    }
+
+    /// Returns the fitted network of a worker.
+    pub fn network(&self, worker: &K) -> Option<&FittedExpert> {
+        self.measured(worker)?.network()
     }
 
     /// Returns the forecasts of a worker's next iteration of `batch` samples; `None` while it is unmeasured.

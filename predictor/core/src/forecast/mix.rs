@@ -16,8 +16,10 @@ use serde::{Deserialize, Serialize};
 
 /// Share of the weight that is distributed evenly at each step.
 const FIXED_SHARE: f64 = 0.005;
-/// Weight of an expert that is added later, until it has a record.
+/// Weight of an expert that is added later, before any evidence.
 const NEW_EXPERT_WEIGHT: f64 = 0.02;
+/// Range of the prior weight of an expert that is judged by evidence.
+const JUDGED_WEIGHTS: (f64, f64) = (0.005, 0.95);
 /// Decay of regrets and losses per step: regimes older than some hundred iterations fade.
 const DECAY: f64 = 0.99;
 
@@ -60,6 +62,22 @@ impl Mix {
             weights.push(share);
         }
         self.records.push(Record::default());
+    }
+
+    /// Replaces the model of expert `at` and multiplies its prior odds by `exp(evidence)`: the likelihood ratio of the new model
+    /// and the mix. Regrets of the model before are forgotten.
+    pub fn judge(&mut self, at: usize, evidence: f64) {
+        let (Some(prior), Some(record)) = (self.prior.get(at).copied(), self.records.get_mut(at)) else {
+            return;
+        };
+        record.regret = record.regret.max(0.0);
+        let odds = prior / (1.0 - prior) * evidence.exp();
+        let weight = (1.0 / (1.0 + 1.0 / odds)).clamp(JUDGED_WEIGHTS.0, JUDGED_WEIGHTS.1);
+        for weights in [&mut self.prior, &mut self.weights] {
+            let rest = (1.0 - weight) / (1.0 - weights[at]);
+            weights.iter_mut().for_each(|other| *other *= rest);
+            weights[at] = weight;
+        }
     }
 
     /// Uses the weights of an earlier mix of the same experts as the prior. The earlier mix may have more

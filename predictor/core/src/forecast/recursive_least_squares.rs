@@ -50,17 +50,33 @@ impl RecursiveLeastSquares {
         dot(&self.coefficients, inputs)
     }
 
-    /// Adds a row of inputs with its target. Rows that are not finite are ignored: they could never be
-    /// forgotten.
+    /// Adds a row of inputs with its target.
     pub fn update(&mut self, inputs: &[f64], target: f64) {
+        self.update_together(std::iter::once((inputs, target)));
+    }
+
+    /// Adds the rows of one step, each with its target: past rows are forgotten once. Rows that are not finite are ignored:
+    /// they could never be forgotten.
+    pub fn update_together<'a>(&mut self, rows: impl Iterator<Item = (&'a [f64], f64)>) {
+        let mut forgetting = self.forgetting;
+        for (inputs, target) in rows {
+            if self.add(inputs, target, forgetting) {
+                forgetting = 1.0;
+            }
+        }
+        self.reset_large_gains();
+    }
+
+    /// Forgets a part of the past rows, then adds a row. Returns false, without a change, if the row is not finite.
+    fn add(&mut self, inputs: &[f64], target: f64, forgetting: f64) -> bool {
         let n = self.width();
         let weighted = self.weighted(inputs);
-        let step = 1.0 / (self.forgetting + dot(&weighted, inputs));
+        let step = 1.0 / (forgetting + dot(&weighted, inputs));
         let error = target - self.predict(inputs);
         if !(error * step).is_finite() {
-            return;
+            return false;
         }
-        let keep = 1.0 / self.forgetting;
+        let keep = 1.0 / forgetting;
         for (i, row) in self.gain.chunks_exact_mut(n).enumerate() {
             let pull = weighted[i] * step;
             self.coefficients[i] += pull * error;
@@ -69,7 +85,7 @@ impl RecursiveLeastSquares {
                 *gain = (*gain - weighted[i] * weighted_j * step) * keep;
             }
         }
-        self.reset_large_gains();
+        true
     }
 
     /// Returns the product of the gain and the inputs. The gain is symmetric, so the loop adds its columns instead of
@@ -203,6 +219,30 @@ mod tests {
             for (ours, batch) in rls.coefficients.iter().zip(beta) {
                 assert!((ours - batch).abs() < 1e-9, "{ours} {batch}");
             }
+        }
+    }
+
+    /// Rows of one step end at the batch solution too, and a step of many rows forgets as much as a step of one.
+    #[test]
+    fn a_step_forgets_once() {
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(4);
+        let (ridge, forgetting) = (2.0, 0.9);
+        for rows in [1, 2, 1000] {
+            let mut rls = RecursiveLeastSquares::new(1, ridge, forgetting);
+            let (mut information, mut product) = (ridge, 0.0);
+            for _ in 0..60 {
+                let step: Vec<([f64; 1], f64)> =
+                    (0..rows).map(|_| ([rng.random::<f64>() - 0.5], rng.random())).collect();
+                rls.update_together(step.iter().map(|(x, y)| (&x[..], *y)));
+                information *= forgetting;
+                product *= forgetting;
+                for ([x], y) in step {
+                    information += x * x;
+                    product += x * y;
+                }
+            }
+            assert!((rls.coefficients[0] - product / information).abs() < 1e-9, "{rows} rows");
+            assert!((rls.gain[0] * information - 1.0).abs() < 1e-9, "{rows} rows");
         }
     }
 

@@ -46,6 +46,25 @@ impl Scale {
     }
 }
 
+/// A linear map: a factor, then a shift.
+pub(super) type Linear = (f64, f64);
+
+impl Scale {
+    /// Returns the map from units of another scale to units of this one.
+    pub(super) fn units_from(&self, other: &Self) -> Linear {
+        if self.unit == 0.0 {
+            (0.0, 0.0)
+        } else {
+            (other.unit / self.unit, (other.center - self.center) / self.unit)
+        }
+    }
+
+    /// Returns the square of one unit, in the square of the column's unit of measurement.
+    pub(super) fn squared_unit(&self) -> f64 {
+        self.unit * self.unit
+    }
+}
+
 fn largest<'a>(values: impl Iterator<Item = &'a f64>) -> f64 {
     values.fold(0.0, |largest: f64, value| largest.max(value.abs()))
 }

@@ -302,3 +302,60 @@ fn the_number_of_cores_changes_no_model() {
     }
     assert_eq!(postcard::to_allocvec(&together).unwrap(), postcard::to_allocvec(&apart).unwrap());
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// The models do not depend on the order of the workers in an iteration.
+    #[test]
+    fn the_order_of_workers_changes_no_model(
+        rows in prop::collection::vec(prop::collection::vec((-1.0f64..1.0, 0.0f64..1.0), 5), 2..25),
+        order in Just((0u8..5).collect::<Vec<u8>>()).prop_shuffle(),
+    ) {
+        let drivers = DriverSet::new(NAMES);
+        let new = || JobForecaster::<u8>::with(drivers.clone(), ExpertKind::roster(&drivers), Loss::SquaredError);
+        let (mut ascending, mut shuffled) = (new(), new());
+        for row in rows {
+            let outcome = |worker: &u8| (*worker, observation(row[usize::from(*worker)].0.exp()));
+            ascending.observe(&(0..5).map(|worker| outcome(&worker)).collect::<Vec<_>>());
+            shuffled.observe(&order.iter().map(outcome).collect::<Vec<_>>());
+            for worker in 0..5 {
+                let readings = [Some(row[usize::from(worker)].1); 6];
+                ascending.boundary(&worker, &readings);
+                shuffled.boundary(&worker, &readings);
+            }
+        }
+        prop_assert!(postcard::to_allocvec(&ascending).unwrap() == postcard::to_allocvec(&shuffled).unwrap());
+    }
+}
+
+/// The pooled model remembers iterations, however many workers report in each.
+#[test]
+fn the_memory_of_the_pool_does_not_depend_on_the_number_of_workers() {
+    let drivers = DriverSet::new(["psi_cpu_some"]);
+    let effect = |workers: u16| {
+        let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(3);
+        let mut forecaster =
+            JobForecaster::<u16>::with(drivers.clone(), vec![ExpertKind::ArxPooled], Loss::SquaredError);
+        let mut forecast = 0.0;
+        for iteration in 0..100 {
+            // A load costs half of the speed, and in the last 20 iterations nothing.
+            let cost = if iteration < 80 { -0.7 } else { 0.0 };
+            let mut outcomes = Vec::new();
+            for worker in 0..workers {
+                let load: f64 = random.random_range(0.0..1.0);
+                forecaster.boundary(&worker, &[Some(load)]);
+                let noise = 0.01 * random.random_range(-1.0..1.0f64);
+                outcomes.push((worker, observation(100.0 * (cost * load + noise).exp())));
+            }
+            forecaster.observe(&outcomes);
+        }
+        for load in [1.0, -1.0] {
+            forecaster.boundary(&0, &[Some(0.5 + 0.5 * load)]);
+            forecast += load * forecaster.forecast(&0, None).unwrap().speed.ln();
+        }
+        forecast
+    };
+    let (few, many) = (effect(2), effect(300));
+    assert!(few < -0.05 && (few / many - 1.0).abs() < 0.35, "{few} against {many}");
+}

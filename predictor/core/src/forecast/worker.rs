@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::arx::PooledArx;
+use super::arx::{PooledArx, PooledRow};
 use super::expert::{Expert, ExpertKind};
 use super::inputs::History;
 use super::interval::AdaptiveInterval;
@@ -67,17 +67,28 @@ impl WorkerForecaster {
             && self.mix.is_valid(self.experts.len())
     }
 
-    /// Adds a fitted network to the experts, or replaces the previous one.
+    /// Adds a fitted network to the experts, or replaces the previous one. Its weight follows from its error on held-out rows.
     pub fn install(&mut self, network: FittedExpert) {
         self.usual = None;
+        let evidence = network.evidence(self.interval.residuals());
         let network = Expert::Narx(Box::new(network));
-        match self.experts.iter_mut().find(|(kind, _)| *kind == ExpertKind::Narx) {
+        let at = self.experts.iter().position(|(kind, _)| *kind == ExpertKind::Narx);
+        match at.and_then(|at| self.experts.get_mut(at)) {
             Some((_, expert)) => *expert = network,
             None => {
                 self.experts.push((ExpertKind::Narx, network));
                 self.mix.add_expert();
             }
         }
+        self.mix.judge(at.unwrap_or(self.experts.len() - 1), evidence);
+    }
+
+    /// Returns the fitted network.
+    pub fn network(&self) -> Option<&FittedExpert> {
+        self.experts.iter().find_map(|(_, expert)| match expert {
+            Expert::Narx(network) => Some(&**network),
+            _ => None,
+        })
     }
 
     /// Sets the drivers read before the next iteration.
@@ -111,15 +122,16 @@ impl WorkerForecaster {
         self.mix.combine(expected)
     }
 
-    /// Scores the forecasts by squared error or by a loss with this slope, then updates the worker's own models.
-    /// [`Self::observe_with`] must follow.
+    /// Scores the forecasts by squared error or by a loss with this slope, then updates the worker's own models. Returns the
+    /// rows for the model that all workers share.
     pub fn observe(
         &mut self,
+        pool: &PooledArx,
         expected: &[f64],
         slope: Option<f64>,
         iteration: u64,
         observation: &Observation,
-    ) {
+    ) -> Vec<PooledRow> {
         self.usual = None;
         let log_speed = observation.speed().ln();
         self.interval.score(iteration, log_speed - self.mix.combine(expected));
@@ -127,19 +139,14 @@ impl WorkerForecaster {
             Some(slope) => self.mix.score_by(expected, log_speed, slope),
             None => self.mix.score(expected, log_speed),
         }
-        for (_, expert) in &mut self.experts {
-            expert.update(&self.history, observation.batch, log_speed);
-        }
-    }
-
-    /// Updates the model that all workers share, and adds the observation to the history.
-    pub fn observe_with(&mut self, pool: &mut PooledArx, observation: &Observation) {
-        let log_speed = observation.speed().ln();
-        for (_, expert) in &mut self.experts {
-            expert.update_pool(&self.history, pool, observation.batch, log_speed);
-        }
+        let experts = self.experts.iter_mut();
+        let update = |(_, expert): &mut (ExpertKind, Expert)| {
+            expert.update(&self.history, pool, observation.batch, log_speed)
+        };
+        let rows = experts.filter_map(update).collect();
         self.history.observe(log_speed, observation.batch);
         self.observations += 1;
+        rows
     }
 
     pub fn observations(&self) -> u64 {

@@ -160,11 +160,11 @@ impl JobState {
         let is_same = last.is_some_and(|last| is_same_work(last, &answer)) && self.last_even == even;
         if !is_same {
             let work = self.planned_work(&answer, Some(even.as_slice()).filter(|even| !even.is_empty()));
-            self.models_mut().plan(answer.iteration, work);
+            self.models_to_plan(answer.iteration).plan(answer.iteration, work);
             self.last_even = even;
         }
         if is_probe(&answer) {
-            self.models_mut().count_probe(answer.iteration);
+            self.models_to_plan(answer.iteration).count_probe(answer.iteration);
         }
         if in_force.is_some() {
             self.in_force = in_force;

@@ -84,6 +84,10 @@ mod balance;
 
 #[cfg(test)]
 mod laws;
+#[cfg(test)]
+mod network_tests;
+#[cfg(test)]
+mod open_tests;
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,9 @@
 //! The models of a job's workers.
 
+mod ahead;
 mod learn;
+
+pub use ahead::Ahead;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

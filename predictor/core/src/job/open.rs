@@ -102,11 +102,22 @@ impl OpenIterations {
         !self.reports.is_empty()
     }
 
-    /// Closes all open iterations and returns them, in order.
-    pub fn close_all(&mut self) -> Vec<Closed<'static>> {
-        let open = std::mem::take(&mut self.reports).into_iter();
-        open.map(|(iteration, held)| self.close(iteration, held.into_values().map(Cow::Owned).collect()))
-            .collect()
+    /// Returns the open iterations with reports, in order, with the number of their reports.
+    pub fn sizes(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.reports.iter().map(|(iteration, held)| (*iteration, held.len()))
+    }
+
+    /// Returns the open iterations from `first` on as if they were closed now, in order.
+    pub fn closed_from(&self, first: u64) -> impl Iterator<Item = Closed<'_>> {
+        let open = self.reports.range(first..);
+        open.map(|(iteration, held)| self.closed(*iteration, held.values().map(Cow::Borrowed).collect()))
+    }
+
+    /// Returns the state in which all open iterations are closed.
+    pub fn after_all(&self) -> Self {
+        let newest = self.reports.last_key_value();
+        let next = newest.map_or(self.next, |(iteration, _)| iteration.saturating_add(1));
+        Self { plans: self.plans.clone(), next, reports: BTreeMap::new() }
     }
 
     /// Adds reports, in any order, and returns the iterations that are closed now, in order. Of two reports of one
@@ -149,6 +160,11 @@ impl OpenIterations {
 
     /// Closes an iteration with these reports, in order of their workers.
     fn close<'a>(&mut self, iteration: u64, reports: Vec<Cow<'a, WorkerReport>>) -> Closed<'a> {
+        self.next = iteration.saturating_add(1);
+        self.closed(iteration, reports)
+    }
+
+    fn closed<'a>(&self, iteration: u64, reports: Vec<Cow<'a, WorkerReport>>) -> Closed<'a> {
         let plan = self.plans.at(iteration);
         let is_complete = plan.is_some_and(|plan| plan.workers.len() == reports.len());
         let planned = |report: Cow<'a, WorkerReport>| {
@@ -156,7 +172,6 @@ impl OpenIterations {
             (report, planned)
         };
         let reports = reports.into_iter().map(planned).collect();
-        self.next = iteration.saturating_add(1);
         let unknown = PlannedWork::default();
         let PlannedWork { idle, samples, is_probe, .. } = plan.unwrap_or(&unknown);
         Closed { iteration, reports, idle: idle.clone(), samples: *samples, is_probe: *is_probe, is_complete }

@@ -1,13 +1,13 @@
 //! The state of a job: its options, members, models, and current plan.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use evenstep_protocol::{
     AllocateResponse, Allocation, JobSpec, JoinRequest, WorkerId, WorkerOverride, WorkerReport,
 };
 
-use super::models::{Learned, Models};
+use super::models::{Ahead, Learned, Models};
 use super::plans::is_probe;
 use super::progress::Progress;
 use crate::forecast::Earlier;
@@ -36,7 +36,9 @@ pub struct JobState {
     /// Models learned from reports of closed iterations. Change them through [`Self::models_mut`].
     pub models: Models,
     /// The models with the reports of incomplete iterations; computed when needed.
-    current: OnceLock<Option<Box<Models>>>,
+    current: OnceLock<Option<Box<Ahead>>>,
+    /// Those before the latest reports, which the next ones continue.
+    earlier: Mutex<Option<Box<Ahead>>>,
     /// The first iteration that was not requested yet.
     pub next_iteration: u64,
     /// The latest allocation.
@@ -137,6 +139,7 @@ impl JobState {
             workers: restored.workers,
             models: restored.models,
             current: OnceLock::new(),
+            earlier: Mutex::default(),
             // An interrupted deletion may leave no allocation, but deleted iterations must not be planned
             // again.
             next_iteration: last_iteration.map_or(0, |last| last + 1).max(kept_from),
@@ -159,28 +162,47 @@ impl JobState {
 
     /// Returns the approximate memory of the state, in bytes.
     pub fn bytes(&self) -> u64 {
-        let copies = 1 + u64::from(self.current.get().is_some_and(Option::is_some));
+        let earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
+        let copies = 1 + u64::from(earlier.is_some() || self.current.get().is_some_and(Option::is_some));
         self.workers.len() as u64 * WORKER_BYTES + copies * self.models.bytes()
     }
 
     /// Returns the models for decisions and views: with the reports of incomplete iterations.
     pub fn current_models(&self) -> &Models {
         let device = |worker: &WorkerId, joined| device(&self.workers, worker, joined);
-        let current = self.current.get_or_init(|| self.models.with_open_iterations(&device).map(Box::new));
-        current.as_deref().unwrap_or(&self.models)
+        let current = self.current.get_or_init(|| {
+            let earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let generation = self.members.generation();
+            Ahead::of(&self.models, earlier.map(|earlier| *earlier), generation, &device).map(Box::new)
+        });
+        current.as_deref().map_or(&self.models, Ahead::models)
     }
 
     /// Returns the models for a change.
     pub fn models_mut(&mut self) -> &mut Models {
-        self.current.take();
+        self.keep_ahead(|_| false);
         &mut self.models
+    }
+
+    /// Returns the models to plan an iteration.
+    pub(super) fn models_to_plan(&mut self, iteration: u64) -> &mut Models {
+        self.keep_ahead(|ahead| ahead.is_before(iteration));
+        &mut self.models
+    }
+
+    /// Keeps the models that are ahead, to continue them, if they still follow from the others.
+    fn keep_ahead(&mut self, follow: impl FnOnce(&mut Ahead) -> bool) {
+        let earlier = self.earlier.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let ahead = self.current.take().flatten().or_else(|| earlier.take());
+        *earlier = ahead.and_then(|mut ahead| follow(&mut ahead).then_some(ahead));
     }
 
     /// Learns from reports.
     pub(super) fn learn<'a>(&mut self, reports: &'a [WorkerReport]) -> Learned<'a> {
-        self.current.take();
         let workers = &self.workers;
-        self.models.learn(reports, &|worker, joined| device(workers, worker, joined))
+        let learned = self.models.learn(reports, &|worker, joined| device(workers, worker, joined));
+        self.keep_ahead(|ahead| ahead.is_same(&learned.closed));
+        learned
     }
 
     /// Returns the live workers in rank order.

@@ -12,7 +12,7 @@ pub fn training<'a>(curve: &CurveLearner, reports: impl IntoIterator<Item = &'a 
     let mut training = Training::new(&drivers);
     for report in reports {
         if let Some(seen) = parts(report).observation(curve) {
-            training.observe(&seen);
+            training.observe(&seen.per_sample());
         }
         training.boundary(&readings(&drivers, report));
     }

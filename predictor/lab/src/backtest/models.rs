@@ -100,6 +100,7 @@ impl Streaming {
         if self.rows[worker].is_multiple_of(REFIT_OBSERVATIONS)
             && let Ok(network) = training.fit(&Narx::refit())
         {
+            training.start_from(network.clone());
             self.forecaster.install(&worker, network);
         }
     }

@@ -191,8 +191,14 @@ impl<'a> Evenstep<'a> {
         if due.is_empty() {
             return;
         }
-        let trainings: Vec<Training> =
-            due.iter().map(|worker| self.workers[*worker].training(&self.drivers)).collect();
+        let training = |worker: &usize| {
+            let mut training = self.workers[*worker].training(&self.drivers);
+            if let Some(network) = self.forecaster.network(worker) {
+                training.start_from(network.clone());
+            }
+            training
+        };
+        let trainings: Vec<Training> = due.iter().map(training).collect();
         for (worker, network) in due.iter().zip((self.fitter)(&trainings)) {
             if let Some(network) = network {
                 self.forecaster.install(worker, network);
@@ -207,7 +213,7 @@ impl WorkerState {
         let mut training = Training::new(drivers);
         for kept in &self.reports {
             if let Some(seen) = kept.parts.observation(&self.curve) {
-                training.observe(&seen);
+                training.observe(&seen.per_sample());
             }
             training.boundary(&kept.readings);
         }
@@ -252,7 +258,8 @@ impl Policy for Evenstep<'_> {
                 parts.measure(&mut known.curve, forecast);
                 known.chunks.observe(&parts);
                 known.largest = known.largest.max(report.batch);
-                outcomes.extend(parts.observation(&known.curve).map(|seen| (report.worker, seen)));
+                outcomes
+                    .extend(parts.observation(&known.curve).map(|seen| (report.worker, seen.per_sample())));
             }
         }
         let news_count = news.len();

@@ -17,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::fit::{Dataset, FitError, Regression, check};
-use super::scaling::Scaling;
+use super::scaling::{Linear, Scaling};
 use equations::Table;
 use network::Network;
 
@@ -66,10 +66,39 @@ impl FittedNarx {
     }
 }
 
+/// The error of a fitted model on rows that it was not fitted to, or on the fitted rows if none were held out.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Validation {
+    /// Mean squared error.
+    pub mean_square: f64,
+    /// Number of rows.
+    pub rows: usize,
+}
+
+/// Share of the variance of the held-out rows: with a larger error, more networks are trained from random weights.
+const POOR: f64 = 0.5;
+/// Number of these networks.
+const RESTARTS_POOR: usize = 2;
+
 impl Fit<Array2<f64>, Array1<f64>, FitError> for Narx {
     type Object = FittedNarx;
 
     fn fit(&self, dataset: &Dataset) -> Result<FittedNarx, FitError> {
+        Ok(self.fit_after(dataset, None)?.0)
+    }
+}
+
+impl Narx {
+    /// Fits a model. The first network starts from the best one of an earlier model of the same regressors, and all others
+    /// from random weights that are not those of the earlier fit.
+    ///
+    /// # Errors
+    /// As of `fit`.
+    pub fn fit_after(
+        &self,
+        dataset: &Dataset,
+        earlier: Option<&FittedNarx>,
+    ) -> Result<(FittedNarx, Validation), FitError> {
         let settings = &self.settings;
         let (regressors, targets) = (dataset.records(), dataset.targets());
         let inputs = regressors.ncols() + 1;
@@ -93,20 +122,40 @@ impl Fit<Array2<f64>, Array1<f64>, FitError> for Narx {
         };
         let (fit, held_out) = (table(fit), table(held_out));
         let judge = if held_out.targets.is_empty() { &fit } else { &held_out };
-        let mut rng = ChaCha8Rng::seed_from_u64(settings.seed);
-        let mut networks: Vec<(f64, Network)> = (0..settings.restarts)
-            .map(|restart| {
-                let decay = settings.decay.of(restart);
-                let start = Network::random(inputs, hidden, &mut rng);
-                let network = marquardt::train(start, &fit, &held_out, decay, settings.iterations);
-                (judge.squares(&network), network)
-            })
-            .collect();
+        let mut known = earlier.and_then(|earlier| earlier.best_in(&scaling, inputs, hidden));
+        // The newest target tells one refit from the next.
+        let newest = known.as_ref().and(targets.last()).map_or(0, |target| target.to_bits());
+        let mut rng = ChaCha8Rng::seed_from_u64(settings.seed ^ newest);
+        let mut train = |restart: usize| {
+            let decay = settings.decay.of(restart % settings.restarts);
+            let start = known.take().unwrap_or_else(|| Network::random(inputs, hidden, &mut rng));
+            let network = marquardt::train(start, &fit, &held_out, decay, settings.iterations);
+            (judge.squares(&network), network)
+        };
+        let mut networks: Vec<(f64, Network)> = (0..settings.restarts).map(&mut train).collect();
+        let poor = POOR * held_out.targets.iter().map(|target| target * target).sum::<f64>();
+        if networks.iter().all(|(squares, _)| *squares > poor) && !held_out.targets.is_empty() {
+            networks.extend((settings.restarts..settings.restarts + RESTARTS_POOR).map(&mut train));
+        }
         // The sort is stable: among equals, the earlier restart comes first.
         networks.sort_by(|a, b| a.0.total_cmp(&b.0));
         networks.truncate(settings.committee);
+        let squares = networks.first().map_or(f64::INFINITY, |(squares, _)| *squares);
+        let rows = judge.targets.len();
+        let mean_square = squares * scaling.target.squared_unit() / rows as f64;
         let networks = networks.into_iter().map(|(_, network)| network).collect();
-        Ok(FittedNarx { scaling, networks })
+        Ok((FittedNarx { scaling, networks }, Validation { mean_square, rows }))
+    }
+}
+
+impl FittedNarx {
+    /// Returns the best network in units of another scaling; `None` if it has another shape.
+    fn best_in(&self, scaling: &Scaling, inputs: usize, hidden: usize) -> Option<Network> {
+        let best = self.networks.first()?;
+        let columns = self.scaling.columns.iter().zip(&scaling.columns);
+        let columns: Vec<Linear> = columns.map(|(own, new)| own.units_from(new)).collect();
+        let has_shape = columns.len() + 1 == inputs && best.inputs() == inputs && best.hidden() == hidden;
+        has_shape.then(|| best.mapped(&columns, scaling.target.units_from(&self.scaling.target)))?
     }
 }
 

@@ -6,6 +6,8 @@
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
+use crate::forecast::scaling::Linear;
+
 /// A network with its weights in one vector: `w_0`, `w_1`, .., then `c`, then `v`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Network {
@@ -36,6 +38,24 @@ impl Network {
         let mut weights: Vec<f64> = (0..hidden * inputs).map(|_| symmetric(spread)).collect();
         weights.extend((0..inputs + hidden).map(|_| symmetric(0.1)));
         Self { inputs, hidden, weights }
+    }
+
+    /// Returns the network whose output is `out` of this network's output, where this network's regressors are `columns` of
+    /// the new ones. `None` if a weight is not finite.
+    pub fn mapped(&self, columns: &[Linear], out: Linear) -> Option<Self> {
+        let mut mapped = self.clone();
+        let (units, outer) = mapped.weights.split_at_mut((self.hidden + 1) * self.inputs);
+        for unit in units.chunks_exact_mut(self.inputs) {
+            let (weights, constant) = unit.split_at_mut(self.inputs - 1);
+            for (weight, (factor, shift)) in weights.iter_mut().zip(columns) {
+                constant[0] += *weight * shift;
+                *weight *= factor;
+            }
+        }
+        let linear = &mut units[self.hidden * self.inputs..];
+        linear.iter_mut().chain(outer).for_each(|weight| *weight *= out.0);
+        linear[self.inputs - 1] += out.1;
+        mapped.weights.iter().all(|weight| weight.is_finite()).then_some(mapped)
     }
 
     /// Returns the output at `z`.
@@ -92,6 +112,23 @@ mod tests {
         #[test]
         fn tanh_is_tanh(x in prop_oneof![-1e3..1e3f64, -2.0..2.0f64, -1e-9..1e-9f64]) {
             prop_assert!((tanh(x) - x.tanh()).abs() < 4e-16);
+        }
+    }
+
+    proptest! {
+        /// A mapped network is the same function in other units.
+        #[test]
+        fn mapped_is_the_same_function(
+            weights in prop::collection::vec(-2.0..2.0f64, Network::size(3, 2)),
+            columns in prop::array::uniform2((-2.0..2.0f64, -2.0..2.0f64)),
+            out in (-2.0..2.0f64, -2.0..2.0f64),
+            z in prop::array::uniform2(-2.0..2.0f64),
+        ) {
+            let network = Network { inputs: 3, hidden: 2, weights };
+            let of = |at: usize| columns[at].0 * z[at] + columns[at].1;
+            let expected = out.0 * network.output(&[of(0), of(1), 1.0]) + out.1;
+            let mapped = network.mapped(&columns, out).unwrap();
+            prop_assert!((mapped.output(&[z[0], z[1], 1.0]) - expected).abs() < 1e-12);
         }
     }
 

@@ -23,10 +23,6 @@ const DISTURBED: u64 = 8;
 /// Weight of an iteration in the mean number of iterations that one stands for.
 const STRIDE_WEIGHT: f64 = 0.1;
 
-/// Maximum number of workers whose models are copied for a decision that incomplete iterations precede. Decisions of larger
-/// jobs wait for complete iterations.
-const PROVISIONAL_WORKERS_MAX: usize = 64;
-
 impl Models {
     /// Learns from reports, in any order. Reports of incomplete iterations are kept; see `job::open`.
     ///
@@ -43,20 +39,12 @@ impl Models {
         learned
     }
 
-    /// Returns models that have also learned from incomplete iterations; `None` if no iteration is incomplete. They depend
-    /// on the reports that have arrived so far, so they serve for one decision or view only.
-    pub fn with_open_iterations(&self, device: DeviceOf<'_>) -> Option<Self> {
-        if !self.open.is_waiting() || self.workers.len() > PROVISIONAL_WORKERS_MAX {
-            return None;
-        }
-        let mut models = self.clone();
-        for closed in models.open.close_all() {
-            models.learn_iteration(closed, device, &mut Learned::default());
-        }
-        Some(models)
-    }
-
-    fn learn_iteration<'a>(&mut self, closed: Closed<'a>, device: DeviceOf<'_>, learned: &mut Learned<'a>) {
+    pub(super) fn learn_iteration<'a>(
+        &mut self,
+        closed: Closed<'a>,
+        device: DeviceOf<'_>,
+        learned: &mut Learned<'a>,
+    ) {
         let (iteration, reports) = (closed.iteration, &closed.reports);
         let since = self.newest_closed.map_or(1, |newest| iteration.saturating_sub(newest));
         self.newest_closed = Some(iteration);
@@ -150,7 +138,7 @@ impl Models {
         let (mut observations, mut compared) = (Vec::new(), Vec::new());
         for (worker, measured) in measured {
             if let Some((observation, pace, own, vote)) = measured {
-                observations.push((worker.clone(), observation));
+                observations.push((worker.clone(), observation.per_sample()));
                 compared.push(Compared { worker, pace, own, vote });
             }
         }
