@@ -2,12 +2,13 @@
 
 use std::fmt::Display;
 
+use evenstep_core::attempts::{Attempts, Iteration, Segment};
 use evenstep_core::job::{FORMAT, JOINS_MAX, JobState, Models, Restored, Skipped, WorkerState, controller};
 use evenstep_core::job::{read_device_model, read_learning_rate, read_models};
 use evenstep_core::learning_rate::Controller;
 use evenstep_core::membership::{FLAP_DEPARTURES, Member, State};
 use evenstep_protocol::{AllocateResponse, JobId, JobSpec, WorkerId, WorkerReport};
-use evenstep_store::{Store, StoreError, StoredWorker};
+use evenstep_store::{Store, StoreError, StoredSegment, StoredWorker};
 
 use crate::clock::Now;
 use crate::long::compute;
@@ -58,6 +59,7 @@ pub async fn load(
     }
     let learning_rate = learning_rate(stored.learning_rate.as_deref(), &stored.spec)?;
     let kept_from = store.kept_from(job_id).await?;
+    let (segments, regrouped) = (stored.segments, stored.regrouped);
     let mut state = JobState::restore(Restored {
         learning_rate,
         kept_from,
@@ -70,6 +72,7 @@ pub async fn load(
         members: stored.workers.iter().map(|worker| member(worker, now, &renewed_ms)).collect(),
         workers: stored.workers.into_iter().map(worker).collect(),
     });
+    (state.attempts, state.regrouped) = (attempts(segments), regrouped);
     for worker in state.workers.keys().cloned().collect::<Vec<_>>() {
         if !state.models.forecaster().knows(&worker) {
             warm_start(store, &mut state, &worker).await?;
@@ -99,14 +102,9 @@ async fn restore_plans(
     let recent = last.saturating_sub(HISTORY_ITERATIONS_MIN - 1).min(reported.unwrap_or(last));
     let first = recent.max(last.saturating_sub(HISTORY_ITERATIONS - 1));
     let mut from = state.models.next_iteration().max(first);
-    let mut generation = 0;
     while from <= last {
         for stored in store.answers(job_id, from, ALLOCATIONS_AT_ONCE).await? {
-            // An allocation of an earlier generation than the one before it is void.
-            if stored.generation >= generation {
-                generation = stored.generation;
-                state.restore_plan(&stored.parse()?);
-            }
+            state.restore_plan(&stored.parse()?);
         }
         from = from.saturating_add(ALLOCATIONS_AT_ONCE);
     }
@@ -127,11 +125,22 @@ pub async fn warm_start(store: &Store, state: &mut JobState, worker: &WorkerId) 
     Ok(())
 }
 
+/// Returns the attempts of a run with these segments.
+pub fn attempts(segments: Vec<StoredSegment>) -> Attempts {
+    Attempts::restore(segments.into_iter().map(|stored| {
+        let StoredSegment { attempt, first_iteration, first_position } = stored;
+        Segment { attempt, first_iteration, first_position }
+    }))
+}
+
 /// Logs the parts of reports that the models skipped.
-pub fn log_skipped(job_id: &JobId, skipped: &[Skipped]) {
+pub fn log_skipped(job_id: &JobId, attempts: &Attempts, skipped: &[Skipped]) {
     for skipped in skipped {
         match skipped {
-            Skipped::Gradients { .. } => tracing::debug!(%job_id, "{skipped}"),
+            Skipped::Gradients { iteration, source } => {
+                let Iteration { attempt, iteration } = attempts.at(*iteration);
+                tracing::debug!(%job_id, attempt, iteration, "cannot use the gradients of an iteration: {source}");
+            }
         }
     }
 }

@@ -194,9 +194,15 @@ impl Models {
         self.workers.get(worker).map_or_else(ChunkCost::default, |known| known.chunks)
     }
 
-    /// Sets the plan of an iteration, which tells whose reports to wait for and how to learn them.
-    pub fn plan(&mut self, iteration: u64, work: PlannedWork) {
-        self.revision += u64::from(self.open.plan(iteration, work));
+    /// Sets the plan of an iteration, which tells whose reports to wait for and how to learn them. `last` is the last planned
+    /// iteration.
+    pub fn plan(&mut self, iteration: u64, work: PlannedWork, last: u64) {
+        self.revision += u64::from(self.open.plan(iteration, work, last));
+    }
+
+    /// Returns the iteration after all that were carried out; see [`OpenIterations::carried_out`].
+    pub fn carried_out(&self) -> u64 {
+        self.open.carried_out()
     }
 
     /// Counts an iteration whose shares vary on purpose.
@@ -244,11 +250,6 @@ impl Models {
             Some(known) => known.curve.ratio(from, to),
             None => CurveLearner::new().ratio(from, to),
         }
-    }
-
-    /// Sets the plan of an iteration after a restart.
-    pub fn restore_plan(&mut self, iteration: u64, work: PlannedWork) {
-        self.revision += u64::from(self.open.restore_plan(iteration, work));
     }
 
     /// Returns the number of a worker's reports that each driver was missing from.
@@ -342,7 +343,7 @@ mod tests {
                 )
             };
             let workers = ids.iter().map(planned).collect();
-            models.plan(iteration, PlannedWork { workers, samples: 64, ..PlannedWork::default() });
+            models.plan(iteration, PlannedWork { workers, samples: 64, ..PlannedWork::default() }, iteration);
             let drivers = evenstep_protocol::driver::ALL.map(|name| (name.to_owned(), iteration as f64));
             let report = |id: &WorkerId| WorkerReport {
                 drivers: drivers.clone().into(),
@@ -377,7 +378,7 @@ mod tests {
                 )
             };
             let workers = ids.iter().map(planned).collect();
-            models.plan(iteration, PlannedWork { workers, samples: 64, ..PlannedWork::default() });
+            models.plan(iteration, PlannedWork { workers, samples: 64, ..PlannedWork::default() }, iteration);
             let drivers = evenstep_protocol::driver::ALL.map(|name| (name.to_owned(), 0.125));
             let report = |id: &WorkerId| WorkerReport {
                 drivers: drivers.clone().into(),
@@ -406,7 +407,7 @@ mod tests {
                     choices: Choices { own: 8, even: 8, held: None, without_tail: None },
                 };
                 let workers = BTreeMap::from([(worker.clone(), planned)]);
-                models.plan(iteration, PlannedWork { workers, samples: 64, ..PlannedWork::default() });
+                models.plan(iteration, PlannedWork { workers, samples: 64, ..PlannedWork::default() }, iteration);
                 models.learn(&[WorkerReport::new(worker.clone(), iteration, 8, 0.1)], &|_, _| None);
             }
             newest += count;

@@ -54,10 +54,10 @@ impl JobState {
     }
 
     /// Restores the models' knowledge of an allocation that was planned before a restart. Call it in order of
-    /// iterations, before the reports of these iterations are replayed.
+    /// positions, before the reports of these iterations are replayed.
     pub fn restore_plan(&mut self, answer: &AllocateResponse) {
         let work = self.planned_work(answer, self.even_of(answer).as_deref());
-        self.models_mut().restore_plan(answer.iteration, work);
+        self.models_mut().plan(answer.iteration, work, answer.iteration);
         if is_probe(answer) {
             self.models_mut().restore_probe(answer.iteration);
         }

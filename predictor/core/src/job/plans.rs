@@ -107,11 +107,18 @@ pub struct Plans {
 }
 
 impl Plans {
-    /// Sets the plan from an iteration on. Plans of later iterations are void. Returns whether anything changed.
-    pub fn set(&mut self, iteration: u64, work: PlannedWork) -> bool {
-        let is_void = !self.starts.split_off(&iteration.saturating_add(1)).is_empty();
+    /// Sets the plan of an iteration, and of those after it up to `last`, the last planned one. Plans of other iterations stay.
+    /// Returns whether anything changed.
+    pub fn set(&mut self, iteration: u64, work: PlannedWork, last: u64) -> bool {
         if self.at(iteration) == Some(&work) {
-            return is_void;
+            return false;
+        }
+        let after = iteration.saturating_add(1);
+        if iteration < last
+            && !self.starts.contains_key(&after)
+            && let Some(held) = self.at(iteration)
+        {
+            self.starts.insert(after, held.clone());
         }
         self.starts.insert(iteration, work);
         while self.starts.len() > PLANS_MAX {
@@ -176,9 +183,13 @@ mod tests {
         #[test]
         fn a_plan_holds_until_the_next_one(changes in prop::collection::vec((0u64..40, 0u64..3), 0..60)) {
             let (mut plans, mut truth) = (Plans::default(), vec![None; 50]);
+            let mut last = 0;
             for (iteration, kind) in changes {
-                plans.set(iteration, work(kind));
-                truth[iteration as usize..].fill(Some(work(kind)));
+                plans.set(iteration, work(kind), last);
+                // Later plans stay if an iteration before them is planned late.
+                let end = if iteration < last { iteration as usize + 1 } else { truth.len() };
+                truth[iteration as usize..end].fill(Some(work(kind)));
+                last = iteration.max(last);
                 for (at, expected) in truth.iter().enumerate() {
                     prop_assert_eq!(plans.at(at as u64), expected.as_ref());
                 }

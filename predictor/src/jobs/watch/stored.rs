@@ -3,6 +3,7 @@
 use evenstep_store::{StoredEvent, StoredPast, StoredSummary};
 
 use super::live::Live;
+use crate::jobs::load::attempts;
 use super::seen::MembersSummary;
 use super::steps::{Steps, Unstored};
 use super::totals::Totals;
@@ -77,6 +78,7 @@ impl Live {
             seen.facts.step_time_s = totals.means.map(|means| means.step_time_s);
             seen.earlier = Some(totals);
         }
+        seen.attempts = attempts(stored.segments.clone());
         seen.facts.live = stored.live_workers;
         seen.facts.min_workers = stored.spec.as_ref().map_or(0, |spec| spec.min_workers);
         seen.facts.unreadable.clone_from(&stored.unreadable);

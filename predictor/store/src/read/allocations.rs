@@ -11,7 +11,7 @@ use crate::store::Store;
 /// A stored allocation.
 #[derive(Debug)]
 pub struct StoredAllocation {
-    /// The iteration.
+    /// The position of its iteration.
     pub iteration: u64,
     /// The generation in which it was planned.
     pub generation: u64,
@@ -20,12 +20,15 @@ pub struct StoredAllocation {
 }
 
 impl StoredAllocation {
-    /// Parses the response.
+    /// Parses the response. Its iteration is the position, as everywhere inside the predictor.
     ///
     /// # Errors
     /// If the stored JSON is invalid.
     pub fn parse(&self) -> Result<AllocateResponse, StoreError> {
-        serde_json::from_slice(&self.answer).map_err(|source| StoreError::Corrupt { what: "answer", source })
+        let answer = serde_json::from_slice(&self.answer);
+        let answer: AllocateResponse =
+            answer.map_err(|source| StoreError::Corrupt { what: "answer", source })?;
+        Ok(AllocateResponse { iteration: self.iteration, ..answer })
     }
 }
 

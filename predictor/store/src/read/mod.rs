@@ -13,6 +13,8 @@ pub(crate) mod allocations;
 
 pub(crate) mod past;
 
+pub(crate) mod segments;
+
 pub(crate) mod ages;
 
 pub(crate) mod expired;
@@ -29,4 +31,6 @@ pub use allocations::StoredAllocation;
 pub use job::{StoredJob, StoredWorker};
 pub(crate) use past::{PAST, PASTS, PastRow};
 pub use past::{StoredEvent, StoredPast};
+pub use segments::StoredSegment;
+pub(crate) use segments::{ALL_SEGMENTS, SEGMENTS, SegmentRow};
 pub use reports::{StoredReport, read_reports};

@@ -1,0 +1,40 @@
+//! Returns of a run to an earlier iteration.
+//!
+//! A position is planned once. If its allocation cannot be used any more, its iteration gets another position, and so do all
+//! later iterations:
+//!
+//! - The run starts again: it requests an iteration that was carried out, and reports nothing that it did before. A repeated
+//!   or late request differs: no worker joined or departed since the newest report, or the request carries reports.
+//! - A worker departed or ran out of memory during an iteration, which is planned again for the others.
+
+use super::state::JobState;
+use crate::attempts::Segment;
+
+impl JobState {
+    /// Whether an iteration at this position was carried out: the run has passed it.
+    pub fn is_carried_out(&self, position: u64) -> bool {
+        position < self.models.carried_out()
+    }
+
+    /// Whether the run starts again with a request for the iteration at this position.
+    pub fn starts_again(&self, position: u64, has_reports: bool) -> bool {
+        self.regrouped && !has_reports && self.is_carried_out(position)
+    }
+
+    /// Returns the segment that begins when the run starts again with an iteration.
+    pub fn next_attempt(&self, iteration: u64) -> Segment {
+        self.attempts.next(iteration, self.next_iteration, true)
+    }
+
+    /// Returns the segment that begins with the next allocation because those of the present iterations are void; `None` if they
+    /// are not. It begins with the first iteration that was not carried out: ranks may request the later ones in any order.
+    pub fn void_segment(&self) -> Option<Segment> {
+        let last = self.last_allocation.as_ref()?;
+        let is_void = last.generation < self.members.departed_generation();
+        if !is_void || self.is_carried_out(last.iteration) {
+            return None;
+        }
+        let first = self.models.carried_out().max(self.attempts.newest());
+        Some(self.attempts.next(self.attempts.at(first).iteration, self.next_iteration, false))
+    }
+}
