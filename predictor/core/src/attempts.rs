@@ -122,7 +122,8 @@ impl Attempts {
     pub fn points(&self, positions: &Range<u64>, points: u64) -> u64 {
         let all = positions.end.saturating_sub(positions.start);
         let kept = self.positions(0..u64::MAX).into_iter();
-        let kept = kept.map(|kept| kept.end.min(positions.end).saturating_sub(kept.start.max(positions.start)));
+        let kept =
+            kept.map(|kept| kept.end.min(positions.end).saturating_sub(kept.start.max(positions.start)));
         let factor = all.div_ceil(kept.sum::<u64>().max(1));
         points.saturating_mul(factor.clamp(1, POINTS_FACTOR_MAX))
     }

@@ -99,9 +99,11 @@ impl Job {
         let reports: Arc<[WorkerReport]> = request.reports.into();
         let mut changes = Vec::with_capacity(5);
         let mut at_unix_ms = now.unix_ms;
-        if !reports.is_empty() {
-            // A restart learns in the order of these times, so the reports of each request get a later one.
+        if !reports.is_empty() || planned.as_ref().is_ok_and(|(_, decided)| decided.is_some()) {
+            // A restart learns and plans in the order of these times, so each request gets a later one.
             at_unix_ms = held.arrival_unix_ms(now.unix_ms);
+        }
+        if !reports.is_empty() {
             changes.push(Change::Reports { job_id: self.id().clone(), reports: reports.clone() });
         }
         // Reports may contain gradients: AdaScale learns from them, whether or not an iteration is planned.
@@ -261,17 +263,13 @@ fn decide(
     let is_open = !state.is_carried_out(before.position(iteration));
     let segment = match (starts_again, is_open) {
         (true, _) => Some(state.next_attempt(iteration)),
-        (false, true) => state.void_segment(),
+        (false, true) => state.void_segment(iteration),
         (false, false) => None,
     };
     segment.into_iter().for_each(|segment| state.attempts.push(segment));
     let at = AllocateRequest {
         global_batch: request.global_batch,
-        ..AllocateRequest::new(
-            request.job_id.clone(),
-            request.generation,
-            state.attempts.position(iteration),
-        )
+        ..AllocateRequest::new(request.job_id.clone(), request.generation, state.attempts.position(iteration))
     };
     let planned = state.decide(&at).map_err(|undecided| refusal(state, &at.job_id, undecided));
     let planned = planned.and_then(|mut planned| Ok((body(&mut planned, iteration)?, (planned, segment))));

@@ -272,15 +272,13 @@ impl Job {
         self.store.write(Vec::new(), now.unix_ms).await?;
         let mut fresh = Published::default();
         let mut arrived_unix_ms = i64::MIN;
-        let see = |at_unix_ms: i64, report: &WorkerReport| {
-            arrived_unix_ms = arrived_unix_ms.max(at_unix_ms);
-            fresh.see(&report.worker, report.iteration);
-        };
+        let see = |report: &WorkerReport| drop(fresh.see(&report.worker, report.iteration));
+        let arrived = |at_unix_ms: i64| arrived_unix_ms = arrived_unix_ms.max(at_unix_ms);
         if let Some(leases) = self.leases().as_mut() {
             leases.check(now.steady_ms);
         }
         let renewed_ms = |worker: &WorkerId| self.renewed_ms(worker, now.steady_ms);
-        let loaded = load::load(&self.store, &self.id, now, renewed_ms, see).await;
+        let loaded = load::load(&self.store, &self.id, now, renewed_ms, see, arrived).await;
         let loaded = loaded.map_err(|error| JobError::of_row(&self.id, error));
         if let Err(JobError::Unreadable { reason, .. }) = &loaded {
             self.live.unreadable(Some(reason.clone()));

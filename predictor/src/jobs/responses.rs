@@ -68,9 +68,8 @@ impl Published {
             return None;
         }
         let response = self.valid(self.attempts.position(request.iteration))?;
-        let has_seen = |report: &WorkerReport| {
-            self.has_seen(&report.worker, self.attempts.position(report.iteration))
-        };
+        let has_seen =
+            |report: &WorkerReport| self.has_seen(&report.worker, self.attempts.position(report.iteration));
         request.reports.iter().all(has_seen).then(|| response.clone())
     }
 

@@ -102,7 +102,11 @@ impl Ledger {
             assert!(found.insert(key, &stored.answer).is_none(), "two allocations of {key:?} are stored");
         }
         for (key, known) in &self.responses {
-            assert_eq!(found.get(key).copied(), Some(&**known), "the allocation of {key:?} was lost or changed");
+            assert_eq!(
+                found.get(key).copied(),
+                Some(&**known),
+                "the allocation of {key:?} was lost or changed"
+            );
         }
     }
 
@@ -110,7 +114,8 @@ impl Ledger {
     pub fn stored_reports(&self, attempts: &Attempts, stored: &[(u64, WorkerId)]) {
         let unique: BTreeSet<&(u64, WorkerId)> = stored.iter().collect();
         assert_eq!(unique.len(), stored.len(), "a report is stored twice");
-        let stored = stored.iter().map(|(position, worker)| (attempts.at(*position).iteration, worker.clone()));
+        let stored =
+            stored.iter().map(|(position, worker)| (attempts.at(*position).iteration, worker.clone()));
         let stored: BTreeSet<(u64, WorkerId)> = stored.collect();
         for key in &self.reports {
             assert!(stored.contains(key), "the report {key:?} was lost");

@@ -9,8 +9,8 @@ use evenstep_protocol::{
     AllocateRequest, JobId, JobSpec, JoinRequest, JoinResponse, OomReport, WorkerId, WorkerOverride,
     WorkerReport, WorkerState,
 };
-use evenstep_store::{Fate, StoredSegment};
 use evenstep_store::access::AuditEntry;
+use evenstep_store::{Fate, StoredSegment};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::task::JoinHandle;
@@ -412,9 +412,12 @@ impl Run {
             (segments, stored, arrivals)
         };
         let (segments, stored, arrivals) = self.world.finish(read).await;
-        let segments = segments.into_iter().map(|StoredSegment { attempt, first_iteration, first_position }| {
-            Segment { attempt, first_iteration, first_position }
-        });
+        let segments =
+            segments.into_iter().map(|StoredSegment { attempt, first_iteration, first_position }| Segment {
+                attempt,
+                first_iteration,
+                first_position,
+            });
         let attempts = Attempts::restore(segments);
         let stored = stored.into_iter().map(|stored| (stored.iteration, stored)).collect();
         self.ledger.stored(&attempts, &stored);
@@ -424,7 +427,10 @@ impl Run {
             match (found, stored.get(&attempts.position(iteration))) {
                 (Ok(found), Some(stored)) => assert_eq!(found.body, stored.answer, "iteration {iteration}"),
                 (Err(JobError::Void { planned, current, .. }), Some(stored)) => {
-                    assert!(planned == stored.generation && planned < current, "iteration {iteration} is valid");
+                    assert!(
+                        planned == stored.generation && planned < current,
+                        "iteration {iteration} is valid"
+                    );
                 }
                 // The run may start again with it, or has returned to an iteration before it.
                 (Err(JobError::NotAllocated { .. }), _) => {}

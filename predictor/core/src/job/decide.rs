@@ -157,15 +157,14 @@ impl JobState {
     /// as requested. The run has passed an iteration that was carried out without an allocation: nothing follows from it.
     pub fn apply(&mut self, decided: PlannedIteration) {
         let PlannedIteration { answer, even, in_force, instruction } = decided;
-        if answer.iteration < self.models.carried_out() {
+        if self.is_carried_out(answer.iteration) {
             return;
         }
         self.learning_rate.accept(instruction);
         if answer.iteration < self.next_iteration {
             // A later iteration was requested first.
             let work = self.planned_work(&answer, Some(even.as_slice()).filter(|even| !even.is_empty()));
-            let last = self.next_iteration - 1;
-            self.models_mut().plan(answer.iteration, work, last);
+            self.models_mut().plan(answer.iteration, work);
             return;
         }
         self.progress.clear();
@@ -173,8 +172,10 @@ impl JobState {
         let is_same = last.is_some_and(|last| is_same_work(last, &answer)) && self.last_even == even;
         if !is_same {
             let work = self.planned_work(&answer, Some(even.as_slice()).filter(|even| !even.is_empty()));
-            self.models_mut().plan(answer.iteration, work, answer.iteration);
+            self.models_mut().plan(answer.iteration, work);
             self.last_even = even;
+        } else {
+            self.models.repeat_plan(answer.iteration);
         }
         if is_probe(&answer) {
             self.models_mut().count_probe(answer.iteration);

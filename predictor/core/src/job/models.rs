@@ -194,15 +194,24 @@ impl Models {
         self.workers.get(worker).map_or_else(ChunkCost::default, |known| known.chunks)
     }
 
-    /// Sets the plan of an iteration, which tells whose reports to wait for and how to learn them. `last` is the last planned
-    /// iteration.
-    pub fn plan(&mut self, iteration: u64, work: PlannedWork, last: u64) {
-        self.revision += u64::from(self.open.plan(iteration, work, last));
+    /// Sets the plan of an iteration, which tells whose reports to wait for and how to learn them.
+    pub fn plan(&mut self, iteration: u64, work: PlannedWork) {
+        self.revision += u64::from(self.open.plan(iteration, work));
+    }
+
+    /// Sets the plan of an iteration to the one that holds.
+    pub fn repeat_plan(&mut self, iteration: u64) {
+        self.open.repeat_plan(iteration);
     }
 
     /// Returns the iteration after all that were carried out; see [`OpenIterations::carried_out`].
     pub fn carried_out(&self) -> u64 {
         self.open.carried_out()
+    }
+
+    /// Returns the iteration after all that are closed or that some worker has reported.
+    pub fn reported(&self) -> u64 {
+        self.open.reported()
     }
 
     /// Counts an iteration whose shares vary on purpose.
@@ -343,7 +352,7 @@ mod tests {
                 )
             };
             let workers = ids.iter().map(planned).collect();
-            models.plan(iteration, PlannedWork { workers, samples: 64, ..PlannedWork::default() }, iteration);
+            models.plan(iteration, PlannedWork { workers, samples: 64, ..PlannedWork::default() });
             let drivers = evenstep_protocol::driver::ALL.map(|name| (name.to_owned(), iteration as f64));
             let report = |id: &WorkerId| WorkerReport {
                 drivers: drivers.clone().into(),
@@ -378,7 +387,7 @@ mod tests {
                 )
             };
             let workers = ids.iter().map(planned).collect();
-            models.plan(iteration, PlannedWork { workers, samples: 64, ..PlannedWork::default() }, iteration);
+            models.plan(iteration, PlannedWork { workers, samples: 64, ..PlannedWork::default() });
             let drivers = evenstep_protocol::driver::ALL.map(|name| (name.to_owned(), 0.125));
             let report = |id: &WorkerId| WorkerReport {
                 drivers: drivers.clone().into(),
@@ -407,7 +416,7 @@ mod tests {
                     choices: Choices { own: 8, even: 8, held: None, without_tail: None },
                 };
                 let workers = BTreeMap::from([(worker.clone(), planned)]);
-                models.plan(iteration, PlannedWork { workers, samples: 64, ..PlannedWork::default() }, iteration);
+                models.plan(iteration, PlannedWork { workers, samples: 64, ..PlannedWork::default() });
                 models.learn(&[WorkerReport::new(worker.clone(), iteration, 8, 0.1)], &|_, _| None);
             }
             newest += count;

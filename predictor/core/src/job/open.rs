@@ -69,10 +69,9 @@ impl OpenIterations {
         self.plans.probes_from(self.next)
     }
 
-    /// Sets the plan of an iteration that is not closed. `last` is the last planned iteration; see [`Plans::set`]. Returns
-    /// whether anything changed.
-    pub fn plan(&mut self, iteration: u64, work: PlannedWork, last: u64) -> bool {
-        let changes = self.plans.set(iteration, work, last);
+    /// Sets the plan of an iteration that is not closed. Returns whether it is another than the one that held before.
+    pub fn plan(&mut self, iteration: u64, work: PlannedWork) -> bool {
+        let changes = self.plans.set(iteration, work);
         if changes {
             for (iteration, reports) in self.reports.range_mut(iteration..) {
                 let work = self.plans.at(*iteration);
@@ -83,6 +82,11 @@ impl OpenIterations {
         changes
     }
 
+    /// Sets the plan of an iteration to the one that holds.
+    pub fn repeat_plan(&mut self, iteration: u64) {
+        self.plans.repeat(iteration);
+    }
+
     /// Returns the iteration after all that were carried out: they are closed, or all workers that its plan gives work have
     /// reported an iteration from them on.
     pub fn carried_out(&self) -> u64 {
@@ -91,6 +95,11 @@ impl OpenIterations {
         };
         let complete = self.reports.iter().rev().find(is_complete);
         complete.map_or(self.next, |(iteration, _)| iteration.saturating_add(1))
+    }
+
+    /// Returns the iteration after all that are closed or that some worker has reported.
+    pub fn reported(&self) -> u64 {
+        self.reports.last_key_value().map_or(self.next, |(iteration, _)| iteration.saturating_add(1))
     }
 
     /// Returns the approximate memory of plans and waiting reports, in bytes.

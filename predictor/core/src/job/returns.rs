@@ -26,15 +26,17 @@ impl JobState {
         self.attempts.next(iteration, self.next_iteration, true)
     }
 
-    /// Returns the segment that begins with the next allocation because those of the present iterations are void; `None` if they
-    /// are not. It begins with the first iteration that was not carried out: ranks may request the later ones in any order.
-    pub fn void_segment(&self) -> Option<Segment> {
+    /// Returns the segment that begins when an iteration is planned that was not carried out, because the allocations of the present
+    /// iterations are void; `None` if they are not. It begins with the first iteration that no worker has reported, since ranks may
+    /// request the later ones in any order, unless the run returns further.
+    pub fn void_segment(&self, iteration: u64) -> Option<Segment> {
         let last = self.last_allocation.as_ref()?;
         let is_void = last.generation < self.members.departed_generation();
         if !is_void || self.is_carried_out(last.iteration) {
             return None;
         }
-        let first = self.models.carried_out().max(self.attempts.newest());
-        Some(self.attempts.next(self.attempts.at(first).iteration, self.next_iteration, false))
+        let first = self.models.reported().max(self.attempts.newest()).min(last.iteration);
+        let first = self.attempts.at(first).iteration.min(iteration);
+        Some(self.attempts.next(first, self.next_iteration, false))
     }
 }

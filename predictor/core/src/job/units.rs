@@ -34,7 +34,7 @@ proptest! {
         let mut models = Models::new();
         let planned = PlannedWorker { joined: Some(1), micro_batch: None, choices: Choices { own: 8, even: 8, held: None, without_tail: None } };
         let workers = BTreeMap::from([(worker.clone(), planned)]);
-        models.plan(0, PlannedWork { workers, samples: 8, ..PlannedWork::default() }, 0);
+        models.plan(0, PlannedWork { workers, samples: 8, ..PlannedWork::default() });
         let is_known = |models: &Models| {
             models.worker(&worker).is_some_and(|known| known.curve.knowledge() != LearnedForm::Unproven)
         };

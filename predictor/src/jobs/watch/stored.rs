@@ -3,10 +3,10 @@
 use evenstep_store::{StoredEvent, StoredPast, StoredSummary};
 
 use super::live::Live;
-use crate::jobs::load::attempts;
 use super::seen::MembersSummary;
 use super::steps::{Steps, Unstored};
 use super::totals::Totals;
+use crate::jobs::load::attempts;
 
 /// Time until a job is restored again after that failed, in milliseconds.
 const RESTORE_PAUSE_MS: i64 = 30_000;

@@ -39,6 +39,10 @@ pub(crate) const ANSWERS: &str = "SELECT iteration, generation, answer FROM allo
                       AND later.iteration = this.iteration AND later.generation > this.generation)
     ORDER BY iteration";
 
+/// The times of the allocations from an iteration on, in order.
+pub(crate) const TIMES: &str = "SELECT MAX(at_unix_ms), iteration FROM allocation
+    WHERE job_id = $1 AND iteration >= $2 GROUP BY iteration ORDER BY 1, 2";
+
 /// The allocation of a row.
 pub(crate) fn stored((iteration, generation, answer): (i64, i64, Json)) -> StoredAllocation {
     StoredAllocation {
@@ -60,6 +64,16 @@ impl Store {
     ) -> Result<Option<StoredAllocation>, StoreError> {
         let answers = self.answers(job_id, iteration, 1).await?;
         Ok(answers.into_iter().next())
+    }
+
+    /// Returns the times of the allocations of iteration `from` and of later ones, in milliseconds since 1970, with their iterations,
+    /// in order of these times.
+    ///
+    /// # Errors
+    /// See [`Store::job`].
+    pub async fn allocation_times(&self, job_id: &JobId, from: u64) -> Result<Vec<(i64, u64)>, StoreError> {
+        let times = rows!(&self.readers, (i64, i64), TIMES, job_id.as_str(), integer(from))?;
+        Ok(times.into_iter().map(|(at_unix_ms, iteration)| (at_unix_ms, iteration.cast_unsigned())).collect())
     }
 
     /// Returns the allocations of up to `limit` iterations from iteration `from`, each from its latest

@@ -31,6 +31,6 @@ pub use allocations::StoredAllocation;
 pub use job::{StoredJob, StoredWorker};
 pub(crate) use past::{PAST, PASTS, PastRow};
 pub use past::{StoredEvent, StoredPast};
+pub use reports::{StoredReport, read_reports};
 pub use segments::StoredSegment;
 pub(crate) use segments::{ALL_SEGMENTS, SEGMENTS, SegmentRow};
-pub use reports::{StoredReport, read_reports};

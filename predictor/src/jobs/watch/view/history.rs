@@ -9,12 +9,7 @@ use super::super::shown::{Shown, ShownWorker};
 
 /// The view of iterations in columns, from every `every`-th iteration and the time of its allocation in milliseconds since
 /// 1970. Takes milliseconds for a job with many workers.
-pub fn history(
-    job_id: &JobId,
-    every: u64,
-    attempts: &Attempts,
-    steps: &[(u64, i64, Shown)],
-) -> HistoryView {
+pub fn history(job_id: &JobId, every: u64, attempts: &Attempts, steps: &[(u64, i64, Shown)]) -> HistoryView {
     let mut columns = Columns { length: steps.len(), ..Columns::default() };
     let mut view = HistoryView {
         job_id: job_id.clone(),
