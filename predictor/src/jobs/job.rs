@@ -272,7 +272,9 @@ impl Job {
         self.store.write(Vec::new(), now.unix_ms).await?;
         let mut fresh = Published::default();
         let mut arrived_unix_ms = i64::MIN;
-        let see = |report: &WorkerReport| drop(fresh.see(&report.worker, report.iteration));
+        let see = |report: &WorkerReport| {
+            fresh.see(&report.worker, report.iteration);
+        };
         let arrived = |at_unix_ms: i64| arrived_unix_ms = arrived_unix_ms.max(at_unix_ms);
         if let Some(leases) = self.leases().as_mut() {
             leases.check(now.steady_ms);

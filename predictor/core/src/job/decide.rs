@@ -157,7 +157,7 @@ impl JobState {
     /// as requested. The run has passed an iteration that was carried out without an allocation: nothing follows from it.
     pub fn apply(&mut self, decided: PlannedIteration) {
         let PlannedIteration { answer, even, in_force, instruction } = decided;
-        if self.is_carried_out(answer.iteration) {
+        if answer.iteration < self.models.carried_out() {
             return;
         }
         self.learning_rate.accept(instruction);

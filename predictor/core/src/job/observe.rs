@@ -56,7 +56,7 @@ impl JobState {
     /// Restores the models' knowledge of an allocation that was planned before a restart. Call it and [`Self::replay`] in the
     /// order of the first time, so that they have the same results.
     pub fn restore_plan(&mut self, answer: &AllocateResponse) {
-        if self.is_carried_out(answer.iteration) {
+        if answer.iteration < self.models.carried_out() {
             return;
         }
         let work = self.planned_work(answer, self.even_of(answer).as_deref());

@@ -11,9 +11,10 @@ use super::state::JobState;
 use crate::attempts::Segment;
 
 impl JobState {
-    /// Whether an iteration at this position was carried out: the run has passed it.
+    /// Whether the run has passed the iteration at this position: all its workers have reported it or a later one, or the run has
+    /// returned to a later one.
     pub fn is_carried_out(&self, position: u64) -> bool {
-        position < self.models.carried_out()
+        position < self.models.carried_out().max(self.attempts.newest())
     }
 
     /// Whether the run starts again with a request for the iteration at this position.
