@@ -245,6 +245,7 @@ impl JobFamilies {
 
 #[cfg(test)]
 mod tests {
+    use evenstep_core::attempts::Attempts;
     use evenstep_observability::metrics::text;
     use evenstep_protocol::{WorkerId, WorkerReport};
     use proptest::prelude::*;
@@ -270,7 +271,14 @@ mod tests {
             });
             serde_json::from_value::<WorkerReport>(report).unwrap()
         };
-        live.allocated(&job, None, &(0..width).map(report).collect::<Vec<_>>(), &[], NOW);
+        live.allocated(
+            &job,
+            &Attempts::default(),
+            None,
+            &(0..width).map(report).collect::<Vec<_>>(),
+            &[],
+            NOW,
+        );
         (job, live)
     }
 

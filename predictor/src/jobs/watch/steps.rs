@@ -370,13 +370,14 @@ pub fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use evenstep_core::attempts::Attempts;
     use evenstep_protocol::StepView;
 
     use super::super::view::step::latest;
     use super::*;
 
     fn view(steps: &Steps) -> StepView {
-        latest(steps.latest().unwrap(), "samples")
+        latest(steps.latest().unwrap(), &Attempts::default(), "samples")
     }
 
     /// An allocation for `workers` workers, each with ten samples at 100 samples/s.
