@@ -49,7 +49,7 @@ pub struct Connection {
     state: State,
     /// Whether the predictor has accepted this run. The job's past then belongs to this run.
     pub(crate) registered: bool,
-    /// Whether the predictor has answered a request of this run for an iteration.
+    /// Whether the predictor has returned an allocation to this run.
     pub(crate) begun: bool,
     rejections: u64,
     pub(crate) reconnect: Reconnect,

@@ -19,7 +19,7 @@ pub(crate) struct Recovery {
     pub(crate) backlog: Backlog,
     /// Whether the predictor has accepted this run before. The job's past then belongs to this run.
     pub(crate) registered: bool,
-    /// Whether the predictor has answered a request of this run for an iteration.
+    /// Whether the predictor has returned an allocation to this run.
     pub(crate) begun: bool,
     pub(crate) backoff: Backoff,
     pub(crate) find_servers: FindServers,

@@ -150,7 +150,7 @@ fn repeated_and_late_requests_begin_nothing() {
     // No worker joined.
     assert_eq!(run.client.allocate(&allocate_request("job", run.generation, 15)), old);
     assert_eq!(service.client.join("job", "node/0").generation, run.generation);
-    // The requests carry what the run did before.
+    // The requests carry reports of earlier iterations.
     for iteration in [15, 16] {
         let repeated = AllocateRequest { iteration, ..late.clone() };
         let answer: AllocateResponse = run.client.allocate(&repeated).json();
@@ -160,6 +160,7 @@ fn repeated_and_late_requests_begin_nothing() {
     assert_eq!(service.client.allocated("job", 10).problem(404, "not-answered").status, 404);
     let first = service.client.allocate(&allocate_request("job", run.generation, 10));
     assert_eq!(first.json::<AllocateResponse>().attempt, 2);
+    let generation = run.generation;
     // The other rank joins again, the first request is repeated, and the predictor starts again.
     for step in 0..6 {
         match step {
@@ -168,19 +169,19 @@ fn repeated_and_late_requests_begin_nothing() {
             4 => drop(join_all(&service.client, "job", 2)),
             _ => {}
         }
-        let again = service.client.allocate(&allocate_request("job", run.generation, 10));
+        let again = service.client.allocate(&allocate_request("job", generation, 10));
         assert_eq!((again.status, &again.body), (200, &first.body), "step {step}");
         assert_eq!(service.client.allocated("job", 10).body, first.body, "step {step}");
     }
     let mut run = Run::start(&service.client, "job", 2);
     run.iterations(10..14, &[100.0, 200.0]);
     assert_eq!(service.client.job("job").attempt, 2);
-    // Earlier iterations are those of the first attempt.
+    // Earlier iterations belong to the first attempt.
     let earlier: AllocateResponse = service.client.allocated("job", 9).json();
     assert_eq!((earlier.attempt, earlier.iteration), (1, 9));
 }
 
-/// An elastic run goes on without a worker: in the same attempt if it repeats the present iteration, in the next one if it
+/// An elastic run continues without a worker: in the same attempt if it repeats the present iteration, in the next one if it
 /// returns to an earlier one.
 #[test]
 fn a_departure_begins_an_attempt_only_if_the_run_returns() {
@@ -209,7 +210,7 @@ fn a_departure_begins_an_attempt_only_if_the_run_returns() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
 
-    /// After any returns and restarts of the predictor, the models are those of a predictor that was never restarted.
+    /// After any returns and restarts of the predictor, the models equal the models of a predictor that was never restarted.
     #[test]
     fn a_restart_of_the_predictor_changes_nothing(seed in any::<u64>()) {
         let mut random = ChaCha8Rng::seed_from_u64(seed);

@@ -90,7 +90,7 @@ impl Ledger {
         self.newest.keys().copied().collect()
     }
 
-    /// The stored allocations, by position. They contain every confirmed one as it was, and one for each iteration of an attempt in
+    /// The stored allocations, by position. They contain every confirmed one, unchanged, and one for each iteration of an attempt in
     /// a generation.
     pub fn stored(&self, attempts: &Attempts, stored: &BTreeMap<u64, StoredAllocation>) {
         let mut found: BTreeMap<Key, &[u8]> = BTreeMap::new();

@@ -300,7 +300,7 @@ fn a_restarted_run_keeps_the_allocations_of_its_job() {
     }
 }
 
-/// Its reports are of another attempt than those of the earlier run.
+/// Its reports belong to another attempt than the reports of the earlier run.
 #[test]
 fn a_resumed_run_that_connects_later_requests_its_first_iteration_before_it_delivers_reports() {
     let accepted = [known_job(9, 0), responds(), joined(3, &["node/0"])];

@@ -102,7 +102,7 @@ pub fn is_same_work(one: &AllocateResponse, other: &AllocateResponse) -> bool {
 /// arrives.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Plans {
-    /// Each planned iteration; `None` if its plan is that of the one before.
+    /// Each planned iteration; `None` if the plan before it holds.
     planned: BTreeMap<u64, Option<PlannedWork>>,
 }
 
