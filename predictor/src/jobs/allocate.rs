@@ -64,7 +64,9 @@ impl Job {
         let (state, iteration) = (guard.state(), request.iteration);
         let position = state.attempts.position(iteration);
         let starts_again = state.starts_again(position, !request.reports.is_empty());
-        let known = if starts_again { None } else { self.known_response(state, position).await? };
+        let known = if starts_again { Known::None } else { self.known_response(state, position).await? };
+        let is_void = matches!(known, Known::Void);
+        let known = if let Known::Valid(response) = known { Some(response) } else { None };
         let is_new = known.is_none();
 
         let now = guard.now;
@@ -77,6 +79,9 @@ impl Job {
         }
         // After the leases: a repeated report is a sign of life, too, but it must not be learned twice.
         self.published().retain_new(&mut request.reports, held.state.kept_from);
+        let reported = request.reports.iter().map(|report| report.iteration.saturating_add(1)).max();
+        let unreported = self.published().unreported().max(reported.unwrap_or(0));
+        let returns = Returns { starts_again, is_void, position: held.state.next_iteration.max(unreported) };
         let is_long = held.state.workers.len() > SHORT_WORKERS;
         let (observed, planned) = compute(is_long, || {
             // First, because the plan follows from these reports, too.
@@ -89,7 +94,7 @@ impl Job {
                 None if let Some(reason) = refused => {
                     Err(JobError::Unreadable { job_id: request.job_id.clone(), reason })
                 }
-                None => decide(&mut held.state, &request, starts_again)
+                None => decide(&mut held.state, &request, returns)
                     .map(|(response, decided)| (response, Some(decided))),
             };
             (observed, planned)
@@ -173,24 +178,20 @@ impl Job {
 
     /// Returns the existing response of the iteration at a position, from memory or the store. If one of its workers has
     /// departed since, the response is void: the iteration is planned again, unless it was carried out before.
-    async fn known_response(
-        &self,
-        state: &JobState,
-        position: u64,
-    ) -> Result<Option<ResponseBytes>, JobError> {
+    async fn known_response(&self, state: &JobState, position: u64) -> Result<Known, JobError> {
         if let Some(response) = self.published().valid(position) {
-            return Ok(Some(response.clone()));
+            return Ok(Known::Valid(response.clone()));
         }
         if position >= state.next_iteration {
-            return Ok(None);
+            return Ok(Known::None);
         }
         let Some(stored) = self.stored_response(position).await? else {
             self.check_kept(&state.attempts, position).await?;
-            return Ok(None);
+            return Ok(Known::None);
         };
         let is_void = stored.generation < state.members.departed_generation();
-        let stored = Some(stored).filter(|_| !is_void || state.is_carried_out(position));
-        Ok(stored.map(ResponseBytes::from))
+        let is_known = !is_void || state.is_carried_out(position);
+        Ok(if is_known { Known::Valid(stored.into()) } else { Known::Void })
     }
 
     /// Reads a response that is not in memory. It is returned byte for byte, so a damaged one is an error.
@@ -230,40 +231,65 @@ impl Job {
             }
         };
         let position = attempts.position(iteration);
+        let known = self.published().valid(position).cloned();
+        let response = match known {
+            Some(response) => response,
+            None => {
+                let Some(stored) = self.stored_response(position).await? else {
+                    self.check_kept(&attempts, position).await?;
+                    return Err(JobError::NotAllocated { job_id: job_id(), iteration });
+                };
+                let (current, departed, _) = self.store().generations(self.id()).await?;
+                let planned = stored.generation;
+                if planned < departed {
+                    return Err(JobError::Void { job_id: job_id(), iteration, planned, current });
+                }
+                stored.into()
+            }
+        };
         if may_start_again {
             let guard = self.lock_in_time().await?;
             let state = guard.state();
-            // The next request may begin an attempt with this iteration: no rank may get the allocation of the one before.
-            if state.starts_again(state.attempts.position(iteration), false) {
+            let is_training = state.members.live().next().is_some();
+            // A request may begin an attempt with this iteration, or just did: no rank may get the allocation of the one before.
+            if state.attempts.position(iteration) != position
+                || (is_training && state.starts_again(position, false))
+            {
                 return Err(JobError::NotAllocated { job_id: job_id(), iteration });
             }
         }
-        if let Some(response) = self.published().valid(position) {
-            return Ok(response.clone());
-        }
-        let Some(stored) = self.stored_response(position).await? else {
-            self.check_kept(&attempts, position).await?;
-            return Err(JobError::NotAllocated { job_id: job_id(), iteration });
-        };
-        let (current, departed, _) = self.store().generations(self.id()).await?;
-        if stored.generation < departed {
-            return Err(JobError::Void { job_id: job_id(), iteration, planned: stored.generation, current });
-        }
-        Ok(stored.into())
+        Ok(response)
     }
+}
+
+/// The existing response of an iteration.
+enum Known {
+    None,
+    Void,
+    Valid(ResponseBytes),
+}
+
+/// Whether and how the run returns to the requested iteration.
+struct Returns {
+    starts_again: bool,
+    /// Whether the iteration has a void allocation.
+    is_void: bool,
+    /// The first position that has neither an allocation nor a report.
+    position: u64,
 }
 
 /// Plans an iteration. The state does not change, except that the segment that begins with the iteration is added, if one does.
 fn decide(
     state: &mut JobState,
     request: &AllocateRequest,
-    starts_again: bool,
+    returns: Returns,
 ) -> Result<(ResponseBytes, (PlannedIteration, Option<Segment>)), JobError> {
     let (before, iteration) = (state.attempts.clone(), request.iteration);
     let is_open = !state.is_carried_out(before.position(iteration));
+    let Returns { starts_again, is_void, position } = returns;
     let segment = match (starts_again, is_open) {
-        (true, _) => Some(state.next_attempt(iteration)),
-        (false, true) => state.void_segment(iteration),
+        (true, _) => Some(state.next_attempt(iteration, position)),
+        (false, true) => state.void_segment(iteration, is_void, position),
         (false, false) => None,
     };
     segment.into_iter().for_each(|segment| state.attempts.push(segment));

@@ -110,6 +110,11 @@ impl Published {
         });
     }
 
+    /// Returns the position after all that have a report.
+    pub fn unreported(&self) -> u64 {
+        self.seen.values().map(|seen| seen.newest.saturating_add(1)).max().unwrap_or(0)
+    }
+
     /// Marks a report as seen, by position. Returns false if it was seen before.
     pub fn see(&mut self, worker: &WorkerId, position: u64) -> bool {
         match self.seen.get_mut(worker) {

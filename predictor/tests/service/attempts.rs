@@ -3,7 +3,7 @@
 use evenstep_protocol::{
     AllocateRequest, AllocateResponse, HistoryView, JobSpec, LiveView, SpeedsView, SummaryView, WorkerReport,
 };
-use evenstep_tests::Client;
+use evenstep_tests::{Client, Events};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -127,7 +127,8 @@ fn positions_stay_inside() {
     let history: HistoryView = client.get("/v1/jobs/job/history?since_s=86400&points=1000").json();
     let shown: Vec<_> = history.attempts.iter().copied().zip(history.iterations.iter().copied()).collect();
     assert_eq!(shown, truth);
-    let live: LiveView = client.get("/v1/live").json();
+    let live = Events::open(&format!("{}/v1/live", client.url())).next_of(&["jobs"]).unwrap();
+    let live: LiveView = live.json();
     assert_eq!((live.jobs[0].attempt, live.jobs[0].iteration), (Some(attempt), Some(next - 2)));
     let summary: SummaryView = client.get("/v1/jobs/job/summary").json();
     assert!(summary.iterations >= 60 + 30 + 3 + 30 + 11, "all that were carried out: {}", summary.iterations);
@@ -144,7 +145,11 @@ fn repeated_and_late_requests_begin_nothing() {
     service.client.put_job("job", &spec());
     let mut run = Run::start(&service.client, "job", 2);
     run.iterations(0..20, &[100.0, 200.0]);
-    let late = run.request(15);
+    let late = |iteration| {
+        let report = |report: &WorkerReport| WorkerReport { iteration: iteration - 1, ..report.clone() };
+        let reports = run.reports.iter().map(report).collect();
+        AllocateRequest { reports, ..allocate_request("job", run.generation, iteration) }
+    };
     run.allocate(20);
     let old = service.client.allocated("job", 15);
     // No worker joined.
@@ -152,11 +157,10 @@ fn repeated_and_late_requests_begin_nothing() {
     assert_eq!(service.client.join("job", "node/0").generation, run.generation);
     // The requests carry reports of earlier iterations.
     for iteration in [15, 16] {
-        let repeated = AllocateRequest { iteration, ..late.clone() };
-        let answer: AllocateResponse = run.client.allocate(&repeated).json();
+        let answer: AllocateResponse = run.client.allocate(&late(iteration)).json();
         assert_eq!((answer.attempt, answer.iteration), (1, iteration));
     }
-    // A rank must not get the allocation of the earlier attempt before another one begins the next.
+    // A rank must not get the allocation of the earlier attempt before another rank begins the next attempt.
     assert_eq!(service.client.allocated("job", 10).problem(404, "not-answered").status, 404);
     let first = service.client.allocate(&allocate_request("job", run.generation, 10));
     assert_eq!(first.json::<AllocateResponse>().attempt, 2);

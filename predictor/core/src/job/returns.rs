@@ -22,22 +22,20 @@ impl JobState {
         self.regrouped && !has_reports && self.is_carried_out(position)
     }
 
-    /// Returns the segment that begins when the run starts again with an iteration.
-    pub fn next_attempt(&self, iteration: u64) -> Segment {
-        self.attempts.next(iteration, self.next_iteration, true)
+    /// Returns the segment that begins at a position when the run starts again with an iteration.
+    pub fn next_attempt(&self, iteration: u64, position: u64) -> Segment {
+        self.attempts.next(iteration, position, true)
     }
 
-    /// Returns the segment that begins when an iteration is planned that was not carried out, because the allocations of the present
-    /// iterations are void; `None` if they are not. It begins with the first iteration that no worker has reported, since ranks may
-    /// request the later ones in any order, unless the run returns further.
-    pub fn void_segment(&self, iteration: u64) -> Option<Segment> {
-        let last = self.last_allocation.as_ref()?;
-        let is_void = last.generation < self.members.departed_generation();
-        if !is_void || self.is_carried_out(last.iteration) {
-            return None;
-        }
-        let first = self.models.reported().max(self.attempts.newest()).min(last.iteration);
+    /// Returns the segment that begins at a position when an iteration is planned that was not carried out: if its allocation is
+    /// void, or if allocations of later iterations are. Otherwise `None`. The segment begins with the first iteration that no worker
+    /// has reported, since ranks may request the later ones in any order, unless the run returns further.
+    pub fn void_segment(&self, iteration: u64, is_void: bool, position: u64) -> Option<Segment> {
+        let first = self.models.reported().max(self.attempts.newest());
+        let is_void_ahead = self.last_allocation.as_ref().is_some_and(|last| {
+            last.iteration >= first && last.generation < self.members.departed_generation()
+        });
         let first = self.attempts.at(first).iteration.min(iteration);
-        Some(self.attempts.next(first, self.next_iteration, false))
+        (is_void || is_void_ahead).then(|| self.attempts.next(first, position, false))
     }
 }
