@@ -177,7 +177,7 @@ impl Job {
     }
 
     /// Returns the existing response of the iteration at a position, from memory or the store. If one of its workers has
-    /// departed since, the response is void: the iteration is planned again, unless it was carried out before.
+    /// departed since, the response is void: the iteration is planned again, unless the run has passed it.
     async fn known_response(&self, state: &JobState, position: u64) -> Result<Known, JobError> {
         if let Some(response) = self.published().valid(position) {
             return Ok(Known::Valid(response.clone()));
@@ -190,7 +190,7 @@ impl Job {
             return Ok(Known::None);
         };
         let is_void = stored.generation < state.members.departed_generation();
-        let is_known = !is_void || state.is_carried_out(position);
+        let is_known = !is_void || state.is_carried_out(position) || !state.is_void();
         Ok(if is_known { Known::Valid(stored.into()) } else { Known::Void })
     }
 

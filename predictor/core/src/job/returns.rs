@@ -27,15 +27,20 @@ impl JobState {
         self.attempts.next(iteration, position, true)
     }
 
+    /// Whether no iteration was planned since a worker departed: all allocations are void. The first iteration that is planned shows
+    /// where the run continues.
+    pub fn is_void(&self) -> bool {
+        let departed = self.members.departed_generation();
+        self.last_allocation.as_ref().is_some_and(|last| last.generation < departed)
+    }
+
     /// Returns the segment that begins at a position when an iteration is planned that was not carried out: if its allocation is
     /// void, or if allocations of later iterations are. Otherwise `None`. The segment begins with the first iteration that no worker
     /// has reported, since ranks may request the later ones in any order, unless the run returns further.
     pub fn void_segment(&self, iteration: u64, is_void: bool, position: u64) -> Option<Segment> {
         let first = self.models.reported().max(self.attempts.newest());
-        let is_void_ahead = self.last_allocation.as_ref().is_some_and(|last| {
-            last.iteration >= first && last.generation < self.members.departed_generation()
-        });
+        let is_ahead = self.last_allocation.as_ref().is_some_and(|last| last.iteration >= first);
         let first = self.attempts.at(first).iteration.min(iteration);
-        (is_void || is_void_ahead).then(|| self.attempts.next(first, position, false))
+        (is_void || (is_ahead && self.is_void())).then(|| self.attempts.next(first, position, false))
     }
 }
