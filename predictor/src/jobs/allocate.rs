@@ -270,6 +270,7 @@ enum Known {
 }
 
 /// Whether and how the run returns to the requested iteration.
+#[derive(Debug, Clone, Copy)]
 struct Returns {
     starts_again: bool,
     /// Whether the iteration has a void allocation.

@@ -24,6 +24,9 @@ const HISTORY_REPORTS: u64 = 1 << 16;
 /// Number of iterations that are replayed even if they have more reports.
 const HISTORY_ITERATIONS_MIN: u64 = 64;
 
+/// Number of reports for which learning takes at most about a millisecond.
+const SHORT_REPORTS: usize = 24;
+
 /// Number of iterations whose allocations are read at once.
 const ALLOCATIONS_AT_ONCE: u64 = 16;
 
@@ -110,10 +113,9 @@ async fn replay(
     let mut learned = 0;
     let mut learn_until = |state: &mut JobState, at_unix_ms| {
         let arrived = arrivals.partition_point(|(at, _)| *at <= at_unix_ms).max(learned);
-        compute(arrived > learned, || {
-            let new = arrivals.get(learned..arrived).into_iter().flatten();
-            new.for_each(|(_, reports)| state.replay(reports));
-        });
+        let new = arrivals.get(learned..arrived).unwrap_or_default();
+        let is_long = new.iter().map(|(_, reports)| reports.len()).sum::<usize>() > SHORT_REPORTS;
+        compute(is_long, || new.iter().for_each(|(_, reports)| state.replay(reports)));
         learned = arrived;
     };
     for (at_unix_ms, position) in planned {

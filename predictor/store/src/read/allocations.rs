@@ -41,7 +41,9 @@ pub(crate) const ANSWERS: &str = "SELECT iteration, generation, answer FROM allo
 
 /// The times of the allocations from an iteration on, in order.
 pub(crate) const TIMES: &str = "SELECT MAX(at_unix_ms), iteration FROM allocation
-    WHERE job_id = $1 AND iteration >= $2 GROUP BY iteration ORDER BY 1, 2";
+    WHERE job_id = $1 AND iteration >= $2
+      AND iteration <= (SELECT MAX(iteration) FROM allocation WHERE job_id = $1)
+    GROUP BY iteration ORDER BY 1, 2";
 
 /// The allocation of a row.
 pub(crate) fn stored((iteration, generation, answer): (i64, i64, Json)) -> StoredAllocation {
