@@ -78,7 +78,7 @@ impl ConnectionBuilder {
     /// the connection is restored as after an outage.
     pub fn reopen(self) -> Connection {
         let Self(mut connection) = self;
-        connection.registered = true;
+        (connection.registered, connection.begun) = (true, true);
         connection.disconnect();
         connection
     }

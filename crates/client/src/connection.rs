@@ -49,6 +49,8 @@ pub struct Connection {
     state: State,
     /// Whether the predictor has accepted this run. The job's past then belongs to this run.
     pub(crate) registered: bool,
+    /// Whether the predictor has returned an allocation to this run.
+    pub(crate) begun: bool,
     rejections: u64,
     pub(crate) reconnect: Reconnect,
     pub(crate) backoff: Backoff,
@@ -84,6 +86,7 @@ impl Connection {
             backlog,
             state: State::GivenUp,
             registered: false,
+            begun: false,
             rejections: 0,
             reconnect,
             backoff,
@@ -170,6 +173,7 @@ impl Connection {
         let error = match allocated {
             Ok(allocated) => {
                 self.rejections = 0;
+                self.begun = true;
                 return Ok(allocated);
             }
             Err(error) => error,
@@ -260,6 +264,7 @@ impl Connection {
 
     fn set_reconnected(&mut self, generation: u64) {
         self.events.handle(&Event::Reconnected { generation });
+        self.begun = true;
         self.set_connected(generation);
     }
 
@@ -280,6 +285,7 @@ impl Connection {
             registration: self.registration.clone(),
             backlog: self.backlog.clone(),
             registered: self.registered,
+            begun: self.begun,
             backoff: self.backoff,
             find_servers: self.find_servers.clone(),
         };

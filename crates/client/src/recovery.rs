@@ -19,6 +19,8 @@ pub(crate) struct Recovery {
     pub(crate) backlog: Backlog,
     /// Whether the predictor has accepted this run before. The job's past then belongs to this run.
     pub(crate) registered: bool,
+    /// Whether the predictor has returned an allocation to this run.
+    pub(crate) begun: bool,
     pub(crate) backoff: Backoff,
     pub(crate) find_servers: FindServers,
 }
@@ -57,13 +59,17 @@ pub(crate) enum Attempted {
 }
 
 impl Recovery {
-    /// Registers the run and delivers late reports.
+    /// Registers the run, begins its attempt, and delivers late reports.
     pub(crate) fn attempt(&mut self) -> Attempted {
         if let Some(servers) = (self.find_servers.0)() {
             self.registration.client().set_servers(&servers);
         }
         let joined = if self.registered { self.registration.register() } else { self.registration.begin() };
         let outcome = joined.and_then(|joined| {
+            if !self.begun {
+                self.registration.begin_attempt(joined.generation)?;
+                self.begun = true;
+            }
             self.registration.deliver_late_reports(joined.generation, &self.backlog)?;
             Ok(joined.generation)
         });

@@ -27,8 +27,8 @@ pub struct Registration {
 pub struct RunStart {
     /// The first iteration.
     pub iteration: u64,
-    /// Whether the run continues an earlier one. A resumed run may request iterations that were allocated
-    /// before, and gets the same allocations.
+    /// Whether the run continues an earlier one. A resumed run may request iterations that were carried out before: its first
+    /// request, which must carry no reports, begins another attempt of the run.
     pub resumed: bool,
     /// Whether a launcher restarted the processes of this run. It may then have no checkpoint to resume from, and the
     /// job may list workers that have died.
@@ -183,6 +183,21 @@ impl Registration {
             next_iteration.saturating_sub(1),
         ));
         Err(kind.in_operation(Operation::RegisterJob(self.client.job_id().clone())))
+    }
+
+    /// Requests the first iteration of a run that continues or repeats an earlier one, without reports. Only so the predictor
+    /// knows which attempt of the run later reports belong to.
+    ///
+    /// # Errors
+    /// The predictor does not respond.
+    pub fn begin_attempt(&self, generation: u64) -> Result<(), Error> {
+        if !self.start.resumed && !self.start.restarted {
+            return Ok(());
+        }
+        match self.client.allocate(&self.request(generation, self.start.iteration, None, &[])) {
+            Ok(_) | Err(Error { kind: ErrorKind::Infeasible(_) | ErrorKind::Rejected(_), .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Delivers the reports in the backlog, except for the reports that the next request will carry. It

@@ -163,7 +163,7 @@ pub struct TailReport {
     pub claim_time_s: f64,
 }
 
-/// Response of `/allocate`. The response for a given (job, iteration) never changes.
+/// Response of `/allocate`. The response for a given (job, attempt, iteration) never changes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AllocateResponse {
@@ -171,6 +171,9 @@ pub struct AllocateResponse {
     pub job_id: JobId,
     /// Generation in which the iteration was planned.
     pub generation: u64,
+    /// The attempt of the run, from 1: it rises when the run starts again from an earlier iteration.
+    #[serde(default = "first_attempt")]
+    pub attempt: u64,
     /// The iteration.
     pub iteration: u64,
     /// Number of samples over all workers: exactly the sum of all local batches and all chunks of the tail.
@@ -185,6 +188,11 @@ pub struct AllocateResponse {
     pub optimizer: OptimizerInstruction,
     /// The decision and its reason.
     pub decision: Decision,
+}
+
+/// The attempt of allocations that were stored without one.
+pub(crate) fn first_attempt() -> u64 {
+    1
 }
 
 /// The part of an iteration that workers claim chunk by chunk, in order, after their local batches. A chunk

@@ -153,7 +153,7 @@ macro_rules! id {
 
 id! {
     /// One training run. A new run needs a new id, or the old job must be deleted first: the allocation of an
-    /// iteration never changes. It may begin with a team: `team-a/job`. In the path of a URL, the slash is written as
+    /// iteration never changes within an attempt. It may begin with a team: `team-a/job`. In the path of a URL, the slash is written as
     /// `%2F`.
     ///
     /// # Examples

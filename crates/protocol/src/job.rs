@@ -233,7 +233,7 @@ pub struct JoinResponse {
     /// The first live workers in rank order: the index is the rank. At most 64, so that many joins do not list many
     /// workers each; `GET /v1/jobs/{id}/workers` lists all.
     pub workers: Vec<WorkerId>,
-    /// The first iteration that has no allocation yet.
+    /// The first iteration that has no allocation yet in the current attempt of the run.
     pub next_iteration: u64,
 }
 

@@ -2,12 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::allocation::first_attempt;
 use crate::{DecisionKind, GainView, JobId, JobState, NodeId, SavedView, WorkerId};
 
 /// Event `step` of `GET /v1/jobs/{id}/live`: an iteration whose workers have reported.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StepView {
+    /// The attempt of the run, from 1: it rises when the run starts again from an earlier iteration.
+    #[serde(default = "first_attempt")]
+    pub attempt: u64,
     /// The iteration.
     pub iteration: u64,
     /// Arrival time of its last report, in milliseconds since 1970.
@@ -124,6 +128,9 @@ pub struct JobSummary {
     /// The latest reported iteration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iteration: Option<u64>,
+    /// Its attempt of the run, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u64>,
     /// Time of that report, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_unix_ms: Option<i64>,
@@ -174,6 +181,7 @@ impl JobSummary {
             live_workers: 0,
             slow_workers: 0,
             iteration: None,
+            attempt: None,
             at_unix_ms: None,
             step_time_s: None,
             samples_per_s: None,
@@ -207,6 +215,10 @@ pub struct HistoryView {
     pub job_id: JobId,
     /// Sampling interval: every n-th iteration is included. 1 means all.
     pub every: u64,
+    /// The attempts of the run that carried out the iterations, from 1. Iterations that a later attempt carried out again are not
+    /// included.
+    #[serde(default)]
+    pub attempts: Vec<u64>,
     /// The iterations.
     pub iterations: Vec<u64>,
     /// Times of the allocations, in milliseconds since 1970.

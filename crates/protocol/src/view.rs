@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::allocation::first_attempt;
 use crate::{Decision, GainView, JobId, JobSpec, NodeId, NodeSample, WorkerId, WorkerOverride};
 
 /// `GET /v1/jobs`.
@@ -40,7 +41,10 @@ pub struct JobView {
     pub global_batch: u64,
     /// The current generation.
     pub generation: u64,
-    /// The first iteration that has no allocation yet.
+    /// The current attempt of the run, from 1: it rises when the run starts again from an earlier iteration.
+    #[serde(default = "first_attempt")]
+    pub attempt: u64,
+    /// The first iteration that has no allocation yet in this attempt.
     pub next_iteration: u64,
     /// Number of live workers.
     pub live_workers: u64,
@@ -335,6 +339,9 @@ pub struct SpeedsView {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SpeedPoint {
+    /// The attempt of the run, from 1.
+    #[serde(default = "first_attempt")]
+    pub attempt: u64,
     /// The iteration.
     pub iteration: u64,
     /// The worker.

@@ -137,6 +137,7 @@ mod tests {
         AllocateResponse {
             job_id: JobId::new("job").unwrap(),
             generation: 1,
+            attempt: 1,
             iteration: 0,
             global_batch,
             allocations,

@@ -10,6 +10,7 @@
 //! - [`plan`]: from forecasts to an allocation with its reason: cold start, hold, rebalance
 //! - [`memory`]: the largest batch that fits into memory
 //! - [`straggler`]: workers that are slow for a long time, and the reason
+//! - [`attempts`]: places of the iterations of a run that returns to earlier ones
 //! - [`membership`]: members, leases and generations
 //! - [`learning_rate`]: learning-rate rules for a changing global batch
 //! - [`ratio`]: the ratio of two sums over iterations, with an interval
@@ -73,6 +74,8 @@ pub mod forecast;
 pub mod curve;
 
 pub mod allocate;
+
+pub mod attempts;
 
 pub mod hedge;
 

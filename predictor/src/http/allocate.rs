@@ -26,7 +26,9 @@ pub fn router() -> OpenApiRouter<Api> {
 
 /// Request the allocation of an iteration, and report earlier iterations.
 ///
-/// Idempotent: the response for a given job and iteration never changes, from any rank, even after a crash.
+/// Idempotent: the response for a given job, attempt and iteration never changes, from any rank, even after a crash. A request for
+/// an iteration that was carried out begins another attempt of the run if workers joined or departed since the newest report and
+/// the request has no reports.
 /// The allocation is durable before it is returned. `server-timing: allocate;dur=` is the time that the
 /// service took, in milliseconds.
 #[utoipa::path(

@@ -28,13 +28,13 @@ pub(super) struct LoadedState {
     pub in_doubt: bool,
     /// Time of the latest [`Job::lock`], in milliseconds of the steady clock.
     pub locked_ms: i64,
-    /// Time of storage of the latest reports.
+    /// Time of storage of the latest reports and allocations.
     pub arrived_unix_ms: i64,
 }
 
 impl LoadedState {
-    /// Returns the time at which to store new reports. It rises with every call, because the order of these times is the
-    /// order in which a restart learns from the reports. It only falls if the clock was set back by more than a minute.
+    /// Returns the time at which to store new reports and an allocation. It rises with every call, because the order of these
+    /// times is the order in which a restart learns and plans. It only falls if the clock was set back by more than a minute.
     pub fn arrival_unix_ms(&mut self, now_unix_ms: i64) -> i64 {
         let later = now_unix_ms.max(self.arrived_unix_ms.saturating_add(1));
         let is_set_back = later.saturating_sub(now_unix_ms) > SET_BACK_MAX_MS;

@@ -240,7 +240,7 @@ impl Job {
         if !expired.is_empty() {
             let event =
                 |worker: &WorkerId| MemberEvent { worker: worker.clone(), kind: MemberEventKind::Expired };
-            self.write_membership(&guard, expired.iter().map(event).collect(), true, None).await?;
+            self.write_membership(&mut guard, expired.iter().map(event).collect(), true, None).await?;
             let generation = guard.state().members.generation();
             tracing::info!(job_id = %self.id, workers = ?expired, generation, "leases expired");
             self.publish_members(guard.state(), now);
@@ -272,15 +272,15 @@ impl Job {
         self.store.write(Vec::new(), now.unix_ms).await?;
         let mut fresh = Published::default();
         let mut arrived_unix_ms = i64::MIN;
-        let see = |at_unix_ms: i64, report: &WorkerReport| {
-            arrived_unix_ms = arrived_unix_ms.max(at_unix_ms);
+        let see = |report: &WorkerReport| {
             fresh.see(&report.worker, report.iteration);
         };
+        let arrived = |at_unix_ms: i64| arrived_unix_ms = arrived_unix_ms.max(at_unix_ms);
         if let Some(leases) = self.leases().as_mut() {
             leases.check(now.steady_ms);
         }
         let renewed_ms = |worker: &WorkerId| self.renewed_ms(worker, now.steady_ms);
-        let loaded = load::load(&self.store, &self.id, now, renewed_ms, see).await;
+        let loaded = load::load(&self.store, &self.id, now, renewed_ms, see, arrived).await;
         let loaded = loaded.map_err(|error| JobError::of_row(&self.id, error));
         if let Err(JobError::Unreadable { reason, .. }) = &loaded {
             self.live.unreadable(Some(reason.clone()));
@@ -298,6 +298,7 @@ impl Job {
         fresh.loaded = true;
         fresh.generation = state.members.generation();
         fresh.departed_generation = state.members.departed_generation();
+        (fresh.attempts, fresh.regrouped) = (state.attempts.clone(), state.regrouped);
         self.publish(|published| *published = fresh);
         *self.leases() = None;
         self.live.past(past);
@@ -346,14 +347,18 @@ impl Job {
         self.publish(|published| published.trim(1));
     }
 
-    /// Writes changes of the workers. `is_new_generation` is true if they begin a new generation.
+    /// Writes changes of the workers. `is_new_generation` is true if they begin a new generation. Then, and if a worker joined
+    /// again, the run may start again.
     pub(super) async fn write_membership(
         &self,
-        guard: &StateGuard,
+        guard: &mut StateGuard,
         events: Vec<MemberEvent>,
         is_new_generation: bool,
         entry: Option<&AuditEntry>,
     ) -> Result<(), JobError> {
+        let joins = |event: &MemberEvent| matches!(event.kind, MemberEventKind::Rejoined(_));
+        let regroups = is_new_generation || events.iter().any(joins);
+        let regrouped = if regroups { self.regroup(guard) } else { None };
         let members = &guard.state().members;
         let generation = members.generation();
         let change = Change::Membership {
@@ -364,10 +369,16 @@ impl Job {
             events: events.clone(),
         };
         let record = entry.map(|entry| Change::Access(AccessChange::Audit(entry.clone())));
-        let changes = std::iter::once(change).chain(record).collect();
+        let changes = std::iter::once(change).chain(regrouped).chain(record).collect();
         self.store.write(changes, guard.now.unix_ms).await?;
         events.iter().for_each(|event| self.live.member(guard.now, event));
         Ok(())
+    }
+
+    /// Records that the run may start again. Returns the change, unless it was recorded before.
+    pub(super) fn regroup(&self, guard: &mut StateGuard) -> Option<Change> {
+        let is_known = std::mem::replace(&mut guard.change().state.regrouped, true);
+        (!is_known).then(|| Change::Regrouped { job_id: self.id.clone(), regrouped: true })
     }
 
     /// Publishes the live workers and the generation.
@@ -381,6 +392,7 @@ impl Job {
         self.publish(|published| {
             published.generation = state.members.generation();
             published.departed_generation = state.members.departed_generation();
+            published.regrouped = state.regrouped;
         });
     }
 
@@ -393,6 +405,7 @@ impl Job {
         self.store.write(vec![change], self.clock.now_unix_ms()).await?;
         if let (Some(held), RollUp::Iterations { keep_from, .. }) = (slot.as_mut(), roll_up) {
             held.state.kept_from = *keep_from;
+            held.state.attempts.forget_before(*keep_from);
             held.in_doubt = was_in_doubt;
         }
         Ok(())

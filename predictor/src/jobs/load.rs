@@ -1,13 +1,15 @@
 //! Loads a job from the store.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 
+use evenstep_core::attempts::{Attempts, Iteration, Segment};
 use evenstep_core::job::{FORMAT, JOINS_MAX, JobState, Models, Restored, Skipped, WorkerState, controller};
 use evenstep_core::job::{read_device_model, read_learning_rate, read_models};
 use evenstep_core::learning_rate::Controller;
 use evenstep_core::membership::{FLAP_DEPARTURES, Member, State};
 use evenstep_protocol::{AllocateResponse, JobId, JobSpec, WorkerId, WorkerReport};
-use evenstep_store::{Store, StoreError, StoredWorker};
+use evenstep_store::{Store, StoreError, StoredAllocation, StoredSegment, StoredWorker};
 
 use crate::clock::Now;
 use crate::long::compute;
@@ -22,6 +24,9 @@ const HISTORY_REPORTS: u64 = 1 << 16;
 /// Number of iterations that are replayed even if they have more reports.
 const HISTORY_ITERATIONS_MIN: u64 = 64;
 
+/// Number of reports for which learning takes at most about a millisecond.
+const SHORT_REPORTS: usize = 24;
+
 /// Number of iterations whose allocations are read at once.
 const ALLOCATIONS_AT_ONCE: u64 = 16;
 
@@ -30,7 +35,8 @@ const ALLOCATIONS_AT_ONCE: u64 = 16;
 const KNOWN_ITERATIONS: u64 = 64;
 
 /// Loads a job and replays its recent reports. Also returns the names of its options that this version does not know.
-/// Returns `None` if the job does not exist. Calls `on_report` with each of these reports and the time at which it was stored. `renewed_ms` is the time of a live worker's latest
+/// Returns `None` if the job does not exist. Calls `on_report` with each of these
+/// reports, and `on_time` with the times at which they and the recent allocations were stored. `renewed_ms` is the time of a live worker's latest
 /// renewal of its lease.
 ///
 /// # Errors
@@ -40,7 +46,8 @@ pub async fn load(
     job_id: &JobId,
     now: Now,
     renewed_ms: impl Fn(&WorkerId) -> i64,
-    mut on_report: impl FnMut(i64, &WorkerReport),
+    mut on_report: impl FnMut(&WorkerReport),
+    mut on_time: impl FnMut(i64),
 ) -> Result<Option<(JobState, Vec<String>)>, StoreError> {
     let Some(stored) = store.job(job_id, JOINS_MAX).await? else { return Ok(None) };
     let models = models(store, job_id).await?;
@@ -54,10 +61,12 @@ pub async fn load(
         None => None,
     };
     for (at_unix_ms, reports) in &arrivals {
-        reports.iter().for_each(|report| on_report(*at_unix_ms, report));
+        on_time(*at_unix_ms);
+        reports.iter().for_each(&mut on_report);
     }
     let learning_rate = learning_rate(stored.learning_rate.as_deref(), &stored.spec)?;
     let kept_from = store.kept_from(job_id).await?;
+    let (segments, regrouped) = (stored.segments, stored.regrouped);
     let mut state = JobState::restore(Restored {
         learning_rate,
         kept_from,
@@ -70,46 +79,57 @@ pub async fn load(
         members: stored.workers.iter().map(|worker| member(worker, now, &renewed_ms)).collect(),
         workers: stored.workers.into_iter().map(worker).collect(),
     });
+    (state.attempts, state.regrouped) = (attempts(segments), regrouped);
     for worker in state.workers.keys().cloned().collect::<Vec<_>>() {
         if !state.models.forecaster().knows(&worker) {
             warm_start(store, &mut state, &worker).await?;
         }
     }
     let oldest = arrivals.iter().flat_map(|(_, reports)| reports).map(|report| report.iteration).min();
-    restore_plans(store, job_id, &mut state, stored.last_iteration, oldest).await?;
-    compute(!arrivals.is_empty(), || {
-        for (_, reports) in &arrivals {
-            state.replay(reports);
+    let planned = match stored.last_iteration {
+        Some(last) => {
+            // Allocations may be far ahead of reports.
+            let recent = last.saturating_sub(HISTORY_ITERATIONS_MIN - 1).min(oldest.unwrap_or(last));
+            let first = recent.max(last.saturating_sub(HISTORY_ITERATIONS - 1));
+            store.allocation_times(job_id, state.models.next_iteration().max(first)).await?
         }
-    });
+        None => Vec::new(),
+    };
+    planned.iter().for_each(|(at_unix_ms, _)| on_time(*at_unix_ms));
+    replay(store, job_id, &mut state, &arrivals, &planned).await?;
     Ok(Some((state, stored.unknown_options)))
 }
 
-/// Restores the plans of the iterations whose reports are replayed, and of later ones. `last` is the last iteration that
-/// has an allocation, and `reported` the first whose reports are replayed.
-async fn restore_plans(
+/// Learns from reports and restores plans, in the order of their times. `planned` are the positions that were planned, in this
+/// order.
+async fn replay(
     store: &Store,
     job_id: &JobId,
     state: &mut JobState,
-    last: Option<u64>,
-    reported: Option<u64>,
+    arrivals: &[(i64, Vec<WorkerReport>)],
+    planned: &[(i64, u64)],
 ) -> Result<(), StoreError> {
-    let Some(last) = last else { return Ok(()) };
-    // Allocations may be far ahead of reports.
-    let recent = last.saturating_sub(HISTORY_ITERATIONS_MIN - 1).min(reported.unwrap_or(last));
-    let first = recent.max(last.saturating_sub(HISTORY_ITERATIONS - 1));
-    let mut from = state.models.next_iteration().max(first);
-    let mut generation = 0;
-    while from <= last {
-        for stored in store.answers(job_id, from, ALLOCATIONS_AT_ONCE).await? {
-            // An allocation of an earlier generation than the one before it is void.
-            if stored.generation >= generation {
-                generation = stored.generation;
-                state.restore_plan(&stored.parse()?);
-            }
+    let mut answers: BTreeMap<u64, StoredAllocation> = BTreeMap::new();
+    let mut learned = 0;
+    let mut learn_until = |state: &mut JobState, at_unix_ms| {
+        let arrived = arrivals.partition_point(|(at, _)| *at <= at_unix_ms).max(learned);
+        let new = arrivals.get(learned..arrived).unwrap_or_default();
+        let is_long = new.iter().map(|(_, reports)| reports.len()).sum::<usize>() > SHORT_REPORTS;
+        compute(is_long, || new.iter().for_each(|(_, reports)| state.replay(reports)));
+        learned = arrived;
+    };
+    for (at_unix_ms, position) in planned {
+        // The plan of a request follows from its reports.
+        learn_until(state, *at_unix_ms);
+        if !answers.contains_key(position) {
+            let next = store.answers(job_id, *position, ALLOCATIONS_AT_ONCE).await?;
+            answers = next.into_iter().map(|stored| (stored.iteration, stored)).collect();
         }
-        from = from.saturating_add(ALLOCATIONS_AT_ONCE);
+        if let Some(stored) = answers.get(position) {
+            state.restore_plan(&stored.parse()?);
+        }
     }
+    learn_until(state, i64::MAX);
     Ok(())
 }
 
@@ -127,11 +147,22 @@ pub async fn warm_start(store: &Store, state: &mut JobState, worker: &WorkerId) 
     Ok(())
 }
 
+/// Returns the attempts of a run with these segments.
+pub fn attempts(segments: Vec<StoredSegment>) -> Attempts {
+    Attempts::restore(segments.into_iter().map(|stored| {
+        let StoredSegment { attempt, first_iteration, first_position } = stored;
+        Segment { attempt, first_iteration, first_position }
+    }))
+}
+
 /// Logs the parts of reports that the models skipped.
-pub fn log_skipped(job_id: &JobId, skipped: &[Skipped]) {
+pub fn log_skipped(job_id: &JobId, attempts: &Attempts, skipped: &[Skipped]) {
     for skipped in skipped {
         match skipped {
-            Skipped::Gradients { .. } => tracing::debug!(%job_id, "{skipped}"),
+            Skipped::Gradients { iteration, source } => {
+                let Iteration { attempt, iteration } = attempts.at(*iteration);
+                tracing::debug!(%job_id, attempt, iteration, "cannot use the gradients of an iteration: {source}");
+            }
         }
     }
 }

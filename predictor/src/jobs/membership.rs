@@ -60,7 +60,9 @@ impl Job {
         let events: Vec<_> = kinds.map(|kind| MemberEvent { worker: worker.clone(), kind }).collect();
         let is_changed = !events.is_empty();
         if is_changed {
-            self.write_membership(&guard, events, joined, None).await?;
+            self.write_membership(&mut guard, events, joined, None).await?;
+        } else if let Some(regrouped) = self.regroup(&mut guard) {
+            self.store().write(vec![regrouped], guard.now.unix_ms).await?;
         }
         let state = &mut guard.change().state;
         state.note_join(&worker);
@@ -77,8 +79,8 @@ impl Job {
         guard.settle();
         if is_changed {
             self.live().joined(guard.state(), &worker, guard.now);
-            self.publish_generation(guard.state());
         }
+        self.publish_generation(guard.state());
         Ok(self.membership(&guard, worker))
     }
 
@@ -105,7 +107,7 @@ impl Job {
             let now_ms = guard.now.steady_ms;
             if guard.change().state.members.leave(&worker, now_ms) {
                 let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::Left };
-                job.write_membership(&guard, vec![event], true, entry.as_ref()).await?;
+                job.write_membership(&mut guard, vec![event], true, entry.as_ref()).await?;
             }
             guard.settle();
             job.publish_members(guard.state(), guard.now);
@@ -137,8 +139,9 @@ impl Job {
         report: &OomReport,
     ) -> Result<OomResponse, JobError> {
         self.check_worker(&guard, worker)?;
-        let next = guard.state().next_iteration;
-        if report.iteration >= next {
+        let state = guard.state();
+        if state.attempts.position(report.iteration) >= state.next_iteration {
+            let next = state.attempts.at(state.next_iteration).iteration;
             return Err(JobError::Invalid(format!(
                 "iteration: {} of job {} has no allocation yet; the next iteration is {next}",
                 report.iteration,
@@ -155,7 +158,7 @@ impl Job {
                 let cap = known.cloned().unwrap_or_default().after_failure(report.local_batch, quantum);
                 state.members.void();
                 let event = MemberEvent { worker: worker.clone(), kind: MemberEventKind::OutOfMemory(cap) };
-                self.write_membership(&guard, vec![event], true, None).await?;
+                self.write_membership(&mut guard, vec![event], true, None).await?;
                 if let Some(known) = guard.change().state.workers.get_mut(worker) {
                     known.oom_cap = Some(cap);
                 }
@@ -197,7 +200,7 @@ impl Job {
             guard.change();
             let kind = MemberEventKind::Override(wanted.clone());
             let event = MemberEvent { worker: worker.clone(), kind };
-            job.write_membership(&guard, vec![event], false, Some(&entry)).await?;
+            job.write_membership(&mut guard, vec![event], false, Some(&entry)).await?;
             if let Some(known) = guard.change().state.workers.get_mut(&worker) {
                 known.operator_override = wanted;
             }
@@ -225,7 +228,7 @@ impl Job {
             generation: state.members.generation(),
             live_workers: state.members.live().count() as u64,
             workers: state.members.live().take(JoinResponse::WORKERS_MAX).cloned().collect(),
-            next_iteration: state.next_iteration,
+            next_iteration: state.attempts.at(state.next_iteration).iteration,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use evenstep_core::attempts::Attempts;
 use evenstep_protocol::{AllocateRequest, WorkerId, WorkerReport};
 use evenstep_store::StoredAllocation;
 
@@ -42,6 +43,11 @@ pub struct Published {
     pub generation: u64,
     /// Generation of the latest departure.
     pub departed_generation: u64,
+    /// The attempts of the run.
+    pub attempts: Attempts,
+    /// Whether the run may have started again; see `JobState::regrouped`.
+    pub regrouped: bool,
+    /// By position.
     responses: BTreeMap<u64, ResponseBytes>,
     /// Memory of the responses, in bytes.
     bytes: usize,
@@ -57,19 +63,25 @@ impl Published {
         if !self.loaded || request.generation != self.generation {
             return None;
         }
-        let response = self.valid(request.iteration)?;
-        request.reports.iter().all(|report| self.has_seen(report)).then(|| response.clone())
+        // The run may start again with this iteration.
+        if self.regrouped && request.reports.is_empty() {
+            return None;
+        }
+        let response = self.valid(self.attempts.position(request.iteration))?;
+        let has_seen =
+            |report: &WorkerReport| self.has_seen(&report.worker, self.attempts.position(report.iteration));
+        request.reports.iter().all(has_seen).then(|| response.clone())
     }
 
     /// Returns the response in memory unless one of its workers has departed since.
-    pub fn valid(&self, iteration: u64) -> Option<&ResponseBytes> {
-        self.responses.get(&iteration).filter(|response| response.generation >= self.departed_generation)
+    pub fn valid(&self, position: u64) -> Option<&ResponseBytes> {
+        self.responses.get(&position).filter(|response| response.generation >= self.departed_generation)
     }
 
     /// Keeps a response, and drops the oldest if there are too many.
-    pub fn keep(&mut self, iteration: u64, response: ResponseBytes) {
+    pub fn keep(&mut self, position: u64, response: ResponseBytes) {
         self.bytes += response.bytes();
-        let before = self.responses.insert(iteration, response);
+        let before = self.responses.insert(position, response);
         self.bytes -= before.as_ref().map_or(0, ResponseBytes::bytes);
         self.trim(RESPONSES_KEPT);
     }
@@ -86,7 +98,7 @@ impl Published {
         self.bytes as u64
     }
 
-    /// Removes reports that were seen before, that repeat another of the same request, or that are of
+    /// Removes reports, by position, that were seen before, that repeat another of the same request, or that are of
     /// iterations before `kept_from`. For those iterations it is unknown whether the report was seen.
     pub fn retain_new(&self, reports: &mut Vec<WorkerReport>, kept_from: u64) {
         let repeats = repeats(reports);
@@ -94,23 +106,28 @@ impl Published {
         reports.retain(|report| {
             let is_repeat = repeats.binary_search(&at).is_ok();
             at += 1;
-            !is_repeat && report.iteration >= kept_from && !self.has_seen(report)
+            !is_repeat && report.iteration >= kept_from && !self.has_seen(&report.worker, report.iteration)
         });
     }
 
-    /// Marks a report as seen. Returns false if it was seen before.
-    pub fn see(&mut self, worker: &WorkerId, iteration: u64) -> bool {
+    /// Returns the position after all that have a report.
+    pub fn unreported(&self) -> u64 {
+        self.seen.values().map(|seen| seen.newest.saturating_add(1)).max().unwrap_or(0)
+    }
+
+    /// Marks a report as seen, by position. Returns false if it was seen before.
+    pub fn see(&mut self, worker: &WorkerId, position: u64) -> bool {
         match self.seen.get_mut(worker) {
-            Some(seen) => seen.take(iteration),
+            Some(seen) => seen.take(position),
             None => {
-                self.seen.insert(worker.clone(), Seen { newest: iteration, earlier: 0 });
+                self.seen.insert(worker.clone(), Seen { newest: position, earlier: 0 });
                 true
             }
         }
     }
 
-    fn has_seen(&self, report: &WorkerReport) -> bool {
-        self.seen.get(&report.worker).is_some_and(|seen| seen.has(report.iteration))
+    fn has_seen(&self, worker: &WorkerId, position: u64) -> bool {
+        self.seen.get(worker).is_some_and(|seen| seen.has(position))
     }
 }
 

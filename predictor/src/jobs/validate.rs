@@ -8,8 +8,8 @@ use super::error::JobError;
 /// Limit of iterations that a request may be ahead of the first iteration that was not requested yet.
 pub const LOOK_AHEAD_MAX: u64 = 64;
 
-/// Checks a request against the state of its job. The reports of a request are of earlier iterations than the requested
-/// one, so its limit is theirs. A report beyond it, once accepted, would be newer than every later report of its
+/// Checks a request against the state of its job. Its reports have positions already. They are of earlier iterations than the
+/// requested one, so its limit is theirs. A report beyond it, once accepted, would be newer than every later report of its
 /// worker, so nothing would be learned from those.
 ///
 /// A rejected request changes nothing but the progress that its reports show; see [`JobState::reached`].
@@ -39,10 +39,11 @@ pub fn validate(state: &mut JobState, request: &AllocateRequest) -> Result<(), J
         let worker = report.worker.to_string();
         return Err(JobError::UnknownWorker { job_id: request.job_id.clone(), worker });
     }
-    let next = state.next_iteration;
-    if request.iteration > next.saturating_add(LOOK_AHEAD_MAX) {
+    let position = state.attempts.position(request.iteration);
+    if position > state.next_iteration.saturating_add(LOOK_AHEAD_MAX) {
         let reached = state.reached(&request.reports);
-        if request.iteration > reached.saturating_add(LOOK_AHEAD_MAX) {
+        if position > reached.saturating_add(LOOK_AHEAD_MAX) {
+            let reached = state.attempts.at(reached).iteration;
             return Err(JobError::Invalid(format!(
                 "iteration: {} is more than {LOOK_AHEAD_MAX} ahead of {reached}, the first without an allocation that some \
                  worker with samples has not reported; after an outage, report the latest iteration of each worker. \

@@ -115,6 +115,7 @@ pub mod tests {
         JobSummary {
             live_workers: 4,
             iteration: Some(1233),
+            attempt: Some(1),
             at_unix_ms: Some(9_000),
             step_time_s: Some(0.2125),
             samples_per_s: Some(2413.4),
@@ -157,6 +158,7 @@ pub mod tests {
             barrier_wait_s: Some(if rank == 0 { 0.0 } else { 0.01 }),
         };
         StepView {
+            attempt: 1,
             iteration,
             at_unix_ms: 9_900,
             generation: 2,

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use evenstep_protocol::{JobId, JobSpec, JoinRequest, WorkerId, WorkerOverride, WorkerReport};
 
 use crate::access::{AccessChange, AuditEntry};
+use crate::read::StoredSegment;
 use crate::roll_up::RollUp;
 use crate::telemetry::TelemetryRows;
 
@@ -65,12 +66,26 @@ pub enum Change {
     Allocation {
         /// The job.
         job_id: JobId,
-        /// The iteration.
+        /// The position of the iteration.
         iteration: u64,
         /// The generation in which it was planned.
         generation: u64,
         /// The response (JSON), byte for byte.
         answer: Bytes,
+    },
+    /// Begins a segment of a job's positions with the allocation of its first iteration.
+    Segment {
+        /// The job.
+        job_id: JobId,
+        /// The segment.
+        segment: StoredSegment,
+    },
+    /// Records whether workers joined, joined again or departed since the newest report of a job.
+    Regrouped {
+        /// The job.
+        job_id: JobId,
+        /// Whether they did.
+        regrouped: bool,
     },
     /// Replaces the state of a job's learning-rate rule.
     LearningRate {

@@ -78,7 +78,8 @@ pub use database::VIEWERS;
 pub use error::{Fault, StoreError};
 pub use lease::{Owner, Sharing};
 pub use read::{
-    StoredAllocation, StoredEvent, StoredJob, StoredPast, StoredReport, StoredWorker, read_reports,
+    StoredAllocation, StoredEvent, StoredJob, StoredPast, StoredReport, StoredSegment, StoredWorker,
+    read_reports,
 };
 pub use roll_up::{RollUp, SampleKey};
 pub use store::Store;

@@ -1,7 +1,7 @@
 //! The queries that read tables which grow with the history of jobs and nodes. None may take longer because the history is
 //! longer; tests hold each of them to that, with and without the statistics of the query planner.
 
-use crate::read::{ages, allocations, expired, expired_iterations, job, past, reports};
+use crate::read::{ages, allocations, expired, expired_iterations, job, past, reports, segments};
 use crate::view::{disk, history, nodes, speeds, summaries};
 
 /// A query, with arguments for a job `job` or a node `node` with at least 1,000 iterations or samples.
@@ -36,8 +36,10 @@ const WORKER_REPORTS: [&str; 34] = {
 };
 
 /// The queries that are the same for both databases.
-pub const QUERIES: [Query; 33] = [
+pub const QUERIES: [Query; 35] = [
     query("answers", allocations::ANSWERS, &["'job'", "500", "510"]),
+    query("times", allocations::TIMES, &["'job'", RECENT]),
+    query("segments", segments::SEGMENTS, &["'job'"]),
     query("last_iteration", job::LAST_ITERATION, &["'job'"]),
     query("departures", job::DEPARTURES, &["'job'", "10"]),
     query("past", past::PAST, &["'job'"]),

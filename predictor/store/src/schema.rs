@@ -24,13 +24,13 @@ static SQLITE: LazyLock<Migrator> = LazyLock::new(|| {
     migrator(&migrations!("sqlite":
         "0001_initial" "0002_models" "0003_allocation_learning" "0004_hedging" "0005_trust" "0006_retention"
         "0007_hysteresis" "0008_access" "0009_loss" "0010_views" "0011_whole_step"
-        "0012_model_parts"
+        "0012_model_parts" "0013_attempts"
     ))
 });
 static POSTGRES: LazyLock<Migrator> = LazyLock::new(|| {
     migrator(
         &migrations!("postgres": "0001_schema" "0002_retention" "0003_hysteresis" "0004_access" "0005_loss" "0006_views"
-            "0007_whole_step" "0008_model_parts"),
+            "0007_whole_step" "0008_model_parts" "0009_attempts"),
     )
 });
 

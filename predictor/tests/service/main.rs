@@ -6,6 +6,7 @@ mod store_file;
 mod support;
 
 mod allocation;
+mod attempts;
 mod background;
 mod contract;
 mod even;

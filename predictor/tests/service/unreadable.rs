@@ -48,6 +48,7 @@ fn store() -> TempDir {
     rows(
         "INSERT INTO model_state VALUES ('odd', 0, 0, 0, 0, x'00') ON CONFLICT DO UPDATE SET format = 0 RETURNING job_id",
     );
+    rows("INSERT INTO segment VALUES ('odd', 0, 1, 0, 0) RETURNING job_id");
     rows("INSERT INTO device_model VALUES ('cpu', 0, 0, x'00') RETURNING device");
     rows("INSERT INTO node_sample_gone VALUES ('n', 'a', 0, 1, 0) RETURNING node");
     rows("INSERT INTO worker_summary VALUES ('odd', 'node/0', 60, 0, 1, 1, 1, 0, 0, 0, 0) RETURNING job_id");

@@ -2,20 +2,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use evenstep_core::attempts::Attempts;
 use evenstep_predictor::jobs::ResponseBytes;
 use evenstep_protocol::{AllocateResponse, JoinResponse, WorkerId, WorkerReport};
+use evenstep_store::StoredAllocation;
+
+/// Attempt, iteration and generation of a response.
+type Key = (u64, u64, u64);
 
 /// The responses and reports that the service has confirmed.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// The response to each iteration in each generation.
-    responses: BTreeMap<(u64, u64), Vec<u8>>,
-    /// The newest generation of the responses to each iteration.
-    newest: BTreeMap<u64, u64>,
+    /// Each response.
+    responses: BTreeMap<Key, Vec<u8>>,
+    /// The first iteration of each attempt that a client knows.
+    starts: BTreeMap<u64, u64>,
+    /// The newest attempt and generation of the responses to each iteration, unless a later attempt began before it.
+    newest: BTreeMap<u64, (u64, u64)>,
     /// The workers of each generation.
     workers: BTreeMap<u64, BTreeSet<WorkerId>>,
-    /// The samples of each confirmed report.
-    reports: BTreeMap<(u64, WorkerId), u64>,
+    /// Iteration and worker of each confirmed report.
+    reports: BTreeSet<(u64, WorkerId)>,
 }
 
 impl Ledger {
@@ -29,24 +36,34 @@ impl Ledger {
         self.workers.keys().next_back().copied().unwrap_or(0)
     }
 
+    /// The newest attempt that a client knows.
+    pub fn attempt(&self) -> u64 {
+        self.starts.keys().next_back().copied().unwrap_or(1)
+    }
+
     /// The shares of an iteration, by its newest response.
     pub fn shares(&self, iteration: u64) -> BTreeMap<WorkerId, u64> {
-        let Some(generation) = self.newest.get(&iteration) else { return BTreeMap::new() };
+        let Some((attempt, generation)) = self.newest.get(&iteration) else { return BTreeMap::new() };
         let response: AllocateResponse =
-            serde_json::from_slice(&self.responses[&(iteration, *generation)]).unwrap();
+            serde_json::from_slice(&self.responses[&(*attempt, iteration, *generation)]).unwrap();
         response.allocations.into_iter().map(|share| (share.worker, share.local_batch)).collect()
     }
 
-    /// A response to an allocation request: the same bytes as every other one to this iteration in this generation, and all
-    /// samples have a worker of the generation.
+    /// A response to an allocation request: the same bytes as every other one to this iteration in this attempt and generation,
+    /// and all samples have a worker of the generation.
     pub fn allocated(&mut self, iteration: u64, global_batch: u64, response: &ResponseBytes) {
-        let key = (iteration, response.generation);
-        let known = self.responses.entry(key).or_insert_with(|| response.body.to_vec());
-        assert_eq!(*known, response.body, "two allocations of iteration {iteration} in one generation");
-        let newest = self.newest.entry(iteration).or_default();
-        *newest = response.generation.max(*newest);
         let parsed: AllocateResponse = serde_json::from_slice(&response.body).unwrap();
-        assert_eq!((parsed.iteration, parsed.generation), key);
+        assert_eq!((parsed.iteration, parsed.generation), (iteration, response.generation));
+        let key = (parsed.attempt, iteration, response.generation);
+        let known = self.responses.entry(key).or_insert_with(|| response.body.to_vec());
+        assert_eq!(*known, response.body, "two allocations of {key:?}");
+        let start = self.starts.entry(parsed.attempt).or_insert(iteration);
+        *start = iteration.min(*start);
+        self.newest.retain(|at, (attempt, _)| *at < iteration || *attempt >= parsed.attempt);
+        if self.starts.range(parsed.attempt + 1..).all(|(_, start)| *start > iteration) {
+            let newest = self.newest.entry(iteration).or_default();
+            *newest = (parsed.attempt, response.generation).max(*newest);
+        }
         assert_eq!(parsed.allocations.iter().map(|share| share.local_batch).sum::<u64>(), global_batch);
         let workers: BTreeSet<WorkerId> = parsed.allocations.into_iter().map(|share| share.worker).collect();
         self.members(response.generation, &workers);
@@ -63,11 +80,9 @@ impl Ledger {
         assert_eq!(known, workers, "generation {generation} has two sets of workers");
     }
 
-    /// The reports of a successful request are stored. The first report of a worker for an iteration counts.
+    /// The reports of a successful request are stored.
     pub fn reported(&mut self, reports: &[WorkerReport]) {
-        for report in reports {
-            self.reports.entry((report.iteration, report.worker.clone())).or_insert(report.local_batch);
-        }
+        self.reports.extend(reports.iter().map(|report| (report.iteration, report.worker.clone())));
     }
 
     /// Iterations that have an allocation.
@@ -75,27 +90,35 @@ impl Ledger {
         self.newest.keys().copied().collect()
     }
 
-    /// The stored allocation of an iteration: the newest that a client knows, or one that a client never received.
-    pub fn stored(&self, iteration: u64, stored: &ResponseBytes) {
-        let newest = self.newest[&iteration];
-        assert!(stored.generation >= newest, "the allocation of iteration {iteration} was lost");
-        if let Some(known) = self.responses.get(&(iteration, stored.generation)) {
-            assert_eq!(*known, stored.body, "the allocation of iteration {iteration} changed");
+    /// The stored allocations, by position. They contain every confirmed one, unchanged, and one for each iteration of an attempt in
+    /// a generation.
+    pub fn stored(&self, attempts: &Attempts, stored: &BTreeMap<u64, StoredAllocation>) {
+        let mut found: BTreeMap<Key, &[u8]> = BTreeMap::new();
+        for (position, stored) in stored {
+            let wire: AllocateResponse = serde_json::from_slice(&stored.answer).unwrap();
+            let at = attempts.at(*position);
+            assert_eq!((wire.attempt, wire.iteration), (at.attempt, at.iteration), "at position {position}");
+            let key = (wire.attempt, wire.iteration, wire.generation);
+            assert!(found.insert(key, &stored.answer).is_none(), "two allocations of {key:?} are stored");
+        }
+        for (key, known) in &self.responses {
+            assert_eq!(
+                found.get(key).copied(),
+                Some(&**known),
+                "the allocation of {key:?} was lost or changed"
+            );
         }
     }
 
-    /// The stored allocation of this generation is void: workers departed later.
-    pub fn void(&self, iteration: u64, planned: u64, current: u64) {
-        assert!(planned >= self.newest[&iteration], "the allocation of iteration {iteration} was lost");
-        assert!(planned < current, "the allocation of iteration {iteration} is valid");
-    }
-
-    /// The stored reports contain every confirmed one, once.
-    pub fn stored_reports(&self, stored: &[(u64, WorkerId)]) {
+    /// The stored reports, by position, contain every confirmed one in some attempt, and each once.
+    pub fn stored_reports(&self, attempts: &Attempts, stored: &[(u64, WorkerId)]) {
         let unique: BTreeSet<&(u64, WorkerId)> = stored.iter().collect();
         assert_eq!(unique.len(), stored.len(), "a report is stored twice");
-        for key in self.reports.keys() {
-            assert!(unique.contains(key), "the report {key:?} was lost");
+        let stored =
+            stored.iter().map(|(position, worker)| (attempts.at(*position).iteration, worker.clone()));
+        let stored: BTreeSet<(u64, WorkerId)> = stored.collect();
+        for key in &self.reports {
+            assert!(stored.contains(key), "the report {key:?} was lost");
         }
     }
 }

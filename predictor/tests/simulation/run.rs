@@ -3,13 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
+use evenstep_core::attempts::{Attempts, Segment};
 use evenstep_predictor::jobs::{Allocated, Job, JobError, Jobs};
 use evenstep_protocol::{
     AllocateRequest, JobId, JobSpec, JoinRequest, JoinResponse, OomReport, WorkerId, WorkerOverride,
     WorkerReport, WorkerState,
 };
-use evenstep_store::Fate;
 use evenstep_store::access::AuditEntry;
+use evenstep_store::{Fate, StoredSegment};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::task::JoinHandle;
@@ -39,6 +40,7 @@ pub struct Totals {
     crashes: u64,
     restarts: u64,
     expired: u64,
+    attempts: u64,
 }
 
 impl Totals {
@@ -52,6 +54,7 @@ impl Totals {
         self.crashes += other.crashes;
         self.restarts += other.restarts;
         self.expired += other.expired;
+        self.attempts += other.attempts;
     }
 
     pub fn cover_all_events(&self) -> bool {
@@ -65,6 +68,7 @@ impl Totals {
             self.crashes,
             self.restarts,
             self.expired,
+            self.attempts,
         ]
         .iter()
         .all(|events| *events > 0)
@@ -139,9 +143,6 @@ struct Run {
     requests: Vec<(Request, JoinHandle<Result<Response, JobError>>)>,
     /// Requests whose outcome their client does not know.
     unanswered: Vec<Request>,
-    /// Whether an iteration was planned again. The plans by which its reports were learned are then
-    /// overwritten, so a restart without stored models learns differently.
-    rolled_back: bool,
     totals: Totals,
     decisions: Vec<String>,
 }
@@ -203,7 +204,6 @@ impl Run {
             ledger: Ledger::default(),
             requests: Vec::new(),
             unanswered: Vec::new(),
-            rolled_back: false,
             totals: Totals::default(),
             decisions: Vec::new(),
         }
@@ -295,17 +295,23 @@ impl Run {
         }
     }
 
-    /// A request for an iteration that is new, repeated, or further ahead, with reports of earlier iterations.
+    /// A request for an iteration that is new, repeated, or further ahead, with reports of earlier iterations; or for an earlier one
+    /// without reports.
     fn allocate_request(&mut self) -> AllocateRequest {
         let next = self.ledger.next_iteration();
-        let iteration = match self.random.random_range(0..10) {
-            0 => self.random.random_range(0..=next),
+        let kind = self.random.random_range(0..12);
+        let iteration = match kind {
+            0 | 10..=11 => self.random.random_range(0..=next),
             1 => next + self.random.random_range(0..3),
             2..=3 => next.saturating_sub(1),
             _ => next,
         };
         let generation = self.ledger.generation();
         let mut request = AllocateRequest::new(job_id(), generation, iteration);
+        // As a run that starts again.
+        if kind >= 10 {
+            return request;
+        }
         for earlier in iteration.saturating_sub(3)..iteration.min(next) {
             for (worker, local_batch) in self.ledger.shares(earlier) {
                 if local_batch > 0 && self.random.random_bool(0.6) {
@@ -329,11 +335,12 @@ impl Run {
     fn response(&mut self, request: Request, outcome: Result<Response, JobError>) {
         match (outcome, request) {
             (Ok(Response::Allocated(allocated)), Request::Allocate(request)) => {
-                self.rolled_back |= allocated.is_new && request.iteration < self.ledger.next_iteration();
                 self.totals.allocations += u64::from(allocated.is_new);
                 self.totals.repeated += u64::from(!allocated.is_new);
                 self.note(format!("allocated {} in {}", request.iteration, allocated.response.generation));
+                let known = self.ledger.attempt();
                 self.ledger.allocated(request.iteration, GLOBAL_BATCH, &allocated.response);
+                self.totals.attempts += self.ledger.attempt() - known;
                 self.ledger.reported(&request.reports);
             }
             (Ok(Response::Members(members)), _) => {
@@ -373,7 +380,7 @@ impl Run {
         let before = self.knowledge().await;
         self.world.crash().await;
         let after = self.knowledge().await;
-        assert!(self.rolled_back || after == before, "after a restart: {after}\nbefore: {before}");
+        assert!(after == before, "after a restart: {after}\nbefore: {before}");
         self.audit().await;
     }
 
@@ -397,20 +404,42 @@ impl Run {
     }
 
     async fn audit(&mut self) {
+        let store = self.world.store();
+        let read = async move {
+            let segments = store.segments(&job_id()).await.unwrap();
+            let stored = store.answers(&job_id(), 0, u64::MAX).await.unwrap();
+            let arrivals = store.recent_arrivals(&job_id(), 0).await.unwrap();
+            (segments, stored, arrivals)
+        };
+        let (segments, stored, arrivals) = self.world.finish(read).await;
+        let segments =
+            segments.into_iter().map(|StoredSegment { attempt, first_iteration, first_position }| Segment {
+                attempt,
+                first_iteration,
+                first_position,
+            });
+        let attempts = Attempts::restore(segments);
+        let stored = stored.into_iter().map(|stored| (stored.iteration, stored)).collect();
+        self.ledger.stored(&attempts, &stored);
         for iteration in self.ledger.iterations() {
             let jobs = self.world.jobs();
-            let stored = self.world.finish(async move { job(&jobs).await?.allocated(iteration).await }).await;
-            match stored {
-                Err(JobError::Void { planned, current, .. }) => self.ledger.void(iteration, planned, current),
-                stored => self.ledger.stored(iteration, &stored.unwrap()),
+            let found = self.world.finish(async move { job(&jobs).await?.allocated(iteration).await }).await;
+            match (found, stored.get(&attempts.position(iteration))) {
+                (Ok(found), Some(stored)) => assert_eq!(found.body, stored.answer, "iteration {iteration}"),
+                (Err(JobError::Void { planned, current, .. }), Some(stored)) => {
+                    assert!(
+                        planned == stored.generation && planned < current,
+                        "iteration {iteration} is valid"
+                    );
+                }
+                // The run may start again with it, or has returned to an iteration before it.
+                (Err(JobError::NotAllocated { .. }), _) => {}
+                (found, stored) => panic!("iteration {iteration}: {found:?}, stored: {stored:?}"),
             }
         }
-        let jobs = self.world.jobs();
-        let speeds =
-            self.world.finish(async move { job(&jobs).await?.speeds(None, 0, 10_000).await }).await.unwrap();
-        let reports: Vec<_> =
-            speeds.speeds.into_iter().map(|point| (point.iteration, point.worker)).collect();
-        self.ledger.stored_reports(&reports);
+        let reports = arrivals.into_iter().flat_map(|(_, reports)| reports);
+        let reports: Vec<_> = reports.map(|report| (report.iteration, report.worker)).collect();
+        self.ledger.stored_reports(&attempts, &reports);
     }
 
     /// Without faults, all requests end, workers join, and iterations are planned.

@@ -57,6 +57,11 @@ impl World {
         self.service().jobs.clone()
     }
 
+    /// The store.
+    pub fn store(&self) -> Store {
+        self.service().store.clone()
+    }
+
     pub fn commits(&self) -> &Commits {
         &self.service().commits
     }

@@ -263,7 +263,8 @@ fn a_rejection_of_the_first_request_ends_the_run() {
 #[test]
 fn a_restarted_run_waits_for_the_leases_of_workers_that_died() {
     let others = live(&["node/0", "node/9"]);
-    let run = Run::new([known_job(3, 2), others, known_job(3, 0), responds(), joined(2, &["node/0"])]);
+    let accepted = [known_job(3, 0), responds(), joined(2, &["node/0"]), allocation("node/0")];
+    let run = Run::new([known_job(3, 2), others].into_iter().chain(accepted));
     let start = RunStart { restarted: true, ..RunStart::default() };
     let builder = Connection::builder(run.registration().starting_at(start)).reconnect(Reconnect::Caller);
     let mut connection = builder.open().unwrap();
@@ -296,6 +297,34 @@ fn a_restarted_run_keeps_the_allocations_of_its_job() {
         let start = RunStart { restarted, ..RunStart::default() };
         let opened = Connection::builder(run.registration().starting_at(start)).open();
         assert_eq!(opened.is_ok(), is_accepted, "{opened:?}");
+    }
+}
+
+/// Its reports belong to another attempt than the reports of the earlier run.
+#[test]
+fn a_resumed_run_that_connects_later_requests_its_first_iteration_before_it_delivers_reports() {
+    let accepted = [known_job(9, 0), responds(), joined(3, &["node/0"])];
+    let lost = [allocation("node/0"), rejects(503, "draining")];
+    let again = [responds(), joined(4, &["node/0"]), allocation("node/0")];
+    for script in [
+        // The predictor is unreachable at first. It is lost again before the reports are delivered.
+        Vec::from_iter([rejects(503, "draining")].into_iter().chain(accepted.clone()).chain(lost)),
+        // Its first response is lost.
+        Vec::from_iter(accepted.into_iter().chain([rejects(503, "draining")]).chain(again)),
+    ] {
+        let run = Run::new(script);
+        let start = RunStart { iteration: 4, resumed: true, ..RunStart::default() };
+        let builder = Connection::builder(run.registration().starting_at(start)).reconnect(Reconnect::Caller);
+        let mut connection = builder.open().unwrap();
+        let _ = connection.request_first(4, 8, shares).unwrap();
+        (4..7).for_each(|iteration| connection.backlog().push(iteration, report(iteration)));
+        let _ = connection.reconnect();
+        let heard = run.server.heard();
+        let asked: Vec<&String> = heard.iter().filter(|request| request.contains("/allocate")).collect();
+        let begins = asked.iter().take_while(|request| !request.contains("compute_time_s")).last();
+        assert!(begins.is_some_and(|request| request.contains("\"iteration\":4,")), "{asked:?}");
+        let delivers = asked.last().unwrap();
+        assert!(delivers.contains("compute_time_s") && delivers.contains("\"iteration\":6,"), "{asked:?}");
     }
 }
 

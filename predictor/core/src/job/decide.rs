@@ -58,8 +58,8 @@ impl JobState {
     /// Plans an iteration. If the request is for less than a full global batch (the ragged end of an epoch),
     /// the plan is not compared with the current plan and does not replace it.
     ///
-    /// If an iteration is planned again, or an earlier iteration is planned, no worker can have finished it
-    /// or any later one. The learning-rate instructions from it on are discarded.
+    /// If an earlier iteration is planned, no worker can have finished it or any later one. The learning-rate instructions
+    /// from it on are discarded.
     ///
     /// # Errors
     /// [`DecideError`] if the bounds, the sizes or the learning-rate rule do not allow an allocation. The state
@@ -101,7 +101,9 @@ impl JobState {
         let hedging = hedges.then(|| self.hedge(&live, &plan, &outlooks, &bounds, &scenarios)).flatten();
         let lacks_tail = is_paused && hedging.is_some();
         let hedging = hedging.filter(|_| !is_paused);
-        let instruction = self.learning_rate.preview(iteration, whole_batch)?;
+        let place = self.attempts.at(iteration);
+        // Schedules follow the iterations of the client.
+        let instruction = self.learning_rate.preview(place.iteration, whole_batch)?;
 
         let mut decision = Decision {
             kind: reason::kind(&plan.reason),
@@ -124,6 +126,7 @@ impl JobState {
         let mut answer = AllocateResponse {
             job_id: request.job_id.clone(),
             generation: self.members.generation(),
+            attempt: place.attempt,
             iteration,
             global_batch,
             allocations,
@@ -151,17 +154,28 @@ impl JobState {
     }
 
     /// Applies a planned iteration to the state: its plan becomes the current plan, and its iteration counts
-    /// as requested.
+    /// as requested. The run has passed an iteration that was carried out without an allocation: nothing follows from it.
     pub fn apply(&mut self, decided: PlannedIteration) {
         let PlannedIteration { answer, even, in_force, instruction } = decided;
+        if answer.iteration < self.models.carried_out() {
+            return;
+        }
         self.learning_rate.accept(instruction);
+        if answer.iteration < self.next_iteration {
+            // A later iteration was requested first.
+            let work = self.planned_work(&answer, Some(even.as_slice()).filter(|even| !even.is_empty()));
+            self.models_mut().plan(answer.iteration, work);
+            return;
+        }
         self.progress.clear();
-        let last = self.last_allocation.as_ref().filter(|last| last.iteration < answer.iteration);
+        let last = self.last_allocation.as_ref();
         let is_same = last.is_some_and(|last| is_same_work(last, &answer)) && self.last_even == even;
         if !is_same {
             let work = self.planned_work(&answer, Some(even.as_slice()).filter(|even| !even.is_empty()));
             self.models_to_plan(answer.iteration).plan(answer.iteration, work);
             self.last_even = even;
+        } else {
+            self.models.repeat_plan(answer.iteration);
         }
         if is_probe(&answer) {
             self.models_to_plan(answer.iteration).count_probe(answer.iteration);
@@ -169,7 +183,7 @@ impl JobState {
         if in_force.is_some() {
             self.in_force = in_force;
         }
-        self.next_iteration = self.next_iteration.max(answer.iteration + 1);
+        self.next_iteration = answer.iteration + 1;
         self.last_allocation = Some(answer);
     }
 }

@@ -5,6 +5,9 @@
 //! `decide` does not change the state. [`JobState::apply`] applies its [`PlannedIteration`], so an iteration that
 //! cannot be planned has no effect.
 //!
+//! The iterations of allocations and reports are positions here; see [`crate::attempts`]. Only the learning-rate rules use the
+//! iterations of clients.
+//!
 //! Files in reading order:
 //! - `report`: speed, drivers and gradients in a report
 //! - `worker`: the models of one worker, except its forecast
@@ -20,6 +23,7 @@
 //! - `admission`: changes that would stop a job
 //! - `even_time`: the time that an iteration would have taken with even shares
 //! - `probe`: the iterations in which shares vary on purpose
+//! - `returns`: returns of a run to an earlier iteration
 //! - `progress`: the iterations that a run finished while the predictor was unreachable
 //! - `observe`: learns from reports
 //! - `others`: compares the workers of an iteration, to find those that are slow
@@ -61,6 +65,8 @@ mod plans;
 mod probe;
 
 mod reason;
+
+mod returns;
 
 mod progress;
 

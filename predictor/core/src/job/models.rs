@@ -202,6 +202,21 @@ impl Models {
         self.revision += u64::from(self.open.plan(iteration, work));
     }
 
+    /// Sets the plan of an iteration to the one that holds.
+    pub fn repeat_plan(&mut self, iteration: u64) {
+        self.open.repeat_plan(iteration);
+    }
+
+    /// Returns the iteration after all that were carried out; see [`OpenIterations::carried_out`].
+    pub fn carried_out(&self) -> u64 {
+        self.open.carried_out()
+    }
+
+    /// Returns the iteration after all that are closed or that some worker has reported.
+    pub fn reported(&self) -> u64 {
+        self.open.reported()
+    }
+
     /// Counts an iteration whose shares vary on purpose.
     pub fn count_probe(&mut self, iteration: u64) {
         self.revision += 1;
@@ -247,11 +262,6 @@ impl Models {
             Some(known) => known.curve.ratio(from, to),
             None => CurveLearner::new().ratio(from, to),
         }
-    }
-
-    /// Sets the plan of an iteration after a restart.
-    pub fn restore_plan(&mut self, iteration: u64, work: PlannedWork) {
-        self.revision += u64::from(self.open.restore_plan(iteration, work));
     }
 
     /// Returns the number of a worker's reports that each driver was missing from.

@@ -53,11 +53,14 @@ impl JobState {
         self.learn(reports);
     }
 
-    /// Restores the models' knowledge of an allocation that was planned before a restart. Call it in order of
-    /// iterations, before the reports of these iterations are replayed.
+    /// Restores the models' knowledge of an allocation that was planned before a restart. Call it and [`Self::replay`] in the
+    /// order of the first time, so that they have the same results.
     pub fn restore_plan(&mut self, answer: &AllocateResponse) {
+        if answer.iteration < self.models.carried_out() {
+            return;
+        }
         let work = self.planned_work(answer, self.even_of(answer).as_deref());
-        self.models_mut().restore_plan(answer.iteration, work);
+        self.models_mut().plan(answer.iteration, work);
         if is_probe(answer) {
             self.models_mut().restore_probe(answer.iteration);
         }

@@ -69,26 +69,37 @@ impl OpenIterations {
         self.plans.probes_from(self.next)
     }
 
-    /// Sets the plan of an iteration. If the iteration was closed before, the job has returned to an earlier state,
-    /// and the iterations from it on are open again. Returns whether anything changed.
+    /// Sets the plan of an iteration that is not closed. Returns whether it is another than the one that held before.
     pub fn plan(&mut self, iteration: u64, work: PlannedWork) -> bool {
-        let returns = iteration < self.next;
-        self.next = self.next.min(iteration);
-        // Reports of this iteration or later ones cannot be of this plan.
-        let void = self.reports.split_off(&iteration);
-        self.restore_plan(iteration, work) || returns || !void.is_empty()
-    }
-
-    /// Sets the plan of an iteration, as it was set before a restart. Returns whether anything changed.
-    pub fn restore_plan(&mut self, iteration: u64, work: PlannedWork) -> bool {
         let changes = self.plans.set(iteration, work);
-        if let Some(work) = self.plans.at(iteration).filter(|_| changes) {
-            for reports in self.reports.range_mut(iteration..).map(|(_, reports)| reports) {
-                reports.retain(|worker, _| work.workers.contains_key(worker));
+        if changes {
+            for (iteration, reports) in self.reports.range_mut(iteration..) {
+                let work = self.plans.at(*iteration);
+                reports.retain(|worker, _| work.is_some_and(|work| work.workers.contains_key(worker)));
             }
             self.reports.retain(|_, reports| !reports.is_empty());
         }
         changes
+    }
+
+    /// Sets the plan of an iteration to the one that holds.
+    pub fn repeat_plan(&mut self, iteration: u64) {
+        self.plans.repeat(iteration);
+    }
+
+    /// Returns the iteration after all that were carried out: they are closed, or all workers that its plan gives work have
+    /// reported an iteration from them on.
+    pub fn carried_out(&self) -> u64 {
+        let is_complete = |(iteration, reports): &(&u64, &BTreeMap<WorkerId, WorkerReport>)| {
+            self.plans.at(**iteration).is_some_and(|plan| plan.workers.len() == reports.len())
+        };
+        let complete = self.reports.iter().rev().find(is_complete);
+        complete.map_or(self.next, |(iteration, _)| iteration.saturating_add(1))
+    }
+
+    /// Returns the iteration after all that are closed or that some worker has reported.
+    pub fn reported(&self) -> u64 {
+        self.reports.last_key_value().map_or(self.next, |(iteration, _)| iteration.saturating_add(1))
     }
 
     /// Returns the approximate memory of plans and waiting reports, in bytes.

@@ -98,56 +98,82 @@ pub fn is_same_work(one: &AllocateResponse, other: &AllocateResponse) -> bool {
         && one.allocations.iter().map(work).eq(other.allocations.iter().map(work))
 }
 
-/// The planned work of recent iterations. A plan holds until the next different one: clients keep their plan while
-/// none arrives.
+/// The planned work of recent iterations. A plan holds until the next planned iteration: clients keep their plan while none
+/// arrives.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Plans {
-    /// Each plan, by the first iteration that it holds for.
-    starts: BTreeMap<u64, PlannedWork>,
+    /// Each planned iteration; `None` if the plan before it holds.
+    planned: BTreeMap<u64, Option<PlannedWork>>,
 }
 
 impl Plans {
-    /// Sets the plan from an iteration on. Plans of later iterations are void. Returns whether anything changed.
+    /// Sets the plan of an iteration. The plans of other planned iterations stay. Returns whether the plan is another than the one
+    /// that held before.
     pub fn set(&mut self, iteration: u64, work: PlannedWork) -> bool {
-        let is_void = !self.starts.split_off(&iteration.saturating_add(1)).is_empty();
         if self.at(iteration) == Some(&work) {
-            return is_void;
+            self.repeat(iteration);
+            return false;
         }
-        self.starts.insert(iteration, work);
-        while self.starts.len() > PLANS_MAX {
-            self.starts.pop_first();
+        let next = self.planned.range(iteration.saturating_add(1)..).next();
+        if let Some((next, None)) = next {
+            let (next, held) = (*next, self.at(*next).cloned());
+            self.planned.insert(next, held);
         }
+        self.planned.insert(iteration, Some(work));
+        self.trim();
         true
+    }
+
+    /// Sets the plan of an iteration to the one that holds.
+    pub fn repeat(&mut self, iteration: u64) {
+        self.planned.entry(iteration).or_insert(None);
+        self.trim();
+    }
+
+    fn trim(&mut self) {
+        while self.planned.len() > PLANS_MAX {
+            let first = self.planned.pop_first();
+            if let (Some((_, held)), Some(mut next)) = (first, self.planned.first_entry()) {
+                next.get_mut().is_none().then(|| next.insert(held));
+            }
+        }
     }
 
     /// Whether stored plans are within their limit.
     pub fn is_valid(&self) -> bool {
-        self.starts.len() <= PLANS_MAX
+        self.planned.len() <= PLANS_MAX
     }
 
     /// Returns the approximate memory of the plans, in bytes.
     pub fn bytes(&self) -> u64 {
-        let workers: usize = self.starts.values().map(|work| work.workers.len() + work.idle.len()).sum();
+        let works = self.planned.values().flatten();
+        let workers: usize = works.map(|work| work.workers.len() + work.idle.len()).sum();
         workers as u64 * PLANNED_WORKER_BYTES
     }
 
     /// Returns the plan of an iteration; `None` if it is unknown.
     pub fn at(&self, iteration: u64) -> Option<&PlannedWork> {
-        self.starts.range(..=iteration).next_back().map(|(_, work)| work)
+        self.planned.range(..=iteration).rev().find_map(|(_, work)| work.as_ref())
     }
 
     /// Returns the number of plans from this iteration on whose shares vary on purpose.
     pub fn probes_from(&self, iteration: u64) -> usize {
-        self.starts.range(iteration..).filter(|(_, work)| work.is_probe).count()
+        self.planned
+            .range(iteration..)
+            .filter(|(_, work)| work.as_ref().is_some_and(|work| work.is_probe))
+            .count()
     }
 
     /// Drops plans that no iteration from `first` on needs.
     pub fn forget_before(&mut self, first: u64) {
-        let needed = self.starts.range(..=first).next_back().map(|(start, _)| *start);
+        let needed = self.planned.range(..=first).next_back().map(|(planned, _)| *planned);
         if let Some(needed) = needed
-            && self.starts.first_key_value().is_some_and(|(start, _)| *start < needed)
+            && self.planned.first_key_value().is_some_and(|(planned, _)| *planned < needed)
         {
-            self.starts = self.starts.split_off(&needed);
+            let held =
+                self.planned.get(&needed).is_none_or(Option::is_none).then(|| self.at(needed).cloned());
+            self.planned = self.planned.split_off(&needed);
+            held.into_iter().for_each(|held| drop(self.planned.insert(needed, held)));
         }
     }
 }
@@ -174,20 +200,24 @@ mod tests {
     proptest! {
         /// Compares with a list that holds the plan of every iteration.
         #[test]
-        fn a_plan_holds_until_the_next_one(changes in prop::collection::vec((0u64..40, 0u64..3), 0..60)) {
-            let (mut plans, mut truth) = (Plans::default(), vec![None; 50]);
+        fn a_plan_holds_until_the_next_planned_iteration(
+            changes in prop::collection::vec((0u64..40, 0u64..3), 0..60),
+        ) {
+            let (mut plans, mut planned) = (Plans::default(), BTreeMap::new());
+            let mut truth = vec![None; 50];
             for (iteration, kind) in changes {
                 plans.set(iteration, work(kind));
-                truth[iteration as usize..].fill(Some(work(kind)));
-                for (at, expected) in truth.iter().enumerate() {
-                    prop_assert_eq!(plans.at(at as u64), expected.as_ref());
+                planned.insert(iteration, work(kind));
+                for (at, held) in truth.iter_mut().enumerate() {
+                    *held = planned.range(..=at as u64).next_back().map(|(_, work)| work.clone());
+                    prop_assert_eq!(plans.at(at as u64), held.as_ref());
                 }
             }
             plans.forget_before(20);
             for (at, expected) in truth.iter().enumerate().skip(20) {
                 prop_assert_eq!(plans.at(at as u64), expected.as_ref());
             }
-            prop_assert!(plans.starts.range(..20).count() <= 1);
+            prop_assert!(plans.planned.range(..20).count() <= 1);
         }
     }
 }

@@ -10,6 +10,7 @@ use evenstep_protocol::{
 use super::models::{Ahead, Learned, Models};
 use super::plans::is_probe;
 use super::progress::Progress;
+use crate::attempts::Attempts;
 use crate::forecast::Earlier;
 use crate::learning_rate::Controller;
 use crate::membership::{Member, Members};
@@ -29,6 +30,10 @@ pub struct JobState {
     pub spec: JobSpec,
     /// First iteration that is kept. Earlier ones are deleted and never planned again.
     pub kept_from: u64,
+    /// The attempts of the run.
+    pub attempts: Attempts,
+    /// Whether workers joined, joined again or departed since the newest report: the run may have started again.
+    pub regrouped: bool,
     /// The members of the job.
     pub members: Members<WorkerId>,
     /// All workers that have ever joined.
@@ -135,6 +140,8 @@ impl JobState {
         let mut state = Self {
             spec: restored.spec,
             kept_from,
+            attempts: Attempts::default(),
+            regrouped: false,
             members: Members::restore(generation, departed_generation, members),
             workers: restored.workers,
             models: restored.models,

@@ -11,7 +11,11 @@ use super::worker::WorkerModel;
 impl JobState {
     /// Describes the live workers that are flagged as stragglers.
     pub fn stragglers(&self) -> BTreeMap<&WorkerId, StragglerView> {
-        let straggler = |known: &WorkerModel| Some(reason::straggler(&known.watch.straggler()?));
+        let straggler = |known: &WorkerModel| {
+            let view = reason::straggler(&known.watch.straggler()?);
+            let since_iteration = self.attempts.at(view.since_iteration).iteration;
+            Some(StragglerView { since_iteration, ..view })
+        };
         self.watched().filter_map(|(id, known)| Some((id, straggler(known)?))).collect()
     }
 

@@ -171,7 +171,7 @@ impl JobFamilies {
             self.refitted.add(of_job, seconds(at_unix_ms));
         }
         let Some(answer) = seen.steps.latest_answer() else { return };
-        self.iteration.add(of_job, (answer.iteration + 1) as f64);
+        self.iteration.add(of_job, (seen.attempts.at(answer.iteration).iteration + 1) as f64);
         self.learning_rate.add(of_job, answer.optimizer.lr_multiplier);
         let tail: u64 = answer.tail.iter().flat_map(|tail| &tail.chunks).sum();
         self.tail.add(of_job, tail as f64);
@@ -245,6 +245,7 @@ impl JobFamilies {
 
 #[cfg(test)]
 mod tests {
+    use evenstep_core::attempts::Attempts;
     use evenstep_observability::metrics::text;
     use evenstep_protocol::{WorkerId, WorkerReport};
     use proptest::prelude::*;
@@ -270,7 +271,14 @@ mod tests {
             });
             serde_json::from_value::<WorkerReport>(report).unwrap()
         };
-        live.allocated(&job, None, &(0..width).map(report).collect::<Vec<_>>(), &[], NOW);
+        live.allocated(
+            &job,
+            &Attempts::default(),
+            None,
+            &(0..width).map(report).collect::<Vec<_>>(),
+            &[],
+            NOW,
+        );
         (job, live)
     }
 

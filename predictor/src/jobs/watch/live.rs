@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use evenstep_core::attempts::Attempts;
 use evenstep_core::job::{EvenTime, JobState};
 use evenstep_observability::metrics::{histogram, prometheus::Histogram};
 use evenstep_protocol::{AllocateResponse, JobId, LogKind, StragglerView, WorkerId, WorkerReport};
@@ -55,6 +56,7 @@ impl Live {
     pub fn allocated(
         &self,
         job_id: &JobId,
+        attempts: &Attempts,
         answer: Option<Arc<AllocateResponse>>,
         reports: &[WorkerReport],
         even: &[EvenTime],
@@ -94,18 +96,24 @@ impl Live {
         }
         let mut logged = None;
         if let Some(answer) = answer {
-            seen.log.answered(now_unix_ms, seen.steps.latest_answer(), &answer);
+            if seen.attempts.newest() != attempts.newest() {
+                seen.steps.abandon_open();
+                seen.account_to = seen.account_to.map(|_| attempts.newest() - 1);
+            }
+            seen.attempts = attempts.clone();
+            let iteration = attempts.at(answer.iteration).iteration;
+            seen.log.answered(now_unix_ms, seen.steps.latest_answer(), &answer, iteration);
             let changes = seen.log.reallocations().values().sum::<u64>();
             let is_due = seen.logged_ms.is_none_or(|at| now.steady_ms - at >= LOG_INTERVAL_MS);
             if changes > seen.logged && is_due {
-                logged = Some((answer.clone(), changes - seen.logged));
+                logged = Some((answer.clone(), iteration, changes - seen.logged));
                 (seen.logged, seen.logged_ms) = (changes, Some(now.steady_ms));
             }
             seen.steps.answered(answer, now_unix_ms);
         }
         drop(guard);
-        if let Some((answer, changes)) = logged {
-            let (iteration, reason) = (answer.iteration, &answer.decision.reason);
+        if let Some((answer, iteration, changes)) = logged {
+            let reason = &answer.decision.reason;
             tracing::info!(%job_id, iteration, changes, reason, "the plan changed");
         }
         self.changes.send_replace(());

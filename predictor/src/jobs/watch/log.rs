@@ -77,19 +77,20 @@ impl Log {
         }
     }
 
-    /// Logs a new allocation if its shares differ from the previous one.
+    /// Logs a new allocation of an iteration if its shares differ from the previous one.
     pub fn answered(
         &mut self,
         at_unix_ms: i64,
         before: Option<&AllocateResponse>,
         answer: &AllocateResponse,
+        iteration: u64,
     ) {
         let Some(reason) = changed(before, answer) else { return };
         *self.reallocations.entry(reason).or_default() += 1;
         self.push(LogEntry {
             at_unix_ms,
             kind: LogKind::Reallocated,
-            iteration: Some(answer.iteration),
+            iteration: Some(iteration),
             worker: None,
             text: answer.decision.reason.clone(),
         });

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use evenstep_core::attempts::Attempts;
 use evenstep_core::job::JobState;
 use evenstep_protocol::{StragglerView, WorkerId};
 
@@ -18,6 +19,8 @@ use crate::clock::Now;
 pub struct Seen {
     pub facts: Facts,
     pub members: Option<MembersSummary>,
+    /// The attempts of the run. All other iterations here are positions.
+    pub attempts: Attempts,
     pub steps: Steps,
     /// Means of the iterations that are not in memory any more.
     pub means: Option<Means>,
@@ -31,7 +34,7 @@ pub struct Seen {
     pub account_to: Option<u64>,
     /// Iterations from before; `None` until they are read from the store.
     pub earlier: Option<Totals>,
-    /// The end of the latest of these iterations. A run may return to an earlier iteration.
+    /// The end of the latest of these iterations.
     pub until: u64,
     /// Number of iterations that ended while this predictor followed the job, and this number when totals were stored.
     pub closed: u64,
@@ -100,6 +103,7 @@ impl Seen {
     /// Records the number of workers, and that they or the job options changed.
     pub fn summarize(&mut self, state: &JobState, now: Now) {
         self.facts.members(state, now);
+        self.attempts = state.attempts.clone();
         let live = self.facts.live;
         self.members = Some(MembersSummary {
             live,
@@ -126,6 +130,12 @@ impl Seen {
     /// Means over the latest completed iterations, also of those that are not in memory any more.
     pub fn means(&self) -> Option<Means> {
         self.steps.means().or(self.means)
+    }
+
+    /// The latest reported iteration and the time of its report, in milliseconds since 1970.
+    pub fn reported(&self) -> Option<(u64, i64)> {
+        let latest = self.steps.latest();
+        latest.map(|step| (step.iteration(), step.at_unix_ms())).or(self.facts.past.reported)
     }
 
     /// Reason of the latest decision.

@@ -195,6 +195,11 @@ impl Steps {
         }
     }
 
+    /// Drops iterations that are not complete, because the run has returned to an earlier one.
+    pub fn abandon_open(&mut self) {
+        self.steps.retain(|step| step.is_over);
+    }
+
     fn insert(&mut self, answer: Arc<AllocateResponse>, answered_unix_ms: i64) {
         let most = (SHARES_MAX / answer.allocations.len().max(1)).clamp(STEPS_MIN, STEPS_MAX);
         let at = self.steps.partition_point(|step| step.answer.iteration < answer.iteration);
@@ -365,13 +370,14 @@ pub fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use evenstep_core::attempts::Attempts;
     use evenstep_protocol::StepView;
 
     use super::super::view::step::latest;
     use super::*;
 
     fn view(steps: &Steps) -> StepView {
-        latest(steps.latest().unwrap(), "samples")
+        latest(steps.latest().unwrap(), &Attempts::default(), "samples")
     }
 
     /// An allocation for `workers` workers, each with ten samples at 100 samples/s.

@@ -6,6 +6,7 @@ use super::live::Live;
 use super::seen::MembersSummary;
 use super::steps::{Steps, Unstored};
 use super::totals::Totals;
+use crate::jobs::load::attempts;
 
 /// Time until a job is restored again after that failed, in milliseconds.
 const RESTORE_PAUSE_MS: i64 = 30_000;
@@ -77,6 +78,7 @@ impl Live {
             seen.facts.step_time_s = totals.means.map(|means| means.step_time_s);
             seen.earlier = Some(totals);
         }
+        seen.attempts = attempts(stored.segments.clone());
         seen.facts.live = stored.live_workers;
         seen.facts.min_workers = stored.spec.as_ref().map_or(0, |spec| spec.min_workers);
         seen.facts.unreadable.clone_from(&stored.unreadable);

@@ -177,8 +177,9 @@ fn slow_line(context: &DrawContext<'_>, open: &OpenJob, width: u16) -> Option<Li
 fn summary_line(context: &DrawContext<'_>, open: &OpenJob, step: &StepView, width: u16) -> Line<'static> {
     let (theme, plain) = (context.theme, Style::new());
     let line = context.state.jobs().iter().find(|job| job.job_id == open.job_id);
+    let attempt = if step.attempt > 1 { format!(" of attempt {}", step.attempt) } else { String::new() };
     let mut said = vec![
-        ("iteration", number_format::whole(step.iteration), theme.strong()),
+        ("iteration", number_format::whole(step.iteration) + &attempt, theme.strong()),
         ("step", number_format::time(step.step_time_s), theme.strong()),
         ("expected", number_format::time(step.predicted_step_time_s), plain),
     ];

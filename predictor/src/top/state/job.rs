@@ -64,8 +64,8 @@ impl OpenJob {
         match heard {
             StreamEvent::Step(step) => {
                 self.gone = false;
-                // A stream that is opened again begins with the latest iteration.
-                if self.past.back().is_some_and(|last| last.iteration == step.iteration) {
+                // A stream that is opened again begins with the latest iteration, and a run may start again with an earlier one.
+                while self.past.back().is_some_and(|last| last.iteration >= step.iteration) {
                     self.past.pop_back();
                 }
                 self.past.push_back((*step).clone());
@@ -210,6 +210,15 @@ mod tests {
         job.apply(StreamEvent::Workers(workers), Duration::ZERO);
         assert_eq!(ranks(&job), [3, 2, 0, 1], "a slow worker comes before a single error");
         assert_eq!(job.chosen_worker().unwrap().rank, 0);
+    }
+
+    #[test]
+    fn a_run_that_starts_again_replaces_its_iterations() {
+        let mut job = OpenJob::new(job_id("a"));
+        for iteration in [4, 5, 6, 6, 3, 5] {
+            job.apply(StreamEvent::Step(Box::new(step(iteration, 1))), Duration::ZERO);
+        }
+        assert_eq!(job.past.iter().map(|step| step.iteration).collect::<Vec<_>>(), [3, 5]);
     }
 
     #[test]

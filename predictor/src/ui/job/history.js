@@ -18,6 +18,7 @@ const POINTS_MAX = 2_400;
 export class History {
   /** Times, in seconds since 1970. @type {number[]} */ at = [];
   /** @type {number[]} */ iterations = [];
+  /** The attempt of the latest iteration. */ attempt = 1;
   /** @type {Record<(typeof OF_STEP)[number], Column>} */
   step = { step_time_s: [], predicted_step_time_s: [], even_step_time_s: [], lr_multiplier: [], loss: [] };
   /** @type {Map<string, Record<(typeof COLUMNS)[number], Column>>} */
@@ -38,6 +39,7 @@ export class History {
     const history = new History(spanS);
     history.at = view.at_unix_ms.map((/** @type {number} */ ms) => ms / 1000);
     history.iterations = view.iterations;
+    history.attempt = view.attempts.at(-1) ?? 1;
     for (const name of OF_STEP) history.step[name] = view[name];
     for (const { worker, ...columns } of view.workers) history.workers.set(worker, columns);
     history.#rise();
@@ -61,6 +63,9 @@ export class History {
 
   /** Adds a live iteration, or replaces a known one. @param {any} step */
   append(step) {
+    // A run that started again replaces the iterations from the one that it returned to.
+    if (step.attempt > this.attempt) this.#keep((index) => this.iterations[index] < step.iteration);
+    this.attempt = step.attempt;
     const last = this.iterations.length - 1;
     const at = Math.max(step.at_unix_ms / 1000, (this.at[last] ?? 0) + 1e-4);
     this.latest = step;

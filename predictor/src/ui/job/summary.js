@@ -85,7 +85,7 @@ export function summary(id) {
           [percent(told.error_ratio), told.error_ratio == null ? '' : told.error_ratio > ERROR_MAX ? 'high: shares follow late' : ''],
           [seconds(told.step_time_s), ''],
           [amount(told.samples_per_s, ''), `${told.unit} per second`],
-          [count(history.latest?.iteration ?? told.iteration), told.at_unix_ms ? ago(told.at_unix_ms, Date.now()) : ''],
+          [count(history.latest?.iteration ?? told.iteration), [told.attempt > 1 ? `attempt ${told.attempt}` : '', told.at_unix_ms ? ago(told.at_unix_ms, Date.now()) : ''].filter(Boolean).join(', ')],
         ];
         rows.forEach(([value, note], index) => {
           say(values[index], value);

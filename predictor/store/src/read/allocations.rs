@@ -11,7 +11,7 @@ use crate::store::Store;
 /// A stored allocation.
 #[derive(Debug)]
 pub struct StoredAllocation {
-    /// The iteration.
+    /// The position of its iteration.
     pub iteration: u64,
     /// The generation in which it was planned.
     pub generation: u64,
@@ -20,12 +20,15 @@ pub struct StoredAllocation {
 }
 
 impl StoredAllocation {
-    /// Parses the response.
+    /// Parses the response. Its iteration is the position, as everywhere inside the predictor.
     ///
     /// # Errors
     /// If the stored JSON is invalid.
     pub fn parse(&self) -> Result<AllocateResponse, StoreError> {
-        serde_json::from_slice(&self.answer).map_err(|source| StoreError::Corrupt { what: "answer", source })
+        let answer = serde_json::from_slice(&self.answer);
+        let answer: AllocateResponse =
+            answer.map_err(|source| StoreError::Corrupt { what: "answer", source })?;
+        Ok(AllocateResponse { iteration: self.iteration, ..answer })
     }
 }
 
@@ -35,6 +38,12 @@ pub(crate) const ANSWERS: &str = "SELECT iteration, generation, answer FROM allo
       AND NOT EXISTS (SELECT 1 FROM allocation AS later WHERE later.job_id = this.job_id
                       AND later.iteration = this.iteration AND later.generation > this.generation)
     ORDER BY iteration";
+
+/// The times of the allocations from an iteration on, in order.
+pub(crate) const TIMES: &str = "SELECT MAX(at_unix_ms), iteration FROM allocation
+    WHERE job_id = $1 AND iteration >= $2
+      AND iteration <= (SELECT MAX(iteration) FROM allocation WHERE job_id = $1)
+    GROUP BY iteration ORDER BY 1, 2";
 
 /// The allocation of a row.
 pub(crate) fn stored((iteration, generation, answer): (i64, i64, Json)) -> StoredAllocation {
@@ -57,6 +66,16 @@ impl Store {
     ) -> Result<Option<StoredAllocation>, StoreError> {
         let answers = self.answers(job_id, iteration, 1).await?;
         Ok(answers.into_iter().next())
+    }
+
+    /// Returns the times of the allocations of iteration `from` and of later ones, in milliseconds since 1970, with their iterations,
+    /// in order of these times.
+    ///
+    /// # Errors
+    /// See [`Store::job`].
+    pub async fn allocation_times(&self, job_id: &JobId, from: u64) -> Result<Vec<(i64, u64)>, StoreError> {
+        let times = rows!(&self.readers, (i64, i64), TIMES, job_id.as_str(), integer(from))?;
+        Ok(times.into_iter().map(|(at_unix_ms, iteration)| (at_unix_ms, iteration.cast_unsigned())).collect())
     }
 
     /// Returns the allocations of up to `limit` iterations from iteration `from`, each from its latest

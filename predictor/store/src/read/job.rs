@@ -10,6 +10,8 @@ use crate::error::StoreError;
 use crate::from_row::from_row;
 use crate::store::Store;
 
+use super::segments::{SEGMENTS, SegmentRow, StoredSegment};
+
 /// Maximum number of a job's departures that are read to detect flapping workers.
 const DEPARTURES_MAX: i64 = 1000;
 
@@ -26,7 +28,11 @@ pub struct StoredJob {
     pub departed_generation: u64,
     /// All workers that ever joined, in order of their latest join.
     pub workers: Vec<StoredWorker>,
-    /// The highest allocated iteration.
+    /// The segments of its positions, in order, without the first one.
+    pub segments: Vec<StoredSegment>,
+    /// Whether workers joined, joined again or departed since the newest report.
+    pub regrouped: bool,
+    /// The position of the last allocation.
     pub last_iteration: Option<u64>,
     /// State of the learning-rate rule (JSON); `None` before the first allocation.
     pub learning_rate: Option<String>,
@@ -55,10 +61,11 @@ struct JobRow {
     spec: Json,
     generation: i64,
     departed_generation: i64,
+    regrouped: i64,
     learning_rate: Option<Json>,
 }
 
-from_row!(JobRow { spec, generation, departed_generation, learning_rate });
+from_row!(JobRow { spec, generation, departed_generation, regrouped, learning_rate });
 
 struct WorkerRow {
     worker: String,
@@ -112,10 +119,10 @@ impl Store {
     /// If the database cannot be read or contains an invalid value.
     pub async fn job(&self, job_id: &JobId, joins: usize) -> Result<Option<StoredJob>, StoreError> {
         let job_id = job_id.as_str();
-        let (job, workers, departures, joins, last) = on!(&self.readers, pool => {
+        let (job, workers, departures, joins, segments, last) = on!(&self.readers, pool => {
             let mut snapshot = pool.begin().await?;
             let job = sqlx::query_as::<_, JobRow>(
-                "SELECT spec, generation, departed_generation, learning_rate FROM job WHERE job_id = $1",
+                "SELECT spec, generation, departed_generation, regrouped, learning_rate FROM job WHERE job_id = $1",
             );
             let Some(job) = job.bind(job_id).fetch_optional(&mut *snapshot).await? else { return Ok(None) };
             let workers = sqlx::query_as::<_, WorkerRow>(
@@ -135,9 +142,11 @@ impl Store {
             );
             let joins = i64::try_from(joins).unwrap_or(i64::MAX);
             let joins = recent.bind(job_id).bind(joins).fetch_all(&mut *snapshot).await?;
+            let segments = sqlx::query_as::<_, SegmentRow>(SEGMENTS);
+            let segments = segments.bind(job_id).fetch_all(&mut *snapshot).await?;
             let last = sqlx::query_scalar::<_, Option<i64>>(LAST_ITERATION);
             let last = last.bind(job_id).fetch_one(&mut *snapshot).await?;
-            (job, workers, departures, joins, last)
+            (job, workers, departures, joins, segments, last)
         });
         let mut departed: BTreeMap<String, Vec<i64>> = BTreeMap::new();
         for (worker, at_unix_ms) in departures.into_iter().rev() {
@@ -165,26 +174,29 @@ impl Store {
             generation: count(job.generation, "generation")?,
             departed_generation: count(job.departed_generation, "departed_generation")?,
             workers: workers.into_iter().map(worker).collect::<Result<_, StoreError>>()?,
+            segments: segments.iter().map(SegmentRow::segment).collect(),
+            regrouped: job.regrouped != 0,
             last_iteration: last.map(i64::cast_unsigned),
             learning_rate: job.learning_rate.map(Json::into_text),
         }))
     }
 
     /// Returns the current generation of a job, and the generation below which allocations are void: of the latest departure, or
-    /// 0 if no worker is live, because no one trains with them. Both are 0 for an unknown job.
+    /// 0 if no worker is live, because no one trains with them. Both are 0 for an unknown job. Also returns whether workers
+    /// joined, joined again or departed since the newest report.
     ///
     /// # Errors
     /// See [`Store::job`].
-    pub async fn generations(&self, job_id: &JobId) -> Result<(u64, u64), StoreError> {
+    pub async fn generations(&self, job_id: &JobId) -> Result<(u64, u64, bool), StoreError> {
         let rows = rows!(
             &self.readers,
-            (i64, i64),
+            (i64, i64, i64),
             "SELECT generation, CASE WHEN EXISTS (SELECT 1 FROM worker WHERE job_id = $1 AND state = 'live')
-                THEN departed_generation ELSE 0 END FROM job WHERE job_id = $1",
+                THEN departed_generation ELSE 0 END, regrouped FROM job WHERE job_id = $1",
             job_id.as_str()
         )?;
-        let (current, departed) = rows.first().copied().unwrap_or_default();
-        Ok((current.cast_unsigned(), departed.cast_unsigned()))
+        let (current, departed, regrouped) = rows.first().copied().unwrap_or_default();
+        Ok((current.cast_unsigned(), departed.cast_unsigned(), regrouped != 0))
     }
 
     /// Returns the first iteration of a job whose allocations are all kept; allocations of earlier iterations

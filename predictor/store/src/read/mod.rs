@@ -13,6 +13,8 @@ pub(crate) mod allocations;
 
 pub(crate) mod past;
 
+pub(crate) mod segments;
+
 pub(crate) mod ages;
 
 pub(crate) mod expired;
@@ -30,3 +32,5 @@ pub use job::{StoredJob, StoredWorker};
 pub(crate) use past::{PAST, PASTS, PastRow};
 pub use past::{StoredEvent, StoredPast};
 pub use reports::{StoredReport, read_reports};
+pub use segments::StoredSegment;
+pub(crate) use segments::{ALL_SEGMENTS, SEGMENTS, SegmentRow};

@@ -21,7 +21,7 @@ pub struct StoredPast {
     pub left_unix_ms: Option<i64>,
     /// The worker whose lease expired last, and when.
     pub expired: Option<(WorkerId, i64)>,
-    /// The latest reported iteration, and the time of its latest report.
+    /// The latest reported position, and the time of its latest report.
     pub reported: Option<(u64, i64)>,
 }
 

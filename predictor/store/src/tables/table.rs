@@ -2,9 +2,10 @@
 
 /// The tables that commands read, each after the tables that its rows refer to. Other tables in the database
 /// are ignored, including `predictor`, which has only the predictors that serve the store at present.
-pub(crate) const TABLES: [&str; 15] = [
+pub(crate) const TABLES: [&str; 16] = [
     "job",
     "worker",
+    "segment",
     "report",
     "allocation",
     "step",

@@ -19,12 +19,14 @@ pub(crate) mod summaries;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use evenstep_protocol::JobId;
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, Postgres, Sqlite, SqliteConnection};
 
-use crate::database::{Either, Readers};
+use crate::database::{Either, Readers, rows};
 use crate::error::StoreError;
 use crate::lease::Lease;
+use crate::read::{SEGMENTS, SegmentRow, StoredSegment};
 
 pub use disk::DiskUse;
 pub use history::{EveryNth, Measured};
@@ -67,6 +69,15 @@ impl View {
             }
         };
         Ok(Self { connection, due, lease })
+    }
+
+    /// Returns the segments of a job in order of positions, without the first one.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn segments(&mut self, job_id: &JobId) -> Result<Vec<StoredSegment>, StoreError> {
+        let rows = rows!(self.connection()?, SegmentRow, SEGMENTS, job_id.as_str())?;
+        Ok(rows.iter().map(SegmentRow::segment).collect())
     }
 
     /// The connection, for the next query. The server of PostgreSQL also limits each query.

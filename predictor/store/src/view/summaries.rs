@@ -9,7 +9,7 @@ use crate::database::{Either, rows, scalar};
 use crate::encode::{Json, count, id, job_spec};
 use crate::error::StoreError;
 use crate::from_row::from_row;
-use crate::read::{PAST, PASTS, PastRow, StoredPast};
+use crate::read::{ALL_SEGMENTS, PAST, PASTS, PastRow, SegmentRow, StoredPast, StoredSegment};
 
 /// Summary of a stored job.
 #[derive(Debug)]
@@ -24,7 +24,9 @@ pub struct StoredSummary {
     pub generation: u64,
     /// Number of live workers.
     pub live_workers: u64,
-    /// The first iteration without an allocation.
+    /// The segments of its positions, in order, without the first one.
+    pub segments: Vec<StoredSegment>,
+    /// The first position without an allocation.
     pub next_iteration: u64,
     /// Decision of the last allocation.
     pub last_decision: Option<Decision>,
@@ -97,6 +99,11 @@ impl View {
         };
         let pasts = rows!(self.connection()?, PastRow, PASTS)?;
         let mut pasts: BTreeMap<_, _> = pasts.into_iter().map(PastRow::read).collect();
+        let mut segments: BTreeMap<String, Vec<StoredSegment>> = BTreeMap::new();
+        for row in rows!(self.connection()?, SegmentRow, ALL_SEGMENTS)? {
+            let segment = row.segment();
+            segments.entry(row.job_id).or_default().push(segment);
+        }
         let summary = |row: SummaryRow| {
             let next_iteration = row.last_iteration.map_or(0, |last| last.cast_unsigned().saturating_add(1));
             let read = || {
@@ -116,6 +123,7 @@ impl View {
             Some(StoredSummary {
                 // A job that was created between the two queries has no past.
                 past: pasts.remove(&row.job_id).unwrap_or_default(),
+                segments: segments.remove(&row.job_id).unwrap_or_default(),
                 job_id: id(row.job_id).ok()?,
                 spec,
                 unreadable,

@@ -64,6 +64,21 @@ pub(super) async fn apply(
         }
         // The group applies these together with those of other writes.
         Change::Reports { .. } | Change::Allocation { .. } | Change::Telemetry(_) => Ok(0),
+        Change::Segment { job_id, segment } => Ok(run!(
+            connection,
+            "INSERT INTO segment (job_id, first_position, attempt, first_iteration, at_unix_ms) VALUES ($1, $2, $3, $4, $5)",
+            job_id.as_str(),
+            integer(segment.first_position),
+            integer(segment.attempt),
+            integer(segment.first_iteration),
+            at_unix_ms,
+        )?),
+        Change::Regrouped { job_id, regrouped } => Ok(run!(
+            connection,
+            "UPDATE job SET regrouped = $2 WHERE job_id = $1",
+            job_id.as_str(),
+            i64::from(*regrouped),
+        )?),
         Change::LearningRate { job_id, state } => Ok(run!(
             connection,
             "UPDATE job SET learning_rate = $2 WHERE job_id = $1",

@@ -45,6 +45,10 @@ pub(super) async fn apply(connection: &mut Connection, roll_up: &RollUp) -> Resu
             let allocations =
                 run!(connection, "DELETE FROM allocation WHERE job_id = $1 AND iteration < $2", job, end)?;
             run!(connection, "DELETE FROM step WHERE job_id = $1 AND iteration < $2", job, end)?;
+            // The segment of the first iteration that is kept stays.
+            let segments = "DELETE FROM segment WHERE job_id = $1 AND first_position <
+                (SELECT MAX(first_position) FROM segment WHERE job_id = $1 AND first_position <= $2)";
+            run!(connection, segments, job, end)?;
             merge_workers(connection, job, minutes).await?;
             reports + allocations
         }

@@ -29,7 +29,7 @@ impl Models {
     /// Speeds are not learned from two kinds of reports:
     ///
     /// - The first report of a worker, since a first iteration allocates, compiles and warms caches.
-    /// - A report that is not newer than the worker's newest one: the job has returned to an earlier state.
+    /// - A report that is not newer than the newest one of its worker.
     pub fn learn<'a>(&mut self, reports: &'a [WorkerReport], device: DeviceOf<'_>) -> Learned<'a> {
         let mut learned = Learned::default();
         self.revision += u64::from(!reports.is_empty());

@@ -10,6 +10,7 @@ use super::super::shown::Shown;
 use super::super::view;
 use crate::jobs::error::JobError;
 use crate::jobs::job::Job;
+use crate::jobs::load::attempts;
 use crate::long::compute;
 
 /// Limit of shares in one response. Jobs with many workers get fewer iterations.
@@ -51,10 +52,13 @@ impl Job {
             iterations.end = reading.iterations_since(self.id(), until).await?.start.max(iterations.start);
         }
         let workers = workers_before(&mut reading, self.id(), iterations.end).await?;
-        let sampled = Sampled::read(&mut reading, self.id(), iterations, points, workers).await?;
+        let attempts = attempts(reading.segments(self.id()).await?);
+        let points = attempts.points(&iterations, points);
+        let mut sampled = Sampled::read(&mut reading, self.id(), iterations, points, workers).await?;
+        sampled.steps.retain(|(position, ..)| !attempts.is_superseded(*position));
         // Other viewers may have the connection.
         drop(reading);
-        Ok(compute(true, || view::history(self.id(), sampled.every, &sampled.steps)))
+        Ok(compute(true, || view::history(self.id(), sampled.every, &attempts, &sampled.steps)))
     }
 }
 

@@ -1,7 +1,9 @@
 //! Read access to a job.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use evenstep_core::attempts::Iteration;
 use evenstep_core::job::JobState;
 use evenstep_protocol::{
     AllocateResponse, ForecastView, JobView, SpeedsView, SummaryView, WorkerId, WorkersView,
@@ -13,6 +15,7 @@ use super::super::view::{SummaryInputs, summarize};
 use super::history::Period;
 use crate::jobs::error::JobError;
 use crate::jobs::job::Job;
+use crate::jobs::load::attempts;
 use crate::long::compute;
 
 /// The history of a summary: a year, in at most this many iterations.
@@ -51,8 +54,8 @@ impl Job {
         self.restore().await?;
         let account = self.live().account().unwrap_or_default();
         // Iterations are planned ahead, so those that were reported count.
-        let reported = view::summary(self.live(), self.id(), self.now()).iteration;
-        let iterations = reported.map_or(0, |newest| newest.saturating_add(1));
+        let reported = self.live().lock().reported();
+        let iterations = reported.map_or(0, |(newest, _)| newest.saturating_add(1));
         Ok(compute(true, move || summarize(&history, &account, &workers, iterations)))
     }
 
@@ -69,8 +72,18 @@ impl Job {
     /// # Errors
     /// An error of the store.
     pub async fn allocations(&self, from: u64, limit: u64) -> Result<Vec<AllocateResponse>, JobError> {
-        let stored = self.store().view().await?.answers(self.id(), from, limit).await?;
-        Ok(compute(true, || stored.iter().map(StoredAllocation::parse).collect::<Result<_, _>>())?)
+        let mut reading = self.store().view().await?;
+        let attempts = attempts(reading.segments(self.id()).await?);
+        let mut stored = Vec::new();
+        for Range { start, end } in attempts.positions(from..from.saturating_add(limit)) {
+            stored.extend(reading.answers(self.id(), start, end - start).await?);
+        }
+        drop(reading);
+        let answer = |stored: &StoredAllocation| {
+            let Iteration { attempt, iteration } = attempts.at(stored.iteration);
+            Ok::<_, JobError>(AllocateResponse { attempt, iteration, ..stored.parse()? })
+        };
+        compute(true, || stored.iter().map(answer).collect())
     }
 
     /// Returns predicted and actual speeds of up to `limit` iterations from iteration `from` on, of one
@@ -86,18 +99,20 @@ impl Job {
     ) -> Result<SpeedsView, JobError> {
         // An iteration without an allocation, because a request failed or was late, has the shares of the one before.
         let mut reading = self.store().view().await?;
-        let before = match from.checked_sub(1) {
-            Some(last) => reading.allocation(self.id(), last).await?,
-            None => None,
-        };
-        let mut stored = Vec::from_iter(before.map(|(_, stored)| stored));
-        stored.extend(reading.answers(self.id(), from, limit).await?);
-        let reports = reading.reports_from(self.id(), from, limit).await?;
+        let attempts = attempts(reading.segments(self.id()).await?);
+        let (mut stored, mut reports) = (Vec::new(), Vec::new());
+        for Range { start, end } in attempts.positions(from..from.saturating_add(limit)) {
+            if let Some(last) = start.checked_sub(1) {
+                stored.extend(reading.allocation(self.id(), last).await?.map(|(_, stored)| stored));
+            }
+            stored.extend(reading.answers(self.id(), start, end - start).await?);
+            reports.extend(reading.reports_from(self.id(), start, end - start).await?);
+        }
         drop(reading);
         compute(true, || {
             let answers: Vec<AllocateResponse> =
                 stored.iter().map(StoredAllocation::parse).collect::<Result<_, _>>()?;
-            Ok(view::speeds(self.id(), worker, &answers, reports))
+            Ok(view::speeds(self.id(), &attempts, worker, &answers, reports))
         })
     }
 

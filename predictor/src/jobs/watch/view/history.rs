@@ -2,17 +2,19 @@
 
 use std::collections::HashMap;
 
+use evenstep_core::attempts::{Attempts, Iteration};
 use evenstep_protocol::{HistoryView, JobId, WorkerHistory, WorkerId};
 
 use super::super::shown::{Shown, ShownWorker};
 
 /// The view of iterations in columns, from every `every`-th iteration and the time of its allocation in milliseconds since
 /// 1970. Takes milliseconds for a job with many workers.
-pub fn history(job_id: &JobId, every: u64, steps: &[(u64, i64, Shown)]) -> HistoryView {
+pub fn history(job_id: &JobId, every: u64, attempts: &Attempts, steps: &[(u64, i64, Shown)]) -> HistoryView {
     let mut columns = Columns { length: steps.len(), ..Columns::default() };
     let mut view = HistoryView {
         job_id: job_id.clone(),
         every,
+        attempts: Vec::with_capacity(columns.length),
         iterations: Vec::with_capacity(columns.length),
         at_unix_ms: Vec::with_capacity(columns.length),
         step_time_s: Vec::with_capacity(columns.length),
@@ -22,8 +24,10 @@ pub fn history(job_id: &JobId, every: u64, steps: &[(u64, i64, Shown)]) -> Histo
         loss: Vec::with_capacity(columns.length),
         workers: Vec::new(),
     };
-    for (at, (iteration, at_unix_ms, shown)) in steps.iter().enumerate() {
-        view.iterations.push(*iteration);
+    for (at, (position, at_unix_ms, shown)) in steps.iter().enumerate() {
+        let Iteration { attempt, iteration } = attempts.at(*position);
+        view.attempts.push(attempt);
+        view.iterations.push(iteration);
         view.at_unix_ms.push(*at_unix_ms);
         view.step_time_s.push(shown.step_time_s);
         view.predicted_step_time_s.push(shown.predicted_step_time_s);

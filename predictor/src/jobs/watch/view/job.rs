@@ -1,5 +1,6 @@
 //! Views of a job as a whole.
 
+use evenstep_core::attempts::Attempts;
 use evenstep_core::job::{JobState, global_batch};
 use evenstep_protocol::{JobId, JobSummary, JobView};
 use evenstep_store::StoredSummary;
@@ -8,12 +9,14 @@ use super::super::account::Account;
 use super::super::live::Live;
 use super::super::status::{Facts, Status};
 use crate::clock::Now;
+use crate::jobs::load::attempts;
 
 /// The view of a job in memory.
 pub fn job(state: &JobState, job_id: &JobId, live: &Live, now: Now) -> JobView {
     let facts = live.facts();
     let known = StoredSummary {
         job_id: job_id.clone(),
+        segments: Vec::new(),
         spec: Some(state.spec.clone()),
         unreadable: facts.unreadable.clone(),
         generation: state.members.generation(),
@@ -26,7 +29,7 @@ pub fn job(state: &JobState, job_id: &JobId, live: &Live, now: Now) -> JobView {
     JobView {
         gain: live.account().and_then(|account| account.gain()),
         hedge: state.hedge_view(),
-        ..view(known, &facts, now)
+        ..view(known, &state.attempts, &facts, now)
     }
 }
 
@@ -40,11 +43,13 @@ pub fn stored(stored: StoredSummary, active_ms: i64, now: Now) -> JobView {
         step_time_s: None,
         unreadable: stored.unreadable.clone(),
     };
-    view(stored, &facts, now)
+    let attempts = attempts(stored.segments.clone());
+    view(stored, &attempts, &facts, now)
 }
 
 /// The view of a job, without what only its state and its statistics tell.
-fn view(known: StoredSummary, facts: &Facts, now: Now) -> JobView {
+fn view(known: StoredSummary, attempts: &Attempts, facts: &Facts, now: Now) -> JobView {
+    let next = attempts.at(known.next_iteration);
     let Status { state, since_unix_ms, reason } = facts.status(now);
     JobView {
         state,
@@ -54,7 +59,8 @@ fn view(known: StoredSummary, facts: &Facts, now: Now) -> JobView {
         gain: None,
         global_batch: known.spec.as_ref().map_or(0, |spec| global_batch(spec, known.live_workers)),
         generation: known.generation,
-        next_iteration: known.next_iteration,
+        attempt: next.attempt,
+        next_iteration: next.iteration,
         live_workers: known.live_workers,
         last_decision: known.last_decision,
         hedge: None,
@@ -66,9 +72,9 @@ fn view(known: StoredSummary, facts: &Facts, now: Now) -> JobView {
 /// The summary of a job: its state and its statistics.
 pub fn summary(live: &Live, job_id: &JobId, now: Now) -> JobSummary {
     let seen = live.lock();
-    let latest = seen.steps.latest();
     let means = seen.means();
-    let reported = latest.map(|step| (step.iteration(), step.at_unix_ms())).or(seen.facts.past.reported);
+    let reported = seen.reported();
+    let iteration = reported.map(|(position, _)| seen.attempts.at(position));
     let account = seen.account();
     let Status { state, since_unix_ms, reason } = seen.status(now);
     JobSummary {
@@ -81,7 +87,8 @@ pub fn summary(live: &Live, job_id: &JobId, now: Now) -> JobSummary {
         unit: seen.members.as_ref().map_or_else(|| "samples".to_owned(), |members| members.unit.clone()),
         live_workers: seen.facts.live,
         slow_workers: seen.slow.len() as u64,
-        iteration: reported.map(|(iteration, _)| iteration),
+        iteration: iteration.map(|at| at.iteration),
+        attempt: iteration.map(|at| at.attempt),
         at_unix_ms: reported.map(|(_, at)| at),
         step_time_s: means.map(|means| means.step_time_s),
         samples_per_s: means.map(|means| means.samples_per_s),

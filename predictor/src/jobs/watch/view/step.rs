@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use evenstep_core::attempts::{Attempts, Iteration};
 use evenstep_protocol::{
     AllocateResponse, Allocation, JobId, SpeedPoint, SpeedsView, StepView, StepWorker, WorkerId, WorkerReport,
 };
@@ -12,9 +13,10 @@ use super::super::reported::{Reported, step_time_s};
 use super::super::steps::Step;
 
 /// The view of an iteration in memory, with the unit of batches.
-pub fn latest(step: &Step, unit: &str) -> StepView {
+pub fn latest(step: &Step, attempts: &Attempts, unit: &str) -> StepView {
     let view = step_view(step.answer(), step.even(), |rank| step.report(rank));
-    StepView { at_unix_ms: step.at_unix_ms(), unit: unit.to_owned(), ..view }
+    let Iteration { attempt, iteration } = attempts.at(step.iteration());
+    StepView { attempt, iteration, at_unix_ms: step.at_unix_ms(), unit: unit.to_owned(), ..view }
 }
 
 /// The view of an iteration from the allocation that it was computed with, its estimated step time with even shares, and the
@@ -27,6 +29,7 @@ pub fn step_view(
     let done: Vec<Option<Reported>> = (0..answer.allocations.len()).map(reported).collect();
     let losses = done.iter().flatten().filter_map(|done| Some((done.samples, done.loss?)));
     StepView {
+        attempt: answer.attempt,
         iteration: answer.iteration,
         at_unix_ms: 0,
         generation: answer.generation,
@@ -64,6 +67,7 @@ fn worker(share: &Allocation, done: Option<Reported>) -> StepWorker {
 /// The speeds of reports of one worker or of all, with the predictions of the allocations that they were computed with.
 pub fn speeds(
     job_id: &JobId,
+    attempts: &Attempts,
     worker: Option<&WorkerId>,
     answers: &[AllocateResponse],
     reports: Vec<WorkerReport>,
@@ -83,8 +87,10 @@ pub fn speeds(
                 .range(..=report.iteration)
                 .next_back()
                 .and_then(|(_, shares)| shares.get(&report.worker));
+            let Iteration { attempt, iteration } = attempts.at(report.iteration);
             SpeedPoint {
-                iteration: report.iteration,
+                attempt,
+                iteration,
                 local_batch: report.local_batch,
                 actual_samples_per_s: (report.local_batch > 0)
                     .then(|| report.local_batch as f64 / report.compute_time_s),

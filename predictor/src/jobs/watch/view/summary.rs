@@ -231,6 +231,7 @@ mod tests {
         HistoryView {
             job_id: JobId::new("job").unwrap(),
             every: 1,
+            attempts: vec![1; length],
             iterations: (0..length as u64).collect(),
             at_unix_ms: vec![0; length],
             step_time_s: vec![Some(step); length],

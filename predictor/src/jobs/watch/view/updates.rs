@@ -31,7 +31,7 @@ impl Live {
         let newest = seen.steps.latest();
         let mark = newest.map(|step| (step.iteration(), step.at_unix_ms()));
         let unit = seen.members.as_ref().map_or("samples", |members| &members.unit);
-        let step = newest.filter(|_| mark != cursor.step).map(|step| latest(step, unit));
+        let step = newest.filter(|_| mark != cursor.step).map(|step| latest(step, &seen.attempts, unit));
         cursor.step = mark;
         let (log, written) = seen.log.since(cursor.log);
         let changed = seen.changed != cursor.changed;
