@@ -250,6 +250,12 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
         self.measured(worker).map_or(&[], WorkerForecaster::residuals)
     }
 
+    /// Returns the pauses of a worker in its latest iterations: seconds that an iteration took longer than forecast while the next one
+    /// did not. With their iterations, oldest first.
+    pub fn pauses(&self, worker: &K) -> &[(u64, f64)] {
+        self.measured(worker).map_or(&[], WorkerForecaster::pauses)
+    }
+
     /// Returns the record of each expert of a worker; empty while the worker is unmeasured.
     pub fn experts(&self, worker: &K) -> Vec<ExpertRecord> {
         self.measured(worker).map_or_else(Vec::new, |forecaster| forecaster.records(&self.pool))
