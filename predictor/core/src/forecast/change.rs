@@ -13,7 +13,7 @@ const JUMP: f64 = 4.0;
 /// Number of deviations at which residuals are clipped when the deviation is updated.
 const CLIP: f64 = 3.0;
 /// Initial and smallest deviation, in log speed, and the weight of an iteration in its square.
-const DEVIATION_FIRST: f64 = 0.1;
+const DEVIATION_FIRST: f64 = 0.2;
 const DEVIATION_MIN: f64 = 0.01;
 const DEVIATION_WEIGHT: f64 = 0.05;
 /// Smallest weight of a value in the level. The first values of a level are averaged.
@@ -121,7 +121,7 @@ impl ChangePoint {
                 let left = self.level;
                 self.level = self.before.unwrap_or(left);
                 self.level.add(value);
-                self.before = Some(left);
+                self.before = Some(left).filter(|left| left.age >= KNOWN_AGE);
             }
             Move::Leaves => {
                 let left = std::mem::replace(&mut self.level, Level { mean: value, age: 1 });

@@ -50,6 +50,8 @@ const WINDOW_MAX: usize = 1000;
 /// Prior weights relative to the simplest experts.
 const PRIOR_POOLED: f64 = 8.0;
 const PRIOR_ARX: f64 = 4.0;
+/// It leads by another rule, see [`Lead`](super::change::Lead).
+const PRIOR_CHANGE_POINT: f64 = 0.01;
 
 /// Names of the experts without a parameter.
 const NAMES_WITHOUT_PARAMETER: [(&str, ExpertKind); 11] = [
@@ -97,6 +99,7 @@ impl ExpertKind {
         match self {
             Self::ArxPooled => PRIOR_POOLED,
             Self::Arx | Self::ArxNear | Self::ArxAll => PRIOR_ARX,
+            Self::ChangePoint => PRIOR_CHANGE_POINT,
             _ => 1.0,
         }
     }

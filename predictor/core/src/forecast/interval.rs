@@ -71,8 +71,11 @@ impl AdaptiveInterval {
 
     /// Records a pause: seconds that an iteration took longer, whatever its batch.
     pub fn pause(&mut self, iteration: u64, seconds: f64) {
-        if seconds > 0.0 {
+        if LEARNABLE.contains(&seconds) {
             self.pauses.push((iteration, seconds));
+        }
+        if self.pauses.len() > WINDOW {
+            self.pauses.remove(0);
         }
     }
 

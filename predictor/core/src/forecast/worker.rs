@@ -175,7 +175,7 @@ impl WorkerForecaster {
         }
         let is_open = moved == Move::Leaves && is_mix_wrong;
         if is_open {
-            let excess_s = observation.compute_time_s * (1.0 - residual.exp());
+            let excess_s = observation.compute_time_s * (1.0 - residual.min(0.0).exp());
             self.jump = Some(Jump { iteration, log_speed, excess_s });
         }
         is_open

@@ -1,7 +1,5 @@
 //! Jobs in closed loop on speeds that change at once, compared with simple rules that meet the same speeds.
 
-use std::collections::VecDeque;
-
 use evenstep_core::job::JobState;
 use evenstep_protocol::{AllocateRequest, AllocateResponse, Allocation, JobId, JobSpec, WorkerReport};
 use rand::{RngExt, SeedableRng};
@@ -243,5 +241,25 @@ fn scratch() {
             }
         }
     }
-    let _: Option<VecDeque<u8>> = None;
+    if what.contains('n') {
+        for (noise, slow, workers) in [(0.02, 1.0, 4), (0.1, 1.0, 4), (0.3, 1.0, 4), (0.02, 1.5, 4), (0.1, 1.5, 4), (0.3, 1.5, 4), (0.6, 1.5, 4), (0.1, 1.5, 16), (0.3, 1.5, 16)] {
+            let mut all = [0.0; 3];
+            let seeds = 8;
+            for seed in 0..seeds {
+                let mut random = ChaCha8Rng::seed_from_u64(seed);
+                let world: World = (0..600).map(|_| (0..workers).map(|rank| 1e-3 * if rank == 0 { slow } else { 1.0 } * (noise * normal(&mut random)).exp()).collect()).collect();
+                let steps = planned(&world, plain(64 * workers as u64));
+                let oracle: Vec<f64> = world.iter().map(|costs| {
+                    let speeds: Vec<f64> = (0..workers).map(|rank| if rank == 0 { 1.0 / slow } else { 1.0 }).collect();
+                    let batches = split(64 * workers as u64, &speeds);
+                    let times: Vec<f64> = costs.iter().zip(batches).map(|(c, b)| c * b as f64).collect();
+                    over_ideal(&times, costs, 64 * workers as u64)
+                }).collect();
+                for (sum, (from, to)) in all.iter_mut().zip([(20, 60), (60, 200), (200, 600)]) {
+                    *sum += mean(&steps[from..to]) / mean(&oracle[from..to]) / seeds as f64;
+                }
+            }
+            println!("noise {noise} slow {slow} w{workers}: {all:.4?}");
+        }
+    }
 }
