@@ -54,7 +54,7 @@ pub fn allocate_expected(
     let both = scenarios.finishes(shares, &plain).zip(scenarios.finishes(shares, &fitted));
     let gains: Vec<f64> = both.map(|(plain_s, fitted_s)| plain_s - fitted_s).collect();
     // The mean cannot be negative, except for rounding errors.
-    let part = if gains.iter().sum::<f64>() > 0.0 { significance(&gains) } else { 0.0 };
+    let part = if gains.iter().sum::<f64>() > 0.0 { significance(&gains, 1.0) } else { 0.0 };
     let between = plain.iter().zip(&fitted).map(|(plain, fitted)| {
         let (plain, fitted) = (*plain as f64, *fitted as f64);
         plain + part * (fitted - plain)
@@ -79,7 +79,7 @@ fn fit(problem: &Problem<'_>, scenarios: &Scenarios, plain: &[u64]) -> Vec<u64> 
 }
 
 /// Returns the part of the mean of these gains, or losses, that exceeds its standard error; 0 to 1.
-pub fn significance(gains: &[f64]) -> f64 {
+pub fn significance(gains: &[f64], errors: f64) -> f64 {
     let count = gains.len() as f64;
     let mean = gains.iter().sum::<f64>() / count;
     if mean == 0.0 {
@@ -87,7 +87,7 @@ pub fn significance(gains: &[f64]) -> f64 {
     }
     let squares: f64 = gains.iter().map(|gain| (gain - mean) * (gain - mean)).sum();
     let standard_error = (squares / (count * (count - 1.0))).sqrt();
-    (1.0 - standard_error / mean.abs()).max(0.0)
+    (1.0 - errors * standard_error / mean.abs()).max(0.0)
 }
 
 /// Rounds amounts to whole quanta within the bounds.

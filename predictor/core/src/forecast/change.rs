@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 use crate::series::LOG_SPEED_MAX;
 
 /// Number of deviations beyond which a residual is a jump.
-const JUMP: f64 = 4.0;
+const JUMP: f64 = 5.0;
 /// Number of deviations at which residuals are clipped when the deviation is updated.
 const CLIP: f64 = 3.0;
-/// Initial and smallest deviation, in log speed, and the weight of an iteration in its square.
+/// Initial and smallest deviation, in log speed, and the smallest weight of an iteration in its square.
 const DEVIATION_FIRST: f64 = 0.2;
 const DEVIATION_MIN: f64 = 0.01;
-const DEVIATION_WEIGHT: f64 = 0.05;
+const DEVIATION_WEIGHT: f64 = 0.03;
 /// Smallest weight of a value in the level. The first values of a level are averaged.
 const ALPHA: f64 = 0.2;
 /// Number of values of a level that is worth remembering.
@@ -52,6 +52,8 @@ pub struct ChangePoint {
     /// The level before the latest jump.
     before: Option<Level>,
     variance: f64,
+    /// Weight of the next iteration in the variance.
+    weight: f64,
     /// Decayed numbers of slow-downs that were over after one iteration, and of others.
     passed: f64,
     lasted: f64,
@@ -61,7 +63,7 @@ impl ChangePoint {
     /// Starts with the first log speed.
     pub fn new(first: f64) -> Self {
         let variance = DEVIATION_FIRST * DEVIATION_FIRST;
-        Self { level: Level { mean: first, age: 1 }, before: None, variance, passed: 0.0, lasted: 0.0 }
+        Self { level: Level { mean: first, age: 1 }, before: None, variance, weight: 0.5, passed: 0.0, lasted: 0.0 }
     }
 
     /// Whether a stored level is usable.
@@ -70,6 +72,7 @@ impl ChangePoint {
         let is_count = |count: &f64| (0.0..=1.0 / (1.0 - COUNT_DECAY) + 1.0).contains(count);
         [Some(self.level), self.before].iter().flatten().all(is_level)
             && (DEVIATION_MIN.powi(2)..=LOG_SPEED_MAX.powi(2)).contains(&self.variance)
+            && (0.0..=1.0).contains(&self.weight)
             && [self.passed, self.lasted].iter().all(is_count)
     }
 
@@ -132,8 +135,10 @@ impl ChangePoint {
         }
         let usual = CLIP * self.deviation();
         let error = residual.clamp(-usual, usual);
-        self.variance = ((1.0 - DEVIATION_WEIGHT) * self.variance + DEVIATION_WEIGHT * error * error)
-            .max(DEVIATION_MIN * DEVIATION_MIN);
+        self.variance += self.weight * (error * error - self.variance);
+        self.variance = self.variance.max(DEVIATION_MIN * DEVIATION_MIN);
+        // A mean at first: 1/2, 1/3, and so on.
+        self.weight = (self.weight / (1.0 + self.weight)).max(DEVIATION_WEIGHT);
         moved
     }
 }

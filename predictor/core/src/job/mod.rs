@@ -45,6 +45,7 @@ mod configured;
 mod decide;
 
 mod even_time;
+mod idle;
 
 mod learning_rate;
 

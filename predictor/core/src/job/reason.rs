@@ -9,7 +9,7 @@ use crate::straggler::{Cause, Straggler};
 pub fn kind(reason: &Reason) -> DecisionKind {
     match reason {
         Reason::Unmeasured { .. } => DecisionKind::ColdStart,
-        Reason::Probing { .. } => DecisionKind::Profiling,
+        Reason::Probing { .. } | Reason::MeasuresIdle { .. } => DecisionKind::Profiling,
         Reason::FirstMeasured | Reason::SpeedChanged { .. } | Reason::Even | Reason::Resumed => {
             DecisionKind::Rebalanced
         }
@@ -30,6 +30,9 @@ pub fn text(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
             "shares vary to learn the batch curves: the time with even shares is uncertain by {:.0} %",
             100.0 * doubt
         ),
+        Reason::MeasuresIdle { workers } => {
+            format!("{workers} of {} workers had no samples for long and are measured again", live.len())
+        }
         Reason::FirstMeasured => "first allocation by speed".into(),
         Reason::SpeedChanged { rank, ratio } => {
             let (direction, percent) = if ratio < 1.0 {

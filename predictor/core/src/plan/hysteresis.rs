@@ -36,15 +36,20 @@ impl Gain {
         let gain = gains.iter().sum::<f64>() / sum_s;
         let count = scenarios.len() as f64;
         let corrected = match () {
-            () if !scenarios.is_empty() => gain * significance(&gains) * count / (count + OVERFIT_SCENARIOS),
+            () if !scenarios.is_empty() => gain * significance(&gains, env("SE1", 1.0)) * count / (count + OVERFIT_SCENARIOS),
             () if gain < MIN_GAIN_WITHOUT_SCENARIOS => 0.0,
             () => gain,
         };
-        Self { corrected, lost: (lost + corrected).max(0.0), is_shorter: gain > 0.0 }
+        let certain = if scenarios.is_empty() { corrected } else { gain * significance(&gains, env("SE2", 2.0)) * count / (count + OVERFIT_SCENARIOS) };
+        Self { corrected, lost: (lost + certain).max(0.0), is_shorter: gain > 0.0 }
     }
 
     /// Returns whether the plan in force has lost as much as a change costs, as a share of the step time.
     pub fn justifies_change(&self, min_gain: f64) -> bool {
-        self.is_shorter && self.lost >= min_gain
+        self.is_shorter && (self.corrected >= min_gain || self.lost >= env("THR", 4.0) * min_gain)
     }
+}
+
+fn env(name: &str, default: f64) -> f64 {
+    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
 }

@@ -96,6 +96,11 @@ pub enum Reason {
         /// How uncertain the time with even shares is, as a share of it.
         doubt: f64,
     },
+    /// Workers without samples get the smallest batch, so that they are measured.
+    MeasuresIdle {
+        /// Number of them.
+        workers: usize,
+    },
     /// The first plan from measured speeds, or the first for a new set of workers or bounds.
     FirstMeasured,
     /// The worker whose expected speed changed most since the plan in force was made.

@@ -65,7 +65,9 @@ fn drive(
             WorkerReport::new(share.worker.clone(), iteration as u64, share.local_batch, *time_s)
         };
         let worked = answer.allocations.iter().zip(&times).filter(|(share, _)| share.local_batch > 0);
-        let reports: Vec<WorkerReport> = worked.map(report).collect();
+        let mut reports: Vec<WorkerReport> = worked.map(report).collect();
+        let step_s = times.iter().copied().fold(0.0, f64::max);
+        reports.iter_mut().for_each(|report| report.barrier_wait_s = Some(step_s - report.compute_time_s));
         state.observe(&reports);
         run.push((answer, times));
     }
@@ -241,8 +243,75 @@ fn scratch() {
             }
         }
     }
+    if what.contains('p') {
+        for seed in 0..2 {
+            let mut random = ChaCha8Rng::seed_from_u64(seed);
+            let mut known = std::collections::BTreeSet::new();
+            let mut state = job(plain(256), 4);
+            let run = drive(&mut state, 200, |_, share| {
+                let compile = if known.insert((share.rank, share.local_batch)) { 100.0 } else { 0.0 };
+                1e-3 * (share.local_batch as f64 * (0.1 * normal(&mut random)).exp() + compile)
+            });
+            let mut last = vec![];
+            let sum: f64 = run.iter().map(|(_, t)| t.iter().copied().fold(0.0, f64::max)).sum();
+            println!("seed {seed}: {sum}");
+            for (k, (answer, _)) in run.iter().enumerate() {
+                let b: Vec<u64> = answer.allocations.iter().map(|a| a.local_batch).collect();
+                if b != last { println!("{k} {b:?} {}", answer.decision.reason); }
+                last = b;
+            }
+        }
+    }
+    if what.contains('z') {
+        for (spec, slow, fair) in [
+            (JobSpec { allowed_sizes: vec![0, 32, 64, 96, 128], ..plain(128) }, 0.2, 64),
+            (JobSpec { min_local_batch: Some(0), ..plain(60) }, 2.0, 40),
+            (JobSpec { allowed_sizes: vec![0, 8, 16, 24, 32, 40, 48], ..plain(64) }, 0.1, 32),
+            (JobSpec { min_local_batch: Some(0), quantum: 4, ..plain(64) }, 5.0, 32),
+        ] {
+            for until in [40, 70, 150] {
+                let mut random = ChaCha8Rng::seed_from_u64(4);
+                let mut state = job(spec.clone(), 3);
+                let run = drive(&mut state, 400, |k, share| {
+                    let cost = if share.rank < 2 { 0.01 } else if k < until { slow } else { 0.0025 };
+                    cost * share.local_batch as f64 * (0.02 * normal(&mut random)).exp()
+                });
+                let batches: Vec<u64> = run.iter().map(|(a, _)| a.allocations[2].local_batch).collect();
+                let m = batches[350..].iter().sum::<u64>() as f64 / 50.0;
+                let changes: Vec<(usize, u64)> = (1..400).filter(|k| batches[*k] != batches[k - 1]).map(|k| (k, batches[k])).collect();
+                println!("{} until {until}: {m} of {fair}: {changes:?}", if m >= fair as f64 / 2.0 { "ok " } else { "BAD" });
+            }
+        }
+    }
+    if what.contains('k') {
+        for (noise, slow, workers) in [(0.3, 1.5, 16), (0.6, 1.5, 4)] {
+            for seed in 0..seeds {
+                let mut random = ChaCha8Rng::seed_from_u64(seed);
+                let world: World = (0..600).map(|_| (0..workers).map(|rank| 1e-3 * if rank == 0 { slow } else { 1.0 } * (noise * normal(&mut random)).exp()).collect()).collect();
+                let mut state = job(plain(64 * workers as u64), workers);
+                let run = drive(&mut state, world.len(), |k, share| world[k][share.rank as usize] * share.local_batch as f64);
+                let mut by: std::collections::BTreeMap<String, (usize, f64, f64)> = Default::default();
+                let mut errors = vec![0.0; workers];
+                for (k, (answer, times)) in run.iter().enumerate().skip(200) {
+                    let reason: String = answer.decision.reason.chars().filter(|c| !c.is_ascii_digit()).take(28).collect();
+                    let e = by.entry(reason).or_default();
+                    e.0 += 1;
+                    e.1 += over_ideal(times, &world[k], 64 * workers as u64);
+                    e.2 += answer.allocations[0].local_batch as f64;
+                    for (rank, share) in answer.allocations.iter().enumerate() {
+                        let truth = 1e3 / if rank == 0 { slow } else { 1.0 };
+                        errors[rank] += (share.predicted_speed_samples_per_s.unwrap() / truth).ln().powi(2) / 400.0;
+                    }
+                }
+                println!("rmse {:.4} first {:.4}", (errors.iter().sum::<f64>() / workers as f64).sqrt(), errors[0].sqrt());
+                for (reason, (n, sum, batch)) in by {
+                    println!("  {n} {:.3} {:.1} {reason}", sum / n as f64, batch / n as f64);
+                }
+            }
+        }
+    }
     if what.contains('n') {
-        for (noise, slow, workers) in [(0.02, 1.0, 4), (0.1, 1.0, 4), (0.3, 1.0, 4), (0.02, 1.5, 4), (0.1, 1.5, 4), (0.3, 1.5, 4), (0.6, 1.5, 4), (0.1, 1.5, 16), (0.3, 1.5, 16)] {
+        for (noise, slow, workers) in [(0.02, 1.5, 4), (0.1, 1.5, 4), (0.3, 1.5, 4), (0.6, 1.5, 4), (0.3, 1.5, 16)] {
             let mut all = [0.0; 3];
             let seeds = 8;
             for seed in 0..seeds {
