@@ -78,7 +78,7 @@ fn fit(problem: &Problem<'_>, scenarios: &Scenarios, plain: &[u64]) -> Vec<u64> 
     if expected_s(&from_blamed) < expected_s(&from_plain) { from_blamed } else { from_plain }
 }
 
-/// Returns the part of the mean of these gains, or losses, that exceeds its standard error; 0 to 1.
+/// Returns the part of the mean of these gains, or losses, that exceeds this number of standard errors; 0 to 1.
 pub fn significance(gains: &[f64], errors: f64) -> f64 {
     let count = gains.len() as f64;
     let mean = gains.iter().sum::<f64>() / count;

@@ -16,6 +16,8 @@ const CLIP: f64 = 3.0;
 const DEVIATION_FIRST: f64 = 0.2;
 const DEVIATION_MIN: f64 = 0.01;
 const DEVIATION_WEIGHT: f64 = 0.03;
+/// Weight of an iteration in the deviation above which the deviation is not known: in the first eight iterations nothing is a jump.
+const WEIGHT_KNOWN: f64 = 0.1;
 /// Smallest weight of a value in the level. The first values of a level are averaged.
 const ALPHA: f64 = 0.2;
 /// Number of values of a level that is worth remembering.
@@ -95,20 +97,22 @@ impl ChangePoint {
         self.variance.sqrt()
     }
 
-    /// Whether a residual is a jump.
-    pub fn is_jump(&self, residual: f64) -> bool {
-        residual.abs() > JUMP * self.deviation()
+    /// Whether a residual is a jump, after this change of the log batch. A part that a fixed time per iteration explains does not
+    /// count: to follow it would make the batch smaller again and again.
+    pub fn is_jump(&self, residual: f64, batch_change: f64) -> bool {
+        let explained = if residual * batch_change > 0.0 { batch_change.abs() } else { 0.0 };
+        self.weight < WEIGHT_KNOWN && residual.abs() - explained > JUMP * self.deviation()
     }
 
-    /// Adds the next log speed.
-    pub fn update(&mut self, value: f64) -> Move {
+    /// Adds the next log speed, after this change of the log batch.
+    pub fn update(&mut self, value: f64, batch_change: f64) -> Move {
         let residual = value - self.level.mean;
         let returns = |before: &Level| {
             let back = value - before.mean;
-            back.abs() < residual.abs() && !self.is_jump(back)
+            back.abs() < residual.abs() && !self.is_jump(back, 0.0)
         };
         let moved = match self.before {
-            _ if !self.is_jump(residual) => Move::Stays,
+            _ if !self.is_jump(residual, batch_change) => Move::Stays,
             Some(before) if returns(&before) => Move::Returns,
             _ => Move::Leaves,
         };

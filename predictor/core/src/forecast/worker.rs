@@ -38,6 +38,7 @@ pub(crate) struct WorkerForecaster {
 struct Jump {
     iteration: u64,
     log_speed: f64,
+    batch: f64,
     /// Seconds that the iteration took longer than forecast.
     excess_s: f64,
 }
@@ -155,10 +156,12 @@ impl WorkerForecaster {
             return false;
         };
         let own_residual = log_speed - own;
+        let batch_before = self.jump.map_or(self.history.batch(), |jump| jump.batch);
+        let batch_change = (observation.batch / batch_before).ln();
         let Some(change) = self.change_point() else { return false };
         let deviation = change.deviation();
-        let (is_missed, is_mix_wrong) = (change.is_jump(residual), change.is_jump(mix_residual));
-        let moved = change.update(log_speed);
+        let (is_missed, is_mix_wrong) = (change.is_jump(residual, batch_change), change.is_jump(mix_residual, batch_change));
+        let moved = change.update(log_speed, batch_change);
         let was_jump = self.jump.take();
         self.lead.compare(own_residual / deviation, mix_residual / deviation);
         if moved != Move::Stays && is_mix_wrong {
@@ -176,7 +179,7 @@ impl WorkerForecaster {
         let is_open = moved == Move::Leaves && is_mix_wrong;
         if is_open {
             let excess_s = observation.compute_time_s * (1.0 - residual.min(0.0).exp());
-            self.jump = Some(Jump { iteration, log_speed, excess_s });
+            self.jump = Some(Jump { iteration, log_speed, batch: observation.batch, excess_s });
         }
         is_open
     }
@@ -288,6 +291,8 @@ impl WorkerForecaster {
 
 impl Jump {
     fn is_valid(&self) -> bool {
-        self.log_speed.abs() <= LOG_SPEED_MAX && self.excess_s.abs() <= *LEARNABLE.end()
+        self.log_speed.abs() <= LOG_SPEED_MAX
+            && LEARNABLE.contains(&self.batch)
+            && self.excess_s.abs() <= *LEARNABLE.end()
     }
 }

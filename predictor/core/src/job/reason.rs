@@ -51,10 +51,15 @@ pub fn text(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
         Reason::Resumed => "planned shares again: they would have been faster".into(),
         Reason::Even => "even shares are as fast".into(),
         Reason::Unchanged => "the current shares are the best".into(),
-        Reason::Held { gain, lost } => format!(
-            "a change would save {:.1} % of the step and {:.1} % of one since the shares were planned, less than min_gain {:.1} %",
+        Reason::Held { gain, lost } if lost >= min_gain => format!(
+            "a change would save {:.1} % of the step, less than min_gain {:.1} %; together {:.1} % of a step so far",
             gain * 100.0,
-            lost * 100.0,
+            min_gain * 100.0,
+            lost * 100.0
+        ),
+        Reason::Held { gain, .. } => format!(
+            "a change would save {:.1} % of the step, less than min_gain {:.1} %",
+            gain * 100.0,
             min_gain * 100.0
         ),
     }

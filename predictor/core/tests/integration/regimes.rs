@@ -283,6 +283,47 @@ fn scratch() {
             }
         }
     }
+    if what.contains('l') {
+        let world = once(4, 1000.0, 100..1 << 30, 200, 1);
+        let mut state = job(plain(256), 4);
+        let run = drive(&mut state, world.len(), |k, share| world[k][share.rank as usize] * share.local_batch as f64);
+        let simple = by_rule(&world, 256, average(1.0));
+        for (k, (answer, times)) in run.iter().enumerate().skip(98) {
+            let b: Vec<u64> = answer.allocations.iter().map(|a| a.local_batch).collect();
+            println!("{k} {b:?} {:.3} {:.3} {}", over_ideal(times, &world[k], 256), simple[k], answer.decision.reason);
+        }
+    }
+    if what.contains('q') {
+        for late in [0, 2] { for seed in 0..2 {
+            let mut random = ChaCha8Rng::seed_from_u64(seed);
+            let mut state = job(plain(256), 4);
+            let mut waiting = std::collections::VecDeque::new();
+            let mut steps = vec![];
+            let mut shares = vec![];
+            let mut held = vec![];
+            for iteration in 0..1000u64 {
+                if waiting.len() > late { let r: Vec<WorkerReport> = waiting.pop_front().unwrap(); state.observe(&r); }
+                let request = AllocateRequest::new(JobId::new("job").unwrap(), 1, iteration);
+                let decided = state.decide(&request).unwrap();
+                let answer = (*decided.answer).clone();
+                state.apply(decided);
+                let times: Vec<f64> = answer.allocations.iter().map(|share| {
+                    let factor = if share.rank == 0 { 3.0 } else { 1.0 };
+                    let pause = if random.random_bool(0.3) { 150.0 } else { 0.0 };
+                    1e-3 * (factor * share.local_batch as f64 * (0.1 * normal(&mut random)).exp() + pause)
+                }).collect();
+                let step_s = times.iter().copied().fold(0.0, f64::max);
+                waiting.push_back(answer.allocations.iter().zip(&times).map(|(share, time_s)| {
+                    let mut report = WorkerReport::new(share.worker.clone(), iteration, share.local_batch, *time_s);
+                    report.barrier_wait_s = Some(step_s - time_s);
+                    report
+                }).collect::<Vec<_>>());
+                steps.push(step_s); shares.push(answer.allocations[0].local_batch as f64); held.push(f64::from(u8::from(answer.decision.reason.starts_with("even"))));
+            }
+            println!("late {late} seed {seed}: {:.4}", mean(&steps));
+            for k in 0..10 { let r = 100 * k..100 * k + 100; println!("   {:.3} {:.1} {:.2}", mean(&steps[r.clone()]), mean(&shares[r.clone()]), mean(&held[r])); }
+        } }
+    }
     if what.contains('k') {
         for (noise, slow, workers) in [(0.3, 1.5, 16), (0.6, 1.5, 4)] {
             for seed in 0..seeds {
