@@ -65,7 +65,14 @@ impl ChangePoint {
     /// Starts with the first log speed.
     pub fn new(first: f64) -> Self {
         let variance = DEVIATION_FIRST * DEVIATION_FIRST;
-        Self { level: Level { mean: first, age: 1 }, before: None, variance, weight: 0.5, passed: 0.0, lasted: 0.0 }
+        Self {
+            level: Level { mean: first, age: 1 },
+            before: None,
+            variance,
+            weight: 0.5,
+            passed: 0.0,
+            lasted: 0.0,
+        }
     }
 
     /// Whether a stored level is usable.
@@ -116,7 +123,8 @@ impl ChangePoint {
             Some(before) if returns(&before) => Move::Returns,
             _ => Move::Leaves,
         };
-        if let Some(before) = self.before.filter(|before| self.level.age == 1 && self.level.mean < before.mean)
+        if let Some(before) =
+            self.before.filter(|before| self.level.age == 1 && self.level.mean < before.mean)
         {
             let passes = f64::from(u8::from(moved == Move::Returns || value > before.mean));
             self.passed = COUNT_DECAY * self.passed + passes;

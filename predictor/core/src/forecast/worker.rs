@@ -160,7 +160,8 @@ impl WorkerForecaster {
         let batch_change = (observation.batch / batch_before).ln();
         let Some(change) = self.change_point() else { return false };
         let deviation = change.deviation();
-        let (is_missed, is_mix_wrong) = (change.is_jump(residual, batch_change), change.is_jump(mix_residual, batch_change));
+        let (is_missed, is_mix_wrong) =
+            (change.is_jump(residual, batch_change), change.is_jump(mix_residual, batch_change));
         let moved = change.update(log_speed, batch_change);
         let was_jump = self.jump.take();
         self.lead.compare(own_residual / deviation, mix_residual / deviation);

@@ -2,7 +2,6 @@
 
 use evenstep_protocol::WorkerId;
 
-use super::models::Models;
 use super::state::JobState;
 use crate::allocate::Scenarios;
 use crate::forecast::Forecast;
@@ -67,7 +66,9 @@ impl JobState {
             let age = models.worker(id).and_then(|known| known.newest).map_or(0, age);
             let rank = live.iter().position(|other| other == id).filter(|_| age > WAIT_MIN);
             let Some((rank, smallest)) = rank.zip(smallest(rules)) else { continue };
-            let Some((forecast, peers)) = models.expected(id, None).zip(self.peers(live, id)) else { continue };
+            let Some((forecast, peers)) = models.expected(id, None).zip(self.peers(live, id)) else {
+                continue;
+            };
             let forecast = faded(forecast.0, peers, age - WAIT_MIN);
             let cap = outlooks[rank].cap.map_or(smallest, |cap| cap.min(smallest));
             outlooks[rank].cap = Some(cap.max(outlooks[rank].floor));

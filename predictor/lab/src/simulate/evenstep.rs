@@ -140,7 +140,8 @@ impl<'a> Evenstep<'a> {
     fn scenarios(&self, present: &[usize]) -> Scenarios {
         let residuals: Vec<Option<Residuals<'_>>> =
             present.iter().map(|worker| Some(self.forecaster.residuals(worker))).collect();
-        let pauses: Vec<Residuals<'_>> = present.iter().map(|worker| self.forecaster.pauses(worker)).collect();
+        let pauses: Vec<Residuals<'_>> =
+            present.iter().map(|worker| self.forecaster.pauses(worker)).collect();
         Scenarios::joined(&residuals).with_pauses(&pauses)
     }
 
