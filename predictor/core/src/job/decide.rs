@@ -78,7 +78,6 @@ impl JobState {
         }
         fit_floors(&mut bounds, global_batch, self.quantum(), ragged.is_some());
         let mut outlooks = outlooks(self, &live, &bounds);
-        self.fade_idle(&live, &mut outlooks, &rules, iteration);
         let in_force = self.in_force.as_ref().filter(|(workers, _)| ragged.is_none() && *workers == live);
         let in_force = in_force.map(|(_, in_force)| in_force);
         let scenarios = self.current_models().scenarios(&live, |rank| bounds[rank].cap == Some(0));
@@ -88,7 +87,7 @@ impl JobState {
         let held = self.current_models().balance().held();
         let hold = held.and_then(|loss| planned.hold_even(loss));
         let may_probe = ragged.is_none() && held.is_none();
-        let measures = || self.measure_idle(&live, &planned, &outlooks, &rules, iteration);
+        let measures = || self.measure_idle(&live, &planned, &outlooks, &bounds, &rules, iteration);
         let probes = || self.probe(&live, &planned, &outlooks, &scenarios);
         let probe = may_probe.then(|| measures().or_else(probes)).flatten();
         let hedges = probe.is_none() && rules.sizes == Sizes::Any;
@@ -118,6 +117,7 @@ impl JobState {
         if let Some(hedging) = &hedging {
             decision.predicted_step_time_s = Some(hedging.step_time_s);
         }
+        self.fade_idle(&live, &mut outlooks, iteration);
         let mut allocations =
             allocations(&live, &plan, held_back.as_deref(), &outlooks, &bounds, hedging.as_ref());
         // No background work may run during a probe, because it would disturb the measurements.

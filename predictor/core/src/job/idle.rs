@@ -2,6 +2,7 @@
 
 use evenstep_protocol::WorkerId;
 
+use super::bounds::Bounds;
 use super::state::JobState;
 use crate::allocate::Scenarios;
 use crate::forecast::Forecast;
@@ -24,12 +25,13 @@ impl JobState {
         live: &[WorkerId],
         planned: &Split,
         outlooks: &[WorkerOutlook],
+        bounds: &[Bounds],
         rules: &Rules,
         iteration: u64,
     ) -> Option<Split> {
         let (models, smallest, step_s) = (self.current_models(), smallest(rules)?, planned.step_time_s?);
         let is_due = |(rank, id): (usize, &WorkerId)| {
-            let can = outlooks[rank].cap.is_none_or(|cap| cap >= smallest);
+            let can = bounds[rank].cap.is_none_or(|cap| cap >= smallest);
             let known = models.worker(id).filter(|_| can && planned.batches[rank] == 0)?;
             let measured_s = models.expected(id, None)?.1.time(smallest);
             let affordable = ((measured_s / step_s - 1.0) / COST).max(0.0);
@@ -50,14 +52,8 @@ impl JobState {
     }
 
     /// Lets the forecasts of workers without samples return to those of the others on the same kind of device, or of all if there
-    /// are none, and widens them. They can carry no more than the smallest batch until they are measured.
-    pub(super) fn fade_idle(
-        &self,
-        live: &[WorkerId],
-        outlooks: &mut [WorkerOutlook],
-        rules: &Rules,
-        iteration: u64,
-    ) {
+    /// are none, and widens them. No share follows such a forecast.
+    pub(super) fn fade_idle(&self, live: &[WorkerId], outlooks: &mut [WorkerOutlook], iteration: u64) {
         let models = self.current_models();
         let shares = self.last_allocation.iter().flat_map(|last| &last.allocations);
         let idle = shares.filter(|share| share.local_batch == 0 && share.pool.is_none());
@@ -65,13 +61,9 @@ impl JobState {
             let age = |newest: u64| iteration.saturating_sub(newest);
             let age = models.worker(id).and_then(|known| known.newest).map_or(0, age);
             let rank = live.iter().position(|other| other == id).filter(|_| age > WAIT_MIN);
-            let Some((rank, smallest)) = rank.zip(smallest(rules)) else { continue };
-            let Some((forecast, peers)) = models.expected(id, None).zip(self.peers(live, id)) else {
-                continue;
-            };
-            let forecast = faded(forecast.0, peers, age - WAIT_MIN);
-            let cap = outlooks[rank].cap.map_or(smallest, |cap| cap.min(smallest));
-            outlooks[rank].cap = Some(cap.max(outlooks[rank].floor));
+            let forecast = models.expected(id, None).zip(self.peers(live, id));
+            let Some((rank, ((forecast, _), peers))) = rank.zip(forecast) else { continue };
+            let forecast = faded(forecast, peers, age - WAIT_MIN);
             if let Some(measured) = &mut outlooks[rank].measured {
                 measured.curve = measured.curve.clone().scaled(measured.forecast.speed / forecast.speed);
                 measured.forecast = forecast;
