@@ -78,7 +78,7 @@ impl Scenarios {
     #[must_use]
     pub fn with_pauses(mut self, pauses: &[Residuals<'_>]) -> Self {
         for (rank, pauses) in pauses.iter().enumerate() {
-            for (iteration, seconds) in pauses.iter() {
+            for (iteration, seconds) in *pauses {
                 if let Ok(scenario) = self.iterations.binary_search(iteration) {
                     self.pauses.push(Pause { scenario, rank, seconds: *seconds });
                 }

@@ -232,7 +232,8 @@ fn stalls_do_not_change_the_shares() {
     for (seed, (every, stall_s)) in [(30, 1.0), (50, 60.0), (100, 20.0)].into_iter().enumerate() {
         let mut random = ChaCha8Rng::seed_from_u64(seed as u64);
         let mut state = job(plain(256), 4);
-        let is_stall = |iteration: usize, rank: u64| rank == 0 && iteration >= 200 && iteration % every == 0;
+        let is_stall =
+            |iteration: usize, rank: u64| rank == 0 && iteration >= 200 && iteration.is_multiple_of(every);
         let run = drive(&mut state, 500, |iteration, share| {
             let compute_s = 1e-3 * (share.rank + 1) as f64 * share.local_batch as f64;
             let stall_s = if is_stall(iteration, share.rank) { stall_s } else { 0.0 };
