@@ -7,7 +7,7 @@ use super::worker::SplitWorker;
 /// keeps.
 pub const MAX_SCENARIOS: usize = 128;
 
-/// Minimum number of iterations: fewer do not describe a joint distribution. A worker with fewer residuals borrows those of others.
+/// Minimum number of iterations: fewer do not describe a joint distribution. A worker with fewer residuals borrows from other workers.
 pub const MIN_SCENARIOS: usize = 8;
 
 /// Maximum number of factors of a job with more than [`MIN_SCENARIOS`] scenarios: every decision reads all of them. The
@@ -25,7 +25,7 @@ struct Pause {
 /// Residuals of one worker: actual minus forecast log speed with their iterations, oldest first.
 pub type Residuals<'a> = &'a [(u64, f64)];
 
-/// What the next iteration can be: for each worker a factor by which compute takes longer than forecast, and pauses in seconds.
+/// Possible next iterations: for each worker a factor by which compute takes longer than forecast, and pauses in seconds.
 ///
 /// Each scenario is a past iteration, so workers that slow down together also do so in the scenarios.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -43,7 +43,7 @@ impl Scenarios {
     /// Builds scenarios from the residuals of each worker with their iterations, by rank.
     ///
     /// The scenarios are the iterations that at least half of the workers have a residual of. A missing one is drawn from the
-    /// worker's own others, or from those of another worker in the same iteration while it has few. `None` stands for a worker
+    /// worker's own others, or from another worker in the same iteration while it has few. `None` stands for a worker
     /// without work, whose forecast does not matter.
     pub fn joined(residuals: &[Option<Residuals<'_>>]) -> Self {
         let iterations = shared_iterations(residuals);

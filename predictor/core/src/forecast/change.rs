@@ -1,7 +1,7 @@
-//! A level that starts anew when the speed changes at once: an average cannot follow a jump, and the last value does not average.
+//! A level that starts again when the speed changes at once: an average cannot follow a jump, and the last value does not average.
 //!
 //! A residual beyond [`JUMP`] deviations is a jump, and the new value becomes the level. The level before remains known: a speed
-//! that returns to it finds it as it was. Slow-downs that were over after one iteration are counted. A worker whose slow-downs
+//! that returns to it finds it unchanged. Slow-downs that were over after one iteration are counted. A worker whose slow-downs
 //! mostly are, as with a checkpoint, keeps its level until a second value confirms the jump.
 
 use serde::{Deserialize, Serialize};
@@ -36,14 +36,14 @@ struct Level {
     age: u32,
 }
 
-/// What a value did to the level.
+/// Relation of a value to the level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
-    /// It is a value of the level.
+    /// A value of the level.
     Stays,
-    /// It is far from all known levels and starts a new one.
+    /// A value far from all known levels: it starts a new one.
     Leaves,
-    /// It is a value of the level before the latest jump.
+    /// A value of the level before the latest jump.
     Returns,
 }
 

@@ -23,7 +23,7 @@ pub enum ExpertKind {
     Ema(f64),
     /// Predicts repeated values, on top of an EMA of distinct values with this factor.
     Hold(f64),
-    /// A level that starts anew when the speed jumps.
+    /// A level that starts again when the speed jumps.
     ChangePoint,
     /// Autoregression on lags.
     Ar,
@@ -50,7 +50,7 @@ const WINDOW_MAX: usize = 1000;
 /// Prior weights relative to the simplest experts.
 const PRIOR_POOLED: f64 = 8.0;
 const PRIOR_ARX: f64 = 4.0;
-/// It leads by another rule, see [`Lead`](super::change::Lead).
+/// The change point leads by another rule, see [`Lead`](super::change::Lead).
 const PRIOR_CHANGE_POINT: f64 = 0.01;
 
 /// Names of the experts without a parameter.

@@ -79,7 +79,7 @@ impl AdaptiveInterval {
         }
     }
 
-    /// Starts anew after a change: the interval is wide until there are residuals of the new speed.
+    /// Starts again after a change: the interval is wide until there are residuals of the new speed.
     pub fn restart(&mut self) {
         self.current = 0;
         self.level = self.alpha;

@@ -1,5 +1,7 @@
 //! Workers that the plan gives no samples: nothing measures them, so they get the smallest batch now and then.
 
+use std::collections::BTreeMap;
+
 use evenstep_protocol::WorkerId;
 
 use super::bounds::Bounds;
@@ -51,38 +53,40 @@ impl JobState {
         Some(Split { batches: tried.batches, reason, step_time_s: tried.step_time_s, ..planned.clone() })
     }
 
-    /// Lets the forecasts of workers without samples return to those of the others on the same kind of device, or of all if there
-    /// are none, and widens them. No share follows such a forecast.
+    /// Lets the forecasts of workers without samples return to the mean of the workers on the same kind of device, or of all, and
+    /// widens them. No share follows such a forecast.
     pub(super) fn fade_idle(&self, live: &[WorkerId], outlooks: &mut [WorkerOutlook], iteration: u64) {
         let models = self.current_models();
         let shares = self.last_allocation.iter().flat_map(|last| &last.allocations);
-        let idle = shares.filter(|share| share.local_batch == 0 && share.pool.is_none());
-        for id in idle.map(|share| &share.worker) {
-            let age = |newest: u64| iteration.saturating_sub(newest);
-            let age = models.worker(id).and_then(|known| known.newest).map_or(0, age);
-            let rank = live.iter().position(|other| other == id).filter(|_| age > WAIT_MIN);
-            let forecast = models.expected(id, None).zip(self.peers(live, id));
-            let Some((rank, ((forecast, _), peers))) = rank.zip(forecast) else { continue };
-            let forecast = faded(forecast, peers, age - WAIT_MIN);
-            if let Some(measured) = &mut outlooks[rank].measured {
+        let unused = shares.filter(|share| share.local_batch == 0 && share.pool.is_none());
+        let age = |id: &WorkerId| Some(iteration.saturating_sub(models.worker(id)?.newest?));
+        let idle: BTreeMap<&WorkerId, u64> = unused
+            .filter_map(|share| Some((&share.worker, age(&share.worker)?)))
+            .filter(|(_, age)| *age > WAIT_MIN)
+            .collect();
+        if idle.is_empty() {
+            return;
+        }
+        let device = |id: &WorkerId| self.workers.get(id)?.request.device.as_deref();
+        let mut sums: BTreeMap<Option<&str>, (f64, f64)> = BTreeMap::new();
+        for (id, outlook) in live.iter().zip(outlooks.iter()).filter(|(id, _)| !idle.contains_key(id)) {
+            let Some(measured) = &outlook.measured else { continue };
+            for group in [None, device(id)].into_iter().take(1 + usize::from(device(id).is_some())) {
+                let (sum, count) = sums.entry(group).or_default();
+                *sum += measured.forecast.speed.ln();
+                *count += 1.0;
+            }
+        }
+        for (id, outlook) in live.iter().zip(outlooks) {
+            let peers = sums.get(&device(id)).or_else(|| sums.get(&None));
+            if let (Some(age), Some((sum, count)), Some(measured)) =
+                (idle.get(id), peers, &mut outlook.measured)
+            {
+                let forecast = faded(measured.forecast, sum / count, age - WAIT_MIN);
                 measured.curve = measured.curve.clone().scaled(measured.forecast.speed / forecast.speed);
                 measured.forecast = forecast;
             }
         }
-    }
-
-    /// Returns the mean log speed of the other workers on the same kind of device; of all others if there are none.
-    fn peers(&self, live: &[WorkerId], id: &WorkerId) -> Option<f64> {
-        let models = self.current_models();
-        let device = |id: &WorkerId| self.workers.get(id)?.request.device.as_deref();
-        let speed = |other: &WorkerId| Some(models.forecaster().forecast(other, None)?.speed.ln());
-        let mean = |is_peer: &dyn Fn(&WorkerId) -> bool| {
-            let peers = live.iter().filter(|other| *other != id && is_peer(other));
-            let speeds: Vec<f64> = peers.filter_map(speed).collect();
-            (!speeds.is_empty()).then(|| speeds.iter().sum::<f64>() / speeds.len() as f64)
-        };
-        let is_same = |other: &WorkerId| device(id).is_some() && device(other) == device(id);
-        mean(&is_same).or_else(|| mean(&|_| true))
     }
 }
 

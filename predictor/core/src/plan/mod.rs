@@ -33,7 +33,7 @@ pub struct InForce {
     pub batches: Vec<u64>,
     /// Speeds by rank for which the batches were planned; `None` after a cold start.
     pub speeds: Option<Vec<f64>>,
-    /// What the batches have lost since then against better ones, as a share of a step.
+    /// Sum of the certain gains of better batches since then, as a share of a step.
     pub lost: f64,
 }
 
@@ -44,7 +44,7 @@ pub struct Split {
     pub batches: Vec<u64>,
     /// Speeds by rank for which the batches were planned; `None` at a cold start.
     pub speeds: Option<Vec<f64>>,
-    /// What the batches have lost since they were planned, as a share of a step.
+    /// Sum of the certain gains of better batches since these were planned, as a share of a step.
     pub lost: f64,
     /// The decision and its reason.
     pub reason: Reason,

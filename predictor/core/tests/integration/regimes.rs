@@ -108,7 +108,7 @@ fn average(weight: f64) -> Rule {
     })
 }
 
-/// An average of the log speed that begins anew when a residual exceeds four deviations.
+/// An average of the log speed that begins again when a residual exceeds four deviations.
 fn change_point() -> Rule {
     let mut known: Vec<(f64, f64, f64)> = Vec::new();
     Box::new(move |speeds| {

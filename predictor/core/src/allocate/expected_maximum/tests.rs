@@ -131,8 +131,8 @@ fn a_pause_is_added_and_does_not_grow_with_the_batch() {
 }
 
 proptest::proptest! {
-    /// The residual of each iteration is its number, so that a scenario shows which iterations it combines: those that are reported
-    /// are never combined, and what is missing is one of the worker's own, or another worker's of the same iteration.
+    /// The residual of each iteration is its number, so that a scenario shows which iterations it combines. Reported
+    /// ones are never combined. A missing one is one of the worker's own, or another worker's of the same iteration.
     #[test]
     fn scenarios_are_iterations_of_at_least_half_of_the_workers(
         reported in proptest::collection::vec(proptest::collection::btree_set(0u64..200, 0..150), 1..5)
