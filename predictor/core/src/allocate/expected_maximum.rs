@@ -51,7 +51,10 @@ pub fn allocate_expected(
         return Ok(with_remainder(plain));
     }
     let fitted = fit(&problem, scenarios, &plain);
-    let part = significant_part(scenarios, shares, &plain, &fitted);
+    let both = scenarios.finishes(shares, &plain).zip(scenarios.finishes(shares, &fitted));
+    let gains: Vec<f64> = both.map(|(plain_s, fitted_s)| plain_s - fitted_s).collect();
+    // The mean cannot be negative, except for rounding errors.
+    let part = if gains.iter().sum::<f64>() > 0.0 { significance(&gains, 1.0) } else { 0.0 };
     let between = plain.iter().zip(&fitted).map(|(plain, fitted)| {
         let (plain, fitted) = (*plain as f64, *fitted as f64);
         plain + part * (fitted - plain)
@@ -75,18 +78,16 @@ fn fit(problem: &Problem<'_>, scenarios: &Scenarios, plain: &[u64]) -> Vec<u64> 
     if expected_s(&from_blamed) < expected_s(&from_plain) { from_blamed } else { from_plain }
 }
 
-/// Returns the part of the mean gain of `fitted` over `plain` that exceeds its standard error; 0 to 1.
-fn significant_part(scenarios: &Scenarios, shares: &[SplitWorker], plain: &[u64], fitted: &[u64]) -> f64 {
-    let each = || scenarios.finishes(shares, plain).zip(scenarios.finishes(shares, fitted));
-    let gains = || each().map(|(plain_s, fitted_s)| plain_s - fitted_s);
-    let count = scenarios.len() as f64;
-    let mean = gains().sum::<f64>() / count;
-    if mean <= 0.0 {
+/// Returns the part of the mean of these gains, or losses, that exceeds this number of standard errors; 0 to 1.
+pub fn significance(gains: &[f64], errors: f64) -> f64 {
+    let count = gains.len() as f64;
+    let mean = gains.iter().sum::<f64>() / count;
+    if mean == 0.0 {
         return 0.0;
     }
-    let squares: f64 = gains().map(|gain| (gain - mean) * (gain - mean)).sum();
+    let squares: f64 = gains.iter().map(|gain| (gain - mean) * (gain - mean)).sum();
     let standard_error = (squares / (count * (count - 1.0))).sqrt();
-    (1.0 - standard_error / mean).max(0.0)
+    (1.0 - errors * standard_error / mean.abs()).max(0.0)
 }
 
 /// Rounds amounts to whole quanta within the bounds.

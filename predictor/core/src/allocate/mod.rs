@@ -21,9 +21,9 @@ mod worker;
 pub use allowed_sizes::{SizesError, allocate_sizes};
 pub use distinct_sizes::allocate_distinct_sizes;
 pub use exact_split::{allocate, even, finish_s};
-pub use expected_maximum::{MAX_WORKERS, allocate_expected};
+pub use expected_maximum::{MAX_WORKERS, allocate_expected, significance};
 pub use quantum::{Crossed, Infeasible};
-pub use scenarios::{MAX_SCENARIOS, MIN_SCENARIOS, Scenarios};
+pub use scenarios::{MAX_SCENARIOS, MIN_SCENARIOS, Residuals, Scenarios};
 pub use worker::SplitWorker;
 
 #[cfg(test)]

@@ -7,14 +7,25 @@ use super::worker::SplitWorker;
 /// keeps.
 pub const MAX_SCENARIOS: usize = 128;
 
-/// Minimum number of common iterations: fewer do not describe a joint distribution.
+/// Minimum number of iterations: fewer do not describe a joint distribution. A worker with fewer residuals borrows from other workers.
 pub const MIN_SCENARIOS: usize = 8;
 
 /// Maximum number of factors of a job with more than [`MIN_SCENARIOS`] scenarios: every decision reads all of them. The
 /// slowest of many workers varies little from scenario to scenario, so wide jobs need fewer.
 const FACTORS_MAX: usize = 1 << 18;
 
-/// Factors by which compute can take longer than forecast: one per worker and scenario.
+/// A part of a step that does not depend on the batch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Pause {
+    scenario: usize,
+    rank: usize,
+    seconds: f64,
+}
+
+/// Residuals of one worker: actual minus forecast log speed with their iterations, oldest first.
+pub type Residuals<'a> = &'a [(u64, f64)];
+
+/// Possible next iterations: for each worker a factor by which compute takes longer than forecast, and pauses in seconds.
 ///
 /// Each scenario is a past iteration, so workers that slow down together also do so in the scenarios.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -22,27 +33,66 @@ pub struct Scenarios {
     workers: usize,
     /// The factors of all workers in the first scenario, then in the second, and so on.
     factors: Vec<f64>,
+    /// The iteration of each scenario; empty if it is not known.
+    iterations: Vec<u64>,
+    /// In ascending order of scenarios.
+    pauses: Vec<Pause>,
 }
 
 impl Scenarios {
     /// Builds scenarios from the residuals of each worker with their iterations, by rank.
     ///
-    /// Each worker's residuals are in ascending order of iterations. Iterations that some workers lack are ignored;
-    /// residuals of different iterations are never combined. See [`Self::from_residuals`].
-    pub fn joined(residuals: &[impl AsRef<[(u64, f64)]>]) -> Self {
-        let Some((first, others)) = residuals.split_first() else { return Self::default() };
-        let mut common: Vec<u64> = first.as_ref().iter().map(|(iteration, _)| *iteration).collect();
-        for worker in others.iter().map(AsRef::as_ref) {
-            // Most often all workers have reported the same iterations.
-            if !worker.iter().map(|(iteration, _)| iteration).eq(&common) {
-                common = matching(worker, &common).map(|(iteration, _)| iteration).collect();
+    /// The scenarios are the iterations that at least half of the workers have a residual of. A missing one is drawn from the
+    /// worker's own others, or from another worker in the same iteration while it has few. `None` stands for a worker
+    /// without work, whose forecast does not matter.
+    pub fn joined(residuals: &[Option<Residuals<'_>>]) -> Self {
+        let iterations = shared_iterations(residuals);
+        let count = count(iterations.len(), residuals.len());
+        let iterations = &iterations[iterations.len() - count..];
+        let workers = residuals.len();
+        let mut factors = vec![f64::NAN; count * workers];
+        for (rank, residuals) in residuals.iter().enumerate() {
+            let mut rest = residuals.unwrap_or_default().iter().peekable();
+            let cells = factors.iter_mut().skip(rank).step_by(workers.max(1));
+            for (cell, iteration) in cells.zip(iterations) {
+                while rest.next_if(|(other, _)| other < iteration).is_some() {}
+                let own = rest.next_if(|(other, _)| other == iteration);
+                let drawn = || match residuals {
+                    None => Some(0.0),
+                    Some(own) if own.len() < MIN_SCENARIOS => None,
+                    Some(own) => own.get(draw(*iteration, rank, own.len())).map(|(_, residual)| *residual),
+                };
+                if let Some(residual) = own.map(|(_, residual)| *residual).or_else(drawn) {
+                    *cell = (-residual).exp();
+                }
             }
         }
-        let count = count(common.len(), residuals.len());
-        let common = &common[common.len() - count..];
-        let columns =
-            residuals.iter().map(|worker| matching(worker.as_ref(), common).map(|(_, residual)| residual));
-        Self::from_columns(count, columns)
+        let is_worker: Vec<bool> = residuals.iter().map(Option::is_some).collect();
+        for (row, iteration) in factors.chunks_exact_mut(workers.max(1)).zip(iterations) {
+            borrow(row, *iteration, &is_worker);
+        }
+        Self { workers, factors, iterations: iterations.to_vec(), pauses: Vec::new() }
+    }
+
+    /// Adds the pauses of each worker, in seconds with their iterations, by rank.
+    #[must_use]
+    pub fn with_pauses(mut self, pauses: &[Residuals<'_>]) -> Self {
+        for (rank, pauses) in pauses.iter().enumerate() {
+            for (iteration, seconds) in *pauses {
+                if let Ok(scenario) = self.iterations.binary_search(iteration) {
+                    self.pauses.push(Pause { scenario, rank, seconds: *seconds });
+                }
+            }
+        }
+        self.pauses.sort_by_key(|pause| (pause.scenario, pause.rank));
+        self
+    }
+
+    /// Returns the pauses of a scenario: ranks and seconds.
+    pub(crate) fn pauses(&self, scenario: usize) -> impl Iterator<Item = (usize, f64)> {
+        let first = self.pauses.partition_point(|pause| pause.scenario < scenario);
+        let of = self.pauses[first..].iter().take_while(move |pause| pause.scenario == scenario);
+        of.map(|pause| (pause.rank, pause.seconds))
     }
 
     /// Builds scenarios from the residuals of each worker, by rank.
@@ -70,7 +120,7 @@ impl Scenarios {
                 row[rank] = (-residual).exp();
             }
         }
-        Self { workers, factors }
+        Self { workers, factors, iterations: Vec::new(), pauses: Vec::new() }
     }
 
     /// Number of scenarios.
@@ -88,16 +138,29 @@ impl Scenarios {
         self.factors.chunks_exact(self.workers.max(1))
     }
 
-    /// Returns the mean step time over the scenarios in seconds, or the forecast step time without scenarios.
+    /// Returns the mean step time over the scenarios in seconds, with pauses, or the forecast step time without scenarios.
     /// Shares and batches are by rank.
     pub fn expected_finish(&self, shares: &[SplitWorker], batches: &[u64]) -> f64 {
-        let (sum, count) = self
-            .finishes(shares, batches)
-            .fold((0.0, 0u32), |(sum, count), finish_s| (sum + finish_s, count + 1));
-        if count == 0 { finish_s(shares, batches) } else { sum / f64::from(count) }
+        if self.is_empty() {
+            return finish_s(shares, batches);
+        }
+        let mut sum: f64 = self.finishes(shares, batches).sum();
+        if !self.pauses.is_empty() {
+            let compute_s = |rank: usize| shares[rank].curve.time(batches[rank]);
+            let steps = self.finishes(shares, batches).zip(self.rows()).enumerate();
+            sum = steps
+                .map(|(scenario, (step_s, factors))| {
+                    let paused = self.pauses(scenario);
+                    paused.fold(step_s, |step_s, (rank, pause_s)| {
+                        step_s.max(factors[rank] * compute_s(rank) + pause_s)
+                    })
+                })
+                .sum();
+        }
+        sum / self.len() as f64
     }
 
-    /// Returns the step time in each scenario, in seconds.
+    /// Returns the step time in each scenario without pauses, in seconds: no split shortens them.
     pub fn finishes<'a>(
         &'a self,
         shares: &'a [SplitWorker],
@@ -121,11 +184,49 @@ fn count(common: usize, workers: usize) -> usize {
     if common < MIN_SCENARIOS { 0 } else { common.min(most) }
 }
 
-/// Returns the residuals whose iterations are in a list; both are in ascending order.
-fn matching<'a>(residuals: &'a [(u64, f64)], iterations: &'a [u64]) -> impl Iterator<Item = (u64, f64)> + 'a {
-    let mut rest = iterations.iter().copied().peekable();
-    residuals.iter().copied().filter(move |(iteration, _)| {
-        while rest.next_if(|other| other < iteration).is_some() {}
-        rest.next_if_eq(iteration).is_some()
-    })
+/// Returns the iterations that at least half of the workers have a residual of, in ascending order. They are iterations of the worker
+/// with the most residuals in the shortest time.
+fn shared_iterations(residuals: &[Option<Residuals<'_>>]) -> Vec<u64> {
+    let working = || residuals.iter().copied().flatten();
+    let first = |residuals: &Residuals<'_>| residuals.first().map_or(0, |(iteration, _)| *iteration);
+    let Some(fullest) = working().max_by_key(|residuals| (residuals.len(), first(residuals))) else {
+        return Vec::new();
+    };
+    let mut others = vec![0usize; fullest.len()];
+    let (mut workers, mut all) = (0, 0);
+    for worker in working() {
+        workers += 1;
+        // Most often all workers have reported the same iterations.
+        if worker.len() == fullest.len() && worker.iter().zip(fullest).all(|(own, other)| own.0 == other.0) {
+            all += 1;
+            continue;
+        }
+        let mut rest = worker.iter().peekable();
+        for (count, (iteration, _)) in others.iter_mut().zip(fullest) {
+            while rest.next_if(|(other, _)| other < iteration).is_some() {}
+            *count += usize::from(rest.next_if(|(other, _)| other == iteration).is_some());
+        }
+    }
+    let are_enough = |count: usize| 2 * (count + all) >= workers;
+    let counted = fullest.iter().zip(others).filter(|(_, count)| are_enough(*count));
+    counted.map(|((iteration, _), _)| *iteration).collect()
+}
+
+/// Replaces missing factors by those of other workers in the same scenario.
+fn borrow(row: &mut [f64], iteration: u64, is_worker: &[bool]) {
+    if row.iter().all(|factor| !factor.is_nan()) {
+        return;
+    }
+    let known = row.iter().zip(is_worker).filter(|(factor, is_worker)| **is_worker && !factor.is_nan());
+    let known: Vec<f64> = known.map(|(factor, _)| *factor).collect();
+    for (rank, factor) in row.iter_mut().enumerate().filter(|(_, factor)| factor.is_nan()) {
+        *factor = known.get(draw(iteration, rank, known.len())).copied().unwrap_or(1.0);
+    }
+}
+
+/// Returns a position below `len` that looks random, always the same for an iteration and a rank.
+fn draw(iteration: u64, rank: usize, len: usize) -> usize {
+    // Knuth's multiplicative hash.
+    let mixed = (iteration ^ (rank as u64) << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> 33) as usize % len.max(1)
 }

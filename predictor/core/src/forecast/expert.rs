@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::arx::{Arx, ArxSettings, PooledArx, PooledRow, PooledWorker};
 use super::average::{Ema, Hold, MovingAverage};
+use super::change::ChangePoint;
 use super::inputs::{History, InputGroups};
 use super::nonlinear::FittedExpert;
 use crate::series::DriverSet;
@@ -22,6 +23,8 @@ pub enum ExpertKind {
     Ema(f64),
     /// Predicts repeated values, on top of an EMA of distinct values with this factor.
     Hold(f64),
+    /// A level that starts again when the speed jumps.
+    ChangePoint,
     /// Autoregression on lags.
     Ar,
     /// Autoregression on lags and level.
@@ -47,10 +50,13 @@ const WINDOW_MAX: usize = 1000;
 /// Prior weights relative to the simplest experts.
 const PRIOR_POOLED: f64 = 8.0;
 const PRIOR_ARX: f64 = 4.0;
+/// The change point leads by another rule, see [`Lead`](super::change::Lead).
+const PRIOR_CHANGE_POINT: f64 = 0.01;
 
 /// Names of the experts without a parameter.
-const NAMES_WITHOUT_PARAMETER: [(&str, ExpertKind); 10] = [
+const NAMES_WITHOUT_PARAMETER: [(&str, ExpertKind); 11] = [
     ("last", ExpertKind::Last),
+    ("change_point", ExpertKind::ChangePoint),
     ("ar", ExpertKind::Ar),
     ("ar_level", ExpertKind::ArLevel),
     ("arx", ExpertKind::Arx),
@@ -75,6 +81,7 @@ impl ExpertKind {
             Self::Ema(0.8),
             Self::Hold(0.1),
             Self::Hold(0.3),
+            Self::ChangePoint,
             Self::Ar,
             Self::ArLevel,
             Self::ArxFar,
@@ -92,6 +99,7 @@ impl ExpertKind {
         match self {
             Self::ArxPooled => PRIOR_POOLED,
             Self::Arx | Self::ArxNear | Self::ArxAll => PRIOR_ARX,
+            Self::ChangePoint => PRIOR_CHANGE_POINT,
             _ => 1.0,
         }
     }
@@ -141,7 +149,7 @@ impl fmt::Display for ExpertKind {
 }
 
 /// The names of all experts, for help and error messages.
-pub const EXPERT_NAMES: &str = "last, ma_N (mean of N values, 1 to 1000), ema_A and hold_A (0 < A <= 1), ar, ar_level, arx, arx_quick, arx_near, arx_far, arx_all, arx_pooled";
+pub const EXPERT_NAMES: &str = "last, ma_N (mean of N values, 1 to 1000), ema_A and hold_A (0 < A <= 1), change_point, ar, ar_level, arx, arx_quick, arx_near, arx_far, arx_all, arx_pooled";
 
 /// The name of an expert that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -176,6 +184,7 @@ pub(super) enum Expert {
     MovingAverage(MovingAverage),
     Ema(Ema),
     Hold(Hold),
+    ChangePoint(ChangePoint),
     Arx(Box<Arx>),
     Pooled(Box<PooledWorker>),
     Narx(Box<FittedExpert>),
@@ -189,6 +198,7 @@ impl Expert {
             ExpertKind::MovingAverage(window) => Self::MovingAverage(MovingAverage::new(window, first)),
             ExpertKind::Ema(alpha) => Self::Ema(Ema::new(alpha, first)),
             ExpertKind::Hold(alpha) => Self::Hold(Hold::new(alpha, first)),
+            ExpertKind::ChangePoint => Self::ChangePoint(ChangePoint::new(first)),
             ExpertKind::ArxPooled => Self::Pooled(Box::new(pool.share(first))),
             ExpertKind::Narx => return None,
             arx => Self::Arx(Box::new(Arx::new(arx.settings(), drivers, first))),
@@ -203,6 +213,7 @@ impl Expert {
             Self::MovingAverage(average) => average.is_valid(),
             Self::Ema(ema) => ema.is_valid_log_speed(),
             Self::Hold(hold) => hold.is_valid(),
+            Self::ChangePoint(level) => level.is_valid(),
             Self::Arx(arx) => arx.is_valid(drivers),
             Self::Pooled(share) => pool.is_none_or(|pool| pool.is_valid_share(share)),
             Self::Narx(network) => network.is_valid(drivers),
@@ -221,6 +232,7 @@ impl Expert {
             Self::MovingAverage(average) => average.level(),
             Self::Ema(ema) => ema.level(),
             Self::Hold(hold) => hold.level(),
+            Self::ChangePoint(level) => level.level(),
             Self::Arx(arx) => arx.predict(history, batch),
             Self::Pooled(share) => pool.predict(share, history, batch),
             Self::Narx(network) => network.predict(history, batch),
@@ -228,7 +240,7 @@ impl Expert {
     }
 
     /// Updates the expert: the iteration after this history had this log speed. A pooled expert returns its row for the
-    /// model that it shares with other workers.
+    /// model that it shares with other workers. Has no effect on a change point, which learns first.
     pub fn update(
         &mut self,
         history: &History,
@@ -237,7 +249,7 @@ impl Expert {
         log_speed: f64,
     ) -> Option<PooledRow> {
         match self {
-            Self::Last | Self::Narx(_) => {}
+            Self::Last | Self::ChangePoint(_) | Self::Narx(_) => {}
             Self::Pooled(share) => return Some(pool.observe(share, history, batch, log_speed)),
             Self::MovingAverage(average) => average.update(log_speed),
             Self::Ema(ema) => ema.update(log_speed),

@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::series::LOG_SPEED_MAX;
+use crate::series::{LEARNABLE, LOG_SPEED_MAX};
 
 /// Number of residuals kept.
 const WINDOW: usize = 128;
@@ -30,6 +30,10 @@ pub struct AdaptiveInterval {
     level: f64,
     /// The latest residuals with their iterations, oldest first.
     residuals: Vec<(u64, f64)>,
+    /// Number of them since the speed changed at once. Earlier ones do not tell the half width.
+    current: usize,
+    /// Pauses in the time of the residuals, in seconds, with their iterations, oldest first.
+    pauses: Vec<(u64, f64)>,
     half_width: f64,
 }
 
@@ -37,22 +41,49 @@ impl AdaptiveInterval {
     /// Creates an interval with a coverage in (0, 1).
     pub fn new(coverage: f64) -> Self {
         let alpha = 1.0 - coverage;
-        Self { alpha, level: alpha, residuals: Vec::with_capacity(WINDOW), half_width: HALF_WIDTH_COLD }
+        Self {
+            alpha,
+            level: alpha,
+            residuals: Vec::with_capacity(WINDOW),
+            current: 0,
+            pauses: Vec::new(),
+            half_width: HALF_WIDTH_COLD,
+        }
     }
 
     /// Updates the interval with the residual (actual minus forecast) of an iteration.
     pub fn score(&mut self, iteration: u64, residual: f64) {
         let missed = if residual.abs() > self.half_width { 1.0 } else { 0.0 };
-        if self.residuals.len() >= WINDOW_MIN {
+        if self.current >= WINDOW_MIN {
             self.level = (self.level + GAMMA * (self.alpha - missed)).clamp(ALPHA_RANGE.0, ALPHA_RANGE.1);
         }
         if self.residuals.len() == WINDOW {
             self.residuals.remove(0);
         }
         self.residuals.push((iteration, residual));
-        if self.residuals.len() >= WINDOW_MIN {
+        self.current = (self.current + 1).min(WINDOW);
+        let oldest = self.residuals.first().map_or(0, |(oldest, _)| *oldest);
+        self.pauses.retain(|(paused, _)| *paused >= oldest);
+        if self.current >= WINDOW_MIN {
             self.half_width = self.quantile(1.0 - self.level);
         }
+    }
+
+    /// Records a pause: seconds that an iteration took longer, whatever its batch.
+    pub fn pause(&mut self, iteration: u64, seconds: f64) {
+        if LEARNABLE.contains(&seconds) {
+            self.pauses.push((iteration, seconds));
+        }
+        if self.pauses.len() > WINDOW {
+            self.pauses.remove(0);
+        }
+    }
+
+    /// Starts again after a change: the interval is wide until there are residuals of the new speed.
+    pub fn restart(&mut self) {
+        self.current = 0;
+        self.level = self.alpha;
+        self.half_width = self.half_width.max(HALF_WIDTH_COLD);
     }
 
     /// Whether a stored interval is usable. Residuals are in ascending order of iterations.
@@ -62,6 +93,10 @@ impl AdaptiveInterval {
             && (ALPHA_RANGE.0..=ALPHA_RANGE.1).contains(&self.level)
             && (0.0..=RESIDUAL_MAX).contains(&self.half_width)
             && self.residuals.len() <= WINDOW
+            && self.current <= self.residuals.len()
+            && self.pauses.len() <= WINDOW
+            && self.pauses.iter().all(|(_, seconds)| LEARNABLE.contains(seconds))
+            && self.pauses.is_sorted_by(|(before, _), (after, _)| before < after)
             && self.residuals.iter().all(is_residual)
             && self.residuals.is_sorted_by(|(before, _), (after, _)| before < after)
     }
@@ -76,8 +111,14 @@ impl AdaptiveInterval {
         &self.residuals
     }
 
+    /// Returns the pauses, oldest first.
+    pub fn pauses(&self) -> &[(u64, f64)] {
+        &self.pauses
+    }
+
     fn quantile(&self, share: f64) -> f64 {
-        let mut sorted: Vec<f64> = self.residuals.iter().map(|(_, residual)| residual.abs()).collect();
+        let current = self.residuals.iter().rev().take(self.current);
+        let mut sorted: Vec<f64> = current.map(|(_, residual)| residual.abs()).collect();
         // The conformal quantile: the ceil((n + 1) share)-th smallest residual, or the largest if there are
         // too few.
         let at = ((sorted.len() as f64 + 1.0) * share).ceil() as usize;

@@ -182,7 +182,7 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     /// every model. Takes microseconds per worker.
     pub fn observe_iteration(&mut self, iteration: u64, outcomes: &[(K, Observation)]) {
         self.next = iteration.saturating_add(1);
-        let expected = parallel::map(outcomes, |(worker, seen)| self.expect(worker, seen.batch));
+        let expected = parallel::map(outcomes, |(worker, seen)| self.expect(worker, seen.input_batch));
         let slopes = match self.loss {
             Loss::SquaredError => vec![None; outcomes.len()],
             Loss::StepTime => step_time_slopes(outcomes, &expected),
@@ -256,6 +256,12 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     /// worker is unmeasured.
     pub fn residuals(&self, worker: &K) -> &[(u64, f64)] {
         self.measured(worker).map_or(&[], WorkerForecaster::residuals)
+    }
+
+    /// Returns the pauses of a worker in its latest iterations: seconds that an iteration took longer than forecast while the next one
+    /// did not. With their iterations, oldest first.
+    pub fn pauses(&self, worker: &K) -> &[(u64, f64)] {
+        self.measured(worker).map_or(&[], WorkerForecaster::pauses)
     }
 
     /// Returns the record of each expert of a worker; empty while the worker is unmeasured.

@@ -9,6 +9,7 @@
 
 pub mod arx;
 pub mod average;
+pub mod change;
 mod expert;
 pub mod fit;
 pub mod inputs;

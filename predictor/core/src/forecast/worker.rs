@@ -3,13 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::arx::{PooledArx, PooledRow};
+use super::change::{ChangePoint, Lead, Move};
 use super::expert::{Expert, ExpertKind};
 use super::inputs::History;
 use super::interval::AdaptiveInterval;
 use super::mix::Mix;
 use super::nonlinear::FittedExpert;
 use super::value::{COVERAGE, ExpertRecord, Forecast};
-use crate::series::{COUNT_MAX, DriverSet, Observation};
+use crate::series::{COUNT_MAX, DriverSet, LEARNABLE, LOG_SPEED_MAX, Observation};
 
 /// Share of an earlier worker's evidence that a new worker starts with. It is enough to skip the first
 /// hundred iterations, and small enough that differences are learned quickly.
@@ -21,11 +22,26 @@ pub(crate) struct WorkerForecaster {
     history: History,
     experts: Vec<(ExpertKind, Expert)>,
     mix: Mix,
+    /// Whether the forecast follows the change point instead of the mix.
+    lead: Lead,
+    /// The latest number of samples.
+    batch: f64,
+    /// The latest observation if it was a jump: the next one tells whether it lasts.
+    jump: Option<Jump>,
     interval: AdaptiveInterval,
     observations: u64,
     /// Forecasts of the next iteration with the batch of the latest one. `None` after a change of what they depend on.
     #[serde(skip)]
     usual: Option<Usual>,
+}
+
+/// An observation far from its forecast.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Jump {
+    iteration: u64,
+    log_speed: f64,
+    /// Seconds that the iteration took longer than forecast.
+    excess_s: f64,
 }
 
 /// Forecasts of the next iteration with one batch, computed once for all readers: a request reads them several times, and
@@ -46,9 +62,12 @@ impl WorkerForecaster {
         let expert = |kind: &ExpertKind| Some((*kind, Expert::new(*kind, drivers, pool, log_speed)?));
         let experts: Vec<(ExpertKind, Expert)> = roster.iter().filter_map(expert).collect();
         Self {
-            history: History::new(log_speed, first.batch),
+            history: History::new(log_speed, first.input_batch),
+            batch: first.batch,
             mix: Mix::new(&experts.iter().map(|(kind, _)| kind.prior()).collect::<Vec<_>>()),
             experts,
+            lead: Lead::new(),
+            jump: None,
             interval: AdaptiveInterval::new(COVERAGE),
             observations: 1,
             usual: None,
@@ -61,6 +80,9 @@ impl WorkerForecaster {
             |(kind, expert): &(ExpertKind, Expert)| kind.is_valid() && expert.is_valid(drivers, pool);
         self.history.is_valid()
             && self.interval.is_valid()
+            && self.lead.is_valid()
+            && self.jump.is_none_or(|jump| jump.is_valid())
+            && LEARNABLE.contains(&self.batch)
             && self.observations <= COUNT_MAX
             && !self.experts.is_empty()
             && self.experts.iter().all(is_valid)
@@ -119,7 +141,62 @@ impl WorkerForecaster {
     }
 
     pub fn combine(&self, expected: &[f64]) -> f64 {
-        self.mix.combine(expected)
+        let mixed = self.mix.combine(expected);
+        match self.change_at().and_then(|at| expected.get(at)) {
+            Some(level) => mixed + self.lead.weight() * (level - mixed),
+            None => mixed,
+        }
+    }
+
+    fn change_at(&self) -> Option<usize> {
+        self.experts.iter().position(|(kind, _)| *kind == ExpertKind::ChangePoint)
+    }
+
+    fn change_point(&mut self) -> Option<&mut ChangePoint> {
+        self.experts.iter_mut().find_map(|(_, expert)| match expert {
+            Expert::ChangePoint(change) => Some(change),
+            _ => None,
+        })
+    }
+
+    /// Follows a jump at once. Averages do not learn from it before the next observation has confirmed it, so that a pause leaves
+    /// no trace in them. Returns whether the observation is a jump that may be over in the next iteration.
+    fn follow(&mut self, expected: &[f64], iteration: u64, observation: &Observation) -> bool {
+        let log_speed = observation.speed().ln();
+        let residual = log_speed - self.combine(expected);
+        let mix_residual = log_speed - self.mix.combine(expected);
+        let Some(own) = self.change_at().and_then(|at| expected.get(at)) else {
+            self.interval.score(iteration, residual);
+            return false;
+        };
+        let own_residual = log_speed - own;
+        let batch_change = (observation.batch / self.batch).ln();
+        self.batch = observation.batch;
+        let Some(change) = self.change_point() else { return false };
+        let deviation = change.deviation();
+        let (is_missed, is_mix_wrong) =
+            (change.is_jump(residual, batch_change), change.is_jump(mix_residual, batch_change));
+        let moved = change.update(log_speed, batch_change);
+        let was_jump = self.jump.take();
+        self.lead.compare(own_residual / deviation, mix_residual / deviation);
+        if moved != Move::Stays && is_mix_wrong {
+            self.lead.take();
+        }
+        match (moved, was_jump) {
+            (Move::Returns, Some(jump)) => self.interval.pause(jump.iteration, jump.excess_s),
+            (_, Some(_)) | (Move::Returns, None) if is_mix_wrong => self.interval.restart(),
+            _ => {}
+        }
+        // The size of a jump is not the size of an error.
+        if !is_missed || moved == Move::Stays && was_jump.is_none() {
+            self.interval.score(iteration, residual);
+        }
+        let is_open = moved == Move::Leaves && is_mix_wrong;
+        if is_open {
+            let excess_s = observation.compute_time_s * (1.0 - residual.min(0.0).exp());
+            self.jump = Some(Jump { iteration, log_speed, excess_s });
+        }
+        is_open
     }
 
     /// Scores the forecasts by squared error or by a loss with this slope, then updates the worker's own models. Returns the
@@ -133,19 +210,23 @@ impl WorkerForecaster {
         observation: &Observation,
     ) -> Vec<PooledRow> {
         self.usual = None;
+        self.observations += 1;
         let log_speed = observation.speed().ln();
-        self.interval.score(iteration, log_speed - self.mix.combine(expected));
+        if self.follow(expected, iteration, observation) {
+            return Vec::new();
+        }
         match slope {
+            // The averages follow a jump, each in its own time; that is no record.
+            _ if self.lead.leads() => {}
             Some(slope) => self.mix.score_by(expected, log_speed, slope),
             None => self.mix.score(expected, log_speed),
         }
         let experts = self.experts.iter_mut();
         let update = |(_, expert): &mut (ExpertKind, Expert)| {
-            expert.update(&self.history, pool, observation.batch, log_speed)
+            expert.update(&self.history, pool, observation.input_batch, log_speed)
         };
         let rows = experts.filter_map(update).collect();
-        self.history.observe(log_speed, observation.batch);
-        self.observations += 1;
+        self.history.observe(log_speed, observation.input_batch);
         rows
     }
 
@@ -170,6 +251,11 @@ impl WorkerForecaster {
         }
     }
 
+    /// Returns the pauses of the latest iterations, in seconds, with their iterations, oldest first.
+    pub fn pauses(&self) -> &[(u64, f64)] {
+        self.interval.pauses()
+    }
+
     /// Returns the residuals of the latest forecasts in log speed (actual minus forecast) with their iterations, oldest
     /// first.
     pub fn residuals(&self) -> &[(u64, f64)] {
@@ -181,14 +267,21 @@ impl WorkerForecaster {
         let record = |(i, (kind, _)): (usize, &(ExpertKind, Expert))| ExpertRecord {
             name: kind.to_string(),
             speed: expected[i].exp(),
-            weight: self.mix.weights()[i],
+            weight: self.weight(i),
             log_rmse: self.mix.log_rmse(i),
         };
         self.experts.iter().enumerate().map(record).collect()
     }
 
+    /// Returns the weight of an expert in the forecast.
+    fn weight(&self, i: usize) -> f64 {
+        let lead = self.change_at().map_or(0.0, |_| self.lead.weight());
+        let own = if self.change_at() == Some(i) { lead } else { 0.0 };
+        (1.0 - lead) * self.mix.weights()[i] + own
+    }
+
     pub fn last_speed(&self) -> f64 {
-        self.history.last().exp()
+        self.jump.map_or(self.history.last(), |jump| jump.log_speed).exp()
     }
 
     /// Starts from an earlier worker's models; the level remains the worker's own.
@@ -201,5 +294,11 @@ impl WorkerForecaster {
                 expert.warm_start(earlier, WARM_START_TRUST);
             }
         }
+    }
+}
+
+impl Jump {
+    fn is_valid(&self) -> bool {
+        self.log_speed.abs() <= LOG_SPEED_MAX && self.excess_s.abs() <= *LEARNABLE.end()
     }
 }

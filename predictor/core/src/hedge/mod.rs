@@ -200,30 +200,39 @@ impl Draft<'_> {
         Peer { base_end_s: curve.time(base), speed: batch as f64 / curve.time(batch) }
     }
 
-    /// Returns a subset of the scenarios that is small enough to simulate, the same for every draft.
-    fn rows(&self) -> impl Iterator<Item = &[f64]> {
+    /// Returns a subset of the scenarios that is small enough to simulate, the same for every draft: the number of each and its factors.
+    fn rows(&self) -> impl Iterator<Item = (usize, &[f64])> {
         let events = self.scenarios.len() * self.batches.len() * EVENTS_PER_WORKER;
-        self.scenarios.rows().step_by(events.div_ceil(EVENTS_MAX).clamp(1, self.scenarios.len()))
+        let step = events.div_ceil(EVENTS_MAX).clamp(1, self.scenarios.len());
+        self.scenarios.rows().enumerate().step_by(step)
     }
 
     /// Returns the mean step time over the scenarios, in seconds.
     fn step_s(&self, hedged: &Hedged) -> f64 {
-        mean(self.rows().map(|factors| self.simulated_s(hedged, factors)))
+        mean(self.rows().map(|(scenario, factors)| self.simulated_s(hedged, scenario, factors)))
     }
 
     /// Returns the mean step time over the same scenarios without a tail, in seconds.
     fn plain_s(&self) -> f64 {
-        let finish_s =
-            |factors: &[f64], rank: usize| factors[rank] * self.shares[rank].curve.time(self.batches[rank]);
-        let step_s =
-            |factors: &[f64]| (0..factors.len()).map(|rank| finish_s(factors, rank)).fold(0.0, f64::max);
+        let step_s = |(scenario, factors): (usize, &[f64])| {
+            self.busy_s(self.batches, scenario, factors).into_iter().fold(0.0, f64::max)
+        };
         mean(self.rows().map(step_s))
     }
 
-    fn simulated_s(&self, hedged: &Hedged, factors: &[f64]) -> f64 {
-        let compute_s = |rank: usize, samples: u64| factors[rank] * self.shares[rank].curve.time(samples);
+    /// Returns the time of each worker for its batch in a scenario, in seconds.
+    fn busy_s(&self, batches: &[u64], scenario: usize, factors: &[f64]) -> Vec<f64> {
+        let each = factors.iter().zip(self.shares).zip(batches);
         let mut busy_s: Vec<f64> =
-            (0..factors.len()).map(|rank| compute_s(rank, hedged.bases[rank])).collect();
+            each.map(|((factor, share), batch)| factor * share.curve.time(*batch)).collect();
+        for (rank, pause_s) in self.scenarios.pauses(scenario) {
+            busy_s[rank] += pause_s;
+        }
+        busy_s
+    }
+
+    fn simulated_s(&self, hedged: &Hedged, scenario: usize, factors: &[f64]) -> f64 {
+        let mut busy_s = self.busy_s(&hedged.bases, scenario, factors);
         for pool in &hedged.pools {
             let hand = |rank: &usize| PoolMember { base: hedged.bases[*rank], base_s: busy_s[*rank] };
             let hands: Vec<PoolMember> = pool.members.iter().map(hand).collect();

@@ -77,7 +77,7 @@ impl JobState {
             rules.min_gain = 0.0;
         }
         fit_floors(&mut bounds, global_batch, self.quantum(), ragged.is_some());
-        let outlooks = outlooks(self, &live, &bounds);
+        let mut outlooks = outlooks(self, &live, &bounds);
         let in_force = self.in_force.as_ref().filter(|(workers, _)| ragged.is_none() && *workers == live);
         let in_force = in_force.map(|(_, in_force)| in_force);
         let scenarios = self.current_models().scenarios(&live, |rank| bounds[rank].cap == Some(0));
@@ -87,14 +87,16 @@ impl JobState {
         let held = self.current_models().balance().held();
         let hold = held.and_then(|loss| planned.hold_even(loss));
         let may_probe = ragged.is_none() && held.is_none();
-        let probe = may_probe.then(|| self.probe(&live, &planned, &outlooks, &scenarios)).flatten();
+        let measures = || self.measure_idle(&live, &planned, &outlooks, &bounds, &rules, iteration);
+        let probes = || self.probe(&live, &planned, &outlooks, &scenarios);
+        let probe = may_probe.then(|| measures().or_else(probes)).flatten();
         let hedges = probe.is_none() && rules.sizes == Sizes::Any;
         let is_paused = self.current_models().tail_balance().is_paused();
         let held_back = hold.is_some().then(|| planned.batches.clone());
         let is_resumed =
             held.is_none() && self.last_allocation.as_deref().is_some_and(AllocateResponse::holds_even);
         let mut plan = probe.or(hold).unwrap_or(planned);
-        let is_probe = matches!(plan.reason, Reason::Probing { .. });
+        let is_probe = matches!(plan.reason, Reason::Probing { .. } | Reason::MeasuresIdle { .. });
         if is_resumed && !is_probe && plan.batches != plan.even {
             plan.reason = Reason::Resumed;
         }
@@ -117,6 +119,7 @@ impl JobState {
         if let Some(hedging) = &hedging {
             decision.predicted_step_time_s = Some(hedging.step_time_s);
         }
+        self.fade_idle(&live, &mut outlooks, iteration);
         let mut allocations =
             allocations(&live, &plan, held_back.as_deref(), &outlooks, &bounds, hedging.as_ref());
         // No background work may run during a probe, because it would disturb the measurements.

@@ -49,6 +49,7 @@ mod configured;
 mod decide;
 
 mod even_time;
+mod idle;
 
 mod learning_rate;
 

@@ -174,15 +174,13 @@ impl Models {
         workers: &[WorkerId],
         is_idle: impl Fn(usize) -> bool + Sync + Send,
     ) -> Scenarios {
-        let working = workers.iter().enumerate().find(|(rank, _)| !is_idle(*rank));
-        let Some((_, working)) = working else { return Scenarios::default() };
-        let residuals = self.forecaster.residuals(working);
-        let exact: Vec<(u64, f64)> = residuals.iter().map(|(iteration, _)| (*iteration, 0.0)).collect();
-        let of = |(rank, worker): (usize, &WorkerId)| {
-            if is_idle(rank) { &exact[..] } else { self.forecaster.residuals(worker) }
-        };
         let ranked: Vec<(usize, &WorkerId)> = workers.iter().enumerate().collect();
-        Scenarios::joined(&parallel::map(&ranked, |ranked| of(*ranked)))
+        let residuals = parallel::map(&ranked, |(rank, worker)| {
+            (!is_idle(*rank)).then(|| self.forecaster.residuals(worker))
+        });
+        let pauses: Vec<&[(u64, f64)]> =
+            workers.iter().map(|worker| self.forecaster.pauses(worker)).collect();
+        Scenarios::joined(&residuals).with_pauses(&pauses)
     }
 
     /// Returns the cost of a claim: the mean over the workers.

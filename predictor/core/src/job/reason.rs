@@ -9,7 +9,7 @@ use crate::straggler::{Cause, Straggler};
 pub fn kind(reason: &Reason) -> DecisionKind {
     match reason {
         Reason::Unmeasured { .. } => DecisionKind::ColdStart,
-        Reason::Probing { .. } => DecisionKind::Profiling,
+        Reason::Probing { .. } | Reason::MeasuresIdle { .. } => DecisionKind::Profiling,
         Reason::FirstMeasured | Reason::SpeedChanged { .. } | Reason::Even | Reason::Resumed => {
             DecisionKind::Rebalanced
         }
@@ -30,6 +30,9 @@ pub fn text(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
             "shares vary to learn the batch curves: the time with even shares is uncertain by {:.0} %",
             100.0 * doubt
         ),
+        Reason::MeasuresIdle { workers } => {
+            format!("{workers} of {} workers had no samples for long and are measured again", live.len())
+        }
         Reason::FirstMeasured => "first allocation by speed".into(),
         Reason::SpeedChanged { rank, ratio } => {
             let (direction, percent) = if ratio < 1.0 {
@@ -48,7 +51,13 @@ pub fn text(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
         Reason::Resumed => "planned shares again: they would have been faster".into(),
         Reason::Even => "even shares are as fast".into(),
         Reason::Unchanged => "the current shares are the best".into(),
-        Reason::Held { gain } => format!(
+        Reason::Held { gain, lost } if lost >= min_gain => format!(
+            "a change would save {:.1} % of the step, less than min_gain {:.1} %; together {:.1} % of a step so far",
+            gain * 100.0,
+            min_gain * 100.0,
+            lost * 100.0
+        ),
+        Reason::Held { gain, .. } => format!(
             "a change would save {:.1} % of the step, less than min_gain {:.1} %",
             gain * 100.0,
             min_gain * 100.0

@@ -21,6 +21,8 @@ pub type DeviceOf<'a> = &'a (dyn Fn(&WorkerId, Option<u64>) -> Option<&'a str> +
 pub struct WorkerModel {
     /// The latest processed iteration.
     pub newest: Option<u64>,
+    /// Number of iterations from the one before to it.
+    pub gap: u64,
     /// Generation of its latest join, by the plans of its reports.
     joined: Option<u64>,
     /// Its device.
@@ -82,6 +84,7 @@ impl WorkerModel {
         planned: Option<PlannedWorker>,
         device: DeviceOf<'_>,
     ) -> bool {
+        self.gap = self.newest.map_or(1, |newest| report.iteration.saturating_sub(newest));
         self.newest = Some(report.iteration);
         let joined = planned.and_then(|planned| planned.joined).or(self.joined);
         let rejoined = self.joined.is_some() && self.joined != joined;

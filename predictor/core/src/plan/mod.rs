@@ -33,6 +33,8 @@ pub struct InForce {
     pub batches: Vec<u64>,
     /// Speeds by rank for which the batches were planned; `None` after a cold start.
     pub speeds: Option<Vec<f64>>,
+    /// Sum of the certain gains of better batches since then, as a share of a step.
+    pub lost: f64,
 }
 
 /// Batches of an iteration, with the reason.
@@ -42,6 +44,8 @@ pub struct Split {
     pub batches: Vec<u64>,
     /// Speeds by rank for which the batches were planned; `None` at a cold start.
     pub speeds: Option<Vec<f64>>,
+    /// Sum of the certain gains of better batches since these were planned, as a share of a step.
+    pub lost: f64,
     /// The decision and its reason.
     pub reason: Reason,
     /// Expected time of the slowest worker, in seconds.
@@ -64,7 +68,7 @@ impl Split {
 
     /// Returns the part of the plan that the next iteration needs as its plan in force.
     pub fn in_force(&self) -> InForce {
-        InForce { batches: self.batches.clone(), speeds: self.speeds.clone() }
+        InForce { batches: self.batches.clone(), speeds: self.speeds.clone(), lost: self.lost }
     }
 }
 
@@ -92,6 +96,11 @@ pub enum Reason {
         /// How uncertain the time with even shares is, as a share of it.
         doubt: f64,
     },
+    /// Workers without samples get the smallest batch, so that they are measured.
+    MeasuresIdle {
+        /// Number of them.
+        workers: usize,
+    },
     /// The first plan from measured speeds, or the first for a new set of workers or bounds.
     FirstMeasured,
     /// The worker whose expected speed changed most since the plan in force was made.
@@ -112,10 +121,12 @@ pub enum Reason {
     },
     /// The best plan equals the plan in force.
     Unchanged,
-    /// The plan in force was kept: the gain of a better one is below the minimum.
+    /// The plan in force was kept: it has lost less than a change costs.
     Held {
         /// Gain of the better plan as a share of the step time.
         gain: f64,
+        /// Sum of such gains since the plan in force was made.
+        lost: f64,
     },
 }
 
@@ -146,6 +157,7 @@ pub fn plan(
         return Ok(Split {
             batches: even.clone(),
             speeds: None,
+            lost: 0.0,
             reason,
             step_time_s: None,
             even_step_time_s: None,
@@ -164,6 +176,7 @@ pub fn plan(
         return Ok(Split {
             batches: best,
             speeds: None,
+            lost: 0.0,
             reason,
             step_time_s: None,
             even_step_time_s: None,
@@ -174,14 +187,14 @@ pub fn plan(
     let speed =
         |worker: &WorkerOutlook| worker.measured.as_ref().map_or(1.0, |measured| measured.forecast.speed);
     let speeds: Vec<f64> = workers.iter().map(speed).collect();
-    let gain_over = |batches: &[u64]| Gain::of(&shares, scenarios, batches, &best);
+    let gain_over = |batches: &[u64], lost: f64| Gain::of(&shares, scenarios, batches, &best, lost);
     let is_legal = |in_force: &&InForce| is_legal(&in_force.batches, workers, rules);
     let change = match in_force.filter(is_legal) {
         Some(held) if held.batches == best => {
             Change::To(best, if held.speeds.is_some() { Reason::Unchanged } else { Reason::FirstMeasured })
         }
         Some(held) => {
-            let gain = gain_over(&held.batches);
+            let gain = gain_over(&held.batches, held.lost);
             if gain.justifies_change(rules.min_gain) {
                 let reason = held
                     .speeds
@@ -191,36 +204,37 @@ pub fn plan(
             } else if held.batches != even && finish(&even) <= finish(&held.batches) {
                 Change::To(even.clone(), Reason::Even)
             } else {
-                Change::Hold { held, gain: gain.corrected.max(0.0) }
+                Change::Hold { held, gain }
             }
         }
         // The errors of forecasts are not known: speeds of an earlier run, or workers in their first iterations.
         None if best == even || scenarios.is_empty() => Change::To(best, Reason::FirstMeasured),
         // Without a plan in force, the shares are even until a change gains enough.
         None => {
-            let gain = gain_over(&even);
+            let gain = gain_over(&even, 0.0);
             if gain.justifies_change(rules.min_gain) {
                 Change::To(best, Reason::FirstMeasured)
             } else {
-                Change::To(even.clone(), Reason::Held { gain: gain.corrected.max(0.0) })
+                Change::To(even.clone(), Reason::Held { gain: gain.corrected.max(0.0), lost: gain.lost })
             }
         }
     };
-    let (batches, made_for, reason) = match change {
+    let (batches, made_for, lost, reason) = match change {
         // The speeds for which these batches were planned are kept, so that slow drift adds up until a change
         // is worthwhile.
         Change::Hold { held, gain } => {
-            (held.batches.clone(), held.speeds.clone().or(Some(speeds)), Reason::Held { gain })
+            let reason = Reason::Held { gain: gain.corrected.max(0.0), lost: gain.lost };
+            (held.batches.clone(), held.speeds.clone().or(Some(speeds)), gain.lost, reason)
         }
-        Change::To(batches, reason) => (batches, Some(speeds), reason),
+        Change::To(batches, reason) => (batches, Some(speeds), 0.0, reason),
     };
     let step_time_s = Some(finish(&batches));
-    Ok(Split { batches, speeds: made_for, reason, step_time_s, even_step_time_s, even })
+    Ok(Split { batches, speeds: made_for, lost, reason, step_time_s, even_step_time_s, even })
 }
 
 enum Change<'a> {
     To(Vec<u64>, Reason),
-    Hold { held: &'a InForce, gain: f64 },
+    Hold { held: &'a InForce, gain: Gain },
 }
 
 fn bounds(workers: &[WorkerOutlook]) -> Vec<(u64, Option<u64>)> {

@@ -6,5 +6,6 @@ mod allocate_exact;
 mod curve_closed_loop;
 mod gain;
 mod harm;
+mod regimes;
 mod slow;
 mod world;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use evenstep_core::allocate::{Scenarios, SplitWorker};
+use evenstep_core::allocate::{Residuals, Scenarios, SplitWorker};
 use evenstep_core::curve::CurveLearner;
 use evenstep_core::forecast::narx::Narx;
 use evenstep_core::forecast::nonlinear::{FittedExpert, REFIT_OBSERVATIONS, TRAINING_ROWS_MAX, Training};
@@ -138,9 +138,11 @@ impl<'a> Evenstep<'a> {
     }
 
     fn scenarios(&self, present: &[usize]) -> Scenarios {
-        let residuals: Vec<&[(u64, f64)]> =
-            present.iter().map(|worker| self.forecaster.residuals(worker)).collect();
-        Scenarios::joined(&residuals)
+        let residuals: Vec<Option<Residuals<'_>>> =
+            present.iter().map(|worker| Some(self.forecaster.residuals(worker))).collect();
+        let pauses: Vec<Residuals<'_>> =
+            present.iter().map(|worker| self.forecaster.pauses(worker)).collect();
+        Scenarios::joined(&residuals).with_pauses(&pauses)
     }
 
     fn hedged(
