@@ -289,6 +289,7 @@ impl WorkerForecaster {
         self.usual = None;
         // A network is fitted to one worker, so it is not transferred; only the experts before it are.
         self.mix.warm_start(&earlier.mix);
+        self.lead = earlier.lead;
         for (kind, expert) in &mut self.experts {
             if let Some((_, earlier)) = earlier.experts.iter().find(|(other, _)| other == kind) {
                 expert.warm_start(earlier, WARM_START_TRUST);
