@@ -123,8 +123,6 @@ pub struct Observation {
     pub batch: f64,
     /// Compute time in seconds, without any waiting; in the range [`LEARNABLE`].
     pub compute_time_s: f64,
-    /// The batch that models see as an input: `batch`, or always 1.
-    pub(crate) input_batch: f64,
 }
 
 impl Observation {
@@ -133,14 +131,14 @@ impl Observation {
     pub fn new(batch: f64, compute_time_s: f64) -> Option<Self> {
         let learnable =
             [compute_time_s, batch / compute_time_s].iter().all(|value| LEARNABLE.contains(value));
-        (batch > 0.0 && learnable).then_some(Self { batch, compute_time_s, input_batch: batch })
+        (batch > 0.0 && learnable).then_some(Self { batch, compute_time_s })
     }
 
-    /// Returns the observation without the batch as an input of models. A job's forecaster learns these: its curves model the
-    /// batch, and shares follow forecasts, so a model that saw them would learn to read the forecasts of the models before it.
+    /// Returns an observation of one sample at the same speed. Networks are trained with these: shares follow forecasts, so a
+    /// network that saw batches would learn to read the forecasts of the models before it.
     #[must_use]
     pub fn per_sample(self) -> Self {
-        Self { input_batch: 1.0, ..self }
+        Self { batch: 1.0, compute_time_s: self.compute_time_s / self.batch }
     }
 
     /// Returns the speed in samples per second of compute time.

@@ -125,9 +125,9 @@ impl ExpertKind {
         }
     }
 
-    /// Creates the pooled model of a job. Its memory is about 2500 iterations.
+    /// Creates the pooled model of a job. Its memory is about 1000 iterations.
     pub(super) fn pool(drivers: &DriverSet) -> PooledArx {
-        PooledArx::new(ArxSettings { forgetting: 0.9996, ..Self::ArxPooled.settings() }, drivers)
+        PooledArx::new(ArxSettings { forgetting: 0.999, ..Self::ArxPooled.settings() }, drivers)
     }
 }
 

@@ -182,7 +182,7 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     /// every model. Takes microseconds per worker.
     pub fn observe_iteration(&mut self, iteration: u64, outcomes: &[(K, Observation)]) {
         self.next = iteration.saturating_add(1);
-        let expected = parallel::map(outcomes, |(worker, seen)| self.expect(worker, seen.input_batch));
+        let expected = parallel::map(outcomes, |(worker, seen)| self.expect(worker, seen.batch));
         let slopes = match self.loss {
             Loss::SquaredError => vec![None; outcomes.len()],
             Loss::StepTime => step_time_slopes(outcomes, &expected),

@@ -67,17 +67,17 @@ impl Training {
     pub fn observe(&mut self, seen: &Observation) {
         let log_speed = seen.speed().ln();
         let Some(history) = &mut self.history else {
-            self.history = Some(History::new(log_speed, seen.input_batch));
+            self.history = Some(History::new(log_speed, seen.batch));
             return;
         };
         let base = history.base();
-        let raw = self.layout.raw(history, base, seen.input_batch);
+        let raw = self.layout.raw(history, base, seen.batch);
         self.scaler.learn(&raw);
         if self.rows.len() == TRAINING_ROWS_MAX {
             self.rows.pop_front();
         }
         self.rows.push_back((raw, log_speed - base));
-        history.observe(log_speed, seen.input_batch);
+        history.observe(log_speed, seen.batch);
     }
 
     /// Fits a network. Takes milliseconds to a second, so it must not run inside a request.

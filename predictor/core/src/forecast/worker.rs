@@ -62,7 +62,7 @@ impl WorkerForecaster {
         let expert = |kind: &ExpertKind| Some((*kind, Expert::new(*kind, drivers, pool, log_speed)?));
         let experts: Vec<(ExpertKind, Expert)> = roster.iter().filter_map(expert).collect();
         Self {
-            history: History::new(log_speed, first.input_batch),
+            history: History::new(log_speed, first.batch),
             batch: first.batch,
             mix: Mix::new(&experts.iter().map(|(kind, _)| kind.prior()).collect::<Vec<_>>()),
             experts,
@@ -223,10 +223,10 @@ impl WorkerForecaster {
         }
         let experts = self.experts.iter_mut();
         let update = |(_, expert): &mut (ExpertKind, Expert)| {
-            expert.update(&self.history, pool, observation.input_batch, log_speed)
+            expert.update(&self.history, pool, observation.batch, log_speed)
         };
         let rows = experts.filter_map(update).collect();
-        self.history.observe(log_speed, observation.input_batch);
+        self.history.observe(log_speed, observation.batch);
         rows
     }
 

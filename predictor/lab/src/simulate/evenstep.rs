@@ -260,8 +260,7 @@ impl Policy for Evenstep<'_> {
                 parts.measure(&mut known.curve, forecast);
                 known.chunks.observe(&parts);
                 known.largest = known.largest.max(report.batch);
-                outcomes
-                    .extend(parts.observation(&known.curve).map(|seen| (report.worker, seen.per_sample())));
+                outcomes.extend(parts.observation(&known.curve).map(|seen| (report.worker, seen)));
             }
         }
         let news_count = news.len();

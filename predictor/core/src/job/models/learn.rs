@@ -138,7 +138,7 @@ impl Models {
         let (mut observations, mut compared) = (Vec::new(), Vec::new());
         for (worker, measured) in measured {
             if let Some((observation, pace, own, vote)) = measured {
-                observations.push((worker.clone(), observation.per_sample()));
+                observations.push((worker.clone(), observation));
                 compared.push(Compared { worker, pace, own, vote });
             }
         }
