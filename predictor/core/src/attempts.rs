@@ -124,8 +124,8 @@ impl Attempts {
         let kept = self.positions(0..u64::MAX).into_iter();
         let kept =
             kept.map(|kept| kept.end.min(positions.end).saturating_sub(kept.start.max(positions.start)));
-        let factor = all.div_ceil(kept.sum::<u64>().max(1));
-        points.saturating_mul(factor.clamp(1, POINTS_FACTOR_MAX))
+        let wanted = (u128::from(points) * u128::from(all)).div_ceil(u128::from(kept.sum::<u64>().max(1)));
+        u64::try_from(wanted).unwrap_or(u64::MAX).clamp(points, points.saturating_mul(POINTS_FACTOR_MAX))
     }
 
     /// Drops segments that no position from this one on needs.

@@ -60,6 +60,11 @@ impl Job {
         let checked = validate(&mut guard.change().state, &request);
         guard.settle();
         checked?;
+        // A deletion of the job was interrupted: no iteration of it can be planned.
+        if guard.state().kept_from >= i64::MAX.cast_unsigned() {
+            let (job_id, kept_from) = (request.job_id.clone(), guard.state().kept_from);
+            return Err(JobError::Gone { job_id, iteration: request.iteration, kept_from });
+        }
         // Looked up again under the lock, because another request may have planned the iteration while this one waited.
         let (state, iteration) = (guard.state(), request.iteration);
         let position = state.attempts.position(iteration);
@@ -79,6 +84,7 @@ impl Job {
         }
         // After the leases: a repeated report is a sign of life, too, but it must not be learned twice.
         self.published().retain_new(&mut request.reports, held.state.kept_from);
+        held.state.retain_own(&mut request.reports);
         let reported = request.reports.iter().map(|report| report.iteration.saturating_add(1)).max();
         let unreported = self.published().unreported().max(reported.unwrap_or(0));
         let returns = Returns { starts_again, is_void, position: held.state.next_iteration.max(unreported) };

@@ -67,10 +67,14 @@ impl Job {
         let state = &mut guard.change().state;
         state.note_join(&worker);
         let known = state.workers.entry(worker.clone()).or_insert_with(|| WorkerState::new(request.clone()));
-        known.request = request;
+        let is_other = std::mem::replace(&mut known.request, request) != known.request;
         known.oom_cap = known.oom_cap.filter(|_| !lifts_cap);
         if joined {
             known.join(state.members.generation());
+        }
+        if is_other {
+            // Open iterations were learned with the device before.
+            state.models_mut();
         }
         if let Err(error) = warm_start(self.store(), state, &worker).await {
             // The join is durable.

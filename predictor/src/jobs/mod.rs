@@ -55,12 +55,12 @@ mod watch;
 
 pub use allocate::Allocated;
 pub use error::JobError;
+pub use evenstep_core::job::LOOK_AHEAD_MAX;
 pub use fits::Pool;
 pub use job::Job;
 pub use load::HISTORY_ITERATIONS;
 pub use membership::WORKERS_MAX;
 pub use registry::{JOBS_MAX, Jobs};
 pub use responses::ResponseBytes;
-pub use validate::LOOK_AHEAD_MAX;
 pub use watch::view::{Cursor, summary};
 pub use watch::{Period, Stragglers};

@@ -1,12 +1,9 @@
 //! Checks of allocation requests, before anything changes.
 
-use evenstep_core::job::JobState;
+use evenstep_core::job::{JobState, LOOK_AHEAD_MAX};
 use evenstep_protocol::AllocateRequest;
 
 use super::error::JobError;
-
-/// Limit of iterations that a request may be ahead of the first iteration that was not requested yet.
-pub const LOOK_AHEAD_MAX: u64 = 64;
 
 /// Checks a request against the state of its job. Its reports have positions already. They are of earlier iterations than the
 /// requested one, so its limit is theirs. A report beyond it, once accepted, would be newer than every later report of its

@@ -178,7 +178,7 @@ impl JobState {
             self.models_to_plan(answer.iteration).plan(answer.iteration, work);
             self.last_even = even;
         } else {
-            self.models.repeat_plan(answer.iteration);
+            self.models_to_plan(answer.iteration).repeat_plan(answer.iteration);
         }
         if is_probe(&answer) {
             self.models_to_plan(answer.iteration).count_probe(answer.iteration);

@@ -14,7 +14,8 @@ use crate::plan::{Reason, Rules, Sizes, Split, WorkerOutlook, plan};
 const WAIT_MIN: u64 = 32;
 /// Ratio of a wait to the one before, if the measurement made no difference.
 const WAIT_GROWTH: u64 = 2;
-/// Maximum cost of measurements as a share of all steps, if the worker is as slow as before. Waits are never longer than that.
+/// Maximum cost of measurements as a share of all steps, if the worker is as slow as before. Waits are never longer than that. A
+/// client that reports every n-th iteration keeps the plan of a measurement for n iterations.
 const COST: f64 = 0.02;
 /// Number of iterations in which a forecast without measurements fades to a third.
 const FADE: f64 = 64.0;
@@ -32,11 +33,15 @@ impl JobState {
         iteration: u64,
     ) -> Option<Split> {
         let (models, smallest, step_s) = (self.current_models(), smallest(rules)?, planned.step_time_s?);
+        // Requests may be ahead of reports: the latest measurement is not known yet.
+        if models.open_probes() > 0 {
+            return None;
+        }
         let is_due = |(rank, id): (usize, &WorkerId)| {
             let can = bounds[rank].cap.is_none_or(|cap| cap >= smallest);
             let known = models.worker(id).filter(|_| can && planned.batches[rank] == 0)?;
             let measured_s = models.expected(id, None)?.1.time(smallest);
-            let affordable = ((measured_s / step_s - 1.0) / COST).max(0.0);
+            let affordable = models.stride() * ((measured_s / step_s - 1.0) / COST).max(0.0);
             let wait = (known.gap.saturating_mul(WAIT_GROWTH)).min(affordable as u64).max(WAIT_MIN);
             (iteration.saturating_sub(known.newest?) >= wait).then_some(rank)
         };

@@ -121,6 +121,7 @@ pub use learning_rate::{controller, rule};
 pub use models::Models;
 pub use observe::{Observed, Skipped};
 pub use report::inputs;
+pub use returns::LOOK_AHEAD_MAX;
 pub use state::{JOINS_MAX, JobState, Restored, WorkerState, global_batch};
 pub use stored::{
     FORMAT, ModelFormatError, check_part, read_device_model, read_learning_rate, read_models,

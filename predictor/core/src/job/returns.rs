@@ -7,8 +7,13 @@
 //!   or late request differs: no worker joined or departed since the newest report, or the request carries reports.
 //! - A worker departed or ran out of memory during an iteration, which is planned again for the others.
 
+use evenstep_protocol::WorkerReport;
+
 use super::state::JobState;
 use crate::attempts::Segment;
+
+/// Limit of iterations that a request may be ahead of the first iteration that was not requested yet.
+pub const LOOK_AHEAD_MAX: u64 = 64;
 
 impl JobState {
     /// Whether the run has passed the iteration at this position: all its workers have reported it or a later one, or the run has
@@ -20,6 +25,16 @@ impl JobState {
     /// Whether the run starts again with a request for the iteration at this position.
     pub fn starts_again(&self, position: u64, has_reports: bool) -> bool {
         self.regrouped && !has_reports && self.is_carried_out(position)
+    }
+
+    /// Removes reports, by position, that a late request of the run before may carry: until the first iteration after a return was
+    /// reported, reports without it count only for iterations that were planned.
+    pub fn retain_own(&self, reports: &mut Vec<WorkerReport>) {
+        let first = self.attempts.newest();
+        let is_new = self.models.reported() <= first && self.attempts.current() > 1;
+        if is_new && reports.iter().all(|report| report.iteration > first) {
+            reports.retain(|report| report.iteration < self.next_iteration);
+        }
     }
 
     /// Returns the segment that begins at a position when the run starts again with an iteration.
@@ -40,7 +55,8 @@ impl JobState {
     pub fn void_segment(&self, iteration: u64, is_void: bool, position: u64) -> Option<Segment> {
         let first = self.models.reported().max(self.attempts.newest());
         let is_ahead = self.last_allocation.as_ref().is_some_and(|last| last.iteration >= first);
-        let first = self.attempts.at(first).iteration.min(iteration);
+        let earliest = iteration.saturating_sub(LOOK_AHEAD_MAX);
+        let first = self.attempts.at(first).iteration.clamp(earliest, iteration);
         (is_void || (is_ahead && self.is_void())).then(|| self.attempts.next(first, position, false))
     }
 }

@@ -1,6 +1,7 @@
 //! Jobs in closed loop on speeds that change at once, compared with simple rules that meet the same speeds; on stalls; with
 //! workers without samples.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use evenstep_core::job::JobState;
@@ -57,9 +58,19 @@ fn once(workers: usize, factor: f64, slow: Range<usize>, iterations: usize, seed
 fn drive(
     state: &mut JobState,
     iterations: usize,
+    time_s: impl FnMut(usize, &Allocation) -> f64,
+) -> Vec<(AllocateResponse, Vec<f64>)> {
+    drive_ahead(state, iterations, 0, time_s)
+}
+
+/// The same with reports that arrive this number of iterations late.
+fn drive_ahead(
+    state: &mut JobState,
+    iterations: usize,
+    ahead: usize,
     mut time_s: impl FnMut(usize, &Allocation) -> f64,
 ) -> Vec<(AllocateResponse, Vec<f64>)> {
-    let mut run = Vec::new();
+    let (mut run, mut waiting) = (Vec::new(), VecDeque::new());
     for iteration in 0..iterations {
         let request = AllocateRequest::new(JobId::new("job").unwrap(), 1, iteration as u64);
         let decided = state.decide(&request).unwrap();
@@ -70,8 +81,10 @@ fn drive(
             WorkerReport::new(share.worker.clone(), iteration as u64, share.local_batch, *time_s)
         };
         let worked = answer.allocations.iter().zip(&times).filter(|(share, _)| share.local_batch > 0);
-        let reports: Vec<WorkerReport> = worked.map(report).collect();
-        state.observe(&reports);
+        waiting.push_back(worked.map(report).collect::<Vec<WorkerReport>>());
+        if waiting.len() > ahead {
+            state.observe(&waiting.pop_front().unwrap());
+        }
         run.push((answer, times));
     }
     run
@@ -257,10 +270,10 @@ fn a_worker_without_samples_is_measured_again() {
     for (spec, slow_s, smallest, fair) in
         [(sizes, 0.2, 32, 64.0), (floor, 2.0, 1, 40.0), (quantum, 5.0, 4, 32.0)]
     {
-        for recovers in [40, usize::MAX] {
+        for (recovers, ahead) in [(40, 0), (usize::MAX, 0), (usize::MAX, 4)] {
             let mut random = ChaCha8Rng::seed_from_u64(4);
             let mut state = job(spec.clone(), 3);
-            let run = drive(&mut state, 400, |iteration, share| {
+            let run = drive_ahead(&mut state, 400, ahead, |iteration, share| {
                 let slow_s = if iteration < recovers { slow_s } else { 0.0025 };
                 let cost_s = if share.rank < 2 { 0.01 } else { slow_s };
                 cost_s * share.local_batch as f64 * (0.02 * normal(&mut random)).exp()

@@ -183,7 +183,7 @@ impl Store {
 
     /// Returns the current generation of a job, and the generation below which allocations are void: of the latest departure, or
     /// 0 if no worker is live, because no one trains with them. Both are 0 for an unknown job. Also returns whether workers
-    /// joined, joined again or departed since the newest report.
+    /// joined, joined again or departed since the newest report; false if no worker is live.
     ///
     /// # Errors
     /// See [`Store::job`].
@@ -191,8 +191,9 @@ impl Store {
         let rows = rows!(
             &self.readers,
             (i64, i64, i64),
-            "SELECT generation, CASE WHEN EXISTS (SELECT 1 FROM worker WHERE job_id = $1 AND state = 'live')
-                THEN departed_generation ELSE 0 END, regrouped FROM job WHERE job_id = $1",
+            "SELECT generation, CASE WHEN live THEN departed_generation ELSE 0 END, CASE WHEN live THEN regrouped ELSE 0 END
+                FROM job, (SELECT EXISTS (SELECT 1 FROM worker WHERE job_id = $1 AND state = 'live') AS live) AS members
+                WHERE job_id = $1",
             job_id.as_str()
         )?;
         let (current, departed, regrouped) = rows.first().copied().unwrap_or_default();
