@@ -4,7 +4,7 @@
 //! they are right. In a probe about half of the samples are on workers that get more, and the others get less; in the next
 //! one it is the reverse. The contrast of two successive probes does not depend on a drift of the speeds.
 
-use crate::allocate::{Infeasible, SplitWorker, allocate};
+use crate::allocate::{Infeasible, SplitWorker, allocate, finish_s};
 use crate::curve::Curve;
 
 /// Relative change of a share.
@@ -21,6 +21,25 @@ pub fn probe(
     quantum: u64,
     turn: u64,
 ) -> Result<Vec<u64>, Infeasible> {
+    // A share of few quanta must vary too: a worker with a fixed cost seems slow there, so its share would never grow again.
+    let limit_s = (1.0 + CHANGE) * finish_s(shares, batches);
+    let is_small = |rank: usize| {
+        let batch = batches[rank];
+        let is_affordable = shares[rank].finish_s(batch.saturating_add(quantum)) <= limit_s;
+        batch > 0 && CHANGE * (batch as f64) < quantum as f64 && is_affordable
+    };
+    let step = |rank| if is_small(rank) { quantum } else { 0 };
+    varied(shares, batches, quantum, turn, step).or_else(|_| varied(shares, batches, quantum, turn, |_| 0))
+}
+
+/// Returns the batches of a probe in which the workers that get more get at least this number of samples more, by rank.
+fn varied(
+    shares: &[SplitWorker],
+    batches: &[u64],
+    quantum: u64,
+    turn: u64,
+    step: impl Fn(usize) -> u64,
+) -> Result<Vec<u64>, Infeasible> {
     let mut ranks: Vec<usize> = (0..batches.len()).collect();
     ranks.sort_by_key(|rank| std::cmp::Reverse(batches[*rank]));
     let mut targets: Vec<SplitWorker> = shares.to_vec();
@@ -31,6 +50,8 @@ pub fn probe(
         let SplitWorker { floor, cap, .. } = shares[rank];
         // A worker without samples stays without.
         let cap = if batches[rank] == 0 { Some(floor) } else { cap };
+        let more = if is_more && step(rank) > 0 { batches[rank].saturating_add(step(rank)) } else { 0 };
+        let floor = cap.map_or(more, |cap| more.min(cap)).max(floor);
         targets[rank] = SplitWorker {
             floor,
             cap,
@@ -62,6 +83,8 @@ mod tests {
         assert_eq!(probe(&free, &[40, 20, 20, 40], 1, 1), Ok(vec![32, 24, 16, 48]));
         assert_eq!(probe(&free[..2], &[80, 20], 1, 0), Ok(vec![86, 14]));
         assert_eq!(probe(&free[..1], &[80], 1, 0), Ok(vec![80]), "one worker has no choice");
+        assert_eq!(probe(&free[..3], &[40, 30, 1], 1, 1), Ok(vec![32, 37, 2]), "a small share varies, too");
+        assert_eq!(probe(&free, &[1; 4], 1, 0), Ok(vec![1; 4]), "there is no sample to give");
         assert_eq!(probe(&shares(&[(1, Some(40)); 2]), &[40, 40], 1, 0), Ok(vec![40, 40]));
     }
 
