@@ -154,6 +154,7 @@ mod tests {
                 reason: String::new(),
                 predicted_step_time_s: None,
                 even_step_time_s: None,
+                lost: None,
             },
         }
     }

@@ -84,7 +84,6 @@ impl Job {
         }
         // After the leases: a repeated report is a sign of life, too, but it must not be learned twice.
         self.published().retain_new(&mut request.reports, held.state.kept_from);
-        held.state.retain_own(&mut request.reports);
         let reported = request.reports.iter().map(|report| report.iteration.saturating_add(1)).max();
         let unreported = self.published().unreported().max(reported.unwrap_or(0));
         let returns = Returns { starts_again, is_void, position: held.state.next_iteration.max(unreported) };

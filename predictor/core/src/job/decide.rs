@@ -115,6 +115,7 @@ impl JobState {
             },
             predicted_step_time_s: plan.step_time_s,
             even_step_time_s: plan.even_step_time_s,
+            lost: Some(in_force.lost).filter(|lost| *lost > 0.0),
         };
         if let Some(hedging) = &hedging {
             decision.predicted_step_time_s = Some(hedging.step_time_s);

@@ -7,8 +7,6 @@
 //!   or late request differs: no worker joined or departed since the newest report, or the request carries reports.
 //! - A worker departed or ran out of memory during an iteration, which is planned again for the others.
 
-use evenstep_protocol::WorkerReport;
-
 use super::state::JobState;
 use crate::attempts::Segment;
 
@@ -25,16 +23,6 @@ impl JobState {
     /// Whether the run starts again with a request for the iteration at this position.
     pub fn starts_again(&self, position: u64, has_reports: bool) -> bool {
         self.regrouped && !has_reports && self.is_carried_out(position)
-    }
-
-    /// Removes reports, by position, that a late request of the run before may carry: until the first iteration after a return was
-    /// reported, reports without it count only for iterations that were planned.
-    pub fn retain_own(&self, reports: &mut Vec<WorkerReport>) {
-        let first = self.attempts.newest();
-        let is_new = self.models.reported() <= first && self.attempts.current() > 1;
-        if is_new && reports.iter().all(|report| report.iteration > first) {
-            reports.retain(|report| report.iteration < self.next_iteration);
-        }
     }
 
     /// Returns the segment that begins at a position when the run starts again with an iteration.

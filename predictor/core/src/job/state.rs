@@ -274,5 +274,5 @@ fn in_force(answer: &AllocateResponse, global_batch: u64) -> Option<(Vec<WorkerI
     let batch = |share: &Allocation| share.held_batch.or(share.planned_batch).unwrap_or(share.local_batch);
     let batches = answer.allocations.iter().map(batch).collect();
     let speeds = answer.allocations.iter().map(|share| share.predicted_speed_samples_per_s).collect();
-    Some((workers, InForce { batches, speeds, lost: 0.0 }))
+    Some((workers, InForce { batches, speeds, lost: answer.decision.lost.unwrap_or(0.0) }))
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{Seek, SeekFrom, Write};
 
+use evenstep_protocol::{AllocateRequest, AllocateResponse, JobId};
 use evenstep_tests::store::Store;
 use serde_json::Value;
 
@@ -36,6 +37,10 @@ fn a_store_is_checked_while_the_predictor_serves_it() {
             !found.to_string().contains("\"predictor\""),
             "the table of predictors is not history: {found}"
         );
+        // A run that starts again has iterations below their positions.
+        let generation = predictor.client().join("job-a", "node/0").generation;
+        let again = AllocateRequest::new(JobId::new("job-a").unwrap(), generation, 2);
+        assert_eq!(predictor.client().allocate(&again).json::<AllocateResponse>().attempt, 2);
         let text = prints(&folder, &["check", "--store", &store.address()]);
         assert!(text.ends_with("no faults\n") && text.contains("node_sample"), "{text}");
         assert_eq!(predictor.client().get("/readyz").status, 200);
