@@ -279,7 +279,7 @@ pub struct Decision {
     /// Expected time of the slowest worker under an even split, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub even_step_time_s: Option<f64>,
-    /// What the current shares have lost against better ones since they were planned, as a share of a step; absent if nothing.
+    /// Loss of the current shares against better ones since they were planned, as a share of a step; absent if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<f64>,
 }

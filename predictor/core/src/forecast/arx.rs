@@ -102,7 +102,7 @@ pub struct PooledArx {
     updates: u64,
 }
 
-/// What one worker's iteration teaches the pooled model.
+/// Inputs and target of one worker's iteration, for the pooled model.
 #[derive(Debug)]
 pub struct PooledRow {
     inputs: Vec<f64>,

@@ -42,7 +42,7 @@ pub struct JobState {
     pub models: Models,
     /// The models with the reports of incomplete iterations; computed when needed.
     current: OnceLock<Option<Box<Ahead>>>,
-    /// Those before the latest reports, which the next ones continue.
+    /// Models before the latest reports, which the next models continue.
     earlier: Mutex<Option<Box<Ahead>>>,
     /// The first iteration that was not requested yet.
     pub next_iteration: u64,

@@ -90,7 +90,7 @@ impl Fit<Array2<f64>, Array1<f64>, FitError> for Narx {
 
 impl Narx {
     /// Fits a model. The first network starts from the best one of an earlier model of the same regressors, and all others
-    /// from random weights that are not those of the earlier fit.
+    /// from random weights, other ones than in the earlier fit.
     ///
     /// # Errors
     /// As of `fit`.

@@ -40,8 +40,7 @@ impl Network {
         Self { inputs, hidden, weights }
     }
 
-    /// Returns the network whose output is `out` of this network's output, where this network's regressors are `columns` of
-    /// the new ones. `None` if a weight is not finite.
+    /// Returns the network whose output is `out` of this network's output, and whose regressors give this network's by `columns`. `None` if a weight is not finite.
     pub fn mapped(&self, columns: &[Linear], out: Linear) -> Option<Self> {
         let mut mapped = self.clone();
         let (units, outer) = mapped.weights.split_at_mut((self.hidden + 1) * self.inputs);
