@@ -118,7 +118,7 @@ impl Attempts {
     }
 
     /// Returns how many evenly sampled positions of a range have about `points` that are not superseded; at most
-    /// [`POINTS_FACTOR_MAX`] times as many.
+    /// eight times as many.
     pub fn points(&self, positions: &Range<u64>, points: u64) -> u64 {
         let all = positions.end.saturating_sub(positions.start);
         let kept = self.positions(0..u64::MAX).into_iter();

@@ -1,6 +1,6 @@
 //! A level that starts again when the speed changes at once: an average cannot follow a jump, and the last value does not average.
 //!
-//! A residual beyond [`JUMP`] deviations is a jump, and the new value becomes the level. The level before remains known: a speed
+//! A residual beyond five deviations is a jump, and the new value becomes the level. The level before remains known: a speed
 //! that returns to it finds it unchanged. Slow-downs that were over after one iteration are counted. A worker whose slow-downs
 //! mostly are, as with a checkpoint, keeps its level until a second value confirms the jump.
 

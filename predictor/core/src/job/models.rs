@@ -205,7 +205,7 @@ impl Models {
         self.open.repeat_plan(iteration);
     }
 
-    /// Returns the iteration after all that were carried out; see [`OpenIterations::carried_out`].
+    /// Returns the iteration after all that were carried out; see `OpenIterations`.
     pub fn carried_out(&self) -> u64 {
         self.open.carried_out()
     }
