@@ -10,8 +10,8 @@ pub const JOBS: [&str; 2] = ["job-a", "job-b"];
 /// Nodes whose agents send samples.
 pub const NODES: [&str; 3] = ["node-a", "node-b", "node-c"];
 
-/// Key of an allocation: job, iteration and generation.
-pub type Key = (&'static str, u64, u64);
+/// Key of an allocation: job, iteration, attempt and generation.
+pub type Key = (&'static str, u64, u64, u64);
 
 /// Responses that the clients of all threads received.
 #[derive(Debug, Default)]
@@ -67,15 +67,15 @@ impl Ledger {
     /// Records the allocation that a client received.
     ///
     /// # Panics
-    /// Another client received other bytes for the same iteration of the same generation.
+    /// Another client received other bytes for the same iteration of the same attempt and generation.
     pub fn hold(&self, job: &'static str, iteration: u64, bytes: &str) -> u64 {
         let answer: AllocateResponse = serde_json::from_str(bytes).expect("an answer");
         assert_eq!((answer.job_id.as_str(), answer.iteration), (job, iteration));
         let shares: u64 = answer.allocations.iter().map(|share| share.local_batch).sum();
         assert_eq!(shares, answer.global_batch, "{bytes}");
         let mut told = self.told();
-        let earlier =
-            told.answers.entry((job, iteration, answer.generation)).or_insert_with(|| bytes.to_owned());
+        let key = (job, iteration, answer.attempt, answer.generation);
+        let earlier = told.answers.entry(key).or_insert_with(|| bytes.to_owned());
         assert_eq!(earlier, bytes, "two clients received different allocations");
         drop(told);
         self.heard(job, answer.generation);
@@ -100,13 +100,13 @@ impl Ledger {
 impl LedgerEntries {
     /// Returns the first iteration without an allocation at any client.
     pub fn next_iteration(&self, job: &'static str) -> u64 {
-        let of_job = (job, 0, 0)..=(job, u64::MAX, u64::MAX);
-        self.answers.range(of_job).next_back().map_or(0, |((_, iteration, _), _)| iteration + 1)
+        let of_job = (job, 0, 0, 0)..=(job, u64::MAX, u64::MAX, u64::MAX);
+        self.answers.range(of_job).next_back().map_or(0, |((_, iteration, ..), _)| iteration + 1)
     }
 
-    /// Returns the allocations of an iteration at the clients, by generation.
-    pub fn held(&self, job: &'static str, iteration: u64) -> impl Iterator<Item = (u64, &String)> {
-        let of_iteration = (job, iteration, 0)..=(job, iteration, u64::MAX);
-        self.answers.range(of_iteration).map(|((_, _, generation), bytes)| (*generation, bytes))
+    /// Returns the generation of the newest allocation of an iteration at the clients.
+    pub fn newest(&self, job: &'static str, iteration: u64) -> Option<u64> {
+        let of_iteration = (job, iteration, 0, 0)..=(job, iteration, u64::MAX, u64::MAX);
+        self.answers.range(of_iteration).next_back().map(|((.., generation), _)| *generation)
     }
 }

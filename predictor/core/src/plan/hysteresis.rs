@@ -1,7 +1,7 @@
 //! Hysteresis: decides whether the gain of a better plan justifies a change.
 //!
-//! The gain is the gain in the *expected maximum* over recent forecast errors, which is flat near the optimum: the same scenarios
-//! and the same significance as in the split. If equal workers are noisy, a plan that follows the noise gains almost nothing in
+//! The gain is the gain in the *expected maximum* over recent forecast errors, which is flat near the optimum: the scenarios of
+//! the split. If equal workers are noisy, a plan that follows the noise gains almost nothing in
 //! expectation, and a minimum gain of 2 % prevents the change. If a worker really slows down, the gain exceeds that minimum at once.
 //! A smaller gain that lasts adds up, as far as it is certain, until it has paid for a change. Pauses and jumps of the speed are no
 //! forecast errors, so a rare one keeps no plan in force.
