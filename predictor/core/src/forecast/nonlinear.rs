@@ -2,7 +2,7 @@
 //!
 //! [`Training`] replays the history like the forecaster and collects training rows. A fit returns a
 //! [`FittedExpert`], which [`super::JobForecaster::install`] adds to the experts of the worker. Its weight in
-//! the mix depends on its record, as for all experts.
+//! the mix begins with its error on held-out rows, and then depends on its record, as for all experts.
 
 use std::collections::VecDeque;
 
