@@ -12,6 +12,9 @@ from torch.nn.parallel import DistributedDataParallel
 import evenstep
 from evenstep._native import Plan
 from evenstep.samples import shares
+from evenstep.samples.order import Order
+from evenstep.settings.options import RunOptions, job_spec
+from evenstep.settings.settings import Settings
 from ranks import run_ranks
 from training import EPOCHS, Samples, difference, loss_of, network, one_process, parameters, sgd
 
@@ -123,3 +126,16 @@ def resumed(_rank: int, batches: list[int]) -> list[int]:
 def test_a_run_goes_on_with_the_stored_plan_if_it_fits(stored: list[int], used: list[int]) -> None:
     """A remainder of 5 samples was on one rank, which must not get all samples of whole iterations."""
     assert run_ranks(2, resumed, stored) == [used, used]
+
+
+def test_sizes_that_cannot_be_split_are_refused() -> None:
+    def sized(accumulate: int, quantum: int) -> str:
+        options = RunOptions(
+            Settings.read({}), None, 1, None, {"allowed_sizes": [8, 10]}, claims=False, tail=None, timeout_s=1.0
+        )
+        with pytest.raises(evenstep.SettingError) as error:
+            job_spec(options, Order(64, 16, accumulate=accumulate), quantum)
+        return str(error.value)
+
+    assert "allowed_sizes has 10: must be multiples of 4, because accumulate=4" in sized(4, 4)
+    assert "allowed_sizes has 10: must be multiples of quantum=8" in sized(1, 8)

@@ -13,6 +13,8 @@ use crate::plan::{Policy, Rate};
 const STATE_FILE: &str = "state.json";
 const NAME_PREFIX: &str = "iteration-";
 const PARTIAL_SUFFIX: &str = ".partial";
+/// A checkpoint that is being replaced by another one of the same iteration.
+const FORMER_SUFFIX: &str = ".former";
 
 /// State in a checkpoint other than tensors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -119,10 +121,12 @@ pub enum CheckpointError {
 pub fn save(folder: &Path, state: &State, replicas: &[Tensors<'_>]) -> Result<PathBuf, CheckpointError> {
     let target = folder.join(format!("{NAME_PREFIX}{:08}", state.iteration));
     let partial = folder.join(format!("{NAME_PREFIX}{:08}{PARTIAL_SUFFIX}", state.iteration));
-    for leftover in [&partial, &target] {
-        if leftover.exists() {
-            fs::remove_dir_all(leftover).map_err(at(leftover))?;
-        }
+    let former = folder.join(format!("{NAME_PREFIX}{:08}{FORMER_SUFFIX}", state.iteration));
+    if former.exists() && !target.exists() {
+        fs::rename(&former, &target).map_err(at(&target))?;
+    }
+    for leftover in [&partial, &former] {
+        remove(leftover)?;
     }
     fs::create_dir_all(&partial).map_err(at(&partial))?;
     for replica in replicas {
@@ -141,9 +145,18 @@ pub fn save(folder: &Path, state: &State, replicas: &[Tensors<'_>]) -> Result<Pa
     fs::write(&path, json).map_err(at(&path))?;
     sync(&path)?;
     sync(&partial)?;
+    // A folder cannot replace another one in one step. Between the two steps, `latest` finds the former one.
+    if target.exists() {
+        fs::rename(&target, &former).map_err(at(&former))?;
+    }
     fs::rename(&partial, &target).map_err(at(&target))?;
     sync(folder)?;
+    remove(&former)?;
     Ok(target)
+}
+
+fn remove(folder: &Path) -> Result<(), CheckpointError> {
+    if folder.exists() { fs::remove_dir_all(folder).map_err(at(folder)) } else { Ok(()) }
 }
 
 /// Returns the latest checkpoint in a folder and its state.
@@ -155,10 +168,12 @@ pub fn latest(folder: &Path, identity: &Identity) -> Result<(PathBuf, State), Ch
     for entry in fs::read_dir(folder).map_err(at(folder))? {
         let entry = entry.map_err(at(folder))?;
         let name = entry.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix(NAME_PREFIX)?.parse::<u64>().ok());
-        found.extend(number.map(|number| (number, entry.path())));
+        let Some(name) = name.to_str().and_then(|name| name.strip_prefix(NAME_PREFIX)) else { continue };
+        let whole = name.strip_suffix(FORMER_SUFFIX);
+        let number = whole.unwrap_or(name).parse::<u64>().ok();
+        found.extend(number.map(|number| (number, whole.is_none(), entry.path())));
     }
-    let (_, path) = found.into_iter().max().ok_or_else(|| CheckpointError::None(folder.to_owned()))?;
+    let (_, _, path) = found.into_iter().max().ok_or_else(|| CheckpointError::None(folder.to_owned()))?;
     let file = path.join(STATE_FILE);
     let text = fs::read(&file).map_err(at(&file))?;
     let state: State = serde_json::from_slice(&text).map_err(io::Error::from).map_err(at(&file))?;
@@ -277,6 +292,32 @@ mod tests {
         let other = [random()];
         let mut wrong = Tensor::zeros([5], (Kind::Float, Device::Cpu));
         assert!(matches!(load(&path, Policy::Even, &other, &mut wrong), Err(CheckpointError::Shape { .. })));
+    }
+
+    /// A kill at any moment leaves a whole checkpoint of the iteration.
+    #[test]
+    fn a_checkpoint_is_replaced_without_a_moment_without_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let at_position = |position| State { position, ..state(7) };
+        let found = || latest(folder.path(), &state(0).identity).unwrap().1.position;
+        let target = save(folder.path(), &at_position(1), &[]).unwrap();
+        // The format has no complex numbers, so the write fails in the middle.
+        let complex = Tensor::zeros([1], (Kind::ComplexFloat, Device::Cpu));
+        let failing = Tensors { policy: Policy::Even, parameters: &[], velocity: &complex };
+        save(folder.path(), &at_position(2), &[failing]).unwrap_err();
+        assert_eq!(found(), 1);
+        // The process ended between the two renamings.
+        let former = folder.path().join("iteration-00000007.former");
+        fs::rename(&target, &former).unwrap();
+        assert_eq!(found(), 1);
+        assert_eq!(save(folder.path(), &at_position(3), &[]).unwrap(), target);
+        assert_eq!(found(), 3);
+        assert!(!former.exists());
+        // It ended before the former one was removed.
+        fs::create_dir(&former).unwrap();
+        fs::copy(target.join(STATE_FILE), former.join(STATE_FILE)).unwrap();
+        assert_eq!(save(folder.path(), &at_position(4), &[]).unwrap(), target);
+        assert_eq!(found(), 4);
     }
 
     #[test]

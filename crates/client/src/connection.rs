@@ -164,6 +164,8 @@ impl Connection {
                 global_batch,
                 generation,
                 follows_workers: self.registration.spec().per_worker_batch.is_some(),
+                quantum: self.registration.spec().quantum,
+                caps: &self.registration.caps(),
             };
             match check(&timed.response, &requested) {
                 Ok(plan) => Ok(plan.map(|plan| Allocated { plan, timed })),

@@ -78,6 +78,12 @@ impl Registration {
         &self.workers
     }
 
+    /// Returns the workers' own caps of their local batches in rank order. With accumulation, they bound a micro-batch
+    /// instead, so the result has no caps.
+    pub(crate) fn caps(&self) -> Vec<Option<u64>> {
+        self.joins.iter().map(|join| join.max_local_batch.filter(|_| !self.spec.accumulation)).collect()
+    }
+
     /// Returns the number of samples in a full iteration.
     pub fn whole_batch(&self) -> u64 {
         let each = self.spec.per_worker_batch;

@@ -37,7 +37,7 @@ pub struct JobSpec {
     /// Maximum local batch of every worker (its cap). Default: no cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_local_batch: Option<u64>,
-    /// Allowed local batches, instead of multiples of `quantum`: up to 64, ascending. 0 means that a worker
+    /// Allowed local batches, multiples of `quantum`: up to 64, ascending. 0 means that a worker
     /// may get no samples. The ragged end of an epoch is an exception.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_sizes: Vec<u64>,

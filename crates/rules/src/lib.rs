@@ -36,7 +36,7 @@ pub use cut::{COST_MAX, COST_MIN, Cut, CutError, LENGTH_MAX, Part, PassRules};
 pub use json::InvalidPlan;
 pub use rate::{Rate, SLOTS as RATE_SLOTS};
 pub use response::{PlanError, checked};
-pub use shares::{Mismatch, Requested, Share, shares};
+pub use shares::{InvalidSize, Mismatch, Requested, Share, shares};
 pub use shuffle::Shuffle;
 pub use split::Plan;
 pub use tail::{Claimant, Pool, SharedTail, Tail, chunks_max};

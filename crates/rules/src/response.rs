@@ -3,7 +3,7 @@
 use evenstep_protocol::{AllocateResponse, Allocation};
 
 use crate::rate::Rate;
-use crate::shares::{Mismatch, Requested, Share};
+use crate::shares::{InvalidSize, Mismatch, Requested, Share};
 use crate::split::Plan;
 use crate::tail::{Claimant, Tail};
 
@@ -26,6 +26,9 @@ pub enum PlanError {
         /// Offset of a tail, which must follow the shares, and its chunks.
         tail: Option<(u64, Vec<u64>)>,
     },
+    /// A local batch breaks the quantum or a cap of this run.
+    #[error(transparent)]
+    Size(#[from] InvalidSize),
     /// The tail cannot be claimed.
     #[error("the tail of the allocation is invalid: {0}")]
     Tail(String),
@@ -41,6 +44,7 @@ impl Plan {
     /// # Errors
     /// - [`PlanError::Workers`]: the allocation names other workers than this run's.
     /// - [`PlanError::Cover`]: its shares and chunks do not cover the global batch exactly once.
+    /// - [`PlanError::Size`]: a local batch breaks the quantum or a cap.
     /// - [`PlanError::Tail`]: its tail breaks a rule.
     /// - [`PlanError::LearningRate`]: its multiplier is negative or not finite.
     pub fn from_response(answer: &AllocateResponse, requested: &Requested<'_>) -> Result<Self, PlanError> {
@@ -61,6 +65,7 @@ impl Plan {
         let budgets_s = if asked { told.iter().map(budget).collect() } else { Vec::new() };
         let plan = Self { shares, tail, rate, budgets_s };
         if plan.covers(requested.global_batch) {
+            requested.check_sizes(&plan.shares, plan.tail.as_ref().map_or(&[], Tail::chunks))?;
             return Ok(plan);
         }
         let tail = plan.tail.map(|tail| (tail.offset, tail.chunks));
@@ -165,7 +170,14 @@ mod tests {
         generation: u64,
         follows_workers: bool,
     ) -> Result<Plan, PlanError> {
-        let requested = Requested { workers: &workers(2), global_batch: 40, generation, follows_workers };
+        let requested = Requested {
+            workers: &workers(2),
+            global_batch: 40,
+            generation,
+            follows_workers,
+            quantum: 1,
+            caps: &[],
+        };
         Plan::from_response(answer, &requested)
     }
 
@@ -202,6 +214,36 @@ mod tests {
             let wrong = followed(&answer(&shares), 1, false);
             assert!(matches!(wrong, Err(PlanError::Cover { .. })), "{shares:?}");
         }
+    }
+
+    #[test]
+    fn sizes_that_break_the_quantum_or_a_cap_are_rejected() {
+        let workers = workers(2);
+        let sized = |answer: &AllocateResponse, quantum, caps: &[Option<u64>]| {
+            let global_batch = answer.global_batch;
+            let requested = Requested {
+                workers: &workers,
+                global_batch,
+                generation: 1,
+                follows_workers: false,
+                quantum,
+                caps,
+            };
+            Plan::from_response(answer, &requested).map_err(|error| error.to_string())
+        };
+        let whole = answer(&[(0, 8, 0), (1, 32, 8)]);
+        assert!(sized(&whole, 8, &[None, Some(32)]).is_ok());
+        let odd = sized(&answer(&[(0, 12, 0), (1, 28, 12)]), 8, &[]).unwrap_err();
+        assert!(odd.contains("[12, 28] samples: must be multiples of the quantum 8"), "{odd}");
+        let capped = sized(&whole, 8, &[None, Some(31)]).unwrap_err();
+        assert!(capped.contains("node/1 32 samples: must be at most its max_local_batch 31"), "{capped}");
+        let ragged = answer(&[(0, 8, 0), (1, 11, 8)]);
+        assert!(sized(&ragged, 4, &[]).is_ok(), "one rank has the samples below one quantum");
+        assert!(sized(&answer(&[(0, 9, 0), (1, 10, 9)]), 4, &[]).is_err());
+        let mut tailed = hedged(&[(0, 16, 0), (1, 16, 16)], &[Some(0), Some(0)], (32, &[5, 3], &[]));
+        tailed.global_batch = 40;
+        assert!(sized(&tailed, 1, &[]).is_ok());
+        assert!(sized(&tailed, 8, &[]).unwrap_err().contains("[16, 16, 5, 3]"), "chunks count too");
     }
 
     #[test]

@@ -15,6 +15,10 @@ pub struct Requested<'a> {
     pub generation: u64,
     /// Whether the global batch follows the number of workers.
     pub follows_workers: bool,
+    /// The number that local batches are multiples of.
+    pub quantum: u64,
+    /// Maximum number of samples by rank; `None` for no cap. Empty if no rank has one.
+    pub caps: &'a [Option<u64>],
 }
 
 /// Samples of one rank: `offset .. offset + local_batch` of the iteration's global batch.
@@ -24,6 +28,34 @@ pub struct Share {
     pub local_batch: u64,
     /// Position of the first sample.
     pub offset: u64,
+}
+
+/// A local batch that breaks a rule of the run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidSize {
+    /// A local batch or chunk is not a multiple of the quantum. One may have the samples below one quantum.
+    #[error(
+        "the allocation has parts of {parts:?} samples: must be multiples of the quantum {quantum}, except for one \
+         if {global_batch} samples are no multiple"
+    )]
+    Quantum {
+        /// Samples of each rank, then of each chunk.
+        parts: Vec<u64>,
+        /// The quantum of this run.
+        quantum: u64,
+        /// Number of samples in the iteration.
+        global_batch: u64,
+    },
+    /// A local batch is larger than the worker's cap.
+    #[error("the allocation gives {worker} {local_batch} samples: must be at most its max_local_batch {cap}")]
+    Cap {
+        /// The worker.
+        worker: WorkerId,
+        /// Its number of samples.
+        local_batch: u64,
+        /// Its cap.
+        cap: u64,
+    },
 }
 
 /// An allocation for other workers than this run's.
@@ -81,14 +113,35 @@ impl Requested<'_> {
         }
         Ok(by_rank)
     }
+
+    /// Checks the sizes of shares that cover the global batch, with the chunks of a tail.
+    ///
+    /// # Errors
+    /// - [`InvalidSize::Quantum`]: more than one of them is not a multiple of the quantum.
+    /// - [`InvalidSize::Cap`]: a share exceeds the cap of its worker.
+    pub(crate) fn check_sizes(&self, shares: &[Share], chunks: &[u64]) -> Result<(), InvalidSize> {
+        let parts = shares.iter().map(|share| share.local_batch).chain(chunks.iter().copied());
+        // The parts cover the global batch, so a single odd one has the samples below one quantum.
+        if parts.clone().filter(|part| !part.is_multiple_of(self.quantum.max(1))).count() > 1 {
+            let (quantum, global_batch) = (self.quantum, self.global_batch);
+            return Err(InvalidSize::Quantum { parts: parts.collect(), quantum, global_batch });
+        }
+        for ((share, cap), worker) in shares.iter().zip(self.caps).zip(self.workers) {
+            if let Some(cap) = cap.filter(|cap| share.local_batch > *cap) {
+                let (worker, local_batch) = (worker.clone(), share.local_batch);
+                return Err(InvalidSize::Cap { worker, local_batch, cap });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Returns the shares of an allocation by rank, or `Ok(None)` for an outdated allocation. It is a check for
 /// `Connection::request` of the client in a training loop without a shared tail.
 ///
 /// # Errors
-/// The allocation names other workers than this run's, has a shared tail, or does not cover the global batch
-/// exactly once. The message names the rule.
+/// The allocation names other workers than this run's, has a shared tail, does not cover the global batch
+/// exactly once, or breaks the quantum or a cap. The message names the rule.
 ///
 /// # Examples
 /// ```
@@ -104,7 +157,9 @@ impl Requested<'_> {
 ///         "decision": {"kind": "rebalanced", "reason": "node-a/0 slowed by 38 %"}}"#,
 /// )?;
 /// let workers = [WorkerId::new("node-a/0")?, WorkerId::new("node-b/0")?];
-/// let requested = Requested { workers: &workers, global_batch: 512, generation: 2, follows_workers: false };
+/// let requested = Requested {
+///     workers: &workers, global_batch: 512, generation: 2, follows_workers: false, quantum: 64, caps: &[],
+/// };
 /// let own = shares(&response, &requested)?.map(|by_rank| by_rank[1]);
 /// assert_eq!(own, Some(Share { local_batch: 320, offset: 192 }));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -125,6 +180,7 @@ pub fn shares(response: &AllocateResponse, requested: &Requested<'_>) -> Result<
         let expected = requested.global_batch;
         return Err(format!("the shares do not cover the {expected} samples exactly once: {shares:?}"));
     }
+    requested.check_sizes(&shares, &[]).map_err(|size| size.to_string())?;
     Ok(Some(shares))
 }
 
@@ -164,7 +220,15 @@ mod tests {
         });
         let response: AllocateResponse = serde_json::from_value(response).unwrap();
         let workers = ["node/0", "node/1"].map(|worker| WorkerId::new(worker).unwrap());
-        let requested = Requested { workers: &workers, global_batch: 8, generation: 2, follows_workers };
+        let caps = [Some(8), Some(6)];
+        let requested = Requested {
+            workers: &workers,
+            global_batch: 8,
+            generation: 2,
+            follows_workers,
+            quantum: 1,
+            caps: &caps,
+        };
         let pairs =
             |shares: Vec<Share>| shares.iter().map(|share| (share.local_batch, share.offset)).collect();
         shares(&response, &requested).map(|shares| shares.map(pairs))
@@ -190,6 +254,7 @@ mod tests {
             ([("node/0", 4, 0), ("node/1", 3, 4)], "8 samples"),
             ([("node/0", 4, 0), ("node/1", 5, 4)], "8 samples"),
             ([("node/0", 4, 0), ("node/1", 4, 3)], "8 samples"),
+            ([("node/0", 1, 0), ("node/1", 7, 1)], "node/1 7 samples: must be at most its max_local_batch 6"),
         ] {
             let error = checked(2, &allocations, false).unwrap_err();
             assert!(error.contains(says), "{error}");

@@ -161,6 +161,10 @@ fn check_sizes(spec: &JobSpec) -> Result<(), ErrorResponse> {
             pair[1], pair[0]
         )));
     }
+    if let Some(size) = sizes.iter().find(|size| !size.is_multiple_of(spec.quantum)) {
+        let detail = format!("allowed_sizes: {size} must be a multiple of quantum, {}", spec.quantum);
+        return Err(ErrorResponse::invalid(detail));
+    }
     if let Some(last) = sizes.last() {
         within("allowed_sizes", *last, 1..=GLOBAL_BATCH_MAX)?;
     }

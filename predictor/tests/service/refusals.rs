@@ -281,6 +281,10 @@ fn invalid_jobs_and_workers_are_rejected_by_field_and_value() {
         (put(json!({"global_batch": 60, "max_local_batch": 0})), "max_local_batch: 0"),
         (put(json!({"global_batch": 60, "min_chunk": 0})), "min_chunk: 0"),
         (put(json!({"global_batch": 60, "quantum": 4, "min_chunk": 6})), "min_chunk: 6 must be a multiple"),
+        (
+            put(json!({"global_batch": 60, "quantum": 4, "allowed_sizes": [0, 8, 10]})),
+            "allowed_sizes: 10 must be a multiple of quantum, 4",
+        ),
         (put(json!({"global_batch": 60, "hedge": "always"})), "always"),
         (put(json!({"global_batch": 60, "rule": "adam"})), "adam"),
         (put(json!({"global_batch": 60, "batch": 1})), "batch"),

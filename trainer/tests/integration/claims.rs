@@ -57,8 +57,14 @@ fn plan(iteration: u64) -> (Plan, u64) {
     }))
     .unwrap();
     let workers: Vec<WorkerId> = (0..WORKERS).map(worker).collect();
-    let requested =
-        Requested { workers: &workers, global_batch: samples, generation: 1, follows_workers: false };
+    let requested = Requested {
+        workers: &workers,
+        global_batch: samples,
+        generation: 1,
+        follows_workers: false,
+        quantum: 1,
+        caps: &[],
+    };
     (Plan::from_response(&answer, &requested).unwrap(), samples)
 }
 

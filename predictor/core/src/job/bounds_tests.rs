@@ -149,6 +149,21 @@ fn a_contradiction_names_both_values_and_their_settings() {
     assert!(error.contains("80 (pinned_local_batch") && error.contains("64 (global_batch"), "{error}");
 }
 
+/// A worker rejects an allocation above its own cap, so an operator cannot pin it there.
+#[test]
+fn a_pin_stays_within_the_cap_of_its_worker() {
+    let mut state = job(JobSpec::new(64));
+    state.workers.get_mut(&worker(0)).unwrap().request.max_local_batch = Some(24);
+    let pinned = |samples| WorkerOverride { pinned_local_batch: Some(samples), ..WorkerOverride::default() };
+    let error = state.check_override(&worker(0), &pinned(25)).unwrap_err().to_string();
+    assert!(error.contains("25 (pinned_local_batch") && error.contains("24 (max_local_batch"), "{error}");
+    assert_eq!(state.check_override(&worker(0), &pinned(24)), Ok(()));
+    // Earlier versions stored such pins.
+    state.workers.get_mut(&worker(0)).unwrap().operator_override = Some(pinned(25));
+    let Bounds { floor, cap, .. } = state.bounds(&worker(0));
+    assert_eq!((floor, cap), (24, Some(24)));
+}
+
 /// The caps of a job may be too small for the workers that have joined so far, but not for any number of
 /// workers.
 #[test]

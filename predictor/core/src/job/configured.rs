@@ -84,21 +84,25 @@ pub(super) struct Configured {
 impl Configured {
     /// Returns the bounds of a worker, or of a worker that sets none.
     ///
-    /// An override replaces the floor and lowers the cap; a pin replaces both. With accumulation, the caps of
+    /// An override replaces the floor and lowers the cap; a pin replaces the floor and the job's cap. With accumulation, the caps of
     /// the job and the worker bound a micro-batch instead.
     pub fn new(spec: &JobSpec, worker: Option<&JoinRequest>, operator: Option<&WorkerOverride>) -> Self {
         let exactly = |samples, name| {
             let bound = Setting { samples, name };
             Self { floor: bound, required: Some(bound), cap: Some(bound) }
         };
+        let set = |samples: Option<u64>, name| samples.map(|samples| Setting { samples, name });
+        let own_cap = set(worker.and_then(|own| own.max_local_batch), "max_local_batch of the worker")
+            .filter(|_| !spec.accumulation);
         match operator {
             Some(wanted) if wanted.paused => return exactly(0, "paused by the override"),
             Some(WorkerOverride { pinned_local_batch: Some(pinned), .. }) => {
-                return exactly(*pinned, "pinned_local_batch of the override");
+                let pin = exactly(*pinned, "pinned_local_batch of the override");
+                // The worker itself rejects plans above its own cap.
+                return Self { cap: own_cap.into_iter().chain(pin.cap).min_by_key(|cap| cap.samples), ..pin };
             }
             _ => {}
         }
-        let set = |samples: Option<u64>, name| samples.map(|samples| Setting { samples, name });
         let default = match spec.allowed_sizes.is_empty() {
             true => Setting { samples: spec.quantum, name: "quantum, the default min_local_batch" },
             false => Setting { samples: 0, name: "the default min_local_batch" },
@@ -114,8 +118,7 @@ impl Configured {
             of_operator.is_none() && of_job.is_none() && own.is_none_or(|own| own.samples <= default.samples);
         let caps = [
             set(spec.max_local_batch, "max_local_batch of the job").filter(|_| !spec.accumulation),
-            set(worker.and_then(|own| own.max_local_batch), "max_local_batch of the worker")
-                .filter(|_| !spec.accumulation),
+            own_cap,
             set(operator.and_then(|wanted| wanted.max_local_batch), "max_local_batch of the override"),
         ];
         Self {
@@ -148,9 +151,9 @@ impl Configured {
     }
 }
 
-/// Returns the number that every local batch is a multiple of: 1 if the job lists its sizes.
+/// Returns the number that every local batch is a multiple of: 1 if listed sizes are not, in jobs of earlier versions.
 pub(super) fn quantum(spec: &JobSpec) -> u64 {
-    if spec.allowed_sizes.is_empty() { spec.quantum } else { 1 }
+    if spec.allowed_sizes.iter().all(|size| size.is_multiple_of(spec.quantum)) { spec.quantum } else { 1 }
 }
 
 /// Returns the largest local batch that the rule for sizes allows, up to `most`.
@@ -187,7 +190,7 @@ pub fn check_spec(spec: &JobSpec) -> Result<(), Contradiction> {
 }
 
 impl JobState {
-    /// Returns the number that every local batch is a multiple of: 1 if the job lists its sizes.
+    /// Returns the number that every local batch is a multiple of.
     pub fn quantum(&self) -> u64 {
         quantum(&self.spec)
     }

@@ -1,12 +1,44 @@
 """Plans without a predictor: given plans, the plan of a checkpoint, and even shares."""
 
+import json
 from collections.abc import Callable, Sequence
+
+from torch.distributed import Store  # type: ignore[attr-defined]  # missing in torch's type stubs.
 
 from evenstep._native import Plan, apportion
 from evenstep.errors import SettingError
 from evenstep.samples import shares
 from evenstep.samples.order import Order
 from evenstep.settings.options import Fixed
+
+#: Number of iterations that another rank may have read less than this one.
+_KEPT = 4096
+
+
+class AgreedPlans:
+    """A function of a script that returns the given batches of an iteration. It may differ between ranks.
+
+    The first rank that reads an iteration decides for all. No rank waits for another one, because loops may read ahead.
+    """
+
+    def __init__(self, given: Callable[[int], Sequence[int]], store: Store, name: str, *, deletes: bool) -> None:
+        """Creates one rank's side; exactly one rank ``deletes`` the plans of old iterations.
+
+        Args:
+            given: the function.
+            store: a store of all ranks.
+            name: the beginning of the keys, the same on all ranks and new in the store.
+            deletes: whether this rank removes the plans of old iterations.
+        """
+        self._given, self._store, self._name, self._deletes = given, store, name, deletes
+
+    def __call__(self, iteration: int) -> list[int]:
+        """Returns the batches of an iteration, the same on all ranks."""
+        own = json.dumps([int(batch) for batch in self._given(iteration)])
+        agreed: list[int] = json.loads(self._store.compare_set(f"{self._name}/{iteration}", "", own))
+        if self._deletes and iteration >= _KEPT:
+            self._store.delete_key(f"{self._name}/{iteration - _KEPT}")
+        return agreed
 
 
 def batches_of(fixed: Fixed, iteration: int) -> Sequence[int]:

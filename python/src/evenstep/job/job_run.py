@@ -2,6 +2,7 @@
 
 import atexit
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from evenstep.errors import SettingError
@@ -37,6 +38,8 @@ class JobRun:
         """Stores the options; :func:`init` validates them."""
         self._observer = Observer.current
         self._options = self._observer.job_made(job_options)
+        #: The process of this job.
+        self._process = os.getpid()
         self._opened: OpenRun | None = None
         self._state: dict[str, Any] | None = None
         #: The model that was wrapped last, and the number of wrapped models.
@@ -110,7 +113,12 @@ class JobRun:
         self._state = dict(state)
 
     def close(self) -> None:
-        """Delivers the last reports and leaves the job; called automatically when the process ends."""
+        """Delivers the last reports and leaves the job; called automatically when the process ends.
+
+        In a child of ``os.fork`` it does nothing: the job goes on in its own process.
+        """
+        if os.getpid() != self._process:
+            return
         opened, self._opened = self._opened, None
         poster, self._poster = self._poster, None
         if poster:
@@ -138,6 +146,8 @@ class JobRun:
         if self._opened is None:
             self._observer.run_begins(order)
             self._opened = open_run(self._options, order, reads_ahead, self._state)
+            # Ranks may have numbered themselves.
+            self._options = replace(self._options, settings=self._opened.begin.job_options.settings)
             self._see_models(self._opened.run)
             atexit.register(self.close)
             if self._opened.run.rank == 0:

@@ -70,6 +70,14 @@ def checked_job_options(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def job_spec(job_options: RunOptions, order: Order, quantum: int) -> dict[str, Any]:
     """Returns the job as the predictor gets it."""
+    for size in job_options.job.get("allowed_sizes", ()):
+        if size % quantum:
+            raise SettingError(
+                f"job_options: allowed_sizes has {size}: must be multiples of {quantum}, because accumulate="
+                f"{order.accumulate} makes micro-batches of equal sizes"
+                if order.accumulate > 1
+                else f"job_options: allowed_sizes has {size}: must be multiples of quantum={quantum}"
+            )
     hedge = "auto" if job_options.claims else "off"
     unit = {"unit": "tokens"} if order.costs else {}
     return {"global_batch": order.plan_size, "quantum": quantum, "hedge": hedge, **unit, **job_options.job}

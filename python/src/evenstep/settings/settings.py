@@ -35,6 +35,8 @@ class Settings:
     worker: str
     #: URL of the node's agent, :data:`AUTO` for one that the ranks start; None if it is not set.
     agent: str | None
+    #: Name of this node; None if torchrun numbers its processes.
+    node: str | None = None
     #: Number of times that torchrun or Slurm started the processes again.
     restarts: int = 0
     #: Maximum CPU time of exchanges between ranks, as a fraction of one core; a larger value means more exchanges.
@@ -55,7 +57,8 @@ class Settings:
         hostname = socket.gethostname() if hostname is None else hostname
         slot = local_rank(environ)
         job = environ.get("EVENSTEP_JOB") or None
-        worker = environ.get("EVENSTEP_WORKER") or f"{node(environ, hostname)}/{slot}"
+        name = node(environ, hostname)
+        worker = environ.get("EVENSTEP_WORKER") or f"{name}/{slot}"
         return cls(
             rank=count(environ, "RANK"),
             local_rank=slot,
@@ -64,6 +67,7 @@ class Settings:
             job=None if job is None else check_job_id(job),
             worker=check_worker_id(worker),
             agent=environ.get("EVENSTEP_AGENT") or None,
+            node=None if "LOCAL_RANK" in environ else name,
             restarts=restarts(environ),
             overhead=_share(environ, "EVENSTEP_OVERHEAD", SHARE),
         )

@@ -1,22 +1,41 @@
 """Comparison of the values that must be the same on all ranks, and the descriptions of workers."""
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch.distributed as dist
 
 from evenstep.errors import DivergedError
+from evenstep.settings.settings import Settings
 from evenstep.start.group import awaiting
 
 log = logging.getLogger("evenstep")
 
-#: The facts of a worker that joins the job.
-_JOINED = ("worker", "device", "max_local_batch", "memory_bytes", "claims")
+#: The facts of a worker that joins the job, next to its name.
+_JOINED = ("device", "max_local_batch", "memory_bytes", "claims")
 
 
-def gather_facts(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[Mapping[str, Any]], int, list[str]]:
-    """Returns the workers of all ranks, the highest restart count, and the jobs of earlier processes of this launch.
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What ranks tell each other at the start."""
+
+    #: The settings of this rank.
+    settings: Settings
+    #: The workers in rank order.
+    workers: Sequence[Mapping[str, Any]]
+    #: The highest number of restarts.
+    restarts: int
+    #: The jobs of earlier processes of this launch.
+    earlier_jobs: Sequence[str]
+    #: A random name, the same on all ranks.
+    name: str
+
+
+def gather_facts(group: dist.ProcessGroup, own: dict[str, Any]) -> Gathered:
+    """Returns the facts of all ranks.
 
     Raises:
         DivergedError: ranks differ in a value that must be the same, or two have the same worker name.
@@ -25,7 +44,8 @@ def gather_facts(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[Ma
     with awaiting("ended or hung while ranks compared their settings"):
         all_facts = gathered(group, own)
     check_alike([facts["alike"] for facts in all_facts])
-    names = [facts["worker"] for facts in all_facts]
+    settings = numbered([facts["settings"] for facts in all_facts])
+    names = [each.worker for each in settings]
     for rank, name in enumerate(names):
         if name in names[:rank]:
             raise DivergedError(
@@ -34,10 +54,32 @@ def gather_facts(group: dist.ProcessGroup, own: dict[str, Any]) -> tuple[list[Ma
             )
     if dist.get_rank(group) == 0:
         warn_of_shared_gpus([facts["gpu"] for facts in all_facts])
-    workers: list[Mapping[str, Any]] = [{name: facts[name] for name in _JOINED} for facts in all_facts]
+    described = zip(names, all_facts, strict=True)
+    workers = [{"worker": worker, **{name: facts[name] for name in _JOINED}} for worker, facts in described]
     # A node that came later knows of no earlier jobs.
     earlier_jobs = max((list(facts["earlier_jobs"]) for facts in all_facts), key=len)
-    return workers, max(int(facts["restarts"]) for facts in all_facts), earlier_jobs
+    restarts = max(each.restarts for each in settings)
+    return Gathered(settings[dist.get_rank(group)], workers, restarts, earlier_jobs, all_facts[0]["name"])
+
+
+def numbered(everyone: Sequence[Settings]) -> list[Settings]:
+    """Returns the settings of all ranks, with different ranks on each node.
+
+    ``torch.multiprocessing.spawn`` and ``mpirun`` set none of the known variables.
+    """
+    places = Counter((own.node, own.local_rank) for own in everyone)
+    crowded = {node for (node, _), count in places.items() if count > 1 and node is not None}
+    ranks: Counter[str] = Counter()
+
+    def number(own: Settings) -> Settings:
+        if own.node is None or own.node not in crowded:
+            return own
+        local_rank = ranks[own.node]
+        ranks[own.node] += 1
+        is_default = own.worker == f"{own.node}/{own.local_rank}"
+        return replace(own, local_rank=local_rank, worker=f"{own.node}/{local_rank}" if is_default else own.worker)
+
+    return [number(own) for own in everyone]
 
 
 def warn_of_shared_gpus(gpus: Sequence[str | None]) -> None:

@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import os
+import secrets
 import socket
 import sys
 import threading
@@ -18,11 +19,12 @@ from urllib.parse import quote
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
 
 from evenstep._native import Plan, parse_servers
 from evenstep.errors import EvenstepError, RejectedError, SettingError
 from evenstep.exchange.exchange import CLOSED, LOOK_AHEAD_MAX, Exchange, Lead
-from evenstep.exchange.given_plans import batches_of, even_plan, given_plans
+from evenstep.exchange.given_plans import AgreedPlans, batches_of, even_plan, given_plans
 from evenstep.exchange.predictor import Predictor
 from evenstep.exchange.share_log import ShareLog
 from evenstep.measure.device import current_device
@@ -184,17 +186,28 @@ def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dic
     begin, before = begin.restored(state) if state else (begin, None)
     group = open_group(job_options.settings.world_size)
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if group else (0, 1)
-    embedded = begin.embedded(rank) if world_size > 1 else None
-    facts = {**begin.facts(current_device()), "alike": begin.alike()}
-    workers, restarts, earlier_jobs = gather_facts(group, facts) if group else ([], 0, [])
+    alike, number, workers = begin.alike(), next(_runs), list[Mapping[str, Any]]()
+    if group:
+        found = gather_facts(group, {**begin.facts(current_device()), "alike": alike})
+        workers, fixed = list(found.workers), job_options.fixed
+        if callable(fixed):
+            name = f"evenstep/plans/{found.name}/{number}"
+            fixed = AgreedPlans(fixed, _get_default_store(), name, deletes=rank == 0)
+        begin = replace(
+            begin,
+            job_options=replace(job_options, settings=found.settings, fixed=fixed),
+            was_restarted=found.restarts > 0 or bool(found.earlier_jobs),
+            earlier_jobs=found.earlier_jobs,
+        )
     # Every rank knows all caps, so all come to the same plan, or to the same error.
     caps = [worker["max_local_batch"] for worker in workers] or [job_options.cap]
-    begin = replace(begin, caps=caps, was_restarted=restarts > 0 or bool(earlier_jobs), earlier_jobs=earlier_jobs)
+    begin = replace(begin, caps=caps)
+    embedded = begin.embedded(rank) if world_size > 1 else None
     plans, share = begin.plans(before), begin.quadratic_share
     run = Run(order, rank, world_size, quantum, plans, share, None, begin.ahead, Sensor(), begin.progress)
-    opened = OpenRun(run, begin, group, workers, facts["alike"], embedded)
+    opened = OpenRun(run, begin, group, workers, alike, embedded)
     run.caps, run.job, run.starts = caps, begin.resumed_job, opened.start
-    run.number = next(_runs)
+    run.number = number
     return opened
 
 
@@ -363,13 +376,13 @@ class _RunStart:
         """Returns this worker's description."""
         job_options, is_cuda = self.job_options, device.type == "cuda"
         return {
-            "worker": job_options.settings.worker,
+            "settings": job_options.settings,
+            "name": secrets.token_hex(4),
             "device": torch.cuda.get_device_name(device) if is_cuda else "cpu",
             "memory_bytes": torch.cuda.get_device_properties(device).total_memory if is_cuda else None,
             "gpu": f"{gpu_name(device)} on {socket.gethostname()}" if is_cuda else None,
             "max_local_batch": job_options.cap,
             "claims": job_options.claims,
-            "restarts": job_options.settings.restarts,
             "earlier_jobs": _earlier_jobs(),
         }
 
