@@ -48,10 +48,10 @@ def with_options(world: World, **options: Any) -> Any:
     return fit(world, world.ddp(network(), bucket_cap_mb=0.0005, **options))
 
 
-def accumulated(world: World, *, syncs_each: bool) -> Any:
+def accumulated(world: World, *, syncs_each: bool, samples: int = 208) -> Any:
     model = world.ddp(network())
     optimizer = sgd(model)
-    for at, (x, y, _) in enumerate(world.batches(Samples(208))):
+    for at, (x, y, _) in enumerate(world.batches(Samples(samples))):
         is_open = world.accumulates(at)
         with model.no_sync() if is_open and not syncs_each else nullcontext():
             (loss_of(model, x, y) / getattr(world, "micro_batches", 1)).backward()

@@ -145,6 +145,29 @@ def train_with_predictor(rank: int, server: str, job_id: str, samples: int, glob
     return trained
 
 
+class Complex(torch.nn.Module):
+    """A model without real parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.weight = torch.nn.Parameter(torch.randn(8, 3, dtype=torch.complex128))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return (x.to(torch.complex128) @ self.weight).abs()
+
+
+def train_complex(_rank: int) -> list[list[float]]:
+    """Returns the first gradient."""
+    model = DistributedDataParallel(Complex())
+    for step in evenstep.init(plan=[12, 4]).steps(Samples(), tail=0.5, model=model, shuffle=False):
+        for x, y, _ in step:
+            loss_of(model, x, y).backward()
+        break
+    gradient = model.module.weight.grad
+    return [torch.view_as_real(gradient).flatten().tolist()]
+
+
 def train_until_one_fails(rank: int) -> str:
     """Returns the outcome of each rank when one fails in the middle of an iteration, with claimed samples."""
     job = evenstep.init(plan=[6, 5, 5])

@@ -48,6 +48,12 @@ CASES: dict[str, Case] = {
     "plain DDP": Case(cases.plain),
     "gradient accumulation with `no_sync`": Case(partial(cases.accumulated, syncs_each=False), factor=4),
     "gradient accumulation without `no_sync`": Case(partial(cases.accumulated, syncs_each=True), factor=4),
+    "accumulation with `no_sync`, and a remainder that does not divide": Case(
+        partial(cases.accumulated, syncs_each=False, samples=203), factor=4
+    ),
+    "accumulation without `no_sync`, and a remainder that does not divide": Case(
+        partial(cases.accumulated, syncs_each=True, samples=203), factor=4
+    ),
     "AMP with bfloat16, in float32": Case(cases.autocast, tolerance=5e-3),
     "AMP with `GradScaler` and clipping": Case(cases.grad_scaler),
     "clipping by norm": Case(partial(cases.clipped, by_norm=True)),
@@ -75,6 +81,9 @@ CASES: dict[str, Case] = {
     'sum over samples, `loss="sum"`': Case(cases.summed),
     'mean over tokens of padded batches, `loss="tokens"`': Case(cases.tokens),
     'mean over tokens with accumulation, `loss="tokens"`': Case(partial(cases.tokens, samples=208), factor=4),
+    'accumulation with `loss="tokens"`, and a remainder that does not divide': Case(
+        partial(cases.tokens, samples=203), factor=4
+    ),
     'mean over tokens with `inner=`, `loss="tokens"`': Case(partial(cases.tokens, inner=allreduce_hook)),
     "`job.scale` without `wrap`": Case(cases.scaled),
     "hedged steps": Case(partial(cases.hedged, shards=False)),

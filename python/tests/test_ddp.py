@@ -86,15 +86,21 @@ def refuses(_rank: int) -> list[str]:
     x, _y, _ = next(batches)
     with model.no_sync():
         refused(lambda: model(x))
+    with torch._dynamo.config.patch(optimize_ddp="python_reducer"):
+        refused(lambda: job.wrap(DistributedDataParallel(network())))
+    static = DistributedDataParallel(network(), static_graph=True)
+    refused(lambda: next(iter(evenstep.init(plan=[10, 6]).steps(Samples(), global_batch=16, model=static))))
     return told
 
 
 def test_what_would_be_wrong_is_refused() -> None:
-    plain, synced, no_sync = run_ranks(2, refuses)[0]
+    plain, synced, no_sync, python_reducer, static = run_ranks(2, refuses)[0]
     assert "wrap(Sequential): must be DistributedDataParallel" in plain
     assert "job.scale(loss).backward()" in plain
     assert synced.startswith("SyncBatchNorm")
     assert "accumulate=N" in no_sync
+    assert "optimize_ddp='python_reducer'" in python_reducer
+    assert "job.steps with static_graph=True" in static
 
 
 def compressed(_rank: int) -> Parameters:

@@ -75,6 +75,15 @@ def test_a_checkpoint_in_the_middle_of_an_epoch_goes_on() -> None:
     check(run_ranks(3, hedging.train_resumed, 5), one_process())
 
 
+def test_a_model_of_complex_parameters() -> None:
+    model, data = hedging.Complex(), Samples()
+    loss_of(model, data.x[:16], data.y[:16]).backward()
+    assert model.weight.grad is not None
+    expected = [torch.view_as_real(model.weight.grad).flatten().tolist()]
+    for gradient in run_ranks(2, hedging.train_complex):
+        assert difference(gradient, expected) <= 1e-13
+
+
 def test_a_rank_that_fails_ends_the_others() -> None:
     became = run_ranks(3, hedging.train_until_one_fails)
     assert became[1] == "failed"

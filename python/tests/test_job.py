@@ -1,6 +1,7 @@
 """The job interface: arguments, the learning rate, running out of memory."""
 
 import math
+import os
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import IterableDataset
 
 import evenstep
+from evenstep.gradients.first_step import check_first_step
 from evenstep.measure.moment import HostTimer
 from evenstep.measure.sensor import Sensor
 from evenstep.settings.settings import Settings
@@ -79,6 +81,35 @@ def test_settings_are_what_torchrun_and_the_user_say() -> None:
     assert Settings.read({**environ, "EVENSTEP_JOB": "mine"}).job == "mine"
     with pytest.raises(evenstep.SettingError, match="RANK='one': must be a whole number"):
         Settings.read({"RANK": "one"})
+
+
+def test_a_forked_process_leaves_the_job_alone() -> None:
+    job = evenstep.init(plan=[16])
+    job.loader(Samples())
+    if not (child := os.fork()):
+        job.close()
+        os._exit(0 if job._opened else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    job.close()
+    assert job._opened is None
+
+
+def test_a_step_with_a_closure_makes_its_forward_pass_itself(caplog: pytest.LogCaptureFixture) -> None:
+    job = evenstep.init(plan=[16])
+    next(iter(job.loader(Samples())))
+    weight = torch.nn.Parameter(torch.ones(1))
+    handle = check_first_step(job._run, lambda: True)
+
+    def closure() -> torch.Tensor:
+        loss = (weight**2).sum()
+        loss.backward()
+        return loss
+
+    torch.optim.LBFGS([weight], max_iter=1).step(closure)
+    assert not caplog.records
+    torch.optim.SGD([weight]).step()
+    handle.remove()
+    assert "before the first forward pass" in caplog.text
 
 
 def differing(rank: int, what: str) -> str:

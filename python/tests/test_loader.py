@@ -6,6 +6,7 @@ import pytest
 
 import evenstep
 from evenstep.run import run
+from evenstep.run.loader import Loader
 from ranks import run_ranks
 from training import SAMPLES, Samples
 
@@ -14,7 +15,7 @@ def nothing(_samples: Any) -> None:
     """A collate function for loops that ignore the data."""
 
 
-def alone(**options: Any) -> evenstep.run.loader.Loader:
+def alone(**options: Any) -> Loader:
     return evenstep.init(plan=[16]).loader(Samples(), **options)
 
 
@@ -25,6 +26,21 @@ def test_batches_that_are_none_are_batches() -> None:
 def test_batches_come_in_their_order_or_not_at_all() -> None:
     with pytest.raises(evenstep.SettingError, match="in_order=False: batches belong to iterations"):
         alone(num_workers=2, in_order=False)
+
+
+class Stops(Samples):
+    def __getitem__(self, index: int) -> Any:
+        if index == 40:
+            raise StopIteration
+        return super().__getitem__(index)
+
+
+def test_a_data_set_that_stops_early_is_no_end_of_the_epoch() -> None:
+    batches = iter(evenstep.init(plan=[16]).loader(Stops(), shuffle=False))
+    next(batches)
+    next(batches)
+    with pytest.raises(evenstep.SettingError, match="raised StopIteration in iteration 2"):
+        next(batches)
 
 
 def test_an_epoch_is_read_once_at_a_time() -> None:

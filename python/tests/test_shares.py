@@ -128,6 +128,17 @@ def test_a_run_goes_on_with_the_stored_plan_if_it_fits(stored: list[int], used: 
     assert run_ranks(2, resumed, stored) == [used, used]
 
 
+@given(st.integers(1, 99), st.integers(1, 8), st.integers(1, 2))
+def test_micro_batches_are_nearly_equal_and_hold_all_samples(samples: int, count: int, least: int) -> None:
+    sizes = shares.micro_batches(samples, count, least)
+    used = [size for size in sizes if size]
+    assert (sum(sizes), len(sizes)) == (samples, count)
+    assert list(sizes) == sorted(sizes, reverse=True)
+    assert max(used) - min(used) <= 1
+    assert min(used) >= min(samples, least)
+    assert len(used) == count or max(used) < 2 * least
+
+
 def test_sizes_that_cannot_be_split_are_refused() -> None:
     def sized(accumulate: int, quantum: int) -> str:
         options = RunOptions(

@@ -21,7 +21,7 @@ impl Plan {
             return self;
         }
         let most = chunks_max(world_size);
-        let mut smallest = shared.min_chunk;
+        let mut smallest = shared.min_chunk.clamp(1, samples).next_multiple_of(quantum);
         let mut sizes = chunks(samples, 2 * world_size, smallest, quantum);
         while sizes.len() > most {
             smallest *= 2;
@@ -78,17 +78,17 @@ mod tests {
     proptest! {
         #[test]
         fn even_shares_and_a_tail_cover_in_whole_quanta_with_a_bounded_number_of_chunks(
-            global_batch in 0_u64..1 << 20, world_size in 1_usize..9, quantum in 1_u64..9, quanta in 1_u64..9,
+            global_batch in 0_u64..1 << 20, world_size in 1_usize..9, quantum in 1_u64..9, min_chunk in 0_u64..64,
             share in 0.001..1.0_f64,
         ) {
-            let shared = SharedTail { share, min_chunk: quantum * quanta };
+            let shared = SharedTail { share, min_chunk };
             let plan = Plan::even_with_tail(global_batch, world_size, quantum, shared);
             prop_assert!(plan.covers(global_batch));
             prop_assert_eq!(plan.expected_batches().iter().sum::<u64>(), global_batch);
             if let Some(tail) = plan.tail() {
                 prop_assert!(tail.chunks.len() <= chunks_max(world_size));
                 prop_assert!(tail.chunks.iter().all(|chunk| chunk % quantum == 0));
-                prop_assert!(tail.chunks.len() == 1 || tail.chunks.iter().all(|chunk| *chunk >= quantum * quanta));
+                prop_assert!(tail.chunks.len() == 1 || tail.chunks.iter().all(|chunk| *chunk >= min_chunk));
                 prop_assert!((0..world_size).all(|rank| plan.pool(rank).unwrap().chunks == tail.chunks));
             }
             let smaller = (share * global_batch as f64) as u64;

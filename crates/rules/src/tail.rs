@@ -49,7 +49,7 @@ pub struct Pool<'a> {
 pub struct SharedTail {
     /// Share of the global batch, above 0 and at most 1.
     pub share: f64,
-    /// Minimum size of a chunk, unless the tail is smaller; a multiple of the quantum.
+    /// Minimum size of a chunk, unless the tail is smaller; rounded up to a multiple of the quantum.
     pub min_chunk: u64,
 }
 

@@ -180,23 +180,24 @@ class EvenstepMixin:
     def _shares_of(self, items: list[Any]) -> list[Any]:
         """Returns the weight of each micro-batch's mean, times the number of ranks, by which DDP divides."""
         step, ranks = self._loader.latest, self.args.world_size
+        sizes = step.sizes if step.local_batch else [0] * len(items)
         scaled = getattr(self, "loss_is_scaled_for_ga", None)
         if scaled is not None and scaled != (items[0] is not None):
             raise UnsupportedError(
                 f"loss_is_scaled_for_ga={scaled}: must be None, so that the reduction of the loss is known"
             )
         if items[0] is None:
-            if len(set(step.passes)) > 1:
+            if step.work is not None and len(set(step.passes)) > 1:
                 raise UnsupportedError(
                     f"micro-batches of {list(step.passes)} samples whose losses are means: the trainer must count "
                     "items, as it does for models with labels; or use gradient_accumulation_steps=1 with cost"
                 )
-            # The trainer divides by the number of micro-batches, which have equal sizes.
-            return [step.weight * ranks] * len(items)
+            # The trainer divides by the number of micro-batches.
+            return [size * len(items) / step.global_batch * ranks for size in sizes]
         group = dist.group.WORLD if ranks > 1 else None
-        counted = items if step.local_batch else []
+        counted = [count for count, size in zip(items, sizes, strict=True) if size]
         total = items_over_ranks(counted, self.args.device, group).wait()
-        return [count * ranks / total for count in counted] or [0.0] * len(items)
+        return [count * ranks / total if size else 0.0 for count, size in zip(items, sizes, strict=True)]
 
 
 class Trainer(EvenstepMixin, transformers.Trainer):

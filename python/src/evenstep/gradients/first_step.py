@@ -29,9 +29,12 @@ def check_first_step(run: Run, is_weighted: Callable[[], bool]) -> RemovableHand
     # The hook cannot remove itself: PyTorch calls the hooks in a loop over their dictionary.
     is_over = False
 
-    def check(*_: Any) -> None:
+    def check(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         nonlocal is_over
         if is_over or not run.has_batch:
+            return
+        if is_weighted() and any(map(callable, (*args, *kwargs.values()))):
+            # A closure makes the forward pass within the step, as for LBFGS.
             return
         if is_weighted():
             if not run.is_computed:

@@ -140,7 +140,8 @@ class Reducer:
         return by_rank
 
     def _slots(self, flat: _Flat) -> torch.Tensor:
-        return flat.buffer[flat.buffer.numel() - self._world_size * self.numbers * _DIGITS :]
+        slots = flat.buffer[flat.buffer.numel() - self._world_size * self.numbers * _DIGITS :]
+        return slots.real if slots.is_complex() else slots
 
     def _copy_buffers(self, flat: _Flat, *, into_views: bool) -> None:
         for view, buffer in zip(flat.views, flat.tensors, strict=True):

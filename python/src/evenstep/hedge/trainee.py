@@ -40,6 +40,11 @@ class TrainedModel:
             )
         if isinstance(self.model, DistributedDataParallel):
             hook.check_group(self.model)
+            if self.model.static_graph:
+                raise UnsupportedError(
+                    "job.steps with static_graph=True: DDP completes a static graph in its first reduction, and hedged "
+                    "steps sum gradients without DDP; remove static_graph"
+                )
         if self.has_inner:
             raise UnsupportedError(
                 "job.steps sums gradients once, after the last pass, and without DDP: it cannot use "

@@ -58,7 +58,8 @@ class JobData(JobRun):
             shuffle: use a new seeded permutation for each epoch; otherwise keep the order of the data set.
             seed: seed of the permutations.
             drop_last: skip the last iteration of an epoch if it has fewer samples.
-            accumulate: number of micro-batches before each optimizer step. They have equal sizes.
+            accumulate: number of micro-batches before each optimizer step. They have equal sizes. Only in a last
+                iteration that does not divide they differ, and each counts by its samples: divide the loss as usual.
             order: the indices of an epoch's samples, instead of ``shuffle`` and ``seed``: a sequence, or a function of
                 the epoch. Samples may occur several times or not at all, as weighted samplers draw them. The indices
                 must be the same on all ranks, and each epoch must have the same number of them.

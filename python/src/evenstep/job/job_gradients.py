@@ -1,15 +1,17 @@
 """The gradients of a training job: their weights, the learning rate, and out-of-memory errors."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from evenstep.errors import SettingError, UnsupportedError
 from evenstep.gradients import batchnorm, fsdp, hook
+from evenstep.gradients.passes import weigh_passes
 from evenstep.hedge.trainee import TrainedModel
 from evenstep.job import oom
 from evenstep.job.job_run import JobRun
@@ -67,6 +69,11 @@ class JobGradients(JobRun):
                 f"wrap({type(model).__name__}): must be DistributedDataParallel, or made with fully_shard; with FSDP1, "
                 "DeepSpeed and others that average gradients themselves, omit wrap and use job.scale(loss).backward()"
             )
+        if getattr(ddp, "_use_python_reducer", False):
+            raise UnsupportedError(
+                "torch._dynamo.config.optimize_ddp='python_reducer' reduces gradients without DDP's reducer, so they "
+                "cannot be weighted: use 'ddp_optimizer', the default, or job.scale(loss).backward() without wrap"
+            )
         if any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules()):
             raise UnsupportedError(
                 "SyncBatchNorm sends gradients between ranks before they can be weighted: omit wrap and use "
@@ -96,6 +103,7 @@ class JobGradients(JobRun):
             observed.register_forward_pre_hook(torch.compiler.disable(weights.forward_begins), with_kwargs=True)
         self._is_counting |= loss == "tokens"
         self._needs_equal_passes |= loss == "mean"
+        self._weighs.append(lambda: self._weigh_passes(ddp, opened_run, loss))
         self._avoids_singles |= batchnorm.needs_two_samples(model)
         if self._opened:
             self._see_models(self._opened.run)
@@ -162,8 +170,9 @@ class JobGradients(JobRun):
         self._is_scaled = True
         self._observer.scaled()
         run.computes()
-        step = run.current.step
-        if len(step.passes) > 1:
+        turn = run.current
+        step = turn.step
+        if step.work is not None and len(step.passes) > 1:
             raise UnsupportedError(
                 f"job.scale in an iteration with passes of {list(step.passes)} samples: the means of its passes have "
                 'unequal weights; use job.wrap(.., loss="tokens") and job.count, or neither max_tokens nor accumulate'
@@ -171,9 +180,9 @@ class JobGradients(JobRun):
         # Before the exchange thread sees the iteration: it reads the GPU of the device.
         run.sensor.measure_from_arrival(loss.device)
         if loss.numel() == 1:
-            run.losses.record(step.iteration, step.batch_size, loss)
+            run.losses.record(step.iteration, turn.samples, loss)
         run.gradients_ready()
-        factor = step.weight * run.world_size
+        factor = step.weight * turn.factor * run.world_size
         # 0 times NaN or infinity is not 0.
         return loss * factor if factor else torch.nan_to_num(loss, nan=0.0, posinf=0.0, neginf=0.0) * 0.0
 
@@ -182,7 +191,8 @@ class JobGradients(JobRun):
 
         A rank's own loss or accuracy describes its share only. All ranks must call this together: it waits for the
         slowest, so log every tenth iteration or less. With gradient accumulation, pass the mean over the micro-batches.
-        With :meth:`steps`, call it after the inner loop, with the mean over all its samples.
+        With :meth:`steps`, call it after the inner loop, with the mean over all its samples. It weights by the training
+        batch, so add the losses of a validation with ``all_reduce``, with their numbers of samples.
 
         Args:
             value: a tensor of any shape, the same on all ranks; for example the loss.
@@ -249,6 +259,21 @@ class JobGradients(JobRun):
                 place = self._opened.plans.place if self._opened and self._opened.plans else None
                 oom.report(self._options, place, self._run.current, error)
             raise
+
+    def _weigh_passes(
+        self, model: DistributedDataParallel | None, run: Callable[[], Run | None], loss: Loss
+    ) -> Callable[[], None]:
+        """Weights micro-batches of unequal sizes.
+
+        Raises:
+            UnsupportedError: the model is not DDP.
+        """
+        if model is None:
+            raise UnsupportedError(
+                "fully_shard may add the gradients of micro-batches before they can be weighted, and the remainder of "
+                "an epoch has unequal ones: pass drop_last=True or another global_batch to job.loader"
+            )
+        return weigh_passes(model, run, is_mean=loss == "mean")
 
     def _is_unmarked(self, run: Run) -> bool:
         """Whether the loop has read a batch that it does not compute yet, so far as this job can see."""

@@ -42,6 +42,8 @@ class JobRun:
         self._process = os.getpid()
         self._opened: OpenRun | None = None
         self._state: dict[str, Any] | None = None
+        #: Functions that weight micro-batches of unequal sizes in models that were wrapped before the run was opened.
+        self._weighs: list[Callable[[], Callable[[], None]]] = []
         #: The model that was wrapped last, and the number of wrapped models.
         self._trained_model: TrainedModel | None = None
         self._wrapped_models = 0
@@ -164,6 +166,9 @@ class JobRun:
 
     def _see_models(self, run: Run) -> None:
         run.avoids_singles, run.needs_equal_passes = self._avoids_singles, self._needs_equal_passes
+        if run.order.has_unequal_passes:
+            self._ends += [weigh() for weigh in self._weighs]
+        self._weighs.clear()
 
     def _is_weighted(self) -> bool:
         return self._is_scaled or self._options.claims or self._trained_model is not None

@@ -29,7 +29,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 def report(job_options: RunOptions, place: Place | None, turn: Turn, error: BaseException) -> None:
     """Reports the batch that did not fit to the predictor, so that this worker never gets it again. Never raises."""
     settings, step = job_options.settings, turn.step
-    if step.passes and (len(step.passes) > 1 or turn.passing is not None):
+    if step.work is not None and step.passes and (len(step.passes) > 1 or turn.passing is not None):
         log.error(
             "iteration %s: a pass of %s samples did not fit into the memory of %s (%s); lower max_tokens",
             step.iteration,

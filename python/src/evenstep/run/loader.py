@@ -125,8 +125,14 @@ class Loader:
         while True:
             run.sensor.loader_begins()
             begun = time.perf_counter()
-            batch = next(batches, None)
-            if not self._drawn:
+            try:
+                batch = next(batches)
+            except StopIteration as error:
+                if self._drawn:
+                    raise SettingError(
+                        f"the data set raised StopIteration in iteration {self._drawn[0].step.iteration}: must return "
+                        "a sample for each index below its length, or raise another error"
+                    ) from error
                 # A loop that reads ahead may still compute its last batch.
                 run.sensor.loader_ends(0.0)
                 run.is_read = True

@@ -123,13 +123,20 @@ class Run:
         return plan if plan.size == size else plan.resized(size, self.quantum)
 
     def _allowed(self, plan: Plan) -> Plan:
-        return shares.without_singles(plan, self.order.accumulate, self.caps) if self.avoids_singles else plan
+        if not self.avoids_singles:
+            return plan
+        # The micro-batches of a remainder have unequal sizes.
+        passes = 1 if plan.size % self.order.accumulate else self.order.accumulate
+        return shares.without_singles(plan, passes, self.caps)
 
     def _part(self, plan: Plan, place: Place) -> Step:
         # Most iterations have the same plan as the previous one.
         if not (self._checked and self._checked[0] is plan and self._checked[1] == place.size):
             self._checked = plan.checked(place.size), place.size
-        share = plan.shares[self.rank]
+        share, count = plan.shares[self.rank], self.order.accumulate
+        passes: tuple[int, ...] = ()
+        if share.local_batch and (share.local_batch % count or place.size % count):
+            passes = shares.micro_batches(share.local_batch, count, 2 if self.avoids_singles else 1)
         return Step(
             iteration=place.iteration,
             epoch=place.epoch,
@@ -137,10 +144,11 @@ class Run:
             global_batch=place.size,
             offset=share.offset,
             local_batch=share.local_batch,
-            micro_batches=self.order.accumulate,
+            micro_batches=count,
             lr_multiplier=plan.rate.at(place.iteration),
             begin=place.begin,
             is_last=place.is_last,
+            passes=passes,
         )
 
     def _cut(
@@ -386,6 +394,8 @@ class Run:
         if not step.local_batch:
             return []
         turns = [turn for turn in (*self._finished, *self._read_batches) if turn.step.iteration == step.iteration]
+        # A micro-batch without samples has others, which do not count.
+        turns = [turn for turn in turns if turn.samples]
         if any(turn.items is None for turn in turns):
             raise SettingError(_UNCOUNTED.format(step.iteration))
         return [turn.items for turn in turns]

@@ -1,5 +1,6 @@
 """A rank's part of an iteration, and its batches in the training loop."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ class Step:
     #: This rank takes samples ``offset .. offset + local_batch`` of the iteration.
     offset: int
     local_batch: int
-    #: Number of micro-batches, of equal sizes unless samples have costs.
+    #: Number of micro-batches, of equal sizes unless samples have costs or a remainder does not divide.
     micro_batches: int
     #: Factor for the schedule's learning rate.
     lr_multiplier: float
@@ -49,8 +50,13 @@ class Step:
         return self.local_batch / self.global_batch
 
     @property
+    def sizes(self) -> Sequence[int]:
+        """The numbers of samples of the micro-batches."""
+        return self.passes or [self.local_batch // self.micro_batches] * self.micro_batches
+
+    @property
     def batch_size(self) -> int:
-        """The number of samples of one micro-batch; with costs, of the largest one."""
+        """The number of samples of one micro-batch; if they differ, of the largest one."""
         return max(self.passes, default=self.local_batch // self.micro_batches)
 
 
@@ -72,6 +78,14 @@ class Turn:
     def samples(self) -> int:
         """The number of samples in this batch; 0 if it has weight 0."""
         return self.step.passes[self.micro] if self.step.passes else self.step.batch_size
+
+    @property
+    def factor(self) -> float:
+        """The weight of the mean over this batch, relative to equal micro-batches. With costs, it is 1."""
+        step = self.step
+        if step.work is not None or not step.passes:
+            return 1.0
+        return self.samples * step.micro_batches / step.local_batch
 
     @property
     def is_last(self) -> bool:

@@ -75,8 +75,7 @@ class Order:
     seed: int = 0
     shuffle: bool = True
     drop_last: bool = False
-    #: Number of micro-batches per iteration. They must have equal sizes: otherwise their mean is not the mean over
-    #: samples.
+    #: Number of micro-batches per iteration. They have equal sizes, except in a remainder that does not divide.
     accumulate: int = 1
     #: The order that a script gives instead of the permutation; any number of times for each sample.
     given: GivenIndices | None = None
@@ -100,27 +99,22 @@ class Order:
             raise SettingError(f"global_batch={self.global_batch}: must be at least 1")
         if self.accumulate < 1:
             raise SettingError(f"accumulate={self.accumulate}: must be at least 1")
-        if self.costs is None:
-            self._check_sizes()
+        if self.costs is None and self.global_batch % self.accumulate:
+            raise SettingError(
+                f"global_batch={self.global_batch}: must be a multiple of accumulate={self.accumulate}, so that "
+                "micro-batches have equal sizes"
+            )
         if self.drop_last and self.samples < self.global_batch:
             raise SettingError(
                 f"drop_last=True with global_batch={self.global_batch} leaves no iteration: the data set has only "
                 f"{self.samples} samples; lower global_batch"
             )
 
-    def _check_sizes(self) -> None:
-        """Checks that micro-batches can have equal sizes."""
-        if self.global_batch % self.accumulate:
-            raise SettingError(
-                f"global_batch={self.global_batch}: must be a multiple of accumulate={self.accumulate}, so that "
-                "micro-batches have equal sizes"
-            )
-        rest = self.samples % self.global_batch
-        if rest % self.accumulate and not self.drop_last:
-            raise SettingError(
-                f"the last iteration of an epoch has {rest} of the {self.samples} samples, which cannot be split "
-                f"into {self.accumulate} equal micro-batches: pass drop_last=True or another global_batch"
-            )
+    @property
+    def has_unequal_passes(self) -> bool:
+        """Whether the remainder of an epoch does not divide by the number of micro-batches."""
+        rest = 0 if self.costs or self.drop_last else self.samples % self.global_batch
+        return rest % self.accumulate > 0
 
     @property
     def is_computed(self) -> bool:

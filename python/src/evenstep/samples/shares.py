@@ -83,6 +83,13 @@ def without_singles(plan: Plan, micro_batches: int, caps: Sequence[int | None] =
     return Plan([Share(offset, batch) for offset, batch in zip(offsets, batches, strict=False)], plan.rate, plan.tail)
 
 
+def micro_batches(samples: int, count: int, least: int) -> tuple[int, ...]:
+    """Returns the sizes of a rank's micro-batches: nearly equal, at least ``least`` if possible, and else 0."""
+    used = max(1, min(count, samples // least))
+    size, larger = divmod(samples, used)
+    return tuple(size + (at < larger) if at < used else 0 for at in range(count))
+
+
 def first_above_cap(plan: Plan, caps: Sequence[int | None]) -> int | None:
     """Returns the first rank whose batch is larger than its cap; None if all batches fit."""
     batches = zip(plan.batches, caps, strict=True)
