@@ -364,6 +364,19 @@ def accumulated(_rank: int, syncs_each: bool) -> Parameters:
     return parameters(model)
 
 
+def unequal_remainder(_rank: int) -> list[str]:
+    """Wraps a model before and after the data set of 205 samples is known."""
+    before, after = evenstep.init(plan=[8, 8]), evenstep.init(plan=[8, 8])
+    before.wrap(sharded())
+    after.loader(Samples(), accumulate=4)
+    told = []
+    for refused in (lambda: before.loader(Samples(), accumulate=4), lambda: after.wrap(sharded())):
+        with pytest.raises(evenstep.UnsupportedError) as error:
+            refused()
+        told.append(str(error.value))
+    return told
+
+
 def hybrid(_rank: int, is_hedged: bool) -> Parameters:
     """Trains on a mesh of two replicas with two shards each."""
     job = evenstep.init(plan=lambda iteration: OF_FOUR[iteration % 3])
@@ -604,6 +617,11 @@ def test_clipping_sees_the_whole_gradient() -> None:
 
 
 @weights
+def test_an_unequal_remainder_is_refused() -> None:
+    for told in run_ranks(2, unequal_remainder):
+        assert all("the remainder of an epoch has unequal ones: pass drop_last=True" in error for error in told)
+
+
 @pytest.mark.parametrize("syncs_each", [False, True])
 def test_accumulation(syncs_each: bool) -> None:
     reference = one_process(order=Order(208, GLOBAL_BATCH))
