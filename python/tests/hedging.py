@@ -190,7 +190,7 @@ def train_with_different_plans(rank: int) -> str:
     model = DistributedDataParallel(network())
     iterations = 0
     steps = job.steps(Samples(), global_batch=16, model=model)
-    # Given plans are those of one rank, so this is a defect of the exchange.
+    # Ranks agree on given plans, so this simulates a defect.
     job._run.plans = lambda iteration: Plan.of([8, 5, 3] if rank == 2 and iteration > 4 else [6, 5, 5])
     try:
         for step in steps:

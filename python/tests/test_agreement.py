@@ -1,4 +1,4 @@
-"""What ranks agree on at the start and for each iteration: names of workers, and given plans."""
+"""Values on which ranks agree, at the start and for each iteration: names of workers, and given plans."""
 
 import os
 from collections import Counter

@@ -117,7 +117,7 @@ class JobRun:
     def close(self) -> None:
         """Delivers the last reports and leaves the job; called automatically when the process ends.
 
-        In a child of ``os.fork`` it does nothing: the job goes on in its own process.
+        In a child of ``os.fork`` it does nothing: the job continues in its own process.
         """
         if os.getpid() != self._process:
             return

@@ -20,7 +20,7 @@ _JOINED = ("device", "max_local_batch", "memory_bytes", "claims")
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What ranks tell each other at the start."""
+    """Facts that ranks exchange at the start."""
 
     #: The settings of this rank.
     settings: Settings
