@@ -49,6 +49,8 @@ def test_the_store_keeps_a_bounded_number_of_plans(monkeypatch: pytest.MonkeyPat
         one, other = (second, first) if iteration % 2 else (first, second)
         assert one(iteration) == other(iteration) == [1 + iteration % 2, iteration]
     assert store.num_keys() - before == 3
+    store.delete_key("plans/19")
+    assert second(19) == [2, 19], "plans are remembered"
 
 
 def name_of_this_rank(rank: int, is_planned: bool) -> tuple[str, int]:

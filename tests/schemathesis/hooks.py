@@ -14,7 +14,7 @@ RULES = [
     (r"(quantum|chunk|batch): \d+ must be (a multiple|1 to)", "Batches are multiples of another field, and quantum is at most global_batch."),
     (r"min_local_batch: \d+ must not be above max_local_batch", "A relation between two fields."),
     (r"(floor|cap)s? of \d+|no multiple of quantum|holds at most \d+ samples", "Floors and caps of job, worker and operator may contradict each other."),
-    (r"allowed_sizes: ", "The sizes ascend."),
+    (r"allowed_sizes: ", "The sizes ascend and are multiples of quantum."),
     (r"distinct_sizes: ", "Only one of two fields."),
     (r"learning_rate: rule legw requires", "Fields that another field requires."),
     (r"paused: ", "Only one of two fields."),

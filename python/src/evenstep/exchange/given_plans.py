@@ -1,5 +1,6 @@
 """Plans without a predictor: given plans, the plan of a checkpoint, and even shares."""
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 
@@ -13,6 +14,9 @@ from evenstep.settings.options import Fixed
 
 #: Number of iterations that another rank may have read less than this one.
 _KEPT = 4096
+
+#: Number of plans that each rank remembers.
+_REMEMBERED = 64
 
 
 class AgreedPlans:
@@ -31,9 +35,14 @@ class AgreedPlans:
             deletes: whether this rank removes the plans of old iterations.
         """
         self._given, self._store, self._name, self._deletes = given, store, name, deletes
+        # The state of a run may be saved after the end of the store.
+        self._agreed = functools.lru_cache(_REMEMBERED)(self._agree)
 
     def __call__(self, iteration: int) -> list[int]:
         """Returns the batches of an iteration, the same on all ranks."""
+        return self._agreed(iteration)
+
+    def _agree(self, iteration: int) -> list[int]:
         own = json.dumps([int(batch) for batch in self._given(iteration)])
         agreed: list[int] = json.loads(self._store.compare_set(f"{self._name}/{iteration}", "", own))
         if self._deletes and iteration >= _KEPT:
