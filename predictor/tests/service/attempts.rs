@@ -213,6 +213,26 @@ fn a_departure_begins_an_attempt_only_if_the_run_returns() {
     assert_eq!((view.attempt, view.next_iteration), (2, 24));
 }
 
+/// A better plan gains less than `min_gain`, so the current plan is held. The ragged end of an epoch is planned for itself.
+#[test]
+fn a_restart_after_the_ragged_end_of_an_epoch_keeps_the_plan() {
+    let mut service = Service::start();
+    let spec = JobSpec { profile: false, hedge: evenstep_protocol::Hedge::Off, ..JobSpec::new(960) };
+    service.client.put_job("job", &spec);
+    let mut run = Run::start(&service.client, "job", 2);
+    run.iterations(0..30, &[100.0, 200.0]);
+    run.iterations(30..33, &[103.0, 200.0]);
+    let batches =
+        |answer: AllocateResponse| answer.allocations.iter().map(|share| share.local_batch).collect();
+    let before: Vec<u64> = batches(run.allocate(33));
+    let ragged = AllocateRequest { global_batch: Some(100), ..run.request(34) };
+    assert_eq!(service.client.allocate(&ragged).json::<AllocateResponse>().global_batch, 100);
+    let next = allocate_request("job", run.generation, 35);
+    service.kill_and_restart();
+    let after: Vec<u64> = batches(service.client.allocate(&next).json());
+    assert_eq!((before, after), (vec![320, 640], vec![320, 640]));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
 

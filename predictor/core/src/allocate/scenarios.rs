@@ -157,7 +157,7 @@ impl Scenarios {
             sum = steps
                 .map(|(scenario, (step_s, factors))| {
                     let paused = self.pauses(scenario);
-                    // A worker without samples delays nobody.
+                    // A worker without samples delays no other.
                     paused.filter(|(rank, _)| batches[*rank] > 0).fold(step_s, |step_s, (rank, pause_s)| {
                         step_s.max(factors[rank] * compute_s(rank) + pause_s)
                     })

@@ -313,7 +313,7 @@ fn a_worker_without_samples_is_measured_again() {
     }
 }
 
-/// Reports of ranks may come in separate requests, in any order, and those of one worker never.
+/// Reports of ranks may come in separate requests, in any order, and reports of one worker never.
 #[test]
 fn measurements_wait_for_their_reports() {
     for (first, is_silent) in [(0, false), (2, false), (0, true), (2, true)] {

@@ -132,7 +132,7 @@ fn a_pause_is_added_and_does_not_grow_with_the_batch() {
 }
 
 proptest::proptest! {
-    /// A checkpoint of all workers takes each of them about the same time. It changes nothing, beside pauses of single workers too.
+    /// A checkpoint of all workers takes each of them about the same time. It changes nothing, with pauses of single workers or without.
     #[test]
     fn pauses_of_all_workers_at_once_are_no_scenarios(
         errors in proptest::collection::vec(proptest::collection::vec(-0.3f64..0.3, 30), 2..6),
