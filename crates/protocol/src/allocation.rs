@@ -291,7 +291,7 @@ pub struct Decision {
 pub enum DecisionKind {
     /// Some worker is unmeasured: it gets at most an even share. If all are unmeasured, the shares are even.
     ColdStart,
-    /// Profiling at the start: shares are unequal on purpose to measure batch curves.
+    /// Shares vary on purpose, to learn batch curves or to measure workers without samples.
     Profiling,
     /// The shares changed to follow the forecast.
     Rebalanced,

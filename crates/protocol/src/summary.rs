@@ -10,7 +10,8 @@ use crate::{JobId, WorkerId};
 pub struct SummaryView {
     /// The job.
     pub job_id: JobId,
-    /// Number of iterations up to the latest one that was reported.
+    /// Number of iterations up to the latest one that was reported, as the client counts them: one that a later attempt carried
+    /// out again counts once.
     pub iterations: u64,
     /// Estimated time with even shares over the measured time, of whole steps. Absent with fewer than 8 iterations that have
     /// an estimate.

@@ -85,10 +85,14 @@ impl Attempts {
 
     /// Returns the iteration at a position.
     pub fn at(&self, position: u64) -> Iteration {
-        let after = self.segments.partition_point(|segment| segment.first_position <= position);
-        let segment = after.checked_sub(1).and_then(|at| self.segments.get(at)).unwrap_or(&Segment::FIRST);
+        let segment = self.segment(position);
         let iteration = segment.first_iteration.saturating_add(position - segment.first_position);
         Iteration { attempt: segment.attempt, iteration }
+    }
+
+    /// Returns the first position after the latest return up to a position.
+    pub fn first(&self, position: u64) -> u64 {
+        self.segment(position).first_position
     }
 
     /// Returns the first position of the newest segment. Iterations before it that are not complete never will be.
@@ -135,6 +139,11 @@ impl Attempts {
             let kept = self.segments.iter().skip(after - 1).copied();
             self.segments = std::iter::once(Segment::FIRST).chain(kept).collect();
         }
+    }
+
+    fn segment(&self, position: u64) -> &Segment {
+        let after = self.segments.partition_point(|segment| segment.first_position <= position);
+        after.checked_sub(1).and_then(|at| self.segments.get(at)).unwrap_or(&Segment::FIRST)
     }
 
     fn last(&self) -> &Segment {

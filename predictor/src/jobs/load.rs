@@ -30,6 +30,10 @@ const SHORT_REPORTS: usize = 24;
 /// Number of iterations whose allocations are read at once.
 const ALLOCATIONS_AT_ONCE: u64 = 16;
 
+/// Number of the latest allocations among which the current plan is. The shares of a few may vary on purpose or be for the ragged end
+/// of an epoch.
+const PLANS_MAX: usize = 16;
+
 /// Number of iterations before those that the stored models can still learn whose reports are read. Reports of these
 /// iterations may be sent again.
 const KNOWN_ITERATIONS: u64 = 64;
@@ -80,6 +84,7 @@ pub async fn load(
         workers: stored.workers.into_iter().map(worker).collect(),
     });
     (state.attempts, state.regrouped) = (attempts(segments), regrouped);
+    restore_in_force(store, job_id, &mut state).await?;
     for worker in state.workers.keys().cloned().collect::<Vec<_>>() {
         if !state.models.forecaster().knows(&worker) {
             warm_start(store, &mut state, &worker).await?;
@@ -98,6 +103,18 @@ pub async fn load(
     planned.iter().for_each(|(at_unix_ms, _)| on_time(*at_unix_ms));
     replay(store, job_id, &mut state, &arrivals, &planned).await?;
     Ok(Some((state, stored.unknown_options)))
+}
+
+/// Restores the current plan, if the last allocation does not show it.
+async fn restore_in_force(store: &Store, job_id: &JobId, state: &mut JobState) -> Result<(), StoreError> {
+    let mut before = state.last_allocation.as_ref().and_then(|last| last.iteration.checked_sub(1));
+    for _ in 1..PLANS_MAX {
+        let Some(until) = before.filter(|_| !state.has_plan()) else { break };
+        let Some(stored) = store.answer_until(job_id, until).await? else { break };
+        state.restore_in_force(&stored.parse()?);
+        before = stored.iteration.checked_sub(1);
+    }
+    Ok(())
 }
 
 /// Learns from reports and restores plans, in the order of their times. `planned` are the positions that were planned, in this

@@ -114,5 +114,5 @@ fn a_store_of_an_earlier_schema_is_read() {
 fn read(folder: &Folder) -> Vec<WorkerReport> {
     let address = format!("sqlite://{}", folder.0.path().join("s.db").display());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(read_reports(&address, &JobId::new("resnet").unwrap(), 100)).unwrap()
+    runtime.block_on(read_reports(&address, &JobId::new("resnet").unwrap(), 100)).unwrap().0
 }

@@ -133,7 +133,7 @@ fn positions_stay_inside() {
     let live: LiveView = live.json();
     assert_eq!((live.jobs[0].attempt, live.jobs[0].iteration), (Some(attempt), Some(next - 2)));
     let summary: SummaryView = client.get("/v1/jobs/job/summary").json();
-    assert!(summary.iterations >= 60 + 30 + 3 + 30 + 11, "all that were carried out: {}", summary.iterations);
+    assert_eq!(summary.iterations, next - 1, "as the client counts, without those planned ahead");
     let missing = client.allocated("job", 500).problem(404, "not-answered");
     assert!(missing.detail.contains("iteration 500 "), "{}", missing.detail);
     let far = client.allocate(&allocate_request("job", client.job("job").generation, 500));
@@ -213,6 +213,26 @@ fn a_departure_begins_an_attempt_only_if_the_run_returns() {
     assert_eq!((view.attempt, view.next_iteration), (2, 24));
 }
 
+/// A better plan gains less than `min_gain`, so the current plan is held. The ragged end of an epoch is planned for itself.
+#[test]
+fn a_restart_after_the_ragged_end_of_an_epoch_keeps_the_plan() {
+    let mut service = Service::start();
+    let spec = JobSpec { profile: false, hedge: evenstep_protocol::Hedge::Off, ..JobSpec::new(960) };
+    service.client.put_job("job", &spec);
+    let mut run = Run::start(&service.client, "job", 2);
+    run.iterations(0..30, &[100.0, 200.0]);
+    run.iterations(30..33, &[103.0, 200.0]);
+    let batches =
+        |answer: AllocateResponse| answer.allocations.iter().map(|share| share.local_batch).collect();
+    let before: Vec<u64> = batches(run.allocate(33));
+    let ragged = AllocateRequest { global_batch: Some(100), ..run.request(34) };
+    assert_eq!(service.client.allocate(&ragged).json::<AllocateResponse>().global_batch, 100);
+    let next = allocate_request("job", run.generation, 35);
+    service.kill_and_restart();
+    let after: Vec<u64> = batches(service.client.allocate(&next).json());
+    assert_eq!((before, after), (vec![320, 640], vec![320, 640]));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
 
@@ -221,9 +241,7 @@ proptest! {
     fn a_restart_of_the_predictor_changes_nothing(seed in any::<u64>()) {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut services = [Service::start(), Service::start()];
-        // After an iteration whose shares vary on purpose, a restart does not know the plan in force.
-        let spec = JobSpec { profile: false, ..spec() };
-        services.iter().for_each(|service| drop(service.client.put_job("job", &spec)));
+        services.iter().for_each(|service| drop(service.client.put_job("job", &spec())));
         let mut next = 0;
         for _ in 0..5 {
             let (begin, end) = (random.random_range(0..=next), next + random.random_range(1..12));

@@ -74,17 +74,23 @@ impl Scenarios {
         Self { workers, factors, iterations: iterations.to_vec(), pauses: Vec::new() }
     }
 
-    /// Adds the pauses of each worker, in seconds with their iterations, by rank.
+    /// Adds the pauses of each worker, in seconds with their iterations, by rank; `None` for a worker without work.
+    ///
+    /// If more than half of the workers pause in one iteration, for example for a checkpoint, it is a pause of the job: no split
+    /// shortens it, and the differences in its length are noise.
     #[must_use]
-    pub fn with_pauses(mut self, pauses: &[Residuals<'_>]) -> Self {
+    pub fn with_pauses(mut self, pauses: &[Option<Residuals<'_>>]) -> Self {
         for (rank, pauses) in pauses.iter().enumerate() {
-            for (iteration, seconds) in *pauses {
+            for (iteration, seconds) in pauses.unwrap_or_default() {
                 if let Ok(scenario) = self.iterations.binary_search(iteration) {
                     self.pauses.push(Pause { scenario, rank, seconds: *seconds });
                 }
             }
         }
         self.pauses.sort_by_key(|pause| (pause.scenario, pause.rank));
+        let workers = pauses.iter().flatten().count();
+        let by_scenario = self.pauses.chunk_by(|one, other| one.scenario == other.scenario);
+        self.pauses = by_scenario.filter(|paused| 2 * paused.len() <= workers).flatten().copied().collect();
         self
     }
 
@@ -151,7 +157,8 @@ impl Scenarios {
             sum = steps
                 .map(|(scenario, (step_s, factors))| {
                     let paused = self.pauses(scenario);
-                    paused.fold(step_s, |step_s, (rank, pause_s)| {
+                    // A worker without samples delays no other.
+                    paused.filter(|(rank, _)| batches[*rank] > 0).fold(step_s, |step_s, (rank, pause_s)| {
                         step_s.max(factors[rank] * compute_s(rank) + pause_s)
                     })
                 })

@@ -225,7 +225,7 @@ impl Draft<'_> {
         let each = factors.iter().zip(self.shares).zip(batches);
         let mut busy_s: Vec<f64> =
             each.map(|((factor, share), batch)| factor * share.curve.time(*batch)).collect();
-        for (rank, pause_s) in self.scenarios.pauses(scenario) {
+        for (rank, pause_s) in self.scenarios.pauses(scenario).filter(|(rank, _)| self.batches[*rank] > 0) {
             busy_s[rank] += pause_s;
         }
         busy_s

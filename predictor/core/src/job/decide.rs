@@ -72,6 +72,7 @@ impl JobState {
         let global_batch = ragged.unwrap_or(whole_batch);
         let mut bounds: Vec<Bounds> = parallel::map(&live, |id| self.bounds(id));
         let mut rules = rules(&self.spec, global_batch, ragged.is_some());
+        rules.iterations = self.current_models().stride();
         if ragged.is_some() && self.is_uneven(&live, &bounds) {
             // The plan of whole iterations has gained enough.
             rules.min_gain = 0.0;
@@ -87,7 +88,7 @@ impl JobState {
         let held = self.current_models().balance().held();
         let hold = held.and_then(|loss| planned.hold_even(loss));
         let may_probe = ragged.is_none() && held.is_none();
-        let measures = || self.measure_idle(&live, &planned, &outlooks, &bounds, &rules, iteration);
+        let measures = || self.measure_idle(&live, &planned, &outlooks, &scenarios, &rules, iteration);
         let probes = || self.probe(&live, &planned, &outlooks, &scenarios);
         let probe = may_probe.then(|| measures().or_else(probes)).flatten();
         let hedges = probe.is_none() && rules.sizes == Sizes::Any;
@@ -169,6 +170,9 @@ impl JobState {
             // A later iteration was requested first.
             let work = self.planned_work(&answer, Some(even.as_slice()).filter(|even| !even.is_empty()));
             self.models_mut().plan(answer.iteration, work);
+            if is_probe(&answer) {
+                self.models_mut().count_probe(answer.iteration);
+            }
             return;
         }
         self.progress.clear();
@@ -201,7 +205,7 @@ fn rules(spec: &JobSpec, global_batch: u64, is_ragged: bool) -> Rules {
         Some(distinct) => Sizes::Distinct(usize::try_from(distinct).unwrap_or(usize::MAX)),
         None => Sizes::Any,
     };
-    Rules { global_batch, quantum: quantum(spec), sizes, min_gain: spec.min_gain }
+    Rules { global_batch, quantum: quantum(spec), sizes, min_gain: spec.min_gain, iterations: 1.0 }
 }
 
 /// Returns the even split of a full iteration over workers with these bounds.

@@ -1,21 +1,20 @@
 //! Workers that the plan gives no samples: nothing measures them, so they get the smallest batch now and then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use evenstep_protocol::WorkerId;
 
-use super::bounds::Bounds;
 use super::state::JobState;
-use crate::allocate::Scenarios;
+use crate::allocate::{Scenarios, SplitWorker};
 use crate::forecast::Forecast;
-use crate::plan::{Reason, Rules, Sizes, Split, WorkerOutlook, plan};
+use crate::plan::{Reason, Rules, Sizes, Split, WorkerOutlook, measure};
 
 /// Number of iterations after which a worker without samples is measured again, and from which on its forecast fades.
 const WAIT_MIN: u64 = 32;
 /// Ratio of a wait to the one before, if the measurement made no difference.
 const WAIT_GROWTH: u64 = 2;
-/// Maximum cost of measurements as a share of all steps, if the worker is as slow as before. Waits are never longer than that. A
-/// client that reports every n-th iteration keeps the plan of a measurement for n iterations.
+/// Cost of measurements, as a share of all steps, at which waits stop growing, if the worker is as slow as before and reports. The
+/// shorter waits before cost more, and [`WAIT_MIN`] may cost less.
 const COST: f64 = 0.02;
 /// Number of iterations in which a forecast without measurements fades to a third.
 const FADE: f64 = 64.0;
@@ -28,34 +27,36 @@ impl JobState {
         live: &[WorkerId],
         planned: &Split,
         outlooks: &[WorkerOutlook],
-        bounds: &[Bounds],
+        scenarios: &Scenarios,
         rules: &Rules,
         iteration: u64,
     ) -> Option<Split> {
         let (models, smallest, step_s) = (self.current_models(), smallest(rules)?, planned.step_time_s?);
-        // Requests may be ahead of reports: the latest measurement is not known yet.
-        if models.open_probes() > 0 {
+        // Reports of the latest measurement may be missing. The models that are ahead would hide that.
+        if self.models.open_probes() > 0 {
             return None;
         }
+        let idle: BTreeSet<&WorkerId> = self.models.idle_before(iteration).collect();
         let is_due = |(rank, id): (usize, &WorkerId)| {
-            let can = bounds[rank].cap.is_none_or(|cap| cap >= smallest);
-            let known = models.worker(id).filter(|_| can && planned.batches[rank] == 0)?;
+            let can = outlooks[rank].cap.is_none_or(|cap| cap >= smallest);
+            let is_idle = planned.batches[rank] == 0 && idle.contains(id);
+            let known = self.models.worker(id).filter(|_| can && is_idle)?;
             let measured_s = models.expected(id, None)?.1.time(smallest);
             let affordable = models.stride() * ((measured_s / step_s - 1.0) / COST).max(0.0);
-            let wait = (known.gap.saturating_mul(WAIT_GROWTH)).min(affordable as u64).max(WAIT_MIN);
-            (iteration.saturating_sub(known.newest?) >= wait).then_some(rank)
+            let has_reported = known.newest == known.seen;
+            let most = if has_reported { affordable as u64 } else { u64::MAX };
+            let wait = known.gap.saturating_mul(WAIT_GROWTH).min(most).max(WAIT_MIN);
+            (iteration.saturating_sub(known.seen?) >= wait).then_some(rank)
         };
         let due: Vec<usize> = live.iter().enumerate().filter_map(is_due).collect();
         if due.is_empty() {
             return None;
         }
-        let mut tried = outlooks.to_vec();
-        for rank in &due {
-            (tried[*rank].floor, tried[*rank].cap) = (smallest, Some(smallest));
-        }
-        let tried = plan(&tried, &Scenarios::default(), None, rules).ok()?;
-        let reason = Reason::MeasuresIdle { workers: due.len() };
-        Some(Split { batches: tried.batches, reason, step_time_s: tried.step_time_s, ..planned.clone() })
+        let batches = measure(outlooks, &planned.batches, &due, smallest, rules)?;
+        let workers = due.iter().filter(|rank| batches[**rank] > 0).count();
+        let shares: Vec<SplitWorker> = outlooks.iter().map(WorkerOutlook::share).collect::<Option<_>>()?;
+        let step_time_s = Some(scenarios.expected_finish(&shares, &batches));
+        Some(Split { batches, reason: Reason::MeasuresIdle { workers }, step_time_s, ..planned.clone() })
     }
 
     /// Lets the forecasts of workers without samples return to the mean of the workers on the same kind of device, or of all, and

@@ -41,7 +41,7 @@ pub struct Models {
     #[serde(with = "crate::shared")]
     workers: SharedMap<WorkerId, WorkerModel>,
     open: OpenIterations,
-    /// Number of planned iterations whose shares varied on purpose.
+    /// Number of planned iterations whose shares varied to learn batch curves.
     probes: u64,
     /// The latest of them.
     newest_probe: Option<u64>,
@@ -178,8 +178,10 @@ impl Models {
         let residuals = parallel::map(&ranked, |(rank, worker)| {
             (!is_idle(*rank)).then(|| self.forecaster.residuals(worker))
         });
-        let pauses: Vec<&[(u64, f64)]> =
-            workers.iter().map(|worker| self.forecaster.pauses(worker)).collect();
+        let pauses: Vec<Option<&[(u64, f64)]>> = ranked
+            .iter()
+            .map(|(rank, worker)| (!is_idle(*rank)).then(|| self.forecaster.pauses(worker)))
+            .collect();
         Scenarios::joined(&residuals).with_pauses(&pauses)
     }
 
@@ -215,18 +217,29 @@ impl Models {
         self.open.reported()
     }
 
-    /// Counts an iteration whose shares vary on purpose.
+    /// Counts a planned iteration whose shares vary on purpose, unless it was counted before. If it measures workers without
+    /// samples, it is no probe.
     pub fn count_probe(&mut self, iteration: u64) {
         self.revision += 1;
-        self.probes = self.probes.saturating_add(1);
-        self.newest_probe = Some(iteration);
+        let planned = self.open.planned(iteration);
+        let has_samples = |worker: &WorkerId| planned.is_some_and(|plan| plan.workers.contains_key(worker));
+        let measured: Vec<WorkerId> =
+            self.idle_before(iteration).filter(|worker| has_samples(worker)).cloned().collect();
+        if measured.is_empty() && self.newest_probe.is_none_or(|newest| iteration > newest) {
+            self.probes = self.probes.saturating_add(1);
+            self.newest_probe = Some(iteration);
+        }
+        for worker in measured {
+            if let Some(known) = self.workers.get_mut(&worker) {
+                Arc::make_mut(known).see(iteration, true);
+            }
+        }
     }
 
-    /// Counts such an iteration after a restart, unless it was counted before.
-    pub fn restore_probe(&mut self, iteration: u64) {
-        if self.newest_probe.is_none_or(|newest| iteration > newest) {
-            self.count_probe(iteration);
-        }
+    /// Returns the workers without samples by the plan before an iteration.
+    pub fn idle_before(&self, iteration: u64) -> impl Iterator<Item = &WorkerId> {
+        let before = iteration.checked_sub(1).and_then(|before| self.open.planned(before));
+        before.into_iter().flat_map(|plan| &plan.idle).map(|(worker, _)| worker)
     }
 
     /// Returns the gains and losses of planned shares.
@@ -244,7 +257,7 @@ impl Models {
         &self.tail_balance
     }
 
-    /// Returns the number of iterations whose shares varied on purpose, and of all that were learned.
+    /// Returns the number of iterations whose shares varied to learn batch curves, and of all that were learned.
     pub fn probes(&self) -> (u64, u64) {
         (self.probes, self.learned)
     }
@@ -332,6 +345,7 @@ mod tests {
     use evenstep_protocol::WorkerReport;
 
     use super::*;
+    use crate::attempts::Attempts;
     use crate::job::plans::{Choices, PlannedWorker};
     use crate::job::write_models;
 
@@ -359,7 +373,7 @@ mod tests {
                 drivers: drivers.clone().into(),
                 ..WorkerReport::new(id.clone(), iteration, 8 + iteration % 3, 0.1)
             };
-            models.learn(&ids.iter().map(report).collect::<Vec<_>>(), &|_, _| None);
+            models.learn(&ids.iter().map(report).collect::<Vec<_>>(), &Attempts::default(), &|_, _| None);
         }
         let encoded = encoded(&models) as f64;
         let ratio = models.bytes() as f64 / encoded;
@@ -394,7 +408,8 @@ mod tests {
                 drivers: drivers.clone().into(),
                 ..WorkerReport::new(id.clone(), iteration, 8, 0.1)
             };
-            models.learn(&ids[1..].iter().map(report).collect::<Vec<_>>(), &|_, _| None);
+            models
+                .learn(&ids[1..].iter().map(report).collect::<Vec<_>>(), &Attempts::default(), &|_, _| None);
             let after = (models.bytes(), encoded(&models) as u64);
             let [grown, encoded] = [after.0 - before.0, after.1 - before.1];
             assert!((encoded..8 * encoded).contains(&grown), "{grown} bytes for {encoded} encoded bytes");
@@ -418,7 +433,11 @@ mod tests {
                 };
                 let workers = BTreeMap::from([(worker.clone(), planned)]);
                 models.plan(iteration, PlannedWork { workers, samples: 64, ..PlannedWork::default() });
-                models.learn(&[WorkerReport::new(worker.clone(), iteration, 8, 0.1)], &|_, _| None);
+                models.learn(
+                    &[WorkerReport::new(worker.clone(), iteration, 8, 0.1)],
+                    &Attempts::default(),
+                    &|_, _| None,
+                );
             }
             newest += count;
         };

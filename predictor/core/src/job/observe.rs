@@ -62,7 +62,7 @@ impl JobState {
         let work = self.planned_work(answer, self.even_of(answer).as_deref());
         self.models_mut().plan(answer.iteration, work);
         if is_probe(answer) {
-            self.models_mut().restore_probe(answer.iteration);
+            self.models_mut().count_probe(answer.iteration);
         }
     }
 

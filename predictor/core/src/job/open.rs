@@ -69,6 +69,11 @@ impl OpenIterations {
         self.plans.probes_from(self.next)
     }
 
+    /// Returns the plan of an iteration; `None` if it is unknown.
+    pub fn planned(&self, iteration: u64) -> Option<&PlannedWork> {
+        self.plans.at(iteration)
+    }
+
     /// Sets the plan of an iteration that is not closed. Returns whether it is another than the one that held before.
     pub fn plan(&mut self, iteration: u64, work: PlannedWork) -> bool {
         let changes = self.plans.set(iteration, work);

@@ -54,7 +54,7 @@ impl JobState {
         let step_time_s = scenarios.expected_finish(&shares, &batches);
         // Plans pay for probes with their gain over even shares. The costs of open probes are not known yet.
         let gain = plan.even_step_time_s.map_or(0.0, |even_s| 1.0 - step_time_s / even_s);
-        let open = CHANGE * models.open_probes() as f64;
+        let open = CHANGE * self.models.open_probes() as f64;
         let is_paid = models.balance().gained() >= stride * (open - gain);
         let (varies, step_time_s) = (batches != plan.batches, Some(step_time_s));
         let probing = || Split { batches, reason: Reason::Probing { doubt }, step_time_s, ..plan.clone() };

@@ -156,9 +156,24 @@ impl JobState {
             progress: Progress::new(),
             in_force: None,
         };
-        let global_batch = state.global_batch();
-        state.in_force = state.last_allocation.as_ref().and_then(|last| in_force(last, global_batch));
+        if let Some(last) = state.last_allocation.clone() {
+            state.restore_in_force(&last);
+        }
         state
+    }
+
+    /// Whether the job has a current plan.
+    pub fn has_plan(&self) -> bool {
+        self.in_force.is_some()
+    }
+
+    /// Restores the current plan from an allocation, unless that was for the ragged end of an epoch or its shares varied on
+    /// purpose: an earlier one shows the plan then. The speeds that the plan was made for are not stored; the forecasts in the
+    /// allocation replace them.
+    pub fn restore_in_force(&mut self, answer: &AllocateResponse) {
+        if answer.global_batch == self.global_batch() && !is_probe(answer) {
+            self.in_force = Some(in_force(answer));
+        }
     }
 
     /// Returns the number of samples in a full iteration: the fixed global batch, or a fixed number per live
@@ -180,7 +195,8 @@ impl JobState {
         let current = self.current.get_or_init(|| {
             let earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner).take();
             let generation = self.members.generation();
-            Ahead::of(&self.models, earlier.map(|earlier| *earlier), generation, &device).map(Box::new)
+            let earlier = earlier.map(|earlier| *earlier);
+            Ahead::of(&self.models, earlier, generation, &self.attempts, &device).map(Box::new)
         });
         current.as_deref().map_or(&self.models, Ahead::models)
     }
@@ -207,7 +223,8 @@ impl JobState {
     /// Learns from reports.
     pub(super) fn learn<'a>(&mut self, reports: &'a [WorkerReport]) -> Learned<'a> {
         let workers = &self.workers;
-        let learned = self.models.learn(reports, &|worker, joined| device(workers, worker, joined));
+        let device = |worker: &WorkerId, joined| device(workers, worker, joined);
+        let learned = self.models.learn(reports, &self.attempts, &device);
         self.keep_ahead(|ahead| ahead.is_same(&learned.closed));
         learned
     }
@@ -264,15 +281,11 @@ pub fn global_batch(spec: &JobSpec, live: u64) -> u64 {
     }
 }
 
-/// Returns the plan of the latest allocation, without its tail, and whether or not even shares are held. The speeds that the plan was made for are not
-/// stored; the forecasts in that allocation replace them.
-fn in_force(answer: &AllocateResponse, global_batch: u64) -> Option<(Vec<WorkerId>, InForce)> {
-    if answer.global_batch != global_batch || is_probe(answer) {
-        return None;
-    }
+/// Returns the plan of an allocation, without its tail, and whether or not even shares are held.
+fn in_force(answer: &AllocateResponse) -> (Vec<WorkerId>, InForce) {
     let workers = answer.allocations.iter().map(|share| share.worker.clone()).collect();
     let batch = |share: &Allocation| share.held_batch.or(share.planned_batch).unwrap_or(share.local_batch);
     let batches = answer.allocations.iter().map(batch).collect();
     let speeds = answer.allocations.iter().map(|share| share.predicted_speed_samples_per_s).collect();
-    Some((workers, InForce { batches, speeds, lost: answer.decision.lost.unwrap_or(0.0) }))
+    (workers, InForce { batches, speeds, lost: answer.decision.lost.unwrap_or(0.0) })
 }

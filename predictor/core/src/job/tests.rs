@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use evenstep_protocol::{AllocateRequest, JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
 
 use super::*;
+use crate::attempts::Attempts;
 use crate::membership::{Member, State};
 
 pub(super) fn worker(number: usize) -> WorkerId {
@@ -121,7 +122,11 @@ fn stored_models_are_all_their_parts() {
         let report = |(at, name): (usize, &WorkerId)| {
             WorkerReport::new(name.clone(), iteration, 8, 0.1 + 0.01 * (at as f64 + iteration as f64))
         };
-        models.learn(&names.iter().enumerate().map(report).collect::<Vec<_>>(), &|_, _| None);
+        models.learn(
+            &names.iter().enumerate().map(report).collect::<Vec<_>>(),
+            &Attempts::default(),
+            &|_, _| None,
+        );
     }
     let parts = encoded(&models);
     assert_eq!(parts.len(), 6, "40 workers, 8 in a part");

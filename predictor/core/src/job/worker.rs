@@ -21,6 +21,8 @@ pub type DeviceOf<'a> = &'a (dyn Fn(&WorkerId, Option<u64>) -> Option<&'a str> +
 pub struct WorkerModel {
     /// The latest processed iteration.
     pub newest: Option<u64>,
+    /// The latest iteration with a report, or that was planned to measure the worker.
+    pub seen: Option<u64>,
     /// Number of iterations from the one before to it.
     pub gap: u64,
     /// Generation of its latest join, by the plans of its reports.
@@ -54,6 +56,17 @@ impl WorkerModel {
         device.is_some() && self.device.is_some() && device != self.device.as_deref()
     }
 
+    /// Records an iteration that is planned to measure the worker, or one with a report. The first report after a planned
+    /// measurement is of it, though clients may report another iteration.
+    pub(super) fn see(&mut self, iteration: u64, is_planned: bool) {
+        if self.seen.is_none_or(|seen| iteration > seen) {
+            let is_answer = !is_planned && self.newest != self.seen;
+            let before = if is_answer { self.gap } else { 0 };
+            self.gap = before.saturating_add(self.seen.map_or(1, |seen| iteration - seen));
+            self.seen = Some(iteration);
+        }
+    }
+
     /// Whether stored models are usable.
     pub(super) fn is_valid(&self) -> bool {
         self.missing.values().chain([&self.fitted_at]).all(|count| *count <= COUNT_MAX)
@@ -84,7 +97,7 @@ impl WorkerModel {
         planned: Option<PlannedWorker>,
         device: DeviceOf<'_>,
     ) -> bool {
-        self.gap = self.newest.map_or(1, |newest| report.iteration.saturating_sub(newest));
+        self.see(report.iteration, false);
         self.newest = Some(report.iteration);
         let joined = planned.and_then(|planned| planned.joined).or(self.joined);
         let rejoined = self.joined.is_some() && self.joined != joined;

@@ -30,8 +30,15 @@ pub(super) struct Gain {
 }
 
 impl Gain {
-    /// Returns the gain of the `best` plan over the `held` plan, over the scenarios. `lost` is the sum of earlier gains.
-    pub fn of(shares: &[SplitWorker], scenarios: &Scenarios, held: &[u64], best: &[u64], lost: f64) -> Self {
+    /// Returns the gain of the `best` plan over the `held` plan, over the scenarios. `lost` is the sum of earlier gains; this one
+    /// lasts for a number of `iterations`.
+    pub fn of(
+        shares: &[SplitWorker],
+        scenarios: &Scenarios,
+        [held, best]: [&[u64]; 2],
+        lost: f64,
+        iterations: f64,
+    ) -> Self {
         let [held_s, best_s] = [held, best].map(|batches| match scenarios.is_empty() {
             true => vec![scenarios.expected_finish(shares, batches)],
             false => scenarios.finishes(shares, batches).collect::<Vec<f64>>(),
@@ -46,7 +53,7 @@ impl Gain {
             () => gain,
         };
         let certain = if scenarios.is_empty() { 1.0 } else { significance(&gains, CERTAIN) };
-        Self { corrected, lost: (lost + corrected * certain).max(0.0), is_shorter: gain > 0.0 }
+        Self { corrected, lost: (lost + iterations * corrected * certain).max(0.0), is_shorter: gain > 0.0 }
     }
 
     /// Returns whether the gain, or the sum of gains so far, reaches its minimum. `min_gain` is a share of the step time.

@@ -9,6 +9,7 @@ mod rules;
 
 mod hysteresis;
 
+mod measure;
 mod probe;
 
 #[cfg(test)]
@@ -20,6 +21,7 @@ use crate::allocate::{
 };
 use crate::curve::Curve;
 
+pub use measure::measure;
 pub use outlook::{Measured, WorkerOutlook};
 pub use probe::{CHANGE, probe};
 pub use rules::{MAX_BATCH_GROWTH, MIN_GAIN, Rules, Sizes};
@@ -187,7 +189,8 @@ pub fn plan(
     let speed =
         |worker: &WorkerOutlook| worker.measured.as_ref().map_or(1.0, |measured| measured.forecast.speed);
     let speeds: Vec<f64> = workers.iter().map(speed).collect();
-    let gain_over = |batches: &[u64], lost: f64| Gain::of(&shares, scenarios, batches, &best, lost);
+    let gain_over =
+        |batches: &[u64], lost: f64| Gain::of(&shares, scenarios, [batches, &best], lost, rules.iterations);
     let is_legal = |in_force: &&InForce| is_legal(&in_force.batches, workers, rules);
     let change = match in_force.filter(is_legal) {
         Some(held) if held.batches == best => {

@@ -31,4 +31,6 @@ pub struct Rules {
     /// Minimum gain, as a share of the expected step time, 0 to 1. The plan in force is kept if a new plan
     /// would gain less, unless even shares are as fast.
     pub min_gain: f64,
+    /// Mean number of iterations for which a plan holds, at least 1.
+    pub iterations: f64,
 }

@@ -16,7 +16,7 @@ fn unmeasured() -> WorkerOutlook {
 }
 
 fn rules() -> Rules {
-    Rules { global_batch: 120, quantum: 1, sizes: Sizes::Any, min_gain: MIN_GAIN }
+    Rules { global_batch: 120, quantum: 1, sizes: Sizes::Any, min_gain: MIN_GAIN, iterations: 1.0 }
 }
 
 fn planned(workers: &[WorkerOutlook], in_force: Option<&InForce>, rules: &Rules) -> Split {

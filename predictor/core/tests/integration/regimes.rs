@@ -11,7 +11,7 @@ use evenstep_protocol::{
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::world::{job, normal, plain};
+use crate::world::{job, normal, plain, worker};
 
 /// Seconds for a sample, by iteration and worker.
 type World = Vec<Vec<f64>>;
@@ -68,9 +68,26 @@ fn drive_ahead(
     state: &mut JobState,
     iterations: usize,
     ahead: usize,
+    time_s: impl FnMut(usize, &Allocation) -> f64,
+) -> Vec<(AllocateResponse, Vec<f64>)> {
+    let mut waiting = VecDeque::new();
+    let arrive = |state: &mut JobState, reports: Vec<WorkerReport>| {
+        waiting.push_back(reports);
+        if waiting.len() > ahead {
+            state.observe(&waiting.pop_front().unwrap());
+        }
+    };
+    drive_with(state, iterations, arrive, time_s)
+}
+
+/// The same with reports that `arrive` before the next request.
+fn drive_with(
+    state: &mut JobState,
+    iterations: usize,
+    mut arrive: impl FnMut(&mut JobState, Vec<WorkerReport>),
     mut time_s: impl FnMut(usize, &Allocation) -> f64,
 ) -> Vec<(AllocateResponse, Vec<f64>)> {
-    let (mut run, mut waiting) = (Vec::new(), VecDeque::new());
+    let mut run = Vec::new();
     for iteration in 0..iterations {
         let request = AllocateRequest::new(JobId::new("job").unwrap(), 1, iteration as u64);
         let decided = state.decide(&request).unwrap();
@@ -81,10 +98,7 @@ fn drive_ahead(
             WorkerReport::new(share.worker.clone(), iteration as u64, share.local_batch, *time_s)
         };
         let worked = answer.allocations.iter().zip(&times).filter(|(share, _)| share.local_batch > 0);
-        waiting.push_back(worked.map(report).collect::<Vec<WorkerReport>>());
-        if waiting.len() > ahead {
-            state.observe(&waiting.pop_front().unwrap());
-        }
+        arrive(state, worked.map(report).collect());
         run.push((answer, times));
     }
     run
@@ -286,9 +300,96 @@ fn a_worker_without_samples_is_measured_again() {
                 let measured: Vec<u64> = shares[20..].iter().copied().filter(|share| *share > 0).collect();
                 assert!((2..=5).contains(&measured.len()), "{spec:?}: {measured:?}");
                 assert!(measured.iter().all(|share| *share == smallest), "{spec:?}: {measured:?}");
+                let batches = |at: usize| run[at].0.allocations.iter().map(|share| share.local_batch);
+                for at in (20..400).filter(|at| shares[*at] > 0) {
+                    let moved: u64 =
+                        batches(at - 1).zip(batches(at)).map(|(one, other)| one.abs_diff(other)).sum();
+                    assert_eq!(moved, 2 * smallest, "the other shares stay: {spec:?}");
+                }
             }
+            let may_probe = spec.allowed_sizes.is_empty();
+            assert!(may_probe || state.models.probes().0 == 0, "a measurement is no probe of curves");
         }
     }
+}
+
+/// Reports of ranks may come in separate requests, in any order, and reports of one worker never.
+#[test]
+fn measurements_wait_for_their_reports() {
+    for (first, is_silent) in [(0, false), (2, false), (0, true), (2, true)] {
+        let mut random = ChaCha8Rng::seed_from_u64(4);
+        let mut state = job(JobSpec { min_local_batch: Some(0), ..plain(60) }, 3);
+        let mut later = Vec::new();
+        let arrive = |state: &mut JobState, mut reports: Vec<WorkerReport>| {
+            state.observe(&std::mem::take(&mut later));
+            reports.retain(|report| !is_silent || report.iteration < 20 || report.worker != worker(2));
+            let (now, rest) = reports.into_iter().partition(|report| report.worker == worker(first));
+            later = rest;
+            state.observe(&now);
+        };
+        let run = drive_with(&mut state, 1200, arrive, |_, share| {
+            let cost_s = if share.rank < 2 { 0.01 } else { 5.0 };
+            cost_s * share.local_batch as f64 * (0.02 * normal(&mut random)).exp()
+        });
+        let measured = |at: &usize| run[*at].0.allocations[2].local_batch > 0;
+        let measured: Vec<usize> = (20..1200).filter(measured).collect();
+        assert!((3..=6).contains(&measured.len()), "first {first}, silent {is_silent}: {measured:?}");
+    }
+}
+
+/// Drives two workers of which one is a bit slower, with a report for every n-th iteration. Returns the first iteration with uneven
+/// shares.
+fn first_uneven(state: &mut JobState, every: u64) -> u64 {
+    let uneven = (0..400).step_by(every as usize).find(|iteration| {
+        let request = AllocateRequest::new(JobId::new("job").unwrap(), 1, *iteration);
+        let decided = state.decide(&request).unwrap();
+        let answer = decided.answer.clone();
+        state.apply(decided);
+        let report = |share: &Allocation| {
+            let time_s = 1e-3 * (1.0 + 0.02 * share.rank as f64) * share.local_batch as f64;
+            let report = WorkerReport::new(share.worker.clone(), *iteration, share.local_batch, time_s);
+            WorkerReport { iterations: Some(every as f64), ..report }
+        };
+        state.observe(&answer.allocations.iter().map(report).collect::<Vec<_>>());
+        answer.allocations[0].local_batch != answer.allocations[1].local_batch
+    });
+    uneven.unwrap_or(u64::MAX)
+}
+
+/// A client that reports every eighth iteration keeps each plan for eight, so a small gain that lasts is due as soon.
+#[test]
+fn small_gains_add_up_over_iterations_not_over_decisions() {
+    let spec = JobSpec { profile: false, ..plain(400) };
+    let [one, eight] = [1, 8].map(|every| first_uneven(&mut job(spec.clone(), 2), every));
+    assert!((10..200).contains(&one) && eight < one + 80, "{one}, {eight}");
+}
+
+/// A run returns while 40 iterations were planned ahead. The first one after that stands for itself only.
+#[test]
+fn a_return_is_one_iteration() {
+    let mut state = job(plain(60), 2);
+    let mut drive = |from: u64, planned: u64, until: u64| {
+        for position in from..planned {
+            let request = AllocateRequest::new(JobId::new("job").unwrap(), 1, position);
+            let decided = state.decide(&request).unwrap();
+            let answer = decided.answer.clone();
+            state.apply(decided);
+            let report = |share: &Allocation| {
+                WorkerReport::new(
+                    share.worker.clone(),
+                    position,
+                    share.local_batch,
+                    0.01 * share.local_batch as f64,
+                )
+            };
+            if position < until {
+                state.observe(&answer.allocations.iter().map(report).collect::<Vec<_>>());
+            }
+        }
+        state.attempts.push(state.next_attempt(10, planned));
+        state.models.stride()
+    };
+    assert_eq!([drive(0, 60, 20), drive(60, 100, 70), drive(100, 110, 110)], [1.0; 3]);
 }
 
 /// Tails compensate for noise, and one worker whose reports are lost does not end that.

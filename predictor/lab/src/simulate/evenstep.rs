@@ -140,8 +140,8 @@ impl<'a> Evenstep<'a> {
     fn scenarios(&self, present: &[usize]) -> Scenarios {
         let residuals: Vec<Option<Residuals<'_>>> =
             present.iter().map(|worker| Some(self.forecaster.residuals(worker))).collect();
-        let pauses: Vec<Residuals<'_>> =
-            present.iter().map(|worker| self.forecaster.pauses(worker)).collect();
+        let pauses: Vec<Option<Residuals<'_>>> =
+            present.iter().map(|worker| Some(self.forecaster.pauses(worker))).collect();
         Scenarios::joined(&residuals).with_pauses(&pauses)
     }
 
@@ -233,6 +233,7 @@ impl Policy for Evenstep<'_> {
             quantum: self.settings.quantum,
             sizes: Sizes::Any,
             min_gain: self.settings.min_gain,
+            iterations: 1.0,
         };
         let scenarios = self.scenarios(present);
         let plan = plan(&outlooks, &scenarios, in_force, &rules)?;

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context;
+use evenstep_core::attempts::{Attempts, Iteration, Segment};
 use evenstep_core::job::inputs;
 use evenstep_protocol::{JobId, WorkerReport};
-use evenstep_store::read_reports;
+use evenstep_store::{StoredSegment, read_reports};
 
 use super::columns::{Readings, Trace};
 use super::table::ROWS_MAX;
@@ -17,7 +18,7 @@ use super::time::TimeKind;
 /// If the store cannot be read, or holds no reports or too many reports of the job.
 pub fn read(address: &str, job_id: &JobId) -> anyhow::Result<Trace> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let reports = runtime
+    let (reports, segments) = runtime
         .block_on(read_reports(address, job_id, ROWS_MAX))
         .with_context(|| format!("store {address}"))?;
     anyhow::ensure!(!reports.is_empty(), "store {address}: no reports of job {job_id}");
@@ -25,17 +26,26 @@ pub fn read(address: &str, job_id: &JobId) -> anyhow::Result<Trace> {
         reports.len() <= ROWS_MAX,
         "store {address}: job {job_id} has more than the maximum of {ROWS_MAX} reports"
     );
-    Ok(trace(job_id, &reports))
+    let segment = |stored: StoredSegment| {
+        let StoredSegment { attempt, first_iteration, first_position } = stored;
+        Segment { attempt, first_iteration, first_position }
+    };
+    Ok(trace(job_id, &reports, &Attempts::restore(segments.into_iter().map(segment))))
 }
 
-/// Groups reports by worker. `reports` must be in order of iterations.
-fn trace(job_id: &JobId, reports: &[WorkerReport]) -> Trace {
+/// Groups reports by worker. `reports` must be in order of their positions. If the run returned, the label of an iteration has its
+/// attempt.
+fn trace(job_id: &JobId, reports: &[WorkerReport], attempts: &Attempts) -> Trace {
+    let label = |position: u64| match attempts.at(position) {
+        Iteration { iteration, .. } if attempts.newest() == 0 => iteration.to_string(),
+        Iteration { attempt, iteration } => format!("{attempt}/{iteration}"),
+    };
     let names: BTreeSet<&str> = reports.iter().flat_map(inputs).map(|(name, _)| name).collect();
     let mut workers: BTreeMap<&str, Vec<&WorkerReport>> = BTreeMap::new();
     for report in reports {
         workers.entry(report.worker.as_str()).or_default().push(report);
     }
-    let series = workers.into_iter().map(|(worker, reports)| readings(worker, &reports, &names));
+    let series = workers.into_iter().map(|(worker, reports)| readings(worker, &reports, &names, label));
     let mut trace = Trace {
         trace: job_id.to_string(),
         time: TimeKind::Iteration,
@@ -49,7 +59,12 @@ fn trace(job_id: &JobId, reports: &[WorkerReport]) -> Trace {
     trace
 }
 
-fn readings(worker: &str, reports: &[&WorkerReport], names: &BTreeSet<&str>) -> Readings {
+fn readings(
+    worker: &str,
+    reports: &[&WorkerReport],
+    names: &BTreeSet<&str>,
+    label: impl Fn(u64) -> String,
+) -> Readings {
     let mut series = Readings { id: worker.to_owned(), ..Readings::default() };
     let mut before: Option<&WorkerReport> = None;
     for report in reports {
@@ -61,7 +76,7 @@ fn readings(worker: &str, reports: &[&WorkerReport], names: &BTreeSet<&str>) -> 
             let told: BTreeMap<&str, f64> = fresh.into_iter().flat_map(inputs).collect();
             let reading = |name: &&str| told.get(*name).copied().filter(|value| value.is_finite());
             series.ticks.push(report.iteration);
-            series.at.push(report.iteration.to_string());
+            series.at.push(label(report.iteration));
             series.times.push(report.iteration as f64);
             series.target.push(speed);
             series.batch.push(report.local_batch);
@@ -97,10 +112,13 @@ mod tests {
             report("a", 6, 8, 0.5),
             report("a", 9, 2, 0.6),
         ];
-        let trace = trace(&JobId::new("j").unwrap(), &reports);
+        let segment = Segment { attempt: 2, first_iteration: 1, first_position: 6 };
+        let attempts = Attempts::restore([segment]);
+        let trace = trace(&JobId::new("j").unwrap(), &reports, &attempts);
         assert_eq!(trace.drivers, ["psi"]);
         let a = &trace.series[0];
         assert_eq!((a.ticks.clone(), a.target.clone()), (vec![3, 4, 6, 9], vec![16.0, 16.0, 16.0, 4.0]));
+        assert_eq!(a.at, ["1/3", "1/4", "2/1", "2/4"], "attempt and iteration of the client");
         assert_eq!(a.drivers, [[None], [Some(0.1)], [Some(0.4)], [None]]);
         assert_eq!(trace.series[1].target, [8.0]);
     }

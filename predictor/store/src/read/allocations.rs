@@ -7,6 +7,7 @@ use crate::database::rows;
 use crate::encode::{Json, integer};
 use crate::error::StoreError;
 use crate::store::Store;
+use crate::view::ALLOCATION;
 
 /// A stored allocation.
 #[derive(Debug)]
@@ -66,6 +67,21 @@ impl Store {
     ) -> Result<Option<StoredAllocation>, StoreError> {
         let answers = self.answers(job_id, iteration, 1).await?;
         Ok(answers.into_iter().next())
+    }
+
+    /// Returns the allocation of an iteration, or of the latest one before it that has one, in its latest generation.
+    ///
+    /// # Errors
+    /// See [`Store::job`].
+    pub async fn answer_until(
+        &self,
+        job_id: &JobId,
+        iteration: u64,
+    ) -> Result<Option<StoredAllocation>, StoreError> {
+        type Row = (i64, i64, Json, i64);
+        let answers = rows!(&self.readers, Row, ALLOCATION, job_id.as_str(), integer(iteration))?;
+        let answer = |(iteration, generation, answer, _)| stored((iteration, generation, answer));
+        Ok(answers.into_iter().next().map(answer))
     }
 
     /// Returns the times of the allocations of iteration `from` and of later ones, in milliseconds since 1970, with their iterations,

@@ -6,6 +6,7 @@ use evenstep_protocol::{JobId, WorkerId, WorkerReport};
 use sqlx::Connection as _;
 
 use super::report_row::ReportRow;
+use super::segments::{SEGMENTS, SegmentRow, StoredSegment};
 use crate::address::Address;
 use crate::database::{connect_to_read, on, rows};
 use crate::encode::integer;
@@ -130,7 +131,8 @@ impl Store {
 }
 
 /// Reads the reports of a job from a store that is not served, without changing it, in order of iteration and
-/// worker. Returns up to `limit + 1` reports, so that the caller can detect that there are more than `limit`.
+/// worker. Returns up to `limit + 1` reports, so that the caller can detect that there are more than `limit`, and the segments of
+/// the job's positions.
 ///
 /// # Errors
 /// If the store cannot be read or contains an invalid value.
@@ -138,7 +140,7 @@ pub async fn read_reports(
     address: &str,
     job_id: &JobId,
     limit: usize,
-) -> Result<Vec<StoredReport>, StoreError> {
+) -> Result<(Vec<StoredReport>, Vec<StoredSegment>), StoreError> {
     let mut connection = connect_to_read(&address.parse::<Address>()?).await?;
     schema::check(&mut connection).await?;
     let reports = rows!(
@@ -148,6 +150,10 @@ pub async fn read_reports(
         job_id.as_str(),
         i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1),
     )?;
+    // A store of an earlier version has no such table.
+    let segments = rows!(&mut connection, SegmentRow, SEGMENTS, job_id.as_str()).unwrap_or_default();
     on!(connection, c => c.close().await)?;
-    reports.into_iter().map(WorkerReport::try_from).collect()
+    let reports: Vec<StoredReport> =
+        reports.into_iter().map(WorkerReport::try_from).collect::<Result<_, StoreError>>()?;
+    Ok((reports, segments.iter().map(SegmentRow::segment).collect()))
 }

@@ -29,6 +29,7 @@ use crate::lease::Lease;
 use crate::read::{SEGMENTS, SegmentRow, StoredSegment};
 
 pub use disk::DiskUse;
+pub(crate) use history::ALLOCATION;
 pub use history::{EveryNth, Measured};
 pub use summaries::{StoredSummary, unknown_reason};
 

@@ -124,13 +124,35 @@ fn a_pause_is_added_and_does_not_grow_with_the_batch() {
     let steady: Vec<(u64, f64)> = (0..8).map(|iteration| (iteration, 0.0)).collect();
     let shares = vec![SplitWorker::new(Curve::at_speed(10.0)); 2];
     let scenarios = Scenarios::joined(&[Some(&steady), Some(&steady)]);
-    let paused = scenarios.clone().with_pauses(&[&[(2, 3.0), (5, 0.25), (9, 100.0)], &[]]);
+    let paused = scenarios.clone().with_pauses(&[Some(&[(2, 3.0), (5, 0.25), (9, 100.0)]), Some(&[])]);
     assert_eq!(paused.expected_finish(&shares, &[10, 10]), (6.0 + 4.0 + 1.25) / 8.0);
     assert_eq!(paused.expected_finish(&shares, &[5, 15]), (7.0 * 1.5 + 3.5) / 8.0);
+    assert_eq!(paused.expected_finish(&shares, &[0, 20]), 2.0, "no samples, no pause");
     assert_eq!(allocate_expected(&shares, &paused, 20, 1), allocate_expected(&shares, &scenarios, 20, 1));
 }
 
 proptest::proptest! {
+    /// A checkpoint of all workers takes each of them about the same time. It changes nothing, with pauses of single workers or without.
+    #[test]
+    fn pauses_of_all_workers_at_once_are_no_scenarios(
+        errors in proptest::collection::vec(proptest::collection::vec(-0.3f64..0.3, 30), 2..6),
+        checkpoints in proptest::collection::btree_set(0u64..30, 0..8),
+        own in proptest::collection::btree_set(0u64..30, 0..8),
+    ) {
+        let residuals: Vec<Vec<(u64, f64)>> = errors.iter().map(|own| (0..).zip(own.iter().copied()).collect()).collect();
+        let scenarios = Scenarios::joined(&residuals.iter().map(|own| Some(own.as_slice())).collect::<Vec<_>>());
+        let pauses = |rank: usize, is_of_job: bool| -> Vec<(u64, f64)> {
+            let is_own = |at: &u64| rank == 0 && own.contains(at) && !checkpoints.contains(at);
+            let pauses = (0..30).filter(|at| is_own(at) || is_of_job && checkpoints.contains(at));
+            pauses.map(|at| (at, 1.0 + 0.1 * errors[rank][at as usize])).collect()
+        };
+        let with = |is_of_job| {
+            let pauses: Vec<Vec<(u64, f64)>> = (0..errors.len()).map(|rank| pauses(rank, is_of_job)).collect();
+            scenarios.clone().with_pauses(&pauses.iter().map(|own| Some(own.as_slice())).collect::<Vec<_>>())
+        };
+        proptest::prop_assert_eq!(with(true), with(false));
+    }
+
     /// The residual of each iteration is its number, so that a scenario shows which iterations it combines. Reported
     /// ones are never combined. A missing one is one of the worker's own, or another worker's of the same iteration.
     #[test]

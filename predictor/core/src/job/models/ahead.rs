@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::super::open::Closed;
 use super::super::worker::DeviceOf;
 use super::{Learned, Models};
+use crate::attempts::Attempts;
 
 /// Models that have also learned from incomplete iterations. They depend on the reports that have arrived so far, so they serve
 /// for decisions and views only.
@@ -20,7 +21,13 @@ pub struct Ahead {
 impl Ahead {
     /// Returns the models ahead of `models`; `None` if no iteration is incomplete. What `earlier` has learned from the same
     /// reports is not learned again, so a decision costs about one iteration, also while one worker never reports.
-    pub fn of(models: &Models, earlier: Option<Self>, generation: u64, device: DeviceOf<'_>) -> Option<Self> {
+    pub fn of(
+        models: &Models,
+        earlier: Option<Self>,
+        generation: u64,
+        attempts: &Attempts,
+        device: DeviceOf<'_>,
+    ) -> Option<Self> {
         if !models.open.is_waiting() {
             return None;
         }
@@ -33,7 +40,7 @@ impl Ahead {
         let first = ahead.learned.back().map_or(0, |(iteration, _)| iteration.saturating_add(1));
         for closed in models.open.closed_from(first) {
             ahead.learned.push_back((closed.iteration, closed.reports.len()));
-            ahead.models.learn_iteration(closed, device, &mut Learned::default());
+            ahead.models.learn_iteration(closed, attempts, device, &mut Learned::default());
         }
         // What planning changes.
         ahead.models.open = models.open.after_all();

@@ -13,6 +13,7 @@ use super::super::plans::PlannedWorker;
 use super::super::report::{gradient_norms, parts, readings, signs};
 use super::super::worker::DeviceOf;
 use super::{Learned, Models};
+use crate::attempts::Attempts;
 use crate::parallel;
 use crate::series::{LOG_SPEED_MAX, Observation};
 use crate::straggler::{Pace, Vote};
@@ -30,11 +31,16 @@ impl Models {
     ///
     /// - The first report of a worker, since a first iteration allocates, compiles and warms caches.
     /// - A report that is not newer than the newest one of its worker.
-    pub fn learn<'a>(&mut self, reports: &'a [WorkerReport], device: DeviceOf<'_>) -> Learned<'a> {
+    pub fn learn<'a>(
+        &mut self,
+        reports: &'a [WorkerReport],
+        attempts: &Attempts,
+        device: DeviceOf<'_>,
+    ) -> Learned<'a> {
         let mut learned = Learned::default();
         self.revision += u64::from(!reports.is_empty());
         for closed in self.open.take(reports) {
-            self.learn_iteration(closed, device, &mut learned);
+            self.learn_iteration(closed, attempts, device, &mut learned);
         }
         learned
     }
@@ -42,11 +48,14 @@ impl Models {
     pub(super) fn learn_iteration<'a>(
         &mut self,
         closed: Closed<'a>,
+        attempts: &Attempts,
         device: DeviceOf<'_>,
         learned: &mut Learned<'a>,
     ) {
         let (iteration, reports) = (closed.iteration, &closed.reports);
-        let since = self.newest_closed.map_or(1, |newest| iteration.saturating_sub(newest));
+        // Positions that a return skipped were no iterations.
+        let skipped = attempts.first(iteration).saturating_sub(1);
+        let since = self.newest_closed.map_or(1, |newest| iteration.saturating_sub(newest.max(skipped)));
         self.newest_closed = Some(iteration);
         if let Some(norms) =
             gradient_norms(reports.iter().map(|(report, _)| &**report)).filter(|_| closed.is_complete)

@@ -54,8 +54,11 @@ impl Job {
         self.restore().await?;
         let account = self.live().account().unwrap_or_default();
         // Iterations are planned ahead, so those that were reported count.
-        let reported = self.live().lock().reported();
-        let iterations = reported.map_or(0, |(newest, _)| newest.saturating_add(1));
+        let iterations = {
+            let seen = self.live().lock();
+            let after = |(newest, _)| seen.attempts.at(newest).iteration.saturating_add(1);
+            seen.reported().map_or(0, after)
+        };
         Ok(compute(true, move || summarize(&history, &account, &workers, iterations)))
     }
 

@@ -40,8 +40,11 @@ pub fn summarize(
 ) -> SummaryView {
     let (gain, waiting_share) = (account.gain(), account.lost_share());
     let slow = slow_workers(history, workers);
-    let lines =
-        vec![gain_line(gain, account.estimated(), iterations), waiting_line(waiting_share), slow_line(&slow)];
+    let lines = vec![
+        gain_line(gain, account.estimated().min(iterations), iterations),
+        waiting_line(waiting_share),
+        slow_line(&slow),
+    ];
     SummaryView {
         job_id: history.job_id.clone(),
         iterations,
