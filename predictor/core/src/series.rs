@@ -134,13 +134,6 @@ impl Observation {
         (batch > 0.0 && learnable).then_some(Self { batch, compute_time_s })
     }
 
-    /// Returns an observation of one sample at the same speed. Networks are trained with these: shares follow forecasts, so a
-    /// network that saw batches would learn to read the forecasts of the models before it.
-    #[must_use]
-    pub fn per_sample(self) -> Self {
-        Self { batch: 1.0, compute_time_s: self.compute_time_s / self.batch }
-    }
-
     /// Returns the speed in samples per second of compute time.
     pub fn speed(&self) -> f64 {
         self.batch / self.compute_time_s

@@ -105,9 +105,11 @@ impl ChangePoint {
     }
 
     /// Whether a residual is a jump, after this change of the log batch. A part that a fixed time per iteration explains does not
-    /// count: to follow it would make the batch smaller again and again.
+    /// count: to follow it would make the batch smaller again and again. Right after a jump the batch changes because of it, and
+    /// explains nothing: the speed can jump again.
     pub fn is_jump(&self, residual: f64, batch_change: f64) -> bool {
-        let explained = if residual * batch_change > 0.0 { batch_change.abs() } else { 0.0 };
+        let is_explained = residual * batch_change > 0.0 && self.level.age > 1;
+        let explained = if is_explained { batch_change.abs() } else { 0.0 };
         self.weight < WEIGHT_KNOWN && residual.abs() - explained > JUMP * self.deviation()
     }
 

@@ -1,6 +1,6 @@
 //! NARX as an expert: a network on the inputs of ARX, fitted in the background to a range of history.
 //!
-//! [`Training`] replays the history like the forecaster and collects training rows. A fit returns a
+//! [`Training`] replays the history like the forecaster and collects training rows. Neither learns from jumps. A fit returns a
 //! [`FittedExpert`], which [`super::JobForecaster::install`] adds to the experts of the worker. Its weight in
 //! the mix begins with its error on held-out rows, and then depends on its record, as for all experts.
 
@@ -10,10 +10,11 @@ use linfa::DatasetBase;
 use ndarray::{Array1, Array2};
 use serde::{Deserialize, Serialize};
 
+use super::change::{ChangePoint, Move};
 use super::fit::{FitError, Regression};
 use super::inputs::{History, InputGroups, Layout};
 use super::missing_readings::Scaler;
-use super::narx::{FittedNarx, Narx, Validation};
+use super::narx::{FittedNarx, Narx};
 use crate::series::{DriverSet, Observation};
 
 /// Maximum number of rows that a network is fitted to: the most recent ones.
@@ -23,27 +24,46 @@ pub const TRAINING_ROWS_MAX: usize = 2048;
 pub const REFIT_OBSERVATIONS: u64 = 200;
 
 /// Maximum number of held-out rows that count as evidence: these rows also selected the network.
-const EVIDENCE_ROWS_MAX: usize = 32;
+const EVIDENCE_ROWS_MAX: u32 = 32;
 
 /// Training data for the network of one worker.
 #[derive(Debug, Clone)]
 pub struct Training {
     layout: Layout,
+    sees_batches: bool,
     scaler: Scaler,
-    history: Option<History>,
+    past: Option<Past>,
     readings: Vec<Option<f64>>,
-    rows: VecDeque<(Vec<Option<f64>>, f64)>,
+    rows: VecDeque<Row>,
     in_use: Option<FittedExpert>,
 }
 
+/// State after the first observation.
+#[derive(Debug, Clone)]
+struct Past {
+    history: History,
+    change: ChangePoint,
+    /// The latest number of samples.
+    batch: f64,
+}
+
+#[derive(Debug, Clone)]
+struct Row {
+    iteration: u64,
+    raw: Vec<Option<f64>>,
+    target: f64,
+}
+
 impl Training {
-    /// Creates an empty training set for a job with these drivers.
-    pub fn new(drivers: &DriverSet) -> Self {
+    /// Creates an empty training set for a job with these drivers, without batches unless the network `sees_batches`. If shares
+    /// follow forecasts, a network that saw batches would learn to read the forecasts of the models before it.
+    pub fn new(drivers: &DriverSet, sees_batches: bool) -> Self {
         let layout = Layout::new(InputGroups::Selected, true, drivers);
         Self {
             scaler: Scaler::new(&layout),
             layout,
-            history: None,
+            sees_batches,
+            past: None,
             readings: Vec::new(),
             rows: VecDeque::new(),
             in_use: None,
@@ -57,27 +77,34 @@ impl Training {
 
     /// Sets the drivers read before the next iteration.
     pub fn boundary(&mut self, readings: &[Option<f64>]) {
-        match &mut self.history {
-            Some(history) => history.boundary(readings),
+        match &mut self.past {
+            Some(past) => past.history.boundary(readings),
             None => self.readings = readings.to_vec(),
         }
     }
 
-    /// Adds an iteration.
-    pub fn observe(&mut self, seen: &Observation) {
+    /// Adds an iteration. A jump from the base that the next iteration has not confirmed is left out, as by the other models.
+    pub fn observe(&mut self, iteration: u64, seen: &Observation) {
         let log_speed = seen.speed().ln();
-        let Some(history) = &mut self.history else {
-            self.history = Some(History::new(log_speed, seen.batch));
+        let batch = if self.sees_batches { seen.batch } else { 1.0 };
+        let Some(Past { history, change, batch: before }) = &mut self.past else {
+            let (history, change) = (History::new(log_speed, batch), ChangePoint::new(log_speed));
+            self.past = Some(Past { history, change, batch: seen.batch });
             return;
         };
         let base = history.base();
-        let raw = self.layout.raw(history, base, seen.batch);
+        let batch_change = (seen.batch / std::mem::replace(before, seen.batch)).ln();
+        let is_off = change.is_jump(log_speed - base, batch_change);
+        if change.update(log_speed, batch_change) == Move::Leaves && is_off {
+            return;
+        }
+        let raw = self.layout.raw(history, base, batch);
         self.scaler.learn(&raw);
         if self.rows.len() == TRAINING_ROWS_MAX {
             self.rows.pop_front();
         }
-        self.rows.push_back((raw, log_speed - base));
-        history.observe(log_speed, seen.batch);
+        self.rows.push_back(Row { iteration, raw, target: log_speed - base });
+        history.observe(log_speed, batch);
     }
 
     /// Fits a network. Takes milliseconds to a second, so it must not run inside a request.
@@ -86,7 +113,7 @@ impl Training {
     /// [`FitError`] if the history is too short.
     pub fn fit(&self, recipe: &Narx) -> Result<FittedExpert, FitError> {
         let filled: Vec<Vec<f64>> =
-            self.rows.iter().map(|(raw, _)| self.scaler.filled(raw).collect()).collect();
+            self.rows.iter().map(|row| self.scaler.filled(&row.raw).collect()).collect();
         // A level can change to one that no row has, where the output of a network means nothing.
         let absolute = self.layout.absolute();
         let columns: Vec<usize> =
@@ -94,7 +121,7 @@ impl Training {
         let values: Vec<f64> = filled.iter().flat_map(|row| columns.iter().map(|at| row[*at])).collect();
         let records = Array2::from_shape_vec((filled.len(), columns.len()), values)
             .map_err(|error| FitError::NoSolution(error.to_string()))?;
-        let targets: Array1<f64> = self.rows.iter().map(|(_, target)| *target).collect();
+        let targets: Array1<f64> = self.rows.iter().map(|row| row.target).collect();
         let same = |known: &&FittedExpert| known.layout == self.layout && known.columns == columns;
         let earlier = self.in_use.as_ref().filter(same).map(|known| &known.network);
         let (network, validation) = recipe.fit_after(&DatasetBase::new(records, targets), earlier)?;
@@ -103,7 +130,11 @@ impl Training {
             scaler: self.scaler.clone(),
             columns,
             network,
-            validation: Some(validation),
+            squares: validation
+                .squares
+                .iter()
+                .map(|(at, square)| (self.rows[*at].iteration, *square))
+                .collect(),
         })
     }
 }
@@ -122,9 +153,9 @@ pub struct FittedExpert {
     /// Positions of the inputs that the network uses.
     columns: Vec<usize>,
     network: FittedNarx,
-    /// `None` after storage.
+    /// Squared errors of the held-out iterations, in order. Empty after storage.
     #[serde(skip)]
-    validation: Option<Validation>,
+    squares: Vec<(u64, f64)>,
 }
 
 impl FittedExpert {
@@ -137,13 +168,15 @@ impl FittedExpert {
     }
 
     /// Returns the log of the odds by which the fit's held-out rows favour this network over the mix, whose latest residuals
-    /// are these: the likelihood ratio of normal errors.
+    /// are these: the likelihood ratio of normal errors in the iterations that both have.
     pub(super) fn evidence(&self, residuals: &[(u64, f64)]) -> f64 {
-        let Some(Validation { mean_square, rows }) = self.validation else { return 0.0 };
-        let rows = rows.min(residuals.len());
-        let squares = |(_, residual): &(u64, f64)| residual * residual;
-        let mixed = residuals.iter().rev().take(rows).map(squares).sum::<f64>() / rows as f64;
-        let evidence = 0.5 * rows.min(EVIDENCE_ROWS_MAX) as f64 * (mixed / mean_square).ln();
+        let (mut rows, mut own, mut mixed) = (0, 0.0, 0.0);
+        for (iteration, square) in &self.squares {
+            if let Ok(at) = residuals.binary_search_by_key(iteration, |(iteration, _)| *iteration) {
+                (rows, own, mixed) = (rows + 1, own + square, mixed + residuals[at].1.powi(2));
+            }
+        }
+        let evidence = 0.5 * f64::from(rows.min(EVIDENCE_ROWS_MAX)) * (mixed / own).ln();
         if evidence.is_finite() { evidence } else { 0.0 }
     }
 

@@ -58,11 +58,6 @@ impl Scale {
             (other.unit / self.unit, (other.center - self.center) / self.unit)
         }
     }
-
-    /// Returns the square of one unit, in the square of the column's unit of measurement.
-    pub(super) fn squared_unit(&self) -> f64 {
-        self.unit * self.unit
-    }
 }
 
 fn largest<'a>(values: impl Iterator<Item = &'a f64>) -> f64 {

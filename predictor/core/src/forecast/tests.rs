@@ -280,17 +280,17 @@ fn a_network_joins_the_mix_and_gains_weight_when_it_is_better() {
         observation(100.0 * (0.5 + state))
     };
     let mut forecaster = forecaster(&[]);
-    let mut training = nonlinear::Training::new(forecaster.drivers());
+    let mut training = nonlinear::Training::new(forecaster.drivers(), false);
     assert!(training.fit(&narx::Narx::refit()).is_err(), "the training set is empty");
     let mut walk = |forecaster: &mut JobForecaster<u8>, training: &mut nonlinear::Training| {
         let mut squares = 0.0;
         for _ in 0..300 {
-            let seen = next();
+            let (seen, iteration) = (next(), forecaster.observations(&0));
             if let Some(forecast) = forecaster.forecast(&0, None) {
                 squares += (forecast.speed / seen.speed()).ln().powi(2);
             }
             forecaster.observe(&[(0, seen)]);
-            training.observe(&seen);
+            training.observe(iteration, &seen);
         }
         squares
     };
@@ -301,6 +301,34 @@ fn a_network_joins_the_mix_and_gains_weight_when_it_is_better() {
     assert!(after < 0.1 * before, "{after} against {before}");
     let narx = forecaster.experts(&0).into_iter().find(|expert| expert.name == "narx").unwrap();
     assert!(narx.weight > 0.9, "{narx:?}");
+}
+
+/// Rare pauses change neither the network nor its weight: the mix does not learn from them either.
+#[test]
+fn a_network_has_the_same_weight_with_pauses_as_without() {
+    let weight = |seed: u64, noise: f64, pause: f64| {
+        let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+        let mut forecaster = forecaster(&NAMES[..1]);
+        let mut training = nonlinear::Training::new(forecaster.drivers(), false);
+        let mut reading: f64 = 0.0;
+        for iteration in 0..400 {
+            let log_speed = 0.3 * (3.0 * reading).sin() + noise * random.random_range(-1.0..1.0);
+            let factor = if iteration % 25 == 12 { pause } else { 1.0 };
+            let seen = observation(100.0 * log_speed.exp() / factor);
+            forecaster.observe_iteration(iteration, &[(0, seen)]);
+            training.observe(iteration, &seen);
+            reading = random.random_range(-1.0..1.0);
+            forecaster.boundary(&0, &[Some(reading)]);
+            training.boundary(&[Some(reading)]);
+        }
+        forecaster.install(&0, training.fit(&narx::Narx::refit()).unwrap());
+        forecaster.experts(&0).into_iter().find(|expert| expert.name == "narx").unwrap().weight
+    };
+    for (noise, pause) in [(0.05, 20.0), (0.3, 20.0), (0.3, 1000.0)] {
+        let mean = |pause: f64| (0..10).map(|seed| weight(seed, noise, pause)).sum::<f64>() / 10.0;
+        let (without, with) = (mean(1.0), mean(pause));
+        assert!((with - without).abs() < 0.1, "{noise}, {pause}: {with} against {without}");
+    }
 }
 
 /// The forecast of a worker that was away does not change until it is measured again; then its level and its

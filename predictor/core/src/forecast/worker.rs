@@ -173,13 +173,15 @@ impl WorkerForecaster {
         let batch_change = (observation.batch / self.batch).ln();
         self.batch = observation.batch;
         let Some(change) = self.change_point() else { return false };
-        let deviation = change.deviation();
+        let (deviation, before) = (change.deviation(), change.level());
         let (is_missed, is_mix_wrong) =
             (change.is_jump(residual, batch_change), change.is_jump(mix_residual, batch_change));
         let moved = change.update(log_speed, batch_change);
+        let is_followed = moved != Move::Stays && change.level() != before;
         let was_jump = self.jump.take();
         self.lead.compare(own_residual / deviation, mix_residual / deviation);
-        if moved != Move::Stays && is_mix_wrong {
+        // A jump that the change point does not follow either is probably a pause.
+        if is_mix_wrong && (is_followed || was_jump.is_some()) {
             self.lead.take();
         }
         match (moved, was_jump) {

@@ -9,10 +9,10 @@ use crate::forecast::nonlinear::Training;
 /// Returns the training set of a worker's network, from its reports in order of iteration, and its current curve.
 pub fn training<'a>(curve: &CurveLearner, reports: impl IntoIterator<Item = &'a WorkerReport>) -> Training {
     let drivers = drivers();
-    let mut training = Training::new(&drivers);
+    let mut training = Training::new(&drivers, false);
     for report in reports {
         if let Some(seen) = parts(report).observation(curve) {
-            training.observe(&seen.per_sample());
+            training.observe(report.iteration, &seen);
         }
         training.boundary(&readings(&drivers, report));
     }

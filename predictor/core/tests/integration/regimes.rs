@@ -239,6 +239,28 @@ fn a_change_and_a_recovery_are_followed_at_once() {
     }
 }
 
+/// The speed changes again in the iteration in which the share follows the first change: that is no effect of the share.
+#[test]
+fn a_second_change_in_the_iteration_of_the_cut_is_followed_at_once() {
+    let factors = [0.1, 0.5, 1.5, 3.0, 30.0];
+    for (first, second) in factors.iter().flat_map(|first| factors.map(|second| (*first, second))) {
+        let mut random = ChaCha8Rng::seed_from_u64(7);
+        let cost_s = |iteration: usize, rank: u64| {
+            let factor = [1.0, first, first * second][iteration.saturating_sub(149).min(2)];
+            1e-3 * (rank + 1) as f64 * if rank == 0 { factor } else { 1.0 }
+        };
+        let mut state = job(plain(1024), 4);
+        let run = drive(&mut state, 160, |iteration, share| {
+            cost_s(iteration, share.rank) * share.local_batch as f64 * (0.01 * normal(&mut random)).exp()
+        });
+        for (iteration, (answer, _)) in run.iter().enumerate().skip(153) {
+            let forecast = answer.allocations[0].predicted_speed_samples_per_s.unwrap();
+            let error = (forecast * cost_s(iteration, 0)).ln().abs();
+            assert!(error < 0.06, "{first}, then {second}: {error} at {iteration}");
+        }
+    }
+}
+
 /// In a wide job one worker matters little, but a small loss that lasts is ended, too.
 #[test]
 fn a_wide_job_gives_a_recovered_worker_its_share_again() {

@@ -85,17 +85,19 @@ struct Streaming {
     /// Training data of the networks by worker, as in the service's background fits; empty without networks.
     training: Vec<Training>,
     rows: Vec<u64>,
+    /// Number of iterations learned.
+    learned: u64,
 }
 
 impl Streaming {
     fn new(forecaster: JobForecaster<usize>, networks: usize) -> Self {
-        let training = vec![Training::new(forecaster.drivers()); networks];
-        Self { forecaster, outcomes: Vec::new(), training, rows: vec![0; networks] }
+        let training = vec![Training::new(forecaster.drivers(), true); networks];
+        Self { forecaster, outcomes: Vec::new(), training, rows: vec![0; networks], learned: 0 }
     }
 
     fn refit(&mut self, worker: usize, seen: &Observation) {
         let Some(training) = self.training.get_mut(worker) else { return };
-        training.observe(seen);
+        training.observe(self.learned, seen);
         self.rows[worker] += 1;
         if self.rows[worker].is_multiple_of(REFIT_OBSERVATIONS)
             && let Ok(network) = training.fit(&Narx::refit())
@@ -126,10 +128,11 @@ impl JobModel for Streaming {
     }
 
     fn learn(&mut self) {
-        self.forecaster.observe(&self.outcomes);
+        self.forecaster.observe_iteration(self.learned, &self.outcomes);
         // Training follows scoring, so no network is scored on rows that it was fitted to.
         for (worker, seen) in std::mem::take(&mut self.outcomes) {
             self.refit(worker, &seen);
         }
+        self.learned += 1;
     }
 }

@@ -38,6 +38,8 @@ pub(super) struct Evenstep<'a> {
     /// The choices of the iterations that are not learned yet.
     choices: VecDeque<Choices>,
     fitter: Fitter<'a>,
+    /// Number of iterations learned.
+    learned: u64,
 }
 
 /// Both choices of shares in an iteration, by rank.
@@ -67,6 +69,7 @@ struct WorkerState {
 /// A report stored for the next fit of a network.
 #[derive(Clone)]
 struct StoredReport {
+    iteration: u64,
     parts: Parts,
     readings: Vec<Option<f64>>,
 }
@@ -86,6 +89,7 @@ impl<'a> Evenstep<'a> {
             tail_balance: TailBalance::default(),
             choices: VecDeque::new(),
             fitter,
+            learned: 0,
         }
     }
 
@@ -180,7 +184,8 @@ impl<'a> Evenstep<'a> {
             if known.reports.len() == TRAINING_ROWS_MAX {
                 known.reports.pop_front();
             }
-            known.reports.push_back(StoredReport { parts: report.parts(), readings });
+            let (iteration, parts) = (self.learned, report.parts());
+            known.reports.push_back(StoredReport { iteration, parts, readings });
         }
         let mut due = Vec::new();
         for (worker, known) in self.workers.iter_mut().enumerate() {
@@ -212,10 +217,10 @@ impl<'a> Evenstep<'a> {
 impl WorkerState {
     /// Builds the training data of a network with the current curve.
     fn training(&self, drivers: &DriverSet) -> Training {
-        let mut training = Training::new(drivers);
+        let mut training = Training::new(drivers, false);
         for kept in &self.reports {
             if let Some(seen) = kept.parts.observation(&self.curve) {
-                training.observe(&seen.per_sample());
+                training.observe(kept.iteration, &seen);
             }
             training.boundary(&kept.readings);
         }
@@ -265,7 +270,7 @@ impl Policy for Evenstep<'_> {
             }
         }
         let news_count = news.len();
-        self.forecaster.observe(&outcomes);
+        self.forecaster.observe_iteration(self.learned, &outcomes);
         for report in news {
             self.forecaster.boundary(&report.worker, &self.readings(report));
         }
@@ -278,5 +283,6 @@ impl Policy for Evenstep<'_> {
         if self.settings.networks {
             self.refit(reports);
         }
+        self.learned += 1;
     }
 }

@@ -67,12 +67,10 @@ impl FittedNarx {
 }
 
 /// The error of a fitted model on rows that it was not fitted to, or on the fitted rows if none were held out.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Validation {
-    /// Mean squared error.
-    pub mean_square: f64,
-    /// Number of rows.
-    pub rows: usize,
+    /// Squared errors by row of the data, in order.
+    pub squares: Vec<(usize, f64)>,
 }
 
 /// Share of the variance of the held-out rows: with a larger error, more networks are trained from random weights.
@@ -112,6 +110,7 @@ impl Narx {
         let thinned = rows.min(settings.rows);
         let chosen: Vec<usize> = (0..thinned).map(|k| k * rows / thinned).collect();
         let (fit, held_out) = chosen.split_at(thinned - (thinned as f64 * settings.holdout) as usize);
+        let judged = if held_out.is_empty() { fit } else { held_out };
         let table = |rows: &[usize]| {
             let row = |at: &usize| scaling.row(regressors.row(*at)).chain([1.0]);
             let values: Vec<f64> = rows.iter().flat_map(row).collect();
@@ -140,11 +139,14 @@ impl Narx {
         // The sort is stable: among equals, the earlier restart comes first.
         networks.sort_by(|a, b| a.0.total_cmp(&b.0));
         networks.truncate(settings.committee);
-        let squares = networks.first().map_or(f64::INFINITY, |(squares, _)| *squares);
-        let rows = judge.targets.len();
-        let mean_square = squares * scaling.target.squared_unit() / rows as f64;
         let networks = networks.into_iter().map(|(_, network)| network).collect();
-        Ok((FittedNarx { scaling, networks }, Validation { mean_square, rows }))
+        let fitted = FittedNarx { scaling, networks };
+        let square = |at: &usize| {
+            let forecast = fitted.predict_row(&regressors.row(*at).to_vec());
+            (*at, (forecast - targets[*at]).powi(2))
+        };
+        let squares = judged.iter().map(square).collect();
+        Ok((fitted, Validation { squares }))
     }
 }
 
