@@ -26,7 +26,10 @@ const LEASE_S: f64 = 1.0;
 /// Time after the first allocation in which the other job is still watched.
 const AFTER: Duration = Duration::from_secs(2);
 
-/// What happens to the predictor, and how the client then requests.
+/// Number of its requests that are measured before.
+const ALONE: usize = 200;
+
+/// How the client of the wide job requests.
 const CASES: [(&str, Option<Duration>); 3] = [
     ("patient", None),
     ("gives up after 2 s", Some(Duration::from_secs(2))),
@@ -53,34 +56,38 @@ pub fn measure(workers: usize, iterations: u64, since_stored: Option<u64>, postg
         wide.next(&owner.url);
         few.next(&owner.url);
     }
-    if let Some(later) = since_stored {
-        let stored = "SELECT CAST(at_unix_ms AS TEXT) FROM model_state WHERE job_id = 'wide' AND part = 0";
-        let stored = || match &database {
-            Some(database) => rows(&database.url(), stored),
-            None => sqlite_rows(&sqlite_file(folder.path()), stored),
-        };
-        let before = stored();
-        while stored() == before || stored().is_empty() {
-            park_timeout(PAUSE);
-        }
-        (0..later).for_each(|_| wide.next(&owner.url));
-    }
     println!(
         "{workers} workers, {iterations} iterations, models stored {} before; {} beside {FEW} workers",
         since_stored.map_or("never".into(), |later| format!("{later} iterations")),
         if database.is_some() { "takeover" } else { "restart" },
     );
     println!(
-        "{:>22}{:>16}{:>12}{:>16}{:>16}{:>22}",
-        "client", "first answer s", "CPU s", "other up s", "rejected", "other p50 / p99 ms"
+        "{:>22}{:>16}{:>12}{:>16}{:>12}{:>22}{:>22}",
+        "client", "first answer s", "CPU s", "other up s", "rejected", "other p50 / p99 ms", "before"
     );
     for (client, gives_up) in CASES {
+        if let Some(later) = since_stored {
+            let stored =
+                "SELECT CAST(at_unix_ms AS TEXT) FROM model_state WHERE job_id = 'wide' AND part = 0";
+            let stored = || match &database {
+                Some(database) => rows(&database.url(), stored),
+                None => sqlite_rows(&sqlite_file(folder.path()), stored),
+            };
+            let before = stored();
+            wide.next(&owner.url);
+            while stored() == before || stored().is_empty() {
+                park_timeout(PAUSE);
+            }
+            (1..later).for_each(|_| wide.next(&owner.url));
+        }
         let next = database.is_some().then(&start);
         if let Some(next) = &next {
             // Without a job, a predictor has nothing to lose.
             few = Job::begin(&next.url, &format!("few-{}", next.process.id()), FEW);
             (0..100).for_each(|_| few.next(&next.url));
         }
+        let watched = next.as_ref().unwrap_or(&owner).url.clone();
+        let mut alone_ms = few.watch(&watched, |seen| seen == ALONE).times_ms;
         owner.process.kill();
         match next {
             Some(next) => owner = next,
@@ -92,7 +99,7 @@ pub fn measure(workers: usize, iterations: u64, since_stored: Option<u64>, postg
         let (url, over, before) = (owner.url.clone(), AtomicBool::new(false), cpu_s(owner.process.id()));
         let began = Instant::now();
         let (first, mut seen) = std::thread::scope(|scope| {
-            let watched = scope.spawn(|| few.watch(&url, &over));
+            let watched = scope.spawn(|| few.watch(&url, |_| over.load(Ordering::Relaxed)));
             let first = wide.first(&url, gives_up);
             park_timeout(AFTER);
             over.store(true, Ordering::Relaxed);
@@ -100,11 +107,15 @@ pub fn measure(workers: usize, iterations: u64, since_stored: Option<u64>, postg
         });
         let cpu_s = cpu_s(owner.process.id()) - before;
         let up_s = seen.up.map_or(f64::NAN, |up| (up - began).as_secs_f64());
-        let [p50, p99] = percentiles(&mut seen.times_ms);
+        let shown = |times_ms: &mut [f64]| {
+            let [p50, p99] = percentiles(times_ms);
+            format!("{p50:.1} / {p99:.1}")
+        };
         println!(
-            "{client:>22}{first:>16.2}{cpu_s:>12.2}{up_s:>16.2}{:>16}{:>22}",
+            "{client:>22}{first:>16.2}{cpu_s:>12.2}{up_s:>16.2}{:>12}{:>22}{:>22}",
             seen.rejected,
-            format!("{p50:.1} / {p99:.1}"),
+            shown(&mut seen.times_ms),
+            shown(&mut alone_ms),
         );
     }
 }
@@ -209,11 +220,11 @@ impl Job {
         began.elapsed().as_secs_f64()
     }
 
-    /// Requests iterations at its pace until it is `over`.
-    fn watch(&mut self, url: &str, over: &AtomicBool) -> Seen {
+    /// Requests iterations at its pace until it is over after a number of responses.
+    fn watch(&mut self, url: &str, is_over: impl Fn(usize) -> bool) -> Seen {
         let client = Client::new(url);
         let mut seen = Seen { up: None, rejected: 0, times_ms: Vec::new() };
-        while !over.load(Ordering::Relaxed) {
+        while !is_over(seen.times_ms.len()) {
             let (wanted, began) = (self.request(), Instant::now());
             match client.try_post("/allocate", &wanted) {
                 Ok(answer) if answer.status == 200 => {
