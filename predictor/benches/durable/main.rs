@@ -12,6 +12,7 @@
 )]
 
 mod bare;
+mod restart;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -47,6 +48,15 @@ struct Args {
     /// start`)
     #[arg(long)]
     postgres: Option<String>,
+    /// Instead, measure restarts of a job with this number of workers; takeovers on PostgreSQL
+    #[arg(long)]
+    restart: Option<usize>,
+    /// Iterations of that job
+    #[arg(long, default_value_t = 300)]
+    iterations: u64,
+    /// Iterations of that job since its models were stored; without it, they never were
+    #[arg(long)]
+    since_stored: Option<u64>,
     /// Flag that cargo adds
     #[arg(long, hide = true)]
     bench: bool,
@@ -54,6 +64,9 @@ struct Args {
 
 fn main() {
     let args = Args::parse();
+    if let Some(workers) = args.restart {
+        return restart::measure(workers, args.iterations, args.since_stored, args.postgres.as_deref());
+    }
     let store = if args.postgres.is_some() { "PostgreSQL" } else { "SQLite WAL with a sync at every commit" };
     println!("{WORKERS} workers per job, {store}; ms");
     println!(

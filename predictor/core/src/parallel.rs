@@ -16,6 +16,11 @@ pub fn map<'a, T: Sync, R: Send>(items: &'a [T], work: impl Fn(&'a T) -> R + Syn
     }
 }
 
+/// Returns the results of `work`, which takes milliseconds, in the order of the items.
+pub fn map_large<'a, T: Sync, R: Send>(items: &'a [T], work: impl Fn(&'a T) -> R + Sync + Send) -> Vec<R> {
+    if items.len() < 2 { items.iter().map(work).collect() } else { items.par_iter().map(work).collect() }
+}
+
 /// Calls `work` with each of these values and its argument, and returns its results in the order of the keys. Keys without
 /// a value are skipped.
 pub fn update<'a, K: Ord + Sync + Send, V: Send, A: Sync, R: Send>(

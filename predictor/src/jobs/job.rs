@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use evenstep_core::job::JobState;
-use evenstep_protocol::{JobId, WorkerId, WorkerReport};
+use evenstep_protocol::{JobId, WorkerId};
 use evenstep_store::access::{AccessChange, AuditEntry};
 use evenstep_store::{Change, MemberEvent, MemberEventKind, RollUp, Store, StoreError, unknown_reason};
 use tokio::sync::{Mutex, OwnedMutexGuard};
@@ -231,7 +231,8 @@ impl Job {
                     self.state_memory.set(0);
                 }
                 let _waits = self.keep_waiting();
-                Box::pin(self.loads.run(self.load(now))).await?
+                let workers = self.store.worker_count(&self.id).await?;
+                Box::pin(self.loads.run(workers, self.clone().load(now))).await?
             }
         };
         let mut guard = self.guard(slot, held, now);
@@ -265,15 +266,15 @@ impl Job {
         StateGuard { job: self.clone(), held, now }
     }
 
-    async fn load(&self, now: Now) -> Result<LoadedState, JobError> {
+    async fn load(self: Arc<Self>, now: Now) -> Result<LoadedState, JobError> {
         // A write whose result is unknown may still be carried out. On SQLite, this empty write completes after it, so that the
         // state is read with all of that write or none. PostgreSQL may carry it out even later, after a commit that timed out.
         // A write that follows from a state without it then fails, because it has the same keys, and the state is read again.
         self.store.write(Vec::new(), now.unix_ms).await?;
         let mut fresh = Published::default();
         let mut arrived_unix_ms = i64::MIN;
-        let see = |report: &WorkerReport| {
-            fresh.see(&report.worker, report.iteration);
+        let see = |worker: &WorkerId, position: u64| {
+            fresh.see(worker, position);
         };
         let arrived = |at_unix_ms: i64| arrived_unix_ms = arrived_unix_ms.max(at_unix_ms);
         if let Some(leases) = self.leases().as_mut() {

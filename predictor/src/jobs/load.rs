@@ -20,28 +20,29 @@ use crate::long::compute;
 pub const HISTORY_ITERATIONS: u64 = 1024;
 
 /// Number of reports beyond which fewer iterations are replayed: a wide job is loaded in about a second.
-const HISTORY_REPORTS: u64 = 1 << 16;
+const HISTORY_REPORTS: u64 = 1 << 14;
 /// Number of iterations that are replayed even if they have more reports.
-const HISTORY_ITERATIONS_MIN: u64 = 64;
+const HISTORY_ITERATIONS_MIN: u64 = 8;
 
 /// Number of reports for which learning takes at most about a millisecond.
 const SHORT_REPORTS: usize = 24;
 
-/// Number of iterations whose allocations are read at once.
-const ALLOCATIONS_AT_ONCE: u64 = 16;
+/// Maximum number of iterations whose allocations are read at once, and of shares in them.
+const ALLOCATIONS_AT_ONCE: (u64, u64) = (16, 4096);
+/// Maximum number of allocations in memory.
+const ALLOCATIONS_MAX: usize = 64;
 
 /// Number of the latest allocations among which the current plan is. The shares of a few may vary on purpose or be for the ragged end
 /// of an epoch.
 const PLANS_MAX: usize = 16;
 
-/// Number of iterations before those that the stored models can still learn whose reports are read. Reports of these
-/// iterations may be sent again.
+/// Number of the latest iterations whose reports may be sent again. A client requests as many ahead of its reports.
 const KNOWN_ITERATIONS: u64 = 64;
 
 /// Loads a job and replays its recent reports. Also returns the names of its options that this version does not know.
-/// Returns `None` if the job does not exist. Calls `on_report` with each of these
-/// reports, and `on_time` with the times at which they and the recent allocations were stored. `renewed_ms` is the time of a live worker's latest
-/// renewal of its lease.
+/// Returns `None` if the job does not exist. Calls `on_report` with the worker and the position of each report that may be sent
+/// again, and `on_time` with the times at which these and the recent allocations were stored. `renewed_ms` is the time of a live
+/// worker's latest renewal of its lease.
 ///
 /// # Errors
 /// An error of the store.
@@ -50,7 +51,7 @@ pub async fn load(
     job_id: &JobId,
     now: Now,
     renewed_ms: impl Fn(&WorkerId) -> i64,
-    mut on_report: impl FnMut(&WorkerReport),
+    mut on_report: impl FnMut(&WorkerId, u64),
     mut on_time: impl FnMut(i64),
 ) -> Result<Option<(JobState, Vec<String>)>, StoreError> {
     let Some(stored) = store.job(job_id, JOINS_MAX).await? else { return Ok(None) };
@@ -58,15 +59,22 @@ pub async fn load(
     let recent = store.recent_iterations(job_id, HISTORY_REPORTS, HISTORY_ITERATIONS).await?;
     let (by_reports, newest) = recent.unwrap_or_default();
     let first = by_reports.min(newest.saturating_sub(HISTORY_ITERATIONS_MIN - 1));
-    let known = models.next_iteration().saturating_sub(KNOWN_ITERATIONS);
-    let arrivals = store.recent_arrivals(job_id, first.max(known)).await?;
+    let first = first.max(models.next_iteration());
+    let arrivals = store.recent_arrivals(job_id, first).await?;
     let last_allocation: Option<AllocateResponse> = match stored.last_iteration {
         Some(last) => store.answer(job_id, last).await?.map(|last| last.parse()).transpose()?,
         None => None,
     };
     for (at_unix_ms, reports) in &arrivals {
         on_time(*at_unix_ms);
-        reports.iter().for_each(&mut on_report);
+        reports.iter().for_each(|report| on_report(&report.worker, report.iteration));
+    }
+    // Of the reports that the models have learned, only their existence.
+    let known = (newest + 1).saturating_sub(KNOWN_ITERATIONS);
+    for (worker, reported, at_unix_ms) in store.reported(job_id, known).await? {
+        on_time(at_unix_ms);
+        let is_reported = |at: &u64| reported >> (at - known) & 1 == 1;
+        (known..=newest).filter(is_reported).for_each(|iteration| on_report(&worker, iteration));
     }
     let learning_rate = learning_rate(stored.learning_rate.as_deref(), &stored.spec)?;
     let kept_from = store.kept_from(job_id).await?;
@@ -90,13 +98,15 @@ pub async fn load(
             warm_start(store, &mut state, &worker).await?;
         }
     }
-    let oldest = arrivals.iter().flat_map(|(_, reports)| reports).map(|report| report.iteration).min();
     let planned = match stored.last_iteration {
         Some(last) => {
             // Allocations may be far ahead of reports.
-            let recent = last.saturating_sub(HISTORY_ITERATIONS_MIN - 1).min(oldest.unwrap_or(last));
-            let first = recent.max(last.saturating_sub(HISTORY_ITERATIONS - 1));
-            store.allocation_times(job_id, state.models.next_iteration().max(first)).await?
+            let first = if arrivals.is_empty() {
+                last.saturating_sub(KNOWN_ITERATIONS - 1).max(first)
+            } else {
+                first
+            };
+            store.allocation_times(job_id, first.max(last.saturating_sub(HISTORY_ITERATIONS - 1))).await?
         }
         None => Vec::new(),
     };
@@ -126,7 +136,9 @@ async fn replay(
     arrivals: &[(i64, Vec<WorkerReport>)],
     planned: &[(i64, u64)],
 ) -> Result<(), StoreError> {
-    let mut answers: BTreeMap<u64, StoredAllocation> = BTreeMap::new();
+    let mut answers = Answers::default();
+    let (most, shares) = ALLOCATIONS_AT_ONCE;
+    let at_once = (shares / (state.workers.len() as u64).max(1)).clamp(1, most);
     let mut learned = 0;
     let mut learn_until = |state: &mut JobState, at_unix_ms| {
         let arrived = arrivals.partition_point(|(at, _)| *at <= at_unix_ms).max(learned);
@@ -138,16 +150,35 @@ async fn replay(
     for (at_unix_ms, position) in planned {
         // The plan of a request follows from its reports.
         learn_until(state, *at_unix_ms);
-        if !answers.contains_key(position) {
-            let next = store.answers(job_id, *position, ALLOCATIONS_AT_ONCE).await?;
-            answers = next.into_iter().map(|stored| (stored.iteration, stored)).collect();
-        }
-        if let Some(stored) = answers.get(position) {
+        let read = async || store.answers(job_id, *position, at_once).await;
+        if let Some(stored) = answers.take(*position, read).await? {
             state.restore_plan(&stored.parse()?);
         }
     }
     learn_until(state, i64::MAX);
     Ok(())
+}
+
+/// Allocations that were read with others and not used yet. Each is used once, in almost any order: several ranks request ahead.
+#[derive(Debug, Default)]
+struct Answers(BTreeMap<u64, StoredAllocation>);
+
+impl Answers {
+    /// Returns the allocation at a position. If it is not here, reads it and those after it.
+    async fn take(
+        &mut self,
+        position: u64,
+        read: impl AsyncFnOnce() -> Result<Vec<StoredAllocation>, StoreError>,
+    ) -> Result<Option<StoredAllocation>, StoreError> {
+        if !self.0.contains_key(&position) {
+            self.0.extend(read().await?.into_iter().map(|stored| (stored.iteration, stored)));
+        }
+        let stored = self.0.remove(&position);
+        while self.0.len() > ALLOCATIONS_MAX {
+            self.0.pop_first();
+        }
+        Ok(stored)
+    }
 }
 
 /// Initializes the models of a worker without observations from the models of a device of the same kind.
@@ -230,4 +261,36 @@ fn worker(worker: StoredWorker) -> (WorkerId, WorkerState) {
     state.operator_override = worker.operator_override;
     worker.join_generations.into_iter().for_each(|generation| state.join(generation));
     (state.request.worker.clone(), state)
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+
+    /// A query for each out of order would take seconds on a busy server of PostgreSQL.
+    #[tokio::test]
+    async fn allocations_of_requests_ahead_are_read_about_once() {
+        let (at_once, all) = (ALLOCATIONS_AT_ONCE.0, 1024);
+        for ahead in [1, 4, 16, 32] {
+            let mut random = ChaCha8Rng::seed_from_u64(ahead);
+            let mut order: Vec<(u64, u64)> =
+                (0..all).map(|at| (at + random.random_range(0..ahead), at)).collect();
+            order.sort_unstable();
+            let (mut answers, mut reads) = (Answers::default(), 0);
+            for (_, position) in order {
+                let read = async || {
+                    reads += 1;
+                    let stored =
+                        |iteration| StoredAllocation { iteration, generation: 1, answer: "{}".into() };
+                    Ok((position..all.min(position + at_once)).map(stored).collect())
+                };
+                assert_eq!(answers.take(position, read).await.unwrap().unwrap().iteration, position);
+                assert!(answers.0.len() <= ALLOCATIONS_MAX);
+            }
+            assert!(reads <= 4 * all / at_once, "{reads} reads of {at_once} for {ahead} ahead");
+        }
+    }
 }

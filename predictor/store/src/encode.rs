@@ -74,6 +74,10 @@ impl Json {
 
     /// Decodes the readable entries of an object.
     pub fn read_entries<T: DeserializeOwned>(&self) -> BTreeMap<String, T> {
+        // A second look only if an entry cannot be read.
+        if let Ok(entries) = serde_json::from_slice(&self.0) {
+            return entries;
+        }
         let entries: BTreeMap<String, Value> = serde_json::from_slice(&self.0).unwrap_or_default();
         let entry = |(name, value)| Some((name, T::deserialize(value).ok()?));
         entries.into_iter().filter_map(entry).collect()

@@ -36,7 +36,7 @@ const WORKER_REPORTS: [&str; 34] = {
 };
 
 /// The queries that are the same for both databases.
-pub const QUERIES: [Query; 35] = [
+pub const QUERIES: [Query; 36] = [
     query("answers", allocations::ANSWERS, &["'job'", "500", "510"]),
     query("times", allocations::TIMES, &["'job'", RECENT]),
     query("segments", segments::SEGMENTS, &["'job'"]),
@@ -48,6 +48,7 @@ pub const QUERIES: [Query; 35] = [
     query("first_reports", reports::FIRST_REPORTS, &["'job'", "10"]),
     query("worker_reports", reports::WORKER_REPORTS, &WORKER_REPORTS),
     query("recent_arrivals", reports::RECENT_ARRIVALS, &["'job'", RECENT]),
+    query("reported", reports::REPORTED, &["'job'", RECENT]),
     query("recent_iterations", reports::RECENT_ITERATIONS, &["'job'", "20", "10"]),
     query("old_nodes", expired::OLD_NODES, &["1000", "10"]),
     query("old_samples", expired::OLD_SAMPLES, &["'node'", "1000", "10"]),

@@ -1,8 +1,9 @@
 //! Requests for a job whose state is being read from the store.
 
+use std::collections::BTreeMap;
 use std::thread;
 
-use evenstep_protocol::{JobSpec, JoinRequest, WorkerReport};
+use evenstep_protocol::{JobSpec, JoinRequest, WorkerId, WorkerReport};
 use evenstep_store::access::AuditEntry;
 use evenstep_store::{Address, Change, Store};
 use evenstep_tests::wait::until;
@@ -68,6 +69,18 @@ async fn the_latest_iterations_are_bounded_by_their_reports() {
         let reports = iterations.iter().flat_map(report).collect();
         store.write(vec![Change::Reports { job_id: job.clone(), reports }], 0).await.unwrap();
         let newest = iterations.last().unwrap().0;
+        for from in [0, newest / 2, newest.saturating_sub(63), newest + 1] {
+            let mut expected: BTreeMap<WorkerId, u64> = BTreeMap::new();
+            for (iteration, width) in iterations.iter().filter(|(at, _)| (from..from + 64).contains(at)) {
+                for worker in 0..*width {
+                    *expected.entry(worker_id(worker as usize)).or_default() |= 1 << (iteration - from);
+                }
+            }
+            let found = store.reported(&job, from).await.unwrap();
+            assert!(found.iter().all(|(.., at_unix_ms)| *at_unix_ms == 0));
+            let found: BTreeMap<_, _> = found.into_iter().map(|(worker, bits, _)| (worker, bits)).collect();
+            assert_eq!(found, expected, "from {from}");
+        }
         for (most, window) in
             [(0, 100), (1, 100), (7, 9), (40, 30), (100, 1_000), (5_000, 20), (5_000, 5_000)]
         {

@@ -8,6 +8,7 @@ use super::report::drivers;
 use super::worker::WorkerModel;
 use crate::forecast::{self, Earlier};
 use crate::learning_rate::Controller;
+use crate::parallel;
 
 /// Version of the layout of [`Models`] and [`Earlier`] in the store. Increase it with every change of either
 /// type.
@@ -59,8 +60,8 @@ pub fn read_models(parts: &[Vec<u8>]) -> Result<Models, ModelFormatError> {
     if expected as usize != parts.len() {
         return Err(ModelFormatError::Parts { expected: expected as usize + 1, found: parts.len() + 1 });
     }
-    for part in parts {
-        for (worker, forecaster, model) in read_workers(part)? {
+    for workers in parallel::map_large(parts, |part| read_workers(part)) {
+        for (worker, forecaster, model) in workers? {
             models.put_worker(worker, forecaster, model);
         }
     }

@@ -40,9 +40,10 @@ pub(crate) const ANSWERS: &str = "SELECT iteration, generation, answer FROM allo
                       AND later.iteration = this.iteration AND later.generation > this.generation)
     ORDER BY iteration";
 
-/// The times of the allocations from an iteration on, in order.
+/// The times of the allocations that hold from an iteration on, in order: the latest up to it, and all later ones.
 pub(crate) const TIMES: &str = "SELECT MAX(at_unix_ms), iteration FROM allocation
-    WHERE job_id = $1 AND iteration >= $2
+    WHERE job_id = $1
+      AND iteration >= COALESCE((SELECT MAX(iteration) FROM allocation WHERE job_id = $1 AND iteration <= $2), $2)
       AND iteration <= (SELECT MAX(iteration) FROM allocation WHERE job_id = $1)
     GROUP BY iteration ORDER BY 1, 2";
 
@@ -84,7 +85,7 @@ impl Store {
         Ok(answers.into_iter().next().map(answer))
     }
 
-    /// Returns the times of the allocations of iteration `from` and of later ones, in milliseconds since 1970, with their iterations,
+    /// Returns the times of the allocations that hold from iteration `from` on, in milliseconds since 1970, with their iterations,
     /// in order of these times.
     ///
     /// # Errors

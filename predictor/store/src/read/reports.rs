@@ -3,13 +3,14 @@
 use std::ops::Range;
 
 use evenstep_protocol::{JobId, WorkerId, WorkerReport};
+use futures_util::TryStreamExt as _;
 use sqlx::Connection as _;
 
 use super::report_row::ReportRow;
 use super::segments::{SEGMENTS, SegmentRow, StoredSegment};
 use crate::address::Address;
 use crate::database::{connect_to_read, on, rows};
-use crate::encode::integer;
+use crate::encode::{id, integer};
 use crate::error::StoreError;
 use crate::from_row::from_row;
 use crate::schema;
@@ -40,11 +41,16 @@ pub(crate) const WORKER_REPORTS: &str = "SELECT *, CAST(drivers AS TEXT) AS driv
         AND iteration >= $3 AND iteration <= $34
     ORDER BY iteration";
 
-/// The reports of an iteration and of later ones, in order of arrival.
+/// The reports of an iteration and of later ones. In the order of the primary key, so that rows are read and decoded at once.
 pub(crate) const RECENT_ARRIVALS: &str = "SELECT *, CAST(drivers AS TEXT) AS drivers_text FROM report
     WHERE job_id = $1 AND iteration >= $2
       AND iteration <= (SELECT MAX(iteration) FROM report WHERE job_id = $1)
-    ORDER BY at_unix_ms, iteration, worker";
+    ORDER BY iteration, worker";
+
+/// For each worker, the reported ones of 64 iterations from $2 on, the first as the lowest bit, and the latest time of storage.
+pub(crate) const REPORTED: &str =
+    "SELECT worker, CAST(SUM(CAST(1 AS BIGINT) << CAST(iteration - $2 AS INTEGER)) AS BIGINT), MAX(at_unix_ms) FROM report
+    WHERE job_id = $1 AND iteration >= $2 AND iteration < $2 + 64 GROUP BY worker ORDER BY worker";
 
 /// The first and the last of the latest reported iterations, until they have more reports than a number. One iteration is
 /// counted after the other: for an offset, PostgreSQL without statistics would sort all reports.
@@ -117,16 +123,38 @@ impl Store {
         job_id: &JobId,
         from: u64,
     ) -> Result<Vec<(i64, Vec<StoredReport>)>, StoreError> {
-        let rows = rows!(&self.readers, ArrivedRow, RECENT_ARRIVALS, job_id.as_str(), integer(from))?;
+        let mut reports = on!(&self.readers, c => {
+            let query = sqlx::query_as::<_, ArrivedRow>(RECENT_ARRIVALS).bind(job_id.as_str()).bind(integer(from));
+            let mut rows = query.fetch(c);
+            let mut reports = Vec::new();
+            while let Some(ArrivedRow { at_unix_ms, report }) = rows.try_next().await? {
+                reports.push((at_unix_ms, StoredReport::try_from(report)?));
+            }
+            reports
+        });
+        // Stable: reports with the same time stay in order.
+        reports.sort_by_key(|(at_unix_ms, _)| *at_unix_ms);
         let mut groups: Vec<(i64, Vec<StoredReport>)> = Vec::new();
-        for ArrivedRow { at_unix_ms, report } in rows {
-            let report = report.try_into()?;
+        for (at_unix_ms, report) in reports {
             match groups.last_mut() {
                 Some((at, group)) if *at == at_unix_ms => group.push(report),
                 _ => groups.push((at_unix_ms, vec![report])),
             }
         }
         Ok(groups)
+    }
+
+    /// Returns the reported ones of 64 iterations, from iteration `from` on, for each worker with one: the first as the lowest
+    /// bit. Also returns the time at which the latest of its reports was stored.
+    ///
+    /// # Errors
+    /// See [`Store::job`].
+    pub async fn reported(&self, job_id: &JobId, from: u64) -> Result<Vec<(WorkerId, u64, i64)>, StoreError> {
+        let rows = rows!(&self.readers, (String, i64, i64), REPORTED, job_id.as_str(), integer(from))?;
+        let reported = |(worker, bits, at_unix_ms): (String, i64, i64)| {
+            Ok((id(worker)?, bits.cast_unsigned(), at_unix_ms))
+        };
+        rows.into_iter().map(reported).collect()
     }
 }
 
