@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::average::Ema;
 use super::inputs::{BASE_ALPHA, History, InputGroups, Layout};
-use super::missing_readings::Scaler;
+use super::missing_readings::{Prepared, Scaler};
 use super::recursive_least_squares::RecursiveLeastSquares;
 use crate::series::DriverSet;
 
@@ -32,59 +32,103 @@ impl ArxSettings {
     }
 }
 
-/// An ARX model of one worker. It can forecast after the first value.
+/// The inputs of the ARX models of one worker that deviate from the same EMA. A model with fewer groups of inputs uses the
+/// first ones.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Arx {
+pub struct ArxInputs {
     layout: Layout,
     base: Ema,
     scaler: Scaler,
+}
+
+impl ArxInputs {
+    /// Creates the inputs of a worker with one observed log speed.
+    pub fn new(settings: &ArxSettings, drivers: &DriverSet, first: f64) -> Self {
+        let layout = Layout::new(settings.groups, false, drivers);
+        Self { base: Ema::new(settings.base_alpha, first.exp()), scaler: Scaler::new(&layout), layout }
+    }
+
+    /// Whether stored inputs for these drivers are usable.
+    pub(super) fn is_valid(&self, drivers: &DriverSet) -> bool {
+        self.layout.is_valid(drivers) && self.base.is_valid_speed() && self.scaler.is_valid(&self.layout)
+    }
+
+    /// Whether models with these settings use these inputs, or the first of them.
+    pub(super) fn serves(&self, settings: &ArxSettings) -> bool {
+        self.base.alpha() == settings.base_alpha && self.layout.groups() >= settings.groups
+    }
+
+    /// Computes the inputs of the next iteration of `batch` samples.
+    pub fn prepare(&self, history: &History, batch: f64) -> Prepared {
+        self.scaler.prepare(&self.layout, &self.layout.raw(history, self.base(), batch))
+    }
+
+    /// Changes the number of samples.
+    pub(super) fn set_batch(&self, prepared: &mut Prepared, history: &History, batch: f64) {
+        for (at, raw) in self.layout.of_batch(history, self.base(), batch).into_iter().flatten() {
+            self.scaler.replace(&self.layout, prepared, at, raw);
+        }
+    }
+
+    /// Learns from the iteration that the inputs were prepared for, after the models.
+    pub fn learn(&mut self, mut prepared: Prepared, log_speed: f64) {
+        self.scaler.learn_prepared(&mut prepared);
+        self.base.update(log_speed.exp());
+    }
+
+    fn base(&self) -> f64 {
+        self.base.level().ln()
+    }
+
+    /// Starts from the scales of an earlier worker.
+    pub(super) fn warm_start(&mut self, earlier: &Self) {
+        if self.base.alpha() == earlier.base.alpha() && self.layout.width() == earlier.layout.width() {
+            self.scaler = earlier.scaler.clone();
+        }
+    }
+}
+
+/// An ARX model of one worker. It can forecast after the first value.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Arx {
     rls: RecursiveLeastSquares,
 }
 
 impl Arx {
-    /// Creates a model with one observed log speed.
-    pub fn new(settings: ArxSettings, drivers: &DriverSet, first: f64) -> Self {
-        let layout = Layout::new(settings.groups, false, drivers);
-        Self {
-            base: Ema::new(settings.base_alpha, first.exp()),
-            scaler: Scaler::new(&layout),
-            rls: RecursiveLeastSquares::new(layout.width() + 1, settings.ridge, settings.forgetting),
-            layout,
+    /// Creates a model without observations.
+    pub fn new(settings: &ArxSettings, drivers: &DriverSet) -> Self {
+        let width = Layout::new(settings.groups, false, drivers).width();
+        Self { rls: RecursiveLeastSquares::new(width + 1, settings.ridge, settings.forgetting) }
+    }
+
+    /// Whether a stored model with these settings for these drivers is usable.
+    pub(super) fn is_valid(&self, settings: &ArxSettings, drivers: &DriverSet) -> bool {
+        self.rls.is_valid(Layout::new(settings.groups, false, drivers).width() + 1)
+    }
+
+    /// Returns the log speed of the iteration that the inputs were prepared for, clamped to the recent range.
+    pub fn predict(&self, inputs: &ArxInputs, prepared: &Prepared, history: &History) -> f64 {
+        let base = inputs.base();
+        history.clamp_to_recent_range(base + self.rls.predict_first(&prepared.inputs), base)
+    }
+
+    /// Updates the model: the iteration that the inputs were prepared for had this log speed.
+    pub fn update(&mut self, inputs: &ArxInputs, prepared: &Prepared, log_speed: f64) {
+        let target = log_speed - inputs.base();
+        let width = self.rls.width();
+        if width == prepared.inputs.len() {
+            self.rls.update(&prepared.inputs, target);
+        } else {
+            let mut first = prepared.inputs[..width - 1].to_vec();
+            first.push(1.0);
+            self.rls.update(&first, target);
         }
-    }
-
-    /// Whether a stored model for these drivers is usable.
-    pub(super) fn is_valid(&self, drivers: &DriverSet) -> bool {
-        self.layout.is_valid(drivers)
-            && self.base.is_valid_speed()
-            && self.scaler.is_valid(&self.layout)
-            && self.rls.is_valid(self.layout.width() + 1)
-    }
-
-    /// Returns the log speed of the next iteration of `batch` samples, clamped to the recent range.
-    pub fn predict(&self, history: &History, batch: f64) -> f64 {
-        let base = self.base.level().ln();
-        let inputs = self.scaler.scaled(&self.layout, &self.layout.raw(history, base, batch));
-        history.clamp_to_recent_range(base + self.rls.predict(&inputs), base)
-    }
-
-    /// Updates the model: an iteration of `batch` samples, after this history, had this log speed.
-    pub fn update(&mut self, history: &History, batch: f64, log_speed: f64) {
-        let base = self.base.level().ln();
-        let raw = self.layout.raw(history, base, batch);
-        let inputs = self.scaler.scaled(&self.layout, &raw);
-        self.scaler.learn(&raw);
-        self.rls.update(&inputs, log_speed - base);
-        self.base.update(log_speed.exp());
     }
 
     /// Starts from the coefficients of an earlier model with the same drivers; see
     /// [`RecursiveLeastSquares::warm_start`].
     pub fn warm_start(&mut self, earlier: &Self, trust: f64) {
-        if self.layout.width() == earlier.layout.width() {
-            self.rls.warm_start(&earlier.rls, trust);
-            self.scaler = earlier.scaler.clone();
-        }
+        self.rls.warm_start(&earlier.rls, trust);
     }
 }
 
@@ -161,31 +205,35 @@ impl PooledArx {
         }
     }
 
-    /// Returns the log speed of the worker's next iteration of `batch` samples.
-    pub fn predict(&self, share: &PooledWorker, history: &History, batch: f64) -> f64 {
-        let base = share.base.level().ln();
-        let inputs = share.scaler.scaled(&self.layout, &self.layout.raw(history, base, batch));
-        history.clamp_to_recent_range(base + share.deviation() * self.rls.predict(&inputs), base)
+    /// Computes the inputs of a worker's next iteration of `batch` samples.
+    pub fn prepare(&self, share: &PooledWorker, history: &History, batch: f64) -> Prepared {
+        share.scaler.prepare(&self.layout, &self.layout.raw(history, share.base.level().ln(), batch))
     }
 
-    /// Updates the state of a worker whose iteration of `batch` samples, after this history, had this log speed. Returns the
-    /// row for [`Self::update`].
-    pub fn observe(
-        &self,
-        share: &mut PooledWorker,
-        history: &History,
-        batch: f64,
-        log_speed: f64,
-    ) -> PooledRow {
+    /// Changes the number of samples.
+    pub(super) fn set_batch(&self, share: &PooledWorker, prepared: &mut Prepared, history: &History, batch: f64) {
+        let changed = self.layout.of_batch(history, share.base.level().ln(), batch);
+        for (at, raw) in changed.into_iter().flatten() {
+            share.scaler.replace(&self.layout, prepared, at, raw);
+        }
+    }
+
+    /// Returns the log speed of the iteration that the inputs were prepared for.
+    pub fn predict(&self, share: &PooledWorker, prepared: &Prepared, history: &History) -> f64 {
         let base = share.base.level().ln();
-        let raw = self.layout.raw(history, base, batch);
-        let inputs = share.scaler.scaled(&self.layout, &raw);
+        history.clamp_to_recent_range(base + share.deviation() * self.rls.predict(&prepared.inputs), base)
+    }
+
+    /// Updates the state of a worker: the iteration that the inputs were prepared for had this log speed. Returns the row for
+    /// [`Self::update`].
+    pub fn observe(&self, share: &mut PooledWorker, mut prepared: Prepared, log_speed: f64) -> PooledRow {
+        let base = share.base.level().ln();
         let target = ((log_speed - base) / share.deviation()).clamp(-TARGET_MAX, TARGET_MAX);
-        share.scaler.learn(&raw);
+        share.scaler.learn_prepared(&mut prepared);
         share.squares += (log_speed - base).powi(2);
         share.count += 1.0;
         share.base.update(log_speed.exp());
-        PooledRow { inputs, target }
+        PooledRow { inputs: prepared.inputs, target }
     }
 
     /// Learns from the rows of all workers in one iteration. The memory in iterations does not depend on the number of
@@ -213,12 +261,32 @@ mod tests {
         DriverSet::default()
     }
 
+    /// A model with its own inputs.
+    struct Alone(ArxInputs, Arx);
+
+    impl Alone {
+        fn new(groups: InputGroups, drivers: &DriverSet, first: f64) -> Self {
+            let settings = ArxSettings::of(groups);
+            Self(ArxInputs::new(&settings, drivers, first), Arx::new(&settings, drivers))
+        }
+
+        fn predict(&self, history: &History, batch: f64) -> f64 {
+            self.1.predict(&self.0, &self.0.prepare(history, batch), history)
+        }
+
+        fn update(&mut self, history: &History, batch: f64, log_speed: f64) {
+            let prepared = self.0.prepare(history, batch);
+            self.1.update(&self.0, &prepared, log_speed);
+            self.0.learn(prepared, log_speed);
+        }
+    }
+
     /// Learns an AR(1) process around a mean: the forecast error is close to the innovation.
     #[test]
     fn learns_an_autoregression() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(5);
         let mut value = 0.0f64;
-        let mut model = Arx::new(ArxSettings::of(InputGroups::Lags), &no_drivers(), value);
+        let mut model = Alone::new(InputGroups::Lags, &no_drivers(), value);
         let mut history = History::new(value, 1.0);
         let (mut ours, mut innovation) = (0.0, 0.0);
         for k in 0..2000 {
@@ -239,7 +307,7 @@ mod tests {
     #[test]
     fn the_coming_batch_is_an_input() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(8);
-        let mut model = Arx::new(ArxSettings::of(InputGroups::Lags), &no_drivers(), 5.0);
+        let mut model = Alone::new(InputGroups::Lags, &no_drivers(), 5.0);
         let mut history = History::new(5.0, 64.0);
         for _ in 0..400 {
             let batch = if rng.random::<bool>() { 64.0 } else { 128.0 };
@@ -257,7 +325,7 @@ mod tests {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(6);
         let drivers = DriverSet::new(["load"]);
         let mut pooled = PooledArx::new(ArxSettings::of(InputGroups::All), &drivers);
-        let mut alone = Arx::new(ArxSettings::of(InputGroups::All), &drivers, 0.0);
+        let mut alone = Alone::new(InputGroups::All, &drivers, 0.0);
         let mut shares = [pooled.share(0.0), pooled.share(0.0)];
         let mut histories = [History::new(0.0, 1.0), History::new(0.0, 1.0)];
         let (mut by_pool, mut by_itself) = (0.0, 0.0);
@@ -268,12 +336,13 @@ mod tests {
                 let load = f64::from(u8::from(rng.random::<f64>() < 0.4));
                 histories[i].boundary(&[Some(load)]);
                 let actual = -0.5 * load + 0.02 * (rng.random::<f64>() - 0.5);
+                let prepared = pooled.prepare(&shares[i], &histories[i], 1.0);
                 if i == 1 {
-                    by_pool += (pooled.predict(&shares[1], &histories[1], 1.0) - actual).powi(2);
+                    by_pool += (pooled.predict(&shares[1], &prepared, &histories[1]) - actual).powi(2);
                     by_itself += (alone.predict(&histories[1], 1.0) - actual).powi(2);
                     alone.update(&histories[1], 1.0, actual);
                 }
-                rows.push(pooled.observe(&mut shares[i], &histories[i], 1.0, actual));
+                rows.push(pooled.observe(&mut shares[i], prepared, actual));
                 histories[i].observe(actual, 1.0);
             }
             pooled.update(&rows);

@@ -126,17 +126,15 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
 
     /// Sets the drivers read before a worker's next iteration, in the order of [`Self::drivers`].
     pub fn boundary(&mut self, worker: &K, readings: &[Option<f64>]) {
-        self.boundaries(&BTreeMap::from([(worker, readings.to_vec())]));
+        self.boundaries(&[(worker, readings.to_vec())]);
     }
 
-    /// Sets the drivers read before the next iteration of several workers, in the order of [`Self::drivers`].
-    pub fn boundaries(&mut self, readings: &BTreeMap<&K, Vec<Option<f64>>>) {
-        for worker in
-            readings.keys().filter(|worker| !self.workers.contains_key(**worker)).collect::<Vec<_>>()
-        {
-            let unmeasured = Worker::Unmeasured { readings: Vec::new(), earlier: None };
-            self.workers.insert((*worker).clone(), Arc::new(unmeasured));
-        }
+    /// Sets the drivers read before the next iteration of several workers, in the order of [`Self::drivers`]. The workers are in
+    /// ascending order.
+    pub fn boundaries(&mut self, readings: &[(&K, Vec<Option<f64>>)]) {
+        parallel::insert(&mut self.workers, readings.iter().map(|(worker, _)| *worker), || {
+            Arc::new(Worker::Unmeasured { readings: Vec::new(), earlier: None })
+        });
         let pool = &self.pool;
         parallel::update(&mut self.workers, readings, |worker, readings| match Arc::make_mut(worker) {
             Worker::Measured(forecaster) | Worker::Aged(forecaster) => forecaster.boundary(pool, readings),
@@ -182,27 +180,38 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     /// every model. Takes microseconds per worker.
     pub fn observe_iteration(&mut self, iteration: u64, outcomes: &[(K, Observation)]) {
         self.next = iteration.saturating_add(1);
-        let expected = parallel::map(outcomes, |(worker, seen)| self.expect(worker, seen.batch));
-        let slopes = match self.loss {
-            Loss::SquaredError => vec![None; outcomes.len()],
-            Loss::StepTime => step_time_slopes(outcomes, &expected),
-        };
-        let lessons: BTreeMap<&K, (&Observation, Option<Expected>, Option<f64>)> = outcomes
-            .iter()
-            .zip(expected.into_iter().zip(slopes))
-            .map(|((worker, seen), (expected, slope))| (worker, (seen, expected, slope)))
-            .collect();
+        let mut seen: Vec<(&K, &Observation)> = outcomes.iter().map(|(worker, seen)| (worker, seen)).collect();
+        seen.sort_by(|one, other| one.0.cmp(other.0));
         let pool = &self.pool;
-        let rows = parallel::update(&mut self.workers, &lessons, |worker, (seen, expected, slope)| {
-            match (Arc::make_mut(worker), expected) {
-                (Worker::Measured(forecaster), Some(expected)) => {
-                    forecaster.observe(pool, &expected.experts, *slope, iteration, seen)
+        let expected = parallel::update(&mut self.workers, &seen, |worker, seen| {
+            match Arc::make_mut(worker) {
+                Worker::Measured(forecaster) | Worker::Aged(forecaster) => {
+                    Some((forecaster.expect(pool, seen.batch), seen.speed().ln()))
                 }
-                _ => Vec::new(),
+                Worker::Unmeasured { .. } => None,
+            }
+        });
+        let slopes = match self.loss {
+            Loss::SquaredError => None,
+            Loss::StepTime => step_time_slopes(&expected.iter().map(|(_, expected)| *expected).collect::<Vec<_>>()),
+        };
+        let mut slopes = slopes.unwrap_or_default().into_iter();
+        let mut known = expected.into_iter().peekable();
+        let lessons: Vec<(&K, (&Observation, Option<f64>))> = seen
+            .iter()
+            .map(|(worker, seen)| {
+                let is_known = known.next_if(|(known, _)| known == worker).is_some();
+                (*worker, (*seen, if is_known { slopes.next().flatten() } else { None }))
+            })
+            .collect();
+        let rows = parallel::update(&mut self.workers, &lessons, |worker, (seen, slope)| {
+            match Arc::make_mut(worker) {
+                Worker::Measured(forecaster) => forecaster.observe(pool, *slope, iteration, seen),
+                _ => None,
             }
         });
         // Rows are in the order of the workers, whatever the order of their outcomes.
-        let rows: Vec<PooledRow> = rows.into_iter().flat_map(|(_, rows)| rows).collect();
+        let rows: Vec<PooledRow> = rows.into_iter().filter_map(|(_, row)| row).collect();
         self.pool.update(&rows);
         for (worker, seen) in outcomes {
             let earlier = match self.workers.get(worker).map(|known| &**known) {
@@ -229,13 +238,6 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     /// Returns the fitted network of a worker.
     pub fn network(&self, worker: &K) -> Option<&FittedExpert> {
         self.measured(worker)?.network()
-    }
-
-    /// Returns the forecasts of a worker's next iteration of `batch` samples; `None` while it is unmeasured.
-    fn expect(&self, worker: &K, batch: f64) -> Option<Expected> {
-        let forecaster = self.measured(worker)?;
-        let experts = forecaster.expect(&self.pool, batch);
-        Some(Expected { mixed: forecaster.combine(&experts), experts })
     }
 
     fn measured(&self, worker: &K) -> Option<&WorkerForecaster> {
@@ -275,27 +277,19 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     }
 }
 
-/// Forecasts of one worker's next iteration, in log speed.
-struct Expected {
-    experts: Vec<f64>,
-    mixed: f64,
-}
-
 /// Returns the derivative of the log step time with respect to each worker's log forecast. Shares are
 /// proportional to the forecasts. With `d_i` the log of forecast over actual speed,
 /// `log T = max_i d_i - log sum_j forecast_j`. The derivative for worker i is its part of the (soft) maximum minus its share
-/// of the batch.
-fn step_time_slopes<K>(outcomes: &[(K, Observation)], expected: &[Option<Expected>]) -> Vec<Option<f64>> {
-    let mixed: Vec<Option<f64>> = expected.iter().map(|expected| Some(expected.as_ref()?.mixed)).collect();
-    if mixed.iter().flatten().count() < 2 {
-        return vec![None; outcomes.len()];
+/// of the batch. `None` with fewer than two forecasts. Arguments are log forecasts and log speeds.
+fn step_time_slopes(expected: &[Option<(f64, f64)>]) -> Option<Vec<Option<f64>>> {
+    if expected.iter().flatten().count() < 2 {
+        return None;
     }
-    let excess = |(i, mixed): (usize, &Option<f64>)| {
-        mixed.map(|mixed| (mixed - outcomes[i].1.speed().ln()) / SOFT_MAXIMUM)
-    };
-    let blame = softmax(&mixed.iter().enumerate().map(excess).collect::<Vec<_>>());
+    let mixed: Vec<Option<f64>> = expected.iter().map(|expected| Some((*expected)?.0)).collect();
+    let excess = |expected: &Option<(f64, f64)>| expected.map(|(mixed, actual)| (mixed - actual) / SOFT_MAXIMUM);
+    let blame = softmax(&expected.iter().map(excess).collect::<Vec<_>>());
     let share = softmax(&mixed);
-    blame.iter().zip(&share).map(|(blame, share)| Some((*blame)? - (*share)?)).collect()
+    Some(blame.iter().zip(&share).map(|(blame, share)| Some((*blame)? - (*share)?)).collect())
 }
 
 /// Returns `exp(x_i) / sum exp(x_j)` over the values that are present.

@@ -13,6 +13,22 @@ pub struct Scaler {
     scales: Vec<RunningScale>,
 }
 
+/// The inputs of an iteration.
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    /// The scaled inputs, followed by a constant 1.
+    pub inputs: Vec<f64>,
+    scales: Vec<RunningScale>,
+}
+
+impl RunningScale {
+    /// Adds a reading, and returns it in deviations.
+    fn scaled(&mut self, raw: f64, shape: &Shape) -> f64 {
+        *self = self.with(raw);
+        self.deviations(raw, shape.deviations_max) * shape.weight
+    }
+}
+
 impl Scaler {
     /// Creates a scaler for inputs of this layout.
     pub fn new(layout: &Layout) -> Self {
@@ -24,12 +40,30 @@ impl Scaler {
         self.scales.len() == layout.width() && self.scales.iter().all(RunningScale::is_valid)
     }
 
-    /// Returns the inputs of a model: the scaled inputs, followed by a constant 1.
-    pub fn scaled(&self, layout: &Layout, raw: &[Option<f64>]) -> Vec<f64> {
-        let scale = |((shape, scale), raw): ((&Shape, &RunningScale), &Option<f64>)| {
-            raw.map_or(0.0, |raw| scale.with(raw).deviations(raw, shape.deviations_max) * shape.weight)
-        };
-        layout.scales().iter().zip(&self.scales).zip(raw).map(scale).chain([1.0]).collect()
+    /// Computes the inputs of a model from raw inputs, and the scales that have learned from them.
+    pub fn prepare(&self, layout: &Layout, raw: &[Option<f64>]) -> Prepared {
+        let mut inputs = Vec::with_capacity(self.scales.len() + 1);
+        let mut scales = self.scales.clone();
+        for ((shape, scale), raw) in layout.scales().iter().zip(&mut scales).zip(raw) {
+            inputs.push(raw.map_or(0.0, |raw| scale.scaled(raw, shape)));
+        }
+        inputs.push(1.0);
+        Prepared { inputs, scales }
+    }
+
+    /// Replaces a raw input.
+    pub fn replace(&self, layout: &Layout, prepared: &mut Prepared, at: usize, raw: f64) {
+        let shape = layout.scales().get(at).zip(self.scales.get(at));
+        let place = prepared.inputs.get_mut(at).zip(prepared.scales.get_mut(at));
+        if let (Some((shape, scale)), Some((input, learned))) = (shape, place) {
+            *learned = *scale;
+            *input = learned.scaled(raw, shape);
+        }
+    }
+
+    /// Learns from inputs that it prepared.
+    pub fn learn_prepared(&mut self, prepared: &mut Prepared) {
+        std::mem::swap(&mut self.scales, &mut prepared.scales);
     }
 
     /// Returns raw inputs with missing ones replaced by their means.
@@ -62,9 +96,9 @@ mod tests {
         history.boundary(&[Some(0.5)]);
         scaler.learn(&layout.raw(&history, 0.0, 8.0));
         history.boundary(&[Some(0.7)]);
-        let with_reading = scaler.scaled(&layout, &layout.raw(&history, 0.0, 8.0));
+        let with_reading = scaler.prepare(&layout, &layout.raw(&history, 0.0, 8.0)).inputs;
         history.boundary(&[None]);
-        let without_reading = scaler.scaled(&layout, &layout.raw(&history, 0.0, 8.0));
+        let without_reading = scaler.prepare(&layout, &layout.raw(&history, 0.0, 8.0)).inputs;
         assert!(
             with_reading
                 .iter()

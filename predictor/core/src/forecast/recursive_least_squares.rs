@@ -50,6 +50,14 @@ impl RecursiveLeastSquares {
         dot(&self.coefficients, inputs)
     }
 
+    /// Returns the prediction for inputs of a model with more of them. The last input of both is a constant 1.
+    pub fn predict_first(&self, inputs: &[f64]) -> f64 {
+        match self.coefficients.split_last() {
+            Some((constant, first)) => dot(first, inputs) + constant,
+            None => 0.0,
+        }
+    }
+
     /// Adds a row of inputs with its target.
     pub fn update(&mut self, inputs: &[f64], target: f64) {
         self.update_together(std::iter::once((inputs, target)));

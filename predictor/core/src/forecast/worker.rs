@@ -1,10 +1,12 @@
 //! The forecaster of one worker: experts, their mix, and the interval.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
-use super::arx::{PooledArx, PooledRow};
+use super::arx::{ArxInputs, ArxSettings, PooledArx, PooledRow, PooledWorker};
 use super::change::{ChangePoint, Lead, Move};
-use super::expert::{Expert, ExpertKind};
+use super::expert::{Expert, ExpertKind, Inputs, Next};
 use super::inputs::History;
 use super::interval::AdaptiveInterval;
 use super::mix::Mix;
@@ -20,6 +22,8 @@ const WARM_START_TRUST: f64 = 0.1;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct WorkerForecaster {
     history: History,
+    /// Inputs of the ARX models, one for each base that they deviate from.
+    inputs: Vec<ArxInputs>,
     experts: Vec<(ExpertKind, Expert)>,
     mix: Mix,
     /// Whether the forecast follows the change point instead of the mix.
@@ -48,7 +52,7 @@ struct Jump {
 /// the models of many workers do not fit into the caches of a processor.
 #[derive(Debug, Clone)]
 struct Usual {
-    batch: f64,
+    next: Next,
     /// By expert, in log speed.
     experts: Vec<f64>,
     /// Number of updates of the pool that the forecasts of pooled experts are from.
@@ -63,6 +67,7 @@ impl WorkerForecaster {
         let experts: Vec<(ExpertKind, Expert)> = roster.iter().filter_map(expert).collect();
         Self {
             history: History::new(log_speed, first.batch),
+            inputs: inputs(roster, drivers, log_speed),
             batch: first.batch,
             mix: Mix::new(&experts.iter().map(|(kind, _)| kind.prior()).collect::<Vec<_>>()),
             experts,
@@ -77,8 +82,12 @@ impl WorkerForecaster {
     /// Whether stored models of a worker are usable with this pooled model; see [`Expert::is_valid`].
     pub fn is_valid(&self, drivers: &DriverSet, pool: Option<&PooledArx>) -> bool {
         let is_valid =
-            |(kind, expert): &(ExpertKind, Expert)| kind.is_valid() && expert.is_valid(drivers, pool);
+            |(kind, expert): &(ExpertKind, Expert)| kind.is_valid() && expert.is_valid(*kind, drivers, pool);
+        let has_inputs = |settings: &ArxSettings| self.inputs.iter().any(|inputs| inputs.serves(settings));
         self.history.is_valid()
+            && self.inputs.len() <= self.experts.len()
+            && self.inputs.iter().all(|inputs| inputs.is_valid(drivers))
+            && self.experts.iter().filter_map(|(kind, _)| kind.own_arx()).all(|settings| has_inputs(&settings))
             && self.interval.is_valid()
             && self.lead.is_valid()
             && self.jump.is_none_or(|jump| jump.is_valid())
@@ -116,28 +125,51 @@ impl WorkerForecaster {
     /// Sets the drivers read before the next iteration.
     pub fn boundary(&mut self, pool: &PooledArx, drivers: &[Option<f64>]) {
         self.history.boundary(drivers);
-        self.usual = None;
-        let batch = self.history.batch();
-        let experts = self.expect(pool, batch);
+        self.usual = Some(self.next(pool, self.history.batch()));
+    }
+
+    /// Computes the forecasts of the next iteration.
+    fn next(&self, pool: &PooledArx, batch: f64) -> Usual {
+        let own = self.inputs.iter().map(|inputs| inputs.prepare(&self.history, batch)).collect();
+        let pooled = self.pooled().map(|share| pool.prepare(share, &self.history, batch));
+        self.forecasts(pool, Next { batch, own, pooled })
+    }
+
+    fn pooled(&self) -> Option<&PooledWorker> {
+        self.experts.iter().find_map(|(_, expert)| match expert {
+            Expert::Pooled(share) => Some(&**share),
+            _ => None,
+        })
+    }
+
+    fn forecasts(&self, pool: &PooledArx, next: Next) -> Usual {
+        let forecast = |(kind, expert): &(ExpertKind, Expert)| {
+            expert.predict(&self.history, pool, inputs_of(&self.inputs, &next, *kind), &next)
+        };
+        let experts: Vec<f64> = self.experts.iter().map(forecast).collect();
         let forecast = self.interval_around(self.combine(&experts));
-        self.usual = Some(Usual { batch, experts, pool_updates: pool.updates(), forecast });
+        Usual { next, experts, pool_updates: pool.updates(), forecast }
     }
 
-    /// Returns each expert's forecast of the next iteration, in log speed.
-    pub fn expect(&self, pool: &PooledArx, batch: f64) -> Vec<f64> {
-        let usual = self.usual(batch);
-        let known = |at: usize, expert: &Expert| {
-            let usual = usual.filter(|usual| !expert.is_pooled() || usual.pool_updates == pool.updates());
-            usual.and_then(|usual| usual.experts.get(at).copied())
+    /// Prepares the next iteration of `batch` samples: returns the forecast of its log speed. Afterwards [`Self::observe`] learns it.
+    pub fn expect(&mut self, pool: &PooledArx, batch: f64) -> f64 {
+        let usual = match self.usual.take() {
+            Some(usual) if usual.is_for(pool, batch) => usual,
+            Some(Usual { mut next, .. }) => {
+                next.batch = batch;
+                for (inputs, prepared) in self.inputs.iter().zip(&mut next.own) {
+                    inputs.set_batch(prepared, &self.history, batch);
+                }
+                if let Some((share, prepared)) = self.pooled().zip(next.pooled.as_mut()) {
+                    pool.set_batch(share, prepared, &self.history, batch);
+                }
+                self.forecasts(pool, next)
+            }
+            None => self.next(pool, batch),
         };
-        let forecast = |(at, (_, expert)): (usize, &(ExpertKind, Expert))| {
-            known(at, expert).unwrap_or_else(|| expert.predict(&self.history, pool, batch))
-        };
-        self.experts.iter().enumerate().map(forecast).collect()
-    }
-
-    fn usual(&self, batch: f64) -> Option<&Usual> {
-        self.usual.as_ref().filter(|usual| usual.batch.to_bits() == batch.to_bits())
+        let mixed = self.combine(&usual.experts);
+        self.usual = Some(usual);
+        mixed
     }
 
     pub fn combine(&self, expected: &[f64]) -> f64 {
@@ -200,34 +232,41 @@ impl WorkerForecaster {
     }
 
     /// Scores the forecasts by squared error or by a loss with this slope, then updates the worker's own models. Returns the
-    /// rows for the model that all workers share.
+    /// row for the model that all workers share.
     pub fn observe(
         &mut self,
         pool: &PooledArx,
-        expected: &[f64],
         slope: Option<f64>,
         iteration: u64,
         observation: &Observation,
-    ) -> Vec<PooledRow> {
-        self.usual = None;
+    ) -> Option<PooledRow> {
+        let usual = self.usual.take().filter(|usual| usual.is_for(pool, observation.batch));
+        let Usual { next, experts: expected, .. } =
+            usual.unwrap_or_else(|| self.next(pool, observation.batch));
         self.observations += 1;
         let log_speed = observation.speed().ln();
-        if self.follow(expected, iteration, observation) {
-            return Vec::new();
+        if self.follow(&expected, iteration, observation) {
+            return None;
         }
         match slope {
             // The averages follow a jump, each in its own time; that is no record.
             _ if self.lead.leads() => {}
-            Some(slope) => self.mix.score_by(expected, log_speed, slope),
-            None => self.mix.score(expected, log_speed),
+            Some(slope) => self.mix.score_by(&expected, log_speed, slope),
+            None => self.mix.score(&expected, log_speed),
         }
-        let experts = self.experts.iter_mut();
-        let update = |(_, expert): &mut (ExpertKind, Expert)| {
-            expert.update(&self.history, pool, observation.batch, log_speed)
-        };
-        let rows = experts.filter_map(update).collect();
+        for (kind, expert) in &mut self.experts {
+            expert.update(inputs_of(&self.inputs, &next, *kind), log_speed);
+        }
+        for (inputs, prepared) in self.inputs.iter_mut().zip(next.own) {
+            inputs.learn(prepared, log_speed);
+        }
+        let share = self.experts.iter_mut().find_map(|(_, expert)| match expert {
+            Expert::Pooled(share) => Some(share),
+            _ => None,
+        });
+        let row = share.zip(next.pooled).map(|(share, prepared)| pool.observe(share, prepared, log_speed));
         self.history.observe(log_speed, observation.batch);
-        rows
+        row
     }
 
     pub fn observations(&self) -> u64 {
@@ -236,9 +275,14 @@ impl WorkerForecaster {
 
     pub fn forecast(&self, pool: &PooledArx, batch: Option<f64>) -> Forecast {
         let batch = batch.unwrap_or(self.history.batch());
-        match self.usual(batch).filter(|usual| usual.pool_updates == pool.updates()) {
-            Some(usual) => usual.forecast,
-            None => self.interval_around(self.combine(&self.expect(pool, batch))),
+        self.usual(pool, batch).forecast
+    }
+
+    /// Returns the forecasts of the next iteration of `batch` samples.
+    fn usual(&self, pool: &PooledArx, batch: f64) -> Cow<'_, Usual> {
+        match self.usual.as_ref().filter(|usual| usual.is_for(pool, batch)) {
+            Some(usual) => Cow::Borrowed(usual),
+            None => Cow::Owned(self.next(pool, batch)),
         }
     }
 
@@ -263,10 +307,10 @@ impl WorkerForecaster {
     }
 
     pub fn records(&self, pool: &PooledArx) -> Vec<ExpertRecord> {
-        let expected = self.expect(pool, self.history.batch());
+        let usual = self.usual(pool, self.history.batch());
         let record = |(i, (kind, _)): (usize, &(ExpertKind, Expert))| ExpertRecord {
             name: kind.to_string(),
-            speed: expected[i].exp(),
+            speed: usual.experts[i].exp(),
             weight: self.weight(i),
             log_rmse: self.mix.log_rmse(i),
         };
@@ -290,12 +334,41 @@ impl WorkerForecaster {
         // A network is fitted to one worker, so it is not transferred; only the experts before it are.
         self.mix.warm_start(&earlier.mix);
         self.lead = earlier.lead;
+        for (inputs, earlier) in self.inputs.iter_mut().zip(&earlier.inputs) {
+            inputs.warm_start(earlier);
+        }
         for (kind, expert) in &mut self.experts {
             if let Some((_, earlier)) = earlier.experts.iter().find(|(other, _)| other == kind) {
                 expert.warm_start(earlier, WARM_START_TRUST);
             }
         }
     }
+}
+
+impl Usual {
+    /// Whether these are the forecasts with this batch and the present pool.
+    fn is_for(&self, pool: &PooledArx, batch: f64) -> bool {
+        self.next.batch.to_bits() == batch.to_bits() && self.pool_updates == pool.updates()
+    }
+}
+
+/// Returns the inputs of the ARX models among these experts.
+fn inputs(roster: &[ExpertKind], drivers: &DriverSet, first: f64) -> Vec<ArxInputs> {
+    let mut all: Vec<ArxSettings> = roster.iter().filter_map(|kind| kind.own_arx()).collect();
+    all.sort_by_key(|settings| std::cmp::Reverse(settings.groups));
+    let mut inputs: Vec<ArxInputs> = Vec::new();
+    for settings in all {
+        if !inputs.iter().any(|inputs| inputs.serves(&settings)) {
+            inputs.push(ArxInputs::new(&settings, drivers, first));
+        }
+    }
+    inputs
+}
+
+/// Returns the inputs of an expert.
+fn inputs_of<'a>(inputs: &'a [ArxInputs], next: &'a Next, kind: ExpertKind) -> Inputs<'a> {
+    let settings = kind.own_arx()?;
+    inputs.iter().zip(&next.own).find(|(inputs, _)| inputs.serves(&settings))
 }
 
 impl Jump {

@@ -1,7 +1,6 @@
 //! Learns from the reports of iterations.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use evenstep_protocol::{WorkerId, WorkerReport};
@@ -62,9 +61,8 @@ impl Models {
         let outcomes = self.measure(&usable, closed.is_complete, device);
         self.forecaster.observe_iteration(iteration, &outcomes);
         let drivers = self.forecaster.drivers();
-        let usable: Vec<(&WorkerId, &WorkerReport)> = usable.into_iter().collect();
         let readings = parallel::map(&usable, |(worker, report)| (*worker, readings(drivers, report)));
-        self.forecaster.boundaries(&readings.into_iter().collect());
+        self.forecaster.boundaries(&readings);
         // A first report includes costs of the start.
         if let Some(compared) = compared(self, &closed, since).filter(|_| is_usable) {
             self.balance.observe(&compared);
@@ -79,14 +77,10 @@ impl Models {
         &mut self,
         reports: &'a [(Cow<'_, WorkerReport>, Option<PlannedWorker>)],
         device: DeviceOf<'_>,
-    ) -> BTreeMap<&'a WorkerId, &'a WorkerReport> {
-        let by_worker: BTreeMap<&WorkerId, (&WorkerReport, Option<PlannedWorker>)> =
+    ) -> Vec<(&'a WorkerId, &'a WorkerReport)> {
+        let by_worker: Vec<(&WorkerId, (&WorkerReport, Option<PlannedWorker>))> =
             reports.iter().map(|(report, planned)| (&report.worker, (&**report, *planned))).collect();
-        for worker in by_worker.keys() {
-            if !self.workers.contains_key(*worker) {
-                self.workers.insert((*worker).clone(), Arc::default());
-            }
-        }
+        parallel::insert(&mut self.workers, by_worker.iter().map(|(worker, _)| *worker), Arc::default);
         let taken = parallel::update(&mut self.workers, &by_worker, |known, (report, planned)| {
             let known = Arc::make_mut(known);
             let newest = known.newest;
@@ -94,13 +88,13 @@ impl Models {
             let is_other = is_new && known.take(report, *planned, device);
             (*report, is_new && newest.is_some(), is_other)
         });
-        let mut usable = BTreeMap::new();
+        let mut usable = Vec::with_capacity(taken.len());
         for (worker, (report, is_usable, is_other)) in taken {
             if is_other {
                 self.forecaster.age(worker);
             }
             if is_usable {
-                usable.insert(worker, report);
+                usable.push((worker, report));
             }
         }
         usable
@@ -109,7 +103,7 @@ impl Models {
     /// Updates the curves with the reports of an iteration. Returns the observations in sample equivalents of the curves.
     fn measure(
         &mut self,
-        reports: &BTreeMap<&WorkerId, &WorkerReport>,
+        reports: &[(&WorkerId, &WorkerReport)],
         is_complete: bool,
         device: DeviceOf<'_>,
     ) -> Vec<(WorkerId, Observation)> {
@@ -152,7 +146,7 @@ impl Models {
         let votes: Vec<Option<Vote>> = compared.iter().map(|one| one.vote).collect();
         let common = if is_complete || compared.len() > 2 { self.work.observe(&votes) } else { 0.0 };
         let others = others(compared, common, &self.workers, device);
-        let seen: BTreeMap<&WorkerId, _> =
+        let seen: Vec<(&WorkerId, _)> =
             compared.iter().zip(&others).map(|(one, others)| (one.worker, (one, others))).collect();
         parallel::update(&mut self.workers, &seen, |known, (one, others)| {
             Arc::make_mut(known).watch.observe(&one.pace, one.own, others);
