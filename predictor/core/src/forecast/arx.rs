@@ -59,8 +59,8 @@ impl ArxInputs {
     }
 
     /// Computes the inputs of the next iteration of `batch` samples.
-    pub fn prepare(&self, history: &History, batch: f64) -> Prepared {
-        self.scaler.prepare(&self.layout, &self.layout.raw(history, self.base(), batch))
+    pub fn prepare(&self, history: &History, batch: f64, prepared: &mut Prepared) {
+        self.scaler.prepare(&self.layout, &self.layout.raw(history, self.base(), batch), prepared);
     }
 
     /// Changes the number of samples.
@@ -71,8 +71,8 @@ impl ArxInputs {
     }
 
     /// Learns from the iteration that the inputs were prepared for, after the models.
-    pub fn learn(&mut self, mut prepared: Prepared, log_speed: f64) {
-        self.scaler.learn_prepared(&mut prepared);
+    pub fn learn(&mut self, prepared: &mut Prepared, log_speed: f64) {
+        self.scaler.learn_prepared(prepared);
         self.base.update(log_speed.exp());
     }
 
@@ -109,20 +109,18 @@ impl Arx {
     /// Returns the log speed of the iteration that the inputs were prepared for, clamped to the recent range.
     pub fn predict(&self, inputs: &ArxInputs, prepared: &Prepared, history: &History) -> f64 {
         let base = inputs.base();
-        history.clamp_to_recent_range(base + self.rls.predict_first(&prepared.inputs), base)
+        history.clamp_to_recent_range(base + self.rls.predict(self.first(prepared)), base)
     }
 
     /// Updates the model: the iteration that the inputs were prepared for had this log speed.
     pub fn update(&mut self, inputs: &ArxInputs, prepared: &Prepared, log_speed: f64) {
-        let target = log_speed - inputs.base();
-        let width = self.rls.width();
-        if width == prepared.inputs.len() {
-            self.rls.update(&prepared.inputs, target);
-        } else {
-            let mut first = prepared.inputs[..width - 1].to_vec();
-            first.push(1.0);
-            self.rls.update(&first, target);
-        }
+        let first = self.first(prepared);
+        self.rls.update(first, log_speed - inputs.base());
+    }
+
+    /// Returns the inputs that the model uses.
+    fn first<'a>(&self, prepared: &'a Prepared) -> &'a [f64] {
+        prepared.inputs.get(..self.rls.width()).unwrap_or_default()
     }
 
     /// Starts from the coefficients of an earlier model with the same drivers; see
@@ -206,8 +204,9 @@ impl PooledArx {
     }
 
     /// Computes the inputs of a worker's next iteration of `batch` samples.
-    pub fn prepare(&self, share: &PooledWorker, history: &History, batch: f64) -> Prepared {
-        share.scaler.prepare(&self.layout, &self.layout.raw(history, share.base.level().ln(), batch))
+    pub fn prepare(&self, share: &PooledWorker, history: &History, batch: f64, prepared: &mut Prepared) {
+        let raw = self.layout.raw(history, share.base.level().ln(), batch);
+        share.scaler.prepare(&self.layout, &raw, prepared);
     }
 
     /// Changes the number of samples.
@@ -226,14 +225,14 @@ impl PooledArx {
 
     /// Updates the state of a worker: the iteration that the inputs were prepared for had this log speed. Returns the row for
     /// [`Self::update`].
-    pub fn observe(&self, share: &mut PooledWorker, mut prepared: Prepared, log_speed: f64) -> PooledRow {
+    pub fn observe(&self, share: &mut PooledWorker, prepared: &mut Prepared, log_speed: f64) -> PooledRow {
         let base = share.base.level().ln();
         let target = ((log_speed - base) / share.deviation()).clamp(-TARGET_MAX, TARGET_MAX);
-        share.scaler.learn_prepared(&mut prepared);
+        share.scaler.learn_prepared(prepared);
         share.squares += (log_speed - base).powi(2);
         share.count += 1.0;
         share.base.update(log_speed.exp());
-        PooledRow { inputs: prepared.inputs, target }
+        PooledRow { inputs: prepared.inputs.clone(), target }
     }
 
     /// Learns from the rows of all workers in one iteration. The memory in iterations does not depend on the number of
@@ -271,13 +270,19 @@ mod tests {
         }
 
         fn predict(&self, history: &History, batch: f64) -> f64 {
-            self.1.predict(&self.0, &self.0.prepare(history, batch), history)
+            self.1.predict(&self.0, &self.prepared(history, batch), history)
         }
 
         fn update(&mut self, history: &History, batch: f64, log_speed: f64) {
-            let prepared = self.0.prepare(history, batch);
+            let mut prepared = self.prepared(history, batch);
             self.1.update(&self.0, &prepared, log_speed);
-            self.0.learn(prepared, log_speed);
+            self.0.learn(&mut prepared, log_speed);
+        }
+
+        fn prepared(&self, history: &History, batch: f64) -> Prepared {
+            let mut prepared = Prepared::default();
+            self.0.prepare(history, batch, &mut prepared);
+            prepared
         }
     }
 
@@ -336,13 +341,14 @@ mod tests {
                 let load = f64::from(u8::from(rng.random::<f64>() < 0.4));
                 histories[i].boundary(&[Some(load)]);
                 let actual = -0.5 * load + 0.02 * (rng.random::<f64>() - 0.5);
-                let prepared = pooled.prepare(&shares[i], &histories[i], 1.0);
+                let mut prepared = Prepared::default();
+                pooled.prepare(&shares[i], &histories[i], 1.0, &mut prepared);
                 if i == 1 {
                     by_pool += (pooled.predict(&shares[1], &prepared, &histories[1]) - actual).powi(2);
                     by_itself += (alone.predict(&histories[1], 1.0) - actual).powi(2);
                     alone.update(&histories[1], 1.0, actual);
                 }
-                rows.push(pooled.observe(&mut shares[i], prepared, actual));
+                rows.push(pooled.observe(&mut shares[i], &mut prepared, actual));
                 histories[i].observe(actual, 1.0);
             }
             pooled.update(&rows);

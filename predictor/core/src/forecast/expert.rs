@@ -192,7 +192,7 @@ impl FromStr for ExpertKind {
 pub(super) type Inputs<'a> = Option<(&'a ArxInputs, &'a Prepared)>;
 
 /// The inputs of all experts for the next iteration.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Next {
     /// Number of samples.
     pub batch: f64,

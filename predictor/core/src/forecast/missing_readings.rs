@@ -14,9 +14,9 @@ pub struct Scaler {
 }
 
 /// The inputs of an iteration.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Prepared {
-    /// The scaled inputs, followed by a constant 1.
+    /// A constant 1, followed by the scaled inputs.
     pub inputs: Vec<f64>,
     scales: Vec<RunningScale>,
 }
@@ -41,20 +41,21 @@ impl Scaler {
     }
 
     /// Computes the inputs of a model from raw inputs, and the scales that have learned from them.
-    pub fn prepare(&self, layout: &Layout, raw: &[Option<f64>]) -> Prepared {
-        let mut inputs = Vec::with_capacity(self.scales.len() + 1);
-        let mut scales = self.scales.clone();
-        for ((shape, scale), raw) in layout.scales().iter().zip(&mut scales).zip(raw) {
-            inputs.push(raw.map_or(0.0, |raw| scale.scaled(raw, shape)));
-        }
-        inputs.push(1.0);
-        Prepared { inputs, scales }
+    pub fn prepare(&self, layout: &Layout, raw: &[Option<f64>], prepared: &mut Prepared) {
+        prepared.scales.clone_from(&self.scales);
+        prepared.inputs.clear();
+        prepared.inputs.push(1.0);
+        let scales = layout.scales().iter().zip(&mut prepared.scales).zip(raw);
+        let input = |((shape, scale), raw): ((&Shape, &mut RunningScale), &Option<f64>)| {
+            raw.map_or(0.0, |raw| scale.scaled(raw, shape))
+        };
+        prepared.inputs.extend(scales.map(input));
     }
 
     /// Replaces a raw input.
     pub fn replace(&self, layout: &Layout, prepared: &mut Prepared, at: usize, raw: f64) {
         let shape = layout.scales().get(at).zip(self.scales.get(at));
-        let place = prepared.inputs.get_mut(at).zip(prepared.scales.get_mut(at));
+        let place = prepared.inputs.get_mut(1 + at).zip(prepared.scales.get_mut(at));
         if let (Some((shape, scale)), Some((input, learned))) = (shape, place) {
             *learned = *scale;
             *input = learned.scaled(raw, shape);
@@ -96,9 +97,14 @@ mod tests {
         history.boundary(&[Some(0.5)]);
         scaler.learn(&layout.raw(&history, 0.0, 8.0));
         history.boundary(&[Some(0.7)]);
-        let with_reading = scaler.prepare(&layout, &layout.raw(&history, 0.0, 8.0)).inputs;
+        let inputs = |history: &History| {
+            let mut prepared = Prepared::default();
+            scaler.prepare(&layout, &layout.raw(history, 0.0, 8.0), &mut prepared);
+            prepared.inputs
+        };
+        let with_reading = inputs(&history);
         history.boundary(&[None]);
-        let without_reading = scaler.prepare(&layout, &layout.raw(&history, 0.0, 8.0)).inputs;
+        let without_reading = inputs(&history);
         assert!(
             with_reading
                 .iter()

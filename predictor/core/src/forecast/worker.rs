@@ -9,6 +9,7 @@ use super::change::{ChangePoint, Lead, Move};
 use super::expert::{Expert, ExpertKind, Inputs, Next};
 use super::inputs::History;
 use super::interval::AdaptiveInterval;
+use super::missing_readings::Prepared;
 use super::mix::Mix;
 use super::nonlinear::FittedExpert;
 use super::value::{COVERAGE, ExpertRecord, Forecast};
@@ -37,6 +38,9 @@ pub(crate) struct WorkerForecaster {
     /// Forecasts of the next iteration with the batch of the latest one. `None` after a change of what they depend on.
     #[serde(skip)]
     usual: Option<Usual>,
+    /// Memory for the next ones.
+    #[serde(skip)]
+    spare: Option<Usual>,
 }
 
 /// An observation far from its forecast.
@@ -50,14 +54,14 @@ struct Jump {
 
 /// Forecasts of the next iteration with one batch, computed once for all readers: a request reads them several times, and
 /// the models of many workers do not fit into the caches of a processor.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Usual {
     next: Next,
     /// By expert, in log speed.
     experts: Vec<f64>,
     /// Number of updates of the pool that the forecasts of pooled experts are from.
     pool_updates: u64,
-    forecast: Forecast,
+    mixed: f64,
 }
 
 impl WorkerForecaster {
@@ -76,6 +80,7 @@ impl WorkerForecaster {
             interval: AdaptiveInterval::new(COVERAGE),
             observations: 1,
             usual: None,
+            spare: None,
         }
     }
 
@@ -125,14 +130,23 @@ impl WorkerForecaster {
     /// Sets the drivers read before the next iteration.
     pub fn boundary(&mut self, pool: &PooledArx, drivers: &[Option<f64>]) {
         self.history.boundary(drivers);
-        self.usual = Some(self.next(pool, self.history.batch()));
+        let spare = self.usual.take().or(self.spare.take());
+        self.usual = Some(self.next(pool, self.history.batch(), spare.unwrap_or_default()));
     }
 
     /// Computes the forecasts of the next iteration.
-    fn next(&self, pool: &PooledArx, batch: f64) -> Usual {
-        let own = self.inputs.iter().map(|inputs| inputs.prepare(&self.history, batch)).collect();
-        let pooled = self.pooled().map(|share| pool.prepare(share, &self.history, batch));
-        self.forecasts(pool, Next { batch, own, pooled })
+    fn next(&self, pool: &PooledArx, batch: f64, mut usual: Usual) -> Usual {
+        let next = &mut usual.next;
+        next.batch = batch;
+        next.own.resize_with(self.inputs.len(), Prepared::default);
+        for (inputs, prepared) in self.inputs.iter().zip(&mut next.own) {
+            inputs.prepare(&self.history, batch, prepared);
+        }
+        if let Some(share) = self.pooled() {
+            pool.prepare(share, &self.history, batch, next.pooled.get_or_insert_default());
+        }
+        self.forecast_next(pool, &mut usual);
+        usual
     }
 
     fn pooled(&self) -> Option<&PooledWorker> {
@@ -142,32 +156,39 @@ impl WorkerForecaster {
         })
     }
 
-    fn forecasts(&self, pool: &PooledArx, next: Next) -> Usual {
+    /// Computes the forecasts from the inputs.
+    fn forecast_next(&self, pool: &PooledArx, usual: &mut Usual) {
+        let Usual { next, experts, .. } = usual;
         let forecast = |(kind, expert): &(ExpertKind, Expert)| {
-            expert.predict(&self.history, pool, inputs_of(&self.inputs, &next, *kind), &next)
+            expert.predict(&self.history, pool, inputs_of(&self.inputs, next, *kind), next)
         };
-        let experts: Vec<f64> = self.experts.iter().map(forecast).collect();
-        let forecast = self.interval_around(self.combine(&experts));
-        Usual { next, experts, pool_updates: pool.updates(), forecast }
+        experts.clear();
+        experts.extend(self.experts.iter().map(forecast));
+        usual.mixed = self.combine(&usual.experts);
+        usual.pool_updates = pool.updates();
     }
 
     /// Prepares the next iteration of `batch` samples: returns the forecast of its log speed. Afterwards [`Self::observe`] learns it.
     pub fn expect(&mut self, pool: &PooledArx, batch: f64) -> f64 {
         let usual = match self.usual.take() {
             Some(usual) if usual.is_for(pool, batch) => usual,
-            Some(Usual { mut next, .. }) => {
-                next.batch = batch;
-                for (inputs, prepared) in self.inputs.iter().zip(&mut next.own) {
+            Some(mut usual) => {
+                usual.next.batch = batch;
+                for (inputs, prepared) in self.inputs.iter().zip(&mut usual.next.own) {
                     inputs.set_batch(prepared, &self.history, batch);
                 }
-                if let Some((share, prepared)) = self.pooled().zip(next.pooled.as_mut()) {
+                if let Some((share, prepared)) = self.pooled().zip(usual.next.pooled.as_mut()) {
                     pool.set_batch(share, prepared, &self.history, batch);
                 }
-                self.forecasts(pool, next)
+                self.forecast_next(pool, &mut usual);
+                usual
             }
-            None => self.next(pool, batch),
+            None => {
+                let spare = self.spare.take().unwrap_or_default();
+                self.next(pool, batch, spare)
+            }
         };
-        let mixed = self.combine(&usual.experts);
+        let mixed = usual.mixed;
         self.usual = Some(usual);
         mixed
     }
@@ -241,30 +262,46 @@ impl WorkerForecaster {
         observation: &Observation,
     ) -> Option<PooledRow> {
         let usual = self.usual.take().filter(|usual| usual.is_for(pool, observation.batch));
-        let Usual { next, experts: expected, .. } =
-            usual.unwrap_or_else(|| self.next(pool, observation.batch));
+        let mut usual = match usual {
+            Some(usual) => usual,
+            None => self.next(pool, observation.batch, Usual::default()),
+        };
+        let row = self.learn(pool, &mut usual, slope, iteration, observation);
+        self.spare = Some(usual);
+        row
+    }
+
+    fn learn(
+        &mut self,
+        pool: &PooledArx,
+        usual: &mut Usual,
+        slope: Option<f64>,
+        iteration: u64,
+        observation: &Observation,
+    ) -> Option<PooledRow> {
+        let Usual { next, experts: expected, .. } = usual;
         self.observations += 1;
         let log_speed = observation.speed().ln();
-        if self.follow(&expected, iteration, observation) {
+        if self.follow(expected, iteration, observation) {
             return None;
         }
         match slope {
             // The averages follow a jump, each in its own time; that is no record.
             _ if self.lead.leads() => {}
-            Some(slope) => self.mix.score_by(&expected, log_speed, slope),
-            None => self.mix.score(&expected, log_speed),
+            Some(slope) => self.mix.score_by(expected, log_speed, slope),
+            None => self.mix.score(expected, log_speed),
         }
         for (kind, expert) in &mut self.experts {
-            expert.update(inputs_of(&self.inputs, &next, *kind), log_speed);
+            expert.update(inputs_of(&self.inputs, next, *kind), log_speed);
         }
-        for (inputs, prepared) in self.inputs.iter_mut().zip(next.own) {
+        for (inputs, prepared) in self.inputs.iter_mut().zip(&mut next.own) {
             inputs.learn(prepared, log_speed);
         }
         let share = self.experts.iter_mut().find_map(|(_, expert)| match expert {
             Expert::Pooled(share) => Some(share),
             _ => None,
         });
-        let row = share.zip(next.pooled).map(|(share, prepared)| pool.observe(share, prepared, log_speed));
+        let row = share.zip(next.pooled.as_mut()).map(|(share, prepared)| pool.observe(share, prepared, log_speed));
         self.history.observe(log_speed, observation.batch);
         row
     }
@@ -275,14 +312,14 @@ impl WorkerForecaster {
 
     pub fn forecast(&self, pool: &PooledArx, batch: Option<f64>) -> Forecast {
         let batch = batch.unwrap_or(self.history.batch());
-        self.usual(pool, batch).forecast
+        self.interval_around(self.usual(pool, batch).mixed)
     }
 
     /// Returns the forecasts of the next iteration of `batch` samples.
     fn usual(&self, pool: &PooledArx, batch: f64) -> Cow<'_, Usual> {
         match self.usual.as_ref().filter(|usual| usual.is_for(pool, batch)) {
             Some(usual) => Cow::Borrowed(usual),
-            None => Cow::Owned(self.next(pool, batch)),
+            None => Cow::Owned(self.next(pool, batch, Usual::default())),
         }
     }
 
