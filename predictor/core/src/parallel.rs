@@ -60,7 +60,12 @@ pub fn insert<'a, K: Ord + Clone + 'a, V>(
 ) {
     let keys: Vec<&K> = keys.collect();
     let found = find(values, &keys);
-    let missing: Vec<K> = keys.into_iter().zip(found).filter(|(_, found)| found.is_none()).map(|(key, _)| key.clone()).collect();
+    let missing: Vec<K> = keys
+        .into_iter()
+        .zip(found)
+        .filter(|(_, found)| found.is_none())
+        .map(|(key, _)| key.clone())
+        .collect();
     values.extend(missing.into_iter().map(|key| (key, new())));
 }
 

@@ -84,7 +84,8 @@ impl Contention {
             each(|lane| p[lane] * fast[lane] + q[lane] * slow[lane] + r[lane] * change)
         });
         let weight = each(|lane| least(HUBER * scale / size[lane].max(f64::MIN_POSITIVE), 1.0));
-        let explained = each(|lane| gain[0][lane] * fast[lane] + gain[1][lane] * slow[lane] + gain[2][lane] * change);
+        let explained =
+            each(|lane| gain[0][lane] * fast[lane] + gain[1][lane] * slow[lane] + gain[2][lane] * change);
         let divisor = each(|lane| FORGETTING / weight[lane] + explained[lane]);
         let step = divisor.map(f64::recip);
         for (coefficient, gain) in self.coefficients.iter_mut().zip(&gain) {
@@ -120,7 +121,9 @@ impl Contention {
     fn restart(&mut self, lane: usize) {
         let new = Self::new(self.last);
         let numbers = self.averages.iter_mut().chain(&mut self.coefficients).chain(&mut self.covariance);
-        for (number, first) in numbers.zip(new.averages.iter().chain(&new.coefficients).chain(&new.covariance)) {
+        for (number, first) in
+            numbers.zip(new.averages.iter().chain(&new.coefficients).chain(&new.covariance))
+        {
             number[lane] = first[lane];
         }
     }

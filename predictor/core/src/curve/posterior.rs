@@ -81,6 +81,9 @@ pub(super) struct Posterior {
     /// Logs of the work of the latest batch, in the order of the records; empty if they are not known.
     #[serde(skip)]
     log_works: Vec<Lanes>,
+    /// The curves of the records, if all of them are ramps; empty if they are not known.
+    #[serde(skip)]
+    ramps: Vec<Option<Ramps>>,
     /// The estimate: form, and work over batch; `None` is proportional.
     belief: Option<(LearnedForm, Curve)>,
 }
@@ -121,13 +124,11 @@ impl Posterior {
             candidates: Vec::new(),
             records: Vec::new(),
             log_works: Vec::new(),
+            ramps: Vec::new(),
             belief: None,
         };
-        let candidate = |form: Form| Candidate {
-            form,
-            curve: learned.work_of(form),
-            weight: (-form.prior()).exp(),
-        };
+        let candidate =
+            |form: Form| Candidate { form, curve: learned.work_of(form), weight: (-form.prior()).exp() };
         learned.candidates = Form::all(learned.unit()).map(candidate).collect();
         let record = |candidates: &[Candidate]| {
             let prior = lanes(candidates, |candidate| candidate.form.prior());
@@ -177,6 +178,7 @@ impl Posterior {
             candidate.curve.micro_batch = micro_batch;
         }
         self.log_works.clear();
+        self.ramps.clear();
         self.update_estimate();
     }
 
@@ -203,14 +205,20 @@ impl Posterior {
     /// Returns the mean and the standard deviation of the time of `to` samples over that of `from` samples, over the
     /// posterior of the candidates.
     pub fn ratio(&self, from: f64, to: f64) -> Uncertain {
-        let (mut weights, mut sum, mut squares) = (0.0, 0.0, 0.0);
-        for candidate in &self.candidates {
-            let weight = candidate.weight;
-            let ratio = candidate.curve.time_of(to) / candidate.curve.time_of(from);
-            weights += weight;
-            sum += weight * ratio;
-            squares += weight * ratio * ratio;
+        let [mut weights, mut sum, mut squares] = [[0.0; LANES]; 3];
+        for (at, some) in self.candidates.chunks(LANES).enumerate() {
+            let [before, after] = match self.ramps.get(at) {
+                Some(Some(ramps)) => [from, to].map(|amount| times(ramps, amount)),
+                _ => [from, to].map(|amount| lanes(some, |candidate| candidate.curve.time_of(amount))),
+            };
+            for (lane, candidate) in some.iter().enumerate() {
+                let (weight, ratio) = (candidate.weight, after[lane] / before[lane]);
+                weights[lane] += weight;
+                sum[lane] += weight * ratio;
+                squares[lane] += weight * ratio * ratio;
+            }
         }
+        let [weights, sum, squares] = [weights, sum, squares].map(|lanes| lanes.iter().sum::<f64>());
         let mean = sum / weights;
         Uncertain { mean, deviation: (squares / weights - mean * mean).max(0.0).sqrt() }
     }
@@ -243,6 +251,9 @@ impl Posterior {
         if self.latest.replace(batch) != Some(batch) || self.log_works.is_empty() {
             let log_work = |candidate: &Candidate| candidate.curve.time(batch).ln();
             self.log_works = self.candidates.chunks(LANES).map(|some| lanes(some, log_work)).collect();
+            if self.ramps.is_empty() {
+                self.ramps = self.candidates.chunks(LANES).map(ramps).collect();
+            }
         }
         // The noise is what the best form cannot forecast. The scales of wrong forms contain their own errors.
         let scale = least(self.records.iter().map(|record| &record.scale));
@@ -357,6 +368,31 @@ impl Record {
 /// Returns a number of each of these candidates; lanes beyond the last repeat it.
 fn lanes(candidates: &[Candidate], of: impl Fn(&Candidate) -> f64) -> Lanes {
     std::array::from_fn(|lane| candidates.get(lane).or(candidates.last()).map_or(0.0, &of))
+}
+
+/// Base time, time per sample and saturation point of some ramps.
+type Ramps = [Lanes; 3];
+
+/// Returns the curves of these candidates if all of them are ramps.
+fn ramps(candidates: &[Candidate]) -> Option<Ramps> {
+    let all: Option<Vec<_>> = candidates.iter().map(|candidate| candidate.curve.as_ramp()).collect();
+    let all = all?;
+    Some(
+        [0, 1, 2].map(|part| {
+            std::array::from_fn(|lane| all.get(lane).or(all.last()).map_or(0.0, |ramp| ramp[part]))
+        }),
+    )
+}
+
+/// Returns the times of an amount by these curves.
+fn times([base, per_sample, saturation]: &Ramps, amount: f64) -> Lanes {
+    if amount <= 0.0 {
+        return [0.0; LANES];
+    }
+    std::array::from_fn(|lane| {
+        let beyond = amount - saturation[lane];
+        base[lane] + per_sample[lane] * if beyond > 0.0 { beyond } else { 0.0 }
+    })
 }
 
 /// Returns the smallest of all lanes.

@@ -210,7 +210,13 @@ impl PooledArx {
     }
 
     /// Changes the number of samples.
-    pub(super) fn set_batch(&self, share: &PooledWorker, prepared: &mut Prepared, history: &History, batch: f64) {
+    pub(super) fn set_batch(
+        &self,
+        share: &PooledWorker,
+        prepared: &mut Prepared,
+        history: &History,
+        batch: f64,
+    ) {
         let changed = self.layout.of_batch(history, share.base.level().ln(), batch);
         for (at, raw) in changed.into_iter().flatten() {
             share.scaler.replace(&self.layout, prepared, at, raw);

@@ -108,9 +108,13 @@ impl ExpertKind {
     /// Returns the settings of an ARX model of one worker; `None` for other experts.
     pub(super) fn own_arx(self) -> Option<ArxSettings> {
         match self {
-            Self::Ar | Self::ArLevel | Self::Arx | Self::ArxQuick | Self::ArxNear | Self::ArxFar | Self::ArxAll => {
-                Some(self.settings())
-            }
+            Self::Ar
+            | Self::ArLevel
+            | Self::Arx
+            | Self::ArxQuick
+            | Self::ArxNear
+            | Self::ArxFar
+            | Self::ArxAll => Some(self.settings()),
             _ => None,
         }
     }

@@ -185,7 +185,8 @@ impl Layout {
         let roles = drivers.roles();
         let selected = SELECTED.map(|role| roles.iter().position(|known| *known == Some(role))).to_vec();
         let others = (0..drivers.len()).filter(|at| !selected.contains(&Some(*at))).collect();
-        let mut layout = Self { groups, repeats, selected, drivers: drivers.len(), others, shapes: Vec::new() };
+        let mut layout =
+            Self { groups, repeats, selected, drivers: drivers.len(), others, shapes: Vec::new() };
         layout.shapes = layout.shapes();
         layout
     }

@@ -10,6 +10,7 @@ use super::expert::ExpertKind;
 use super::nonlinear::FittedExpert;
 use super::value::{ExpertRecord, Forecast};
 use super::worker::WorkerForecaster;
+use crate::allocate::Residuals;
 use crate::parallel;
 use crate::series::{DRIVERS_MAX, DriverSet, Observation, READING_MAX};
 use crate::shared::SharedMap;
@@ -56,6 +57,15 @@ pub enum Worker {
     /// The worker left, and may be on another device when it rejoins. Its last forecast remains until it is
     /// measured again.
     Aged(Box<WorkerForecaster>),
+}
+
+impl Worker {
+    fn measured(&self) -> Option<&WorkerForecaster> {
+        match self {
+            Self::Measured(forecaster) | Self::Aged(forecaster) => Some(forecaster),
+            Self::Unmeasured { .. } => None,
+        }
+    }
 }
 
 /// The models of one worker, as a starting point for another worker on the same kind of device.
@@ -180,20 +190,22 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     /// every model. Takes microseconds per worker.
     pub fn observe_iteration(&mut self, iteration: u64, outcomes: &[(K, Observation)]) {
         self.next = iteration.saturating_add(1);
-        let mut seen: Vec<(&K, &Observation)> = outcomes.iter().map(|(worker, seen)| (worker, seen)).collect();
+        let mut seen: Vec<(&K, &Observation)> =
+            outcomes.iter().map(|(worker, seen)| (worker, seen)).collect();
         seen.sort_by(|one, other| one.0.cmp(other.0));
         let pool = &self.pool;
-        let expected = parallel::update(&mut self.workers, &seen, |worker, seen| {
-            match Arc::make_mut(worker) {
+        let expected =
+            parallel::update(&mut self.workers, &seen, |worker, seen| match Arc::make_mut(worker) {
                 Worker::Measured(forecaster) | Worker::Aged(forecaster) => {
                     Some((forecaster.expect(pool, seen.batch), seen.speed().ln()))
                 }
                 Worker::Unmeasured { .. } => None,
-            }
-        });
+            });
         let slopes = match self.loss {
             Loss::SquaredError => None,
-            Loss::StepTime => step_time_slopes(&expected.iter().map(|(_, expected)| *expected).collect::<Vec<_>>()),
+            Loss::StepTime => {
+                step_time_slopes(&expected.iter().map(|(_, expected)| *expected).collect::<Vec<_>>())
+            }
         };
         let mut slopes = slopes.unwrap_or_default().into_iter();
         let mut known = expected.into_iter().peekable();
@@ -204,21 +216,27 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
                 (*worker, (*seen, if is_known { slopes.next().flatten() } else { None }))
             })
             .collect();
-        let rows = parallel::update(&mut self.workers, &lessons, |worker, (seen, slope)| {
-            match Arc::make_mut(worker) {
-                Worker::Measured(forecaster) => forecaster.observe(pool, *slope, iteration, seen),
-                _ => None,
-            }
-        });
+        let rows =
+            parallel::update(&mut self.workers, &lessons, |worker, (seen, slope)| {
+                match Arc::make_mut(worker) {
+                    Worker::Measured(forecaster) => forecaster.observe(pool, *slope, iteration, seen),
+                    _ => None,
+                }
+            });
         // Rows are in the order of the workers, whatever the order of their outcomes.
         let rows: Vec<PooledRow> = rows.into_iter().filter_map(|(_, row)| row).collect();
         self.pool.update(&rows);
-        for (worker, seen) in outcomes {
+        let workers: Vec<&K> = seen.iter().map(|(worker, _)| *worker).collect();
+        let known = parallel::find(&self.workers, &workers);
+        let is_measured =
+            |known: &Option<&Arc<Worker>>| matches!(known.map(|known| &**known), Some(Worker::Measured(_)));
+        let first =
+            seen.into_iter().zip(&known).filter(|(_, known)| !is_measured(known)).map(|(seen, _)| seen);
+        for (worker, seen) in first.collect::<Vec<_>>() {
             let earlier = match self.workers.get(worker).map(|known| &**known) {
-                Some(Worker::Measured(_)) => continue,
                 Some(Worker::Aged(before)) => Some(&**before),
                 Some(Worker::Unmeasured { earlier, .. }) => earlier.as_ref().map(|earlier| &earlier.0),
-                None => None,
+                Some(Worker::Measured(_)) | None => None,
             };
             let mut new = WorkerForecaster::new(&self.roster, &self.drivers, &self.pool, seen);
             if let Some(earlier) = earlier {
@@ -241,10 +259,7 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     }
 
     fn measured(&self, worker: &K) -> Option<&WorkerForecaster> {
-        match &**self.workers.get(worker)? {
-            Worker::Measured(forecaster) | Worker::Aged(forecaster) => Some(forecaster),
-            Worker::Unmeasured { .. } => None,
-        }
+        self.workers.get(worker)?.measured()
     }
 
     /// Returns the forecast of a worker's next iteration of `batch` samples; by default as many as in its
@@ -264,6 +279,17 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     /// did not. With their iterations, oldest first.
     pub fn pauses(&self, worker: &K) -> &[(u64, f64)] {
         self.measured(worker).map_or(&[], WorkerForecaster::pauses)
+    }
+
+    /// Returns the residuals and the pauses of a worker.
+    pub fn recent(&self, worker: &K) -> (Residuals<'_>, Residuals<'_>) {
+        self.measured(worker).map_or((&[], &[]), |known| (known.residuals(), known.pauses()))
+    }
+
+    /// Returns the forecasts of the next iterations of these workers, which are in ascending order, as [`Self::forecast`].
+    pub fn forecasts(&self, workers: &[&K]) -> Vec<Option<Forecast>> {
+        let known = parallel::find(&self.workers, workers);
+        parallel::map(&known, |known| Some(known.as_ref()?.measured()?.forecast(&self.pool, None)))
     }
 
     /// Returns the record of each expert of a worker; empty while the worker is unmeasured.
@@ -286,7 +312,8 @@ fn step_time_slopes(expected: &[Option<(f64, f64)>]) -> Option<Vec<Option<f64>>>
         return None;
     }
     let mixed: Vec<Option<f64>> = expected.iter().map(|expected| Some((*expected)?.0)).collect();
-    let excess = |expected: &Option<(f64, f64)>| expected.map(|(mixed, actual)| (mixed - actual) / SOFT_MAXIMUM);
+    let excess =
+        |expected: &Option<(f64, f64)>| expected.map(|(mixed, actual)| (mixed - actual) / SOFT_MAXIMUM);
     let blame = softmax(&expected.iter().map(excess).collect::<Vec<_>>());
     let share = softmax(&mixed);
     Some(blame.iter().zip(&share).map(|(blame, share)| Some((*blame)? - (*share)?)).collect())

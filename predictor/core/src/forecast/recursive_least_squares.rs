@@ -47,7 +47,12 @@ impl RecursiveLeastSquares {
             && self.gain.len() == self.used.len() * self.used.len()
             && self.used.is_sorted_by(|one, other| one < other)
             && self.used.last().is_none_or(|last| *last < width)
-            && self.coefficients.iter().chain(&self.gain).chain([&self.unused_gain]).all(|number| number.abs() <= NUMBER_MAX)
+            && self
+                .coefficients
+                .iter()
+                .chain(&self.gain)
+                .chain([&self.unused_gain])
+                .all(|number| number.abs() <= NUMBER_MAX)
             && (1.0 / NUMBER_MAX..=NUMBER_MAX).contains(&self.prior_gain)
             && self.forgetting > 0.0
             && self.forgetting <= 1.0
@@ -174,7 +179,8 @@ impl RecursiveLeastSquares {
         self.used.clone_from(&earlier.used);
         self.unused_gain = mixed(self.prior_gain, earlier.unused_gain);
         let prior = diagonal(self.used.len(), self.prior_gain);
-        self.gain = prior.into_iter().zip(&earlier.gain).map(|(prior, earlier)| mixed(prior, *earlier)).collect();
+        self.gain =
+            prior.into_iter().zip(&earlier.gain).map(|(prior, earlier)| mixed(prior, *earlier)).collect();
     }
 }
 

@@ -92,7 +92,11 @@ impl WorkerForecaster {
         self.history.is_valid()
             && self.inputs.len() <= self.experts.len()
             && self.inputs.iter().all(|inputs| inputs.is_valid(drivers))
-            && self.experts.iter().filter_map(|(kind, _)| kind.own_arx()).all(|settings| has_inputs(&settings))
+            && self
+                .experts
+                .iter()
+                .filter_map(|(kind, _)| kind.own_arx())
+                .all(|settings| has_inputs(&settings))
             && self.interval.is_valid()
             && self.lead.is_valid()
             && self.jump.is_none_or(|jump| jump.is_valid())
@@ -301,7 +305,8 @@ impl WorkerForecaster {
             Expert::Pooled(share) => Some(share),
             _ => None,
         });
-        let row = share.zip(next.pooled.as_mut()).map(|(share, prepared)| pool.observe(share, prepared, log_speed));
+        let row =
+            share.zip(next.pooled.as_mut()).map(|(share, prepared)| pool.observe(share, prepared, log_speed));
         self.history.observe(log_speed, observation.batch);
         row
     }

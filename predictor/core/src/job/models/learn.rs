@@ -12,6 +12,7 @@ use super::super::plans::PlannedWorker;
 use super::super::report::{gradient_norms, parts, readings, signs};
 use super::super::worker::DeviceOf;
 use super::{Learned, Models};
+use crate::forecast::Forecast;
 use crate::parallel;
 use crate::series::{LOG_SPEED_MAX, Observation};
 use crate::straggler::{Pace, Vote};
@@ -109,13 +110,17 @@ impl Models {
     ) -> Vec<(WorkerId, Observation)> {
         let (forecaster, is_disturbed) = (&self.forecaster, self.learned < self.undisturbed);
         let work = self.work.log();
-        let measured = parallel::update(&mut self.workers, reports, |known, report| {
+        let workers: Vec<&WorkerId> = reports.iter().map(|(worker, _)| *worker).collect();
+        // The shares of a probe do not follow forecasts. If the curve was not known, its speeds change with the shares, and
+        // so do the forecasts after it.
+        let forecasts = if is_disturbed { vec![None; workers.len()] } else { forecaster.forecasts(&workers) };
+        let forecast = reports.iter().zip(forecasts);
+        let reports: Vec<(&WorkerId, (&WorkerReport, Option<Forecast>))> =
+            forecast.map(|((worker, report), forecast)| (*worker, (*report, forecast))).collect();
+        let measured = parallel::update(&mut self.workers, &reports, |known, (report, forecast)| {
             let known = Arc::make_mut(known);
             let parts = parts(report);
             parts.observation(&known.curve)?;
-            // The shares of a probe do not follow forecasts. If the curve was not known, its speeds change with the shares, and
-            // so do the forecasts after it.
-            let forecast = if is_disturbed { None } else { forecaster.forecast(&report.worker, None) };
             let forecast = forecast.map(|forecast| forecast.speed);
             known.measure(&parts, forecast);
             let observation = parts.observation(&known.curve)?;
