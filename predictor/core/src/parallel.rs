@@ -7,6 +7,26 @@ use rayon::prelude::*;
 /// Minimum number of items that several cores share. Fewer take less time than waking other threads.
 const ITEMS_MIN: usize = 256;
 
+/// Turns of many items: a bounded number of them have theirs at once, and every item has one as often as the others.
+#[derive(Debug, Clone, Copy)]
+pub struct Turns {
+    period: usize,
+    phase: usize,
+}
+
+impl Turns {
+    /// Turns of `items`, at most `most` of them at once, at this step.
+    pub fn new(items: usize, most: usize, step: u64) -> Self {
+        let period = items.div_ceil(most).max(1);
+        Self { period, phase: (step % period as u64) as usize }
+    }
+
+    /// Whether an item has its turn.
+    pub fn has(self, item: usize) -> bool {
+        item % self.period == self.phase
+    }
+}
+
 /// Returns the results of `work` in the order of the items.
 pub fn map<'a, T: Sync, R: Send>(items: &'a [T], work: impl Fn(&'a T) -> R + Sync + Send) -> Vec<R> {
     if items.len() < ITEMS_MIN {
@@ -76,6 +96,19 @@ mod tests {
     use super::*;
 
     proptest! {
+        #[test]
+        fn every_item_has_its_turn(items in 1usize..5000, most in 1usize..2000, first in any::<u32>()) {
+            let period = items.div_ceil(most);
+            let mut counts = vec![0; items];
+            for step in 0..period as u64 {
+                let turns = Turns::new(items, most, u64::from(first) + step);
+                let now: Vec<usize> = (0..items).filter(|item| turns.has(*item)).collect();
+                prop_assert!(now.len() <= most);
+                now.iter().for_each(|item| counts[*item] += 1);
+            }
+            prop_assert!(counts.iter().all(|count| *count == 1));
+        }
+
         #[test]
         fn every_item_is_worked_on_once(items in 0usize..3 * ITEMS_MIN, missing in 1usize..5) {
             let numbers: Vec<usize> = (0..items).collect();

@@ -73,6 +73,11 @@ impl ArxInputs {
     /// Learns from the iteration that the inputs were prepared for, after the models.
     pub fn learn(&mut self, prepared: &mut Prepared, log_speed: f64) {
         self.scaler.learn_prepared(prepared);
+        self.follow(log_speed);
+    }
+
+    /// Follows an iteration that no model learns.
+    pub(super) fn follow(&mut self, log_speed: f64) {
         self.base.update(log_speed.exp());
     }
 
@@ -139,6 +144,8 @@ pub struct PooledArx {
     settings: ArxSettings,
     layout: Layout,
     rls: RecursiveLeastSquares,
+    /// Whether workers have no ARX models of their own now: there are so many that their rows suffice for this one.
+    is_alone: bool,
     /// Number of updates since the model was created or read.
     #[serde(skip)]
     updates: u64,
@@ -170,7 +177,7 @@ impl PooledArx {
     pub fn new(settings: ArxSettings, drivers: &DriverSet) -> Self {
         let layout = Layout::new(settings.groups, true, drivers);
         let rls = RecursiveLeastSquares::new(layout.width() + 1, settings.ridge, settings.forgetting);
-        Self { settings, layout, rls, updates: 0 }
+        Self { settings, layout, rls, is_alone: false, updates: 0 }
     }
 
     /// Whether a stored model for these drivers is usable.
@@ -191,6 +198,16 @@ impl PooledArx {
     /// Returns the number of updates since the model was created or read. Equal numbers mean equal models.
     pub fn updates(&self) -> u64 {
         self.updates
+    }
+
+    /// Whether workers have no ARX models of their own now.
+    pub(super) fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+
+    /// Sets whether workers have no ARX models of their own.
+    pub(super) fn set_alone(&mut self, is_alone: bool) {
+        self.is_alone = is_alone;
     }
 
     /// Creates the state of a worker with one observed log speed.

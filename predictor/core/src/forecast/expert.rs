@@ -202,8 +202,12 @@ pub(super) struct Next {
     pub batch: f64,
     /// Inputs of the worker's own ARX models.
     pub own: Vec<Prepared>,
+    /// Whether these models forecast and learn; otherwise the pooled model replaces them.
+    pub has_own: bool,
     /// Inputs of the pooled model, if it is one of the experts.
     pub pooled: Option<Prepared>,
+    /// Forecast of the pooled model, in log speed.
+    pub pooled_forecast: f64,
 }
 
 /// One model of one worker.
@@ -250,20 +254,18 @@ impl Expert {
     }
 
     /// Returns the log speed of the next iteration. `own` are the inputs of an ARX model.
-    pub fn predict(&self, history: &History, pool: &PooledArx, own: Inputs<'_>, next: &Next) -> f64 {
+    pub fn predict(&self, history: &History, own: Inputs<'_>, next: &Next) -> f64 {
         match self {
             Self::Last => history.last(),
             Self::MovingAverage(average) => average.level(),
             Self::Ema(ema) => ema.level(),
             Self::Hold(hold) => hold.level(),
             Self::ChangePoint(level) => level.level(),
-            Self::Arx(arx) => {
-                own.map_or(history.base(), |(inputs, prepared)| arx.predict(inputs, prepared, history))
-            }
-            Self::Pooled(share) => match &next.pooled {
-                Some(prepared) => pool.predict(share, prepared, history),
-                None => history.base(),
+            Self::Arx(arx) => match own {
+                Some((inputs, prepared)) => arx.predict(inputs, prepared, history),
+                None => next.pooled_forecast,
             },
+            Self::Pooled(_) => next.pooled_forecast,
             Self::Narx(network) => network.predict(history, next.batch),
         }
     }

@@ -9,7 +9,7 @@ use super::arx::{PooledArx, PooledRow};
 use super::expert::ExpertKind;
 use super::nonlinear::FittedExpert;
 use super::value::{ExpertRecord, Forecast};
-use super::worker::WorkerForecaster;
+use super::worker::{Lesson, WorkerForecaster};
 use crate::allocate::Residuals;
 use crate::parallel;
 use crate::series::{DRIVERS_MAX, DriverSet, Observation, READING_MAX};
@@ -28,6 +28,10 @@ pub enum Loss {
 /// Maximum number of experts in a stored forecaster.
 const ROSTER_MAX: usize = 64;
 
+/// Number of workers above which the pooled model replaces their own ARX models, and maximum number of workers of an
+/// iteration from which it and the weights of experts learn, in turn.
+pub const WIDE: usize = 1024;
+
 /// Width of the soft maximum over workers in [`Loss::StepTime`], in log speed. Workers within this distance
 /// of the slowest share its gradient.
 const SOFT_MAXIMUM: f64 = 0.03;
@@ -44,6 +48,8 @@ pub struct JobForecaster<K: Ord> {
     workers: SharedMap<K, Worker>,
     /// The iteration after the latest one.
     next: u64,
+    /// Number of learned iterations.
+    learned: u64,
 }
 
 /// State of a worker. Its readings can be known before its speed.
@@ -93,7 +99,7 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
             roster.push(ExpertKind::Last);
         }
         let pool = ExpertKind::pool(&drivers);
-        Self { drivers, roster, loss, pool, workers: BTreeMap::new(), next: 0 }
+        Self { drivers, roster, loss, pool, workers: BTreeMap::new(), next: 0, learned: 0 }
     }
 
     /// Whether a stored forecaster is usable: its parts belong together, and every number is in its range.
@@ -188,9 +194,11 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
 
     /// Adds the observations of an iteration, at most one per worker: scores the forecasts, then updates
     /// every model. Takes microseconds per worker.
-    pub fn observe_iteration(&mut self, iteration: u64, outcomes: &[(K, Observation)]) {
+    pub fn observe_iteration<'o>(&mut self, iteration: u64, outcomes: &'o [(K, Observation)]) {
         self.next = iteration.saturating_add(1);
-        let mut seen: Vec<(&K, &Observation)> =
+        self.learned = self.learned.wrapping_add(1);
+        self.pool.set_alone(outcomes.len() > WIDE);
+        let mut seen: Vec<(&'o K, &'o Observation)> =
             outcomes.iter().map(|(worker, seen)| (worker, seen)).collect();
         seen.sort_by(|one, other| one.0.cmp(other.0));
         let pool = &self.pool;
@@ -209,17 +217,17 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
         };
         let mut slopes = slopes.unwrap_or_default().into_iter();
         let mut known = expected.into_iter().peekable();
-        let lessons: Vec<(&K, (&Observation, Option<f64>))> = seen
-            .iter()
-            .map(|(worker, seen)| {
-                let is_known = known.next_if(|(known, _)| known == worker).is_some();
-                (*worker, (*seen, if is_known { slopes.next().flatten() } else { None }))
-            })
-            .collect();
+        let turns = parallel::Turns::new(seen.len(), WIDE, self.learned);
+        let lesson = |(rank, (worker, observation)): (usize, &(&'o K, &'o Observation))| {
+            let is_known = known.next_if(|(known, _)| known == worker).is_some();
+            let slope = if is_known { slopes.next().flatten() } else { None };
+            (*worker, Lesson { iteration, observation, slope, is_scored: turns.has(rank) })
+        };
+        let lessons: Vec<(&K, Lesson<'_>)> = seen.iter().enumerate().map(lesson).collect();
         let rows =
-            parallel::update(&mut self.workers, &lessons, |worker, (seen, slope)| {
+            parallel::update(&mut self.workers, &lessons, |worker, lesson| {
                 match Arc::make_mut(worker) {
-                    Worker::Measured(forecaster) => forecaster.observe(pool, *slope, iteration, seen),
+                    Worker::Measured(forecaster) => forecaster.observe(pool, *lesson).filter(|_| lesson.is_scored),
                     _ => None,
                 }
             });

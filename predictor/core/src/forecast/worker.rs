@@ -52,6 +52,17 @@ struct Jump {
     excess_s: f64,
 }
 
+/// An iteration of a worker to learn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lesson<'a> {
+    pub iteration: u64,
+    pub observation: &'a Observation,
+    /// Slope of the loss at the forecast; `None` for squared error.
+    pub slope: Option<f64>,
+    /// Whether the experts are scored, and the pooled model learns.
+    pub is_scored: bool,
+}
+
 /// Forecasts of the next iteration with one batch, computed once for all readers: a request reads them several times, and
 /// the models of many workers do not fit into the caches of a processor.
 #[derive(Debug, Clone, Default)]
@@ -142,9 +153,12 @@ impl WorkerForecaster {
     fn next(&self, pool: &PooledArx, batch: f64, mut usual: Usual) -> Usual {
         let next = &mut usual.next;
         next.batch = batch;
-        next.own.resize_with(self.inputs.len(), Prepared::default);
-        for (inputs, prepared) in self.inputs.iter().zip(&mut next.own) {
-            inputs.prepare(&self.history, batch, prepared);
+        next.has_own = self.has_own(pool);
+        if next.has_own {
+            next.own.resize_with(self.inputs.len(), Prepared::default);
+            for (inputs, prepared) in self.inputs.iter().zip(&mut next.own) {
+                inputs.prepare(&self.history, batch, prepared);
+            }
         }
         if let Some(share) = self.pooled() {
             pool.prepare(share, &self.history, batch, next.pooled.get_or_insert_default());
@@ -160,11 +174,20 @@ impl WorkerForecaster {
         })
     }
 
+    /// Whether the worker's own ARX models forecast and learn.
+    fn has_own(&self, pool: &PooledArx) -> bool {
+        !(pool.is_alone() && self.pooled().is_some())
+    }
+
     /// Computes the forecasts from the inputs.
     fn forecast_next(&self, pool: &PooledArx, usual: &mut Usual) {
         let Usual { next, experts, .. } = usual;
+        if let Some((share, prepared)) = self.pooled().zip(next.pooled.as_ref()) {
+            next.pooled_forecast = pool.predict(share, prepared, &self.history);
+        }
+        let next = &*next;
         let forecast = |(kind, expert): &(ExpertKind, Expert)| {
-            expert.predict(&self.history, pool, inputs_of(&self.inputs, next, *kind), next)
+            expert.predict(&self.history, inputs_of(&self.inputs, next, *kind), next)
         };
         experts.clear();
         experts.extend(self.experts.iter().map(forecast));
@@ -175,7 +198,8 @@ impl WorkerForecaster {
     /// Prepares the next iteration of `batch` samples: returns the forecast of its log speed. Afterwards [`Self::observe`] learns it.
     pub fn expect(&mut self, pool: &PooledArx, batch: f64) -> f64 {
         let usual = match self.usual.take() {
-            Some(usual) if usual.is_for(pool, batch) => usual,
+            Some(usual) if usual.is_for(pool, batch) && usual.next.has_own == self.has_own(pool) => usual,
+            Some(usual) if usual.next.has_own != self.has_own(pool) => self.next(pool, batch, usual),
             Some(mut usual) => {
                 usual.next.batch = batch;
                 for (inputs, prepared) in self.inputs.iter().zip(&mut usual.next.own) {
@@ -258,31 +282,20 @@ impl WorkerForecaster {
 
     /// Scores the forecasts by squared error or by a loss with this slope, then updates the worker's own models. Returns the
     /// row for the model that all workers share.
-    pub fn observe(
-        &mut self,
-        pool: &PooledArx,
-        slope: Option<f64>,
-        iteration: u64,
-        observation: &Observation,
-    ) -> Option<PooledRow> {
-        let usual = self.usual.take().filter(|usual| usual.is_for(pool, observation.batch));
+    pub fn observe(&mut self, pool: &PooledArx, lesson: Lesson<'_>) -> Option<PooledRow> {
+        let batch = lesson.observation.batch;
+        let usual = self.usual.take().filter(|usual| usual.is_for(pool, batch));
         let mut usual = match usual {
             Some(usual) => usual,
-            None => self.next(pool, observation.batch, Usual::default()),
+            None => self.next(pool, batch, Usual::default()),
         };
-        let row = self.learn(pool, &mut usual, slope, iteration, observation);
+        let row = self.learn(pool, &mut usual, lesson);
         self.spare = Some(usual);
         row
     }
 
-    fn learn(
-        &mut self,
-        pool: &PooledArx,
-        usual: &mut Usual,
-        slope: Option<f64>,
-        iteration: u64,
-        observation: &Observation,
-    ) -> Option<PooledRow> {
+    fn learn(&mut self, pool: &PooledArx, usual: &mut Usual, lesson: Lesson<'_>) -> Option<PooledRow> {
+        let Lesson { iteration, observation, slope, is_scored } = lesson;
         let Usual { next, experts: expected, .. } = usual;
         self.observations += 1;
         let log_speed = observation.speed().ln();
@@ -291,15 +304,18 @@ impl WorkerForecaster {
         }
         match slope {
             // The averages follow a jump, each in its own time; that is no record.
-            _ if self.lead.leads() => {}
+            _ if self.lead.leads() || !is_scored => {}
             Some(slope) => self.mix.score_by(expected, log_speed, slope),
             None => self.mix.score(expected, log_speed),
         }
         for (kind, expert) in &mut self.experts {
             expert.update(inputs_of(&self.inputs, next, *kind), log_speed);
         }
-        for (inputs, prepared) in self.inputs.iter_mut().zip(&mut next.own) {
-            inputs.learn(prepared, log_speed);
+        if next.has_own {
+            let prepared = self.inputs.iter_mut().zip(&mut next.own);
+            prepared.for_each(|(inputs, prepared)| inputs.learn(prepared, log_speed));
+        } else {
+            self.inputs.iter_mut().for_each(|inputs| inputs.follow(log_speed));
         }
         let share = self.experts.iter_mut().find_map(|(_, expert)| match expert {
             Expert::Pooled(share) => Some(share),
@@ -409,7 +425,7 @@ fn inputs(roster: &[ExpertKind], drivers: &DriverSet, first: f64) -> Vec<ArxInpu
 
 /// Returns the inputs of an expert.
 fn inputs_of<'a>(inputs: &'a [ArxInputs], next: &'a Next, kind: ExpertKind) -> Inputs<'a> {
-    let settings = kind.own_arx()?;
+    let settings = kind.own_arx().filter(|_| next.has_own)?;
     inputs.iter().zip(&next.own).find(|(inputs, _)| inputs.serves(&settings))
 }
 

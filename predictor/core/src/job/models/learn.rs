@@ -10,15 +10,18 @@ use super::super::open::Closed;
 use super::super::others::{Compared, others};
 use super::super::plans::PlannedWorker;
 use super::super::report::{gradient_norms, parts, readings, signs};
-use super::super::worker::DeviceOf;
+use super::super::worker::{DeviceOf, WorkerModel};
 use super::{Learned, Models};
-use crate::forecast::Forecast;
-use crate::parallel;
+use crate::forecast::{Forecast, WIDE};
+use crate::parallel::{self, Turns};
 use crate::series::{LOG_SPEED_MAX, Observation};
 use crate::straggler::{Pace, Vote};
 
 /// Number of iterations after a probe whose forecasts it disturbs: the averages of the forecaster forget it by then.
 const DISTURBED: u64 = 8;
+
+/// Half widths of the interval of its forecast by which a speed surprises.
+const SURPRISE: f64 = 1.5;
 
 /// Weight of an iteration in the mean number of iterations that one stands for.
 const STRIDE_WEIGHT: f64 = 0.1;
@@ -114,15 +117,21 @@ impl Models {
         // The shares of a probe do not follow forecasts. If the curve was not known, its speeds change with the shares, and
         // so do the forecasts after it.
         let forecasts = if is_disturbed { vec![None; workers.len()] } else { forecaster.forecasts(&workers) };
-        let forecast = reports.iter().zip(forecasts);
-        let reports: Vec<(&WorkerId, (&WorkerReport, Option<Forecast>))> =
-            forecast.map(|((worker, report), forecast)| (*worker, (*report, forecast))).collect();
-        let measured = parallel::update(&mut self.workers, &reports, |known, (report, forecast)| {
+        let learned = self.turns(reports, &workers);
+        let reports: Vec<(&WorkerId, (&WorkerReport, Option<Forecast>, bool))> = reports
+            .iter()
+            .zip(forecasts)
+            .zip(learned)
+            .map(|(((worker, report), forecast), is_learned)| (*worker, (*report, forecast, is_learned)))
+            .collect();
+        let measured = parallel::update(&mut self.workers, &reports, |known, (report, forecast, is_learned)| {
             let known = Arc::make_mut(known);
             let parts = parts(report);
-            parts.observation(&known.curve)?;
-            let forecast = forecast.map(|forecast| forecast.speed);
-            known.measure(&parts, forecast);
+            let before = parts.observation(&known.curve)?;
+            if !*is_learned {
+                return Some((before, None));
+            }
+            known.measure(&parts, forecast.map(|forecast| forecast.speed));
             let observation = parts.observation(&known.curve)?;
             let pace = Pace {
                 iteration: report.iteration,
@@ -132,17 +141,44 @@ impl Models {
                 readings: signs(report),
             };
             let own = known.watch.ratio_to_best(&pace, &known.curve);
-            Some((observation, pace, own, known.watch.vote(&pace, own)))
+            Some((observation, Some((pace, own, known.watch.vote(&pace, own)))))
         });
         let (mut observations, mut compared) = (Vec::new(), Vec::new());
         for (worker, measured) in measured {
-            if let Some((observation, pace, own, vote)) = measured {
-                observations.push((worker.clone(), observation));
+            let Some((observation, learned)) = measured else { continue };
+            observations.push((worker.clone(), observation));
+            if let Some((pace, own, vote)) = learned {
                 compared.push(Compared { worker, pace, own, vote });
             }
         }
         self.watch(&compared, is_complete, device);
         observations
+    }
+
+    /// Returns which of these workers teach their curves and are compared with each other: all, unless there are very many. Then
+    /// all have their turns, and those that may be slow, or surprise, have more of them.
+    fn turns(&self, reports: &[(&WorkerId, &WorkerReport)], workers: &[&WorkerId]) -> Vec<bool> {
+        if workers.len() <= WIDE {
+            return vec![true; workers.len()];
+        }
+        let known = parallel::find(&self.workers, workers);
+        let last = self.forecaster.forecasts(workers);
+        let is_special = |((known, forecast), (_, report)): ((&Option<&Arc<WorkerModel>>, &Option<Forecast>), &(&WorkerId, &WorkerReport))| {
+            let (Some(known), Some(forecast)) = (known, forecast) else { return true };
+            let surprises = |seen: Observation| {
+                (seen.speed() / forecast.speed).ln().abs() > SURPRISE * (forecast.upper / forecast.speed).ln()
+            };
+            known.watch.suspects() || parts(report).observation(&known.curve).is_some_and(surprises)
+        };
+        let special: Vec<bool> = known.iter().zip(&last).zip(reports).map(is_special).collect();
+        let count = special.iter().filter(|special| **special).count();
+        let [first, others] = [count, workers.len()].map(|of| Turns::new(of, WIDE / 2, self.learned));
+        let mut at = 0;
+        let has_turn = |(rank, is_special): (usize, bool)| {
+            at += usize::from(is_special);
+            others.has(rank) || is_special && first.has(at - 1)
+        };
+        special.into_iter().enumerate().map(has_turn).collect()
     }
 
     /// Looks for stragglers among the workers of an iteration.
