@@ -21,78 +21,121 @@ const HUBER: f64 = 2.0;
 /// Maximum magnitude of a number in a stored forecaster.
 const NUMBER_MAX: f64 = 1e6;
 
-/// Forecasts the log level of contention as `l + c0 (fast - l) + c1 (slow - l) + c2 z`.
+/// Number of forms that are computed together: a processor calculates with several numbers at once.
+pub(super) const LANES: usize = 4;
+
+/// One number per form.
+pub(super) type Lanes = [f64; LANES];
+
+/// Forecasts the log level of contention as `l + c0 (fast - l) + c1 (slow - l) + c2 z`, for several forms.
 ///
 /// Here l is the last level, `fast` and `slow` are two averages of it, and z is the change that the caller
 /// expects. The coefficients are estimated by recursive least squares. Without z a random walk has c = 0,
 /// independent noise has c1 = 1, and AR(1) is in between.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Contention {
-    last: f64,
-    averages: [f64; 2],
-    coefficients: [f64; 3],
-    covariance: [[f64; 3]; 3],
+    last: Lanes,
+    averages: [Lanes; 2],
+    coefficients: [Lanes; 3],
+    /// Lower triangle of the covariance: it is symmetric.
+    covariance: [Lanes; 6],
 }
 
+/// Position of an entry in the lower triangle.
+const AT: [[usize; 3]; 3] = [[0, 1, 3], [1, 2, 4], [3, 4, 5]];
+
 impl Contention {
-    pub fn new(level: f64) -> Self {
-        let mut covariance = [[0.0; 3]; 3];
+    pub fn new(level: Lanes) -> Self {
+        let mut covariance = [[0.0; LANES]; 6];
         for (i, variance) in UNCERTAINTY.into_iter().enumerate() {
-            covariance[i][i] = variance;
+            covariance[AT[i][i]] = [variance; LANES];
         }
-        Self { last: level, averages: [level; 2], coefficients: FIRST, covariance }
+        let coefficients = FIRST.map(|first| [first; LANES]);
+        Self { last: level, averages: [level; 2], coefficients, covariance }
     }
 
     /// Whether a stored forecaster is usable.
     pub fn is_valid(&self) -> bool {
         let Self { last, averages, coefficients, covariance } = self;
-        let levels = averages.iter().chain([last]);
-        levels.chain(coefficients).chain(covariance.iter().flatten()).all(|number| number.abs() <= NUMBER_MAX)
+        let lanes = averages.iter().chain([last]).chain(coefficients).chain(covariance);
+        lanes.flatten().all(|number| number.abs() <= NUMBER_MAX)
     }
 
-    fn regressors(&self, change: f64) -> [f64; 3] {
-        let [fast, slow] = self.averages.map(|average| average - self.last);
-        [fast, slow, change]
+    /// Returns the deviations of the averages from the last level.
+    fn deviations(&self) -> [Lanes; 2] {
+        self.averages.map(|average| each(|lane| average[lane] - self.last[lane]))
     }
 
-    /// Returns the forecast of the next level, given the change that the caller expects.
-    pub fn forecast(&self, change: f64) -> f64 {
-        self.last + dot(&self.coefficients, &self.regressors(change))
+    /// Returns the forecasts of the next level, given the change that the caller expects.
+    fn forecast(&self, change: f64) -> Lanes {
+        let ([fast, slow], [c0, c1, c2]) = (self.deviations(), &self.coefficients);
+        each(|lane| self.last[lane] + (c0[lane] * fast[lane] + c1[lane] * slow[lane] + c2[lane] * change))
     }
 
-    /// Updates the forecaster with an observed level. `scale` is the usual size of a forecast error.
-    pub fn observe(&mut self, level: f64, change: f64, scale: f64) {
-        let error = level - self.forecast(change);
-        let regressors = self.regressors(change);
-        let gain = self.covariance.map(|row| dot(&row, &regressors));
-        let weight = (HUBER * scale / error.abs().max(f64::MIN_POSITIVE)).min(1.0);
-        let divisor = FORGETTING / weight + dot(&gain, &regressors);
-        // Only rounding errors, or damage of stored models, make a covariance indefinite.
-        if !(divisor > 0.0 && error.is_finite()) {
-            *self = Self::new(level);
-            return;
+    /// Updates the forecasters with observed levels. `scale` is the usual size of a forecast error. Returns the
+    /// magnitudes of the errors.
+    pub fn observe(&mut self, levels: &Lanes, change: f64, scale: f64) -> Lanes {
+        let forecast = self.forecast(change);
+        let error = each(|lane| levels[lane] - forecast[lane]);
+        let size = error.map(f64::abs);
+        let [fast, slow] = self.deviations();
+        let gain = AT.map(|[p, q, r]| {
+            let [p, q, r] = [p, q, r].map(|at| &self.covariance[at]);
+            each(|lane| p[lane] * fast[lane] + q[lane] * slow[lane] + r[lane] * change)
+        });
+        let weight = each(|lane| least(HUBER * scale / size[lane].max(f64::MIN_POSITIVE), 1.0));
+        let explained =
+            each(|lane| gain[0][lane] * fast[lane] + gain[1][lane] * slow[lane] + gain[2][lane] * change);
+        let divisor = each(|lane| FORGETTING / weight[lane] + explained[lane]);
+        let step = divisor.map(f64::recip);
+        for (coefficient, gain) in self.coefficients.iter_mut().zip(&gain) {
+            *coefficient = each(|lane| coefficient[lane] + gain[lane] * step[lane] * error[lane]);
         }
-        for (coefficient, gain) in self.coefficients.iter_mut().zip(gain) {
-            *coefficient += gain / divisor * error;
-        }
-        for (i, row) in self.covariance.iter_mut().enumerate() {
-            for (j, entry) in row.iter_mut().enumerate() {
-                *entry -= gain[i] * gain[j] / divisor;
+        for (i, row) in AT.iter().enumerate() {
+            for (j, at) in row.iter().enumerate().take(i + 1) {
+                let entry = &mut self.covariance[*at];
+                *entry = each(|lane| entry[lane] - gain[i][lane] * gain[j][lane] * step[lane]);
             }
         }
         // If all regressors are near 0, nothing is learned. The covariance must then not grow without limit.
-        if (0..UNCERTAINTY.len()).all(|i| self.covariance[i][i] <= FORGETTING * UNCERTAINTY[i]) {
-            self.covariance = self.covariance.map(|row| row.map(|entry| entry / FORGETTING));
+        let diagonal = [0, 1, 2].map(|i| &self.covariance[AT[i][i]]);
+        let is_small = |lane: usize| (0..3).all(|i| diagonal[i][lane] <= FORGETTING * UNCERTAINTY[i]);
+        let growth = each(|lane| if is_small(lane) { 1.0 / FORGETTING } else { 1.0 });
+        for entry in &mut self.covariance {
+            *entry = each(|lane| entry[lane] * growth[lane]);
         }
         for (average, step) in self.averages.iter_mut().zip(STEPS) {
-            *average += step * (level - *average);
+            *average = each(|lane| average[lane] + step * (levels[lane] - average[lane]));
         }
-        self.last = level;
+        self.last = *levels;
+        for lane in 0..LANES {
+            // Only rounding errors, or damage of stored models, make a covariance indefinite.
+            if !(divisor[lane] > 0.0 && error[lane].is_finite()) {
+                self.restart(lane);
+            }
+        }
+        size
+    }
+
+    #[cold]
+    fn restart(&mut self, lane: usize) {
+        let new = Self::new(self.last);
+        let numbers = self.averages.iter_mut().chain(&mut self.coefficients).chain(&mut self.covariance);
+        for (number, first) in
+            numbers.zip(new.averages.iter().chain(&new.coefficients).chain(&new.covariance))
+        {
+            number[lane] = first[lane];
+        }
     }
 }
 
-fn dot(a: &[f64; 3], b: &[f64; 3]) -> f64 {
-    a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+fn each(of: impl FnMut(usize) -> f64) -> Lanes {
+    std::array::from_fn(of)
+}
+
+/// The smaller of two numbers. Unlike `f64::min`, it is one instruction.
+fn least(one: f64, other: f64) -> f64 {
+    if one < other { one } else { other }
 }
 
 #[cfg(test)]
@@ -106,27 +149,27 @@ mod tests {
     /// and -0.97.
     #[test]
     fn the_first_forecast_is_the_last_value() {
-        let mut contention = Contention::new(0.0);
-        assert_eq!(contention.forecast(0.0), 0.0);
-        contention.observe(1.0, 0.0, 1.0);
-        assert_eq!(contention.forecast(0.0), 1.0);
-        contention.observe(0.03, 0.0, 1.0);
+        let mut contention = Contention::new([0.0; LANES]);
+        assert_eq!(contention.forecast(0.0)[0], 0.0);
+        contention.observe(&[1.0; LANES], 0.0, 1.0);
+        assert_eq!(contention.forecast(0.0)[0], 1.0);
+        contention.observe(&[0.03; LANES], 0.0, 1.0);
         assert!(
-            contention.coefficients[1] > contention.coefficients[0],
+            contention.coefficients[1][0] > contention.coefficients[0][0],
             "the level returned to the slow average"
         );
-        let change = contention.forecast(0.5) - contention.forecast(0.0);
+        let change = contention.forecast(0.5)[1] - contention.forecast(0.0)[0];
         assert_eq!(change, 0.5, "at first an expected change counts in full");
     }
 
     #[test]
     fn noise_around_a_level_is_forecast_by_the_level() {
-        let mut contention = Contention::new(0.0);
+        let mut contention = Contention::new([0.0; LANES]);
         let mut random = ChaCha8Rng::seed_from_u64(1);
         let mut forecasts = Vec::new();
         for _ in 0..400 {
-            forecasts.push(contention.forecast(0.0).abs());
-            contention.observe(random.random_range(-0.5..0.5), 0.0, 0.3);
+            forecasts.push(contention.forecast(0.0)[0].abs());
+            contention.observe(&[random.random_range(-0.5..0.5); LANES], 0.0, 0.3);
         }
         let late = &forecasts[200..];
         let mean = late.iter().sum::<f64>() / late.len() as f64;

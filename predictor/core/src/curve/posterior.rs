@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::contention::Contention;
+use super::contention::{Contention, LANES, Lanes};
 use super::form::Form;
 use super::knowledge::{Kind, LearnedForm, Uncertain};
 use super::shape::Curve;
@@ -76,21 +76,37 @@ pub(super) struct Posterior {
     /// Whether the most recent error was a jump, so that its cause may persist or not.
     jumped: bool,
     candidates: Vec<Candidate>,
+    /// The numbers that each iteration changes, of [`LANES`] candidates each, in their order.
+    records: Vec<Record>,
+    /// Logs of the work of the latest batch, in the order of the records; empty if they are not known.
+    #[serde(skip)]
+    log_works: Vec<Lanes>,
+    /// The curves of the records, if all of them are ramps; empty if they are not known.
+    #[serde(skip)]
+    ramps: Vec<Option<Ramps>>,
     /// The estimate: form, and work over batch; `None` is proportional.
     belief: Option<(LearnedForm, Curve)>,
 }
 
-/// A form and its likelihood.
+/// A form and its curve.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Candidate {
     form: Form,
     /// Work over batch under this form.
     curve: Curve,
+    /// Posterior weight, relative to the most likely form.
+    weight: f64,
+}
+
+/// What is learned about [`LANES`] candidates. Lanes beyond the last candidate repeat it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Record {
     contention: Option<Contention>,
-    /// Scale of the errors of this form: a running mean.
-    scale: f64,
-    /// Negative log likelihood of the observations, including the prior.
-    loss: f64,
+    /// Scale of the errors of each form: a running mean.
+    scale: Lanes,
+    /// Negative log likelihood of the observations under each form, including the prior.
+    loss: Lanes,
+    prior: Lanes,
 }
 
 impl Posterior {
@@ -106,16 +122,19 @@ impl Posterior {
             errors: 0,
             jumped: false,
             candidates: Vec::new(),
+            records: Vec::new(),
+            log_works: Vec::new(),
+            ramps: Vec::new(),
             belief: None,
         };
-        let candidate = |form: Form| Candidate {
-            form,
-            curve: learned.work_of(form),
-            contention: None,
-            scale: SCALE_FIRST,
-            loss: form.prior(),
-        };
+        let candidate =
+            |form: Form| Candidate { form, curve: learned.work_of(form), weight: (-form.prior()).exp() };
         learned.candidates = Form::all(learned.unit()).map(candidate).collect();
+        let record = |candidates: &[Candidate]| {
+            let prior = lanes(candidates, |candidate| candidate.form.prior());
+            Record { contention: None, scale: [SCALE_FIRST; LANES], loss: prior, prior }
+        };
+        learned.records = learned.candidates.chunks(LANES).map(record).collect();
         learned
     }
 
@@ -129,9 +148,12 @@ impl Posterior {
         let is_candidate = |candidate: &Candidate| {
             is_share(&candidate.form.fixed_share)
                 && candidate.curve.is_valid()
-                && candidate.contention.as_ref().is_none_or(Contention::is_valid)
-                && candidate.loss.abs() <= LOSS_MAX
-                && (SCALE_MIN..=LOSS_MAX).contains(&candidate.scale)
+                && (0.0..=1.0).contains(&candidate.weight)
+        };
+        let is_record = |record: &Record| {
+            record.contention.as_ref().is_none_or(Contention::is_valid)
+                && record.loss.iter().chain(&record.prior).all(|loss| loss.abs() <= LOSS_MAX)
+                && record.scale.iter().all(|scale| (SCALE_MIN..=LOSS_MAX).contains(scale))
         };
         let (smallest, largest) = self.range;
         self.reference > 0
@@ -142,6 +164,9 @@ impl Posterior {
             && self.log_speed.abs() <= 2.0 * LOG_SPEED_MAX
             && self.candidates.len() <= CANDIDATES_MAX
             && self.candidates.iter().all(is_candidate)
+            && self.candidates.iter().any(|candidate| candidate.weight > 0.0)
+            && self.records.len() == self.candidates.len().div_ceil(LANES)
+            && self.records.iter().all(is_record)
             && self.belief.as_ref().is_none_or(|(known, curve)| knowledge(known) && curve.is_valid())
     }
 
@@ -152,6 +177,8 @@ impl Posterior {
         for candidate in self.candidates.iter_mut().filter(|candidate| !candidate.form.is_tiled) {
             candidate.curve.micro_batch = micro_batch;
         }
+        self.log_works.clear();
+        self.ramps.clear();
         self.update_estimate();
     }
 
@@ -178,14 +205,20 @@ impl Posterior {
     /// Returns the mean and the standard deviation of the time of `to` samples over that of `from` samples, over the
     /// posterior of the candidates.
     pub fn ratio(&self, from: f64, to: f64) -> Uncertain {
-        let (mut weights, mut sum, mut squares) = (0.0, 0.0, 0.0);
-        for candidate in &self.candidates {
-            let weight = (-candidate.loss).exp();
-            let ratio = candidate.curve.time_of(to) / candidate.curve.time_of(from);
-            weights += weight;
-            sum += weight * ratio;
-            squares += weight * ratio * ratio;
+        let [mut weights, mut sum, mut squares] = [[0.0; LANES]; 3];
+        for (at, some) in self.candidates.chunks(LANES).enumerate() {
+            let [before, after] = match self.ramps.get(at) {
+                Some(Some(ramps)) => [from, to].map(|amount| times(ramps, amount)),
+                _ => [from, to].map(|amount| lanes(some, |candidate| candidate.curve.time_of(amount))),
+            };
+            for (lane, candidate) in some.iter().enumerate() {
+                let (weight, ratio) = (candidate.weight, after[lane] / before[lane]);
+                weights[lane] += weight;
+                sum[lane] += weight * ratio;
+                squares[lane] += weight * ratio * ratio;
+            }
         }
+        let [weights, sum, squares] = [weights, sum, squares].map(|lanes| lanes.iter().sum::<f64>());
         let mean = sum / weights;
         Uncertain { mean, deviation: (squares / weights - mean * mean).max(0.0).sqrt() }
     }
@@ -200,8 +233,12 @@ impl Posterior {
     }
 
     pub fn observe(&mut self, batch: u64, log_time: f64, expected_speed: Option<f64>) {
-        self.range = (self.range.0.min(batch), self.range.1.max(batch));
+        let before = self.range;
+        self.range = (before.0.min(batch), before.1.max(batch));
         if self.classes.insert(self.class(batch)) {
+            if self.range != before {
+                self.update_estimate();
+            }
             return;
         }
         let slower = |speed: f64| (self.log_speed - speed.ln()).clamp(-MAX_EXPECTED, MAX_EXPECTED);
@@ -211,63 +248,91 @@ impl Posterior {
         if self.latest.is_some_and(|latest| (batch as f64 / latest as f64).ln().abs() > CHANGE_MIN) {
             self.changes = self.changes.saturating_add(1);
         }
-        self.latest = Some(batch);
-        // The noise is what the best form cannot forecast. The scales of wrong forms contain their own errors.
-        let scale = self.candidates.iter().map(|candidate| candidate.scale).fold(f64::INFINITY, f64::min);
-        let (counts, step) = (!self.jumped, SCALE_STEP.max(1.0 / f64::from(self.errors.saturating_add(2))));
-        let mut least = f64::INFINITY;
-        for candidate in &mut self.candidates {
-            let level = log_time - candidate.curve.time(batch).ln();
-            let Some(error) = candidate.observe(level, expected, scale) else { continue };
-            if counts && changed {
-                candidate.score(error / scale);
+        if self.latest.replace(batch) != Some(batch) || self.log_works.is_empty() {
+            let log_work = |candidate: &Candidate| candidate.curve.time(batch).ln();
+            self.log_works = self.candidates.chunks(LANES).map(|some| lanes(some, log_work)).collect();
+            if self.ramps.is_empty() {
+                self.ramps = self.candidates.chunks(LANES).map(ramps).collect();
             }
-            let seen = NORMAL_SCALE * error.min(SCALE_CLIP * candidate.scale);
-            candidate.scale = (candidate.scale + step * (seen - candidate.scale)).max(SCALE_MIN);
-            least = least.min(error);
         }
-        if least.is_finite() {
+        // The noise is what the best form cannot forecast. The scales of wrong forms contain their own errors.
+        let scale = least(self.records.iter().map(|record| &record.scale));
+        let (counts, step) = (!self.jumped, SCALE_STEP.max(1.0 / f64::from(self.errors.saturating_add(2))));
+        let mut smallest = f64::INFINITY;
+        for (record, log_work) in self.records.iter_mut().zip(&self.log_works) {
+            let level = log_work.map(|log_work| log_time - log_work);
+            let Some(contention) = &mut record.contention else {
+                record.contention = Some(Contention::new(level));
+                continue;
+            };
+            let error = contention.observe(&level, expected, scale);
+            if counts && changed {
+                record.score(&error.map(|error| error / scale));
+            }
+            for (scale, error) in record.scale.iter_mut().zip(error) {
+                let seen = NORMAL_SCALE * error.min(SCALE_CLIP * *scale);
+                *scale = (*scale + step * (seen - *scale)).max(SCALE_MIN);
+            }
+            smallest = smallest.min(least([&error].into_iter()));
+        }
+        if smallest.is_finite() {
             self.errors = self.errors.saturating_add(1);
             // No form explains it.
-            self.jumped = least > JUMP * scale;
+            self.jumped = smallest > JUMP * scale;
         }
-        let least = self.candidates.iter().map(|candidate| candidate.loss).fold(f64::INFINITY, f64::min);
-        for candidate in &mut self.candidates {
-            candidate.loss = (candidate.loss - least).min(MAX_LOSS);
+        // Iterations at the same batch do not discriminate between forms.
+        if changed {
+            self.weigh();
+            self.update_estimate();
         }
-        self.update_estimate();
+    }
+
+    /// Bounds the lag of each form, and computes the weights of all.
+    fn weigh(&mut self) {
+        let least = least(self.records.iter().map(|record| &record.loss));
+        for (record, candidates) in self.records.iter_mut().zip(self.candidates.chunks_mut(LANES)) {
+            record.loss = record.loss.map(|loss| (loss - least).min(MAX_LOSS));
+            for (candidate, loss) in candidates.iter_mut().zip(record.loss) {
+                candidate.weight = (-loss).exp();
+            }
+        }
+    }
+
+    /// Returns the candidates with their losses.
+    fn losses(&self) -> impl Iterator<Item = (&Candidate, f64)> {
+        self.candidates.iter().zip(self.records.iter().flat_map(|record| record.loss))
     }
 
     fn proportional_loss(&self) -> f64 {
         let is_proportional = |form: Form| form.fixed_share == 0.0 && form.is_line();
-        let mut proportional = self.candidates.iter().filter(|candidate| is_proportional(candidate.form));
-        proportional.next().map_or(f64::INFINITY, |candidate| candidate.loss)
+        let mut proportional = self.losses().filter(|(candidate, _)| is_proportional(candidate.form));
+        proportional.next().map_or(f64::INFINITY, |(_, loss)| loss)
     }
 
     /// Updates the estimate: the posterior mean within the family of the most likely form.
     fn update_estimate(&mut self) {
-        let (smallest, largest) = self.range;
-        // A saturation point outside the observed range cannot be distinguished from a line.
-        let open = |candidate: &&Candidate| {
-            let Form { saturation, is_tiled, .. } = candidate.form;
-            candidate.form.is_line() || is_tiled || (smallest..largest).contains(&saturation)
-        };
-        let Some(best) = self.candidates.iter().filter(open).min_by(|a, b| a.loss.total_cmp(&b.loss)) else {
-            return;
-        };
         if self.changes < MIN_CHANGES {
             return;
         }
-        if best.loss + PROOF_LEAD > self.proportional_loss() {
+        let (smallest, largest) = self.range;
+        // A saturation point outside the observed range cannot be distinguished from a line.
+        let open = |(candidate, _): &(&Candidate, f64)| {
+            let Form { saturation, is_tiled, .. } = candidate.form;
+            candidate.form.is_line() || is_tiled || (smallest..largest).contains(&saturation)
+        };
+        let Some((best, best_loss)) = self.losses().filter(open).min_by(|a, b| a.1.total_cmp(&b.1)) else {
+            return;
+        };
+        if best_loss + PROOF_LEAD > self.proportional_loss() {
             self.belief = None;
             return;
         }
         let form = best.form;
-        let is_relative = |candidate: &&Candidate| {
+        let is_relative = |(candidate, _): &(&Candidate, f64)| {
             (candidate.form.is_line(), candidate.form.is_tiled) == (form.is_line(), form.is_tiled)
         };
-        let family = self.candidates.iter().filter(open).filter(is_relative);
-        let family = family.map(|candidate| (candidate.form, (best.loss - candidate.loss).exp()));
+        let family = self.losses().filter(open).filter(is_relative);
+        let family = family.map(|(candidate, loss)| (candidate.form, (best_loss - loss).exp()));
         let (mut weights, mut fixed, mut log_saturation) = (0.0, 0.0, 0.0);
         for (member, weight) in family {
             weights += weight;
@@ -288,25 +353,51 @@ impl Posterior {
     }
 }
 
-impl Candidate {
-    /// Updates the contention model with the level that a time implies. Returns the absolute forecast error.
-    fn observe(&mut self, level: f64, expected: f64, scale: f64) -> Option<f64> {
-        let Some(contention) = &mut self.contention else {
-            self.contention = Some(Contention::new(level));
-            return None;
-        };
-        let error = level - contention.forecast(expected);
-        contention.observe(level, expected, scale);
-        Some(error.abs())
+impl Record {
+    /// Adds errors at a change of the batch, in scales, to the losses. Earlier evidence is discounted.
+    fn score(&mut self, errors: &Lanes) {
+        for ((loss, prior), error) in self.loss.iter_mut().zip(self.prior).zip(errors) {
+            *loss = prior + FORGETTING * (*loss - prior);
+            let log_likelihood =
+                -0.5 * (DEGREES_OF_FREEDOM + 1.0) * (error * error / DEGREES_OF_FREEDOM).ln_1p();
+            *loss -= EVIDENCE * log_likelihood;
+        }
     }
+}
 
-    /// Adds an error at a change of the batch, in scales, to the loss. Earlier evidence is discounted.
-    fn score(&mut self, error: f64) {
-        let prior = self.form.prior();
-        self.loss = prior + FORGETTING * (self.loss - prior);
-        let log_likelihood = -0.5 * (DEGREES_OF_FREEDOM + 1.0) * (error * error / DEGREES_OF_FREEDOM).ln_1p();
-        self.loss -= EVIDENCE * log_likelihood;
+/// Returns a number of each of these candidates; lanes beyond the last repeat it.
+fn lanes(candidates: &[Candidate], of: impl Fn(&Candidate) -> f64) -> Lanes {
+    std::array::from_fn(|lane| candidates.get(lane).or(candidates.last()).map_or(0.0, &of))
+}
+
+/// Base time, time per sample and saturation point of some ramps.
+type Ramps = [Lanes; 3];
+
+/// Returns the curves of these candidates if all of them are ramps.
+fn ramps(candidates: &[Candidate]) -> Option<Ramps> {
+    let all: Option<Vec<_>> = candidates.iter().map(|candidate| candidate.curve.as_ramp()).collect();
+    let all = all?;
+    Some(
+        [0, 1, 2].map(|part| {
+            std::array::from_fn(|lane| all.get(lane).or(all.last()).map_or(0.0, |ramp| ramp[part]))
+        }),
+    )
+}
+
+/// Returns the times of an amount by these curves.
+fn times([base, per_sample, saturation]: &Ramps, amount: f64) -> Lanes {
+    if amount <= 0.0 {
+        return [0.0; LANES];
     }
+    std::array::from_fn(|lane| {
+        let beyond = amount - saturation[lane];
+        base[lane] + per_sample[lane] * if beyond > 0.0 { beyond } else { 0.0 }
+    })
+}
+
+/// Returns the smallest of all lanes.
+fn least<'a>(lanes: impl Iterator<Item = &'a Lanes>) -> f64 {
+    lanes.flatten().copied().fold(f64::INFINITY, |least, value| if value < least { value } else { least })
 }
 
 /// Returns the curve in units of work: its value at `reference` is `reference`.

@@ -128,6 +128,16 @@ impl Curve {
         Self { shape, ..self }
     }
 
+    /// Returns base time, time per sample and saturation point, if the curve is one ramp.
+    pub(super) fn as_ramp(&self) -> Option<[f64; 3]> {
+        match self.shape {
+            Shape::Ramp { base_s, per_sample_s, saturation } if self.micro_batch.is_none() => {
+                Some([base_s, per_sample_s, saturation as f64])
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the time in seconds of a batch of `samples`.
     pub fn time(&self, samples: u64) -> f64 {
         self.time_of(samples as f64)

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::average::Ema;
 use super::inputs::{BASE_ALPHA, History, InputGroups, Layout};
-use super::missing_readings::Scaler;
+use super::missing_readings::{Prepared, Scaler};
 use super::recursive_least_squares::RecursiveLeastSquares;
 use crate::series::DriverSet;
 
@@ -32,59 +32,106 @@ impl ArxSettings {
     }
 }
 
-/// An ARX model of one worker. It can forecast after the first value.
+/// The inputs of the ARX models of one worker that deviate from the same EMA. A model with fewer groups of inputs uses the
+/// first ones.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Arx {
+pub struct ArxInputs {
     layout: Layout,
     base: Ema,
     scaler: Scaler,
+}
+
+impl ArxInputs {
+    /// Creates the inputs of a worker with one observed log speed.
+    pub fn new(settings: &ArxSettings, drivers: &DriverSet, first: f64) -> Self {
+        let layout = Layout::new(settings.groups, false, drivers);
+        Self { base: Ema::new(settings.base_alpha, first.exp()), scaler: Scaler::new(&layout), layout }
+    }
+
+    /// Whether stored inputs for these drivers are usable.
+    pub(super) fn is_valid(&self, drivers: &DriverSet) -> bool {
+        self.layout.is_valid(drivers) && self.base.is_valid_speed() && self.scaler.is_valid(&self.layout)
+    }
+
+    /// Whether models with these settings use these inputs, or the first of them.
+    pub(super) fn serves(&self, settings: &ArxSettings) -> bool {
+        self.base.alpha() == settings.base_alpha && self.layout.groups() >= settings.groups
+    }
+
+    /// Computes the inputs of the next iteration of `batch` samples.
+    pub fn prepare(&self, history: &History, batch: f64, prepared: &mut Prepared) {
+        self.scaler.prepare(&self.layout, &self.layout.raw(history, self.base(), batch), prepared);
+    }
+
+    /// Changes the number of samples.
+    pub(super) fn set_batch(&self, prepared: &mut Prepared, history: &History, batch: f64) {
+        for (at, raw) in self.layout.of_batch(history, self.base(), batch).into_iter().flatten() {
+            self.scaler.replace(&self.layout, prepared, at, raw);
+        }
+    }
+
+    /// Learns from the iteration that the inputs were prepared for, after the models.
+    pub fn learn(&mut self, prepared: &mut Prepared, log_speed: f64) {
+        self.scaler.learn_prepared(prepared);
+        self.follow(log_speed);
+    }
+
+    /// Follows an iteration that no model learns.
+    pub(super) fn follow(&mut self, log_speed: f64) {
+        self.base.update(log_speed.exp());
+    }
+
+    fn base(&self) -> f64 {
+        self.base.level().ln()
+    }
+
+    /// Starts from the scales of an earlier worker.
+    pub(super) fn warm_start(&mut self, earlier: &Self) {
+        if self.base.alpha() == earlier.base.alpha() && self.layout.width() == earlier.layout.width() {
+            self.scaler = earlier.scaler.clone();
+        }
+    }
+}
+
+/// An ARX model of one worker. It can forecast after the first value.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Arx {
     rls: RecursiveLeastSquares,
 }
 
 impl Arx {
-    /// Creates a model with one observed log speed.
-    pub fn new(settings: ArxSettings, drivers: &DriverSet, first: f64) -> Self {
-        let layout = Layout::new(settings.groups, false, drivers);
-        Self {
-            base: Ema::new(settings.base_alpha, first.exp()),
-            scaler: Scaler::new(&layout),
-            rls: RecursiveLeastSquares::new(layout.width() + 1, settings.ridge, settings.forgetting),
-            layout,
-        }
+    /// Creates a model without observations.
+    pub fn new(settings: &ArxSettings, drivers: &DriverSet) -> Self {
+        let width = Layout::new(settings.groups, false, drivers).width();
+        Self { rls: RecursiveLeastSquares::new(width + 1, settings.ridge, settings.forgetting) }
     }
 
-    /// Whether a stored model for these drivers is usable.
-    pub(super) fn is_valid(&self, drivers: &DriverSet) -> bool {
-        self.layout.is_valid(drivers)
-            && self.base.is_valid_speed()
-            && self.scaler.is_valid(&self.layout)
-            && self.rls.is_valid(self.layout.width() + 1)
+    /// Whether a stored model with these settings for these drivers is usable.
+    pub(super) fn is_valid(&self, settings: &ArxSettings, drivers: &DriverSet) -> bool {
+        self.rls.is_valid(Layout::new(settings.groups, false, drivers).width() + 1)
     }
 
-    /// Returns the log speed of the next iteration of `batch` samples, clamped to the recent range.
-    pub fn predict(&self, history: &History, batch: f64) -> f64 {
-        let base = self.base.level().ln();
-        let inputs = self.scaler.scaled(&self.layout, &self.layout.raw(history, base, batch));
-        history.clamp_to_recent_range(base + self.rls.predict(&inputs), base)
+    /// Returns the log speed of the iteration that the inputs were prepared for, clamped to the recent range.
+    pub fn predict(&self, inputs: &ArxInputs, prepared: &Prepared, history: &History) -> f64 {
+        let base = inputs.base();
+        history.clamp_to_recent_range(base + self.rls.predict(self.first(prepared)), base)
     }
 
-    /// Updates the model: an iteration of `batch` samples, after this history, had this log speed.
-    pub fn update(&mut self, history: &History, batch: f64, log_speed: f64) {
-        let base = self.base.level().ln();
-        let raw = self.layout.raw(history, base, batch);
-        let inputs = self.scaler.scaled(&self.layout, &raw);
-        self.scaler.learn(&raw);
-        self.rls.update(&inputs, log_speed - base);
-        self.base.update(log_speed.exp());
+    /// Updates the model: the iteration that the inputs were prepared for had this log speed.
+    pub fn update(&mut self, inputs: &ArxInputs, prepared: &Prepared, log_speed: f64) {
+        let first = self.first(prepared);
+        self.rls.update(first, log_speed - inputs.base());
+    }
+
+    /// Returns the inputs that the model uses.
+    fn first<'a>(&self, prepared: &'a Prepared) -> &'a [f64] {
+        prepared.inputs.get(..self.rls.width()).unwrap_or_default()
     }
 
     /// Starts from the coefficients of an earlier model with the same drivers; see
     /// [`RecursiveLeastSquares::warm_start`].
     pub fn warm_start(&mut self, earlier: &Self, trust: f64) {
-        if self.layout.width() == earlier.layout.width() {
-            self.rls.warm_start(&earlier.rls, trust);
-            self.scaler = earlier.scaler.clone();
-        }
+        self.rls.warm_start(&earlier.rls, trust);
     }
 }
 
@@ -97,6 +144,8 @@ pub struct PooledArx {
     settings: ArxSettings,
     layout: Layout,
     rls: RecursiveLeastSquares,
+    /// Whether workers have no ARX models of their own now: there are so many that their rows suffice for this one.
+    is_alone: bool,
     /// Number of updates since the model was created or read.
     #[serde(skip)]
     updates: u64,
@@ -128,7 +177,7 @@ impl PooledArx {
     pub fn new(settings: ArxSettings, drivers: &DriverSet) -> Self {
         let layout = Layout::new(settings.groups, true, drivers);
         let rls = RecursiveLeastSquares::new(layout.width() + 1, settings.ridge, settings.forgetting);
-        Self { settings, layout, rls, updates: 0 }
+        Self { settings, layout, rls, is_alone: false, updates: 0 }
     }
 
     /// Whether a stored model for these drivers is usable.
@@ -151,6 +200,16 @@ impl PooledArx {
         self.updates
     }
 
+    /// Whether workers have no ARX models of their own now.
+    pub(super) fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+
+    /// Sets whether workers have no ARX models of their own.
+    pub(super) fn set_alone(&mut self, is_alone: bool) {
+        self.is_alone = is_alone;
+    }
+
     /// Creates the state of a worker with one observed log speed.
     pub fn share(&self, first: f64) -> PooledWorker {
         PooledWorker {
@@ -161,31 +220,42 @@ impl PooledArx {
         }
     }
 
-    /// Returns the log speed of the worker's next iteration of `batch` samples.
-    pub fn predict(&self, share: &PooledWorker, history: &History, batch: f64) -> f64 {
-        let base = share.base.level().ln();
-        let inputs = share.scaler.scaled(&self.layout, &self.layout.raw(history, base, batch));
-        history.clamp_to_recent_range(base + share.deviation() * self.rls.predict(&inputs), base)
+    /// Computes the inputs of a worker's next iteration of `batch` samples.
+    pub fn prepare(&self, share: &PooledWorker, history: &History, batch: f64, prepared: &mut Prepared) {
+        let raw = self.layout.raw(history, share.base.level().ln(), batch);
+        share.scaler.prepare(&self.layout, &raw, prepared);
     }
 
-    /// Updates the state of a worker whose iteration of `batch` samples, after this history, had this log speed. Returns the
-    /// row for [`Self::update`].
-    pub fn observe(
+    /// Changes the number of samples.
+    pub(super) fn set_batch(
         &self,
-        share: &mut PooledWorker,
+        share: &PooledWorker,
+        prepared: &mut Prepared,
         history: &History,
         batch: f64,
-        log_speed: f64,
-    ) -> PooledRow {
+    ) {
+        let changed = self.layout.of_batch(history, share.base.level().ln(), batch);
+        for (at, raw) in changed.into_iter().flatten() {
+            share.scaler.replace(&self.layout, prepared, at, raw);
+        }
+    }
+
+    /// Returns the log speed of the iteration that the inputs were prepared for.
+    pub fn predict(&self, share: &PooledWorker, prepared: &Prepared, history: &History) -> f64 {
         let base = share.base.level().ln();
-        let raw = self.layout.raw(history, base, batch);
-        let inputs = share.scaler.scaled(&self.layout, &raw);
+        history.clamp_to_recent_range(base + share.deviation() * self.rls.predict(&prepared.inputs), base)
+    }
+
+    /// Updates the state of a worker: the iteration that the inputs were prepared for had this log speed. Returns the row for
+    /// [`Self::update`].
+    pub fn observe(&self, share: &mut PooledWorker, prepared: &mut Prepared, log_speed: f64) -> PooledRow {
+        let base = share.base.level().ln();
         let target = ((log_speed - base) / share.deviation()).clamp(-TARGET_MAX, TARGET_MAX);
-        share.scaler.learn(&raw);
+        share.scaler.learn_prepared(prepared);
         share.squares += (log_speed - base).powi(2);
         share.count += 1.0;
         share.base.update(log_speed.exp());
-        PooledRow { inputs, target }
+        PooledRow { inputs: prepared.inputs.clone(), target }
     }
 
     /// Learns from the rows of all workers in one iteration. The memory in iterations does not depend on the number of
@@ -213,12 +283,38 @@ mod tests {
         DriverSet::default()
     }
 
+    /// A model with its own inputs.
+    struct Alone(ArxInputs, Arx);
+
+    impl Alone {
+        fn new(groups: InputGroups, drivers: &DriverSet, first: f64) -> Self {
+            let settings = ArxSettings::of(groups);
+            Self(ArxInputs::new(&settings, drivers, first), Arx::new(&settings, drivers))
+        }
+
+        fn predict(&self, history: &History, batch: f64) -> f64 {
+            self.1.predict(&self.0, &self.prepared(history, batch), history)
+        }
+
+        fn update(&mut self, history: &History, batch: f64, log_speed: f64) {
+            let mut prepared = self.prepared(history, batch);
+            self.1.update(&self.0, &prepared, log_speed);
+            self.0.learn(&mut prepared, log_speed);
+        }
+
+        fn prepared(&self, history: &History, batch: f64) -> Prepared {
+            let mut prepared = Prepared::default();
+            self.0.prepare(history, batch, &mut prepared);
+            prepared
+        }
+    }
+
     /// Learns an AR(1) process around a mean: the forecast error is close to the innovation.
     #[test]
     fn learns_an_autoregression() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(5);
         let mut value = 0.0f64;
-        let mut model = Arx::new(ArxSettings::of(InputGroups::Lags), &no_drivers(), value);
+        let mut model = Alone::new(InputGroups::Lags, &no_drivers(), value);
         let mut history = History::new(value, 1.0);
         let (mut ours, mut innovation) = (0.0, 0.0);
         for k in 0..2000 {
@@ -239,7 +335,7 @@ mod tests {
     #[test]
     fn the_coming_batch_is_an_input() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(8);
-        let mut model = Arx::new(ArxSettings::of(InputGroups::Lags), &no_drivers(), 5.0);
+        let mut model = Alone::new(InputGroups::Lags, &no_drivers(), 5.0);
         let mut history = History::new(5.0, 64.0);
         for _ in 0..400 {
             let batch = if rng.random::<bool>() { 64.0 } else { 128.0 };
@@ -257,7 +353,7 @@ mod tests {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(6);
         let drivers = DriverSet::new(["load"]);
         let mut pooled = PooledArx::new(ArxSettings::of(InputGroups::All), &drivers);
-        let mut alone = Arx::new(ArxSettings::of(InputGroups::All), &drivers, 0.0);
+        let mut alone = Alone::new(InputGroups::All, &drivers, 0.0);
         let mut shares = [pooled.share(0.0), pooled.share(0.0)];
         let mut histories = [History::new(0.0, 1.0), History::new(0.0, 1.0)];
         let (mut by_pool, mut by_itself) = (0.0, 0.0);
@@ -268,12 +364,14 @@ mod tests {
                 let load = f64::from(u8::from(rng.random::<f64>() < 0.4));
                 histories[i].boundary(&[Some(load)]);
                 let actual = -0.5 * load + 0.02 * (rng.random::<f64>() - 0.5);
+                let mut prepared = Prepared::default();
+                pooled.prepare(&shares[i], &histories[i], 1.0, &mut prepared);
                 if i == 1 {
-                    by_pool += (pooled.predict(&shares[1], &histories[1], 1.0) - actual).powi(2);
+                    by_pool += (pooled.predict(&shares[1], &prepared, &histories[1]) - actual).powi(2);
                     by_itself += (alone.predict(&histories[1], 1.0) - actual).powi(2);
                     alone.update(&histories[1], 1.0, actual);
                 }
-                rows.push(pooled.observe(&mut shares[i], &histories[i], 1.0, actual));
+                rows.push(pooled.observe(&mut shares[i], &mut prepared, actual));
                 histories[i].observe(actual, 1.0);
             }
             pooled.update(&rows);

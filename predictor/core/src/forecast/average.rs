@@ -20,6 +20,11 @@ impl Ema {
         Self { alpha, level: first }
     }
 
+    /// Returns the factor.
+    pub(super) fn alpha(&self) -> f64 {
+        self.alpha
+    }
+
     /// Adds the next value.
     pub fn update(&mut self, value: f64) {
         self.level += self.alpha * (value - self.level);

@@ -5,10 +5,11 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::arx::{Arx, ArxSettings, PooledArx, PooledRow, PooledWorker};
+use super::arx::{Arx, ArxInputs, ArxSettings, PooledArx, PooledWorker};
 use super::average::{Ema, Hold, MovingAverage};
 use super::change::ChangePoint;
 use super::inputs::{History, InputGroups};
+use super::missing_readings::Prepared;
 use super::nonlinear::FittedExpert;
 use crate::series::DriverSet;
 
@@ -104,6 +105,20 @@ impl ExpertKind {
         }
     }
 
+    /// Returns the settings of an ARX model of one worker; `None` for other experts.
+    pub(super) fn own_arx(self) -> Option<ArxSettings> {
+        match self {
+            Self::Ar
+            | Self::ArLevel
+            | Self::Arx
+            | Self::ArxQuick
+            | Self::ArxNear
+            | Self::ArxFar
+            | Self::ArxAll => Some(self.settings()),
+            _ => None,
+        }
+    }
+
     fn settings(self) -> ArxSettings {
         match self {
             Self::Ar => ArxSettings::of(InputGroups::Lags),
@@ -177,6 +192,24 @@ impl FromStr for ExpertKind {
     }
 }
 
+/// Inputs of an ARX model, if the expert is one.
+pub(super) type Inputs<'a> = Option<(&'a ArxInputs, &'a Prepared)>;
+
+/// The inputs of all experts for the next iteration.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Next {
+    /// Number of samples.
+    pub batch: f64,
+    /// Inputs of the worker's own ARX models.
+    pub own: Vec<Prepared>,
+    /// Whether these models forecast and learn; otherwise the pooled model replaces them.
+    pub has_own: bool,
+    /// Inputs of the pooled model, if it is one of the experts.
+    pub pooled: Option<Prepared>,
+    /// Forecast of the pooled model, in log speed.
+    pub pooled_forecast: f64,
+}
+
 /// One model of one worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Expert {
@@ -201,62 +234,56 @@ impl Expert {
             ExpertKind::ChangePoint => Self::ChangePoint(ChangePoint::new(first)),
             ExpertKind::ArxPooled => Self::Pooled(Box::new(pool.share(first))),
             ExpertKind::Narx => return None,
-            arx => Self::Arx(Box::new(Arx::new(arx.settings(), drivers, first))),
+            arx => Self::Arx(Box::new(Arx::new(&arx.settings(), drivers))),
         })
     }
 
-    /// Whether a stored expert is usable with this pooled model. `None` stands for a model of a device, whose pooled
-    /// expert is not used.
-    pub fn is_valid(&self, drivers: &DriverSet, pool: Option<&PooledArx>) -> bool {
+    /// Whether a stored expert of this kind is usable with this pooled model. `None` stands for a model of a device, whose
+    /// pooled expert is not used.
+    pub fn is_valid(&self, kind: ExpertKind, drivers: &DriverSet, pool: Option<&PooledArx>) -> bool {
         match self {
             Self::Last => true,
             Self::MovingAverage(average) => average.is_valid(),
             Self::Ema(ema) => ema.is_valid_log_speed(),
             Self::Hold(hold) => hold.is_valid(),
             Self::ChangePoint(level) => level.is_valid(),
-            Self::Arx(arx) => arx.is_valid(drivers),
+            Self::Arx(arx) => kind.own_arx().is_some_and(|settings| arx.is_valid(&settings, drivers)),
             Self::Pooled(share) => pool.is_none_or(|pool| pool.is_valid_share(share)),
             Self::Narx(network) => network.is_valid(drivers),
         }
     }
 
-    /// Whether its forecasts depend on other workers.
-    pub fn is_pooled(&self) -> bool {
-        matches!(self, Self::Pooled(_))
-    }
-
-    /// Returns the log speed of the next iteration.
-    pub fn predict(&self, history: &History, pool: &PooledArx, batch: f64) -> f64 {
+    /// Returns the log speed of the next iteration. `own` are the inputs of an ARX model.
+    pub fn predict(&self, history: &History, own: Inputs<'_>, next: &Next) -> f64 {
         match self {
             Self::Last => history.last(),
             Self::MovingAverage(average) => average.level(),
             Self::Ema(ema) => ema.level(),
             Self::Hold(hold) => hold.level(),
             Self::ChangePoint(level) => level.level(),
-            Self::Arx(arx) => arx.predict(history, batch),
-            Self::Pooled(share) => pool.predict(share, history, batch),
-            Self::Narx(network) => network.predict(history, batch),
+            Self::Arx(arx) => match own {
+                Some((inputs, prepared)) => arx.predict(inputs, prepared, history),
+                None => next.pooled_forecast,
+            },
+            Self::Pooled(_) => next.pooled_forecast,
+            Self::Narx(network) => network.predict(history, next.batch),
         }
     }
 
-    /// Updates the expert: the iteration after this history had this log speed. A pooled expert returns its row for the
-    /// model that it shares with other workers. Has no effect on a change point, which learns first.
-    pub fn update(
-        &mut self,
-        history: &History,
-        pool: &PooledArx,
-        batch: f64,
-        log_speed: f64,
-    ) -> Option<PooledRow> {
+    /// Updates the expert: the iteration that its inputs were prepared for had this log speed. Has no effect on a change point,
+    /// which learns first, and on a pooled expert, which learns last.
+    pub fn update(&mut self, own: Inputs<'_>, log_speed: f64) {
         match self {
-            Self::Last | Self::ChangePoint(_) | Self::Narx(_) => {}
-            Self::Pooled(share) => return Some(pool.observe(share, history, batch, log_speed)),
+            Self::Last | Self::ChangePoint(_) | Self::Narx(_) | Self::Pooled(_) => {}
             Self::MovingAverage(average) => average.update(log_speed),
             Self::Ema(ema) => ema.update(log_speed),
             Self::Hold(hold) => hold.update(log_speed),
-            Self::Arx(arx) => arx.update(history, batch, log_speed),
+            Self::Arx(arx) => {
+                if let Some((inputs, prepared)) = own {
+                    arx.update(inputs, prepared, log_speed);
+                }
+            }
         }
-        None
     }
 
     /// Starts from an earlier worker's model of the same kind.

@@ -173,6 +173,8 @@ pub struct Layout {
     /// Position of each role in [`SELECTED`] among the drivers.
     selected: Vec<Option<usize>>,
     drivers: usize,
+    /// Positions of the drivers that are not selected.
+    others: Vec<usize>,
     shapes: Vec<Shape>,
 }
 
@@ -182,7 +184,9 @@ impl Layout {
     pub fn new(groups: InputGroups, repeats: bool, drivers: &DriverSet) -> Self {
         let roles = drivers.roles();
         let selected = SELECTED.map(|role| roles.iter().position(|known| *known == Some(role))).to_vec();
-        let mut layout = Self { groups, repeats, selected, drivers: drivers.len(), shapes: Vec::new() };
+        let others = (0..drivers.len()).filter(|at| !selected.contains(&Some(*at))).collect();
+        let mut layout =
+            Self { groups, repeats, selected, drivers: drivers.len(), others, shapes: Vec::new() };
         layout.shapes = layout.shapes();
         layout
     }
@@ -190,6 +194,11 @@ impl Layout {
     /// Whether a stored layout equals the layout of its groups for these drivers.
     pub(super) fn is_valid(&self, drivers: &DriverSet) -> bool {
         *self == Self::new(self.groups, self.repeats, drivers)
+    }
+
+    /// Returns the groups of its inputs.
+    pub(super) fn groups(&self) -> InputGroups {
+        self.groups
     }
 
     /// Returns the number of inputs.
@@ -215,6 +224,13 @@ impl Layout {
         absolute
     }
 
+    /// Returns the inputs that depend on the batch: their positions and raw values.
+    pub(super) fn of_batch(&self, history: &History, base: f64, batch: f64) -> [Option<(usize, f64)>; 2] {
+        let rest = if self.repeats { 11 } else { 5 } + SELECTED.len();
+        let time = (self.groups >= InputGroups::Selected).then(|| (rest + 3, batch.ln() - base));
+        [Some((2, (batch / history.batch).ln())), time]
+    }
+
     fn shapes(&self) -> Vec<Shape> {
         let mut shapes = vec![SPEED, SPEED, DRIVER];
         if self.groups >= InputGroups::Level {
@@ -228,8 +244,7 @@ impl Layout {
         }
         if self.groups == InputGroups::All {
             let ridge = |ridge: f64| Shape { weight: ridge.sqrt().recip(), ..DRIVER };
-            let others = (0..self.drivers).filter(|at| !self.selected.contains(&Some(*at))).count();
-            shapes.extend(std::iter::repeat_n(ridge(RIDGE_OTHERS), others));
+            shapes.extend(std::iter::repeat_n(ridge(RIDGE_OTHERS), self.others.len()));
             shapes.extend(std::iter::repeat_n(ridge(RIDGE_CHANGES), self.drivers));
         }
         shapes
@@ -272,8 +287,7 @@ impl Layout {
         }
         if self.groups == InputGroups::All {
             let reading = |drivers: &[Option<f64>], at: usize| drivers.get(at).copied().flatten();
-            let others = (0..self.drivers).filter(|at| !self.selected.contains(&Some(*at)));
-            raw.extend(others.map(|at| reading(&history.drivers, at)));
+            raw.extend(self.others.iter().map(|at| reading(&history.drivers, *at)));
             raw.extend(
                 (0..self.drivers)
                     .map(|at| Some(reading(&history.drivers, at)? - reading(&history.drivers_before, at)?)),
@@ -294,7 +308,15 @@ mod tests {
         history.boundary(&[Some(0.5), Some(40.0), None, Some(0.1)]);
         for groups in [InputGroups::Lags, InputGroups::Level, InputGroups::Selected, InputGroups::All] {
             let layout = Layout::new(groups, true, &drivers);
-            assert_eq!(layout.raw(&history, 0.5, 16.0).len(), layout.width(), "{groups:?}");
+            let raw = layout.raw(&history, 0.5, 16.0);
+            assert_eq!(raw.len(), layout.width(), "{groups:?}");
+            // With another batch only these inputs change.
+            let mut replaced = layout.raw(&history, 0.5, 5.0);
+            for (at, value) in layout.of_batch(&history, 0.5, 16.0).into_iter().flatten() {
+                assert_ne!(replaced[at], Some(value));
+                replaced[at] = Some(value);
+            }
+            assert_eq!(replaced, raw, "{groups:?}");
         }
     }
 

@@ -9,7 +9,8 @@ use super::arx::{PooledArx, PooledRow};
 use super::expert::ExpertKind;
 use super::nonlinear::FittedExpert;
 use super::value::{ExpertRecord, Forecast};
-use super::worker::WorkerForecaster;
+use super::worker::{Lesson, WorkerForecaster};
+use crate::allocate::Residuals;
 use crate::parallel;
 use crate::series::{DRIVERS_MAX, DriverSet, Observation, READING_MAX};
 use crate::shared::SharedMap;
@@ -27,6 +28,10 @@ pub enum Loss {
 /// Maximum number of experts in a stored forecaster.
 const ROSTER_MAX: usize = 64;
 
+/// Number of workers above which the pooled model replaces their own ARX models, and maximum number of workers of an
+/// iteration from which it and the weights of experts learn, in turn.
+pub const WIDE: usize = 1024;
+
 /// Width of the soft maximum over workers in [`Loss::StepTime`], in log speed. Workers within this distance
 /// of the slowest share its gradient.
 const SOFT_MAXIMUM: f64 = 0.03;
@@ -43,6 +48,8 @@ pub struct JobForecaster<K: Ord> {
     workers: SharedMap<K, Worker>,
     /// The iteration after the latest one.
     next: u64,
+    /// Number of learned iterations.
+    learned: u64,
 }
 
 /// State of a worker. Its readings can be known before its speed.
@@ -56,6 +63,15 @@ pub enum Worker {
     /// The worker left, and may be on another device when it rejoins. Its last forecast remains until it is
     /// measured again.
     Aged(Box<WorkerForecaster>),
+}
+
+impl Worker {
+    fn measured(&self) -> Option<&WorkerForecaster> {
+        match self {
+            Self::Measured(forecaster) | Self::Aged(forecaster) => Some(forecaster),
+            Self::Unmeasured { .. } => None,
+        }
+    }
 }
 
 /// The models of one worker, as a starting point for another worker on the same kind of device.
@@ -83,7 +99,7 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
             roster.push(ExpertKind::Last);
         }
         let pool = ExpertKind::pool(&drivers);
-        Self { drivers, roster, loss, pool, workers: BTreeMap::new(), next: 0 }
+        Self { drivers, roster, loss, pool, workers: BTreeMap::new(), next: 0, learned: 0 }
     }
 
     /// Whether a stored forecaster is usable: its parts belong together, and every number is in its range.
@@ -126,17 +142,15 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
 
     /// Sets the drivers read before a worker's next iteration, in the order of [`Self::drivers`].
     pub fn boundary(&mut self, worker: &K, readings: &[Option<f64>]) {
-        self.boundaries(&BTreeMap::from([(worker, readings.to_vec())]));
+        self.boundaries(&[(worker, readings.to_vec())]);
     }
 
-    /// Sets the drivers read before the next iteration of several workers, in the order of [`Self::drivers`].
-    pub fn boundaries(&mut self, readings: &BTreeMap<&K, Vec<Option<f64>>>) {
-        for worker in
-            readings.keys().filter(|worker| !self.workers.contains_key(**worker)).collect::<Vec<_>>()
-        {
-            let unmeasured = Worker::Unmeasured { readings: Vec::new(), earlier: None };
-            self.workers.insert((*worker).clone(), Arc::new(unmeasured));
-        }
+    /// Sets the drivers read before the next iteration of several workers, in the order of [`Self::drivers`]. The workers are in
+    /// ascending order.
+    pub fn boundaries(&mut self, readings: &[(&K, Vec<Option<f64>>)]) {
+        parallel::insert(&mut self.workers, readings.iter().map(|(worker, _)| *worker), || {
+            Arc::new(Worker::Unmeasured { readings: Vec::new(), earlier: None })
+        });
         let pool = &self.pool;
         parallel::update(&mut self.workers, readings, |worker, readings| match Arc::make_mut(worker) {
             Worker::Measured(forecaster) | Worker::Aged(forecaster) => forecaster.boundary(pool, readings),
@@ -180,36 +194,57 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
 
     /// Adds the observations of an iteration, at most one per worker: scores the forecasts, then updates
     /// every model. Takes microseconds per worker.
-    pub fn observe_iteration(&mut self, iteration: u64, outcomes: &[(K, Observation)]) {
+    pub fn observe_iteration<'o>(&mut self, iteration: u64, outcomes: &'o [(K, Observation)]) {
         self.next = iteration.saturating_add(1);
-        let expected = parallel::map(outcomes, |(worker, seen)| self.expect(worker, seen.batch));
-        let slopes = match self.loss {
-            Loss::SquaredError => vec![None; outcomes.len()],
-            Loss::StepTime => step_time_slopes(outcomes, &expected),
-        };
-        let lessons: BTreeMap<&K, (&Observation, Option<Expected>, Option<f64>)> = outcomes
-            .iter()
-            .zip(expected.into_iter().zip(slopes))
-            .map(|((worker, seen), (expected, slope))| (worker, (seen, expected, slope)))
-            .collect();
+        self.learned = self.learned.wrapping_add(1);
+        self.pool.set_alone(outcomes.len() > WIDE);
+        let mut seen: Vec<(&'o K, &'o Observation)> =
+            outcomes.iter().map(|(worker, seen)| (worker, seen)).collect();
+        seen.sort_by(|one, other| one.0.cmp(other.0));
         let pool = &self.pool;
-        let rows = parallel::update(&mut self.workers, &lessons, |worker, (seen, expected, slope)| {
-            match (Arc::make_mut(worker), expected) {
-                (Worker::Measured(forecaster), Some(expected)) => {
-                    forecaster.observe(pool, &expected.experts, *slope, iteration, seen)
+        let expected =
+            parallel::update(&mut self.workers, &seen, |worker, seen| match Arc::make_mut(worker) {
+                Worker::Measured(forecaster) | Worker::Aged(forecaster) => {
+                    Some((forecaster.expect(pool, seen.batch), seen.speed().ln()))
                 }
-                _ => Vec::new(),
+                Worker::Unmeasured { .. } => None,
+            });
+        let slopes = match self.loss {
+            Loss::SquaredError => None,
+            Loss::StepTime => {
+                step_time_slopes(&expected.iter().map(|(_, expected)| *expected).collect::<Vec<_>>())
             }
-        });
+        };
+        let mut slopes = slopes.unwrap_or_default().into_iter();
+        let mut known = expected.into_iter().peekable();
+        let turns = parallel::Turns::new(seen.len(), WIDE, self.learned);
+        let lesson = |(rank, (worker, observation)): (usize, &(&'o K, &'o Observation))| {
+            let is_known = known.next_if(|(known, _)| known == worker).is_some();
+            let slope = if is_known { slopes.next().flatten() } else { None };
+            (*worker, Lesson { iteration, observation, slope, is_scored: turns.has(rank) })
+        };
+        let lessons: Vec<(&K, Lesson<'_>)> = seen.iter().enumerate().map(lesson).collect();
+        let rows =
+            parallel::update(&mut self.workers, &lessons, |worker, lesson| {
+                match Arc::make_mut(worker) {
+                    Worker::Measured(forecaster) => forecaster.observe(pool, *lesson).filter(|_| lesson.is_scored),
+                    _ => None,
+                }
+            });
         // Rows are in the order of the workers, whatever the order of their outcomes.
-        let rows: Vec<PooledRow> = rows.into_iter().flat_map(|(_, rows)| rows).collect();
+        let rows: Vec<PooledRow> = rows.into_iter().filter_map(|(_, row)| row).collect();
         self.pool.update(&rows);
-        for (worker, seen) in outcomes {
+        let workers: Vec<&K> = seen.iter().map(|(worker, _)| *worker).collect();
+        let known = parallel::find(&self.workers, &workers);
+        let is_measured =
+            |known: &Option<&Arc<Worker>>| matches!(known.map(|known| &**known), Some(Worker::Measured(_)));
+        let first =
+            seen.into_iter().zip(&known).filter(|(_, known)| !is_measured(known)).map(|(seen, _)| seen);
+        for (worker, seen) in first.collect::<Vec<_>>() {
             let earlier = match self.workers.get(worker).map(|known| &**known) {
-                Some(Worker::Measured(_)) => continue,
                 Some(Worker::Aged(before)) => Some(&**before),
                 Some(Worker::Unmeasured { earlier, .. }) => earlier.as_ref().map(|earlier| &earlier.0),
-                None => None,
+                Some(Worker::Measured(_)) | None => None,
             };
             let mut new = WorkerForecaster::new(&self.roster, &self.drivers, &self.pool, seen);
             if let Some(earlier) = earlier {
@@ -231,18 +266,8 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
         self.measured(worker)?.network()
     }
 
-    /// Returns the forecasts of a worker's next iteration of `batch` samples; `None` while it is unmeasured.
-    fn expect(&self, worker: &K, batch: f64) -> Option<Expected> {
-        let forecaster = self.measured(worker)?;
-        let experts = forecaster.expect(&self.pool, batch);
-        Some(Expected { mixed: forecaster.combine(&experts), experts })
-    }
-
     fn measured(&self, worker: &K) -> Option<&WorkerForecaster> {
-        match &**self.workers.get(worker)? {
-            Worker::Measured(forecaster) | Worker::Aged(forecaster) => Some(forecaster),
-            Worker::Unmeasured { .. } => None,
-        }
+        self.workers.get(worker)?.measured()
     }
 
     /// Returns the forecast of a worker's next iteration of `batch` samples; by default as many as in its
@@ -264,6 +289,17 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
         self.measured(worker).map_or(&[], WorkerForecaster::pauses)
     }
 
+    /// Returns the residuals and the pauses of a worker.
+    pub fn recent(&self, worker: &K) -> (Residuals<'_>, Residuals<'_>) {
+        self.measured(worker).map_or((&[], &[]), |known| (known.residuals(), known.pauses()))
+    }
+
+    /// Returns the forecasts of the next iterations of these workers, which are in ascending order, as [`Self::forecast`].
+    pub fn forecasts(&self, workers: &[&K]) -> Vec<Option<Forecast>> {
+        let known = parallel::find(&self.workers, workers);
+        parallel::map(&known, |known| Some(known.as_ref()?.measured()?.forecast(&self.pool, None)))
+    }
+
     /// Returns the record of each expert of a worker; empty while the worker is unmeasured.
     pub fn experts(&self, worker: &K) -> Vec<ExpertRecord> {
         self.measured(worker).map_or_else(Vec::new, |forecaster| forecaster.records(&self.pool))
@@ -275,27 +311,20 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     }
 }
 
-/// Forecasts of one worker's next iteration, in log speed.
-struct Expected {
-    experts: Vec<f64>,
-    mixed: f64,
-}
-
 /// Returns the derivative of the log step time with respect to each worker's log forecast. Shares are
 /// proportional to the forecasts. With `d_i` the log of forecast over actual speed,
 /// `log T = max_i d_i - log sum_j forecast_j`. The derivative for worker i is its part of the (soft) maximum minus its share
-/// of the batch.
-fn step_time_slopes<K>(outcomes: &[(K, Observation)], expected: &[Option<Expected>]) -> Vec<Option<f64>> {
-    let mixed: Vec<Option<f64>> = expected.iter().map(|expected| Some(expected.as_ref()?.mixed)).collect();
-    if mixed.iter().flatten().count() < 2 {
-        return vec![None; outcomes.len()];
+/// of the batch. `None` with fewer than two forecasts. Arguments are log forecasts and log speeds.
+fn step_time_slopes(expected: &[Option<(f64, f64)>]) -> Option<Vec<Option<f64>>> {
+    if expected.iter().flatten().count() < 2 {
+        return None;
     }
-    let excess = |(i, mixed): (usize, &Option<f64>)| {
-        mixed.map(|mixed| (mixed - outcomes[i].1.speed().ln()) / SOFT_MAXIMUM)
-    };
-    let blame = softmax(&mixed.iter().enumerate().map(excess).collect::<Vec<_>>());
+    let mixed: Vec<Option<f64>> = expected.iter().map(|expected| Some((*expected)?.0)).collect();
+    let excess =
+        |expected: &Option<(f64, f64)>| expected.map(|(mixed, actual)| (mixed - actual) / SOFT_MAXIMUM);
+    let blame = softmax(&expected.iter().map(excess).collect::<Vec<_>>());
     let share = softmax(&mixed);
-    blame.iter().zip(&share).map(|(blame, share)| Some((*blame)? - (*share)?)).collect()
+    Some(blame.iter().zip(&share).map(|(blame, share)| Some((*blame)? - (*share)?)).collect())
 }
 
 /// Returns `exp(x_i) / sum exp(x_j)` over the values that are present.

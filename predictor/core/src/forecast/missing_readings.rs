@@ -13,6 +13,22 @@ pub struct Scaler {
     scales: Vec<RunningScale>,
 }
 
+/// The inputs of an iteration.
+#[derive(Debug, Clone, Default)]
+pub struct Prepared {
+    /// A constant 1, followed by the scaled inputs.
+    pub inputs: Vec<f64>,
+    scales: Vec<RunningScale>,
+}
+
+impl RunningScale {
+    /// Adds a reading, and returns it in deviations.
+    fn scaled(&mut self, raw: f64, shape: &Shape) -> f64 {
+        *self = self.with(raw);
+        self.deviations(raw, shape.deviations_max) * shape.weight
+    }
+}
+
 impl Scaler {
     /// Creates a scaler for inputs of this layout.
     pub fn new(layout: &Layout) -> Self {
@@ -24,12 +40,31 @@ impl Scaler {
         self.scales.len() == layout.width() && self.scales.iter().all(RunningScale::is_valid)
     }
 
-    /// Returns the inputs of a model: the scaled inputs, followed by a constant 1.
-    pub fn scaled(&self, layout: &Layout, raw: &[Option<f64>]) -> Vec<f64> {
-        let scale = |((shape, scale), raw): ((&Shape, &RunningScale), &Option<f64>)| {
-            raw.map_or(0.0, |raw| scale.with(raw).deviations(raw, shape.deviations_max) * shape.weight)
+    /// Computes the inputs of a model from raw inputs, and the scales that have learned from them.
+    pub fn prepare(&self, layout: &Layout, raw: &[Option<f64>], prepared: &mut Prepared) {
+        prepared.scales.clone_from(&self.scales);
+        prepared.inputs.clear();
+        prepared.inputs.push(1.0);
+        let scales = layout.scales().iter().zip(&mut prepared.scales).zip(raw);
+        let input = |((shape, scale), raw): ((&Shape, &mut RunningScale), &Option<f64>)| {
+            raw.map_or(0.0, |raw| scale.scaled(raw, shape))
         };
-        layout.scales().iter().zip(&self.scales).zip(raw).map(scale).chain([1.0]).collect()
+        prepared.inputs.extend(scales.map(input));
+    }
+
+    /// Replaces a raw input.
+    pub fn replace(&self, layout: &Layout, prepared: &mut Prepared, at: usize, raw: f64) {
+        let shape = layout.scales().get(at).zip(self.scales.get(at));
+        let place = prepared.inputs.get_mut(1 + at).zip(prepared.scales.get_mut(at));
+        if let (Some((shape, scale)), Some((input, learned))) = (shape, place) {
+            *learned = *scale;
+            *input = learned.scaled(raw, shape);
+        }
+    }
+
+    /// Learns from inputs that it prepared.
+    pub fn learn_prepared(&mut self, prepared: &mut Prepared) {
+        std::mem::swap(&mut self.scales, &mut prepared.scales);
     }
 
     /// Returns raw inputs with missing ones replaced by their means.
@@ -62,9 +97,14 @@ mod tests {
         history.boundary(&[Some(0.5)]);
         scaler.learn(&layout.raw(&history, 0.0, 8.0));
         history.boundary(&[Some(0.7)]);
-        let with_reading = scaler.scaled(&layout, &layout.raw(&history, 0.0, 8.0));
+        let inputs = |history: &History| {
+            let mut prepared = Prepared::default();
+            scaler.prepare(&layout, &layout.raw(history, 0.0, 8.0), &mut prepared);
+            prepared.inputs
+        };
+        let with_reading = inputs(&history);
         history.boundary(&[None]);
-        let without_reading = scaler.scaled(&layout, &layout.raw(&history, 0.0, 8.0));
+        let without_reading = inputs(&history);
         assert!(
             with_reading
                 .iter()

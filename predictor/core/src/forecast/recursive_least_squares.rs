@@ -15,8 +15,12 @@ const NUMBER_MAX: f64 = 1e30;
 pub struct RecursiveLeastSquares {
     /// `theta`.
     coefficients: Vec<f64>,
-    /// Inverse of the information matrix with forgetting, row-major; symmetric and positive definite.
+    /// Positions of the inputs that were not always 0, ascending. Drivers that a job does not have are always 0.
+    used: Vec<usize>,
+    /// Inverse of the information matrix of these inputs with forgetting, row-major; symmetric and positive definite.
     gain: Vec<f64>,
+    /// The same of each other input: it has no evidence.
+    unused_gain: f64,
     prior_gain: f64,
     forgetting: f64,
 }
@@ -27,14 +31,28 @@ impl RecursiveLeastSquares {
     /// forgets nothing.
     pub fn new(inputs: usize, ridge: f64, forgetting: f64) -> Self {
         let prior_gain = 1.0 / ridge;
-        Self { coefficients: vec![0.0; inputs], gain: diagonal(inputs, prior_gain), prior_gain, forgetting }
+        Self {
+            coefficients: vec![0.0; inputs],
+            used: Vec::new(),
+            gain: Vec::new(),
+            unused_gain: prior_gain,
+            prior_gain,
+            forgetting,
+        }
     }
 
     /// Whether a stored model with this number of coefficients is usable.
     pub(super) fn is_valid(&self, width: usize) -> bool {
         self.width() == width
-            && self.gain.len() == width * width
-            && self.coefficients.iter().chain(&self.gain).all(|number| number.abs() <= NUMBER_MAX)
+            && self.gain.len() == self.used.len() * self.used.len()
+            && self.used.is_sorted_by(|one, other| one < other)
+            && self.used.last().is_none_or(|last| *last < width)
+            && self
+                .coefficients
+                .iter()
+                .chain(&self.gain)
+                .chain([&self.unused_gain])
+                .all(|number| number.abs() <= NUMBER_MAX)
             && (1.0 / NUMBER_MAX..=NUMBER_MAX).contains(&self.prior_gain)
             && self.forgetting > 0.0
             && self.forgetting <= 1.0
@@ -69,44 +87,68 @@ impl RecursiveLeastSquares {
 
     /// Forgets a part of the past rows, then adds a row. Returns false, without a change, if the row is not finite.
     fn add(&mut self, inputs: &[f64], target: f64, forgetting: f64) -> bool {
-        let n = self.width();
-        let weighted = self.weighted(inputs);
-        let step = 1.0 / (forgetting + dot(&weighted, inputs));
+        let n = self.use_inputs(inputs);
+        let (mut small, mut large) = ([0.0; 2 * SMALL], Vec::new());
+        let [inputs_used, weighted] = scratch(n, &mut small, &mut large);
+        for (input, at) in inputs_used.iter_mut().zip(&self.used) {
+            *input = inputs[*at];
+        }
+        // The gain is symmetric, so the loop adds its columns instead of summing its rows: each sum would be one chain of
+        // additions that wait for each other.
+        for (column, input) in self.gain.chunks_exact(n.max(1)).zip(inputs_used.iter()) {
+            for (sum, gain) in weighted.iter_mut().zip(column) {
+                *sum += gain * input;
+            }
+        }
+        let step = 1.0 / (forgetting + dot(weighted, inputs_used));
         let error = target - self.predict(inputs);
         if !(error * step).is_finite() {
             return false;
         }
         let keep = 1.0 / forgetting;
-        for (i, row) in self.gain.chunks_exact_mut(n).enumerate() {
+        self.unused_gain *= keep;
+        for ((i, row), at) in self.gain.chunks_exact_mut(n.max(1)).enumerate().zip(&self.used) {
             let pull = weighted[i] * step;
-            self.coefficients[i] += pull * error;
+            self.coefficients[*at] += pull * error;
             // Floating-point products commute, so both triangles remain identical.
-            for (gain, weighted_j) in row.iter_mut().zip(&weighted) {
+            for (gain, weighted_j) in row.iter_mut().zip(weighted.iter()) {
                 *gain = (*gain - weighted[i] * weighted_j * step) * keep;
             }
         }
         true
     }
 
-    /// Returns the product of the gain and the inputs. The gain is symmetric, so the loop adds its columns instead of
-    /// summing its rows: each sum would be one chain of additions that wait for each other.
-    fn weighted(&self, inputs: &[f64]) -> Vec<f64> {
-        let n = self.width();
-        let mut weighted = vec![0.0; n];
-        for (column, input) in self.gain.chunks_exact(n).zip(inputs) {
-            for (sum, gain) in weighted.iter_mut().zip(column) {
-                *sum += gain * input;
-            }
+    /// Adds the inputs that are not 0 for the first time to the used ones, and returns the number of the used ones.
+    fn use_inputs(&mut self, inputs: &[f64]) -> usize {
+        let n = self.used.len();
+        let mut rest = self.used.iter().peekable();
+        let mut is_new = |at: usize, input: f64| rest.next_if_eq(&&at).is_none() && input != 0.0;
+        if !inputs.iter().enumerate().any(|(at, input)| is_new(at, *input)) {
+            return n;
         }
-        weighted
+        let before = std::mem::take(&mut self.used);
+        let is_used = |at: &usize| inputs[*at] != 0.0 || before.binary_search(at).is_ok();
+        self.used = (0..self.width()).filter(is_used).collect();
+        let places: Vec<Option<usize>> = self.used.iter().map(|at| before.binary_search(at).ok()).collect();
+        let gain = |(i, j): (usize, usize)| match (places[i], places[j]) {
+            (Some(i), Some(j)) => self.gain[i * n + j],
+            _ if i == j => self.unused_gain,
+            _ => 0.0,
+        };
+        let n = places.len();
+        self.gain = (0..n * n).map(|at| gain((at / n, at % n))).collect();
+        n
     }
 
     /// Resets inputs whose gain has grown too large. The gain of a constant input grows without limit
     /// (wind-up) until one change ruins the model. Only these inputs are reset: an input that is always
     /// absent must not remove the evidence of the others.
     fn reset_large_gains(&mut self) {
-        let n = self.width();
+        let n = self.used.len();
         let sound = 0.0..=GAIN_GROWTH_MAX * self.prior_gain;
+        if !sound.contains(&self.unused_gain) {
+            self.unused_gain = self.prior_gain;
+        }
         for i in 0..n {
             let own = self.gain[i * n + i];
             if sound.contains(&own) {
@@ -114,6 +156,7 @@ impl RecursiveLeastSquares {
             }
             if !(own > 0.0 && own.is_finite()) {
                 self.gain = diagonal(n, self.prior_gain);
+                self.unused_gain = self.prior_gain;
                 return;
             }
             // Without the cross terms, both blocks remain positive definite.
@@ -132,18 +175,41 @@ impl RecursiveLeastSquares {
             return;
         }
         self.coefficients.clone_from(&earlier.coefficients);
-        for (gain, (prior, earlier)) in self
-            .gain
-            .iter_mut()
-            .zip(diagonal(earlier.width(), self.prior_gain).into_iter().zip(&earlier.gain))
-        {
-            *gain = (1.0 - trust) * prior + trust * earlier;
-        }
+        let mixed = |prior: f64, earlier: f64| (1.0 - trust) * prior + trust * earlier;
+        self.used.clone_from(&earlier.used);
+        self.unused_gain = mixed(self.prior_gain, earlier.unused_gain);
+        let prior = diagonal(self.used.len(), self.prior_gain);
+        self.gain =
+            prior.into_iter().zip(&earlier.gain).map(|(prior, earlier)| mixed(prior, *earlier)).collect();
     }
 }
 
+/// Number of inputs of most models, for which a step needs no allocation.
+const SMALL: usize = 64;
+
+/// Returns two vectors of n zeros.
+fn scratch<'a>(n: usize, small: &'a mut [f64; 2 * SMALL], large: &'a mut Vec<f64>) -> [&'a mut [f64]; 2] {
+    let all = if n <= SMALL {
+        &mut small[..2 * n]
+    } else {
+        large.resize(2 * n, 0.0);
+        &mut large[..]
+    };
+    let (one, other) = all.split_at_mut(n);
+    [one, other]
+}
+
+/// Returns the sum of products. Four sums do not wait for each other.
 fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
+    let (firsts, seconds) = (a.chunks_exact(4), b.chunks_exact(4));
+    let rest: f64 = firsts.remainder().iter().zip(seconds.remainder()).map(|(a, b)| a * b).sum();
+    let mut sums = [0.0; 4];
+    for (a, b) in firsts.zip(seconds) {
+        for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
+            *sum += a * b;
+        }
+    }
+    (sums[0] + sums[1]) + (sums[2] + sums[3]) + rest
 }
 
 fn diagonal(n: usize, value: f64) -> Vec<f64> {
@@ -283,6 +349,7 @@ mod tests {
             with.update(&[x, 0.0], 2.0 * x);
             without.update(&[x], 2.0 * x);
             assert_eq!(with.gain[0], without.gain[0], "after {k}");
+            assert_eq!((with.used.len(), with.unused_gain <= GAIN_GROWTH_MAX * with.prior_gain), (1, true));
         }
     }
 }

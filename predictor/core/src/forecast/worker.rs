@@ -1,12 +1,15 @@
 //! The forecaster of one worker: experts, their mix, and the interval.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
-use super::arx::{PooledArx, PooledRow};
+use super::arx::{ArxInputs, ArxSettings, PooledArx, PooledRow, PooledWorker};
 use super::change::{ChangePoint, Lead, Move};
-use super::expert::{Expert, ExpertKind};
+use super::expert::{Expert, ExpertKind, Inputs, Next};
 use super::inputs::History;
 use super::interval::AdaptiveInterval;
+use super::missing_readings::Prepared;
 use super::mix::Mix;
 use super::nonlinear::FittedExpert;
 use super::value::{COVERAGE, ExpertRecord, Forecast};
@@ -20,6 +23,8 @@ const WARM_START_TRUST: f64 = 0.1;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct WorkerForecaster {
     history: History,
+    /// Inputs of the ARX models, one for each base that they deviate from.
+    inputs: Vec<ArxInputs>,
     experts: Vec<(ExpertKind, Expert)>,
     mix: Mix,
     /// Whether the forecast follows the change point instead of the mix.
@@ -33,6 +38,9 @@ pub(crate) struct WorkerForecaster {
     /// Forecasts of the next iteration with the batch of the latest one. `None` after a change of what they depend on.
     #[serde(skip)]
     usual: Option<Usual>,
+    /// Memory for the next ones.
+    #[serde(skip)]
+    spare: Option<Usual>,
 }
 
 /// An observation far from its forecast.
@@ -44,16 +52,27 @@ struct Jump {
     excess_s: f64,
 }
 
+/// An iteration of a worker to learn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lesson<'a> {
+    pub iteration: u64,
+    pub observation: &'a Observation,
+    /// Slope of the loss at the forecast; `None` for squared error.
+    pub slope: Option<f64>,
+    /// Whether the experts are scored, and the pooled model learns.
+    pub is_scored: bool,
+}
+
 /// Forecasts of the next iteration with one batch, computed once for all readers: a request reads them several times, and
 /// the models of many workers do not fit into the caches of a processor.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Usual {
-    batch: f64,
+    next: Next,
     /// By expert, in log speed.
     experts: Vec<f64>,
     /// Number of updates of the pool that the forecasts of pooled experts are from.
     pool_updates: u64,
-    forecast: Forecast,
+    mixed: f64,
 }
 
 impl WorkerForecaster {
@@ -63,6 +82,7 @@ impl WorkerForecaster {
         let experts: Vec<(ExpertKind, Expert)> = roster.iter().filter_map(expert).collect();
         Self {
             history: History::new(log_speed, first.batch),
+            inputs: inputs(roster, drivers, log_speed),
             batch: first.batch,
             mix: Mix::new(&experts.iter().map(|(kind, _)| kind.prior()).collect::<Vec<_>>()),
             experts,
@@ -71,14 +91,23 @@ impl WorkerForecaster {
             interval: AdaptiveInterval::new(COVERAGE),
             observations: 1,
             usual: None,
+            spare: None,
         }
     }
 
     /// Whether stored models of a worker are usable with this pooled model; see [`Expert::is_valid`].
     pub fn is_valid(&self, drivers: &DriverSet, pool: Option<&PooledArx>) -> bool {
         let is_valid =
-            |(kind, expert): &(ExpertKind, Expert)| kind.is_valid() && expert.is_valid(drivers, pool);
+            |(kind, expert): &(ExpertKind, Expert)| kind.is_valid() && expert.is_valid(*kind, drivers, pool);
+        let has_inputs = |settings: &ArxSettings| self.inputs.iter().any(|inputs| inputs.serves(settings));
         self.history.is_valid()
+            && self.inputs.len() <= self.experts.len()
+            && self.inputs.iter().all(|inputs| inputs.is_valid(drivers))
+            && self
+                .experts
+                .iter()
+                .filter_map(|(kind, _)| kind.own_arx())
+                .all(|settings| has_inputs(&settings))
             && self.interval.is_valid()
             && self.lead.is_valid()
             && self.jump.is_none_or(|jump| jump.is_valid())
@@ -116,28 +145,80 @@ impl WorkerForecaster {
     /// Sets the drivers read before the next iteration.
     pub fn boundary(&mut self, pool: &PooledArx, drivers: &[Option<f64>]) {
         self.history.boundary(drivers);
-        self.usual = None;
-        let batch = self.history.batch();
-        let experts = self.expect(pool, batch);
-        let forecast = self.interval_around(self.combine(&experts));
-        self.usual = Some(Usual { batch, experts, pool_updates: pool.updates(), forecast });
+        let spare = self.usual.take().or(self.spare.take());
+        self.usual = Some(self.next(pool, self.history.batch(), spare.unwrap_or_default()));
     }
 
-    /// Returns each expert's forecast of the next iteration, in log speed.
-    pub fn expect(&self, pool: &PooledArx, batch: f64) -> Vec<f64> {
-        let usual = self.usual(batch);
-        let known = |at: usize, expert: &Expert| {
-            let usual = usual.filter(|usual| !expert.is_pooled() || usual.pool_updates == pool.updates());
-            usual.and_then(|usual| usual.experts.get(at).copied())
-        };
-        let forecast = |(at, (_, expert)): (usize, &(ExpertKind, Expert))| {
-            known(at, expert).unwrap_or_else(|| expert.predict(&self.history, pool, batch))
-        };
-        self.experts.iter().enumerate().map(forecast).collect()
+    /// Computes the forecasts of the next iteration.
+    fn next(&self, pool: &PooledArx, batch: f64, mut usual: Usual) -> Usual {
+        let next = &mut usual.next;
+        next.batch = batch;
+        next.has_own = self.has_own(pool);
+        if next.has_own {
+            next.own.resize_with(self.inputs.len(), Prepared::default);
+            for (inputs, prepared) in self.inputs.iter().zip(&mut next.own) {
+                inputs.prepare(&self.history, batch, prepared);
+            }
+        }
+        if let Some(share) = self.pooled() {
+            pool.prepare(share, &self.history, batch, next.pooled.get_or_insert_default());
+        }
+        self.forecast_next(pool, &mut usual);
+        usual
     }
 
-    fn usual(&self, batch: f64) -> Option<&Usual> {
-        self.usual.as_ref().filter(|usual| usual.batch.to_bits() == batch.to_bits())
+    fn pooled(&self) -> Option<&PooledWorker> {
+        self.experts.iter().find_map(|(_, expert)| match expert {
+            Expert::Pooled(share) => Some(&**share),
+            _ => None,
+        })
+    }
+
+    /// Whether the worker's own ARX models forecast and learn.
+    fn has_own(&self, pool: &PooledArx) -> bool {
+        !(pool.is_alone() && self.pooled().is_some())
+    }
+
+    /// Computes the forecasts from the inputs.
+    fn forecast_next(&self, pool: &PooledArx, usual: &mut Usual) {
+        let Usual { next, experts, .. } = usual;
+        if let Some((share, prepared)) = self.pooled().zip(next.pooled.as_ref()) {
+            next.pooled_forecast = pool.predict(share, prepared, &self.history);
+        }
+        let next = &*next;
+        let forecast = |(kind, expert): &(ExpertKind, Expert)| {
+            expert.predict(&self.history, inputs_of(&self.inputs, next, *kind), next)
+        };
+        experts.clear();
+        experts.extend(self.experts.iter().map(forecast));
+        usual.mixed = self.combine(&usual.experts);
+        usual.pool_updates = pool.updates();
+    }
+
+    /// Prepares the next iteration of `batch` samples: returns the forecast of its log speed. Afterwards [`Self::observe`] learns it.
+    pub fn expect(&mut self, pool: &PooledArx, batch: f64) -> f64 {
+        let usual = match self.usual.take() {
+            Some(usual) if usual.is_for(pool, batch) && usual.next.has_own == self.has_own(pool) => usual,
+            Some(usual) if usual.next.has_own != self.has_own(pool) => self.next(pool, batch, usual),
+            Some(mut usual) => {
+                usual.next.batch = batch;
+                for (inputs, prepared) in self.inputs.iter().zip(&mut usual.next.own) {
+                    inputs.set_batch(prepared, &self.history, batch);
+                }
+                if let Some((share, prepared)) = self.pooled().zip(usual.next.pooled.as_mut()) {
+                    pool.set_batch(share, prepared, &self.history, batch);
+                }
+                self.forecast_next(pool, &mut usual);
+                usual
+            }
+            None => {
+                let spare = self.spare.take().unwrap_or_default();
+                self.next(pool, batch, spare)
+            }
+        };
+        let mixed = usual.mixed;
+        self.usual = Some(usual);
+        mixed
     }
 
     pub fn combine(&self, expected: &[f64]) -> f64 {
@@ -202,34 +283,50 @@ impl WorkerForecaster {
     }
 
     /// Scores the forecasts by squared error or by a loss with this slope, then updates the worker's own models. Returns the
-    /// rows for the model that all workers share.
-    pub fn observe(
-        &mut self,
-        pool: &PooledArx,
-        expected: &[f64],
-        slope: Option<f64>,
-        iteration: u64,
-        observation: &Observation,
-    ) -> Vec<PooledRow> {
-        self.usual = None;
+    /// row for the model that all workers share.
+    pub fn observe(&mut self, pool: &PooledArx, lesson: Lesson<'_>) -> Option<PooledRow> {
+        let batch = lesson.observation.batch;
+        let usual = self.usual.take().filter(|usual| usual.is_for(pool, batch));
+        let mut usual = match usual {
+            Some(usual) => usual,
+            None => self.next(pool, batch, Usual::default()),
+        };
+        let row = self.learn(pool, &mut usual, lesson);
+        self.spare = Some(usual);
+        row
+    }
+
+    fn learn(&mut self, pool: &PooledArx, usual: &mut Usual, lesson: Lesson<'_>) -> Option<PooledRow> {
+        let Lesson { iteration, observation, slope, is_scored } = lesson;
+        let Usual { next, experts: expected, .. } = usual;
         self.observations += 1;
         let log_speed = observation.speed().ln();
         if self.follow(expected, iteration, observation) {
-            return Vec::new();
+            return None;
         }
         match slope {
             // The averages follow a jump, each in its own time; that is no record.
-            _ if self.lead.leads() => {}
+            _ if self.lead.leads() || !is_scored => {}
             Some(slope) => self.mix.score_by(expected, log_speed, slope),
             None => self.mix.score(expected, log_speed),
         }
-        let experts = self.experts.iter_mut();
-        let update = |(_, expert): &mut (ExpertKind, Expert)| {
-            expert.update(&self.history, pool, observation.batch, log_speed)
-        };
-        let rows = experts.filter_map(update).collect();
+        for (kind, expert) in &mut self.experts {
+            expert.update(inputs_of(&self.inputs, next, *kind), log_speed);
+        }
+        if next.has_own {
+            let prepared = self.inputs.iter_mut().zip(&mut next.own);
+            prepared.for_each(|(inputs, prepared)| inputs.learn(prepared, log_speed));
+        } else {
+            self.inputs.iter_mut().for_each(|inputs| inputs.follow(log_speed));
+        }
+        let share = self.experts.iter_mut().find_map(|(_, expert)| match expert {
+            Expert::Pooled(share) => Some(share),
+            _ => None,
+        });
+        let row =
+            share.zip(next.pooled.as_mut()).map(|(share, prepared)| pool.observe(share, prepared, log_speed));
         self.history.observe(log_speed, observation.batch);
-        rows
+        row
     }
 
     pub fn observations(&self) -> u64 {
@@ -238,9 +335,14 @@ impl WorkerForecaster {
 
     pub fn forecast(&self, pool: &PooledArx, batch: Option<f64>) -> Forecast {
         let batch = batch.unwrap_or(self.history.batch());
-        match self.usual(batch).filter(|usual| usual.pool_updates == pool.updates()) {
-            Some(usual) => usual.forecast,
-            None => self.interval_around(self.combine(&self.expect(pool, batch))),
+        self.interval_around(self.usual(pool, batch).mixed)
+    }
+
+    /// Returns the forecasts of the next iteration of `batch` samples.
+    fn usual(&self, pool: &PooledArx, batch: f64) -> Cow<'_, Usual> {
+        match self.usual.as_ref().filter(|usual| usual.is_for(pool, batch)) {
+            Some(usual) => Cow::Borrowed(usual),
+            None => Cow::Owned(self.next(pool, batch, Usual::default())),
         }
     }
 
@@ -265,10 +367,10 @@ impl WorkerForecaster {
     }
 
     pub fn records(&self, pool: &PooledArx) -> Vec<ExpertRecord> {
-        let expected = self.expect(pool, self.history.batch());
+        let usual = self.usual(pool, self.history.batch());
         let record = |(i, (kind, _)): (usize, &(ExpertKind, Expert))| ExpertRecord {
             name: kind.to_string(),
-            speed: expected[i].exp(),
+            speed: usual.experts[i].exp(),
             weight: self.weight(i),
             log_rmse: self.mix.log_rmse(i),
         };
@@ -292,12 +394,41 @@ impl WorkerForecaster {
         // A network is fitted to one worker, so it is not transferred; only the experts before it are.
         self.mix.warm_start(&earlier.mix);
         self.lead = earlier.lead;
+        for (inputs, earlier) in self.inputs.iter_mut().zip(&earlier.inputs) {
+            inputs.warm_start(earlier);
+        }
         for (kind, expert) in &mut self.experts {
             if let Some((_, earlier)) = earlier.experts.iter().find(|(other, _)| other == kind) {
                 expert.warm_start(earlier, WARM_START_TRUST);
             }
         }
     }
+}
+
+impl Usual {
+    /// Whether these are the forecasts with this batch and the present pool.
+    fn is_for(&self, pool: &PooledArx, batch: f64) -> bool {
+        self.next.batch.to_bits() == batch.to_bits() && self.pool_updates == pool.updates()
+    }
+}
+
+/// Returns the inputs of the ARX models among these experts.
+fn inputs(roster: &[ExpertKind], drivers: &DriverSet, first: f64) -> Vec<ArxInputs> {
+    let mut all: Vec<ArxSettings> = roster.iter().filter_map(|kind| kind.own_arx()).collect();
+    all.sort_by_key(|settings| std::cmp::Reverse(settings.groups));
+    let mut inputs: Vec<ArxInputs> = Vec::new();
+    for settings in all {
+        if !inputs.iter().any(|inputs| inputs.serves(&settings)) {
+            inputs.push(ArxInputs::new(&settings, drivers, first));
+        }
+    }
+    inputs
+}
+
+/// Returns the inputs of an expert.
+fn inputs_of<'a>(inputs: &'a [ArxInputs], next: &'a Next, kind: ExpertKind) -> Inputs<'a> {
+    let settings = kind.own_arx().filter(|_| next.has_own)?;
+    inputs.iter().zip(&next.own).find(|(inputs, _)| inputs.serves(&settings))
 }
 
 impl Jump {

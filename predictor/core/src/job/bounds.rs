@@ -3,7 +3,7 @@
 use evenstep_protocol::{CapReason, JoinRequest, WorkerId, WorkerOverride};
 
 use super::configured::{Configured, Setting, largest_size};
-use super::state::JobState;
+use super::state::{JobState, WorkerState};
 use crate::memory::MemoryModel;
 
 /// Bounds of one worker.
@@ -34,7 +34,7 @@ impl JobState {
     /// Returns the bounds of a worker in a full iteration.
     pub fn bounds(&self, id: &WorkerId) -> Bounds {
         if let Some(worker) = self.workers.get(id) {
-            return self.bounds_of(&worker.request, worker.operator_override.as_ref());
+            return self.bounds_with(Some(worker), &worker.request, worker.operator_override.as_ref());
         }
         let cap = self.spec.max_local_batch;
         Bounds {
@@ -52,8 +52,16 @@ impl JobState {
 
     /// Returns the bounds that a worker would have with this request and this override.
     pub(super) fn bounds_of(&self, request: &JoinRequest, operator: Option<&WorkerOverride>) -> Bounds {
+        self.bounds_with(self.workers.get(&request.worker), request, operator)
+    }
+
+    fn bounds_with(
+        &self,
+        known: Option<&WorkerState>,
+        request: &JoinRequest,
+        operator: Option<&WorkerOverride>,
+    ) -> Bounds {
         let spec = &self.spec;
-        let known = self.workers.get(&request.worker);
         let oom_cap = known.filter(|known| !known.changes_memory(request)).and_then(|known| known.oom_cap);
         let configured = [
             (spec.max_local_batch, CapReason::Job),
@@ -107,7 +115,8 @@ impl JobState {
     }
 
     fn peak_cap(&self, request: &JoinRequest) -> Option<u64> {
-        self.memory(request)?.cap(request.memory_bytes?)
+        let memory_bytes = request.memory_bytes?;
+        self.memory(request)?.cap(memory_bytes)
     }
 }
 

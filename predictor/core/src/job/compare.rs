@@ -2,7 +2,7 @@
 
 use super::balance::{Compared, ITERATIONS_MAX, Used};
 use super::even_time::{base, before_s, took_s};
-use super::models::Models;
+use super::models::{Models, ratio};
 use super::open::Closed;
 use super::report::parts;
 use crate::parallel;
@@ -32,7 +32,10 @@ pub fn compared(models: &Models, closed: &Closed<'_>, since: u64) -> Option<Comp
     if usual < WHOLE {
         return None;
     }
-    let times = parallel::map(&closed.reports, |(report, planned)| {
+    let workers: Vec<_> = closed.reports.iter().map(|(report, _)| &report.worker).collect();
+    let curves = models.curves(&workers);
+    let reports: Vec<_> = closed.reports.iter().zip(curves).collect();
+    let times = parallel::map(&reports, |((report, planned), curve)| {
         let choices = planned.as_ref()?.choices;
         let (own, compute_s) = base(report);
         // Samples have even shares whichever plan the client used. Work in a job's own unit differs from shares, because samples are
@@ -50,7 +53,7 @@ pub fn compared(models: &Models, closed: &Closed<'_>, since: u64) -> Option<Comp
             let ratio = match samples {
                 0 => return 0.0,
                 _ if samples == own => 1.0,
-                _ => models.ratio(&report.worker, own, samples).mean,
+                _ => ratio(*curve, own, samples).mean,
             };
             before_s(report) + ratio * compute_s
         };

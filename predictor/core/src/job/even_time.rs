@@ -8,7 +8,7 @@
 use evenstep_protocol::{WorkerId, WorkerReport};
 
 use super::bounds::fit_floors;
-use super::models::Models;
+use super::models::{Models, ratio};
 use super::open::Closed;
 use super::report::parts;
 use super::state::JobState;
@@ -89,14 +89,11 @@ impl JobState {
         let samples = units.into_iter().fold(0, u64::saturating_add);
         let even = self.even_shares(&workers, samples)?;
         let (own, others) = even.split_at(measured.len());
-        let compared: Vec<(&WorkerReport, u64)> = measured.iter().copied().zip(own.iter().copied()).collect();
-        let mut works = parallel::map(&compared, |(report, even)| {
+        let curves = models.curves(workers.get(..measured.len())?);
+        let compared: Vec<_> = measured.iter().zip(own).zip(curves).collect();
+        let mut works = parallel::map(&compared, |((report, even), curve)| {
             let (samples, compute_s) = base(report);
-            EvenWork {
-                before_s: before_s(report),
-                compute_s,
-                ratio: models.ratio(&report.worker, samples, *even),
-            }
+            EvenWork { before_s: before_s(report), compute_s, ratio: ratio(*curve, samples, **even) }
         });
         // Without the time of the whole step, the step time lacks the waits for claims, too.
         let is_whole = measured.iter().any(|report| report.step_time_s.is_some());

@@ -8,7 +8,7 @@ pub use ahead::Ahead;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use evenstep_protocol::WorkerId;
+use evenstep_protocol::{WorkerId, driver};
 use serde::{Deserialize, Serialize};
 
 use super::balance::{Balance, ITERATIONS_MAX, TailBalance};
@@ -175,13 +175,11 @@ impl Models {
         is_idle: impl Fn(usize) -> bool + Sync + Send,
     ) -> Scenarios {
         let ranked: Vec<(usize, &WorkerId)> = workers.iter().enumerate().collect();
-        let residuals = parallel::map(&ranked, |(rank, worker)| {
-            (!is_idle(*rank)).then(|| self.forecaster.residuals(worker))
+        let recent = parallel::map(&ranked, |(rank, worker)| {
+            let (residuals, pauses) = self.forecaster.recent(worker);
+            (!is_idle(*rank)).then_some((residuals, pauses)).unzip()
         });
-        let pauses: Vec<Option<&[(u64, f64)]>> = ranked
-            .iter()
-            .map(|(rank, worker)| (!is_idle(*rank)).then(|| self.forecaster.pauses(worker)))
-            .collect();
+        let (residuals, pauses): (Vec<_>, Vec<_>) = recent.into_iter().unzip();
         Scenarios::joined(&residuals).with_pauses(&pauses)
     }
 
@@ -267,17 +265,21 @@ impl Models {
         self.open.probes()
     }
 
+    /// Returns the curves of these workers, which are in ascending order; `None` before the first report of a worker.
+    pub fn curves(&self, workers: &[&WorkerId]) -> Vec<Option<&CurveLearner>> {
+        parallel::find(&self.workers, workers).into_iter().map(|known| Some(&known?.curve)).collect()
+    }
+
     /// Returns the compute time of `to` samples over that of `from` samples of a worker, under the same contention.
     pub fn ratio(&self, worker: &WorkerId, from: u64, to: u64) -> Uncertain {
-        match self.workers.get(worker) {
-            Some(known) => known.curve.ratio(from, to),
-            None => CurveLearner::new().ratio(from, to),
-        }
+        ratio(self.workers.get(worker).map(|known| &known.curve), from, to)
     }
 
     /// Returns the number of a worker's reports that each driver was missing from.
     pub fn missing(&self, worker: &WorkerId) -> BTreeMap<String, u64> {
-        self.workers.get(worker).map(|known| known.missing.clone()).unwrap_or_default()
+        let counts = self.workers.get(worker).map(|known| &known.missing[..]).unwrap_or_default();
+        let missing = driver::ALL.iter().zip(counts).filter(|(_, count)| **count > 0);
+        missing.map(|(name, count)| ((*name).to_owned(), *count)).collect()
     }
 
     /// Whether the worker has models.
@@ -337,6 +339,14 @@ impl Models {
             self.revision += 1;
             self.forecaster.install(&worker, network);
         }
+    }
+}
+
+/// Returns the compute time of `to` samples over that of `from` samples by this curve, under the same contention.
+pub fn ratio(curve: Option<&CurveLearner>, from: u64, to: u64) -> Uncertain {
+    match curve {
+        Some(curve) => curve.ratio(from, to),
+        None => CurveLearner::new().ratio(from, to),
     }
 }
 

@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 use evenstep_protocol::{WorkerId, WorkerReport};
 use serde::{Deserialize, Serialize};
 
+use crate::parallel;
+
 use super::plans::{Choices, PlannedWork, PlannedWorker, Plans};
 
 /// Number of iterations for which an incomplete iteration waits for its missing reports.
@@ -140,9 +142,19 @@ impl OpenIterations {
     /// worker and iteration the first counts.
     pub fn take<'a>(&mut self, reports: &'a [WorkerReport]) -> Vec<Closed<'a>> {
         let mut groups: BTreeMap<u64, Vec<&WorkerReport>> = BTreeMap::new();
-        for report in reports.iter().filter(|report| self.counts(report)) {
+        for report in reports.iter().filter(|report| report.iteration >= self.next) {
             groups.entry(report.iteration).or_default().push(report);
         }
+        groups.retain(|iteration, new| {
+            new.sort_by(|a, b| a.worker.cmp(&b.worker));
+            new.dedup_by(|later, first| later.worker == first.worker);
+            if let Some(plan) = self.plans.at(*iteration) {
+                let planned = parallel::find(&plan.workers, &workers(new));
+                let mut planned = planned.iter().map(Option::is_some);
+                new.retain(|_| planned.next().unwrap_or_default());
+            }
+            !new.is_empty()
+        });
         if groups.is_empty() {
             return Vec::new();
         }
@@ -154,8 +166,6 @@ impl OpenIterations {
         let mut waits = false;
         for (iteration, mut new) in groups {
             let mut held = self.reports.remove(&iteration).unwrap_or_default();
-            new.sort_by(|a, b| a.worker.cmp(&b.worker));
-            new.dedup_by(|later, first| later.worker == first.worker);
             new.retain(|report| !held.contains_key(&report.worker));
             let plan = self.plans.at(iteration);
             let is_complete = plan.is_some_and(|plan| plan.workers.len() == held.len() + new.len());
@@ -183,20 +193,22 @@ impl OpenIterations {
     fn closed<'a>(&self, iteration: u64, reports: Vec<Cow<'a, WorkerReport>>) -> Closed<'a> {
         let plan = self.plans.at(iteration);
         let is_complete = plan.is_some_and(|plan| plan.workers.len() == reports.len());
-        let planned = |report: Cow<'a, WorkerReport>| {
-            let planned = plan.and_then(|plan| plan.workers.get(&report.worker).copied());
-            (report, planned)
+        let planned: Vec<Option<PlannedWorker>> = match plan {
+            Some(plan) => {
+                let planned = parallel::find(&plan.workers, &workers(&reports));
+                planned.into_iter().map(Option::<&_>::copied).collect()
+            }
+            None => vec![None; reports.len()],
         };
-        let reports = reports.into_iter().map(planned).collect();
+        let reports = reports.into_iter().zip(planned).collect();
         let unknown = PlannedWork::default();
         let PlannedWork { idle, samples, is_probe, .. } = plan.unwrap_or(&unknown);
         Closed { iteration, reports, idle: idle.clone(), samples: *samples, is_probe: *is_probe, is_complete }
     }
+}
 
-    fn counts(&self, report: &WorkerReport) -> bool {
-        let plan = self.plans.at(report.iteration);
-        report.iteration >= self.next && plan.is_none_or(|plan| plan.workers.contains_key(&report.worker))
-    }
+fn workers<R: std::ops::Deref<Target = WorkerReport>>(reports: &[R]) -> Vec<&WorkerId> {
+    reports.iter().map(|report| &report.worker).collect()
 }
 
 /// JSON inside the binary format, which cannot omit fields as the wire types do.

@@ -1,6 +1,7 @@
 //! Comparison of the workers of an iteration, for the detection of stragglers.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use evenstep_protocol::WorkerId;
 
@@ -40,15 +41,17 @@ pub fn others(
     models: &SharedMap<WorkerId, WorkerModel>,
     device: DeviceOf<'_>,
 ) -> Vec<Others> {
-    let longest = |one: &Compared<'_>| models.get(one.worker).map_or(0.0, |known| known.watch.longest());
-    let longest: Vec<f64> = compared.iter().map(longest).collect();
+    let workers: Vec<&WorkerId> = compared.iter().map(|one| one.worker).collect();
+    let known = parallel::find(models, &workers);
+    let longest = |known: &Option<&Arc<WorkerModel>>| known.map_or(0.0, |known| known.watch.longest());
+    let longest: Vec<f64> = known.iter().map(longest).collect();
     let swaying = longest.iter().filter(|longest| **longest > 0.0).count();
     let are_usual = compared.len() >= SWAYING_MIN && 2 * swaying > compared.len();
     let sways = quantile(longest, USUAL).filter(|_| are_usual).unwrap_or(0.0);
     let mut others = vec![Others { peers: None, common, sways }; compared.len()];
     let mut devices: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (at, one) in compared.iter().enumerate() {
-        let joined = models.get(one.worker).and_then(|known| known.joined());
+    for (at, (one, known)) in compared.iter().zip(known).enumerate() {
+        let joined = known.and_then(|known| known.joined());
         if let Some(device) = device(one.worker, joined).filter(|device| !device.starts_with(PROCESSOR)) {
             devices.entry(device).or_default().push(at);
         }

@@ -57,7 +57,7 @@ impl PlannedWork {
         even: Option<&[u64]>,
         joined: impl Fn(&WorkerId, u64) -> Option<u64>,
     ) -> Self {
-        let (mut workers, mut idle) = (BTreeMap::new(), Vec::new());
+        let (mut workers, mut idle) = (Vec::new(), Vec::new());
         for (rank, share) in answer.allocations.iter().enumerate() {
             let even = even.and_then(|even| even.get(rank).copied()).unwrap_or(share.local_batch);
             let (worker, choices) = (
@@ -71,13 +71,13 @@ impl PlannedWork {
             );
             if share.local_batch > 0 || share.pool.is_some() {
                 let joined = joined(&worker, answer.generation);
-                workers.insert(worker, PlannedWorker { joined, micro_batch: share.micro_batch, choices });
+                workers.push((worker, PlannedWorker { joined, micro_batch: share.micro_batch, choices }));
             } else {
                 idle.push((worker, choices));
             }
         }
         let samples = even.map_or(0, |_| answer.global_batch);
-        Self { workers, idle, samples, is_probe: is_probe(answer) }
+        Self { workers: workers.into_iter().collect(), idle, samples, is_probe: is_probe(answer) }
     }
 }
 

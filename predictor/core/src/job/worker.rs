@@ -1,7 +1,5 @@
 //! The models of one worker, except its forecast.
 
-use std::collections::BTreeMap;
-
 use evenstep_protocol::{WorkerId, WorkerReport, driver};
 use serde::{Deserialize, Serialize};
 
@@ -29,8 +27,8 @@ pub struct WorkerModel {
     joined: Option<u64>,
     /// Its device.
     device: Option<String>,
-    /// Number of reports that each driver was missing from.
-    pub missing: BTreeMap<String, u64>,
+    /// Number of reports that each driver was missing from, in the order of [`driver::ALL`].
+    pub missing: [u64; driver::ALL.len()],
     /// Number of observations at the latest fit of a network, or at the latest attempt.
     pub fitted_at: u64,
     /// Its curve: time over batch size.
@@ -69,7 +67,7 @@ impl WorkerModel {
 
     /// Whether stored models are usable.
     pub(super) fn is_valid(&self) -> bool {
-        self.missing.values().chain([&self.fitted_at]).all(|count| *count <= COUNT_MAX)
+        self.missing.iter().chain([&self.fitted_at]).all(|count| *count <= COUNT_MAX)
             && self.curve.is_valid()
             && self.chunks.is_valid()
             && self.memory.is_valid()
@@ -103,11 +101,8 @@ impl WorkerModel {
         let rejoined = self.joined.is_some() && self.joined != joined;
         self.joined = joined;
         self.largest = self.largest.max(report.local_batch);
-        for name in driver::ALL.iter().filter(|name| !report.drivers.contains_key(**name)) {
-            match self.missing.get_mut(*name) {
-                Some(count) => *count += 1,
-                None => drop(self.missing.insert((*name).into(), 1)),
-            }
+        for (name, missing) in driver::ALL.iter().zip(&mut self.missing) {
+            *missing += u64::from(!report.drivers.contains_key(*name));
         }
         // A batch in one pass does not show the size of micro-batches, unless it exceeds it.
         let base = report.local_batch.saturating_sub(report.tail.map_or(0, |tail| tail.samples));

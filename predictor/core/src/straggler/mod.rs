@@ -306,6 +306,11 @@ impl StragglerDetector {
         }
     }
 
+    /// Whether the worker may be slow.
+    pub fn suspects(&self) -> bool {
+        self.slow.is_some()
+    }
+
     /// Whether a slow-down is proven.
     fn is_slow(&self) -> bool {
         self.slow.is_some_and(|slow| slow.is_proven)

@@ -1,7 +1,6 @@
 //! Learns from the reports of iterations.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use evenstep_protocol::{WorkerId, WorkerReport};
@@ -11,15 +10,19 @@ use super::super::open::Closed;
 use super::super::others::{Compared, others};
 use super::super::plans::PlannedWorker;
 use super::super::report::{gradient_norms, parts, readings, signs};
-use super::super::worker::DeviceOf;
+use super::super::worker::{DeviceOf, WorkerModel};
 use super::{Learned, Models};
 use crate::attempts::Attempts;
-use crate::parallel;
+use crate::forecast::{Forecast, WIDE};
+use crate::parallel::{self, Turns};
 use crate::series::{LOG_SPEED_MAX, Observation};
 use crate::straggler::{Pace, Vote};
 
 /// Number of iterations after a probe whose forecasts it disturbs: the averages of the forecaster forget it by then.
 const DISTURBED: u64 = 8;
+
+/// Half widths of the interval of its forecast by which a speed surprises.
+const SURPRISE: f64 = 1.5;
 
 /// Weight of an iteration in the mean number of iterations that one stands for.
 const STRIDE_WEIGHT: f64 = 0.1;
@@ -71,9 +74,8 @@ impl Models {
         let outcomes = self.measure(&usable, closed.is_complete, device);
         self.forecaster.observe_iteration(iteration, &outcomes);
         let drivers = self.forecaster.drivers();
-        let usable: Vec<(&WorkerId, &WorkerReport)> = usable.into_iter().collect();
         let readings = parallel::map(&usable, |(worker, report)| (*worker, readings(drivers, report)));
-        self.forecaster.boundaries(&readings.into_iter().collect());
+        self.forecaster.boundaries(&readings);
         // A first report includes costs of the start.
         if let Some(compared) = compared(self, &closed, since).filter(|_| is_usable) {
             self.balance.observe(&compared);
@@ -88,14 +90,10 @@ impl Models {
         &mut self,
         reports: &'a [(Cow<'_, WorkerReport>, Option<PlannedWorker>)],
         device: DeviceOf<'_>,
-    ) -> BTreeMap<&'a WorkerId, &'a WorkerReport> {
-        let by_worker: BTreeMap<&WorkerId, (&WorkerReport, Option<PlannedWorker>)> =
+    ) -> Vec<(&'a WorkerId, &'a WorkerReport)> {
+        let by_worker: Vec<(&WorkerId, (&WorkerReport, Option<PlannedWorker>))> =
             reports.iter().map(|(report, planned)| (&report.worker, (&**report, *planned))).collect();
-        for worker in by_worker.keys() {
-            if !self.workers.contains_key(*worker) {
-                self.workers.insert((*worker).clone(), Arc::default());
-            }
-        }
+        parallel::insert(&mut self.workers, by_worker.iter().map(|(worker, _)| *worker), Arc::default);
         let taken = parallel::update(&mut self.workers, &by_worker, |known, (report, planned)| {
             let known = Arc::make_mut(known);
             let newest = known.newest;
@@ -103,13 +101,13 @@ impl Models {
             let is_other = is_new && known.take(report, *planned, device);
             (*report, is_new && newest.is_some(), is_other)
         });
-        let mut usable = BTreeMap::new();
+        let mut usable = Vec::with_capacity(taken.len());
         for (worker, (report, is_usable, is_other)) in taken {
             if is_other {
                 self.forecaster.age(worker);
             }
             if is_usable {
-                usable.insert(worker, report);
+                usable.push((worker, report));
             }
         }
         usable
@@ -118,21 +116,31 @@ impl Models {
     /// Updates the curves with the reports of an iteration. Returns the observations in sample equivalents of the curves.
     fn measure(
         &mut self,
-        reports: &BTreeMap<&WorkerId, &WorkerReport>,
+        reports: &[(&WorkerId, &WorkerReport)],
         is_complete: bool,
         device: DeviceOf<'_>,
     ) -> Vec<(WorkerId, Observation)> {
         let (forecaster, is_disturbed) = (&self.forecaster, self.learned < self.undisturbed);
         let work = self.work.log();
-        let measured = parallel::update(&mut self.workers, reports, |known, report| {
+        let workers: Vec<&WorkerId> = reports.iter().map(|(worker, _)| *worker).collect();
+        // The shares of a probe do not follow forecasts. If the curve was not known, its speeds change with the shares, and
+        // so do the forecasts after it.
+        let forecasts = if is_disturbed { vec![None; workers.len()] } else { forecaster.forecasts(&workers) };
+        let learned = self.turns(reports, &workers);
+        let reports: Vec<(&WorkerId, (&WorkerReport, Option<Forecast>, bool))> = reports
+            .iter()
+            .zip(forecasts)
+            .zip(learned)
+            .map(|(((worker, report), forecast), is_learned)| (*worker, (*report, forecast, is_learned)))
+            .collect();
+        let measured = parallel::update(&mut self.workers, &reports, |known, (report, forecast, is_learned)| {
             let known = Arc::make_mut(known);
             let parts = parts(report);
-            parts.observation(&known.curve)?;
-            // The shares of a probe do not follow forecasts. If the curve was not known, its speeds change with the shares, and
-            // so do the forecasts after it.
-            let forecast = if is_disturbed { None } else { forecaster.forecast(&report.worker, None) };
-            let forecast = forecast.map(|forecast| forecast.speed);
-            known.measure(&parts, forecast);
+            let before = parts.observation(&known.curve)?;
+            if !*is_learned {
+                return Some((before, None));
+            }
+            known.measure(&parts, forecast.map(|forecast| forecast.speed));
             let observation = parts.observation(&known.curve)?;
             let pace = Pace {
                 iteration: report.iteration,
@@ -142,17 +150,44 @@ impl Models {
                 readings: signs(report),
             };
             let own = known.watch.ratio_to_best(&pace, &known.curve);
-            Some((observation, pace, own, known.watch.vote(&pace, own)))
+            Some((observation, Some((pace, own, known.watch.vote(&pace, own)))))
         });
         let (mut observations, mut compared) = (Vec::new(), Vec::new());
         for (worker, measured) in measured {
-            if let Some((observation, pace, own, vote)) = measured {
-                observations.push((worker.clone(), observation));
+            let Some((observation, learned)) = measured else { continue };
+            observations.push((worker.clone(), observation));
+            if let Some((pace, own, vote)) = learned {
                 compared.push(Compared { worker, pace, own, vote });
             }
         }
         self.watch(&compared, is_complete, device);
         observations
+    }
+
+    /// Returns which of these workers teach their curves and are compared with each other: all, unless there are very many. Then
+    /// all have their turns, and those that may be slow, or surprise, have more of them.
+    fn turns(&self, reports: &[(&WorkerId, &WorkerReport)], workers: &[&WorkerId]) -> Vec<bool> {
+        if workers.len() <= WIDE {
+            return vec![true; workers.len()];
+        }
+        let known = parallel::find(&self.workers, workers);
+        let last = self.forecaster.forecasts(workers);
+        let is_special = |((known, forecast), (_, report)): ((&Option<&Arc<WorkerModel>>, &Option<Forecast>), &(&WorkerId, &WorkerReport))| {
+            let (Some(known), Some(forecast)) = (known, forecast) else { return true };
+            let surprises = |seen: Observation| {
+                (seen.speed() / forecast.speed).ln().abs() > SURPRISE * (forecast.upper / forecast.speed).ln()
+            };
+            known.watch.suspects() || parts(report).observation(&known.curve).is_some_and(surprises)
+        };
+        let special: Vec<bool> = known.iter().zip(&last).zip(reports).map(is_special).collect();
+        let count = special.iter().filter(|special| **special).count();
+        let [first, others] = [count, workers.len()].map(|of| Turns::new(of, WIDE / 2, self.learned));
+        let mut at = 0;
+        let has_turn = |(rank, is_special): (usize, bool)| {
+            at += usize::from(is_special);
+            others.has(rank) || is_special && first.has(at - 1)
+        };
+        special.into_iter().enumerate().map(has_turn).collect()
     }
 
     /// Looks for stragglers among the workers of an iteration.
@@ -161,7 +196,7 @@ impl Models {
         let votes: Vec<Option<Vote>> = compared.iter().map(|one| one.vote).collect();
         let common = if is_complete || compared.len() > 2 { self.work.observe(&votes) } else { 0.0 };
         let others = others(compared, common, &self.workers, device);
-        let seen: BTreeMap<&WorkerId, _> =
+        let seen: Vec<(&WorkerId, _)> =
             compared.iter().zip(&others).map(|(one, others)| (one.worker, (one, others))).collect();
         parallel::update(&mut self.workers, &seen, |known, (one, others)| {
             Arc::make_mut(known).watch.observe(&one.pace, one.own, others);
