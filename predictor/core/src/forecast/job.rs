@@ -225,11 +225,11 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
         };
         let lessons: Vec<(&K, Lesson<'_>)> = seen.iter().enumerate().map(lesson).collect();
         let rows =
-            parallel::update(&mut self.workers, &lessons, |worker, lesson| {
-                match Arc::make_mut(worker) {
-                    Worker::Measured(forecaster) => forecaster.observe(pool, *lesson).filter(|_| lesson.is_scored),
-                    _ => None,
+            parallel::update(&mut self.workers, &lessons, |worker, lesson| match Arc::make_mut(worker) {
+                Worker::Measured(forecaster) => {
+                    forecaster.observe(pool, *lesson).filter(|_| lesson.is_scored)
                 }
+                _ => None,
             });
         // Rows are in the order of the workers, whatever the order of their outcomes.
         let rows: Vec<PooledRow> = rows.into_iter().filter_map(|(_, row)| row).collect();

@@ -45,6 +45,8 @@ struct Past {
     change: ChangePoint,
     /// The latest number of samples.
     batch: f64,
+    /// The latest row if it was a jump: the next iteration tells whether it lasts.
+    jump: Option<Row>,
 }
 
 #[derive(Debug, Clone)]
@@ -83,27 +85,35 @@ impl Training {
         }
     }
 
-    /// Adds an iteration. A jump from the base that the next iteration has not confirmed is left out, as by the other models.
+    /// Adds an iteration. A jump from the base is no history, as for the other models, and a row only if the next iteration
+    /// confirms it: drivers may have announced it.
     pub fn observe(&mut self, iteration: u64, seen: &Observation) {
         let log_speed = seen.speed().ln();
         let batch = if self.sees_batches { seen.batch } else { 1.0 };
-        let Some(Past { history, change, batch: before }) = &mut self.past else {
+        let Some(Past { history, change, batch: before, jump }) = &mut self.past else {
             let (history, change) = (History::new(log_speed, batch), ChangePoint::new(log_speed));
-            self.past = Some(Past { history, change, batch: seen.batch });
+            self.past = Some(Past { history, change, batch: seen.batch, jump: None });
             return;
         };
+        // Up to two rows are added.
+        while self.rows.len() > TRAINING_ROWS_MAX - 2 {
+            self.rows.pop_front();
+        }
         let base = history.base();
         let batch_change = (seen.batch / std::mem::replace(before, seen.batch)).ln();
         let is_off = change.is_jump(log_speed - base, batch_change);
-        if change.update(log_speed, batch_change) == Move::Leaves && is_off {
+        let moved = change.update(log_speed, batch_change);
+        if let Some(row) = jump.take().filter(|_| moved != Move::Returns) {
+            self.scaler.learn(&row.raw);
+            self.rows.push_back(row);
+        }
+        let row = Row { iteration, raw: self.layout.raw(history, base, batch), target: log_speed - base };
+        if moved == Move::Leaves && is_off {
+            *jump = Some(row);
             return;
         }
-        let raw = self.layout.raw(history, base, batch);
-        self.scaler.learn(&raw);
-        if self.rows.len() == TRAINING_ROWS_MAX {
-            self.rows.pop_front();
-        }
-        self.rows.push_back(Row { iteration, raw, target: log_speed - base });
+        self.scaler.learn(&row.raw);
+        self.rows.push_back(row);
         history.observe(log_speed, batch);
     }
 
