@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::average::Ema;
 use super::inputs::{BASE_ALPHA, History, InputGroups, Layout};
-use super::missing_readings::{Prepared, Scaler};
+pub use super::missing_readings::Prepared;
+use super::missing_readings::Scaler;
 use super::recursive_least_squares::RecursiveLeastSquares;
 use crate::series::DriverSet;
 

@@ -195,8 +195,8 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     /// Adds the observations of an iteration, at most one per worker: scores the forecasts, then updates
     /// every model. Takes microseconds per worker.
     pub fn observe_iteration<'o>(&mut self, iteration: u64, outcomes: &'o [(K, Observation)]) {
+        self.learned = self.learned.wrapping_add(u64::from(self.next != iteration.saturating_add(1)));
         self.next = iteration.saturating_add(1);
-        self.learned = self.learned.wrapping_add(1);
         self.pool.set_alone(outcomes.len() > WIDE);
         let mut seen: Vec<(&'o K, &'o Observation)> =
             outcomes.iter().map(|(worker, seen)| (worker, seen)).collect();
@@ -225,11 +225,11 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
         };
         let lessons: Vec<(&K, Lesson<'_>)> = seen.iter().enumerate().map(lesson).collect();
         let rows =
-            parallel::update(&mut self.workers, &lessons, |worker, lesson| {
-                match Arc::make_mut(worker) {
-                    Worker::Measured(forecaster) => forecaster.observe(pool, *lesson).filter(|_| lesson.is_scored),
-                    _ => None,
+            parallel::update(&mut self.workers, &lessons, |worker, lesson| match Arc::make_mut(worker) {
+                Worker::Measured(forecaster) => {
+                    forecaster.observe(pool, *lesson).filter(|_| lesson.is_scored)
                 }
+                _ => None,
             });
         // Rows are in the order of the workers, whatever the order of their outcomes.
         let rows: Vec<PooledRow> = rows.into_iter().filter_map(|(_, row)| row).collect();

@@ -11,7 +11,7 @@ use crate::learning_rate::Controller;
 
 /// Version of the layout of [`Models`] and [`Earlier`] in the store. Increase it with every change of either
 /// type.
-pub const FORMAT: u32 = 12;
+pub const FORMAT: u32 = 13;
 
 /// The reason why stored models cannot be read or written.
 #[derive(Debug, thiserror::Error)]

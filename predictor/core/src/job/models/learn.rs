@@ -124,25 +124,26 @@ impl Models {
             .zip(learned)
             .map(|(((worker, report), forecast), is_learned)| (*worker, (*report, forecast, is_learned)))
             .collect();
-        let measured = parallel::update(&mut self.workers, &reports, |known, (report, forecast, is_learned)| {
-            let known = Arc::make_mut(known);
-            let parts = parts(report);
-            let before = parts.observation(&known.curve)?;
-            if !*is_learned {
-                return Some((before, None));
-            }
-            known.measure(&parts, forecast.map(|forecast| forecast.speed));
-            let observation = parts.observation(&known.curve)?;
-            let pace = Pace {
-                iteration: report.iteration,
-                log_speed: (observation.speed().ln() + work).clamp(-LOG_SPEED_MAX, LOG_SPEED_MAX),
-                samples: parts.units(),
-                compute_s: report.compute_time_s,
-                readings: signs(report),
-            };
-            let own = known.watch.ratio_to_best(&pace, &known.curve);
-            Some((observation, Some((pace, own, known.watch.vote(&pace, own)))))
-        });
+        let measured =
+            parallel::update(&mut self.workers, &reports, |known, (report, forecast, is_learned)| {
+                let known = Arc::make_mut(known);
+                let parts = parts(report);
+                let before = parts.observation(&known.curve)?;
+                if !*is_learned {
+                    return Some((before, None));
+                }
+                known.measure(&parts, forecast.map(|forecast| forecast.speed));
+                let observation = parts.observation(&known.curve)?;
+                let pace = Pace {
+                    iteration: report.iteration,
+                    log_speed: (observation.speed().ln() + work).clamp(-LOG_SPEED_MAX, LOG_SPEED_MAX),
+                    samples: parts.units(),
+                    compute_s: report.compute_time_s,
+                    readings: signs(report),
+                };
+                let own = known.watch.ratio_to_best(&pace, &known.curve);
+                Some((observation, Some((pace, own, known.watch.vote(&pace, own)))))
+            });
         let (mut observations, mut compared) = (Vec::new(), Vec::new());
         for (worker, measured) in measured {
             let Some((observation, learned)) = measured else { continue };
@@ -163,7 +164,10 @@ impl Models {
         }
         let known = parallel::find(&self.workers, workers);
         let last = self.forecaster.forecasts(workers);
-        let is_special = |((known, forecast), (_, report)): ((&Option<&Arc<WorkerModel>>, &Option<Forecast>), &(&WorkerId, &WorkerReport))| {
+        let is_special = |((known, forecast), (_, report)): (
+            (&Option<&Arc<WorkerModel>>, &Option<Forecast>),
+            &(&WorkerId, &WorkerReport),
+        )| {
             let (Some(known), Some(forecast)) = (known, forecast) else { return true };
             let surprises = |seen: Observation| {
                 (seen.speed() / forecast.speed).ln().abs() > SURPRISE * (forecast.upper / forecast.speed).ln()
