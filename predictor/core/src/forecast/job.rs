@@ -29,7 +29,7 @@ pub enum Loss {
 const ROSTER_MAX: usize = 64;
 
 /// Number of workers above which the pooled model replaces their own ARX models, and maximum number of workers of an
-/// iteration from which it and the weights of experts learn, in turn.
+/// iteration from which it and the weights of experts learn.
 pub const WIDE: usize = 1024;
 
 /// Width of the soft maximum over workers in [`Loss::StepTime`], in log speed. Workers within this distance
