@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use evenstep_bench::{Iteration, Trace};
-use evenstep_core::forecast::arx::{Arx, ArxSettings, PooledArx};
+use evenstep_core::forecast::arx::{Arx, ArxInputs, ArxSettings, PooledArx, Prepared};
 use evenstep_core::forecast::inputs::{History, InputGroups};
 use evenstep_core::forecast::narx::Narx;
 use evenstep_core::forecast::nonlinear::Training;
@@ -62,23 +62,28 @@ fn arx(criterion: &mut Criterion) {
     for (id, drivers, groups) in KINDS {
         let trace = Trace::new(ROWS, drivers, SEED);
         let steps = steps(&trace);
-        let mut model = Arx::new(ArxSettings::of(groups), &trace.drivers, steps[0].log_speed);
-        for step in &steps[..SEEN] {
-            model.update(&step.history, step.batch, step.log_speed);
-        }
-        let asked = model.clone();
+        let settings = ArxSettings::of(groups);
+        let mut inputs = ArxInputs::new(&settings, &trace.drivers, steps[0].log_speed);
+        let mut model = Arx::new(&settings, &trace.drivers);
+        let mut prepared = Prepared::default();
+        let mut update = |step: &Step| {
+            inputs.prepare(&step.history, step.batch, &mut prepared);
+            model.update(&inputs, &prepared, step.log_speed);
+            inputs.learn(&mut prepared, step.log_speed);
+        };
+        steps[..SEEN].iter().for_each(&mut update);
         let mut next = cycle(&steps);
         group.bench_function(BenchmarkId::new("update", id), |bencher| {
             bencher.iter(|| {
-                let step = next();
-                model.update(black_box(&step.history), step.batch, step.log_speed);
+                update(black_box(next()));
             });
         });
         let mut next = cycle(&steps);
         group.bench_function(BenchmarkId::new("predict", id), |bencher| {
             bencher.iter(|| {
                 let step = next();
-                asked.predict(black_box(&step.history), step.batch)
+                inputs.prepare(black_box(&step.history), step.batch, &mut prepared);
+                model.predict(&inputs, &prepared, &step.history)
             });
         });
     }
@@ -92,12 +97,14 @@ fn pooled_arx(criterion: &mut Criterion) {
         let steps = steps(&trace);
         let mut model = PooledArx::new(ArxSettings::of(groups), &trace.drivers);
         let mut share = model.share(steps[0].log_speed);
+        let mut prepared = Prepared::default();
         let mut next = cycle(&steps);
         group.bench_function(BenchmarkId::new("update_and_predict", id), |bencher| {
             bencher.iter(|| {
                 let step = next();
-                let forecast = model.predict(&share, black_box(&step.history), step.batch);
-                let row = model.observe(&mut share, &step.history, step.batch, step.log_speed);
+                model.prepare(&share, black_box(&step.history), step.batch, &mut prepared);
+                let forecast = model.predict(&share, &prepared, &step.history);
+                let row = model.observe(&mut share, &mut prepared, step.log_speed);
                 model.update(&[row]);
                 forecast
             });

@@ -98,7 +98,7 @@ struct Candidate {
     weight: f64,
 }
 
-/// What is learned about [`LANES`] candidates. Lanes beyond the last candidate repeat it.
+/// The learned numbers of [`LANES`] candidates. Lanes beyond the last candidate repeat it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Record {
     contention: Option<Contention>,

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::average::Ema;
 use super::inputs::{BASE_ALPHA, History, InputGroups, Layout};
-use super::missing_readings::{Prepared, Scaler};
+pub use super::missing_readings::Prepared;
+use super::missing_readings::Scaler;
 use super::recursive_least_squares::RecursiveLeastSquares;
 use crate::series::DriverSet;
 
@@ -144,7 +145,7 @@ pub struct PooledArx {
     settings: ArxSettings,
     layout: Layout,
     rls: RecursiveLeastSquares,
-    /// Whether workers have no ARX models of their own now: there are so many that their rows suffice for this one.
+    /// Whether this model replaces the workers' separate ARX models: the rows of many workers suffice for it.
     is_alone: bool,
     /// Number of updates since the model was created or read.
     #[serde(skip)]
@@ -200,12 +201,12 @@ impl PooledArx {
         self.updates
     }
 
-    /// Whether workers have no ARX models of their own now.
+    /// Whether this model replaces the workers' separate ARX models.
     pub(super) fn is_alone(&self) -> bool {
         self.is_alone
     }
 
-    /// Sets whether workers have no ARX models of their own.
+    /// Sets whether this model replaces the workers' separate ARX models.
     pub(super) fn set_alone(&mut self, is_alone: bool) {
         self.is_alone = is_alone;
     }

@@ -29,7 +29,7 @@ pub enum Loss {
 const ROSTER_MAX: usize = 64;
 
 /// Number of workers above which the pooled model replaces their own ARX models, and maximum number of workers of an
-/// iteration from which it and the weights of experts learn, in turn.
+/// iteration from which it and the weights of experts learn.
 pub const WIDE: usize = 1024;
 
 /// Width of the soft maximum over workers in [`Loss::StepTime`], in log speed. Workers within this distance
@@ -195,8 +195,8 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     /// Adds the observations of an iteration, at most one per worker: scores the forecasts, then updates
     /// every model. Takes microseconds per worker.
     pub fn observe_iteration<'o>(&mut self, iteration: u64, outcomes: &'o [(K, Observation)]) {
+        self.learned = self.learned.wrapping_add(u64::from(self.next != iteration.saturating_add(1)));
         self.next = iteration.saturating_add(1);
-        self.learned = self.learned.wrapping_add(1);
         self.pool.set_alone(outcomes.len() > WIDE);
         let mut seen: Vec<(&'o K, &'o Observation)> =
             outcomes.iter().map(|(worker, seen)| (worker, seen)).collect();

@@ -65,7 +65,14 @@ impl RecursiveLeastSquares {
 
     /// Returns the prediction for these inputs.
     pub fn predict(&self, inputs: &[f64]) -> f64 {
-        dot(&self.coefficients, inputs)
+        let product = |at: &usize| self.coefficients[*at] * inputs[*at];
+        let chunks = self.used.chunks_exact(4);
+        let rest: f64 = chunks.remainder().iter().map(product).sum();
+        let mut sums = [0.0; 4];
+        for chunk in chunks {
+            sums.iter_mut().zip(chunk).for_each(|(sum, at)| *sum += product(at));
+        }
+        total(sums) + rest
     }
 
     /// Adds a row of inputs with its target.
@@ -209,7 +216,11 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
             *sum += a * b;
         }
     }
-    (sums[0] + sums[1]) + (sums[2] + sums[3]) + rest
+    total(sums) + rest
+}
+
+fn total(sums: [f64; 4]) -> f64 {
+    (sums[0] + sums[1]) + (sums[2] + sums[3])
 }
 
 fn diagonal(n: usize, value: f64) -> Vec<f64> {

@@ -8,4 +8,5 @@ mod gain;
 mod harm;
 mod regimes;
 mod slow;
+mod wide;
 mod world;
