@@ -13,7 +13,7 @@ pub fn compute<T>(is_long: bool, work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Runs work that computes for long between its waits on a thread of its own, in a runtime with several threads.
+/// Runs work that computes for long between its waits on a separate thread, in a runtime with several threads.
 pub fn apart<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     let runtime = Handle::current();
     if has_threads(&runtime) { spawn_blocking(move || runtime.block_on(work)) } else { spawn(work) }

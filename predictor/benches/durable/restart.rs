@@ -57,13 +57,13 @@ pub fn measure(workers: usize, iterations: u64, since_stored: Option<u64>, postg
         few.next(&owner.url);
     }
     println!(
-        "{workers} workers, {iterations} iterations, models stored {} before; {} beside {FEW} workers",
+        "{workers} workers, {iterations} iterations, models stored {} before; {} with a job of {FEW} workers",
         since_stored.map_or("never".into(), |later| format!("{later} iterations")),
         if database.is_some() { "takeover" } else { "restart" },
     );
     println!(
         "{:>22}{:>16}{:>12}{:>16}{:>12}{:>22}{:>22}",
-        "client", "first answer s", "CPU s", "other up s", "rejected", "other p50 / p99 ms", "before"
+        "client", "allocation s", "CPU s", "other up s", "rejected", "other p50 / p99 ms", "before"
     );
     for (client, gives_up) in CASES {
         if let Some(later) = since_stored {

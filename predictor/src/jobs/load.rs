@@ -71,7 +71,8 @@ pub async fn load(
     }
     // Of the reports that the models have learned, only their existence.
     let known = (newest + 1).saturating_sub(KNOWN_ITERATIONS);
-    for (worker, reported, at_unix_ms) in store.reported(job_id, known).await? {
+    let learned = if known < first { store.reported(job_id, known).await? } else { Vec::new() };
+    for (worker, reported, at_unix_ms) in learned {
         on_time(at_unix_ms);
         let is_reported = |at: &u64| reported >> (at - known) & 1 == 1;
         (known..=newest).filter(is_reported).for_each(|iteration| on_report(&worker, iteration));

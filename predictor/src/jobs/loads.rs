@@ -29,7 +29,7 @@ impl Loads {
         Self { room, stopped: watch::Sender::new(false) }
     }
 
-    /// Runs the load of a job with this number of workers as soon as there is room for it, on a thread of its own: requests of
+    /// Runs the load of a job with this number of workers as soon as there is room for it, on a separate thread: requests of
     /// other jobs share none with it.
     ///
     /// # Errors
