@@ -169,9 +169,9 @@ pub fn latest(folder: &Path, identity: &Identity) -> Result<(PathBuf, State), Ch
         let entry = entry.map_err(at(folder))?;
         let name = entry.file_name();
         let Some(name) = name.to_str().and_then(|name| name.strip_prefix(NAME_PREFIX)) else { continue };
-        let whole = name.strip_suffix(FORMER_SUFFIX);
-        let number = whole.unwrap_or(name).parse::<u64>().ok();
-        found.extend(number.map(|number| (number, whole.is_none(), entry.path())));
+        let replaced = name.strip_suffix(FORMER_SUFFIX);
+        let number = replaced.unwrap_or(name).parse::<u64>().ok();
+        found.extend(number.map(|number| (number, replaced.is_none(), entry.path())));
     }
     let (_, _, path) = found.into_iter().max().ok_or_else(|| CheckpointError::None(folder.to_owned()))?;
     let file = path.join(STATE_FILE);
