@@ -84,16 +84,7 @@ class JobGradients(JobRun):
         else:
             hook.check_group(ddp)
             weights = hook.GradientWeights(ddp, loss, opened_run, inner, inner_state)
-            try:
-                ddp.register_comm_hook(None, weights.reduce)
-            except RuntimeError as error:
-                raise UnsupportedError(
-                    "wrap: this DistributedDataParallel model has a communication hook already: pass the script's own "
-                    "hook as inner=, and make a new DistributedDataParallel(model.module) for each job"
-                ) from error
-            # A hook is not to be compiled. Outside of a compiled model it is not even seen by the compiler.
-            observed = ddp.module if model is ddp else model
-            observed.register_forward_pre_hook(torch.compiler.disable(weights.forward_begins), with_kwargs=True)
+            weights.register(ddp.module if model is ddp else model)
         self._is_counting |= loss == "tokens"
         self._needs_equal_passes |= loss == "mean"
         self._avoids_singles |= batchnorm.needs_two_samples(model)

@@ -141,6 +141,7 @@ class Run:
             lr_multiplier=plan.rate.at(place.iteration),
             begin=place.begin,
             is_last=place.is_last,
+            largest_batch=max(plan.batches),
         )
 
     def _cut(
