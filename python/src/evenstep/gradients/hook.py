@@ -1,7 +1,7 @@
 """The weights of the gradients of uneven batches in DDP models.
 
-A hook on each parameter multiplies the gradient of a backward pass before it is added to ``.grad``. DDP then averages as
-usual, and the average is the gradient of one process. So each gradient has the weight of its own batch, in whatever
+A hook on each parameter multiplies the gradient of a backward pass before it is added to ``.grad``. DDP then averages
+as usual, and the average is the gradient of one process. So each gradient has the weight of its own batch, in whatever
 order passes are added and reduced, and DDP's options for its reduction do not matter.
 
 The hooks are on the nodes that add gradients, not on the tensors: ``torch.autograd.grad`` does not call them.
@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # missing in torch's type stubs.
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
 
@@ -139,15 +140,14 @@ class GradientWeights:
         self._frozen = self._later.parameters
         #: The nodes that add gradients, which only DDP and this list keep.
         self._nodes: list[Node] = []
-        #: Weights are at most 1 before the sum if float16 could overflow. Hooks with a state may keep gradients in it,
-        #: which must have one scale.
-        is_stateless = inner is not None and (state is None or isinstance(state, dist.ProcessGroup))
-        self._limits = loss != "scaled" and (is_stateless or any(at.dtype == torch.float16 for at in reduced))
+        #: Whether float16 could overflow, so that factors are at most 1 before the sum. Other hooks get the weighted
+        #: gradients: they may step an optimizer, or keep what they left out for the next iteration.
+        is_half = any(at.dtype == torch.float16 for at in reduced) if inner is None else inner is fp16_compress_hook
+        self._limits = loss != "scaled" and is_half
         if delayed and (self._limits or loss == "tokens"):
             raise UnsupportedError(
-                f"wrap(loss={loss!r}, inner={inner}): DistributedDataParallel(delay_all_reduce_named_params=..) reduces "
-                'these parameters on its own, and nothing tells when; use loss="mean" without inner, or remove '
-                "delay_all_reduce_named_params"
+                f"wrap(loss={loss!r}, inner={inner}): delay_all_reduce_named_params reduces {len(delayed)} parameters "
+                'on its own, and nothing tells when; use loss="mean" without inner, or remove it'
             )
         #: The factor that is applied after the sum.
         self._scale = 1.0
@@ -323,11 +323,13 @@ class GradientWeights:
         if self._frozen:
             self._register_thawed()
         self._reduces = model.require_backward_grad_sync
-        if run.is_hedging or is_recomputing(run):
+        if is_recomputing(run):
             return
         # An earlier backward pass may have failed.
         self._is_open = self._is_awaited = False
         self._sums.clear()
+        if run.is_hedging:
+            return
         if self._loss == "tokens" and not self._reduces and not run.accumulates:
             raise UnsupportedError(
                 'no_sync with loss="tokens" would divide several iterations by the tokens of one: use '

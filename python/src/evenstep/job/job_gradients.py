@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.gradients import batchnorm, fsdp, hook
+from evenstep.gradients import batchnorm, first_step, fsdp, hook
 from evenstep.hedge.trainee import TrainedModel
 from evenstep.job import oom
 from evenstep.job.job_run import JobRun
@@ -43,7 +43,7 @@ class JobGradients(JobRun):
 
         Args:
             model: a DistributedDataParallel model, or the result of ``torch.compile`` for one, or a model made with
-                ``fully_shard`` (FSDP2). It gets a communication hook and is returned.
+                ``fully_shard`` (FSDP2). Its parameters get hooks, and it is returned.
             loss: the reduction of the loss.
 
                 - ``"mean"`` over the batch, the default of PyTorch's losses: you get the gradient of the mean over the
@@ -53,8 +53,8 @@ class JobGradients(JobRun):
                   the iteration. It requires :meth:`count`.
                 - ``"scaled"``: you get the gradient of DDP's or FSDP's own reduction, with 0 for ranks without samples.
 
-                All but ``"mean"`` allow one reduction per iteration: run earlier backward passes under ``no_sync``.
-            inner: another communication hook that gets the weighted gradients, such as ``fp16_compress_hook``.
+                ``"tokens"`` requires one reduction per iteration: run earlier backward passes under ``no_sync``.
+            inner: a communication hook that gets the weighted gradients, such as ``fp16_compress_hook``.
             inner_state: the state of ``inner``.
 
         Raises:
@@ -85,6 +85,7 @@ class JobGradients(JobRun):
             hook.check_group(ddp)
             weights = hook.GradientWeights(ddp, loss, opened_run, inner, inner_state)
             weights.register(ddp.module if model is ddp else model)
+        first_step.weighted.add(ddp.module if ddp else model)
         self._is_counting |= loss == "tokens"
         self._needs_equal_passes |= loss == "mean"
         self._avoids_singles |= batchnorm.needs_two_samples(model)

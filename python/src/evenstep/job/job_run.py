@@ -144,7 +144,7 @@ class JobRun:
                 status = trainjob_status(self._opened, self._options.epochs)
                 self._poster = StatusPoster.of_environment(os.environ, status)
             if self._opened.run.world_size > 1:
-                self._ends.append(check_first_step(self._opened.run, self._is_weighted).remove)
+                self._ends.append(check_first_step(self._opened.run, self._is_weighted, self._only_wraps).remove)
         elif self._opened.run.order != order:
             raise SettingError(
                 f"a job has one data set and one order, {self._opened.run.order}; got {order}: {VALIDATION}; for "
@@ -157,3 +157,6 @@ class JobRun:
 
     def _is_weighted(self) -> bool:
         return self._is_scaled or self._options.claims or self._trained_model is not None
+
+    def _only_wraps(self) -> bool:
+        return not (self._is_scaled or self._options.claims)

@@ -333,11 +333,6 @@ class Run:
         return self._explicit
 
     @property
-    def is_computed(self) -> bool:
-        """Whether a forward pass of the wrapped model was observed, or a batch was marked."""
-        return self._computed is not None
-
-    @property
     def current(self) -> Turn:
         """The batch that is being computed, else the one that was read last.
 
