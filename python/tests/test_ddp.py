@@ -85,7 +85,7 @@ def refuses(_rank: int) -> list[str]:
     synced = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 8)))
     synced.module.append(torch.nn.SyncBatchNorm(8))
     refused(lambda: job.wrap(synced))
-    net = network().float()
+    net: Any = network().float()
     named = [("2.bias", net[2].bias)]
     delayed = DistributedDataParallel(net, delay_all_reduce_named_params=named, param_to_hook_all_reduce=net[0].weight)
     refused(lambda: job.wrap(delayed, loss="tokens"))
@@ -152,7 +152,8 @@ def delayed(_rank: int) -> Parameters:
 
     dist.all_reduce = noted
     job = evenstep.init(plan=PLANS["changing"])
-    loader, net = job.loader(Samples()), network().float()
+    loader = job.loader(Samples())
+    net: Any = network().float()
     named = [("2.weight", net[2].weight), ("2.bias", net[2].bias)]
     ddp = DistributedDataParallel(net, delay_all_reduce_named_params=named, param_to_hook_all_reduce=net[0].weight)
     model, optimizer = job.wrap(ddp), sgd(net)
@@ -196,7 +197,7 @@ def ready(_rank: int) -> list[int]:
         found.append(sum(parameter.grad is not None for parameter in net.parameters()))
         original(run)
 
-    Run.gradients_ready = noted  # type: ignore[method-assign]
+    Run.gradients_ready = noted  # type: ignore[method-assign,assignment]
     for x, _y, _ in loader:
         model(x).sum().backward()
         net.zero_grad()
@@ -226,7 +227,7 @@ def test_a_script_may_compute_gradients_itself() -> None:
 def large(_rank: int, is_half: bool) -> list[float]:
     """Returns the largest gradients of a rank whose share times them is more than float16 can hold."""
     job, told = evenstep.init(plan=[15, 1, 0]), []
-    net = network().half() if is_half else network().float()
+    net: Any = network().half() if is_half else network().float()
     model = job.wrap(DistributedDataParallel(net), inner=None if is_half else fp16_compress_hook)
     for x, _y, _ in job.loader(Samples(64)):
         net.zero_grad()

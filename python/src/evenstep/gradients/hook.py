@@ -174,11 +174,8 @@ class GradientWeights:
         """
         model: Any = self._model()
         inner, state = self._inner, self._state
-        if getattr(model, "_comm_hooks", ()) or any(
-            (entry := get_gradient_edge(parameter).node.metadata.get(_ENTRY)) and entry[1]() is model
-            for parameter in self._frozen
-            if parameter.requires_grad
-        ):
+        entries = [_entries(parameter).get(_ENTRY) for parameter in self._frozen if parameter.requires_grad]
+        if getattr(model, "_comm_hooks", ()) or any(entry and entry[1]() is model for entry in entries):
             raise UnsupportedError(
                 "wrap: this DistributedDataParallel model has a communication hook or was wrapped already: pass the "
                 "script's own hook as inner=, and make a new DistributedDataParallel(model.module) for each job"
@@ -198,11 +195,11 @@ class GradientWeights:
         thawed = [parameter for parameter in self._frozen if parameter.requires_grad]
         self._frozen = [parameter for parameter in self._frozen if not parameter.requires_grad]
         for parameter in thawed:
-            node = get_gradient_edge(parameter).node
-            if before := node.metadata.get(_ENTRY):
+            node, entries = get_gradient_edge(parameter).node, _entries(parameter)
+            if before := entries.get(_ENTRY):
                 # A new DDP model, or job, of the same module.
                 before[0].remove()
-            node.metadata[_ENTRY] = node.register_prehook(partial(self._weigh, len(self._nodes))), self._model
+            entries[_ENTRY] = node.register_prehook(partial(self._weigh, len(self._nodes))), self._model
             self._nodes.append(node)
 
     def _weigh(self, number: int, gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...] | None:
@@ -349,6 +346,11 @@ class GradientWeights:
             for tensor in _find_tensors(output):
                 if tensor.grad_fn is not None:
                     tensor.register_hook(lambda _: self._await_end())
+
+
+def _entries(parameter: torch.nn.Parameter) -> Any:
+    """Returns the metadata of the node that adds a parameter's gradients, by name."""
+    return get_gradient_edge(parameter).node.metadata
 
 
 def is_recomputing(run: "Run") -> bool:
