@@ -103,7 +103,7 @@ def test_what_would_be_wrong_is_refused() -> None:
 
 
 class PartlyUsed(torch.nn.Module):
-    """A network with a part that no rank uses, in buckets of its own."""
+    """A network with a part that no rank uses, in separate buckets."""
 
     def __init__(self, is_first: bool) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ def test_a_rank_is_ready_with_its_last_gradient() -> None:
 
 
 def differentiated(_rank: int) -> bool:
-    """Returns whether gradients that the script computes itself are those of this rank."""
+    """Returns whether gradients that the script computes itself belong to this rank."""
     job = evenstep.init(plan=[12, 4])
     loader, net = job.loader(Samples()), network()
     model, alone = job.wrap(DistributedDataParallel(net)), network()

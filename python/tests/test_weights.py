@@ -217,7 +217,7 @@ def weights_itself(_rank: int) -> tuple[list[str], Parameters]:
 
 
 def trains_another(_rank: int, is_marked: bool) -> tuple[str, int]:
-    """Returns what a loop is told that trains a wrapped model and another one, and its number of steps."""
+    """Trains a wrapped model and another one; returns the error or warning, and the number of steps."""
     messages, job = Messages(), evenstep.init(plan=PLANS["12/3/1"])
     model, other = job.wrap(DistributedDataParallel(network())), DistributedDataParallel(network())
     named = [(f"other.{name}", parameter) for name, parameter in other.module.named_parameters()]

@@ -66,7 +66,7 @@ def check_first_step(run: Run, is_weighted: Callable[[], bool], only_wraps: Call
 
 
 def _unweighted(optimizer: torch.optim.Optimizer) -> str | None:
-    """Returns the name of a parameter with a gradient that is in no weighted model; None if there is none."""
+    """Returns the name of the first parameter with a gradient that is in no weighted model."""
     owned = set[int]()
     for model in weighted:
         fsdp.reshard(model)

@@ -147,7 +147,7 @@ class GradientWeights:
         if delayed and (self._limits or loss == "tokens"):
             raise UnsupportedError(
                 f"wrap(loss={loss!r}, inner={inner}): delay_all_reduce_named_params reduces {len(delayed)} parameters "
-                'on its own, and nothing tells when; use loss="mean" without inner, or remove it'
+                'on its own, and evenstep cannot wait for them; use loss="mean" without inner, or remove it'
             )
         #: The factor that is applied after the sum.
         self._scale = 1.0
@@ -217,7 +217,7 @@ class GradientWeights:
         factor, [gradient] = self._factor, gradients
         if gradient is None or factor == 1:
             return None
-        # 0 times NaN is not 0. The gradient may have other readers, so it stays as it is.
+        # 0 times NaN is not 0. The gradient may have other readers, so it does not change.
         return (gradient * factor if factor else torch.zeros_like(gradient),)
 
     def _begin(self) -> None:
@@ -341,7 +341,7 @@ class GradientWeights:
         run.sensor.forward_begins(model.device)
 
     def _forward_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
-        """Awaits the end of the backward pass from its begin: a checkpoint inside runs backward passes of its own."""
+        """Awaits the end of the backward pass from its begin: a checkpoint inside runs its own."""
         if torch.is_grad_enabled():
             for tensor in _find_tensors(output):
                 if tensor.grad_fn is not None:
