@@ -23,7 +23,7 @@ _earlier: RemovableHandle | None = None
 
 
 def check_first_step(run: Run, is_weighted: Callable[[], bool], only_wraps: Callable[[], bool]) -> RemovableHandle:
-    """Checks the first step of each optimizer after a batch was read, and raises UnsupportedError before it.
+    """Checks the first step of each optimizer within an epoch, and raises UnsupportedError before it.
 
     Args:
         run: the run of this rank.
@@ -39,7 +39,7 @@ def check_first_step(run: Run, is_weighted: Callable[[], bool], only_wraps: Call
 
     def check(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         nonlocal is_told
-        if is_told or not run.has_batch or optimizer in checked:
+        if is_told or not run.has_batch or run.is_between_epochs or optimizer in checked:
             return
         if not is_weighted():
             told = "an optimizer made a step, but neither job.wrap nor job.scale was called"

@@ -333,6 +333,11 @@ class Run:
         return self._explicit
 
     @property
+    def is_between_epochs(self) -> bool:
+        """Whether the loop has read an epoch to its end and computed all its batches."""
+        return self.is_read and not self._read_batches
+
+    @property
     def current(self) -> Turn:
         """The batch that is being computed, else the one that was read last.
 
