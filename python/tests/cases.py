@@ -61,6 +61,39 @@ def accumulated(world: World, *, syncs_each: bool, samples: int = 208) -> Any:
     return model
 
 
+def added(world: World, *, loss: str, syncs_each: bool = True) -> Any:
+    """Adds the gradients of two iterations before each step, without ``accumulate``."""
+    model = world.ddp(network(), loss=loss)
+    optimizer = sgd(model)
+    for at, (x, y, _) in enumerate(world.batches()):
+        is_open = at % 2 == 0
+        with nullcontext() if syncs_each or not is_open else getattr(model, "no_sync", nullcontext)():
+            if loss == "mean":
+                mean = loss_of(model, x, y)
+            else:
+                total = torch.nn.functional.mse_loss(model(x), y, reduction="sum") / y.shape[1]
+                mean = world.mean(total, len(x), counts=loss == "tokens")
+            (mean / 2).backward()
+        if not is_open:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=loss == "mean")
+    return model
+
+
+def penalised(world: World) -> Any:
+    """Differentiates through the outputs for a penalty on the slopes."""
+    model = world.ddp(network())
+    optimizer = sgd(model)
+    for x, y, _ in world.batches():
+        outputs = model(x.requires_grad_())
+        [slopes] = torch.autograd.grad(outputs.sum(), x, create_graph=True)
+        penalty = (slopes.norm(dim=1) - 1).square().mean()
+        (torch.nn.functional.mse_loss(outputs, y) + penalty).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
 def autocast(world: World) -> Any:
     model = world.ddp(network().float())
     optimizer = sgd(model)

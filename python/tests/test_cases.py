@@ -54,6 +54,11 @@ CASES: dict[str, Case] = {
     "accumulation without `no_sync`, and a remainder that does not divide": Case(
         partial(cases.accumulated, syncs_each=True, samples=203), factor=4
     ),
+    "gradients of two iterations added": Case(partial(cases.added, loss="mean")),
+    "gradients of two iterations added with `no_sync`": Case(partial(cases.added, loss="mean", syncs_each=False)),
+    'gradients of two iterations added, `loss="sum"`': Case(partial(cases.added, loss="sum")),
+    'gradients of two iterations added, `loss="tokens"`': Case(partial(cases.added, loss="tokens")),
+    "gradient penalty": Case(cases.penalised),
     "AMP with bfloat16, in float32": Case(cases.autocast, tolerance=5e-3),
     "AMP with `GradScaler` and clipping": Case(cases.grad_scaler),
     "clipping by norm": Case(partial(cases.clipped, by_norm=True)),
@@ -85,6 +90,7 @@ CASES: dict[str, Case] = {
         partial(cases.tokens, samples=203), factor=4
     ),
     'mean over tokens with `inner=`, `loss="tokens"`': Case(partial(cases.tokens, inner=allreduce_hook)),
+    'mean over tokens with `static_graph`, `loss="tokens"`': Case(partial(cases.tokens, static_graph=True)),
     "`job.scale` without `wrap`": Case(cases.scaled),
     "hedged steps": Case(partial(cases.hedged, shards=False)),
 }

@@ -1,14 +1,18 @@
 """Uses of DDP beyond those of test_cases: what raises an error, compressed gradients, and the reduced loss."""
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import pytest
 import torch
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import evenstep
+from evenstep.run.run import Run
 from evenstep.samples.order import Order
 from ranks import run_ranks
 from training import (
@@ -75,32 +79,173 @@ def refuses(_rank: int) -> list[str]:
         told.append(str(error.value))
 
     job = evenstep.init(plan=[10, 6])
-    loader = job.loader(Samples())
     model = job.wrap(DistributedDataParallel(network()))
     refused(lambda: job.wrap(network()))
     # On CPUs DDP rejects it at construction.
     synced = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 8)))
     synced.module.append(torch.nn.SyncBatchNorm(8))
     refused(lambda: job.wrap(synced))
-    batches = iter(loader)
-    x, _y, _ = next(batches)
-    with model.no_sync():
-        refused(lambda: model(x))
     with torch._dynamo.config.patch(optimize_ddp="python_reducer"):
         refused(lambda: job.wrap(DistributedDataParallel(network())))
     static = DistributedDataParallel(network(), static_graph=True)
     refused(lambda: next(iter(evenstep.init(plan=[10, 6]).steps(Samples(), global_batch=16, model=static))))
+    net: Any = network().float()
+    named = [("2.bias", net[2].bias)]
+    delayed = DistributedDataParallel(net, delay_all_reduce_named_params=named, param_to_hook_all_reduce=net[0].weight)
+    refused(lambda: job.wrap(delayed, loss="tokens"))
+    refused(lambda: job.wrap(model))
     return told
 
 
 def test_what_would_be_wrong_is_refused() -> None:
-    plain, synced, no_sync, python_reducer, static = run_ranks(2, refuses)[0]
+    plain, synced, python_reducer, static, delayed, twice = run_ranks(2, refuses)[0]
     assert "wrap(Sequential): must be DistributedDataParallel" in plain
     assert "job.scale(loss).backward()" in plain
     assert synced.startswith("SyncBatchNorm")
-    assert "accumulate=N" in no_sync
     assert "optimize_ddp='python_reducer'" in python_reducer
     assert "job.steps with static_graph=True" in static
+    assert 'use loss="mean" without inner' in delayed
+    assert "make a new DistributedDataParallel(model.module)" in twice
+
+
+class PartlyUsed(torch.nn.Module):
+    """A network with a part that no rank uses, in separate buckets."""
+
+    def __init__(self, is_first: bool) -> None:
+        super().__init__()
+        unused = torch.nn.Linear(8, 16).double()
+        self.parts = torch.nn.ModuleList([unused, network()] if is_first else [network(), unused])
+        self.used = self.parts[is_first]
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.used(x)
+
+
+def skipped(_rank: int, is_first: bool, loss: Any) -> Parameters:
+    job = evenstep.init(plan=PLANS["changing"])
+    loader, net = job.loader(Samples()), PartlyUsed(is_first)
+    options: dict[str, Any] = {"find_unused_parameters": True, "skip_all_reduce_unused_params": True}
+    model = job.wrap(DistributedDataParallel(net, bucket_cap_mb=1e-4, **options), loss=loss)
+    optimizer = sgd(net)
+    for at, (x, y, _) in enumerate(epochs_of(loader)):
+        optimizer.zero_grad()
+        if loss == "tokens":
+            job.count(len(x))
+        (loss_of(model, x, y) * (len(x) if loss == "tokens" else 1)).backward()
+        optimizer.step()
+        assert job.state_dict()["iteration"] == at + 1
+    return parameters(net.used)
+
+
+@pytest.mark.skipif(
+    "skip_all_reduce_unused_params" not in signature(DistributedDataParallel).parameters, reason="new in PyTorch 2.9"
+)
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("loss", ["mean", "tokens"])
+def test_skipped_buckets(is_first: bool, loss: str) -> None:
+    reference = one_process()
+    for trained in run_ranks(3, skipped, is_first, loss):
+        assert difference(trained, reference) <= 1e-13
+
+
+def delayed(_rank: int) -> Parameters:
+    """PyTorch waits for no sum of delayed gradients, so the test does."""
+    works, all_reduce = list[Any](), dist.all_reduce
+
+    def noted(*args: Any, **options: Any) -> Any:
+        works.append(all_reduce(*args, **options))
+        return works[-1]
+
+    dist.all_reduce = noted
+    job = evenstep.init(plan=PLANS["changing"])
+    loader = job.loader(Samples())
+    net: Any = network().float()
+    named = [("2.weight", net[2].weight), ("2.bias", net[2].bias)]
+    ddp = DistributedDataParallel(net, delay_all_reduce_named_params=named, param_to_hook_all_reduce=net[0].weight)
+    model, optimizer = job.wrap(ddp), sgd(net)
+    for x, y, _ in epochs_of(loader):
+        works.clear()
+        loss_of(model, x.float(), y.float()).backward()
+        assert len(works) == 1
+        works[0].wait()
+        optimizer.step()
+        optimizer.zero_grad()
+    return parameters(net)
+
+
+def test_delayed_parameters() -> None:
+    reference = one_process()
+    for trained in run_ranks(3, delayed):
+        assert difference(trained, reference) <= 1e-6
+
+
+class Segments(torch.nn.Module):
+    """Three layers, each in a checkpoint, whose backward passes are inside the whole one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8).double() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        for layer in self.layers:
+            x = checkpoint(layer, x.requires_grad_(), use_reentrant=True)
+        return x
+
+
+def ready(_rank: int) -> list[int]:
+    """Returns how many parameters have a gradient when a rank has computed its own, by iteration."""
+    found, original = list[int](), Run.gradients_ready
+    job = evenstep.init(plan=[12, 4])
+    loader, net = job.loader(Samples()), Segments()
+    model = job.wrap(DistributedDataParallel(net, static_graph=True))
+
+    def noted(run: Run) -> None:
+        found.append(sum(parameter.grad is not None for parameter in net.parameters()))
+        original(run)
+
+    Run.gradients_ready = noted  # type: ignore[method-assign,assignment]
+    for x, _y, _ in loader:
+        model(x).sum().backward()
+        net.zero_grad()
+    return found
+
+
+def test_a_rank_is_ready_with_its_last_gradient() -> None:
+    """The time of a rank ends there: DDP waits for other ranks before a backward pass with checkpoints ends."""
+    for found in run_ranks(2, ready):
+        assert found == [5] * 13
+
+
+def differentiated(_rank: int) -> bool:
+    """Returns whether gradients that the script computes itself belong to this rank."""
+    job = evenstep.init(plan=[12, 4])
+    loader, net = job.loader(Samples()), network()
+    model, alone = job.wrap(DistributedDataParallel(net)), network()
+    x, y, _ = next(iter(loader))
+    pairs = [torch.autograd.grad(loss_of(at, x, y), list(at.parameters())) for at in (model, alone)]
+    return all(torch.equal(own, other) for own, other in zip(*pairs, strict=True))
+
+
+def test_a_script_may_compute_gradients_itself() -> None:
+    assert run_ranks(2, differentiated) == [True, True]
+
+
+def large(_rank: int, is_half: bool) -> list[float]:
+    """Returns the largest gradients of a rank whose share times them is more than float16 can hold."""
+    job, told = evenstep.init(plan=[15, 1, 0]), []
+    net: Any = network().half() if is_half else network().float()
+    model = job.wrap(DistributedDataParallel(net), inner=None if is_half else fp16_compress_hook)
+    for x, _y, _ in job.loader(Samples(64)):
+        net.zero_grad()
+        (model(x.to(net[0].weight.dtype)).sum(dim=1).mean() * 30000).backward()
+        told.append(float(net[2].bias.grad.abs().max()))
+    return told
+
+
+@pytest.mark.parametrize("is_half", [True, False])
+def test_weights_do_not_overflow_float16(is_half: bool) -> None:
+    for told in run_ranks(3, large, is_half):
+        assert told == pytest.approx([30000.0] * 4, rel=2e-3)
 
 
 def compressed(_rank: int) -> Parameters:

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -64,56 +65,38 @@ def accumulated(_rank: int, loss: str, syncs_each: bool) -> Parameters:
     return parameters(model)
 
 
-def refuses_accumulated(rank: int, loss: str) -> str:
-    with pytest.raises(evenstep.UnsupportedError) as error:
-        accumulated(rank, loss, True)
-    return str(error.value)
-
-
 @pytest.mark.parametrize("loss", ["sum", "scaled"])
-def test_several_backward_passes_are_reduced_once(loss: str) -> None:
+def test_passes_are_added_in_any_way(loss: str) -> None:
     reference = one_process(order=Order(208, 16))
-    for trained in run_ranks(3, accumulated, loss, False):
-        assert difference(trained, reference) <= TOLERANCE
-    for told in run_ranks(3, refuses_accumulated, loss):
-        assert told.startswith(f'loss="{loss}" with several backward passes in one iteration')
-        assert "run all passes but the last under model.no_sync()" in told
+    for syncs_each in (True, False):
+        for trained in run_ranks(3, accumulated, loss, syncs_each):
+            assert difference(trained, reference) <= TOLERANCE
 
 
-def in_evaluation_mode(_rank: int) -> list[str]:
+def tokens_in_evaluation_mode(_rank: int) -> list[str]:
     """Fine-tuning without dropout: the checks of gradients do not depend on the mode of the model."""
     told = []
-
-    def started(loss: Any) -> tuple[Any, Callable[[], torch.Tensor]]:
-        job = evenstep.init(plan=PLANS["12/3/1"])
-        model = job.wrap(DistributedDataParallel(network()), loss=loss)
-        x, y, _ = next(iter(job.loader(Samples())))
-        return model.eval(), partial(loss_of, model, x, y)
 
     def refused(work: Callable[[], object]) -> None:
         with pytest.raises(evenstep.UnsupportedError) as error:
             work()
         told.append(str(error.value))
 
-    model, loss = started("mean")
-    with model.no_sync():
-        refused(loss)
-    model, loss = started("sum")
-    loss().backward()
-    # Evaluations may keep their graph, and gradients may be cleared after the forward pass.
-    evaluated = loss(), loss()
-    cleared = loss()
-    model.zero_grad()
-    cleared.backward()
-    del evaluated
-    refused(lambda: loss().backward())
+    for accumulate in (1, 2):
+        job = evenstep.init(plan=[12, 4])
+        model = job.wrap(DistributedDataParallel(network()), loss="tokens").eval()
+        x, y, _ = next(iter(job.loader(Samples(32), accumulate=accumulate)))
+        loss = partial(loss_of, model, x, y)
+        with model.no_sync() if accumulate == 1 else nullcontext():
+            refused(loss if accumulate == 1 else lambda loss=loss: loss().backward())  # type: ignore[misc]
+        job.close()
     return told
 
 
-def test_gradients_are_checked_in_evaluation_mode() -> None:
-    for unsynced, twice in run_ranks(3, in_evaluation_mode):
-        assert unsynced.startswith("no_sync with one weight for several batches")
-        assert twice.startswith('loss="sum" with several backward passes in one iteration')
+def test_tokens_are_checked_in_evaluation_mode() -> None:
+    for unsynced, twice in run_ranks(2, tokens_in_evaluation_mode):
+        assert unsynced.startswith('no_sync with loss="tokens" would divide several iterations by the tokens of one')
+        assert twice.startswith('loss="tokens" with several reductions in one iteration')
 
 
 def wraps_two(_rank: int) -> tuple[str, list[bool]]:
@@ -233,18 +216,44 @@ def weights_itself(_rank: int) -> tuple[list[str], Parameters]:
     return messages.told, parameters(model)
 
 
-def trains_another(_rank: int) -> list[str]:
+def trains_another(_rank: int, is_marked: bool) -> tuple[str, int]:
+    """Trains a wrapped model and another one; returns the error or warning, and the number of steps."""
     messages, job = Messages(), evenstep.init(plan=PLANS["12/3/1"])
+    model, other = job.wrap(DistributedDataParallel(network())), DistributedDataParallel(network())
+    named = [(f"other.{name}", parameter) for name, parameter in other.module.named_parameters()]
+    optimizers, steps_made = (sgd(model), torch.optim.SGD(named, lr=0.05)), list[int]()
+    optimizers[1].register_step_post_hook(lambda *_: steps_made.append(1))
+    try:
+        for x, y, _ in islice(job.loader(Samples()), 3):
+            with job.step() if is_marked else nullcontext():
+                (loss_of(model, x, y) + loss_of(other, x, y)).backward()
+                for optimizer in optimizers:
+                    optimizer.step()
+    except evenstep.UnsupportedError as error:
+        messages.told.append(str(error))
+    [told] = messages.told
+    return told, len(steps_made)
+
+
+def minimises(_rank: int) -> tuple[list[str], Parameters]:
+    """Trains with an optimizer that computes the gradients in its step, in a new DDP model in each epoch."""
+    messages, job = Messages(), evenstep.init(plan=PLANS["changing"])
     net = network()
-    job.wrap(DistributedDataParallel(net))
-    other = network()
-    optimizer = sgd(other)
-    for count, (x, y, _) in enumerate(job.loader(Samples())):
-        loss_of(other, x, y).backward()
-        optimizer.step()
-        if count == 3:
-            break
-    return messages.told
+    model = job.wrap(DistributedDataParallel(net))
+    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=2)
+    loader = job.loader(Samples())
+    for _ in range(EPOCHS):
+        for x, y, _index in loader:
+
+            def closure(model: Any = model, x: torch.Tensor = x, y: torch.Tensor = y) -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = loss_of(model, x, y)
+                loss.backward()
+                return job.reduce(loss)
+
+            optimizer.step(closure)
+        model = job.wrap(DistributedDataParallel(net))
+    return messages.told, parameters(model)
 
 
 def trains_later(_rank: int) -> str:
@@ -276,10 +285,17 @@ def test_a_loop_may_weight_its_gradients_itself() -> None:
         assert difference(trained, reference) <= TOLERANCE
 
 
-def test_another_model_than_the_wrapped_one_is_told() -> None:
-    for told in run_ranks(3, trains_another):
-        assert len(told) == 1
-        assert "only gradients of the model that job.wrap returned are weighted" in told[0]
+def test_a_model_that_is_not_wrapped_is_refused() -> None:
+    for is_marked, steps in ((False, 0), (True, 3)):
+        for told, steps_made in run_ranks(3, trains_another, is_marked):
+            assert told.startswith("SGD steps parameter other.0.weight of shape (16, 8), which is in no model that job")
+            assert steps_made == steps
+
+
+def test_an_optimizer_may_compute_gradients_in_its_step() -> None:
+    first, *others = run_ranks(3, minimises)
+    assert first[0] == []
+    assert all(told == [] and trained == first[1] for told, trained in others)
 
 
 def train_twice(_rank: int) -> tuple[list[float], list[str]]:

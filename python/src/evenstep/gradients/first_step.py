@@ -1,62 +1,79 @@
-"""The check of the first optimizer step: several ranks must weight their gradients."""
+"""The check of each optimizer's first step: several ranks must weight the gradients of all its parameters."""
 
 import logging
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from evenstep.errors import UnsupportedError
+from evenstep.gradients import fsdp
 from evenstep.run.run import Run
 
 log = logging.getLogger("evenstep")
+
+#: The modules whose gradients ``job.wrap`` weights, in any job of this process.
+weighted: WeakSet[torch.nn.Module] = WeakSet()
 
 #: The check of an earlier job, which may never train.
 _earlier: RemovableHandle | None = None
 
 
-def check_first_step(run: Run, is_weighted: Callable[[], bool]) -> RemovableHandle:
-    """Checks the first optimizer step after a batch was read, and raises UnsupportedError before it.
+def check_first_step(run: Run, is_weighted: Callable[[], bool], only_wraps: Callable[[], bool]) -> RemovableHandle:
+    """Checks the first step of each optimizer within an epoch, and raises UnsupportedError before it.
 
     Args:
         run: the run of this rank.
         is_weighted: whether ``job.wrap``, ``job.scale`` or ``job.steps`` was called.
+        only_wraps: whether only ``job.wrap`` was called.
 
     Returns:
         the handle that ends the check, at the end of the job.
     """
     # The hook cannot remove itself: PyTorch calls the hooks in a loop over their dictionary.
-    is_over = False
+    is_told = False
+    checked = WeakSet[torch.optim.Optimizer]()
 
-    def check(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        nonlocal is_over
-        if is_over or not run.has_batch:
+    def check(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        nonlocal is_told
+        if is_told or not run.has_batch or run.is_between_epochs or optimizer in checked:
             return
-        if is_weighted() and any(map(callable, (*args, *kwargs.values()))):
-            # A closure makes the forward pass within the step, as for LBFGS.
-            return
-        if is_weighted():
-            if not run.is_computed:
-                log.warning(
-                    "an optimizer made a step before the first forward pass of the wrapped model: only gradients of "
-                    "the model that job.wrap returned are weighted and summed over ranks"
-                )
-        elif run.is_explicit:
-            log.warning(
-                "neither job.wrap nor job.scale was called: each rank must weight its gradients itself, with "
-                "step.weight"
-            )
+        if not is_weighted():
+            told = "an optimizer made a step, but neither job.wrap nor job.scale was called"
+        elif only_wraps() and (name := _unweighted(optimizer)):
+            told = f"{type(optimizer).__name__} steps {name}, which is in no model that job.wrap got"
         else:
+            # The first step of LBFGS computes its gradients later.
+            if any(at.grad is not None for group in optimizer.param_groups for at in group["params"]):
+                checked.add(optimizer)
+            return
+        if not run.is_explicit:
             raise UnsupportedError(
-                "an optimizer made a step, but neither job.wrap nor job.scale was called: DDP's average over ranks is "
-                "wrong for uneven batches; use model = job.wrap(DistributedDataParallel(net)), or job.scale(loss) with "
-                "other wrappers"
+                f"{told}: DDP's average over ranks is wrong for uneven batches; use model = "
+                "job.wrap(DistributedDataParallel(net)) for each trained model, or job.scale(loss) with other wrappers"
             )
-        is_over = True
+        is_told = True
+        log.warning("%s: each rank must weight its gradients itself, with step.weight", told)
 
     global _earlier  # noqa: PLW0603  # PyTorch's hook is global too.
     if _earlier:
         _earlier.remove()
     _earlier = register_optimizer_step_pre_hook(check)
     return _earlier
+
+
+def _unweighted(optimizer: torch.optim.Optimizer) -> str | None:
+    """Returns the name of the first parameter with a gradient that is in no weighted model."""
+    owned = set[int]()
+    for model in weighted:
+        fsdp.reshard(model)
+        owned |= set(map(id, model.parameters()))
+    for number, group in enumerate(optimizer.param_groups):
+        names = group.get("param_names", [f"{at} of group {number}" for at in range(len(group["params"]))])
+        for name, parameter in zip(names, group["params"], strict=True):
+            if parameter.grad is not None and id(parameter) not in owned:
+                return f"parameter {name} of shape {tuple(parameter.shape)}"
+    return None

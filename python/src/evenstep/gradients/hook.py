@@ -1,21 +1,31 @@
-"""The DDP communication hook that weights the gradients of uneven batches.
+"""The weights of the gradients of uneven batches in DDP models.
 
-The weighted sum over ranks is the gradient of one process. A hook leaves the training loop unchanged.
-``SyncBatchNorm`` needs a scaled loss instead, because its gradients cross between ranks before the hook.
+A hook on each parameter multiplies the gradient of a backward pass before it is added to ``.grad``. DDP then averages
+as usual, and the average is the gradient of one process. So each gradient has the weight of its own batch, in whatever
+order passes are added and reduced, and DDP's options for its reduction do not matter.
+
+The hooks are on the nodes that add gradients, not on the tensors: ``torch.autograd.grad`` does not call them.
+``SyncBatchNorm`` needs a scaled loss instead, because its gradients cross between ranks before.
 """
 
 import logging
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 import torch.distributed as dist
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # missing in torch's type stubs.
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import _find_tensors
 
 from evenstep.errors import SettingError, UnsupportedError
 from evenstep.gradients import batchnorm, items
+from evenstep.gradients.fsdp_state import at_end_of_backward
+from evenstep.gradients.later import LaterScale
 from evenstep.measure.device import cuda_backend
 from evenstep.run.losses import Loss
 
@@ -30,6 +40,9 @@ Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 
 #: The label of tokens that do not count, in PyTorch and Transformers.
 _IGNORED = -100
+
+#: The entry in the metadata of a node: the handle of its hook, and the model.
+_ENTRY = "evenstep"
 
 
 def weight(loss: Loss, local_batch: int, size: int, world_size: int) -> float:
@@ -87,12 +100,6 @@ def check_group(model: DistributedDataParallel) -> None:
         )
 
 
-def _trained_parameters(model: DistributedDataParallel) -> int:
-    """Returns the number of parameters whose gradients DDP reduces."""
-    named = model.module.named_parameters()
-    return sum(parameter.requires_grad and name not in model.parameters_to_ignore for name, parameter in named)
-
-
 class GradientWeights:
     """Weights the gradients of one DDP model and observes its passes."""
 
@@ -104,16 +111,19 @@ class GradientWeights:
         inner: Hook | None = None,
         state: Any = None,
     ) -> None:
-        """Creates the hooks of a model.
+        """Prepares the hooks of a model.
 
         Args:
             model: the model.
             loss: the reduction of the loss.
             run: returns the run, or None if it has not started.
-            inner: another hook that averages over ranks, for example with compression; gets the weighted gradients.
+            inner: a communication hook that averages over ranks, for example with compression.
             state: the state of ``inner``.
+
+        Raises:
+            UnsupportedError: the gradients could not be weighted.
         """
-        # DDP keeps this object in C++, where the garbage collector sees no cycle.
+        # The hooks of parameters hold this object, and DDP holds the parameters.
         self._model = weakref.ref(model)
         self._loss = loss
         self._run = run
@@ -121,155 +131,228 @@ class GradientWeights:
         self._state = state
         self._group = model.process_group
         self._world_size = self._group.size()
-        self._total: items.Total | None = None
         self._statistics = batchnorm.RunningStatistics(model)
-        #: The last iteration whose gradients were reduced, and whose later passes are checked.
-        self._reduced = self._checked = -1
+        delayed = getattr(model, "_delay_all_reduce_params", [])
+        named = model.module.named_parameters()
+        reduced = [parameter for name, parameter in named if name not in model.parameters_to_ignore]
+        self._later = LaterScale([*reduced, *delayed])
+        #: Parameters without a hook: they are frozen.
+        self._frozen = self._later.parameters
+        #: The nodes that add gradients, which only DDP and this list keep.
+        self._nodes: list[Node] = []
+        #: Whether float16 could overflow, so that factors are at most 1 before the sum. Other hooks get the weighted
+        #: gradients: they may step an optimizer, or keep what they left out for the next iteration.
+        is_half = any(at.dtype == torch.float16 for at in reduced) if inner is None else inner is fp16_compress_hook
+        self._limits = loss != "scaled" and is_half
+        if delayed and (self._limits or loss == "tokens"):
+            raise UnsupportedError(
+                f"wrap(loss={loss!r}, inner={inner}): delay_all_reduce_named_params reduces {len(delayed)} parameters "
+                'on its own, and evenstep cannot wait for them; use loss="mean" without inner, or remove it'
+            )
+        #: The factor that is applied after the sum.
+        self._scale = 1.0
+        #: Whether the end of the running backward pass is awaited, and whether it has reached a parameter.
+        self._is_awaited = self._is_open = False
+        #: Whether the pass has computed all gradients of this rank, and the parameters that lack one.
+        self._is_ready = True
+        self._missing: set[int] = set()
+        #: Whether DDP reduces the gradients of the last forward pass.
+        self._reduces = True
+        #: This rank's part, the factor of its gradients, and the tokens over all ranks.
+        self._step: Step | None = None
+        self._factor = 1.0
+        self._total: items.Total | None = None
         self._has_looked_for_padding = loss != "mean"
-        #: The types of devices whose sums are waited for at the last bucket. Gloo's futures are complete before a sum
-        #: has arrived on a GPU.
-        self._waited = {"cpu", "cuda"} if cuda_backend(self._group) == "gloo" else {"cpu"}
         #: The sums over ranks that were started and not waited for yet.
-        self._open: list[tuple[dist.Work, torch.Tensor]] = []
-        #: The statistics of the last reduction: a GPU may read them after the hook has returned.
-        self._pending: batchnorm.PendingStatistics | None = None
-        #: In a reduction without numbered buckets: number of all parameters, and of those in buckets up to now.
-        self._unnumbered, self._placed = (_trained_parameters(model) if model.static_graph else 0), 0
+        self._sums: list[dist.Work] = []
 
-    def reduce(self, _: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Sums the weighted gradients of a bucket over ranks; the communication hook.
+    def register(self, observed: torch.nn.Module) -> None:
+        """Registers the hooks; ``observed`` is the module whose forward passes are seen.
+
+        Raises:
+            UnsupportedError: the model has hooks of another job or of the script.
+        """
+        model: Any = self._model()
+        inner, state = self._inner, self._state
+        entries = [_entries(parameter).get(_ENTRY) for parameter in self._frozen if parameter.requires_grad]
+        if getattr(model, "_comm_hooks", ()) or any(entry and entry[1]() is model for entry in entries):
+            raise UnsupportedError(
+                "wrap: this DistributedDataParallel model has a communication hook or was wrapped already: pass the "
+                "script's own hook as inner=, and make a new DistributedDataParallel(model.module) for each job"
+            )
+        if inner:
+            # DDP checks the names and annotations of hooks.
+            model.register_comm_hook(None, lambda _, bucket: inner(state, bucket))
+        elif model.device.type == "cuda" and cuda_backend(self._group) == "gloo":
+            model.register_comm_hook(None, self._average)
+        self._register_thawed()
+        # Hooks are not to be compiled. Outside of a compiled model they are not even seen by the compiler.
+        observed.register_forward_pre_hook(torch.compiler.disable(self._forward_begins), with_kwargs=True)
+        observed.register_forward_hook(torch.compiler.disable(self._forward_ends))
+
+    def _register_thawed(self) -> None:
+        """Registers hooks for parameters that are trained and have none."""
+        thawed = [parameter for parameter in self._frozen if parameter.requires_grad]
+        self._frozen = [parameter for parameter in self._frozen if not parameter.requires_grad]
+        for parameter in thawed:
+            node, entries = get_gradient_edge(parameter).node, _entries(parameter)
+            if before := entries.get(_ENTRY):
+                # A new DDP model, or job, of the same module.
+                before[0].remove()
+            entries[_ENTRY] = node.register_prehook(partial(self._weigh, len(self._nodes))), self._model
+            self._nodes.append(node)
+
+    def _weigh(self, number: int, gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...] | None:
+        """Weights the gradient of a parameter; a hook of the node that adds it.
 
         Raises:
             SettingError: no batch was read, or its tokens were not counted.
             UnsupportedError: the gradients would be wrong.
         """
+        if not self._is_open:
+            self._begin()
+        self._missing.discard(number)
+        if not self._missing:
+            self._ready()
+        factor, [gradient] = self._factor, gradients
+        if gradient is None or factor == 1:
+            return None
+        # 0 times NaN is not 0. The gradient may have other readers, so it does not change.
+        return (gradient * factor if factor else torch.zeros_like(gradient),)
+
+    def _begin(self) -> None:
+        """Determines the factor of the gradients of a backward pass."""
         run = self._run()
         if run is None:
             raise SettingError("gradients before the run has started: call job.loader before the first backward pass")
-        gradient = bucket.buffer()
-        is_first, is_last = self._place(bucket)
-        if is_first:
-            # An earlier backward pass may have failed.
-            self._open.clear()
+        self._missing = set(range(len(self._nodes)))
+        self._is_ready, self._factor, self._step = run.is_hedging, 1.0, None
+        if not run.is_hedging:
+            # The loop may read the next batch before the end of the pass.
             bind_gradients(run)
-            if self._loss == "tokens":
-                self._total = items.total(run.items(), gradient.device, self._group)
-        step = run.current.step
-        if is_last:
-            self._reduced = step.iteration
-            # Before this rank waits for the others.
-            run.gradients_ready()
-        own = weight(self._loss, step.local_batch, step.global_batch, self._world_size)
-        # Inner hooks divide by the number of ranks.
-        apply_weight(gradient, own * (self._world_size if self._inner else 1))
-        summed: torch.futures.Future[torch.Tensor]
-        if self._inner:
-            if self._total:
+            self._step = run.current.step
+            self._factor = self._factor_of(run, self._step)
+        self._await_end()
+        self._is_open = True
+
+    def _factor_of(self, run: "Run", step: "Step") -> float:
+        """Returns the factor of this rank's gradients, and starts to sum the tokens."""
+        if (self._limits or self._loss == "tokens") and self._later.begin():
+            self._scale = self._world_size * step.largest_batch / step.global_batch if self._limits else 1.0
+        factor = weight(self._loss, step.local_batch, step.global_batch, self._world_size) * self._world_size
+        # The micro-batches of a remainder may have unequal sizes, or no sample.
+        factor *= run.current.factor if self._loss == "mean" else run.current.factor > 0
+        if self._loss == "tokens" and self._reduces:
+            if not run.current.is_last:
+                raise UnsupportedError(
+                    'loss="tokens" with several reductions in one iteration: the first ones would be divided by a part '
+                    "of the tokens; run all passes but the last under model.no_sync()"
+                )
+            self._total = items.total(run.items(), self._later.parameters[0].device, self._group)
+            if self._inner:
                 # A compressed sum over all tokens could overflow.
                 with run.sensor.paused():
-                    self._total.divide(gradient)
-            summed = self._inner(self._state, bucket)
-        elif gradient.device.type in self._waited:
-            return self._sum_now(gradient, step, is_last=is_last)
-        else:
-            summed = self._allreduce(gradient).get_future().then(lambda future: future.value()[0])
-            if total := self._total:
-                divide = total.divide
-                summed = summed.then(lambda future: divide(future.value()))
-        if not is_last:
-            return summed
-        self._pending = pending = self._statistics.begin(step.weight, self._group)
-        return pending.stored_with(summed) if pending else summed
+                    factor /= self._total.wait().item()
+                    self._later.apply(self._total.divide)
+                self._total = None
+        return factor / self._scale
 
-    def _allreduce(self, gradient: torch.Tensor) -> dist.Work:
-        # The same as dist.all_reduce without its argument checks, which would take microseconds in each step.
-        return self._group.allreduce([gradient])
+    def _await_end(self) -> None:
+        if not self._is_awaited:
+            at_end_of_backward(self._ends)
+            self._is_awaited = True
 
-    def _sum_now(self, gradient: torch.Tensor, step: "Step", *, is_last: bool) -> torch.futures.Future[torch.Tensor]:
-        """Returns a complete future. With the last bucket, it waits for the sums of all."""
-        self._open.append((self._allreduce(gradient), gradient))
-        if is_last:
-            self._wait(step)
+    def _ready(self) -> None:
+        """Records that this rank has computed its gradients, before it waits for the others."""
+        if not self._is_ready and (run := self._run()):
+            self._is_ready = True
+            run.gradients_ready()
+
+    def _ends(self) -> None:
+        """Ends a backward pass of this rank; DDP waits for the other ranks afterwards."""
+        is_open, self._is_open, self._is_awaited = self._is_open, False, False
+        step = self._step
+        if not is_open or step is None:
+            return
+        self._ready()
+        self._wait()
+        if not self._reduces:
+            return
+        statistics = self._statistics.begin(step.weight, self._group)
+
+        def reduced() -> None:
+            if self._total is not None:
+                self._later.apply(self._total.divide)
+            if self._scale != 1:
+                self._later.apply(lambda gradient: gradient.mul_(self._scale))
+            self._later.end()
+            self._total, self._scale = None, 1.0
+            if statistics:
+                statistics.work.wait()
+                statistics.store()
+
+        if statistics or self._later.is_open:
+            # DDP's own callback is in the queue now, or the next one in the queue adds it.
+            at_end_of_backward(lambda: at_end_of_backward(reduced))
+
+    def _average(self, _: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Averages a bucket on a GPU with Gloo, whose futures are complete before a sum has arrived."""
+        gradient = bucket.buffer().div_(self._world_size)
+        self._sums.append(self._group.allreduce([gradient]))
+        if self._is_ready:
+            self._wait()
         # Without its device, readers of the future would not wait for the GPU.
-        devices: list[int | str | torch.device] = [] if gradient.device.type == "cpu" else [gradient.device]
-        done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[gradient.device])
         done.set_result(gradient)
         return done
 
-    def _place(self, bucket: GradBucket) -> tuple[bool, bool]:
-        """Returns whether a bucket is the first, and whether it is the last of a reduction.
+    def _wait(self) -> None:
+        while self._sums:
+            self._sums.pop().wait()
 
-        In the first reduction of a static graph, DDP passes all buckets at the end, each with the index 0.
-        """
-        if self._placed == self._unnumbered:
-            return bucket.index() == 0, bucket.is_last()
-        is_first = self._placed == 0
-        self._placed = min(self._placed + len(bucket.parameters()), self._unnumbered)
-        return is_first, self._placed == self._unnumbered
-
-    def _wait(self, step: "Step") -> None:
-        """Waits for all buckets of a reduction, and stores what depends on them.
-
-        DDP reads no bucket before the last one is reduced. A callback on Gloo's futures needs no wait here, but runs in
-        a thread of Gloo: if another rank fails while the interpreter ends, the callback aborts the process.
-        """
-        opened, self._open = self._open, []
-        pending = self._statistics.begin(step.weight, self._group)
-        for work, summed in opened:
-            work.wait()
-            if self._total is not None:
-                self._total.divide(summed)
-        if pending:
-            pending.work.wait()
-            pending.store()
-
-    def forward_begins(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _forward_begins(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Binds the gradients that follow to the batch of this forward pass; a forward pre-hook.
 
         Raises:
             UnsupportedError: the gradients would be wrong.
         """
         run, model = self._run(), self._model()
-        if run is None or model is None or run.is_hedging or not torch.is_grad_enabled() or is_recomputing(run):
+        if run is None or model is None or not torch.is_grad_enabled():
             return
-        if not model.require_backward_grad_sync and not run.accumulates:
+        if self._frozen:
+            self._register_thawed()
+        self._reduces = model.require_backward_grad_sync
+        if is_recomputing(run):
+            return
+        # An earlier backward pass may have failed.
+        self._is_open = self._is_awaited = False
+        self._sums.clear()
+        if run.is_hedging:
+            return
+        if self._loss == "tokens" and not self._reduces and not run.accumulates:
             raise UnsupportedError(
-                "no_sync with one weight for several batches would give a wrong gradient: use job.loader(.., "
-                "accumulate=N), where N is the number of batches per optimizer step"
+                'no_sync with loss="tokens" would divide several iterations by the tokens of one: use '
+                "job.loader(.., accumulate=N), where N is the number of batches per optimizer step"
             )
         run.computes(
             [value.shape[0] for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.ndim]
         )
-        if self._loss != "mean" and model.require_backward_grad_sync:
-            self._check_reduced_once(run, model)
         if not self._has_looked_for_padding:
             self._has_looked_for_padding = True
             warn_of_padding(kwargs)
         run.sensor.forward_begins(model.device)
 
-    def _check_reduced_once(self, run: "Run", model: DistributedDataParallel) -> None:
-        """Lets a backward pass fail that reduces gradients again that an earlier pass of the iteration has reduced.
+    def _forward_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
+        """Awaits the end of the backward pass from its begin: a checkpoint inside runs its own."""
+        if torch.is_grad_enabled():
+            for tensor in _find_tensors(output):
+                if tensor.grad_fn is not None:
+                    tensor.register_hook(lambda _: self._await_end())
 
-        Such gradients are the same on all ranks. Only weights whose sum is 1, those of means, preserve them. Before the
-        backward pass, the script may still clear them, and an evaluation has none.
-        """
-        iteration = run.current.step.iteration
-        reduced = [parameter for parameter in model.parameters() if parameter.grad is not None]
-        if self._reduced != iteration or self._checked == iteration or not reduced:
-            return
-        self._checked = iteration
 
-        def check(_: torch.Tensor) -> None:
-            handle.remove()
-            self._checked = -1
-            if self._reduced == run.current.step.iteration and any(at.grad is not None for at in reduced):
-                raise UnsupportedError(
-                    f'loss="{self._loss}" with several backward passes in one iteration: DDP would reduce the '
-                    "gradients of the first passes again, with wrong weights; run all passes but the last under "
-                    "model.no_sync(), or clear the gradients between them with optimizer.zero_grad(set_to_none=True)"
-                )
-
-        handle = torch.autograd.graph.register_multi_grad_hook(reduced, check, mode="any")
+def _entries(parameter: torch.nn.Parameter) -> Any:
+    """Returns the metadata of the node that adds a parameter's gradients, by name."""
+    return get_gradient_edge(parameter).node.metadata
 
 
 def is_recomputing(run: "Run") -> bool:

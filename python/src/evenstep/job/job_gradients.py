@@ -1,17 +1,15 @@
 """The gradients of a training job: their weights, the learning rate, and out-of-memory errors."""
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.gradients import batchnorm, fsdp, hook
-from evenstep.gradients.passes import weigh_passes
+from evenstep.gradients import batchnorm, first_step, fsdp, hook
 from evenstep.hedge.trainee import TrainedModel
 from evenstep.job import oom
 from evenstep.job.job_run import JobRun
@@ -45,7 +43,7 @@ class JobGradients(JobRun):
 
         Args:
             model: a DistributedDataParallel model, or the result of ``torch.compile`` for one, or a model made with
-                ``fully_shard`` (FSDP2). It gets a communication hook and is returned.
+                ``fully_shard`` (FSDP2). Its parameters get hooks, and it is returned.
             loss: the reduction of the loss.
 
                 - ``"mean"`` over the batch, the default of PyTorch's losses: you get the gradient of the mean over the
@@ -55,8 +53,8 @@ class JobGradients(JobRun):
                   the iteration. It requires :meth:`count`.
                 - ``"scaled"``: you get the gradient of DDP's or FSDP's own reduction, with 0 for ranks without samples.
 
-                All but ``"mean"`` allow one reduction per iteration: run earlier backward passes under ``no_sync``.
-            inner: another communication hook that gets the weighted gradients, such as ``fp16_compress_hook``.
+                ``"tokens"`` requires one reduction per iteration: run earlier backward passes under ``no_sync``.
+            inner: a communication hook that gets the weighted gradients, such as ``fp16_compress_hook``.
             inner_state: the state of ``inner``.
 
         Raises:
@@ -91,19 +89,11 @@ class JobGradients(JobRun):
         else:
             hook.check_group(ddp)
             weights = hook.GradientWeights(ddp, loss, opened_run, inner, inner_state)
-            try:
-                ddp.register_comm_hook(None, weights.reduce)
-            except RuntimeError as error:
-                raise UnsupportedError(
-                    "wrap: this DistributedDataParallel model has a communication hook already: pass the script's own "
-                    "hook as inner=, and make a new DistributedDataParallel(model.module) for each job"
-                ) from error
-            # A hook is not to be compiled. Outside of a compiled model it is not even seen by the compiler.
-            observed = ddp.module if model is ddp else model
-            observed.register_forward_pre_hook(torch.compiler.disable(weights.forward_begins), with_kwargs=True)
+            weights.register(ddp.module if model is ddp else model)
+        first_step.weighted.add(ddp.module if ddp else model)
         self._is_counting |= loss == "tokens"
         self._needs_equal_passes |= loss == "mean"
-        self._weighs.append(lambda: self._weigh_passes(ddp, opened_run, loss))
+        self._has_shards |= ddp is None
         self._avoids_singles |= batchnorm.needs_two_samples(model)
         if self._opened:
             self._see_models(self._opened.run)
@@ -259,21 +249,6 @@ class JobGradients(JobRun):
                 place = self._opened.plans.place if self._opened and self._opened.plans else None
                 oom.report(self._options, place, self._run.current, error)
             raise
-
-    def _weigh_passes(
-        self, model: DistributedDataParallel | None, run: Callable[[], Run | None], loss: Loss
-    ) -> Callable[[], None]:
-        """Weights micro-batches of unequal sizes.
-
-        Raises:
-            UnsupportedError: the model is not DDP.
-        """
-        if model is None:
-            raise UnsupportedError(
-                "fully_shard may add the gradients of micro-batches before they can be weighted, and the remainder of "
-                "an epoch has unequal ones: pass drop_last=True or another global_batch to job.loader"
-            )
-        return weigh_passes(model, run, is_mean=loss == "mean")
 
     def _is_unmarked(self, run: Run) -> bool:
         """Whether the loop has read a batch that it does not compute yet, so far as this job can see."""

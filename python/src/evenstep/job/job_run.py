@@ -5,7 +5,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from evenstep.errors import SettingError
+from evenstep.errors import SettingError, UnsupportedError
 from evenstep.gradients.first_step import check_first_step
 from evenstep.job.kubeflow import TIMEOUT_S, StatusPoster
 from evenstep.job.metrics import Metrics, trainjob_status
@@ -42,8 +42,8 @@ class JobRun:
         self._process = os.getpid()
         self._opened: OpenRun | None = None
         self._state: dict[str, Any] | None = None
-        #: Functions that weight micro-batches of unequal sizes in models that were wrapped before the run was opened.
-        self._weighs: list[Callable[[], Callable[[], None]]] = []
+        #: Whether a model was made with ``fully_shard``.
+        self._has_shards = False
         #: The model that was wrapped last, and the number of wrapped models.
         self._trained_model: TrainedModel | None = None
         self._wrapped_models = 0
@@ -156,7 +156,7 @@ class JobRun:
                 status = trainjob_status(self._opened, self._options.epochs)
                 self._poster = StatusPoster.of_environment(os.environ, status)
             if self._opened.run.world_size > 1:
-                self._ends.append(check_first_step(self._opened.run, self._is_weighted).remove)
+                self._ends.append(check_first_step(self._opened.run, self._is_weighted, self._only_wraps).remove)
         elif self._opened.run.order != order:
             raise SettingError(
                 f"a job has one data set and one order, {self._opened.run.order}; got {order}: {VALIDATION}; for "
@@ -166,9 +166,14 @@ class JobRun:
 
     def _see_models(self, run: Run) -> None:
         run.avoids_singles, run.needs_equal_passes = self._avoids_singles, self._needs_equal_passes
-        if run.order.has_unequal_passes:
-            self._ends += [weigh() for weigh in self._weighs]
-        self._weighs.clear()
+        if self._has_shards and run.order.has_unequal_passes:
+            raise UnsupportedError(
+                "fully_shard may add the gradients of micro-batches before they can be weighted, and the remainder of "
+                "an epoch has unequal ones: pass drop_last=True or another global_batch to job.loader"
+            )
 
     def _is_weighted(self) -> bool:
         return self._is_scaled or self._options.claims or self._trained_model is not None
+
+    def _only_wraps(self) -> bool:
+        return not (self._is_scaled or self._options.claims)

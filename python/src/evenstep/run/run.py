@@ -149,6 +149,7 @@ class Run:
             begin=place.begin,
             is_last=place.is_last,
             passes=passes,
+            largest_batch=max(plan.batches),
         )
 
     def _cut(
@@ -340,9 +341,9 @@ class Run:
         return self._explicit
 
     @property
-    def is_computed(self) -> bool:
-        """Whether a forward pass of the wrapped model was observed, or a batch was marked."""
-        return self._computed is not None
+    def is_between_epochs(self) -> bool:
+        """Whether the loop has read an epoch to its end and computed all its batches."""
+        return self.is_read and not self._read_batches
 
     @property
     def current(self) -> Turn:

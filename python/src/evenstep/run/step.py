@@ -41,6 +41,8 @@ class Step:
     is_last: bool = False
     #: Numbers of samples of the micro-batches, if they differ.
     passes: tuple[int, ...] = ()
+    #: The largest local batch of a rank.
+    largest_batch: int = 0
     #: The work of this rank's samples, with padding; None without costs.
     work: Work | None = None
 
