@@ -10,7 +10,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import IterableDataset
 
 import evenstep
-from evenstep.gradients.first_step import check_first_step
 from evenstep.measure.moment import HostTimer
 from evenstep.measure.sensor import Sensor
 from evenstep.settings.settings import Settings
@@ -92,24 +91,6 @@ def test_a_forked_process_leaves_the_job_alone() -> None:
     assert os.waitpid(child, 0)[1] == 0
     job.close()
     assert job._opened is None
-
-
-def test_a_step_with_a_closure_makes_its_forward_pass_itself(caplog: pytest.LogCaptureFixture) -> None:
-    job = evenstep.init(plan=[16])
-    next(iter(job.loader(Samples())))
-    weight = torch.nn.Parameter(torch.ones(1))
-    handle = check_first_step(job._run, lambda: True)
-
-    def closure() -> torch.Tensor:
-        loss = (weight**2).sum()
-        loss.backward()
-        return loss
-
-    torch.optim.LBFGS([weight], max_iter=1).step(closure)
-    assert not caplog.records
-    torch.optim.SGD([weight]).step()
-    handle.remove()
-    assert "before the first forward pass" in caplog.text
 
 
 def differing(rank: int, what: str) -> str:
