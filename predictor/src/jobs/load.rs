@@ -19,8 +19,8 @@ use crate::long::compute;
 /// fifth of the weight of the newest.
 pub const HISTORY_ITERATIONS: u64 = 1024;
 
-/// Number of reports beyond which fewer iterations are replayed: a wide job is loaded in about a second.
-const HISTORY_REPORTS: u64 = 1 << 14;
+/// Number of reports beyond which fewer iterations are replayed: after stored models, and without.
+const HISTORY_REPORTS: [u64; 2] = [1 << 16, 1 << 14];
 /// Number of iterations that are replayed even if they have more reports.
 const HISTORY_ITERATIONS_MIN: u64 = 8;
 
@@ -55,10 +55,15 @@ pub async fn load(
     mut on_time: impl FnMut(i64),
 ) -> Result<Option<(JobState, Vec<String>)>, StoreError> {
     let Some(stored) = store.job(job_id, JOINS_MAX).await? else { return Ok(None) };
-    let models = models(store, job_id).await?;
-    let recent = store.recent_iterations(job_id, HISTORY_REPORTS, HISTORY_ITERATIONS).await?;
+    let mut models = models(store, job_id).await?;
+    let [stored_max, new_max] = HISTORY_REPORTS;
+    let reports_max = if models.next_iteration() > 0 { stored_max } else { new_max };
+    let recent = store.recent_iterations(job_id, reports_max, HISTORY_ITERATIONS).await?;
     let (by_reports, newest) = recent.unwrap_or_default();
     let first = by_reports.min(newest.saturating_sub(HISTORY_ITERATIONS_MIN - 1));
+    if first > models.next_iteration() {
+        models.skip_until(first);
+    }
     let first = first.max(models.next_iteration());
     let arrivals = store.recent_arrivals(job_id, first).await?;
     let last_allocation: Option<AllocateResponse> = match stored.last_iteration {

@@ -154,12 +154,15 @@ fn unwritable(error: impl std::fmt::Display) -> StoreError {
     StoreError::Models(error.to_string())
 }
 
-/// Returns the changes that store the models of each kind of device.
+/// Returns the changes that store the models of each kind of device: none of a wide job, whose workers have no models of their own.
 fn device_changes(
     models: &Models,
     devices: BTreeMap<String, Vec<WorkerId>>,
 ) -> Result<Vec<Change>, ModelFormatError> {
     let mut changes = Vec::new();
+    if models.forecaster().is_pooled() {
+        return Ok(changes);
+    }
     for (device, workers) in devices {
         let forecaster = models.forecaster();
         let teacher = workers.iter().max_by_key(|worker| forecaster.observations(worker));

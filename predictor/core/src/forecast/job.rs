@@ -182,6 +182,11 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
         Some(Earlier(self.measured(worker)?.clone()))
     }
 
+    /// Whether the pooled model forecasts all workers, and their own models learn nothing.
+    pub fn is_pooled(&self) -> bool {
+        self.pool.is_alone()
+    }
+
     /// Returns the number of observations that a worker's models have learned from.
     pub fn observations(&self, worker: &K) -> u64 {
         self.measured(worker).map_or(0, WorkerForecaster::observations)
@@ -197,7 +202,9 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     pub fn observe_iteration<'o>(&mut self, iteration: u64, outcomes: &'o [(K, Observation)]) {
         self.learned = self.learned.wrapping_add(u64::from(self.next != iteration.saturating_add(1)));
         self.next = iteration.saturating_add(1);
-        self.pool.set_alone(outcomes.len() > WIDE);
+        // A few workers without a report do not end it.
+        let wide = if self.pool.is_alone() { WIDE / 2 } else { WIDE };
+        self.pool.set_alone(outcomes.len() > wide);
         let mut seen: Vec<(&'o K, &'o Observation)> =
             outcomes.iter().map(|(worker, seen)| (worker, seen)).collect();
         seen.sort_by(|one, other| one.0.cmp(other.0));

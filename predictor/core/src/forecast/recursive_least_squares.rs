@@ -65,7 +65,7 @@ impl RecursiveLeastSquares {
 
     /// Returns the prediction for these inputs.
     pub fn predict(&self, inputs: &[f64]) -> f64 {
-        let product = |at: &usize| self.coefficients[*at] * inputs[*at];
+        let product = |at: &usize| self.coefficients[*at] * inputs.get(*at).unwrap_or(&0.0);
         let chunks = self.used.chunks_exact(4);
         let rest: f64 = chunks.remainder().iter().map(product).sum();
         let mut sums = [0.0; 4];

@@ -75,7 +75,7 @@ impl JobState {
         let fits = tightest(&learned);
         let Configured { floor, required, cap } = Configured::new(spec, Some(request), operator);
         // A stored pin of an earlier version may be above the worker's cap.
-        let most = cap.map_or(u64::MAX, |cap| cap.samples);
+        let most = cap.map_or(u64::MAX, |cap| largest_size(spec, cap.samples).unwrap_or(0));
         let mut bounds = Bounds {
             floor: floor.samples.min(most),
             required: required.map_or(0, |required| required.samples.min(most)),

@@ -162,6 +162,9 @@ fn a_pin_stays_within_the_cap_of_its_worker() {
     state.workers.get_mut(&worker(0)).unwrap().operator_override = Some(pinned(25));
     let Bounds { floor, cap, .. } = state.bounds(&worker(0));
     assert_eq!((floor, cap), (24, Some(24)));
+    state.spec.quantum = 16;
+    let Bounds { floor, cap, .. } = state.bounds(&worker(0));
+    assert_eq!((floor, cap), (16, Some(24)), "the sizes between have no quantum");
 }
 
 /// The caps of a job may be too small for the workers that have joined so far, but not for any number of

@@ -43,7 +43,7 @@ pub struct Models {
     open: OpenIterations,
     /// Number of planned iterations whose shares varied to learn batch curves.
     probes: u64,
-    /// The latest of them.
+    /// The latest planned iteration whose shares varied on purpose.
     newest_probe: Option<u64>,
     /// Number of iterations that were learned.
     learned: u64,
@@ -195,6 +195,13 @@ impl Models {
         self.workers.get(worker).map_or_else(ChunkCost::default, |known| known.chunks)
     }
 
+    /// Skips iterations before this one, whose reports are not known any more. What follows does not stand for them.
+    pub fn skip_until(&mut self, iteration: u64) {
+        if self.newest_closed.is_some_and(|newest| newest < iteration) {
+            self.newest_closed = iteration.checked_sub(1);
+        }
+    }
+
     /// Sets the plan of an iteration, which tells whose reports to wait for and how to learn them.
     pub fn plan(&mut self, iteration: u64, work: PlannedWork) {
         self.revision += u64::from(self.open.plan(iteration, work));
@@ -223,9 +230,9 @@ impl Models {
         let has_samples = |worker: &WorkerId| planned.is_some_and(|plan| plan.workers.contains_key(worker));
         let measured: Vec<WorkerId> =
             self.idle_before(iteration).filter(|worker| has_samples(worker)).cloned().collect();
-        if measured.is_empty() && self.newest_probe.is_none_or(|newest| iteration > newest) {
-            self.probes = self.probes.saturating_add(1);
+        if self.newest_probe.is_none_or(|newest| iteration > newest) {
             self.newest_probe = Some(iteration);
+            self.probes = self.probes.saturating_add(u64::from(measured.is_empty()));
         }
         for worker in measured {
             if let Some(known) = self.workers.get_mut(&worker) {

@@ -178,10 +178,18 @@ pub async fn read_reports(
         job_id.as_str(),
         i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1),
     )?;
-    // A store of an earlier version has no such table.
-    let segments = rows!(&mut connection, SegmentRow, SEGMENTS, job_id.as_str()).unwrap_or_default();
+    let segments = rows!(&mut connection, SegmentRow, SEGMENTS, job_id.as_str());
+    let segments = match segments {
+        Err(StoreError::Database(sqlx::Error::Database(error))) if is_missing_table(&*error) => Vec::new(),
+        read => read?,
+    };
     on!(connection, c => c.close().await)?;
     let reports: Vec<StoredReport> =
         reports.into_iter().map(WorkerReport::try_from).collect::<Result<_, StoreError>>()?;
     Ok((reports, segments.iter().map(SegmentRow::segment).collect()))
+}
+
+/// Whether a query names a table that a store of an earlier version does not have.
+fn is_missing_table(error: &dyn sqlx::error::DatabaseError) -> bool {
+    error.code().is_some_and(|code| code == "42P01") || error.message().starts_with("no such table")
 }

@@ -71,7 +71,7 @@ impl Models {
         }
         let usable = self.take(reports, device);
         let is_usable = usable.len() == reports.len();
-        let outcomes = self.measure(&usable, closed.is_complete, device);
+        let outcomes = self.measure(&usable, &closed, device);
         self.forecaster.observe_iteration(iteration, &outcomes);
         let drivers = self.forecaster.drivers();
         let readings = parallel::map(&usable, |(worker, report)| (*worker, readings(drivers, report)));
@@ -117,7 +117,7 @@ impl Models {
     fn measure(
         &mut self,
         reports: &[(&WorkerId, &WorkerReport)],
-        is_complete: bool,
+        closed: &Closed<'_>,
         device: DeviceOf<'_>,
     ) -> Vec<(WorkerId, Observation)> {
         let (forecaster, is_disturbed) = (&self.forecaster, self.learned < self.undisturbed);
@@ -125,8 +125,11 @@ impl Models {
         let workers: Vec<&WorkerId> = reports.iter().map(|(worker, _)| *worker).collect();
         // The shares of a probe do not follow forecasts. If the curve was not known, its speeds change with the shares, and
         // so do the forecasts after it.
-        let forecasts = if is_disturbed { vec![None; workers.len()] } else { forecaster.forecasts(&workers) };
-        let learned = self.turns(reports, &workers);
+        let last = forecaster.forecasts(&workers);
+        // A probe is there to learn from it.
+        let learned =
+            if closed.is_probe { vec![true; workers.len()] } else { self.turns(reports, &workers, &last) };
+        let forecasts = if is_disturbed { vec![None; workers.len()] } else { last };
         let reports: Vec<(&WorkerId, (&WorkerReport, Option<Forecast>, bool))> = reports
             .iter()
             .zip(forecasts)
@@ -161,18 +164,22 @@ impl Models {
                 compared.push(Compared { worker, pace, own, vote });
             }
         }
-        self.watch(&compared, is_complete, device);
+        self.watch(&compared, closed.is_complete, device);
         observations
     }
 
     /// Returns which of these workers teach their curves and are compared with each other: all, unless there are very many. Then
     /// all have their turns, and those that may be slow, or surprise, have more of them.
-    fn turns(&self, reports: &[(&WorkerId, &WorkerReport)], workers: &[&WorkerId]) -> Vec<bool> {
+    fn turns(
+        &self,
+        reports: &[(&WorkerId, &WorkerReport)],
+        workers: &[&WorkerId],
+        last: &[Option<Forecast>],
+    ) -> Vec<bool> {
         if workers.len() <= WIDE {
             return vec![true; workers.len()];
         }
         let known = parallel::find(&self.workers, workers);
-        let last = self.forecaster.forecasts(workers);
         let is_special = |((known, forecast), (_, report)): (
             (&Option<&Arc<WorkerModel>>, &Option<Forecast>),
             &(&WorkerId, &WorkerReport),
@@ -183,7 +190,7 @@ impl Models {
             };
             known.watch.suspects() || parts(report).observation(&known.curve).is_some_and(surprises)
         };
-        let special: Vec<bool> = known.iter().zip(&last).zip(reports).map(is_special).collect();
+        let special: Vec<bool> = known.iter().zip(last).zip(reports).map(is_special).collect();
         let count = special.iter().filter(|special| **special).count();
         let [first, others] = [count, workers.len()].map(|of| Turns::new(of, WIDE / 2, self.learned));
         let mut at = 0;
