@@ -180,7 +180,7 @@ pub async fn read_reports(
     )?;
     let segments = rows!(&mut connection, SegmentRow, SEGMENTS, job_id.as_str());
     let segments = match segments {
-        Err(StoreError::Database(sqlx::Error::Database(error))) if is_missing_table(&*error) => Vec::new(),
+        Err(sqlx::Error::Database(error)) if is_missing_table(&*error) => Vec::new(),
         read => read?,
     };
     on!(connection, c => c.close().await)?;
