@@ -43,10 +43,10 @@ fn expert(criterion: &mut Criterion) {
     let (rows, _) = SIZES[1];
     for drivers in [0, 6, 16] {
         let trace = Trace::new(rows + 1, drivers, SEED);
-        let mut training = Training::new(&trace.drivers);
-        for iteration in &trace.iterations {
+        let mut training = Training::new(&trace.drivers, false);
+        for (at, iteration) in (0..).zip(&trace.iterations) {
             training.boundary(&iteration.readings);
-            training.observe(&iteration.seen);
+            training.observe(at, &iteration.seen);
         }
         group.bench_function(BenchmarkId::new("narx_refit", format!("{rows}x{drivers}")), |bencher| {
             bencher.iter(|| training.fit(black_box(&Narx::refit())).expect("a fit"));

@@ -10,7 +10,7 @@ use super::super::open::Closed;
 use super::super::others::{Compared, others};
 use super::super::plans::PlannedWorker;
 use super::super::report::{gradient_norms, parts, readings, signs};
-use super::super::worker::{DeviceOf, WorkerModel};
+use super::super::worker::DeviceOf;
 use super::{Learned, Models};
 use crate::attempts::Attempts;
 use crate::forecast::{Forecast, WIDE};
@@ -26,6 +26,15 @@ const SURPRISE: f64 = 1.5;
 
 /// Weight of an iteration in the mean number of iterations that one stands for.
 const STRIDE_WEIGHT: f64 = 0.1;
+
+/// A report to learn from.
+struct Lesson<'a> {
+    report: &'a WorkerReport,
+    /// The forecast of its speed; `None` if a probe disturbed it.
+    forecast: Option<f64>,
+    /// Whether the curve learns, and whether the worker is compared with others.
+    is_learned: bool,
+}
 
 impl Models {
     /// Learns from reports, in any order. Reports of incomplete iterations are kept; see `job::open`.
@@ -114,9 +123,9 @@ impl Models {
     }
 
     /// Updates the curves with the reports of an iteration. Returns the observations in sample equivalents of the curves.
-    fn measure(
+    fn measure<'a>(
         &mut self,
-        reports: &[(&WorkerId, &WorkerReport)],
+        reports: &[(&'a WorkerId, &'a WorkerReport)],
         closed: &Closed<'_>,
         device: DeviceOf<'_>,
     ) -> Vec<(WorkerId, Observation)> {
@@ -129,33 +138,31 @@ impl Models {
         // A probe is there to learn from it.
         let learned =
             if closed.is_probe { vec![true; workers.len()] } else { self.turns(reports, &workers, &last) };
-        let forecasts = if is_disturbed { vec![None; workers.len()] } else { last };
-        let reports: Vec<(&WorkerId, (&WorkerReport, Option<Forecast>, bool))> = reports
-            .iter()
-            .zip(forecasts)
-            .zip(learned)
-            .map(|(((worker, report), forecast), is_learned)| (*worker, (*report, forecast, is_learned)))
-            .collect();
-        let measured =
-            parallel::update(&mut self.workers, &reports, |known, (report, forecast, is_learned)| {
-                let known = Arc::make_mut(known);
-                let parts = parts(report);
-                let before = parts.observation(&known.curve)?;
-                if !*is_learned {
-                    return Some((before, None));
-                }
-                known.measure(&parts, forecast.map(|forecast| forecast.speed));
-                let observation = parts.observation(&known.curve)?;
-                let pace = Pace {
-                    iteration: report.iteration,
-                    log_speed: (observation.speed().ln() + work).clamp(-LOG_SPEED_MAX, LOG_SPEED_MAX),
-                    samples: parts.units(),
-                    compute_s: report.compute_time_s,
-                    readings: signs(report),
-                };
-                let own = known.watch.ratio_to_best(&pace, &known.curve);
-                Some((observation, Some((pace, own, known.watch.vote(&pace, own)))))
-            });
+        let lesson = |(rank, (worker, report)): (usize, &(&'a WorkerId, &'a WorkerReport))| {
+            let forecast = last[rank].filter(|_| !is_disturbed).map(|forecast| forecast.speed);
+            (*worker, Lesson { report, forecast, is_learned: learned[rank] })
+        };
+        let lessons: Vec<(&WorkerId, Lesson<'_>)> = reports.iter().enumerate().map(lesson).collect();
+        let measured = parallel::update(&mut self.workers, &lessons, |known, lesson| {
+            let Lesson { report, forecast, is_learned } = *lesson;
+            let known = Arc::make_mut(known);
+            let parts = parts(report);
+            let before = parts.observation(&known.curve)?;
+            if !is_learned {
+                return Some((before, None));
+            }
+            known.measure(&parts, forecast);
+            let observation = parts.observation(&known.curve)?;
+            let pace = Pace {
+                iteration: report.iteration,
+                log_speed: (observation.speed().ln() + work).clamp(-LOG_SPEED_MAX, LOG_SPEED_MAX),
+                samples: parts.units(),
+                compute_s: report.compute_time_s,
+                readings: signs(report),
+            };
+            let own = known.watch.ratio_to_best(&pace, &known.curve);
+            Some((observation, Some((pace, own, known.watch.vote(&pace, own)))))
+        });
         let (mut observations, mut compared) = (Vec::new(), Vec::new());
         for (worker, measured) in measured {
             let Some((observation, learned)) = measured else { continue };
@@ -180,17 +187,14 @@ impl Models {
             return vec![true; workers.len()];
         }
         let known = parallel::find(&self.workers, workers);
-        let is_special = |((known, forecast), (_, report)): (
-            (&Option<&Arc<WorkerModel>>, &Option<Forecast>),
-            &(&WorkerId, &WorkerReport),
-        )| {
-            let (Some(known), Some(forecast)) = (known, forecast) else { return true };
+        let is_special = |rank: usize| {
+            let (Some(known), Some(forecast)) = (known[rank], last[rank]) else { return true };
             let surprises = |seen: Observation| {
                 (seen.speed() / forecast.speed).ln().abs() > SURPRISE * (forecast.upper / forecast.speed).ln()
             };
-            known.watch.suspects() || parts(report).observation(&known.curve).is_some_and(surprises)
+            known.watch.suspects() || parts(reports[rank].1).observation(&known.curve).is_some_and(surprises)
         };
-        let special: Vec<bool> = known.iter().zip(last).zip(reports).map(is_special).collect();
+        let special: Vec<bool> = (0..reports.len()).map(is_special).collect();
         let count = special.iter().filter(|special| **special).count();
         let [first, others] = [count, workers.len()].map(|of| Turns::new(of, WIDE / 2, self.learned));
         let mut at = 0;
