@@ -127,11 +127,11 @@ fn mix(criterion: &mut Criterion) {
         let trace = Trace::new(ROWS, drivers, SEED);
         let roster = ExpertKind::roster(&trace.drivers);
         let mut forecaster = JobForecaster::with(trace.drivers.clone(), roster, Loss::SquaredError);
-        let mut training = Training::new(&trace.drivers);
-        for iteration in &trace.iterations[..SEEN] {
+        let mut training = Training::new(&trace.drivers, false);
+        for (at, iteration) in (0..).zip(&trace.iterations[..SEEN]) {
             iterate(&mut forecaster, iteration);
             training.boundary(&iteration.readings);
-            training.observe(&iteration.seen);
+            training.observe(at, &iteration.seen);
         }
         let mut with_network = forecaster.clone();
         with_network.install(&0, training.fit(&Narx::refit()).expect("enough rows for a network"));
