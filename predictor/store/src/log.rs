@@ -48,8 +48,11 @@ pub(crate) fn find_damage(mut log: impl Read, page_bytes: usize) -> io::Result<O
             let header = checksum(before, &frame[..8], is_big_endian);
             checksum(header, &frame[FRAME_HEADER_BYTES..], is_big_endian)
         };
-        // Salts change whenever the log begins again. If the header is bad, the first frame has them.
-        let is_current = *salts.get_or_insert(own) == own;
+        // Salts change whenever the log begins again. If the header is bad, the frame before has them.
+        let is_current = salts.is_none_or(|salts| salts == own);
+        if !is_whole {
+            salts = Some(own);
+        }
         let continues = is_current && continued.into_iter().flatten().any(|before| content(before) == stored);
         if bad.is_some() {
             hides_commit |= continues && is_commit;
