@@ -27,7 +27,7 @@ fn run(workers: usize) -> Vec<[f64; 2]> {
     let (mut reports, mut speeds) = (Vec::new(), Vec::new());
     for iteration in 0..40u64 {
         let shares = plan(&mut state, &reports);
-        speeds.push([3, 5].map(|rank: usize| shares[rank].1));
+        speeds.push([3, 4].map(|rank: usize| shares[rank].1));
         let report = |(rank, (share, _)): (usize, &(u64, f64))| {
             let noise = 1.0 + 0.02 * (((iteration as usize * 7 + rank % 8 * 13) % 17) as f64 / 17.0 - 0.5);
             let slow = if rank == 3 && iteration >= 20 { 3.0 } else { 1.0 };
