@@ -27,8 +27,17 @@ pub struct Client {
     agent: Agent,
     url: String,
     hops: usize,
-    is_patient: bool,
+    repeats: Repeats,
     token: Option<String>,
+}
+
+/// Which rejected requests a client repeats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Repeats {
+    Nothing,
+    /// While the job is being loaded, as a training loop does.
+    Loading,
+    Unavailable,
 }
 
 /// A response.
@@ -100,7 +109,7 @@ impl Client {
             .timeout_recv_response(Some(TIMEOUT))
             .timeout_recv_body(Some(TIMEOUT))
             .build();
-        Self { agent: config.into(), url: url.to_owned(), hops: 0, is_patient: false, token: None }
+        Self { agent: config.into(), url: url.to_owned(), hops: 0, repeats: Repeats::Nothing, token: None }
     }
 
     /// Returns the URL of the server.
@@ -116,7 +125,13 @@ impl Client {
     /// Creates a client that follows redirects, and repeats requests while the predictor is unavailable, for example
     /// because a busy machine let its lease expire.
     pub fn patient(url: &str) -> Self {
-        Self { is_patient: true, ..Self::following(url) }
+        Self { repeats: Repeats::Unavailable, ..Self::following(url) }
+    }
+
+    /// Returns the same client, which repeats requests while the job is being loaded: on a busy machine a load may take longer than
+    /// the predictor lets a request wait.
+    pub fn while_loading(self) -> Self {
+        Self { repeats: Repeats::Loading, ..self }
     }
 
     /// Returns the same client with a token.
@@ -135,12 +150,15 @@ impl Client {
         path: &str,
         send: impl Fn(&str) -> Result<Response<Body>, ureq::Error>,
     ) -> Result<Reply, ureq::Error> {
-        if !self.is_patient {
+        if self.repeats == Repeats::Nothing {
             return self.send_once(path, send);
         }
         until("the predictor is available", || {
             let answer = self.send_once(path, &send);
-            let is_unavailable = answer.as_ref().is_ok_and(|answer| answer.status == 503);
+            let is_unavailable = answer.as_ref().is_ok_and(|answer| {
+                let is_loading = answer.body.contains("problem:loading");
+                answer.status == 503 && (is_loading || self.repeats == Repeats::Unavailable)
+            });
             (!is_unavailable).then_some(answer)
         })
     }

@@ -23,7 +23,7 @@ fn a_change_does_not_wait_for_a_load_and_a_view_does() {
     // SQLite waits some seconds for its lock. If the machine stands still for that long, the load fails: try again.
     let refused = until("a job is being loaded", || {
         service.kill_and_restart();
-        let (client, viewer) = (&service.client, service.predictor.client());
+        let [client, viewer] = [service.predictor.client(), service.predictor.client()];
         thread::scope(|scope| {
             let (refused, view) = service.store.without_loads(|| {
                 let view = scope.spawn(|| viewer.get("/v1/jobs/job"));

@@ -32,7 +32,7 @@ impl Service {
 
     pub fn kill_and_restart(&mut self) {
         self.predictor.kill_and_restart();
-        self.client = self.predictor.client();
+        self.client = self.predictor.client().while_loading();
     }
 }
 
