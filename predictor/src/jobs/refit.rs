@@ -154,7 +154,7 @@ fn unwritable(error: impl std::fmt::Display) -> StoreError {
     StoreError::Models(error.to_string())
 }
 
-/// Returns the changes that store the models of each kind of device: none of a wide job, whose workers have no models of their own.
+/// Returns the changes that store the models of each kind of device: none of a wide job, whose workers share one model.
 fn device_changes(
     models: &Models,
     devices: BTreeMap<String, Vec<WorkerId>>,
