@@ -91,6 +91,6 @@ def _unweighted(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.n
 
 def _averaged() -> set[int]:
     """Returns the ids of the parameters of all DDP models. It is slow, but few optimizers need it."""
-    # Some objects claim other types when isinstance asks them.
+    # Some objects claim other types if isinstance is used.
     models = [at for at in gc.get_objects() if issubclass(type(at), DistributedDataParallel)]
     return {id(parameter) for model in models for parameter in model.parameters()}

@@ -393,7 +393,7 @@ class Run:
         return [turn.counted for turn in turns]
 
     def goes_on(self) -> None:
-        """Records that the loop goes on to another batch, so that no pass of the current one follows."""
+        """Records that the loop continues with another batch, so that no pass of the current one follows."""
         if self._ends_later:
             self.gradients_ready()
 
