@@ -199,9 +199,9 @@ def ready(_rank: int) -> list[int]:
     loader, net = job.loader(Samples()), Segments()
     model = job.wrap(DistributedDataParallel(net, static_graph=True))
 
-    def noted(run: Run) -> None:
+    def noted(run: Run, **options: Any) -> None:
         found.append(sum(parameter.grad is not None for parameter in net.parameters()))
-        original(run)
+        original(run, **options)
 
     Run.gradients_ready = noted  # type: ignore[method-assign,assignment]
     for x, _y, _ in loader:

@@ -292,6 +292,30 @@ def test_a_model_that_is_not_wrapped_is_refused() -> None:
             assert steps_made == steps
 
 
+def steps_others(_rank: int) -> list[str]:
+    """Trains copies of the parameters, an input, and a parameter whose gradient the script reduces itself."""
+    messages, job, net = Messages(), evenstep.init(plan=PLANS["12/3/1"]), network()
+    model, factor = job.wrap(DistributedDataParallel(net)), torch.nn.Parameter(torch.ones(()).double())
+    copies = [at.detach().clone() for at in net.parameters()]
+    own = torch.optim.SGD([*copies, factor], lr=0.05)
+    for x, y, _ in islice(job.loader(Samples()), 3):
+        change = torch.zeros_like(x, requires_grad=True)
+        (loss_of(model, x + change, y) * factor).backward()
+        torch.optim.SGD([change], lr=0.05).step()
+        for at, trained in zip(copies, net.parameters(), strict=True):
+            at.grad = trained.grad
+        own.step()
+    return messages.told
+
+
+def test_parameters_outside_of_ddp_are_told_once() -> None:
+    for told in run_ranks(3, steps_others):
+        assert len(told) == 1
+        assert told[0].startswith(
+            "SGD steps parameter 4 of group 0 of shape (), which is in no model that job.wrap got"
+        )
+
+
 def test_an_optimizer_may_compute_gradients_in_its_step() -> None:
     first, *others = run_ranks(3, minimises)
     assert first[0] == []

@@ -1,11 +1,13 @@
 """The check of each optimizer's first step: several ranks must weight the gradients of all its parameters."""
 
+import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakSet
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
@@ -25,6 +27,9 @@ _earlier: RemovableHandle | None = None
 def check_first_step(run: Run, is_weighted: Callable[[], bool], only_wraps: Callable[[], bool]) -> RemovableHandle:
     """Checks the first step of each optimizer within an epoch, and raises UnsupportedError before it.
 
+    Parameters that are in no DDP model may be reduced by the script itself: one warning names the first of them.
+    Tensors that are no ``nn.Parameter``, such as copies or inputs, and what is added later are not checked.
+
     Args:
         run: the run of this rank.
         is_weighted: whether ``job.wrap``, ``job.scale`` or ``job.steps`` was called.
@@ -39,24 +44,30 @@ def check_first_step(run: Run, is_weighted: Callable[[], bool], only_wraps: Call
 
     def check(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         nonlocal is_told
-        if is_told or not run.has_batch or run.is_between_epochs or optimizer in checked:
+        if not run.has_batch or run.is_between_epochs or optimizer in checked:
             return
         if not is_weighted():
-            told = "an optimizer made a step, but neither job.wrap nor job.scale was called"
-        elif only_wraps() and (name := _unweighted(optimizer)):
-            told = f"{type(optimizer).__name__} steps {name}, which is in no model that job.wrap got"
+            told, is_wrong = "an optimizer made a step, but neither job.wrap nor job.scale was called", True
         else:
             # The first step of LBFGS computes its gradients later.
             if any(at.grad is not None for group in optimizer.param_groups for at in group["params"]):
                 checked.add(optimizer)
-            return
-        if not run.is_explicit:
+            unweighted = dict(_unweighted(optimizer)) if only_wraps() else {}
+            if not unweighted:
+                return
+            averaged = _averaged()
+            is_wrong = any(id(parameter) in averaged for parameter in unweighted.values())
+            name = next(name for name, at in unweighted.items() if not is_wrong or id(at) in averaged)
+            told = f"{type(optimizer).__name__} steps {name}, which is in no model that job.wrap got"
+        if is_wrong and not run.is_explicit:
+            checked.discard(optimizer)
             raise UnsupportedError(
                 f"{told}: DDP's average over ranks is wrong for uneven batches; use model = "
                 "job.wrap(DistributedDataParallel(net)) for each trained model, or job.scale(loss) with other wrappers"
             )
+        if not is_told:
+            log.warning("%s: each rank must weight its gradients itself, with step.weight", told)
         is_told = True
-        log.warning("%s: each rank must weight its gradients itself, with step.weight", told)
 
     global _earlier  # noqa: PLW0603  # PyTorch's hook is global too.
     if _earlier:
@@ -65,15 +76,21 @@ def check_first_step(run: Run, is_weighted: Callable[[], bool], only_wraps: Call
     return _earlier
 
 
-def _unweighted(optimizer: torch.optim.Optimizer) -> str | None:
-    """Returns the name of the first parameter with a gradient that is in no weighted model."""
+def _unweighted(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Yields the parameters with a gradient that are in no weighted model, with their names."""
     owned = set[int]()
     for model in weighted:
         fsdp.reshard(model)
         owned |= set(map(id, model.parameters()))
     for number, group in enumerate(optimizer.param_groups):
         names = group.get("param_names", [f"{at} of group {number}" for at in range(len(group["params"]))])
-        for name, parameter in zip(names, group["params"], strict=True):
-            if parameter.grad is not None and id(parameter) not in owned:
-                return f"parameter {name} of shape {tuple(parameter.shape)}"
-    return None
+        for name, at in zip(names, group["params"], strict=True):
+            if isinstance(at, torch.nn.Parameter) and at.grad is not None and id(at) not in owned:
+                yield f"parameter {name} of shape {tuple(at.shape)}", at
+
+
+def _averaged() -> set[int]:
+    """Returns the ids of the parameters of all DDP models. It is slow, but few optimizers need it."""
+    # Some objects claim other types if isinstance is used.
+    models = [at for at in gc.get_objects() if issubclass(type(at), DistributedDataParallel)]
+    return {id(parameter) for model in models for parameter in model.parameters()}

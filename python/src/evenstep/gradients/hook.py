@@ -4,6 +4,9 @@ A hook on each parameter multiplies the gradient of a backward pass before it is
 as usual, and the average is the gradient of one process. So each gradient has the weight of its own batch, in whatever
 order passes are added and reduced, and DDP's options for its reduction do not matter.
 
+Passes before DDP's reduction have the weight, for example of micro-batches under ``no_sync``, or of the bare module.
+Passes after it keep their gradients until the next forward pass or the next batch, because nothing averages them.
+
 The hooks are on the nodes that add gradients, not on the tensors: ``torch.autograd.grad`` does not call them.
 ``SyncBatchNorm`` needs a scaled loss instead, because its gradients cross between ranks before.
 """
@@ -13,6 +16,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -31,7 +35,7 @@ from evenstep.run.losses import Loss
 
 if TYPE_CHECKING:
     from evenstep.run.run import Run
-    from evenstep.run.step import Step
+    from evenstep.run.step import Step, Turn
 
 log = logging.getLogger("evenstep")
 
@@ -41,7 +45,7 @@ Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 #: The label of tokens that do not count, in PyTorch and Transformers.
 _IGNORED = -100
 
-#: The entry in the metadata of a node: the handle of its hook, and the model.
+#: The entry in the metadata of a node: the handle of its hook, and the object that owns it.
 _ENTRY = "evenstep"
 
 
@@ -125,12 +129,18 @@ class GradientWeights:
         """
         # The hooks of parameters hold this object, and DDP holds the parameters.
         self._model = weakref.ref(model)
-        self._loss = loss
-        self._run = run
+        #: The reduction of the loss.
+        self.loss = loss
+        #: Returns the run; the same object for all models of a job.
+        self.run = run
         self._inner = inner
         self._state = state
         self._group = model.process_group
         self._world_size = self._group.size()
+        #: The models that have parameters with these hooks: this one, and earlier ones of the job that share some.
+        self.models = [self._model]
+        #: The owners of hooks of this model's parameters: later models of the job that share some.
+        self.sharers: WeakSet[GradientWeights] = WeakSet()
         self._statistics = batchnorm.RunningStatistics(model)
         delayed = getattr(model, "_delay_all_reduce_params", [])
         named = model.module.named_parameters()
@@ -156,10 +166,18 @@ class GradientWeights:
         #: Whether the pass has computed all gradients of this rank, and the parameters that lack one.
         self._is_ready = True
         self._missing: set[int] = set()
-        #: Whether DDP reduces the gradients of the last forward pass.
-        self._reduces = True
-        #: This rank's part, the factor of its gradients, and the tokens over all ranks.
-        self._step: Step | None = None
+        #: Whether DDP reduces the gradients of the next backward pass: its own forward pass has prepared it.
+        self._reduces = False
+        #: The batch whose gradients DDP has reduced, if no forward pass of the model followed.
+        self._reduced: Turn | None = None
+        #: Whether another DDP model has the module, and ran it last.
+        self._is_other = False
+        #: Whether the running backward pass has passed an output of the model.
+        self._is_through_model = False
+        #: The batch whose forward pass has no backward pass yet.
+        self._forwarded: Turn | None = None
+        #: The batch of the pass, the factor of its gradients, and the tokens over all ranks.
+        self._turn: Turn | None = None
         self._factor = 1.0
         self._total: items.Total | None = None
         self._has_looked_for_padding = loss != "mean"
@@ -170,16 +188,27 @@ class GradientWeights:
         """Registers the hooks; ``observed`` is the module whose forward passes are seen.
 
         Raises:
-            UnsupportedError: the model has hooks of another job or of the script.
+            UnsupportedError: the model has hooks of another job or of the script, or parameters of a model with another
+                loss.
         """
         model: Any = self._model()
         inner, state = self._inner, self._state
+        self._observes_model = observed is not model.module
         entries = [_entries(parameter).get(_ENTRY) for parameter in self._frozen if parameter.requires_grad]
-        if getattr(model, "_comm_hooks", ()) or any(entry and entry[1]() is model for entry in entries):
+        owners: set[GradientWeights] = {entry[1] for entry in entries if entry}
+        if getattr(model, "_comm_hooks", ()) or any(model is at() for owner in owners for at in owner.models):
             raise UnsupportedError(
                 "wrap: this DistributedDataParallel model has a communication hook or was wrapped already: pass the "
                 "script's own hook as inner=, and make a new DistributedDataParallel(model.module) for each job"
             )
+        for owner in filter(self._shares, owners):
+            if owner.loss != self.loss:
+                raise UnsupportedError(
+                    f"wrap: models with loss={owner.loss!r} and loss={self.loss!r} share parameters, whose gradients "
+                    "can have one weight only: use the same loss for both, or put them into one module and wrap that"
+                )
+            owner.sharers.add(self)
+            self.models += owner.models
         if inner:
             # DDP checks the names and annotations of hooks.
             model.register_comm_hook(None, lambda _, bucket: inner(state, bucket))
@@ -190,16 +219,33 @@ class GradientWeights:
         observed.register_forward_pre_hook(torch.compiler.disable(self._forward_begins), with_kwargs=True)
         observed.register_forward_hook(torch.compiler.disable(self._forward_ends))
 
+    def _shares(self, owner: "GradientWeights") -> bool:
+        """Returns whether another model of the job, of another module, has parameters of this one."""
+        own, other = self._model(), owner.models[0]()
+        return bool(own and other and other.module is not own.module and owner.run is self.run)
+
     def _register_thawed(self) -> None:
-        """Registers hooks for parameters that are trained and have none."""
+        """Registers hooks for parameters that are trained and have none.
+
+        Raises:
+            UnsupportedError: DDP does not reduce them.
+        """
+        model: Any = self._model()
         thawed = [parameter for parameter in self._frozen if parameter.requires_grad]
+        delayed = len(getattr(model, "_delay_all_reduce_params", ()))
+        reduced = model._get_ddp_logging_data().get("num_parameter_tensors") if thawed else None  # noqa: SLF001
+        if reduced is not None and (trained := len(self._nodes) + len(thawed) - delayed) > reduced:
+            raise UnsupportedError(
+                f"{trained} parameters are trained, but this DistributedDataParallel reduces {reduced}: the others "
+                "were frozen when it was made; make a new DistributedDataParallel(model.module), and wrap it"
+            )
         self._frozen = [parameter for parameter in self._frozen if not parameter.requires_grad]
         for parameter in thawed:
             node, entries = get_gradient_edge(parameter).node, _entries(parameter)
             if before := entries.get(_ENTRY):
                 # A new DDP model, or job, of the same module.
                 before[0].remove()
-            entries[_ENTRY] = node.register_prehook(partial(self._weigh, len(self._nodes))), self._model
+            entries[_ENTRY] = node.register_prehook(partial(self._weigh, len(self._nodes))), self
             self._nodes.append(node)
 
     def _weigh(self, number: int, gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...] | None:
@@ -210,6 +256,8 @@ class GradientWeights:
             UnsupportedError: the gradients would be wrong.
         """
         if not self._is_open:
+            if self._leaves_alone():
+                return None
             self._begin()
         self._missing.discard(number)
         if not self._missing:
@@ -220,29 +268,53 @@ class GradientWeights:
         # 0 times NaN is not 0. The gradient may have other readers, so it does not change.
         return (gradient * factor if factor else torch.zeros_like(gradient),)
 
+    def _leaves_alone(self) -> bool:
+        """Returns whether the gradients of a backward pass are not for DDP's average, so that they have no weight.
+
+        Raises:
+            UnsupportedError: another DDP model averages them.
+        """
+        run = self.run()
+        if self._is_other:
+            if run is not None and run.has_batch and not run.is_between_epochs:
+                raise UnsupportedError(
+                    "another DistributedDataParallel model has the module of a wrapped one, and would average its "
+                    "gradients without weights: wrap it with job.wrap, or call job.close() if the training is over"
+                )
+            return True
+        if all(model() is None for model in self.models):
+            return True
+        if self._reduces:
+            return False
+        return run is None or not run.has_batch or run.has_hedged or run.current is self._reduced
+
     def _begin(self) -> None:
         """Determines the factor of the gradients of a backward pass."""
-        run = self._run()
+        run = self.run()
         if run is None:
-            raise SettingError("gradients before the run has started: call job.loader before the first backward pass")
+            raise SettingError(
+                "gradients before the run has started: call job.loader before the first backward pass; after "
+                "job.close(), make a new DistributedDataParallel(model.module)"
+            )
         self._missing = set(range(len(self._nodes)))
-        self._is_ready, self._factor, self._step = run.is_hedging, 1.0, None
+        self._is_ready, self._factor, self._turn = run.is_hedging, 1.0, None
         if not run.is_hedging:
             # The loop may read the next batch before the end of the pass.
             bind_gradients(run)
-            self._step = run.current.step
-            self._factor = self._factor_of(run, self._step)
+            self._turn = run.current
+            self._factor = self._factor_of(run, self._turn.step)
         self._await_end()
+        self._forwarded = None
         self._is_open = True
 
     def _factor_of(self, run: "Run", step: "Step") -> float:
         """Returns the factor of this rank's gradients, and starts to sum the tokens."""
-        if (self._limits or self._loss == "tokens") and self._later.begin():
+        if (self._limits or self.loss == "tokens") and self._later.begin():
             self._scale = self._world_size * step.largest_batch / step.global_batch if self._limits else 1.0
-        factor = weight(self._loss, step.local_batch, step.global_batch, self._world_size) * self._world_size
+        factor = weight(self.loss, step.local_batch, step.global_batch, self._world_size) * self._world_size
         # The micro-batches of a remainder may have unequal sizes, or no sample.
-        factor *= run.current.factor if self._loss == "mean" else run.current.factor > 0
-        if self._loss == "tokens" and self._reduces:
+        factor *= run.current.factor if self.loss == "mean" else run.current.factor > 0
+        if self.loss == "tokens" and self._reduces:
             if not run.current.is_last:
                 raise UnsupportedError(
                     'loss="tokens" with several reductions in one iteration: the first ones would be divided by a part '
@@ -264,21 +336,25 @@ class GradientWeights:
 
     def _ready(self) -> None:
         """Records that this rank has computed its gradients, before it waits for the others."""
-        if not self._is_ready and (run := self._run()):
+        if not self._is_ready and (run := self.run()):
             self._is_ready = True
-            run.gradients_ready()
+            run.gradients_ready(is_reduced=self._reduces)
 
     def _ends(self) -> None:
         """Ends a backward pass of this rank; DDP waits for the other ranks afterwards."""
         is_open, self._is_open, self._is_awaited = self._is_open, False, False
-        step = self._step
-        if not is_open or step is None:
+        is_through_model, self._is_through_model = self._is_through_model, False
+        turn = self._turn
+        if not is_open or turn is None:
             return
         self._ready()
         self._wait()
         if not self._reduces:
             return
-        statistics = self._statistics.begin(step.weight, self._group)
+        if is_through_model or not self._missing:
+            # Otherwise it may be a checkpoint, whose backward pass is inside of the whole one.
+            self._reduces, self._reduced = False, turn
+        statistics = self._statistics.begin(turn.step.weight, self._group)
 
         def reduced() -> None:
             if self._total is not None:
@@ -316,20 +392,22 @@ class GradientWeights:
         Raises:
             UnsupportedError: the gradients would be wrong.
         """
-        run, model = self._run(), self._model()
-        if run is None or model is None or not torch.is_grad_enabled():
+        run, model = self.run(), self._model()
+        if model is None or not torch.is_grad_enabled():
+            return
+        is_own = self._prepares(model)
+        if run is None or self._is_other:
             return
         if self._frozen:
             self._register_thawed()
-        self._reduces = model.require_backward_grad_sync
         if is_recomputing(run):
             return
         # An earlier backward pass may have failed.
-        self._is_open = self._is_awaited = False
+        self._is_open = self._is_awaited = self._is_through_model = False
         self._sums.clear()
         if run.is_hedging:
             return
-        if self._loss == "tokens" and not self._reduces and not run.accumulates:
+        if self.loss == "tokens" and not model.require_backward_grad_sync and not run.accumulates:
             raise UnsupportedError(
                 'no_sync with loss="tokens" would divide several iterations by the tokens of one: use '
                 "job.loader(.., accumulate=N), where N is the number of batches per optimizer step"
@@ -337,17 +415,55 @@ class GradientWeights:
         run.computes(
             [value.shape[0] for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.ndim]
         )
+        if is_own and run.has_batch:
+            self._check_passes(run.current)
         if not self._has_looked_for_padding:
             self._has_looked_for_padding = True
             warn_of_padding(kwargs)
         run.sensor.forward_begins(model.device)
+
+    def _prepares(self, model: DistributedDataParallel) -> bool:
+        """Records whether DDP reduces the next backward pass; returns whether the forward pass is one of this model."""
+        active = DistributedDataParallel._active_ddp_module  # noqa: SLF001  # The compiler uses it, too.
+        is_own = self._observes_model or active is model
+        if is_own:
+            self._reduces, self._reduced, self._is_other = model.require_backward_grad_sync, None, False
+            for sharer in self.sharers:
+                sharer.expects_pass()
+        elif active is not None and any(at is model.module for at in active.modules()):
+            self._reduces, self._is_other = False, True
+        return is_own
+
+    def expects_pass(self) -> None:
+        """Records a forward pass of another model that has parameters with these hooks."""
+        self._reduced = None
+
+    def _check_passes(self, turn: "Turn") -> None:
+        """Checks that micro-batches of unequal weights have a backward pass each.
+
+        Raises:
+            UnsupportedError: one backward pass would give all of them the weight of the last one.
+        """
+        before, self._forwarded, step = self._forwarded, turn, turn.step
+        if before is None or before is turn or before.step is not step or step.work is not None:
+            return
+        if step.passes if self.loss == "mean" else 0 in step.passes:
+            raise UnsupportedError(
+                f"iteration {step.iteration}: the micro-batches have {list(step.passes)} samples, so their gradients "
+                "have unequal weights: call backward() for each micro-batch, before the forward pass of the next one"
+            )
+
+    def _passes_output(self) -> None:
+        """Records that a backward pass passes an output of the model, and awaits its end."""
+        self._is_through_model, self._forwarded = True, None
+        self._await_end()
 
     def _forward_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
         """Awaits the end of the backward pass from its begin: a checkpoint inside runs its own."""
         if torch.is_grad_enabled():
             for tensor in _find_tensors(output):
                 if tensor.grad_fn is not None:
-                    tensor.register_hook(lambda _: self._await_end())
+                    tensor.register_hook(lambda _: self._passes_output())
 
 
 def _entries(parameter: torch.nn.Parameter) -> Any:

@@ -193,7 +193,10 @@ class Iteration:
             yield batch
             own, iteration_size = self._own, self.step.global_batch
             if own.trainee.loss == "tokens":
-                self._tokens.append(own.run.taken_items())
+                current = own.run.current
+                self._tokens.append(current.counted)
+                # The next pass counts its own.
+                current.items = None
             own.reducer.add(hook.weight(own.trainee.loss, samples, iteration_size, own.run.world_size))
             self._watch.end(samples)
             offset += samples

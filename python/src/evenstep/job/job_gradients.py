@@ -1,6 +1,5 @@
 """The gradients of a training job: their weights, the learning rate, and out-of-memory errors."""
 
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -80,15 +79,12 @@ class JobGradients(JobRun):
         if self._is_scaled:
             raise UnsupportedError(_TWICE)
         hook.check_loss(loss)
-        # The job holds the model, and the garbage collector does not see that DDP holds its hook.
-        opened = weakref.WeakMethod(self._started_run)
-        opened_run = lambda: get() if (get := opened()) else None  # noqa: E731  # The run starts later.
         if ddp is None:
             fsdp.check_wrap(model, has_inner=inner is not None)
-            fsdp.GradientWeights(model, loss, opened_run).register()
+            fsdp.GradientWeights(model, loss, self._run_later).register()
         else:
             hook.check_group(ddp)
-            weights = hook.GradientWeights(ddp, loss, opened_run, inner, inner_state)
+            weights = hook.GradientWeights(ddp, loss, self._run_later, inner, inner_state)
             weights.register(ddp.module if model is ddp else model)
         first_step.weighted.add(ddp.module if ddp else model)
         self._is_counting |= loss == "tokens"

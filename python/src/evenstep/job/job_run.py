@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,10 @@ class JobRun:
         #: The process of this job.
         self._process = os.getpid()
         self._opened: OpenRun | None = None
+        # The job holds the model, and the garbage collector does not see that DDP holds its hook.
+        started = weakref.WeakMethod(self._started_run)
+        #: Returns the run, which starts later, without holding the job.
+        self._run_later: Callable[[], Run | None] = lambda: get() if (get := started()) else None
         self._state: dict[str, Any] | None = None
         #: Whether a model was made with ``fully_shard``.
         self._has_shards = False

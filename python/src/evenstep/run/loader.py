@@ -123,6 +123,7 @@ class Loader:
         self._drawn.clear()
         batches = iter(self._dataloader)
         while True:
+            run.goes_on()
             run.sensor.loader_begins()
             begun = time.perf_counter()
             try:

@@ -7,10 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch.distributed.distributed_c10d import _get_default_store
-
 from evenstep._native import Plan
-from evenstep.errors import DivergedError, SettingError, UnsupportedError
+from evenstep.errors import SettingError, UnsupportedError
 from evenstep.exchange.exchange import Exchange, Submission
 from evenstep.exchange.report import Report
 from evenstep.measure.sensor import Sensor
@@ -18,7 +16,7 @@ from evenstep.run.losses import Losses
 from evenstep.run.observer import Observer
 from evenstep.run.step import Step, Turn
 from evenstep.samples import shares
-from evenstep.samples.checksums import checksum
+from evenstep.samples.checksums import check_order
 from evenstep.samples.costs import Costs, CutIteration, CutRules
 from evenstep.samples.epoch import Epoch, Place
 from evenstep.samples.order import Order
@@ -35,9 +33,6 @@ _MARK = (
     "loops that read ahead must mark each iteration with `with job.step()`, which begins the oldest batch that was "
     "read and not begun"
 )
-
-#: The error of batches without a number of items.
-_UNCOUNTED = 'iteration {}: job.wrap(loss="tokens") requires job.count(number of tokens) before each backward pass'
 
 
 @dataclass(slots=True)
@@ -62,6 +57,8 @@ class Run:
     losses: Losses = field(default_factory=Losses)
     #: Whether the current passes belong to a hedged step.
     is_hedging: bool = False
+    #: Whether the run has hedged steps.
+    has_hedged: bool = False
     #: Whether no rank may get micro-batches of a single sample; the same on all ranks.
     avoids_singles: bool = False
     #: Whether the loss of a micro-batch is a mean, so that all must have the same number of samples.
@@ -86,6 +83,8 @@ class Run:
     _is_computing: bool = False
     #: The last batch that was read while another one was being computed.
     _read_early: Turn | None = None
+    #: Whether the current iteration ends with the next batch: so far it has only passes that were not reduced.
+    _ends_later: bool = False
     #: The last iteration that began to be computed.
     _computed: Step | None = None
     #: The batches of the last iteration whose gradients are complete.
@@ -175,8 +174,7 @@ class Run:
     def epoch(self) -> Epoch:
         """Returns the current epoch.
 
-        Ranks compare the order that a function of the script returns. No rank waits for another one, because loops may
-        read ahead: the first rank stores its checksum, and the others read it.
+        Ranks compare the order that a function of the script returns.
 
         Raises:
             DivergedError: another rank has another order.
@@ -185,13 +183,7 @@ class Run:
         number = self.begins.epoch
         epoch = Epoch(self.order, number)
         if self.world_size > 1 and epoch.whole is not None and self.order.given and callable(self.order.given.indices):
-            store, own = _get_default_store(), str(checksum(epoch.whole))
-            first = store.compare_set(f"evenstep/order/{self.number}/{number}", "", own).decode()
-            if first != own:
-                raise DivergedError(
-                    f"order({number}): rank {self.rank} has other indices (checksum {own}) than another rank "
-                    f"({first}): must depend only on the epoch, because each rank calls it"
-                )
+            check_order(epoch.whole, number, self.number, self.rank)
         return epoch
 
     def epoch_steps(self) -> Iterator[tuple[Step, list[int]]]:
@@ -224,7 +216,7 @@ class Run:
     def hedging(self) -> Iterator[None]:
         """Context manager for the passes of a hedged step, which reports its work itself."""
         self.computes()
-        self.is_hedging = True
+        self.is_hedging = self.has_hedged = True
         try:
             yield
         finally:
@@ -296,16 +288,17 @@ class Run:
         if (
             self.order.costs is None
             and samples
-            and _size(turn) not in (0, *samples)
-            and any(_size(other) in samples for other in others)
+            and turn.samples not in (0, *samples)
+            and any(other.samples in samples for other in others)
         ):
             raise UnsupportedError(
-                f"the model got a batch of {samples[0]}, but the last batch read has {_size(turn)}: {_MARK}"
+                f"the model got a batch of {samples[0]}, but the last batch read has {turn.samples}: {_MARK}"
             )
         self._compute(turn)
 
     def _compute(self, turn: Turn) -> None:
         if turn is not self._current:
+            self.goes_on()
             self._make_current(turn)
         turn.begun = self._is_computing = True
         self._computed = turn.step
@@ -397,27 +390,24 @@ class Run:
         turns = [turn for turn in (*self._finished, *self._read_batches) if turn.step.iteration == step.iteration]
         # A micro-batch without samples has others, which do not count.
         turns = [turn for turn in turns if turn.samples]
-        if any(turn.items is None for turn in turns):
-            raise SettingError(_UNCOUNTED.format(step.iteration))
-        return [turn.items for turn in turns]
+        return [turn.counted for turn in turns]
 
-    def taken_items(self) -> Any:
-        """Returns and forgets the number of items of a hedged pass; the next pass counts its own.
+    def goes_on(self) -> None:
+        """Records that the loop continues with another batch, so that no pass of the current one follows."""
+        if self._ends_later:
+            self.gradients_ready()
 
-        Raises:
-            SettingError: the pass is not counted.
+    def gradients_ready(self, *, is_reduced: bool = True) -> None:
+        """Records that gradients of the current batch are complete; the last batch finishes its iteration.
+
+        If they were not reduced over ranks, another backward pass of the batch may follow.
         """
-        turn = self.current
-        if turn.items is None:
-            raise SettingError(_UNCOUNTED.format(turn.step.iteration))
-        items, turn.items = turn.items, None
-        return items
-
-    def gradients_ready(self) -> None:
-        """Records that all gradients of the current batch are complete; the last batch finishes its iteration."""
         turn, self._is_computing = self.current, False
         step = turn.step
         if not turn.is_last or step.iteration < self.progress.iteration:
+            return
+        self._ends_later = not is_reduced
+        if self._ends_later:
             return
         compute_time_s, loader_wait_s = self.sensor.computed()
         if self.exchange:
@@ -478,6 +468,7 @@ class Run:
             a function that tells whether this reading of the epoch is still the current one.
         """
         self.start()
+        self.goes_on()
         last = self._read_batches[-1].step if self._read_batches else None
         is_ahead = self._is_computing or (self._explicit and self.progress.position > 0)
         if last and self.is_read and is_ahead:
@@ -498,13 +489,10 @@ class Run:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state after the last iteration whose gradients are complete."""
+        self.goes_on()
         last = max(0, self.progress.iteration - 1)
         return state_of(self.progress, self.order, self.plans(last), self.quadratic_share(last), self.job)
 
 
 def _without_tail(plan: Plan) -> Plan:
     return plan.resized(plan.size, 1)
-
-
-def _size(turn: Turn) -> int:
-    return turn.samples

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evenstep.errors import SettingError
 from evenstep.samples.work import Work
 
 
@@ -93,3 +94,17 @@ class Turn:
     def is_last(self) -> bool:
         """Whether the iteration's gradients are complete after it."""
         return self.micro + 1 == self.step.micro_batches
+
+    @property
+    def counted(self) -> Any:
+        """The number of items in this batch.
+
+        Raises:
+            SettingError: it is not counted.
+        """
+        if self.items is None:
+            raise SettingError(
+                f'iteration {self.step.iteration}: job.wrap(loss="tokens") requires job.count(number of tokens) before '
+                "each backward pass"
+            )
+        return self.items

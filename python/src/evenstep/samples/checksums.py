@@ -4,6 +4,9 @@ import ctypes
 import zlib
 
 import torch
+from torch.distributed.distributed_c10d import _get_default_store
+
+from evenstep.errors import DivergedError
 
 
 def tensor_bytes(tensor: torch.Tensor) -> bytes:
@@ -15,3 +18,20 @@ def tensor_bytes(tensor: torch.Tensor) -> bytes:
 def checksum(values: torch.Tensor) -> int:
     """Returns the CRC-32 of the bytes of a dense tensor."""
     return zlib.crc32(tensor_bytes(values))
+
+
+def check_order(indices: torch.Tensor, epoch: int, run: int, rank: int) -> None:
+    """Compares the order of an epoch between ranks.
+
+    No rank waits for another one: the first one stores its checksum, and the others read it.
+
+    Raises:
+        DivergedError: another rank has another order.
+    """
+    store, own = _get_default_store(), str(checksum(indices))
+    first = store.compare_set(f"evenstep/order/{run}/{epoch}", "", own).decode()
+    if first != own:
+        raise DivergedError(
+            f"order({epoch}): rank {rank} has other indices (checksum {own}) than another rank "
+            f"({first}): must depend only on the epoch, because each rank calls it"
+        )
