@@ -622,6 +622,7 @@ def test_an_unequal_remainder_is_refused() -> None:
         assert all("the remainder of an epoch has unequal ones: pass drop_last=True" in error for error in told)
 
 
+@weights
 @pytest.mark.parametrize("syncs_each", [False, True])
 def test_accumulation(syncs_each: bool) -> None:
     reference = one_process(order=Order(208, GLOBAL_BATCH))

@@ -92,7 +92,7 @@ fn report(words: &str, values: &[(f64, f64)]) -> Report {
                             from: *from,
                             to: *to,
                             label: w(),
-                            inside: format!("<{}", w().chars().next().unwrap_or('a')),
+                            inside: format!("<{}", w()),
                         })
                         .collect(),
                 }]),
