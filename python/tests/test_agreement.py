@@ -4,11 +4,13 @@ import os
 from collections import Counter
 
 import pytest
+import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # missing in torch's type stubs.
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
 from evenstep.exchange import given_plans
+from evenstep.samples.order import Order
 from evenstep.settings.settings import Settings
 from evenstep.start.agreement import numbered
 from ranks import run_ranks
@@ -51,6 +53,13 @@ def test_the_store_keeps_a_bounded_number_of_plans(monkeypatch: pytest.MonkeyPat
     assert store.num_keys() - before == 3
     store.delete_key("plans/19")
     assert second(19) == [2, 19], "plans are remembered"
+
+
+def test_only_whole_numbers_are_batches() -> None:
+    plans = given_plans.AgreedPlans(lambda at: [torch.tensor(8 + at), 8.5], HashStore(), "plans", deletes=False)
+    assert plans(0) == [8, 8.5]
+    with pytest.raises(evenstep.SettingError, match=r"\[8, 8\.5\] of iteration 0: batches must be multiples"):
+        given_plans.given_plans(plans, Order(SAMPLES, 16), [None, None], 0)
 
 
 def name_of_this_rank(rank: int, is_planned: bool) -> tuple[str, int]:

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import operator
 from collections.abc import Callable, Sequence
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # missing in torch's type stubs.
@@ -43,7 +44,8 @@ class AgreedPlans:
         return self._agreed(iteration)
 
     def _agree(self, iteration: int) -> list[int]:
-        own = json.dumps([int(batch) for batch in self._given(iteration)])
+        # Integers of other types, such as NumPy's, have an index. Fractions remain, and are refused.
+        own = json.dumps(list(self._given(iteration)), default=operator.index)
         agreed: list[int] = json.loads(self._store.compare_set(f"{self._name}/{iteration}", "", own))
         if self._deletes and iteration >= _KEPT:
             self._store.delete_key(f"{self._name}/{iteration - _KEPT}")
