@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -56,7 +57,8 @@ def test_the_store_keeps_a_bounded_number_of_plans(monkeypatch: pytest.MonkeyPat
 
 
 def test_only_whole_numbers_are_batches() -> None:
-    plans = given_plans.AgreedPlans(lambda at: [torch.tensor(8 + at), 8.5], HashStore(), "plans", deletes=False)
+    batches: list[Any] = [torch.tensor(8), 8.5]
+    plans = given_plans.AgreedPlans(lambda _: batches, HashStore(), "plans", deletes=False)
     assert plans(0) == [8, 8.5]
     with pytest.raises(evenstep.SettingError, match="of iteration 0: batches must be multiples"):
         given_plans.given_plans(plans, Order(SAMPLES, 16), [None, None], 0)
