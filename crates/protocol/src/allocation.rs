@@ -31,6 +31,10 @@ pub struct AllocateRequest {
     pub generation: u64,
     /// The requested iteration, from 0; at most 64 after the first iteration that has no allocation yet.
     pub iteration: u64,
+    /// The newest attempt in the responses to the requester. An earlier one than the job's gets 409, because another run has
+    /// begun. Without it, the request may begin an attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u64>,
     /// Number of samples in this iteration, if less than the job's global batch is left (the ragged end of an
     /// epoch). If the job has a `per_worker_batch`: the number of samples left in the epoch, as an upper
     /// bound.
@@ -45,7 +49,12 @@ pub struct AllocateRequest {
 impl AllocateRequest {
     /// Returns a request for a full iteration without reports.
     pub fn new(job_id: JobId, generation: u64, iteration: u64) -> Self {
-        Self { job_id, generation, iteration, global_batch: None, reports: Vec::new() }
+        Self { job_id, generation, iteration, attempt: None, global_batch: None, reports: Vec::new() }
+    }
+
+    /// Whether it may be the first request of a run, which shows nothing that the run did before.
+    pub fn may_start_again(&self) -> bool {
+        self.attempt.is_none() && self.reports.is_empty()
     }
 }
 
@@ -211,9 +220,14 @@ pub struct Tail {
 }
 
 impl AllocateResponse {
+    /// Whether the shares vary on purpose.
+    pub fn is_probe(&self) -> bool {
+        self.decision.kind == DecisionKind::Profiling
+    }
+
     /// Whether the shares are even because planned ones were slower.
     pub fn holds_even(&self) -> bool {
-        self.allocations.iter().any(|share| share.held_batch.is_some())
+        !self.is_probe() && self.allocations.iter().any(|share| share.held_batch.is_some())
     }
 }
 
@@ -236,8 +250,8 @@ pub struct Allocation {
     /// Number of samples that it would get without the tail; absent if there is no tail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planned_batch: Option<u64>,
-    /// Number of samples that it would get if planned shares were used; absent unless even ones are held because planned ones
-    /// were slower.
+    /// Number of samples that it would get if planned shares were used; absent unless the shares vary on purpose, or even ones
+    /// are held because planned ones were slower.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_batch: Option<u64>,
     /// The pool of the tail that it claims from; absent if it claims nothing.

@@ -8,7 +8,7 @@ use super::background;
 use super::bounds::{Bounds, fit_floors};
 use super::configured::quantum;
 use super::learning_rate;
-use super::plans::{is_probe, is_same_work};
+use super::plans::is_same_work;
 use super::reason;
 use super::state::JobState;
 use super::tail::{self, Hedging};
@@ -93,11 +93,11 @@ impl JobState {
         let probe = may_probe.then(|| measures().or_else(probes)).flatten();
         let hedges = probe.is_none() && rules.sizes == Sizes::Any;
         let is_paused = self.current_models().tail_balance().is_paused();
-        let held_back = hold.is_some().then(|| planned.batches.clone());
+        let held_back = (probe.is_some() || hold.is_some()).then(|| planned.batches.clone());
         let is_resumed =
             held.is_none() && self.last_allocation.as_deref().is_some_and(AllocateResponse::holds_even);
+        let is_probe = probe.is_some();
         let mut plan = probe.or(hold).unwrap_or(planned);
-        let is_probe = matches!(plan.reason, Reason::Probing { .. } | Reason::MeasuresIdle { .. });
         if is_resumed && !is_probe && plan.batches != plan.even {
             plan.reason = Reason::Resumed;
         }
@@ -170,7 +170,7 @@ impl JobState {
             // A later iteration was requested first.
             let work = self.planned_work(&answer, Some(even.as_slice()).filter(|even| !even.is_empty()));
             self.models_mut().plan(answer.iteration, work);
-            if is_probe(&answer) {
+            if answer.is_probe() {
                 self.models_mut().count_probe(answer.iteration);
             }
             return;
@@ -185,7 +185,7 @@ impl JobState {
         } else {
             self.models_to_plan(answer.iteration).repeat_plan(answer.iteration);
         }
-        if is_probe(&answer) {
+        if answer.is_probe() {
             self.models_to_plan(answer.iteration).count_probe(answer.iteration);
         }
         if in_force.is_some() {

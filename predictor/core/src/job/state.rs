@@ -8,7 +8,6 @@ use evenstep_protocol::{
 };
 
 use super::models::{Ahead, Learned, Models};
-use super::plans::is_probe;
 use super::progress::Progress;
 use crate::attempts::Attempts;
 use crate::forecast::Earlier;
@@ -167,11 +166,13 @@ impl JobState {
         self.in_force.is_some()
     }
 
-    /// Restores the current plan from an allocation, unless that was for the ragged end of an epoch or its shares varied on
-    /// purpose: an earlier one shows the plan then. The speeds that the plan was made for are not stored; the forecasts in the
+    /// Restores the current plan from an allocation, unless that was for the ragged end of an epoch: an earlier one shows the
+    /// plan then, and so it does if the allocation is a probe of an earlier version. The speeds that the plan was made for are not stored; the forecasts in the
     /// allocation replace them.
     pub fn restore_in_force(&mut self, answer: &AllocateResponse) {
-        if answer.global_batch == self.global_batch() && !is_probe(answer) {
+        let shows_plan =
+            !answer.is_probe() || answer.allocations.iter().any(|share| share.held_batch.is_some());
+        if answer.global_batch == self.global_batch() && shows_plan {
             self.in_force = Some(in_force(answer));
         }
     }

@@ -4,6 +4,7 @@
 //! [`EvenTime`](evenstep_core::job::EvenTime). The rest of the step (waits for data, communication, optimizer) is the same
 //! with even shares. Iterations are weighed by their samples.
 
+use evenstep_core::attempts::Attempts;
 use evenstep_core::ratio::{NORMAL_QUANTILE, half_width};
 use evenstep_protocol::{GainView, SavedView};
 use serde::{Deserialize, Serialize};
@@ -62,10 +63,11 @@ impl Block {
     }
 }
 
-/// Number of iterations that a reported one stands for: those since the reported one before it, or `first` for the first one. Fast
-/// jobs report only some iterations, with mean times.
-pub fn stands_for(iteration: u64, before: Option<u64>, first: u64) -> u64 {
-    before.map_or(first, |before| iteration.saturating_sub(before)).max(1)
+/// Number of iterations that a reported one stands for: those since the reported one before it, or since a return of the run, which
+/// skips positions. Fast jobs report only some iterations, with mean times.
+pub fn stands_for(attempts: &Attempts, position: u64, before: u64) -> u64 {
+    let returned = attempts.first(position).saturating_sub(1);
+    position.saturating_sub(before.max(returned)).max(1)
 }
 
 /// The account of a job. Its memory is bounded.
@@ -102,9 +104,10 @@ impl Default for Account {
 }
 
 impl Account {
-    /// The account of sampled iterations, every `every`-th, before iteration `end` and after iteration `before`.
+    /// The account of sampled iterations, by position, every `every`-th, before position `end` and after position `before`.
     pub fn of(
         iterations: impl Iterator<Item = (u64, IterationTimes)>,
+        attempts: &Attempts,
         every: u64,
         mut before: Option<u64>,
         end: u64,
@@ -116,7 +119,12 @@ impl Account {
             // The first one stands for as many iterations as the last one lacks, unless it is known what was before it.
             let after = if continues && iterations.peek().is_none() { every - 1 } else { 0 };
             let last = iteration.saturating_add(after).min(end - 1);
-            let counted = stands_for(last, before.replace(iteration), every);
+            let counted = match before.replace(iteration) {
+                None => every,
+                Some(before) if every == 1 => stands_for(attempts, last, before),
+                // A return skips few of the positions between two that were read.
+                Some(before) => last.saturating_sub(before).max(1),
+            };
             // An iteration that was read stands for those that were not, too.
             account.add(times, if every > 1 { counted as f64 } else { times.weight(counted) });
         }
@@ -299,11 +307,28 @@ mod tests {
     #[test]
     fn iterations_that_are_not_read_count() {
         let times = IterationTimes { took_s: 0.5, iterations: Some(1.0), ..IterationTimes::default() };
-        let sampled = Account::of((0..8).map(|at| (10 * at, times)), 10, None, 80);
+        let attempts = Attempts::default();
+        let sampled = Account::of((0..8).map(|at| (10 * at, times)), &attempts, 10, None, 80);
         assert!((sampled.trained_s - 40.0).abs() < 1e-9);
         let short = IterationTimes { iterations: Some(13.0), ..times };
-        let all = Account::of([(0, times), (4, short)].into_iter(), 1, None, 5);
+        let all = Account::of([(0, times), (4, short)].into_iter(), &attempts, 1, None, 5);
         assert!((all.trained_s - 7.0).abs() < 1e-9);
+    }
+
+    /// Iterations 3 and 4 were planned ahead, and the run returned to iteration 1, at position 5. Its first report is of the second
+    /// iteration since then.
+    #[test]
+    fn a_return_of_the_run_counts_no_iterations() {
+        let mut attempts = Attempts::default();
+        attempts.push(attempts.next(1, 5, true));
+        let times = IterationTimes { took_s: 1.0, ..IterationTimes::default() };
+        let of = |positions: &[u64], before| {
+            let positions = positions.iter().map(|position| (*position, times));
+            Account::of(positions, &attempts, 1, before, 9).trained_s
+        };
+        assert_eq!(of(&[0, 1, 2, 6, 8], None), 7.0);
+        assert_eq!(of(&[6, 8], Some(2)), 4.0, "continued after a restart of the predictor");
+        assert_eq!(of(&[8], Some(6)), 2.0);
     }
 
     #[test]

@@ -80,7 +80,10 @@ impl Live {
         for (iteration, times) in seen.steps.close() {
             self.step_times.observe(times.took_s);
             seen.account_from = Some(seen.account_from.unwrap_or(iteration));
-            let weight = times.weight(stands_for(iteration, seen.account_to.replace(iteration), 1));
+            let counted = seen.account_to.map_or(1, |before| stands_for(attempts, iteration, before));
+            // It may be a late one.
+            seen.account_to = seen.account_to.max(Some(iteration));
+            let weight = times.weight(counted);
             seen.account.add(times, weight);
             seen.sums.add_waits(times, weight);
             seen.steps.weigh(iteration, weight);
@@ -98,7 +101,6 @@ impl Live {
         if let Some(answer) = answer {
             if seen.attempts.newest() != attempts.newest() {
                 seen.steps.abandon_open();
-                seen.account_to = seen.account_to.map(|_| attempts.newest() - 1);
             }
             seen.attempts = attempts.clone();
             let iteration = attempts.at(answer.iteration).iteration;

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use evenstep_core::attempts::Attempts;
 use evenstep_protocol::{HistoryView, JobId};
 use evenstep_store::{EveryNth, View};
 
@@ -123,9 +124,9 @@ impl Sampled {
         Ok(Self { every: wanted.every, steps })
     }
 
-    /// The account of the iterations before iteration `end` and after iteration `before`.
-    pub fn account(&self, before: Option<u64>, end: u64) -> Account {
+    /// The account of the iterations before position `end` and after position `before`.
+    pub fn account(&self, attempts: &Attempts, before: Option<u64>, end: u64) -> Account {
         let times = self.steps.iter().filter_map(|(iteration, _, shown)| Some((*iteration, shown.times()?)));
-        Account::of(times, self.every, before, end)
+        Account::of(times, attempts, self.every, before, end)
     }
 }

@@ -192,6 +192,7 @@ fn slow_line(slow: &[SlowWorker]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use evenstep_core::attempts::Attempts;
     use evenstep_protocol::JobId;
     use proptest::prelude::*;
 
@@ -211,7 +212,8 @@ mod tests {
             };
             (*iteration, times)
         });
-        super::summarize(history, &Account::of(times, history.every, None, u64::MAX), workers, iterations)
+        let account = Account::of(times, &Attempts::default(), history.every, None, u64::MAX);
+        super::summarize(history, &account, workers, iterations)
     }
 
     /// A history of workers with constant speeds and given batches, whose forecasts are wrong by `bias`.
