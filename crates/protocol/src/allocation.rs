@@ -220,14 +220,9 @@ pub struct Tail {
 }
 
 impl AllocateResponse {
-    /// Whether the shares vary on purpose.
-    pub fn is_probe(&self) -> bool {
-        self.decision.kind == DecisionKind::Profiling
-    }
-
     /// Whether the shares are even because planned ones were slower.
     pub fn holds_even(&self) -> bool {
-        !self.is_probe() && self.allocations.iter().any(|share| share.held_batch.is_some())
+        self.allocations.iter().any(|share| share.held_batch.is_some())
     }
 }
 
@@ -250,8 +245,8 @@ pub struct Allocation {
     /// Number of samples that it would get without the tail; absent if there is no tail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planned_batch: Option<u64>,
-    /// Number of samples that it would get if planned shares were used; absent unless the shares vary on purpose, or even ones
-    /// are held because planned ones were slower.
+    /// Number of samples that it would get if planned shares were used; absent unless even ones are held because planned ones
+    /// were slower.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_batch: Option<u64>,
     /// The pool of the tail that it claims from; absent if it claims nothing.
@@ -296,6 +291,9 @@ pub struct Decision {
     /// Loss of the current shares against better ones since they were planned, as a share of a step; absent if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<f64>,
+    /// Planned numbers of samples by rank; absent unless the shares vary on purpose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planned: Option<Vec<u64>>,
 }
 
 /// Kinds of decisions.

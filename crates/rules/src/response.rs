@@ -160,6 +160,7 @@ mod tests {
                 predicted_step_time_s: None,
                 even_step_time_s: None,
                 lost: None,
+                planned: None,
             },
         }
     }

@@ -8,7 +8,7 @@ use super::background;
 use super::bounds::{Bounds, fit_floors};
 use super::configured::quantum;
 use super::learning_rate;
-use super::plans::is_same_work;
+use super::plans::{is_probe, is_same_work};
 use super::reason;
 use super::state::JobState;
 use super::tail::{self, Hedging};
@@ -93,7 +93,7 @@ impl JobState {
         let probe = may_probe.then(|| measures().or_else(probes)).flatten();
         let hedges = probe.is_none() && rules.sizes == Sizes::Any;
         let is_paused = self.current_models().tail_balance().is_paused();
-        let held_back = (probe.is_some() || hold.is_some()).then(|| planned.batches.clone());
+        let held_back = hold.is_some().then(|| planned.batches.clone());
         let is_resumed =
             held.is_none() && self.last_allocation.as_deref().is_some_and(AllocateResponse::holds_even);
         let is_probe = probe.is_some();
@@ -117,6 +117,7 @@ impl JobState {
             predicted_step_time_s: plan.step_time_s,
             even_step_time_s: plan.even_step_time_s,
             lost: Some(in_force.lost).filter(|lost| *lost > 0.0),
+            planned: is_probe.then(|| in_force.batches.clone()),
         };
         if let Some(hedging) = &hedging {
             decision.predicted_step_time_s = Some(hedging.step_time_s);
@@ -170,7 +171,7 @@ impl JobState {
             // A later iteration was requested first.
             let work = self.planned_work(&answer, Some(even.as_slice()).filter(|even| !even.is_empty()));
             self.models_mut().plan(answer.iteration, work);
-            if answer.is_probe() {
+            if is_probe(&answer) {
                 self.models_mut().count_probe(answer.iteration);
             }
             return;
@@ -185,7 +186,7 @@ impl JobState {
         } else {
             self.models_to_plan(answer.iteration).repeat_plan(answer.iteration);
         }
-        if answer.is_probe() {
+        if is_probe(&answer) {
             self.models_to_plan(answer.iteration).count_probe(answer.iteration);
         }
         if in_force.is_some() {

@@ -4,7 +4,7 @@ use evenstep_protocol::{AllocateResponse, LearningRateRule, WorkerReport};
 
 use super::decide::even_of;
 use super::even_time::EvenTime;
-use super::plans::PlannedWork;
+use super::plans::{PlannedWork, is_probe};
 use super::state::JobState;
 use crate::learning_rate::LearningRateError;
 use crate::parallel;
@@ -61,7 +61,7 @@ impl JobState {
         }
         let work = self.planned_work(answer, self.even_of(answer).as_deref());
         self.models_mut().plan(answer.iteration, work);
-        if answer.is_probe() {
+        if is_probe(answer) {
             self.models_mut().count_probe(answer.iteration);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_protocol::{AllocateResponse, Allocation, WorkerId};
+use evenstep_protocol::{AllocateResponse, Allocation, DecisionKind, WorkerId};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of different plans that are kept. A client requests at most 64 iterations ahead, and a few iterations wait for
@@ -65,7 +65,7 @@ impl PlannedWork {
                 Choices {
                     own: share.local_batch,
                     even,
-                    held: share.held_batch.filter(|_| !answer.is_probe()),
+                    held: share.held_batch,
                     without_tail: share.planned_batch,
                 },
             );
@@ -77,8 +77,13 @@ impl PlannedWork {
             }
         }
         let samples = even.map_or(0, |_| answer.global_batch);
-        Self { workers: workers.into_iter().collect(), idle, samples, is_probe: answer.is_probe() }
+        Self { workers: workers.into_iter().collect(), idle, samples, is_probe: is_probe(answer) }
     }
+}
+
+/// Whether the shares of an allocation vary on purpose.
+pub fn is_probe(answer: &AllocateResponse) -> bool {
+    answer.decision.kind == DecisionKind::Profiling
 }
 
 /// Whether two allocations of one job plan the same work, by a comparison that builds nothing.
@@ -89,7 +94,7 @@ pub fn is_same_work(one: &AllocateResponse, other: &AllocateResponse) -> bool {
     // One generation has one list of workers.
     one.generation == other.generation
         && one.global_batch == other.global_batch
-        && one.is_probe() == other.is_probe()
+        && is_probe(one) == is_probe(other)
         && one.allocations.iter().map(work).eq(other.allocations.iter().map(work))
 }
 

@@ -8,6 +8,7 @@ use evenstep_protocol::{
 };
 
 use super::models::{Ahead, Learned, Models};
+use super::plans::is_probe;
 use super::progress::Progress;
 use crate::attempts::Attempts;
 use crate::forecast::Earlier;
@@ -167,11 +168,10 @@ impl JobState {
     }
 
     /// Restores the current plan from an allocation, unless that was for the ragged end of an epoch: an earlier one shows the
-    /// plan then, and so it does if the allocation is a probe of an earlier version. The speeds that the plan was made for are not stored; the forecasts in the
+    /// plan then. So it does for a probe of a version that did not store its plan. The speeds that the plan was made for are not stored; the forecasts in the
     /// allocation replace them.
     pub fn restore_in_force(&mut self, answer: &AllocateResponse) {
-        let shows_plan =
-            !answer.is_probe() || answer.allocations.iter().any(|share| share.held_batch.is_some());
+        let shows_plan = !is_probe(answer) || answer.decision.planned.is_some();
         if answer.global_batch == self.global_batch() && shows_plan {
             self.in_force = Some(in_force(answer));
         }
@@ -286,7 +286,8 @@ pub fn global_batch(spec: &JobSpec, live: u64) -> u64 {
 fn in_force(answer: &AllocateResponse) -> (Vec<WorkerId>, InForce) {
     let workers = answer.allocations.iter().map(|share| share.worker.clone()).collect();
     let batch = |share: &Allocation| share.held_batch.or(share.planned_batch).unwrap_or(share.local_batch);
-    let batches = answer.allocations.iter().map(batch).collect();
+    let planned = answer.decision.planned.clone();
+    let batches = planned.unwrap_or_else(|| answer.allocations.iter().map(batch).collect());
     let speeds = answer.allocations.iter().map(|share| share.predicted_speed_samples_per_s).collect();
     (workers, InForce { batches, speeds, lost: answer.decision.lost.unwrap_or(0.0) })
 }
