@@ -293,7 +293,7 @@ fn decide(
     let is_open = !state.is_carried_out(before.position(iteration));
     let Returns { starts_again, is_void, position } = returns;
     let segment = match (starts_again, is_open) {
-        (true, _) => Some(state.next_attempt(iteration, position)),
+        (true, _) => Some(before.next(iteration, position, true)),
         (false, true) => state.void_segment(iteration, is_void, position),
         (false, false) => None,
     };

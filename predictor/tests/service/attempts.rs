@@ -1,16 +1,20 @@
 //! Runs that start again from an earlier iteration.
 
 use std::cell::Cell;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use evenstep_client::{ClientConfig, Connection, Registration, RunStart, shares};
 use evenstep_protocol::{
-    AllocateRequest, AllocateResponse, HistoryView, JobSpec, LiveView, SpeedsView, SummaryView, WorkerReport,
+    AllocateRequest, AllocateResponse, HistoryView, JobSpec, JoinRequest, LiveView, SpeedsView, SummaryView,
+    WorkerReport,
 };
 use evenstep_tests::{Client, Events};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::support::{Service, allocate_request, join_all, metric, worker_id};
+use crate::support::{Service, allocate_request, job_id, join_all, metric, worker_id};
 
 /// A run as its trainer sees it.
 struct Run<'a> {
@@ -223,6 +227,35 @@ fn a_request_with_an_attempt_begins_nothing() {
         assert!(problem.detail.contains(rule), "{problem:?}");
     }
     assert_eq!(service.client.job("job"), before);
+}
+
+/// Its late reports and its end do not reach the other run, whose workers have the same names.
+#[test]
+fn the_connection_of_an_earlier_process_gives_up() {
+    let service = Service::start();
+    let open = |start, events: &Arc<Mutex<Vec<String>>>| {
+        let (servers, told) = (service.client.url().parse().unwrap(), events.clone());
+        let config = ClientConfig { request_timeout: Duration::from_secs(60), ..ClientConfig::default() };
+        let client = evenstep_client::Client::new(&servers, job_id("job"), config);
+        let joins = vec![JoinRequest::new(worker_id(0))];
+        let builder = Connection::builder(Registration::new(client, spec(), joins).starting_at(start));
+        builder.on_event(move |event| told.lock().unwrap().push(event.to_string())).open().unwrap()
+    };
+    let said = <[Arc<Mutex<Vec<String>>>; 2]>::default();
+    let mut earlier = open(RunStart::default(), &said[0]);
+    for iteration in 0..20 {
+        assert!(earlier.request(iteration, 96, shares).is_some());
+        earlier.backlog().push(iteration, vec![WorkerReport::new(worker_id(0), iteration, 96, 1.0)]);
+    }
+    let mut new = open(RunStart { iteration: 10, resumed: true, restarted: false }, &said[1]);
+    assert_eq!(new.request(10, 96, shares).unwrap().timed.response.attempt, 2);
+    assert!(earlier.request(20, 96, shares).is_none() && !earlier.is_connected());
+    earlier.close(96);
+    let said = said.map(|said| said.lock().unwrap().concat());
+    assert!(said[0].contains("another run of the job has begun"), "{}", said[0]);
+    let view = service.client.job("job");
+    assert_eq!((view.live_workers, view.attempt, view.next_iteration), (1, 2, 11));
+    assert!(new.request(11, 96, shares).is_some() && said[1].is_empty(), "{}", said[1]);
 }
 
 /// An elastic run continues without a worker: in the same attempt if it repeats the present iteration, in the next one if it

@@ -49,8 +49,8 @@ impl Ledger {
         response.allocations.into_iter().map(|share| (share.worker, share.local_batch)).collect()
     }
 
-    /// A response to an allocation request, which begins no attempt if it has one: the same bytes as every other one to this iteration in this attempt and generation,
-    /// and all samples have a worker of the generation.
+    /// A response to an allocation request: the same bytes as every other one to this iteration in this attempt and generation,
+    /// and all samples have a worker of the generation. A request that has an attempt begins none.
     pub fn allocated(&mut self, request: &AllocateRequest, global_batch: u64, response: &ResponseBytes) {
         let parsed: AllocateResponse = serde_json::from_slice(&response.body).unwrap();
         let iteration = request.iteration;

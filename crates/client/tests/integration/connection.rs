@@ -349,7 +349,9 @@ fn a_run_gives_up_when_another_one_has_begun() {
         }
         assert_eq!(connection.reconnect(), None);
         assert!(!connection.is_connected());
-        assert!(matches!(run.events().last(), Some(Event::GivenUp(error))
+        let events = run.events();
+        assert_eq!(events.len(), 1 + usize::from(lost.is_some()), "{events:?}");
+        assert!(matches!(events.last(), Some(Event::GivenUp(error))
             if error.to_string().contains("another run of the job has begun")));
         let heard = run.server.heard();
         let sent = attempts(&heard);

@@ -25,11 +25,6 @@ impl JobState {
         self.regrouped && self.is_carried_out(position)
     }
 
-    /// Returns the segment that begins at a position when the run starts again with an iteration.
-    pub fn next_attempt(&self, iteration: u64, position: u64) -> Segment {
-        self.attempts.next(iteration, position, true)
-    }
-
     /// Whether no iteration was planned since a worker departed: all allocations are void. The first iteration that is planned shows
     /// where the run continues.
     pub fn is_void(&self) -> bool {
