@@ -291,9 +291,6 @@ pub struct Decision {
     /// Loss of the current shares against better ones since they were planned, as a share of a step; absent if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<f64>,
-    /// Planned numbers of samples by rank; absent unless the shares vary on purpose.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub planned: Option<Vec<u64>>,
 }
 
 /// Kinds of decisions.

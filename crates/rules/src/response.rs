@@ -160,7 +160,6 @@ mod tests {
                 predicted_step_time_s: None,
                 even_step_time_s: None,
                 lost: None,
-                planned: None,
             },
         }
     }

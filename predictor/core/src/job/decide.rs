@@ -96,8 +96,8 @@ impl JobState {
         let held_back = hold.is_some().then(|| planned.batches.clone());
         let is_resumed =
             held.is_none() && self.last_allocation.as_deref().is_some_and(AllocateResponse::holds_even);
-        let is_probe = probe.is_some();
         let mut plan = probe.or(hold).unwrap_or(planned);
+        let is_probe = matches!(plan.reason, Reason::Probing { .. } | Reason::MeasuresIdle { .. });
         if is_resumed && !is_probe && plan.batches != plan.even {
             plan.reason = Reason::Resumed;
         }
@@ -117,7 +117,6 @@ impl JobState {
             predicted_step_time_s: plan.step_time_s,
             even_step_time_s: plan.even_step_time_s,
             lost: Some(in_force.lost).filter(|lost| *lost > 0.0),
-            planned: is_probe.then(|| in_force.batches.clone()),
         };
         if let Some(hedging) = &hedging {
             decision.predicted_step_time_s = Some(hedging.step_time_s);

@@ -167,12 +167,11 @@ impl JobState {
         self.in_force.is_some()
     }
 
-    /// Restores the current plan from an allocation, unless that was for the ragged end of an epoch: an earlier one shows the
-    /// plan then. So it does for a probe of a version that did not store its plan. The speeds that the plan was made for are not stored; the forecasts in the
+    /// Restores the current plan from an allocation, unless that was for the ragged end of an epoch or its shares varied on
+    /// purpose: an earlier one shows the plan then. The speeds that the plan was made for are not stored; the forecasts in the
     /// allocation replace them.
     pub fn restore_in_force(&mut self, answer: &AllocateResponse) {
-        let shows_plan = !is_probe(answer) || answer.decision.planned.is_some();
-        if answer.global_batch == self.global_batch() && shows_plan {
+        if answer.global_batch == self.global_batch() && !is_probe(answer) {
             self.in_force = Some(in_force(answer));
         }
     }
@@ -286,8 +285,7 @@ pub fn global_batch(spec: &JobSpec, live: u64) -> u64 {
 fn in_force(answer: &AllocateResponse) -> (Vec<WorkerId>, InForce) {
     let workers = answer.allocations.iter().map(|share| share.worker.clone()).collect();
     let batch = |share: &Allocation| share.held_batch.or(share.planned_batch).unwrap_or(share.local_batch);
-    let planned = answer.decision.planned.clone();
-    let batches = planned.unwrap_or_else(|| answer.allocations.iter().map(batch).collect());
+    let batches = answer.allocations.iter().map(batch).collect();
     let speeds = answer.allocations.iter().map(|share| share.predicted_speed_samples_per_s).collect();
     (workers, InForce { batches, speeds, lost: answer.decision.lost.unwrap_or(0.0) })
 }
