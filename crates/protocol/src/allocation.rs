@@ -242,7 +242,8 @@ pub struct Allocation {
     /// Weight of the mean gradient over these samples in the global mean: `local_batch / global_batch`. The
     /// weight of a chunk of the tail is `samples / global_batch`.
     pub gradient_weight: f64,
-    /// Number of samples that it would get without the tail; absent if there is no tail.
+    /// Number of samples that it would get by the plan: without the tail, or if the shares did not vary on purpose. Absent
+    /// if there is no tail and nothing varies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planned_batch: Option<u64>,
     /// Number of samples that it would get if planned shares were used; absent unless even ones are held because planned ones

@@ -1,8 +1,8 @@
 //! Shared tails: which workers get them, their rules, and the costs that the predictor learns from them.
 
 use evenstep_protocol::{
-    AllocateRequest, AllocateResponse, BackgroundSettings, Hedge, JobSpec, JobView, JoinRequest,
-    JoinResponse, TailReport, WorkerOverride, WorkerReport, WorkerView, WorkersView,
+    AllocateRequest, AllocateResponse, BackgroundSettings, DecisionKind, Hedge, JobSpec, JobView,
+    JoinRequest, JoinResponse, TailReport, WorkerOverride, WorkerReport, WorkerView, WorkersView,
 };
 use evenstep_tests::Client;
 use rand::{RngExt, SeedableRng};
@@ -139,17 +139,19 @@ fn whole(answer: &AllocateResponse) {
         assert_eq!(share.gradient_weight, share.local_batch as f64 / answer.global_batch as f64);
         offset += share.local_batch;
     }
+    let varies = answer.decision.kind == DecisionKind::Profiling;
+    let is_planned = varies || answer.tail.is_some();
+    assert!(answer.allocations.iter().all(|share| share.planned_batch.is_some() == is_planned), "{answer:?}");
+    let planned: u64 = answer.allocations.iter().filter_map(|share| share.planned_batch).sum();
+    assert_eq!(planned, if is_planned { answer.global_batch } else { 0 });
     let Some(tail) = &answer.tail else {
-        let said = |share: &evenstep_protocol::Allocation| share.pool.or(share.planned_batch);
-        assert!(answer.allocations.iter().all(|share| said(share).is_none()), "{answer:?}");
+        assert!(answer.allocations.iter().all(|share| share.pool.is_none()), "{answer:?}");
         assert_eq!(offset, answer.global_batch);
         return;
     };
     assert_eq!(tail.offset, offset);
     assert!(!tail.chunks.is_empty() && tail.chunks.iter().all(|chunk| *chunk > 0), "{tail:?}");
     assert_eq!(offset + tail.chunks.iter().sum::<u64>(), answer.global_batch);
-    let planned: u64 = answer.allocations.iter().filter_map(|share| share.planned_batch).sum();
-    assert_eq!(planned, answer.global_batch);
     assert!(answer.allocations.iter().filter(|share| share.pool.is_some()).count() >= 2, "{answer:?}");
     assert!(answer.decision.reason.contains("in a tail of"), "{}", answer.decision.reason);
 }

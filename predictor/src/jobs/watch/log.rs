@@ -144,8 +144,10 @@ impl Log {
 /// that a tail takes from a share do not count as a change of the plan, and neither does the smaller last
 /// batch of an epoch.
 fn changed(before: Option<&AllocateResponse>, answer: &AllocateResponse) -> Option<&'static str> {
-    let planned = |share: &Allocation| share.planned_batch.unwrap_or(share.local_batch);
-    let same = |(a, b): (&Allocation, &Allocation)| planned(a) == planned(b);
+    let varies = |answer: &AllocateResponse| answer.decision.kind == DecisionKind::Profiling;
+    let planned = |answer: &AllocateResponse, share: &Allocation| {
+        share.planned_batch.filter(|_| !varies(answer)).unwrap_or(share.local_batch)
+    };
     let by_kind = match answer.decision.kind {
         DecisionKind::ColdStart => Some("cold_start"),
         DecisionKind::Profiling => Some("profiling"),
@@ -160,7 +162,7 @@ fn changed(before: Option<&AllocateResponse>, answer: &AllocateResponse) -> Opti
         return Some("membership");
     }
     // Shares that vary on purpose return to the plan: one entry for several such iterations.
-    let varies = |answer: &AllocateResponse| answer.decision.kind == DecisionKind::Profiling;
+    let same = |(a, b): (&Allocation, &Allocation)| planned(before, a) == planned(answer, b);
     if before.allocations.iter().zip(&answer.allocations).all(same) || (varies(before) && varies(answer)) {
         return None;
     }
