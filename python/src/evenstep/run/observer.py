@@ -36,6 +36,9 @@ class Observer:
     def scaled(self) -> None:
         """Called by ``job.scale``."""
 
+    def not_a_mean(self, told: str) -> None:
+        """Called with the description of a loss that is not a mean over samples."""
+
     def hedged(self) -> None:
         """Called when hedged steps weight the gradients."""
 
