@@ -23,8 +23,9 @@ class Observer:
         """Called with the loader's global batch; returns the one to use."""
         return asked
 
-    def run_begins(self, order: "Order") -> None:
-        """Called by ``job.loader``."""
+    def order(self, order: "Order") -> "Order":
+        """Called by ``job.loader`` and ``job.steps``; returns the order to use."""
+        return order
 
     def dataset(self, dataset: Any) -> Any:
         """Returns the data set that the loader reads instead of the given one."""
