@@ -1,6 +1,7 @@
 """The buffers of DDP models with uneven batches: as those of all samples, or of the rank with most of them."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -56,7 +57,7 @@ class Buffers:
             # Of any types, in one message.
             rows = [buffer.reshape(-1).view(torch.uint8).to(buffers[0].device) for buffer in buffers]
             flat = torch.cat(rows)
-            work = dist.broadcast(flat, step.source, group, async_op=True)
+            work: Any = dist.broadcast(flat, step.source, group, async_op=True)
             begun.append(Pending(work, flat, flat.split([len(row) for row in rows]), buffers))
         return begun
 

@@ -1,14 +1,13 @@
 """A check of the losses of ``wrap(loss="mean")``: cross entropies whose mean is not over samples.
 
 PyTorch divides by the weights of the labels with class weights, and by the number of the other labels if some are
-ignored. Both differ between the batches of ranks. Between the first forward passes of a model and their backward passes,
-a profile function of Python sees the calls of ``cross_entropy`` and ``nll_loss``, however the script imported them. It
-does not see other functions, and no compiled ones. Labels that the model itself gets are looked at once.
+ignored. Both differ between the batches of ranks. Between the first forward passes of a model and their backward
+passes, a profile function of Python sees the calls of ``cross_entropy`` and ``nll_loss``, however the script imported
+them. It sees neither other functions nor compiled ones. Labels that the model itself gets are looked at once.
 """
 
 import logging
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,8 @@ import torch
 from torch.nn.functional import cross_entropy, nll_loss
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from evenstep.run.run import Run
 
 log = logging.getLogger("evenstep")

@@ -130,7 +130,9 @@ def judge(
         _samples(samples),
         _contents(samples, is_random=is_random),
         _ranks(unlike_ranks),
-        _gradients(gradients, allowed, _reason(seen, gradients[0], samples, _empty(ranks, differs), told) if differs else ""),
+        _gradients(
+            gradients, allowed, _reason(seen, gradients[0], samples, _empty(ranks, differs), told) if differs else ""
+        ),
     ]
     if is_random:
         checks.append(_repeatable(seen, repeated, samples))
@@ -240,16 +242,18 @@ def _reason(seen: Observations, worst: Difference, samples: Samples, is_empty: b
         (not seen.is_weighted, WITHOUT_WRAP),
         (
             seen.is_unread,
-            "the script trains on batches that it has kept from an earlier epoch, as itertools.cycle does: read each "
-            "epoch from the loader, with `for epoch in range(..): for batch in loader`",
+            (
+                "the script trains on batches that it has kept from an earlier epoch, as itertools.cycle does: read "
+                "each epoch from the loader, with `for epoch in range(..): for batch in loader`"
+            ),
         ),
         (bool(not_a_mean), f'{not_a_mean}: use job.wrap(.., loss="tokens") and job.count'),
         (bool(samples.unlike), "samples differ, see contents"),
+        (seen.mismatched_batch is not None, strange),
         (
             is_empty,
             "a rank without samples computes a batch that must not count, such as in the number of tokens of all ranks",
         ),
-        (seen.mismatched_batch is not None, strange),
         (bool(seen.batch_norms), batch_norm),
         (bool(seen.dropouts), f"dropout ({_some(seen.dropouts)}) drops different values; {PLAIN}"),
         (seen.has_inner, "the inner hook of job.wrap may lose precision: set the allowed difference with --tolerance"),
