@@ -13,11 +13,13 @@ LABELS = "y.abs().argmax(1)"
 
 
 def test_epochs_are_compared(tmp_path: Path) -> None:
-    verdict = verified(script(tmp_path), steps=3)
+    told = ("    for x, y in loader:", "    Path(f'{sys.argv[1]}-{epoch}').touch()\n    for x, y in loader:")
+    verdict = verified(script(tmp_path, told), steps=3)
     assert verdict.result == "agree"
     assert "3 iterations" in verdict.checks[0].found
     assert status(verdict, "epochs") == "absent"
-    assert not (tmp_path / "end").exists(), "the second epoch is left at its end"
+    assert (tmp_path / "end-1").exists(), "the second epoch begins"
+    assert not (tmp_path / "end").exists(), "and is left"
 
 
 def test_kept_batches_differ(tmp_path: Path) -> None:
