@@ -264,6 +264,19 @@ def tokens(world: World, samples: int = 77, **options: Any) -> Any:
     return model
 
 
+def class_weights(world: World) -> Any:
+    """PyTorch divides by the sum of the weights of the labels."""
+    model, weights = world.ddp(network(), loss="tokens"), torch.tensor([0.1, 1.0, 9.7], dtype=torch.float64)
+    optimizer = sgd(model)
+    for x, y, _ in world.batches():
+        optimizer.zero_grad()
+        labels = y.argmax(1)
+        total = torch.nn.functional.cross_entropy(model(x), labels, weight=weights, reduction="sum")
+        world.mean(total, weights[labels].sum(), counts=True).backward()
+        optimizer.step()
+    return model
+
+
 def reads_before_backward(world: World) -> Any:
     """Reads the next batch between the forward and the backward pass, also over the end of an epoch."""
     model = world.ddp(network())

@@ -1,8 +1,9 @@
-"""Batch norm with uneven batches: running statistics of all samples, and no batch of a single sample."""
+"""Buffers with uneven batches: running statistics of all samples, others of the rank with most of them."""
 
 import copy
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -114,6 +115,49 @@ def kept(_rank: int) -> tuple[list[float], list[float]]:
     return fixed[1].running_mean.tolist(), own[1].running_mean.tolist()  # type: ignore[index]
 
 
+class Observed(torch.nn.Module):
+    """Buffers that follow the batches: of several types, in place and replaced, and one that DDP leaves alone."""
+
+    mean: torch.Tensor
+    seen: torch.Tensor
+    last: torch.Tensor
+    is_large: torch.Tensor
+    own: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = network()[0]  # type: ignore[index]  # A Sequential.
+        for name, buffer in (
+            ("mean", torch.zeros(8).double()), ("seen", torch.tensor(0)), ("last", torch.zeros(8)),
+            ("is_large", torch.tensor(False)), ("own", torch.zeros(())),
+        ):  # fmt: skip
+            self.register_buffer(name, buffer)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(0.1 * x.mean(0))
+            self.seen += len(x)
+            self.last = x.float().sum(0)
+            self.is_large.copy_(torch.tensor(len(x) > 8))
+            self.own += len(x)
+        out: torch.Tensor = self.net(x)
+        return out
+
+
+def observed(_rank: int) -> tuple[list[list[float]], float]:
+    """Returns the buffers after each iteration, and at the end the one that DDP leaves alone."""
+    job, net, told = evenstep.init(plan=plan), Observed(), list[list[float]]()
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, ["own"])
+    model = job.wrap(DistributedDataParallel(net))
+    for x, _, _ in islice(job.loader(Samples(), global_batch=GLOBAL_BATCH, drop_last=True), 6):
+        model(x).sum().backward()
+        told.append(torch.cat([net.get_buffer(name).double().flatten() for name in BUFFERS]).tolist())
+    return told, float(net.own)
+
+
+BUFFERS = ("mean", "seen", "last", "is_large")
+
+
 @dataclass(frozen=True)
 class Results:
     """The results of one rank."""
@@ -125,12 +169,13 @@ class Results:
     #: Running means that never change, and the rank's own running means.
     frozen: list[float]
     own: list[float]
+    observed: tuple[list[list[float]], float]
 
 
 def work(rank: int) -> Results:
     trained = {momentum: train(rank, momentum) for momentum in MOMENTA}
     sizes = {name: trains(rank, name) for name in SINGLES}
-    return Results(trained, sizes, *kept(rank))
+    return Results(trained, sizes, *kept(rank), observed(rank))
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +188,19 @@ def test_running_statistics_are_those_of_all_samples(ranks: list[Results], momen
     reference = one_process(momentum)
     for results in ranks:
         assert difference(results.trained[momentum], reference) <= TOLERANCE
+
+
+def test_other_buffers_are_those_of_the_rank_with_most_samples(ranks: list[Results]) -> None:
+    data, net, expected = Samples(), Observed(), []
+    permutation = ORDER.permutation(0)
+    for iteration in range(6):
+        parts = permutation[iteration * GLOBAL_BATCH :][:GLOBAL_BATCH].split(plan(iteration))
+        net(data.x[max(parts, key=len)])
+        expected.append(torch.cat([net.get_buffer(name).double().flatten() for name in BUFFERS]).tolist())
+    for results in ranks:
+        assert difference(results.observed[0], expected) <= TOLERANCE
+    # The placeholders of a rank without samples count there.
+    assert [results.observed[1] for results in ranks] == [2 * (4 + 2 + 8), 2 * (2 + 10 + 8), 2 * (10 + 6 + 2)]
 
 
 @pytest.mark.parametrize("name", SINGLES)

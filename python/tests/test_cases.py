@@ -91,6 +91,7 @@ CASES: dict[str, Case] = {
     ),
     'mean over tokens with `inner=`, `loss="tokens"`': Case(partial(cases.tokens, inner=allreduce_hook)),
     'mean over tokens with `static_graph`, `loss="tokens"`': Case(partial(cases.tokens, static_graph=True)),
+    'class weights, `loss="tokens"`': Case(cases.class_weights),
     "`job.scale` without `wrap`": Case(cases.scaled),
     "hedged steps": Case(partial(cases.hedged, shards=False)),
 }

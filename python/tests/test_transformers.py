@@ -296,8 +296,17 @@ def resume_from_elsewhere(_rank: int, folder: str) -> str:
     return str(refused.value)
 
 
-def one_process(kind: str, sampler: str | None = None, order: Order | None = None) -> list[list[float]]:
-    """The reference: whole batches, plain PyTorch."""
+def losses(_rank: int, accumulate: int, every: int, folder: str) -> tuple[float, float]:
+    """Returns the mean loss of a training as it is returned and as it is logged."""
+    train_ = trainer("tokens", evenstep.init(plan=plan), accumulate, folder, logging_steps=every)
+    returned: float = train_.train().training_loss
+    return returned, train_.state.log_history[-1]["train_loss"]
+
+
+def one_process(
+    kind: str, sampler: str | None = None, order: Order | None = None, told: Callable[[float], object] = abs
+) -> list[list[float]]:
+    """The reference: whole batches, plain PyTorch; ``told`` gets each loss."""
     net, dataset, _ = MODELS[kind]
     model, data = net(), dataset()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -309,7 +318,9 @@ def one_process(kind: str, sampler: str | None = None, order: Order | None = Non
         for step in range(len(permutation) // GLOBAL_BATCH):
             rows = [data[at] for at in permutation[step * GLOBAL_BATCH :][:GLOBAL_BATCH]]
             optimizer.zero_grad()
-            model(**collate(rows))["loss"].backward()
+            loss = model(**collate(rows))["loss"]
+            told(loss.item())
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
             optimizer.step()
     return parameters(model)
@@ -330,6 +341,14 @@ def test_uneven_batches_train_as_one_process_does(kind: str, accumulate: int, tm
     reference = one_process(kind)
     for trained in ranks.run_ranks(3, train, kind, accumulate, str(tmp_path)):
         assert difference(trained, reference) <= MODELS[kind][2]
+
+
+@pytest.mark.parametrize(("accumulate", "every"), [(1, 500), (2, 500), (1, 5)])
+def test_the_mean_loss_of_a_training_is_that_of_all_ranks(accumulate: int, every: int, tmp_path: Path) -> None:
+    told: list[float] = []
+    one_process("tokens", told=told.append)
+    for found in ranks.run_ranks(3, losses, accumulate, every, str(tmp_path)):
+        assert found == pytest.approx((sum(told) / len(told),) * 2, rel=TOLERANCE_32)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

@@ -99,7 +99,19 @@ class EvenstepMixin:
             if not path.is_file():
                 raise SettingError(f"{path} is missing: only checkpoints written with evenstep can be resumed with it")
             self._job.load_state_dict(json.loads(path.read_text()))
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)  # type: ignore[misc]
+        ended = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)  # type: ignore[misc]
+        return ended._replace(training_loss=ended.metrics["train_loss"])
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Logs numbers. At the end of a training, its mean loss becomes the mean over all ranks.
+
+        The trainer itself adds the weighted losses of rank 0 since the last log.
+        """
+        if "train_runtime" in logs and self.args.world_size > 1:
+            mean = torch.tensor(logs["train_loss"], device=self.args.device)
+            dist.all_reduce(mean)
+            logs["train_loss"] = mean.item() / self.args.world_size
+        super().log(logs, *args, **kwargs)  # type: ignore[misc]
 
     def get_train_dataloader(self) -> Any:
         """Returns evenstep's loader with the settings and the sampler of the trainer's own loader."""

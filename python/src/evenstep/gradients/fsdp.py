@@ -16,6 +16,7 @@ import torch.distributed as dist
 from evenstep.errors import SettingError, UnsupportedError
 from evenstep.gradients import hook, items
 from evenstep.gradients.fsdp_state import at_end_of_backward, divide_factor, groups, local_passes, reduces, reshards
+from evenstep.gradients.mean_check import MeanCheck
 from evenstep.run.losses import Loss
 from evenstep.run.run import Run
 
@@ -113,7 +114,7 @@ class GradientWeights:
         #: Whether a backward pass is reducing, and the tokens by which it divides.
         self._is_reducing = False
         self._total: items.Total | None = None
-        self._has_looked_for_padding = False
+        self._check = MeanCheck(run) if loss == "mean" else None
         self._has_warned = False
 
     def register(self) -> None:
@@ -121,6 +122,8 @@ class GradientWeights:
         # torch.compile need not understand it.
         begins = torch.compiler.disable(self._forward_begins)
         self._model.register_forward_pre_hook(begins, with_kwargs=True)
+        if self._check:
+            self._model.register_forward_hook(torch.compiler.disable(self._forward_ends))
         for module in modules(self._model):
             if self._world_size > 1:
                 module.set_custom_reduce_scatter(self)
@@ -215,9 +218,8 @@ class GradientWeights:
         run.computes(
             [value.shape[0] for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.ndim]
         )
-        if self._loss == "mean" and not self._has_looked_for_padding:
-            self._has_looked_for_padding = True
-            hook.warn_of_padding(kwargs)
+        if self._check:
+            self._check.forward_begins(kwargs)
         if run.exchange and run.rank == 0 and not self._has_warned:
             log.warning(
                 "the speed of ranks cannot be measured with FSDP, because their passes wait for each other: shares "
@@ -225,6 +227,10 @@ class GradientWeights:
                 "reshard_after_forward=False)"
             )
             self._has_warned = True
+
+    def _forward_ends(self, *_: Any) -> None:
+        if self._check and torch.is_grad_enabled():
+            self._check.forward_ends()
 
 
 @contextmanager

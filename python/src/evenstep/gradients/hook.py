@@ -27,9 +27,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
 
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.gradients import batchnorm, items
+from evenstep.gradients import buffers, items
 from evenstep.gradients.fsdp_state import at_end_of_backward
 from evenstep.gradients.later import LaterScale
+from evenstep.gradients.mean_check import MeanCheck
 from evenstep.measure.device import cuda_backend
 from evenstep.run.losses import Loss
 
@@ -41,9 +42,6 @@ log = logging.getLogger("evenstep")
 
 #: A communication hook of DDP.
 Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
-
-#: The label of tokens that do not count, in PyTorch and Transformers.
-_IGNORED = -100
 
 #: The entry in the metadata of a node: the handle of its hook, and the object that owns it.
 _ENTRY = "evenstep"
@@ -141,7 +139,7 @@ class GradientWeights:
         self.models = [self._model]
         #: The owners of hooks of this model's parameters: later models of the job that share some.
         self.sharers: WeakSet[GradientWeights] = WeakSet()
-        self._statistics = batchnorm.RunningStatistics(model)
+        self._buffers = buffers.Buffers(model)
         delayed = getattr(model, "_delay_all_reduce_params", [])
         named = model.module.named_parameters()
         reduced = [parameter for name, parameter in named if name not in model.parameters_to_ignore]
@@ -180,7 +178,7 @@ class GradientWeights:
         self._turn: Turn | None = None
         self._factor = 1.0
         self._total: items.Total | None = None
-        self._has_looked_for_padding = loss != "mean"
+        self._check = MeanCheck(run) if loss == "mean" else None
         #: The sums over ranks that were started and not waited for yet.
         self._sums: list[dist.Work] = []
 
@@ -354,7 +352,7 @@ class GradientWeights:
         if is_through_model or not self._missing:
             # Otherwise it may be a checkpoint, whose backward pass is inside of the whole one.
             self._reduces, self._reduced = False, turn
-        statistics = self._statistics.begin(turn.step.weight, self._group)
+        pending = self._buffers.begin(turn.step, self._group)
 
         def reduced() -> None:
             if self._total is not None:
@@ -363,11 +361,10 @@ class GradientWeights:
                 self._later.apply(lambda gradient: gradient.mul_(self._scale))
             self._later.end()
             self._total, self._scale = None, 1.0
-            if statistics:
-                statistics.work.wait()
-                statistics.store()
+            for received in pending:
+                received.store()
 
-        if statistics or self._later.is_open:
+        if pending or self._later.is_open:
             # DDP's own callback is in the queue now, or the next one in the queue adds it.
             at_end_of_backward(lambda: at_end_of_backward(reduced))
 
@@ -417,9 +414,8 @@ class GradientWeights:
         )
         if is_own and run.has_batch:
             self._check_passes(run.current)
-        if not self._has_looked_for_padding:
-            self._has_looked_for_padding = True
-            warn_of_padding(kwargs)
+        if self._check:
+            self._check.forward_begins(kwargs)
         run.sensor.forward_begins(model.device)
 
     def _prepares(self, model: DistributedDataParallel) -> bool:
@@ -464,6 +460,8 @@ class GradientWeights:
             for tensor in _find_tensors(output):
                 if tensor.grad_fn is not None:
                     tensor.register_hook(lambda _: self._passes_output())
+            if self._check and not self._is_other:
+                self._check.forward_ends()
 
 
 def _entries(parameter: torch.nn.Parameter) -> Any:
@@ -486,14 +484,3 @@ def bind_gradients(run: "Run") -> None:
     """
     if not run.current.begun:
         run.computes()
-
-
-def warn_of_padding(inputs: dict[str, Any]) -> None:
-    """Warns if labels by token suggest that the loss is not a mean over samples."""
-    labels = inputs.get("labels")
-    if isinstance(labels, torch.Tensor) and labels.ndim > 1 and bool((labels == _IGNORED).any()):
-        log.warning(
-            "the labels contain %s (tokens that do not count), but job.wrap weights batches by samples: if the loss is "
-            'a mean over tokens, use job.wrap(.., loss="tokens") and job.count',
-            _IGNORED,
-        )

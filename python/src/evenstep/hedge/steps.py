@@ -235,11 +235,10 @@ class Iteration:
         self._own.run.submit(self.step, report)
 
     def _reduce(self, turn: Turn) -> None:
-        added, shares = turn.additions, self.plan.shares
-        source = max(range(len(shares)), key=lambda rank: (shares[rank].local_batch, -rank))
+        added = turn.additions
         is_counted = self._own.trainee.loss == "tokens"
         numbers = [self._watch.samples, added.claims, added.leaves, _whole(self._tokens)]
-        told = self._own.reducer.reduce(numbers, source, divisor=_TOKENS if is_counted else None)
+        told = self._own.reducer.reduce(numbers, self.step.source, divisor=_TOKENS if is_counted else None)
         samples = sum(numbers[0] for numbers in told)
         if samples != self.step.global_batch:
             raise DivergedError(

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.gradients import batchnorm, first_step, fsdp, hook
+from evenstep.gradients import buffers, first_step, fsdp, hook
 from evenstep.hedge.trainee import TrainedModel
 from evenstep.job import oom
 from evenstep.job.job_run import JobRun
@@ -90,7 +90,7 @@ class JobGradients(JobRun):
         self._is_counting |= loss == "tokens"
         self._needs_equal_passes |= loss == "mean"
         self._has_shards |= ddp is None
-        self._avoids_singles |= batchnorm.needs_two_samples(model)
+        self._avoids_singles |= buffers.needs_two_samples(model)
         if self._opened:
             self._see_models(self._opened.run)
         self._trained_model = TrainedModel(ddp or model, loss, has_inner=inner is not None)

@@ -150,8 +150,8 @@ class JobRun:
         return self._opened.run
 
     def _begin(self, order: Order, reads_ahead: int) -> Run:
+        order = self._observer.order(order)
         if self._opened is None:
-            self._observer.run_begins(order)
             self._opened = open_run(self._options, order, reads_ahead, self._state)
             # Ranks may have numbered themselves.
             self._options = replace(self._options, settings=self._opened.begin.job_options.settings)

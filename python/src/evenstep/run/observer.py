@@ -23,8 +23,9 @@ class Observer:
         """Called with the loader's global batch; returns the one to use."""
         return asked
 
-    def run_begins(self, order: "Order") -> None:
-        """Called by ``job.loader``."""
+    def order(self, order: "Order") -> "Order":
+        """Called by ``job.loader`` and ``job.steps``; returns the order to use."""
+        return order
 
     def dataset(self, dataset: Any) -> Any:
         """Returns the data set that the loader reads instead of the given one."""
@@ -35,6 +36,9 @@ class Observer:
 
     def scaled(self) -> None:
         """Called by ``job.scale``."""
+
+    def not_a_mean(self, told: str) -> None:
+        """Called with the description of a loss that is not a mean over samples."""
 
     def hedged(self) -> None:
         """Called when hedged steps weight the gradients."""

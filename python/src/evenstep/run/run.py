@@ -149,6 +149,7 @@ class Run:
             is_last=place.is_last,
             passes=passes,
             largest_batch=max(plan.batches),
+            source=plan.batches.index(max(plan.batches)),
         )
 
     def _cut(

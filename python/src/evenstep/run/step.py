@@ -44,6 +44,8 @@ class Step:
     passes: tuple[int, ...] = ()
     #: The largest local batch of a rank.
     largest_batch: int = 0
+    #: The first rank that has it.
+    source: int = 0
     #: The work of this rank's samples, with padding; None without costs.
     work: Work | None = None
 

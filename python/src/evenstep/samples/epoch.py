@@ -61,9 +61,10 @@ class Epoch:
     def places(self, begun: Progress) -> Iterator[Place]:
         """Yields the iterations from ``begun`` on."""
         iteration, position, begin = begun.iteration, begun.position, begun.sample
-        while begin < self.order.trained_samples:
+        end, is_last = self.order.trained_samples, False
+        while begin < end and not is_last:
             size = self._size(begin)
-            is_last = begin + size >= self.order.trained_samples
+            is_last = begin + size >= end or position + 1 == self.order.limit
             yield Place(iteration, self.number, position, begin, size, is_last)
             iteration, position, begin = iteration + 1, position + 1, begin + size
 

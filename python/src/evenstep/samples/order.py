@@ -81,6 +81,8 @@ class Order:
     given: GivenIndices | None = None
     #: The costs of samples; None if all cost the same. ``global_batch`` does not count if they have a budget.
     costs: Costs | None = None
+    #: Maximum number of iterations in an epoch, for `evenstep verify`.
+    limit: int | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Validates the values.
@@ -134,14 +136,14 @@ class Order:
     @property
     def trained_samples(self) -> int:
         """The number of samples in an epoch that are trained on."""
-        return self.steps * self.global_batch if self.drop_last else self.samples
+        has_budget = self.costs and self.costs.budget
+        return self.samples if has_budget else min(self.samples, self.steps * self.global_batch)
 
     @property
     def steps(self) -> int:
         """The number of iterations in an epoch, if they have equal numbers of samples."""
-        if self.drop_last:
-            return self.samples // self.global_batch
-        return -(-self.samples // self.global_batch)
+        whole = self.samples // self.global_batch if self.drop_last else -(-self.samples // self.global_batch)
+        return whole if self.limit is None else min(whole, self.limit)
 
     def size(self, step: int) -> int:
         """Returns the number of samples in iteration ``step``, which may belong to the next epoch."""

@@ -121,6 +121,8 @@ def judge(
         allowed: the computing type, and the maximum gradient difference for it.
     """
     seen, tolerance = ranks[0].seen, allowed[1]
+    # A rank with few samples may not see it.
+    told = next((rank.seen.not_a_mean for rank in ranks if rank.seen.not_a_mean), "")
     is_random = bool(repeated) and repeated[0].relative > tolerance
     differs = [found for found in gradients if found.relative > tolerance]
     checks = [
@@ -128,7 +130,9 @@ def judge(
         _samples(samples),
         _contents(samples, is_random=is_random),
         _ranks(unlike_ranks),
-        _gradients(gradients, allowed, _reason(seen, gradients[0], samples, _empty(ranks, differs)) if differs else ""),
+        _gradients(
+            gradients, allowed, _reason(seen, gradients[0], samples, _empty(ranks, differs), told) if differs else ""
+        ),
     ]
     if is_random:
         checks.append(_repeatable(seen, repeated, samples))
@@ -139,6 +143,9 @@ def judge(
     if not one.seen.has_same_start:
         found = "the models of the ranks and of the one process have different parameters"
         checks.append(Check("beginning", "warning", found, "does the script create another model in one process?"))
+    if seen.lacks_epoch:
+        found = "the script trained only one epoch, which was shortened"
+        checks.append(Check("epochs", "warning", found, "let it train two, to compare what changes between epochs"))
     if micro_batch and not one.seen.is_split:
         found = f"no pass of the one process had more than {micro_batch} samples, or not through the trained model"
         checks.append(Check("micro-batch", "warning", found, "call the model, not its parts"))
@@ -219,7 +226,7 @@ def _empty(ranks: Sequence[Recorded], differs: Sequence[Difference]) -> bool:
     return {found.iteration for found in differs} <= empty and not set(ranks[0].iterations()) <= empty
 
 
-def _reason(seen: Observations, worst: Difference, samples: Samples, is_empty: bool) -> str:
+def _reason(seen: Observations, worst: Difference, samples: Samples, is_empty: bool, not_a_mean: str) -> str:
     """Returns the most likely reason; ``is_empty`` if only iterations differ in which a rank has no samples."""
     times = "" if worst.factor is None else f" ({worst.name} is {worst.factor:.3g} times the gradient of one process)"
     batch_norm = (
@@ -233,12 +240,20 @@ def _reason(seen: Observations, worst: Difference, samples: Samples, is_empty: b
     )
     reasons = (
         (not seen.is_weighted, WITHOUT_WRAP),
+        (
+            seen.is_unread,
+            (
+                "the script trains on batches that it has kept from an earlier epoch, as itertools.cycle does: read "
+                "each epoch from the loader, with `for epoch in range(..): for batch in loader`"
+            ),
+        ),
+        (bool(not_a_mean), f'{not_a_mean}: use job.wrap(.., loss="tokens") and job.count'),
         (bool(samples.unlike), "samples differ, see contents"),
+        (seen.mismatched_batch is not None, strange),
         (
             is_empty,
             "a rank without samples computes a batch that must not count, such as in the number of tokens of all ranks",
         ),
-        (seen.mismatched_batch is not None, strange),
         (bool(seen.batch_norms), batch_norm),
         (bool(seen.dropouts), f"dropout ({_some(seen.dropouts)}) drops different values; {PLAIN}"),
         (seen.has_inner, "the inner hook of job.wrap may lose precision: set the allowed difference with --tolerance"),

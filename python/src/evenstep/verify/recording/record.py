@@ -30,6 +30,10 @@ from evenstep.verify.recording.task import INITIAL, Recorded, Task, Update, summ
 #: Seed of the second run in one process.
 _OTHER_SEED = 20_011
 
+#: Number of steps after the end of an epoch, in multiples of the compared iterations, after which the script has kept
+#: the batches.
+_UNREAD = 2
+
 #: Number of samples that are read twice.
 _PROBES = 4
 
@@ -56,6 +60,8 @@ class Recorder(Observer):
         self._iteration = 0
         #: Number of samples in that batch.
         self._batch_size = 0
+        #: Number of steps since the end of an epoch; None if a batch was read since.
+        self._unread: int | None = None
         self._is_reseeded = False
         #: The parameters before the next step, in one process.
         self._before: Tensors = {}
@@ -64,6 +70,8 @@ class Recorder(Observer):
 
     def finish(self) -> None:
         """Writes the records and ends the process."""
+        is_short = self._order is not None and self._order.limit is not None
+        self._recorded.seen.lacks_epoch = is_short and len(self._recorded.iterations()) < self._task.steps
         path = summary_file(self._task.folder, self._task.rank)
         path.write_bytes(pickle.dumps(self._recorded))
         self._finished()
@@ -80,11 +88,14 @@ class Recorder(Observer):
         """Returns the global batch of the uneven ranks: some scripts multiply it by the number of processes."""
         return self._task.reference.global_batch if self._task.reference else asked
 
-    def run_begins(self, order: Order) -> None:
-        """Stores the order, from which plans are made."""
+    def order(self, order: Order) -> Order:
+        """Shortens long epochs, so that two are compared."""
+        if order.steps > self._task.steps:
+            order = replace(order, limit=-(-self._task.steps // 2))
         self._order = order
         seen = self._recorded.seen
         seen.has_loader, seen.global_batch, seen.accumulate = True, order.global_batch, order.accumulate
+        return order
 
     def dataset(self, dataset: Any) -> Any:
         """Wraps the data set.
@@ -108,6 +119,10 @@ class Recorder(Observer):
         """Records the call."""
         self._recorded.seen.is_hedged = True
 
+    def not_a_mean(self, told: str) -> None:
+        """Records the loss."""
+        self._recorded.seen.not_a_mean = told
+
     def epoch_begins(self) -> None:
         """Changes the random numbers of the second run, before worker processes draw theirs."""
         if self._task.role == "again" and not self._is_reseeded:
@@ -125,13 +140,14 @@ class Recorder(Observer):
             self._begin()
         if step.iteration != self._iteration:
             self._end_if_done()
-        self._iteration = step.iteration
+        self._iteration, self._unread = step.iteration, None
         self._batch_size = step.batch_size
         self._recorded.batches[step.iteration] = step.local_batch
 
     def epoch_ends(self) -> None:
         """Ends the recording with the epoch."""
         self._end_if_done()
+        self._unread = 0
 
     # Internals
 
@@ -205,6 +221,12 @@ class Recorder(Observer):
         updates.append(update)
         if not self._recorded.seen.has_loader and len(updates) >= self._task.steps:
             self.finish()
+        if self._unread is not None:
+            self._unread += 1
+            # Loops that read ahead make a few steps after the end of an epoch.
+            if self._unread >= _UNREAD * self._task.steps:
+                self._recorded.seen.is_unread = True
+                self.finish()
 
     def _kept(self, number: int, update: Update, parameters: Tensors, gradients: Tensors, after: Tensors) -> Update:
         """Records an update; in one process the next step then starts from the parameters of the uneven ranks."""
@@ -216,7 +238,8 @@ class Recorder(Observer):
         torch.save({"gradients": gradients}, update_file(task.folder, number))
         path = update_file(task.reference.folder, number)
         if not path.exists():
-            return update
+            # The uneven ranks ended before.
+            self.finish()
         theirs: Tensors = torch.load(path, weights_only=True)["after"]
         apart = [
             difference(after[name] - self._before[name], theirs[name] - self._before[name])

@@ -74,6 +74,11 @@ class Observations:
     types: set[str] = field(default_factory=set)
     #: An iteration, the number of samples read, and the different number that the model got.
     mismatched_batch: tuple[int, int, int] | None = None
+    #: A loss that is not a mean over samples.
+    not_a_mean: str = ""
+    #: Whether steps went on after the end of an epoch, and whether the script ended after a shortened one.
+    is_unread: bool = False
+    lacks_epoch: bool = False
     #: Checksums of samples that were read twice.
     probes: list[tuple[int, int]] = field(default_factory=list)
     #: Whether a model computed a batch in micro-batches.

@@ -1,0 +1,85 @@
+"""The buffers of DDP models with uneven batches: as those of all samples, or of the rank with most of them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.parallel import DistributedDataParallel
+
+from evenstep.run.step import Step
+
+
+def needs_two_samples(model: torch.nn.Module) -> bool:
+    """Returns whether a model has batch norm, which cannot normalise over a single value."""
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
+
+
+class Buffers:
+    """The buffers of a DDP model that its forward passes change.
+
+    DDP distributes those of rank 0, which describe only its own batch, or none. Running statistics of batch norm become
+    the mean over ranks instead, weighted by samples: the mean of the whole batch, and the mean variance within the
+    ranks' batches. A mean of other buffers may have no meaning, so all ranks get those of the rank with most samples.
+    """
+
+    def __init__(self, model: DistributedDataParallel) -> None:
+        """Finds the buffers; none if DDP does not distribute them."""
+        self._layers: list[_NormBase] = []
+        #: The modules and names of other buffers.
+        self._others: list[tuple[torch.nn.Module, str]] = []
+        for path, module in model.module.named_modules() if model.broadcast_buffers else ():
+            if isinstance(module, _NormBase):
+                self._layers += [module] if module.running_mean is not None else []
+                continue
+            names = [name for name, _ in module.named_buffers(recurse=False)]
+            ignored = model.parameters_to_ignore
+            self._others += [(module, name) for name in names if f"{path}.{name}".lstrip(".") not in ignored]
+
+    def begin(self, step: Step, group: dist.ProcessGroup) -> "list[Pending]":
+        """Starts to communicate; all ranks must call it in the same order relative to other collectives of the group.
+
+        Args:
+            step: this rank's part of the iteration.
+            group: the process group of the model.
+        """
+        begun = []
+        layers = [layer for layer in self._layers if layer.training]
+        if layers:
+            buffers = [getattr(layer, name) for layer in layers for name in ("running_mean", "running_var")]
+            flat = torch.cat([buffer.flatten().to(buffers[0].device) for buffer in buffers])
+            # 0 times NaN is not 0.
+            flat = flat * step.weight if step.weight else torch.zeros_like(flat)
+            begun.append(Pending(group.allreduce([flat]), flat, flat.split([at.numel() for at in buffers]), buffers))
+        if self._others:
+            buffers = [getattr(module, name).detach() for module, name in self._others]
+            # Of any types, in one message.
+            rows = [buffer.reshape(-1).view(torch.uint8).to(buffers[0].device) for buffer in buffers]
+            flat = torch.cat(rows)
+            work: Any = dist.broadcast(flat, step.source, group, async_op=True)
+            begun.append(Pending(work, flat, flat.split([len(row) for row in rows]), buffers))
+        return begun
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Buffers that are being communicated."""
+
+    work: dist.Work
+    flat: torch.Tensor
+    parts: tuple[torch.Tensor, ...]
+    buffers: list[torch.Tensor]
+
+    def store(self) -> None:
+        """Waits for the other ranks, and stores the result in the buffers."""
+        self.work.wait()
+        # Backward passes have saved these buffers but do not use them: this is no new version.
+        targets = [buffer.data for buffer in self.buffers]
+        is_bytes = self.flat.dtype == torch.uint8
+        # Views of other types must be aligned.
+        parts = [
+            (part.clone().view(to.dtype) if is_bytes else part).view_as(to)
+            for part, to in zip(self.parts, targets, strict=True)
+        ]
+        torch._foreach_copy_(targets, parts)
