@@ -157,7 +157,9 @@ class OpenRun:
             exchange = self.plans.exchange
             run.exchange, run.plans, run.quadratic_share = exchange, exchange.plan, exchange.share
         if fills:
-            run.plans = FilledPlans(run.plans, run.quantum, run.caps, tells=bool(begin.job_options.fixed and run.rank == 0))
+            run.plans = FilledPlans(
+                run.plans, run.quantum, run.caps, tells=bool(begin.job_options.fixed and run.rank == 0)
+            )
 
     def close(self, timeout_s: float) -> None:
         """Delivers the last reports and leaves the job, each within this time. Rank 0 shows what the job gained."""
