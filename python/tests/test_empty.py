@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import evenstep
 from evenstep.gradients import fsdp
 from evenstep.run.empty import emptied
+from evenstep.run.losses import Loss
 from ranks import preload, run_ranks
 from training import EPOCHS, SAMPLES, Samples, difference, network, one_process, sgd
 
@@ -60,7 +61,8 @@ def train(loss: Any, *, is_sharded: bool, workers: int) -> tuple[list[list[float
     """Returns the parameters, and the number of samples that the loop counts on all ranks."""
     job, net, counted = evenstep.init(plan=plan), network(), torch.zeros(())
     loader = job.loader(Samples(), num_workers=workers, multiprocessing_context="fork" if workers else None)
-    model = job.wrap(fully_shard(net) if is_sharded else DistributedDataParallel(net), loss=loss)
+    model: Any = fully_shard(net) if is_sharded else DistributedDataParallel(net)
+    job.wrap(model, loss=loss)
     optimizer = sgd(model)
     for _ in range(EPOCHS):
         for x, y, _index in loader:
@@ -88,12 +90,12 @@ def trained(_rank: int) -> tuple[dict[str, Any], list[str]]:
     handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]  # Of this object.
     logging.getLogger("evenstep").addHandler(handler)
     results: dict[str, Any] = {loss: train(loss, is_sharded=False, workers=0) for loss in ("sum", "tokens", "scaled")}
-    assert not told
     results["prefetched"] = train("sum", is_sharded=False, workers=2)
     if hasattr(FSDPModule, "set_custom_reduce_scatter"):
         results["sharded"] = train("scaled", is_sharded=True, workers=0)
+    assert len(told) == len(results), "once in each job"
     results["mean"] = train("mean", is_sharded=False, workers=0)
-    return results, told
+    return results, [told[0], *told[len(results) - 1 :]]
 
 
 def test_the_training_loop_counts_each_sample_once() -> None:
@@ -103,9 +105,9 @@ def test_the_training_loop_counts_each_sample_once() -> None:
         for parameters, counted in results.values():
             assert difference(parameters, reference) <= 1e-13
             assert counted == EPOCHS * SAMPLES
-    [told], *others = (told for _, told in ranks)
-    assert told.startswith("plan=[13, 3, 0] of iteration 0 becomes [12, 3, 1]: unless losses are sums, a rank without")
-    assert others == [[], []], "rank 0 tells it for all"
+    (_, changed), (empty,), _ = (told for _, told in ranks)
+    assert changed.startswith("plan=[13, 3, 0] of iteration 0 becomes [12, 3, 1]: unless losses are sums, a rank")
+    assert empty.startswith("iteration 1: rank 1 has no samples for this batch, and gets one of length 0; if the")
 
 
 def rows(samples: list[Any]) -> dict[str, int]:
@@ -114,10 +116,11 @@ def rows(samples: list[Any]) -> dict[str, int]:
 
 def cannot_cut(rank: int) -> tuple[Any, Any]:
     batches = []
-    for loss in ("sum", "scaled"):
+    losses: tuple[Loss, ...] = ("sum", "scaled")
+    for loss in losses:
         job = evenstep.init(plan=[16, 0])
         loader = job.loader(Samples(), collate_fn=rows)
-        job.wrap(DistributedDataParallel(network()), loss=loss)  # type: ignore[arg-type]  # Any of the losses.
+        job.wrap(DistributedDataParallel(network()), loss=loss)
         if rank and loss == "scaled":
             with pytest.raises(evenstep.UnsupportedError) as error:
                 next(iter(loader))
@@ -131,5 +134,5 @@ def test_a_batch_that_cannot_be_cut_is_refused_if_the_loop_would_count_it() -> N
     first, (weightless, told) = run_ranks(2, cannot_cut)
     assert first == ({"rows": 16}, {"rows": 16})
     assert weightless == {"rows": 2}, "its gradient has the weight 0"
-    assert told.startswith('iteration 0: rank 1 has no samples, and job.wrap(loss="scaled") requires a batch of length')
+    assert told.startswith('iteration 0: rank 1 has no samples for this batch, and job.wrap(loss="scaled") requires')
     assert "collate_fn returned int 2" in told

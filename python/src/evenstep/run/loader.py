@@ -1,5 +1,6 @@
 """Batches sized by the plan, read by PyTorch's DataLoader."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from evenstep.errors import SettingError, UnsupportedError
 from evenstep.run.empty import emptied
 from evenstep.run.run import Run
 from evenstep.run.step import Step, Turn
+
+log = logging.getLogger("evenstep")
 
 #: DataLoader arguments that evenstep's loader sets itself, and the advice for each.
 _OURS = {
@@ -25,6 +28,9 @@ _STREAMS = "read streams with `job.step(global_batch=..)`, as in docs/reference/
 
 #: Number of samples that a rank with an empty share reads; batch norm needs at least two.
 _WEIGHTLESS_SAMPLES = 2
+
+#: Advice for models and batches that cannot have length 0.
+_AVOID = "avoid iterations with fewer samples than ranks (drop_last=True) and plans with 0"
 
 #: The error of other readers of the indices.
 _SPLIT = (
@@ -80,13 +86,14 @@ class Loader(DataLoader[Any]):
         self._latest: Turn | None = None
         #: Moves batches to a device.
         self._moved: Callable[[Any], Any] = lambda batch: batch
+        self._has_told = False
         self._indices = _Indices(run, self._drawn)
         super().__init__(run.observer.dataset(dataset), batch_sampler=self._indices, **dataloader_kwargs)
-        # PyTorch sets others beside a batch sampler, and refuses to change them.
+        # PyTorch sets others with a batch sampler, and refuses to change them.
         vars(self).update(sampler=_NoSampler(dataset, run.world_size, run.rank), drop_last=run.order.drop_last)
 
     def set_epoch(self, epoch: int) -> None:
-        """Does nothing, as ``sampler.set_epoch``: each epoch is shuffled anew, and a resumed run continues its own."""
+        """Does nothing, as ``sampler.set_epoch``: the loader counts its epochs and shuffles each of them."""
 
     def moves(self, batches: Callable[[Any], Any]) -> None:
         """Moves batches to a device before they are read."""
@@ -162,7 +169,8 @@ class Loader(DataLoader[Any]):
                 return
             run.sensor.loader_ends(time.perf_counter() - begun)
             turn = self._drawn.popleft()
-            if not turn.samples and run.sums:
+            # Few transformers compute 0 rows, and evenstep itself counts no micro-batch without samples.
+            if not turn.samples and run.sums and (not turn.step.local_batch or "scaled" in run.sums):
                 batch = self._emptied(batch, turn.step)
             self._latest = turn
             run.read(turn)
@@ -178,24 +186,27 @@ class Loader(DataLoader[Any]):
         Raises:
             UnsupportedError: that is impossible, and the training loop would count its samples.
         """
+        begins = f"iteration {step.iteration}: rank {self._run.rank} has no samples for this batch"
         try:
-            return emptied(batch, min(_WEIGHTLESS_SAMPLES, step.global_batch))
+            cut = emptied(batch, min(_WEIGHTLESS_SAMPLES, step.global_batch))
         except (ValueError, TypeError, AttributeError, RuntimeError) as error:
             if "scaled" not in self._run.sums:
                 return batch
             raise UnsupportedError(
-                f'iteration {step.iteration}: rank {self._run.rank} has no samples, and job.wrap(loss="scaled") '
-                f"requires a batch of length 0 then, but collate_fn returned {error}: return tensors whose first "
-                'dimension has the samples, use loss="tokens" with job.count, or avoid iterations with fewer samples '
-                "than ranks (drop_last=True) and plans with 0"
+                f'{begins}, and job.wrap(loss="scaled") requires length 0 then, but collate_fn returned '
+                f"{error}: return tensors whose first dimension has the samples, or {_AVOID}"
             ) from error
+        if not self._has_told:
+            self._has_told = True
+            log.warning("%s, and gets one of length 0; if the model cannot compute it, %s", begins, _AVOID)
+        return cut
 
 
 class _NoSampler(DistributedSampler[Any]):
-    """The sampler that libraries find, so that they do not add one of their own."""
+    """The sampler that libraries find, so that they do not add another one."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Does nothing: evenstep shuffles each epoch anew."""
+        """Does nothing: the loader counts its epochs."""
 
     def __iter__(self) -> Iterator[Any]:
         raise UnsupportedError(_SPLIT)
