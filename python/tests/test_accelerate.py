@@ -91,12 +91,16 @@ def forget_the_cpu(_rank: int) -> str:
     return str(refused.value)
 
 
-def prepare_wrongly(_rank: int) -> str:
+def prepare_wrongly(_rank: int) -> tuple[str, str, int]:
+    """Returns errors, and the number of batches that Accelerate's own call leaves."""
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
     job = evenstep.init(plan=[8, 8])
+    loader = job.loader(Samples(), drop_last=True)
     with pytest.raises(evenstep.SettingError) as refused:
-        prepare(job, accelerator, job.loader(Samples(), drop_last=True))
-    return str(refused.value)
+        prepare(job, accelerator, loader)
+    with pytest.raises(evenstep.UnsupportedError) as skipped:
+        list(accelerate.skip_first_batches(loader, 2))
+    return str(refused.value), str(skipped.value), len(list(accelerator.prepare(loader)))
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -133,7 +137,9 @@ def test_ranks_that_accelerate_does_not_see_are_refused() -> None:
         assert "has 1 ranks, but the process group has 2" in said
 
 
-def test_accumulation_must_be_the_loaders() -> None:
-    for said in ranks.run_ranks(2, prepare_wrongly):
+def test_accumulation_must_be_the_loaders_and_batches_the_plans() -> None:
+    for said, skipped, batches in ranks.run_ranks(2, prepare_wrongly):
+        assert "would split the samples between ranks a second time" in skipped
+        assert batches == ORDER.steps
         assert "gradient_accumulation_steps=2" in said
         assert "accumulate=1" in said

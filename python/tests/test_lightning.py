@@ -125,11 +125,13 @@ def one_process_of(steps: list[tuple[int, int]]) -> list[list[float]]:
     return parameters(model)
 
 
-def accumulate_wrongly(_rank: int) -> str:
+def train_wrongly(_rank: int) -> tuple[str, str]:
     job = evenstep.init(plan=plan)
+    with pytest.raises(evenstep.UnsupportedError) as overfits:
+        trainer(job, overfit_batches=2).fit(Module(job, 1))
     with pytest.raises(evenstep.SettingError) as refused:
         trainer(job, 2).fit(Module(job, 1))
-    return str(refused.value)
+    return str(refused.value), str(overfits.value)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -163,7 +165,8 @@ def test_a_checkpoint_goes_on_where_it_was_written(is_cut: bool, tmp_path: Path)
         assert difference(resumed, reference) <= TOLERANCE
 
 
-def test_accumulation_must_be_the_loaders() -> None:
-    for said in ranks.run_ranks(2, accumulate_wrongly):
+def test_accumulation_must_be_the_loaders_and_batches_the_plans() -> None:
+    for said, overfits in ranks.run_ranks(2, train_wrongly):
+        assert overfits.startswith("overfit_batches=2: Lightning would replace the sampler")
         assert "accumulate_grad_batches=2" in said
         assert "accumulate=1" in said

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader
 
 import evenstep
 from evenstep.run import run
@@ -86,3 +87,31 @@ def few(_rank: int) -> list[int]:
 
 def test_a_data_set_smaller_than_the_ranks() -> None:
     assert run_ranks(3, few) == [[1], [1], [2]], "a rank without samples computes some with weight 0"
+
+
+def test_it_is_a_data_loader_that_nobody_splits_again() -> None:
+    loader = alone(drop_last=True, collate_fn=nothing)
+    assert isinstance(loader, DataLoader)
+    assert (loader.batch_size, loader.num_workers, loader.drop_last, loader.collate_fn) == (None, 0, True, nothing)
+    first = [index.tolist() for _, _, index in alone(seed=1)]
+    same = alone(seed=1)
+    same.set_epoch(7)
+    same.sampler.set_epoch(7)  # type: ignore[attr-defined]  # Scripts of distributed samplers call it.
+    assert [index.tolist() for _, _, index in same] == first, "set_epoch changes nothing"
+    for split in (loader.sampler, loader.batch_sampler, DataLoader(loader.dataset, batch_sampler=loader.batch_sampler)):
+        with pytest.raises(evenstep.UnsupportedError, match="would split the samples between ranks a second time"):
+            list(split)  # type: ignore[arg-type]  # A batch sampler may be None.
+    assert len(list(loader)) == 12
+
+
+def test_a_with_statement_ends_the_job_also_after_an_error() -> None:
+    def fails(job: evenstep.Job) -> None:
+        with job:
+            next(iter(job.loader(Samples())))
+            raise ZeroDivisionError
+
+    job = evenstep.init(plan=[16])
+    with pytest.raises(ZeroDivisionError):
+        fails(job)
+    with pytest.raises(evenstep.SettingError, match="the run has not started"):
+        job.state_dict()

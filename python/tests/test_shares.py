@@ -45,6 +45,20 @@ def test_a_remainder_gives_no_rank_more_than_a_whole_iteration(size: int, caps: 
     assert all(fewer <= more for fewer, more in zip(rest.batches, whole.batches, strict=True))
 
 
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any), st.integers(1, 3), st.data())
+def test_ranks_without_samples_get_some_from_the_largest(quanta: list[int], quantum: int, data: Any) -> None:
+    plan = Plan.of([batch * quantum for batch in quanta])
+    caps = data.draw(st.just([]) | st.lists(st.none() | st.integers(1, 2), min_size=len(quanta), max_size=len(quanta)))
+    wanted = data.draw(st.none() | st.lists(st.booleans(), min_size=len(quanta), max_size=len(quanta)).filter(any))
+    filled = shares.without_empty(plan, wanted and Plan.of([int(rank) for rank in wanted]), quantum, caps)
+    assert filled.size == plan.size
+    filled.checked(plan.size)
+    for rank, (before, after) in enumerate(zip(plan.batches, filled.batches, strict=True)):
+        gets = sum(quanta) >= len(quanta) and (wanted is None or wanted[rank])
+        fits = not caps or caps[rank] is None or quantum <= caps[rank]
+        assert after == (quantum if gets and fits else 0) if not before else quantum <= after <= before
+
+
 def capped(rank: int, caps: list[int]) -> tuple[list[int], list[list[float]]]:
     job = evenstep.init(max_local_batch=caps[rank])
     loader = job.loader(Samples(), global_batch=16)

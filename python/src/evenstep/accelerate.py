@@ -7,7 +7,7 @@
     model, optimizer, loader = evenstep.accelerate.prepare(job, accelerator, model, optimizer, loader)
 """
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from torch.nn import Module
@@ -54,39 +54,15 @@ def prepare(job: Job, accelerator: Any, *objects: Any, loss: Loss = "mean") -> A
     for thing in objects:
         if isinstance(thing, Loader):
             check_accumulate("gradient_accumulation_steps", accelerator.gradient_accumulation_steps, thing)
+            thing.moves(partial(send_to_device, device=accelerator.device, non_blocking=True))
     theirs = [thing for thing in objects if not isinstance(thing, Loader)]
     given = accelerator.prepare(*theirs) if theirs else ()
     prepared = iter(given if len(theirs) != 1 else (given,))
     done = [
-        DeviceLoader(thing, accelerator.device)
-        if isinstance(thing, Loader)
-        else _evenstep_loader(job, accelerator, next(prepared), loss)
+        thing if isinstance(thing, Loader) else _evenstep_loader(job, accelerator, next(prepared), loss)
         for thing in objects
     ]
     return done[0] if len(done) == 1 else tuple(done)
-
-
-class DeviceLoader:
-    """A loader that moves its batches to a device."""
-
-    def __init__(self, loader: Loader, device: Any) -> None:
-        """Wraps ``loader``; batches are moved to ``device``."""
-        self._loader = loader
-        self._device = device
-
-    @property
-    def dataset(self) -> Any:
-        """The training data set."""
-        return self._loader.dataset
-
-    def __len__(self) -> int:
-        """The number of batches in an epoch."""
-        return len(self._loader)
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yields the remaining batches of the epoch."""
-        for batch in self._loader:
-            yield send_to_device(batch, self._device, non_blocking=True)
 
 
 def _evenstep_loader(job: Job, accelerator: Any, prepared: Any, loss: Loss) -> Any:

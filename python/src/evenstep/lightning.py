@@ -62,6 +62,11 @@ class EvenstepCallback(Callback):
         check_ranks(
             "Lightning", trainer.world_size, ("use Trainer(devices=.., num_nodes=..) with the values that torchrun has")
         )
+        if trainer.overfit_batches:
+            raise UnsupportedError(
+                f"overfit_batches={trainer.overfit_batches}: Lightning would replace the sampler of the loader; use "
+                "limit_train_batches and job.loader(.., shuffle=False)"
+            )
         model = trainer.strategy.model
         if self._loss is not None and trainer.world_size > 1:
             if not isinstance(model, DistributedDataParallel):

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import logging
 import operator
 from collections.abc import Callable, Sequence
 
@@ -12,6 +13,8 @@ from evenstep.errors import SettingError
 from evenstep.samples import shares
 from evenstep.samples.order import Order
 from evenstep.settings.options import Fixed
+
+log = logging.getLogger("evenstep")
 
 #: Number of iterations that another rank may have read less than this one.
 _KEPT = 4096
@@ -50,6 +53,29 @@ class AgreedPlans:
         if self._deletes and iteration >= _KEPT:
             self._store.delete_key(f"{self._name}/{iteration - _KEPT}")
         return agreed
+
+
+class FilledPlans:
+    """Plans in which each rank has samples if there are enough, by iteration."""
+
+    def __init__(self, plans: Callable[[int], Plan], quantum: int, caps: Sequence[int | None], *, tells: bool) -> None:
+        """Changes ``plans``; ``tells`` logs the first change."""
+        self._plans, self._quantum, self._caps, self._tells = plans, quantum, caps, tells
+
+    def __call__(self, iteration: int) -> Plan:
+        """Returns the plan of an iteration."""
+        plan = self._plans(iteration)
+        filled = shares.without_empty(plan, None, self._quantum, self._caps)
+        if self._tells and filled is not plan:
+            self._tells = False
+            log.warning(
+                "plan=%s of iteration %s becomes %s: unless losses are sums, a rank without samples would compute some "
+                "that do not count, which takes as long",
+                plan.batches,
+                iteration,
+                filled.batches,
+            )
+        return filled
 
 
 def batches_of(fixed: Fixed, iteration: int) -> Sequence[int]:

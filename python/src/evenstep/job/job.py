@@ -102,3 +102,11 @@ class Job(JobData, JobGradients):
         >>> job.close()
         >>> dist.destroy_process_group()
     """
+
+    def __enter__(self) -> "Job":  # noqa: PYI034  # Self is newer than Python 3.10.
+        """Returns the job, for ``with evenstep.init() as job``."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes the job, also after an error."""
+        self.close()

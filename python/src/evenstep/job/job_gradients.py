@@ -87,8 +87,7 @@ class JobGradients(JobRun):
             weights = hook.GradientWeights(ddp, loss, self._run_later, inner, inner_state)
             weights.register(ddp.module if model is ddp else model)
         first_step.weighted.add(ddp.module if ddp else model)
-        self._is_counting |= loss == "tokens"
-        self._needs_equal_passes |= loss == "mean"
+        self._losses.add(loss)
         self._has_shards |= ddp is None
         self._avoids_singles |= buffers.needs_two_samples(model)
         if self._opened:
@@ -111,7 +110,7 @@ class JobGradients(JobRun):
         Raises:
             SettingError: the batch was counted before, no batch was read, or the loss is not ``"tokens"``.
         """
-        if not self._is_counting:
+        if "tokens" not in self._losses:
             raise SettingError('count: requires job.wrap(.., loss="tokens")')
         self._run.count(items)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from evenstep.hedge.claims import Claims
     from evenstep.hedge.trainee import TrainedModel
+    from evenstep.run.losses import Loss
 
 #: Maximum time that the end of a run waits for the last reports to be delivered, in seconds.
 _CLOSE_S = 5.0
@@ -63,12 +64,12 @@ class JobRun:
         self._poster: StatusPoster | None = None
         #: Functions that remove the hooks of optimizers at the end of the job.
         self._ends: list[Callable[[], None]] = []
-        #: Whether a wrapped model needs the numbers of tokens.
-        self._is_counting = False
+        #: The reductions of the losses of the wrapped models.
+        self._losses: set[Loss] = set()
+        #: Whether a model cannot compute a batch of length 0.
+        self._needs_samples = False
         #: Whether a wrapped model cannot compute a batch of a single sample.
         self._avoids_singles = False
-        #: Whether the loss of a wrapped model is a mean over each micro-batch.
-        self._needs_equal_passes = False
 
     def metrics(self) -> dict[str, float]:
         """Returns numbers for TensorBoard and other loggers, by name. Call it on rank 0, every tenth iteration or less.
@@ -170,7 +171,9 @@ class JobRun:
         return self._opened.run
 
     def _see_models(self, run: Run) -> None:
-        run.avoids_singles, run.needs_equal_passes = self._avoids_singles, self._needs_equal_passes
+        run.avoids_singles, run.needs_equal_passes = self._avoids_singles, "mean" in self._losses
+        needs_samples = self._needs_samples or self._avoids_singles or "mean" in self._losses
+        run.sums = () if needs_samples else frozenset(self._losses)
         if self._has_shards and run.order.has_unequal_passes:
             raise UnsupportedError(
                 "fully_shard may add the gradients of micro-batches before they can be weighted, and the remainder of "

@@ -1,15 +1,19 @@
 """Batches sized by the plan, read by PyTorch's DataLoader."""
 
+import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Sampler
 
-from evenstep.errors import SettingError
+from evenstep.errors import SettingError, UnsupportedError
+from evenstep.run.empty import emptied
 from evenstep.run.run import Run
 from evenstep.run.step import Step, Turn
+
+log = logging.getLogger("evenstep")
 
 #: DataLoader arguments that evenstep's loader sets itself, and the advice for each.
 _OURS = {
@@ -22,8 +26,17 @@ _OURS = {
 #: Advice for data sets without random access.
 _STREAMS = "read streams with `job.step(global_batch=..)`, as in docs/reference/python.md"
 
-#: Number of samples that a rank with an empty share computes with weight 0; batch norm needs at least two.
+#: Number of samples that a rank with an empty share reads; batch norm needs at least two.
 _WEIGHTLESS_SAMPLES = 2
+
+#: Advice for models and batches that cannot have length 0.
+_AVOID = "avoid iterations with fewer samples than ranks (drop_last=True) and plans with 0"
+
+#: The error of other readers of the indices.
+_SPLIT = (
+    "another library reads the indices of job.loader, and would split the samples between ranks a second time: read "
+    "job.loader itself; with Accelerate, use evenstep.accelerate.prepare"
+)
 
 
 def reads_ahead(dataloader_kwargs: dict[str, Any], accumulate: int) -> int:
@@ -57,22 +70,34 @@ def check(dataset: Any, dataloader_kwargs: dict[str, Any]) -> None:
         )
 
 
-class Loader:
-    """An iterable of this rank's batches; each iterator covers one epoch."""
+class Loader(DataLoader[Any]):
+    """A DataLoader of this rank's batches; each iterator covers one epoch.
+
+    ``batch_size`` is None, as with a batch sampler of PyTorch: sizes vary, and ``latest`` has them.
+    """
+
+    #: Accelerate does not split it again.
+    _is_accelerate_prepared = True
 
     def __init__(self, run: Run, dataset: Any, dataloader_kwargs: dict[str, Any]) -> None:
         """Creates the loader of a started run."""
         self._run = run
         self._drawn: deque[Turn] = deque()
         self._latest: Turn | None = None
-        self._dataloader: DataLoader[Any] = DataLoader(
-            run.observer.dataset(dataset), batch_sampler=_Indices(run, self._drawn), **dataloader_kwargs
-        )
+        #: Moves batches to a device.
+        self._moved: Callable[[Any], Any] = lambda batch: batch
+        self._has_told = False
+        self._indices = _Indices(run, self._drawn)
+        super().__init__(run.observer.dataset(dataset), batch_sampler=self._indices, **dataloader_kwargs)
+        # PyTorch sets others with a batch sampler, and refuses to change them.
+        vars(self).update(sampler=_NoSampler(dataset, run.world_size, run.rank), drop_last=run.order.drop_last)
 
-    @property
-    def dataset(self) -> Any:
-        """The training data set."""
-        return self._dataloader.dataset
+    def set_epoch(self, epoch: int) -> None:
+        """Does nothing, as ``sampler.set_epoch``: the loader counts its epochs and shuffles each of them."""
+
+    def moves(self, batches: Callable[[Any], Any]) -> None:
+        """Moves batches to a device before they are read."""
+        self._moved = batches
 
     @property
     def accumulate(self) -> int:
@@ -116,12 +141,14 @@ class Loader:
         """
         return self._run.iterations * self._run.order.accumulate
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # PyTorch names a class of its own.
         """Yields the remaining batches of the epoch: all of them, except after a resume."""
         run = self._run
         goes_on = run.begin_epoch()
         self._drawn.clear()
-        batches = iter(self._dataloader)
+        self._indices.is_read = True
+        batches = super().__iter__()
+        self._indices.is_read = False
         while True:
             run.goes_on()
             run.sensor.loader_begins()
@@ -142,26 +169,67 @@ class Loader:
                 return
             run.sensor.loader_ends(time.perf_counter() - begun)
             turn = self._drawn.popleft()
+            # Few transformers compute 0 rows, and evenstep itself counts no micro-batch without samples.
+            if not turn.samples and run.sums and (not turn.step.local_batch or "scaled" in run.sums):
+                batch = self._emptied(batch, turn.step)
             self._latest = turn
             run.read(turn)
-            yield batch
+            yield self._moved(batch)
             if not goes_on():
                 raise SettingError(
                     "a second iterator has started the epoch again: read a job's data with one iterator at a time"
                 )
 
+    def _emptied(self, batch: Any, step: Step) -> Any:
+        """Returns the batch of a rank without samples, with length 0.
 
-class _Indices:
+        Raises:
+            UnsupportedError: that is impossible, and the training loop would count its samples.
+        """
+        begins = f"iteration {step.iteration}: rank {self._run.rank} has no samples for this batch"
+        try:
+            cut = emptied(batch, min(_WEIGHTLESS_SAMPLES, step.global_batch))
+        except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+            if "scaled" not in self._run.sums:
+                return batch
+            raise UnsupportedError(
+                f'{begins}, and job.wrap(loss="scaled") requires length 0 then, but collate_fn returned '
+                f"{error}: return tensors whose first dimension has the samples, or {_AVOID}"
+            ) from error
+        if not self._has_told:
+            self._has_told = True
+            log.warning("%s, and gets one of length 0; if the model cannot compute it, %s", begins, _AVOID)
+        return cut
+
+
+class _NoSampler(DistributedSampler[Any]):
+    """The sampler that libraries find, so that they do not add another one."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Does nothing: the loader counts its epochs."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise UnsupportedError(_SPLIT)
+
+
+class _Indices(Sampler[list[int]]):
     """A batch sampler that yields the indices of this rank's micro-batches in order."""
 
     def __init__(self, run: Run, drawn: deque[Turn]) -> None:
         self._run = run
         self._drawn = drawn
+        #: Whether the loader is its reader.
+        self.is_read = False
 
     def __len__(self) -> int:
         return self._run.iterations * self._run.order.accumulate
 
     def __iter__(self) -> Iterator[list[int]]:
+        if not self.is_read:
+            raise UnsupportedError(_SPLIT)
+        return self._draw()
+
+    def _draw(self) -> Iterator[list[int]]:
         run = self._run
         for step, samples in run.epoch_steps():
             begin = step.offset
@@ -171,5 +239,5 @@ class _Indices:
                 indices = run.observer.drawn(step, samples[begin : begin + turn.samples])
                 begin += turn.samples
                 # The mean over no samples is NaN, and DDP waits for every rank's gradients, so this rank computes
-                # samples with weight 0.
+                # samples with weight 0; or none of them, if losses are sums.
                 yield indices or samples[:_WEIGHTLESS_SAMPLES]

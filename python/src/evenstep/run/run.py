@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +12,7 @@ from evenstep.errors import SettingError, UnsupportedError
 from evenstep.exchange.exchange import Exchange, Submission
 from evenstep.exchange.report import Report
 from evenstep.measure.sensor import Sensor
-from evenstep.run.losses import Losses
+from evenstep.run.losses import Loss, Losses
 from evenstep.run.observer import Observer
 from evenstep.run.step import Step, Turn
 from evenstep.samples import shares
@@ -63,6 +63,8 @@ class Run:
     avoids_singles: bool = False
     #: Whether the loss of a micro-batch is a mean, so that all must have the same number of samples.
     needs_equal_passes: bool = False
+    #: The reductions of the losses, if all are sums, so that a rank without samples gets a batch of length 0.
+    sums: Collection[Loss] = ()
     #: Maximum numbers of samples by rank; None for no cap. Empty if no rank has one.
     caps: Sequence[int | None] = ()
     #: The number of the run in this process, the same on all ranks.
@@ -108,8 +110,9 @@ class Run:
             EvenstepError: the exchange between ranks failed.
         """
         # Without hedged steps, no rank claims a tail.
-        plan = self._allowed(self._plan(place).resized(place.size, self.quantum))
-        return self._part(plan, place)
+        plan = self._plan(place).resized(place.size, self.quantum)
+        plan = shares.without_empty(plan, self.plans(place.iteration), self.quantum, self.caps)
+        return self._part(self._allowed(plan), place)
 
     def _plan(self, place: Place) -> Plan:
         plan, size = self.plans(place.iteration), place.size
@@ -321,8 +324,7 @@ class Run:
     @property
     def accumulates(self) -> bool:
         """Whether an iteration may have several micro-batches."""
-        costs = self.order.costs
-        return self.order.accumulate > 1 or (costs is not None and costs.pass_max is not None)
+        return self.order.accumulate > 1 or bool(self.order.costs and self.order.costs.pass_max)
 
     @property
     def has_batch(self) -> bool:
@@ -465,8 +467,7 @@ class Run:
         If this process left an epoch before its end, that epoch is over: batches that were read and not trained on are
         skipped.
 
-        Returns:
-            a function that tells whether this reading of the epoch is still the current one.
+        Returns a function that tells whether this reading of the epoch is still the current one.
         """
         self.start()
         self.goes_on()

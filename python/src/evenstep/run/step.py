@@ -29,7 +29,7 @@ class Step:
     position: int
     #: Number of samples over all ranks.
     global_batch: int
-    #: This rank takes samples ``offset .. offset + local_batch`` of the iteration.
+    #: This rank takes samples ``offset .. offset + local_batch`` of the iteration; none if it is 0.
     offset: int
     local_batch: int
     #: Number of micro-batches, of equal sizes unless samples have costs or a remainder does not divide.

@@ -1,4 +1,4 @@
-"""Rules of shares: as even as the caps of the ranks allow, and no batches of a single sample."""
+"""Rules of shares: as even as the caps of the ranks allow, no ranks without samples, no batches of a single one."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -79,6 +79,32 @@ def without_singles(plan: Plan, micro_batches: int, caps: Sequence[int | None] =
                 f"is impossible for an iteration of {sum(batches)} samples with {micro_batches} micro-batches by rank: "
                 "raise the caps, change global_batch, or pass drop_last=True if it is the last iteration of an epoch"
             )
+    return _replaced(plan, batches)
+
+
+def without_empty(plan: Plan, wanted: Plan | None, quantum: int, caps: Sequence[int | None]) -> Plan:
+    """Returns the plan with one quantum for ranks without samples, from the largest shares.
+
+    The plan does not change if it has fewer quanta than ranks. A rank with a lower cap keeps no samples.
+
+    Args:
+        plan: the shares of all ranks, perhaps with a tail, which stays.
+        wanted: the plan whose ranks with samples must have some; None for all ranks.
+        quantum: number of samples for each of them.
+        caps: maximum number of samples by rank; None for no cap. Empty if no rank has one.
+    """
+    batches = plan.batches
+    if 0 not in batches or sum(batches) < quantum * len(batches):
+        return plan
+    for rank in (rank for rank, batch in enumerate(batches) if not batch and (wanted is None or wanted.batches[rank])):
+        largest = max(range(len(batches)), key=batches.__getitem__)
+        if batches[largest] >= 2 * quantum and _fits(quantum, caps[rank] if caps else None):
+            batches[largest] -= quantum
+            batches[rank] = quantum
+    return plan if batches == plan.batches else _replaced(plan, batches)
+
+
+def _replaced(plan: Plan, batches: Sequence[int]) -> Plan:
     offsets = accumulate(batches, initial=0)
     return Plan([Share(offset, batch) for offset, batch in zip(offsets, batches, strict=False)], plan.rate, plan.tail)
 

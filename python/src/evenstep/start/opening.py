@@ -24,7 +24,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from evenstep._native import Plan, parse_servers
 from evenstep.errors import EvenstepError, RejectedError, SettingError
 from evenstep.exchange.exchange import CLOSED, LOOK_AHEAD_MAX, Exchange, Lead
-from evenstep.exchange.given_plans import AgreedPlans, batches_of, even_plan, given_plans
+from evenstep.exchange.given_plans import AgreedPlans, FilledPlans, batches_of, even_plan, given_plans
 from evenstep.exchange.predictor import Predictor
 from evenstep.exchange.share_log import ShareLog
 from evenstep.measure.device import current_device
@@ -133,12 +133,13 @@ class OpenRun:
             EvenstepError: other ranks do not read a first batch.
         """
         run, begin = self.run, self.begin
+        fills = begin.fills(run)
         if self.group:
             notice = threading.Timer(_NOTICE_S, log.warning, (_MISSING, run.rank, _NOTICE_S))
             notice.daemon = True
             notice.start()
             try:
-                everyone = gathered(self.group, self.alike)
+                everyone = gathered(self.group, self.alike | {"samples for each rank": fills})
             except RuntimeError as error:
                 raise EvenstepError(
                     f"not all ranks read their first batch: {error}; all ranks must iterate over job.loader together, "
@@ -155,6 +156,10 @@ class OpenRun:
         if self.plans:
             exchange = self.plans.exchange
             run.exchange, run.plans, run.quadratic_share = exchange, exchange.plan, exchange.share
+        if fills:
+            run.plans = FilledPlans(
+                run.plans, run.quantum, run.caps, tells=bool(begin.job_options.fixed and run.rank == 0)
+            )
 
     def close(self, timeout_s: float) -> None:
         """Delivers the last reports and leaves the job, each within this time. Rank 0 shows what the job gained."""
@@ -261,6 +266,12 @@ class _RunStart:
         """Returns whether a predictor makes the plans."""
         server = self.job_options.settings.server
         return self.job_options.fixed is None and server != OFF and (world_size > 1 or bool(server))
+
+    def fills(self, run: Run) -> bool:
+        """Returns whether ranks to which plans give no samples get some, because they would compute as long."""
+        # Hedged steps have no placeholders, shares of costs decide no number of samples, and sizes may be listed.
+        sizes = {"allowed_sizes", "distinct_sizes"} & self.job_options.job.keys()
+        return not (run.sums or self.job_options.claims or self.order.costs or sizes)
 
     def embedded(self, rank: int) -> Embedded | None:
         """Starts the programs that this rank is responsible for; None if the run does not need them."""
