@@ -123,7 +123,7 @@ class Loader:
         self._drawn.clear()
         batches = iter(self._dataloader)
         while True:
-            run.goes_on()
+            run.binding.goes_on()
             run.sensor.loader_begins()
             begun = time.perf_counter()
             try:
@@ -136,7 +136,7 @@ class Loader:
                     ) from error
                 # A loop that reads ahead may still compute its last batch.
                 run.sensor.loader_ends(0.0)
-                run.is_read = True
+                run.binding.is_read = True
                 run.settle()
                 run.observer.epoch_ends()
                 return
