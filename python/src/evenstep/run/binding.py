@@ -71,6 +71,8 @@ class Binding:
         self._begins: Progress | None = None
         #: Whether this process has trained an iteration, and whether it had trained all when the iterator started.
         self._has_trained = self._is_level = False
+        #: The maximum number of batches that had not begun at a mark.
+        self._ahead = 0
         #: Whether a forward pass repeats a batch after the end of the epoch.
         self._repeats = False
         #: The models in the passes of the first two batches, and in the pass that has no gradients yet.
@@ -127,8 +129,8 @@ class Binding:
         self.goes_on()
         trained, before = self.trained, self._begins
         has_trained = before is not None and trained.iteration > before.iteration
-        is_ahead = self.is_marked or bool(self._lag) or self.computing is not None
-        if self.is_read and not self._has_dropped and (is_ahead or not (has_trained or self._is_level)):
+        is_ahead = self.is_marked or bool(self._lag) if has_trained else not self._is_level
+        if self.is_read and not self._has_dropped and (is_ahead or self.computing is not None):
             # The loop reads ahead, over the end of the epoch. Its last iterations are still to be computed.
             self._begins = self._read_to
         else:
@@ -162,6 +164,7 @@ class Binding:
 
         Raises:
             SettingError: there is no such batch, or it is unknown because too many were read.
+            UnsupportedError: the loop may have dropped batches of an earlier epoch.
         """
         self.is_marked = True
         if self._has_dropped:
@@ -170,11 +173,19 @@ class Binding:
                 f"oldest are unknown now: read at most {self._turns.maxlen} ahead"
             )
         # A copy: another thread may be reading batches.
-        turn = next((turn for turn in list(self._turns) if not turn.begun), None)
-        if turn is None:
+        waiting = [turn for turn in list(self._turns) if not turn.begun]
+        if not waiting:
             raise SettingError(
                 "step(): every batch read so far has already begun: read the next batch from job.loader first"
             )
+        turn = waiting[0]
+        if 0 < self._ahead < len(waiting) and turn.step.iteration < self.begins.iteration:
+            raise UnsupportedError(
+                f"step(): batches of epoch {turn.step.epoch} have not begun, and the loop has read {len(waiting)} "
+                f"batches ahead, more than ever: it is unknown whether it has dropped them; begin all batches that "
+                "were read before the next epoch, or leave the epoch before you read to its end"
+            )
+        self._ahead = max(self._ahead, len(waiting))
         self._begin(turn)
         return turn
 
