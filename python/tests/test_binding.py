@@ -101,7 +101,8 @@ def of_epochs(loop: Loop, epochs: int) -> list[tuple[int, int, int]]:
 def test_each_batch_is_trained_once_in_its_epoch(loop: Loop, stop: int, looks: int, cycles: bool) -> None:
     """A loop trains three epochs, and is resumed once after any iteration; before, it looks at some batches."""
     stop = min(stop, 3 * loop.iterations)
-    for count in (stop, 3 * loop.iterations - stop):
+    for whole in (stop, 3 * loop.iterations - stop):
+        count = whole
         left = loop.iterations - loop.binding.trained.position
         source = loop.epoch()
         for _ in range(min(looks, left - 1)):
@@ -126,29 +127,30 @@ def test_an_epoch_that_is_left_early_is_over(loop: Loop, stops: list[int]) -> No
     for epoch, stop in enumerate(stops):
         try:
             loop.train(loop.epoch(), stop * loop.micro_batches)
-        except UnsupportedError as error:
-            assert "it is unknown whether it has dropped them" in str(error)
+        except UnsupportedError:
             assert stops[epoch - 1] < loop.iterations <= stops[epoch - 1] + loop.depth
             break
         expected += [place for place in of_epochs(loop, epoch + 1) if place[0] == epoch and place[1] < stop]
     assert loop.trained == expected
 
 
-@given(loop=loops(), early=st.integers(1, 2))
-def test_a_loop_that_reads_between_its_passes_is_refused_at_the_second_batch(loop: Loop, early: int) -> None:
-    loop.marks, loop.iterations = False, 4
+@pytest.mark.parametrize("early", [1, 2, 3])
+def test_a_loop_that_reads_between_its_passes_is_refused_at_the_second_batch(early: int) -> None:
+    """Each batch has some passes before the next one is read, and one after."""
+    loop = Loop(4)
     source = loop.epoch()
-    turn, passes = next(source), 0
+
+    def one_pass() -> None:
+        loop.binding.forward("model")
+        loop.binding.backward()
+        loop.binding.complete()
+
+    for _ in range(2):
+        next(source)
+        for _ in range(early):
+            one_pass()
     with pytest.raises(UnsupportedError, match="must read the next batch after the last forward pass"):
-        while passes < 2 * (early + 1):
-            for at in range(early + 1):
-                loop.binding.forward("model")
-                loop.binding.backward()
-                loop.binding.complete()
-                passes += 1
-                following = next(source) if at + 1 == early else turn
-            turn = following
-    assert passes <= 2 * early + 1
+        one_pass()
 
 
 def test_numbers_of_passes_that_vary_are_allowed() -> None:

@@ -1,5 +1,6 @@
 """Loops that read batches ahead: a batch keeps its weight and its iteration, or the loop gets an error."""
 
+import itertools
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -24,7 +25,7 @@ Parameters = list[list[float]]
 
 
 def between(_rank: int, plan: str) -> tuple[Parameters, list[int]]:
-    """Reads the next batch between the forward and the backward pass."""
+    """Reads the next batch between the forward and the backward pass, and computes each sample twice at once."""
     job = evenstep.init(plan=UNEVEN[plan])
     loader = job.loader(Samples())
     model = job.wrap(DistributedDataParallel(network()))
@@ -34,7 +35,8 @@ def between(_rank: int, plan: str) -> tuple[Parameters, list[int]]:
         batch = next(batches, None)
         while batch is not None:
             optimizer.zero_grad()
-            loss = loss_of(model, *batch[:2])
+            x, y, _ = batch
+            loss = loss_of(model, torch.cat([x, x]), torch.cat([y, y]))
             batch = next(batches, None)
             loss.backward()
             optimizer.step()
@@ -152,6 +154,13 @@ def refuses(_rank: int) -> list[str]:
     loss_of(model, *first[:2]).backward()
     refused(loss_of(model, *second[:2]).backward)
 
+    job = evenstep.init(plan=[10, 6])
+    model = job.wrap(DistributedDataParallel(network()))
+    x, y, _ = next(cycled := itertools.cycle(job.loader(Samples(16))))
+    loss_of(model, x, y).backward()
+    x, y, _ = next(cycled)
+    refused(loss_of(model, x, y).backward)
+
     job, batches = started()
     ddp = DistributedDataParallel(network())
     compiled: Any = torch.compile(ddp)
@@ -164,9 +173,10 @@ def refuses(_rank: int) -> list[str]:
 
 
 def test_a_loop_that_reads_ahead_of_its_forward_passes_must_mark_its_iterations() -> None:
-    for wrapped, scaled, second_pass, bypassed in run_ranks(2, refuses):
+    for wrapped, scaled, second_pass, cycled, bypassed in run_ranks(2, refuses):
         for told in (wrapped, scaled, bypassed):
             assert told.startswith("iterations 0 and 1 were read before the forward pass of either")
+        assert cycled.startswith("gradients after the epoch was read to its end")
         assert second_pass.startswith("the first batch had 1 backward passes before the next one was read")
         for told in (wrapped, scaled, second_pass):
             assert "must mark each iteration with `with job.step()`" in told

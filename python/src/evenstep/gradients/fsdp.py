@@ -203,12 +203,7 @@ class GradientWeights:
             UnsupportedError: the gradients would be wrong.
         """
         run = self._run()
-        if run is None or run.is_hedging:
-            return
-        if not torch.is_grad_enabled():
-            run.binding.looks()
-            return
-        if hook.is_recomputing(run):
+        if run is None or run.is_hedging or not hook.has_gradients(run) or hook.is_recomputing(run):
             return
         # An earlier backward pass may have failed.
         self._is_reducing, self._total = False, None

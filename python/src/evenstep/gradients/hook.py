@@ -388,11 +388,7 @@ class GradientWeights:
             UnsupportedError: the gradients would be wrong.
         """
         run, model = self.run(), self._model()
-        if model is None:
-            return
-        if not torch.is_grad_enabled():
-            if run is not None:
-                run.binding.looks()
+        if model is None or not has_gradients(run):
             return
         is_own = self._prepares(model)
         if run is None or self._is_other:
@@ -464,6 +460,14 @@ class GradientWeights:
 def _entries(parameter: torch.nn.Parameter) -> Any:
     """Returns the metadata of the node that adds a parameter's gradients, by name."""
     return get_gradient_edge(parameter).node.metadata
+
+
+def has_gradients(run: "Run | None") -> bool:
+    """Returns whether a forward pass is for gradients; otherwise the loop may only look at its batches."""
+    is_enabled = torch.is_grad_enabled()
+    if run is not None and not is_enabled:
+        run.binding.looks()
+    return is_enabled
 
 
 def is_recomputing(run: "Run") -> bool:

@@ -248,4 +248,5 @@ class JobGradients(JobRun):
 
     def _is_unmarked(self, run: Run) -> bool:
         """Whether the loop has read a batch that it does not compute yet, so far as this job can see."""
-        return not (run.world_size == 1 or self._trained_model or self._options.claims or run.binding.is_marked or run.current.begun)
+        is_weighted = self._trained_model or self._options.claims or run.world_size == 1
+        return not (is_weighted or run.binding.is_marked or run.current.begun)

@@ -230,10 +230,7 @@ class Binding:
         others = [
             other
             for other in turns
-            if other is not turn
-            and other.step is turn.step
-            and not other.done
-            and (other.begun or not self.is_marked)
+            if other is not turn and other.step is turn.step and not other.done and (other.begun or not self.is_marked)
         ]
         self._track(turn, model, is_alone=not others)
         return others
@@ -252,8 +249,8 @@ class Binding:
         turn = self.current
         if self._repeats and not self.is_marked:
             raise UnsupportedError(
-                "gradients after the epoch was read to its end and all its batches were trained: it is unknown of which "
-                "batch they are; do not repeat batches, as itertools.cycle does, but read job.loader again: "
+                "gradients after the epoch was read to its end and all its batches were trained: it is unknown of "
+                "which batch they are; do not repeat batches, as itertools.cycle does, but read job.loader again: "
                 "`while True: yield from loader`"
             )
         turn.done = True

@@ -75,6 +75,7 @@ class Run:
     _requested: tuple[int, float] | None = None
 
     def __post_init__(self) -> None:
+        """Creates the binding, which tells the run about the ends of its iterations."""
         self.binding = Binding(self.resumed, self.sensor.iteration_begins, self._ends)
 
     def step(self, place: Place) -> Step:
