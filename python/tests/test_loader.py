@@ -6,7 +6,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import evenstep
-from evenstep.run import run
+from evenstep.run import binding
 from evenstep.run.loader import Loader
 from ranks import run_ranks
 from training import SAMPLES, Samples
@@ -66,7 +66,7 @@ def test_who_is_left_late_does_no_harm() -> None:
 
 
 def test_a_batch_that_was_dropped_is_not_taken_for_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "READ_AHEAD_MAX", 8)
+    monkeypatch.setattr(binding, "READ_AHEAD_MAX", 8)
     job = evenstep.init(plan=[16])
     loader = job.loader(Samples())
     assert len(list(loader)) == 13, "looking at batches has no limit"

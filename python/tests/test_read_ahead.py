@@ -1,5 +1,6 @@
 """Loops that read batches ahead: a batch keeps its weight and its iteration, or the loop gets an error."""
 
+import itertools
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -24,7 +25,7 @@ Parameters = list[list[float]]
 
 
 def between(_rank: int, plan: str) -> tuple[Parameters, list[int]]:
-    """Reads the next batch between the forward and the backward pass."""
+    """Reads the next batch between the forward and the backward pass, and computes each sample twice at once."""
     job = evenstep.init(plan=UNEVEN[plan])
     loader = job.loader(Samples())
     model = job.wrap(DistributedDataParallel(network()))
@@ -34,7 +35,8 @@ def between(_rank: int, plan: str) -> tuple[Parameters, list[int]]:
         batch = next(batches, None)
         while batch is not None:
             optimizer.zero_grad()
-            loss = loss_of(model, *batch[:2])
+            x, y, _ = batch
+            loss = loss_of(model, torch.cat([x, x]), torch.cat([y, y]))
             batch = next(batches, None)
             loss.backward()
             optimizer.step()
@@ -146,12 +148,18 @@ def refuses(_rank: int) -> list[str]:
 
     job, batches = started()
     model = job.wrap(DistributedDataParallel(network()))
-    loss_of(model, *next(batches)[:2]).backward()
+    first = next(batches)
+    loss_of(model, *first[:2]).backward()
     second = next(batches)
-    loss = loss_of(model, *second[:2])
-    next(batches)
-    loss.backward()
-    refused(lambda: model(second[0]))
+    loss_of(model, *first[:2]).backward()
+    refused(loss_of(model, *second[:2]).backward)
+
+    job = evenstep.init(plan=[10, 6])
+    model = job.wrap(DistributedDataParallel(network()))
+    x, y, _ = next(cycled := itertools.cycle(job.loader(Samples(16))))
+    loss_of(model, x, y).backward()
+    x, y, _ = next(cycled)
+    refused(loss_of(model, x, y).backward)
 
     job, batches = started()
     ddp = DistributedDataParallel(network())
@@ -165,10 +173,11 @@ def refuses(_rank: int) -> list[str]:
 
 
 def test_a_loop_that_reads_ahead_of_its_forward_passes_must_mark_its_iterations() -> None:
-    for rank, (wrapped, scaled, second_pass, bypassed) in enumerate(run_ranks(2, refuses)):
+    for wrapped, scaled, second_pass, cycled, bypassed in run_ranks(2, refuses):
         for told in (wrapped, scaled, bypassed):
             assert told.startswith("iterations 0 and 1 were read before the forward pass of either")
-        assert f"got a batch of {[10, 6][rank]}, but the last batch read has {[9, 7][rank]}" in second_pass
+        assert cycled.startswith("gradients after the epoch was read to its end")
+        assert second_pass.startswith("the first batch had 1 backward passes before the next one was read")
         for told in (wrapped, scaled, second_pass):
             assert "must mark each iteration with `with job.step()`" in told
 

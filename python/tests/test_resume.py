@@ -125,6 +125,36 @@ def test_an_epoch_that_is_left_midway_is_over() -> None:
     assert first != second
 
 
+def unwrapped(job: evenstep.Job, count: int) -> list[list[int]]:
+    """Trains some iterations as a script that wraps only if it is distributed, after a look at a batch."""
+    loader, net, seen = job.loader(Samples()), network(), list[list[int]]()
+    optimizer = sgd(net)
+    next(iter(loader))
+    while len(seen) < count:
+        for x, y, index in loader:
+            loss_of(net, x, y).backward()
+            optimizer.step()
+            seen.append(index.tolist())
+            if len(seen) == count:
+                break
+    return seen
+
+
+def test_one_process_without_wrap_counts_the_steps_of_its_optimizer() -> None:
+    job = evenstep.init(plan=[16])
+    seen = unwrapped(job, 15)
+    state = job.state_dict()
+    job.close()
+    assert (state["iteration"], state["epoch"], state["position"]) == (15, 1, 2)
+    job = evenstep.init(plan=[16])
+    job.load_state_dict(state)
+    seen += unwrapped(job, 11)
+    job.close()
+    epochs = [[sample for batch in part for sample in batch] for part in (seen[:13], seen[13:])]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(SAMPLES))] * 2
+    assert epochs[0] != epochs[1]
+
+
 def wrong_states(_rank: int) -> list[str]:
     job = evenstep.init(plan=[16])
     loader = job.loader(Samples())

@@ -45,7 +45,13 @@ def documented(name: str) -> Any:
     return names[name]
 
 
-def train(job: evenstep.Job, batches: Iterable[Any], before: dict[str, Any] | None, stop: int | None) -> dict[str, Any]:
+def train(
+    job: evenstep.Job,
+    batches: Iterable[Any],
+    before: dict[str, Any] | None,
+    stop: int | None,
+    reads_early: bool = False,
+) -> dict[str, Any]:
     net = network()
     model = job.wrap(DistributedDataParallel(net))
     optimizer = sgd(model)
@@ -53,13 +59,19 @@ def train(job: evenstep.Job, batches: Iterable[Any], before: dict[str, Any] | No
         net.load_state_dict(before["model"])
         optimizer.load_state_dict(before["optimizer"])
     seen = []
-    for x, y, index in batches:
+    source = iter(batches)
+    batch = next(source)
+    while batch is not None:
+        x, y, index = batch
         optimizer.zero_grad()
-        loss_of(model, x, y).backward()
+        loss = loss_of(model, x, y)
+        batch = next(source) if reads_early else None
+        loss.backward()
         optimizer.step()
-        seen.append(index.tolist() if job._run.current.step.local_batch else [])
+        seen.append(index.tolist() if job._run.computed.local_batch else [])
         if job.state_dict()["iteration"] == stop:
             break
+        batch = batch or next(source, None)
     state = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "job": job.state_dict()}
     return {**state, "seen": seen, "parameters": parameters(model)}
 
@@ -101,11 +113,11 @@ def test_a_stream_is_one_process_also_after_a_resume_with_other_ranks(plan: str,
 
 
 def endless(rank: int) -> dict[str, Any]:
-    """Trains for 20 iterations; each rank reads its part of a stream without an end."""
+    """Trains for 20 iterations; each rank reads its part of a stream without an end, and the next batch early."""
     job = evenstep.init(plan=PLANS["changing"])
     mine = [range(rank, 205, 3)] * 50
     stream = DataLoader(Sharded(mine), batch_size=None, num_workers=2)
-    return train(job, documented("batches_of_part")(job, stream, GLOBAL_BATCH), None, 20)
+    return train(job, documented("batches_of_part")(job, stream, GLOBAL_BATCH), None, 20, reads_early=True)
 
 
 def test_parts_of_an_endless_stream_give_the_mean_over_each_iteration() -> None:

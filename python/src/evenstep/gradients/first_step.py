@@ -1,4 +1,7 @@
-"""The check of each optimizer's first step: several ranks must weight the gradients of all its parameters."""
+"""The steps of optimizers: what they tell about the loop, and the check of each optimizer's first step.
+
+Several ranks must weight the gradients of all its parameters.
+"""
 
 import gc
 import logging
@@ -8,7 +11,7 @@ from weakref import WeakSet
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from evenstep.errors import UnsupportedError
@@ -44,7 +47,7 @@ def check_first_step(run: Run, is_weighted: Callable[[], bool], only_wraps: Call
 
     def check(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         nonlocal is_told
-        if not run.has_batch or run.is_between_epochs or optimizer in checked:
+        if not run.binding.has_batch or run.binding.is_between_epochs or optimizer in checked:
             return
         if not is_weighted():
             told, is_wrong = "an optimizer made a step, but neither job.wrap nor job.scale was called", True
@@ -59,7 +62,7 @@ def check_first_step(run: Run, is_weighted: Callable[[], bool], only_wraps: Call
             is_wrong = any(id(parameter) in averaged for parameter in unweighted.values())
             name = next(name for name, at in unweighted.items() if not is_wrong or id(at) in averaged)
             told = f"{type(optimizer).__name__} steps {name}, which is in no model that job.wrap got"
-        if is_wrong and not run.is_explicit:
+        if is_wrong and not run.binding.is_marked:
             checked.discard(optimizer)
             raise UnsupportedError(
                 f"{told}: DDP's average over ranks is wrong for uneven batches; use model = "
@@ -74,6 +77,19 @@ def check_first_step(run: Run, is_weighted: Callable[[], bool], only_wraps: Call
         _earlier.remove()
     _earlier = register_optimizer_step_pre_hook(check)
     return _earlier
+
+
+def follow_steps(run: Run, is_weighted: Callable[[], bool]) -> list[RemovableHandle]:
+    """Tells the run about the steps of all optimizers; returns the handles that end it, at the end of the job.
+
+    In one process a script may train without wrap. Its steps are then the only sign of what is trained.
+    """
+
+    def ends(*_: Any) -> None:
+        run.binding.step_ends(is_observed=run.world_size > 1 or is_weighted())
+
+    begins = register_optimizer_step_pre_hook(lambda *_: run.binding.step_begins())
+    return [begins, register_optimizer_step_post_hook(ends)]
 
 
 def _unweighted(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.nn.Parameter]]:

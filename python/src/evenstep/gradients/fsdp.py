@@ -176,7 +176,7 @@ class GradientWeights:
 
     def _begin_reduction(self, run: Run, device: torch.device) -> None:
         """Checks the first reduction of a backward pass, and starts to sum the tokens."""
-        hook.bind_gradients(run)
+        run.binding.backward()
         factors = {1.0} if self._loss == "scaled" else set(map(divide_factor, self._groups))
         if factors != {1.0}:
             raise UnsupportedError(
@@ -190,7 +190,7 @@ class GradientWeights:
                     'loss="tokens" with several reductions in one iteration: the first ones would be divided by a part '
                     "of the tokens; call set_requires_gradient_sync(False) before all passes but the last"
                 )
-            self._total = items.total(run.items(), device, dist.group.WORLD if self._world_size > 1 else None)
+            self._total = items.total(run.binding.items(), device, dist.group.WORLD if self._world_size > 1 else None)
         self._is_reducing = True
         at_end_of_backward(self._ready)
 
@@ -199,14 +199,14 @@ class GradientWeights:
         if run := self._run():
             run.gradients_ready()
 
-    def _forward_begins(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _forward_begins(self, _: torch.nn.Module, __: Any, kwargs: dict[str, Any]) -> None:
         """Binds the gradients that follow to the batch of this forward pass; a forward pre-hook.
 
         Raises:
             UnsupportedError: the gradients would be wrong.
         """
         run = self._run()
-        if run is None or run.is_hedging or not torch.is_grad_enabled() or hook.is_recomputing(run):
+        if run is None or run.is_hedging or not hook.has_gradients(run) or hook.is_recomputing(run):
             return
         # An earlier backward pass may have failed.
         self._is_reducing, self._total = False, None
@@ -215,9 +215,7 @@ class GradientWeights:
                 "set_requires_gradient_sync(False) with one weight for several batches would give a wrong gradient: "
                 "use job.loader(.., accumulate=N), where N is the number of batches per optimizer step"
             )
-        run.computes(
-            [value.shape[0] for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.ndim]
-        )
+        run.binding.forward(self)
         if self._check:
             self._check.forward_begins(kwargs)
         if run.exchange and run.rank == 0 and not self._has_warned:

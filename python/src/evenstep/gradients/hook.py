@@ -172,8 +172,6 @@ class GradientWeights:
         self._is_other = False
         #: Whether the running backward pass has passed an output of the model.
         self._is_through_model = False
-        #: The batch whose forward pass has no backward pass yet.
-        self._forwarded: Turn | None = None
         #: The batch of the pass, the factor of its gradients, and the tokens over all ranks.
         self._turn: Turn | None = None
         self._factor = 1.0
@@ -274,7 +272,7 @@ class GradientWeights:
         """
         run = self.run()
         if self._is_other:
-            if run is not None and run.has_batch and not run.is_between_epochs:
+            if run is not None and run.binding.has_batch and not run.binding.is_between_epochs:
                 raise UnsupportedError(
                     "another DistributedDataParallel model has the module of a wrapped one, and would average its "
                     "gradients without weights: wrap it with job.wrap, or call job.close() if the training is over"
@@ -284,7 +282,7 @@ class GradientWeights:
             return True
         if self._reduces:
             return False
-        return run is None or not run.has_batch or run.has_hedged or run.current is self._reduced
+        return run is None or not run.binding.has_batch or run.has_hedged or run.current is self._reduced
 
     def _begin(self) -> None:
         """Determines the factor of the gradients of a backward pass."""
@@ -297,12 +295,9 @@ class GradientWeights:
         self._missing = set(range(len(self._nodes)))
         self._is_ready, self._factor, self._turn = run.is_hedging, 1.0, None
         if not run.is_hedging:
-            # The loop may read the next batch before the end of the pass.
-            bind_gradients(run)
-            self._turn = run.current
+            self._turn = run.binding.backward()
             self._factor = self._factor_of(run, self._turn.step)
         self._await_end()
-        self._forwarded = None
         self._is_open = True
 
     def _factor_of(self, run: "Run", step: "Step") -> float:
@@ -318,7 +313,7 @@ class GradientWeights:
                     'loss="tokens" with several reductions in one iteration: the first ones would be divided by a part '
                     "of the tokens; run all passes but the last under model.no_sync()"
                 )
-            self._total = items.total(run.items(), self._later.parameters[0].device, self._group)
+            self._total = items.total(run.binding.items(), self._later.parameters[0].device, self._group)
             if self._inner:
                 # A compressed sum over all tokens could overflow.
                 with run.sensor.paused():
@@ -383,14 +378,14 @@ class GradientWeights:
         while self._sums:
             self._sums.pop().wait()
 
-    def _forward_begins(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _forward_begins(self, _: torch.nn.Module, __: Any, kwargs: dict[str, Any]) -> None:
         """Binds the gradients that follow to the batch of this forward pass; a forward pre-hook.
 
         Raises:
             UnsupportedError: the gradients would be wrong.
         """
         run, model = self.run(), self._model()
-        if model is None or not torch.is_grad_enabled():
+        if model is None or not has_gradients(run):
             return
         is_own = self._prepares(model)
         if run is None or self._is_other:
@@ -409,11 +404,9 @@ class GradientWeights:
                 'no_sync with loss="tokens" would divide several iterations by the tokens of one: use '
                 "job.loader(.., accumulate=N), where N is the number of batches per optimizer step"
             )
-        run.computes(
-            [value.shape[0] for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.ndim]
-        )
-        if is_own and run.has_batch:
-            self._check_passes(run.current)
+        others = run.binding.forward(self)
+        if is_own and others:
+            self._check_micro_batches(run.current.step)
         if self._check:
             self._check.forward_begins(kwargs)
         run.sensor.forward_begins(model.device)
@@ -434,24 +427,22 @@ class GradientWeights:
         """Records a forward pass of another model that has parameters with these hooks."""
         self._reduced = None
 
-    def _check_passes(self, turn: "Turn") -> None:
-        """Checks that micro-batches of unequal weights have a backward pass each.
+    def _check_micro_batches(self, step: "Step") -> None:
+        """Checks that micro-batches that may get one weight have equal ones.
 
         Raises:
             UnsupportedError: one backward pass would give all of them the weight of the last one.
         """
-        before, self._forwarded, step = self._forwarded, turn, turn.step
-        if before is None or before is turn or before.step is not step or step.work is not None:
-            return
-        if step.passes if self.loss == "mean" else 0 in step.passes:
+        if step.work is None and (step.passes if self.loss == "mean" else 0 in step.passes):
             raise UnsupportedError(
                 f"iteration {step.iteration}: the micro-batches have {list(step.passes)} samples, so their gradients "
-                "have unequal weights: call backward() for each micro-batch, before the forward pass of the next one"
+                "have unequal weights: call backward() for each micro-batch before you read the next one, or mark each "
+                "with `with job.step()`"
             )
 
     def _passes_output(self) -> None:
         """Records that a backward pass passes an output of the model, and awaits its end."""
-        self._is_through_model, self._forwarded = True, None
+        self._is_through_model = True
         self._await_end()
 
     def _forward_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
@@ -469,18 +460,16 @@ def _entries(parameter: torch.nn.Parameter) -> Any:
     return get_gradient_edge(parameter).node.metadata
 
 
+def has_gradients(run: "Run | None") -> bool:
+    """Returns whether a forward pass is for gradients; otherwise the loop may only look at its batches."""
+    is_enabled = torch.is_grad_enabled()
+    if run is not None and not is_enabled:
+        run.binding.looks()
+    return is_enabled
+
+
 def is_recomputing(run: "Run") -> bool:
     """Returns whether a forward pass is repeated for the current batch by a backward pass, as checkpointing does."""
     # torch.utils.checkpoint uses it, too.
     in_backward = torch._C._current_graph_task_id() >= 0  # noqa: SLF001  # PyTorch has no public way to ask.
-    return in_backward and run.has_batch and run.current.begun
-
-
-def bind_gradients(run: "Run") -> None:
-    """Binds gradients to the batch read last if no forward pass of the wrapped model was observed.
-
-    Raises:
-        UnsupportedError: the loop read batches ahead, so it is unknown which batch this is.
-    """
-    if not run.current.begun:
-        run.computes()
+    return in_backward and run.binding.has_batch and run.current.begun

@@ -93,7 +93,7 @@ class MeanCheck:
         """Returns why a loss is not a mean over samples; empty if it is, or if it is unknown."""
         run, outputs, labels, weight = self._run(), called["input"], called["target"], called["weight"]
         # With probabilities instead of labels, PyTorch divides by their number.
-        if run is None or not run.has_batch or called["reduction"] != "mean" or labels.is_floating_point():
+        if run is None or not run.binding.has_batch or called["reduction"] != "mean" or labels.is_floating_point():
             return ""
         samples = run.current.samples if run.current.passing is None else run.current.passing
         # The capture of a CUDA graph cannot read labels.

@@ -223,10 +223,10 @@ class JobData(JobRun):
         """
         if global_batch is not None:
             self._stream(global_batch)
-        run = self._run
-        step = run.begin()
+        binding = self._run.binding
+        step = binding.mark().step
         yield step
-        run.gradients_ready()
+        binding.leave()
 
     def _tell_of_another(self, dataset: Any) -> None:
         if self._dataset is None:
@@ -250,7 +250,7 @@ class JobData(JobRun):
             )
         run = self._begin(Order(whole * _STREAM_STEPS, whole, shuffle=False), reads_ahead=0)
         run.start()
-        done = run.progress
+        done = run.binding.next
         place = Place(done.iteration, done.epoch, done.position, done.position * whole, size, is_last=False)
         run.read(Turn(run.step(place), 0))
 

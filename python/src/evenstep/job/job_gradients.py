@@ -112,7 +112,7 @@ class JobGradients(JobRun):
         """
         if "tokens" not in self._losses:
             raise SettingError('count: requires job.wrap(.., loss="tokens")')
-        self._run.count(items)
+        self._run.binding.count(items)
 
     def record_loss(self, loss: float | torch.Tensor) -> None:
         """Records the loss of a batch for the loss chart of the predictor's page.
@@ -128,7 +128,7 @@ class JobGradients(JobRun):
             SettingError: no batch is being computed, or the loss is not a scalar.
         """
         run = self._run
-        turn = run.computing
+        turn = run.binding.computing
         if turn is None:
             raise SettingError(
                 "record_loss: no batch is being computed: call it between the forward and the backward pass of the "
@@ -154,8 +154,8 @@ class JobGradients(JobRun):
         run = self._run
         self._is_scaled = True
         self._observer.scaled()
-        run.computes()
-        turn = run.current
+        run.binding.forward()
+        turn = run.binding.backward()
         step = turn.step
         if step.work is not None and len(step.passes) > 1:
             raise UnsupportedError(
@@ -247,4 +247,5 @@ class JobGradients(JobRun):
 
     def _is_unmarked(self, run: Run) -> bool:
         """Whether the loop has read a batch that it does not compute yet, so far as this job can see."""
-        return not (self._trained_model or self._options.claims or run.is_explicit or run.current.begun)
+        is_weighted = self._trained_model or self._options.claims or run.world_size == 1
+        return not (is_weighted or run.binding.is_marked or run.current.begun)

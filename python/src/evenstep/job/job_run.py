@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.gradients.first_step import check_first_step
+from evenstep.gradients.first_step import check_first_step, follow_steps
 from evenstep.job.kubeflow import TIMEOUT_S, StatusPoster
 from evenstep.job.metrics import Metrics, trainjob_status
 from evenstep.run.observer import Observer
@@ -161,6 +161,7 @@ class JobRun:
             if self._opened.run.rank == 0:
                 status = trainjob_status(self._opened, self._options.epochs)
                 self._poster = StatusPoster.of_environment(os.environ, status)
+            self._ends += [handle.remove for handle in follow_steps(self._opened.run, self._is_weighted)]
             if self._opened.run.world_size > 1:
                 self._ends.append(check_first_step(self._opened.run, self._is_weighted, self._only_wraps).remove)
         elif self._opened.run.order != order:

@@ -150,7 +150,7 @@ class Loader(DataLoader[Any]):
         batches = super().__iter__()
         self._indices.is_read = False
         while True:
-            run.goes_on()
+            run.binding.goes_on()
             run.sensor.loader_begins()
             begun = time.perf_counter()
             try:
@@ -163,7 +163,7 @@ class Loader(DataLoader[Any]):
                     ) from error
                 # A loop that reads ahead may still compute its last batch.
                 run.sensor.loader_ends(0.0)
-                run.is_read = True
+                run.binding.is_read = True
                 run.settle()
                 run.observer.epoch_ends()
                 return

@@ -1,17 +1,17 @@
 """A started run: its current iteration, the samples of each rank, and the report after each iteration."""
 
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evenstep._native import Plan
-from evenstep.errors import SettingError, UnsupportedError
+from evenstep.errors import SettingError
 from evenstep.exchange.exchange import Exchange, Submission
 from evenstep.exchange.report import Report
 from evenstep.measure.sensor import Sensor
+from evenstep.run.binding import Binding
 from evenstep.run.losses import Loss, Losses
 from evenstep.run.observer import Observer
 from evenstep.run.step import Step, Turn
@@ -22,17 +22,8 @@ from evenstep.samples.epoch import Epoch, Place
 from evenstep.samples.order import Order
 from evenstep.samples.progress import Progress, state_of
 
-#: Maximum number of batches that can be read before training begins their iteration.
-READ_AHEAD_MAX = 4096
-
 #: Maximum time that the end of an epoch waits for the exchange of its last iterations, in seconds.
 _SETTLE_S = 5.0
-
-#: Advice for loops that read ahead.
-_MARK = (
-    "loops that read ahead must mark each iteration with `with job.step()`, which begins the oldest batch that was "
-    "read and not begun"
-)
 
 
 @dataclass(slots=True)
@@ -51,7 +42,8 @@ class Run:
     exchange: Exchange | None
     ahead: int
     sensor: Sensor
-    progress: Progress = field(default_factory=Progress)
+    #: The position from which the run starts.
+    resumed: Progress = field(default_factory=Progress)
     observer: Observer = field(default_factory=lambda: Observer.current)
     #: The losses of the current iteration that the training loop records.
     losses: Losses = field(default_factory=Losses)
@@ -73,34 +65,20 @@ class Run:
     job: str | None = None
     #: Gets the first plans, together with the other ranks; None once the run has started.
     starts: Callable[[], None] | None = None
-    #: The first iteration of the current epoch iterator.
-    begins: Progress = field(default_factory=Progress)
-    #: Whether the last epoch iterator was read to its end.
-    is_read: bool = False
-    _read_batches: deque[Turn] = field(default_factory=lambda: deque(maxlen=READ_AHEAD_MAX))
-    #: Whether more batches were read than can be kept.
-    _has_dropped: bool = False
-    _current: Turn | None = None
-    #: Whether the current batch is being computed: its forward pass began, and its gradients are not complete.
-    _is_computing: bool = False
-    #: The last batch that was read while another one was being computed.
-    _read_early: Turn | None = None
-    #: Whether the current iteration ends with the next batch: so far it has only passes that were not reduced.
-    _ends_later: bool = False
-    #: The last iteration that began to be computed.
-    _computed: Step | None = None
-    #: The batches of the last iteration whose gradients are complete.
-    _finished: list[Turn] = field(default_factory=list)
+    #: The batches that the loop reads, computes and trains.
+    binding: Binding = field(init=False)
     #: The last plan that was checked, and the number of samples it was checked for.
     _checked: tuple[Plan, int] | None = None
-    #: Whether the training loop marks the begin of each batch itself.
-    _explicit: bool = False
     #: An epoch and its number of iterations.
     _iterations: tuple[int, int] | None = None
     #: Number of epoch iterators started in this process.
     _epoch_iterators: int = 0
     #: The epoch whose first iteration is not submitted yet, and when the loop requested it.
     _requested: tuple[int, float] | None = None
+
+    def __post_init__(self) -> None:
+        """Creates the binding, which tells the run about the ends of its iterations."""
+        self.binding = Binding(self.resumed, self.sensor.iteration_begins, self._ends)
 
     def step(self, place: Place) -> Step:
         """Returns this rank's part of an iteration without costs.
@@ -184,7 +162,7 @@ class Run:
             DivergedError: another rank has another order.
             SettingError: the script's function returned indices that break a rule.
         """
-        number = self.begins.epoch
+        number = self.binding.begins.epoch
         epoch = Epoch(self.order, number)
         if self.world_size > 1 and epoch.whole is not None and self.order.given and callable(self.order.given.indices):
             check_order(epoch.whole, number, self.number, self.rank)
@@ -193,7 +171,7 @@ class Run:
     def epoch_steps(self) -> Iterator[tuple[Step, list[int]]]:
         """Yields the remaining steps of the epoch with the indices of their samples; each rank's are successive."""
         epoch = self.epoch()
-        for place in epoch.places(self.begins):
+        for place in epoch.places(self.binding.begins):
             if costs := self.order.costs:
                 step, _, indices = self._cut(costs, epoch, place, _without_tail, is_equal=True)
                 yield step, indices
@@ -208,7 +186,7 @@ class Run:
         With costs, the cut follows. ``planned`` may change the plans.
         """
         epoch = self.epoch()
-        for place in epoch.places(self.begins):
+        for place in epoch.places(self.binding.begins):
             if costs := self.order.costs:
                 step, cut, indices = self._cut(costs, epoch, place, planned, is_equal=False)
                 yield step, cut.plan, indices, cut
@@ -219,7 +197,7 @@ class Run:
     @contextmanager
     def hedging(self) -> Iterator[None]:
         """Context manager for the passes of a hedged step, which reports its work itself."""
-        self.computes()
+        self.binding.forward()
         self.is_hedging = self.has_hedged = True
         try:
             yield
@@ -228,97 +206,17 @@ class Run:
 
     def read(self, turn: Turn) -> None:
         """Records that the training loop got a batch. It does not change the batch that is being computed."""
-        # A stream repeats an iteration that it left with an error. Its earlier batch does not count.
-        while not turn.micro and self._read_batches and self._read_batches[-1].step.iteration == turn.step.iteration:
-            self._read_batches.pop()
-        # Loops that only look at batches may read any number of them.
-        self._has_dropped = bool(self._read_batches) and (
-            self._has_dropped or len(self._read_batches) == READ_AHEAD_MAX
-        )
-        self._read_batches.append(turn)
-        if self._is_computing:
-            self._read_early = turn
-        elif not self._explicit:
-            self._make_current(turn)
+        self.binding.read(turn)
         self.sensor.batch_arrived()
         self.observer.read(turn.step)
-
-    def begin(self) -> Step:
-        """Begins the oldest batch that was read and not begun.
-
-        Raises:
-            SettingError: there is no such batch, or it is unknown because too many were read.
-        """
-        self._explicit = True
-        if self._has_dropped:
-            raise SettingError(
-                f"step(): more than {READ_AHEAD_MAX} batches were read before their iterations began, and the oldest "
-                f"are unknown now: read at most {READ_AHEAD_MAX} ahead"
-            )
-        # A copy: another thread may be reading batches.
-        turn = next((turn for turn in list(self._read_batches) if not turn.begun), None)
-        if turn is None:
-            raise SettingError(
-                "step(): every batch read so far has already begun: read the next batch from job.loader first"
-            )
-        self._compute(turn)
-        return turn.step
-
-    def computes(self, samples: Sequence[int] = ()) -> None:
-        """Begins to compute the batch read last, unless the training loop marks batches itself.
-
-        The gradients that follow belong to this batch, even if the loop reads further batches before them.
-
-        Args:
-            samples: first dimensions of the model's inputs.
-
-        Raises:
-            UnsupportedError: the loop read batches ahead, so it is unknown which batch this is.
-        """
-        before = self._current
-        if self._explicit or before is None:
-            return
-        turn = self._read_batches[-1] if self._read_batches else before
-        others = [other for other in self._read_batches if other.step.iteration != turn.step.iteration]
-        for other in others:
-            if not other.begun:
-                raise UnsupportedError(
-                    f"iterations {other.step.iteration} and {turn.step.iteration} were read before the forward pass of "
-                    f"either: {_MARK}"
-                )
-        if turn is self._read_early and before is not turn:
-            others.append(before)
-        # A rank without samples computes a batch of weight 0. Packed batches have one row.
-        if (
-            self.order.costs is None
-            and samples
-            and turn.samples not in (0, *samples)
-            and any(other.samples in samples for other in others)
-        ):
-            raise UnsupportedError(
-                f"the model got a batch of {samples[0]}, but the last batch read has {turn.samples}: {_MARK}"
-            )
-        self._compute(turn)
-
-    def _compute(self, turn: Turn) -> None:
-        if turn is not self._current:
-            self.goes_on()
-            self._make_current(turn)
-        turn.begun = self._is_computing = True
-        self._computed = turn.step
-
-    def _make_current(self, turn: Turn) -> None:
-        self._current = turn
-        if not turn.micro:
-            self.sensor.iteration_begins()
 
     @property
     def iterations(self) -> int:
         """The number of iterations in the current epoch. With a token budget, all costs are read once."""
         if self.order.costs is None or self.order.costs.budget is None:
             return self.order.steps
-        if self._iterations is None or self._iterations[0] != self.begins.epoch:
-            self._iterations = self.begins.epoch, len(Epoch(self.order, self.begins.epoch))
+        if self._iterations is None or self._iterations[0] != self.binding.begins.epoch:
+            self._iterations = self.binding.begins.epoch, len(Epoch(self.order, self.binding.begins.epoch))
         return self._iterations[1]
 
     @property
@@ -327,19 +225,9 @@ class Run:
         return self.order.accumulate > 1 or bool(self.order.costs and self.order.costs.pass_max)
 
     @property
-    def has_batch(self) -> bool:
-        """Whether the training loop has read a batch."""
-        return self._current is not None
-
-    @property
-    def is_explicit(self) -> bool:
-        """Whether the training loop marks the begin of each batch itself."""
-        return self._explicit
-
-    @property
-    def is_between_epochs(self) -> bool:
-        """Whether the loop has read an epoch to its end and computed all its batches."""
-        return self.is_read and not self._read_batches
+    def progress(self) -> Progress:
+        """The position after the last iteration whose gradients are complete."""
+        return self.binding.trained
 
     @property
     def current(self) -> Turn:
@@ -348,14 +236,7 @@ class Run:
         Raises:
             SettingError: no batch was read yet.
         """
-        if self._current is None:
-            raise SettingError("no iteration has begun: read a batch from job.loader, or use `with job.step()`")
-        return self._current
-
-    @property
-    def computing(self) -> Turn | None:
-        """The batch whose forward pass began and whose gradients are not complete."""
-        return self._current if self._is_computing else None
+        return self.binding.current
 
     @property
     def computed(self) -> Step:
@@ -364,54 +245,17 @@ class Run:
         Raises:
             SettingError: no batch was read yet.
         """
-        return self._computed or self.current.step
-
-    def count(self, items: Any) -> None:
-        """Records the number of items in the batch that is being computed, else in the one that comes next.
-
-        Raises:
-            SettingError: there is no such batch, or its items are counted already.
-        """
-        turn = self._current
-        if turn is None or not self._is_computing or turn.items is not None:
-            turn = next((turn for turn in self._read_batches if not turn.begun and turn.items is None), None)
-        if turn is None:
-            raise SettingError(
-                f"count({items}): the items of every batch read so far are counted: call it once for each batch"
-            )
-        turn.items = items
-
-    def items(self) -> list[Any]:
-        """Returns the numbers of items of the current iteration's batches; none if this rank has no samples.
-
-        Raises:
-            SettingError: a batch is not counted.
-        """
-        step = self.current.step
-        if not step.local_batch:
-            return []
-        turns = [turn for turn in (*self._finished, *self._read_batches) if turn.step.iteration == step.iteration]
-        # A micro-batch without samples has others, which do not count.
-        turns = [turn for turn in turns if turn.samples]
-        return [turn.counted for turn in turns]
-
-    def goes_on(self) -> None:
-        """Records that the loop continues with another batch, so that no pass of the current one follows."""
-        if self._ends_later:
-            self.gradients_ready()
+        return self.binding.computed or self.current.step
 
     def gradients_ready(self, *, is_reduced: bool = True) -> None:
         """Records that gradients of the current batch are complete; the last batch finishes its iteration.
 
         If they were not reduced over ranks, another backward pass of the batch may follow.
         """
-        turn, self._is_computing = self.current, False
-        step = turn.step
-        if not turn.is_last or step.iteration < self.progress.iteration:
-            return
-        self._ends_later = not is_reduced
-        if self._ends_later:
-            return
+        self.binding.complete(is_reduced=is_reduced)
+
+    def _ends(self, step: Step) -> None:
+        """Reports an iteration whose gradients are complete."""
         compute_time_s, loader_wait_s = self.sensor.computed()
         if self.exchange:
             peak, loss = self.sensor.peak_memory_bytes(), self.losses.take(step.iteration)
@@ -447,13 +291,7 @@ class Run:
 
     def finish(self, step: Step) -> None:
         """Marks an iteration as done, with the samples that this rank computed."""
-        self._computed = step
-        begun = (step.epoch, step.position + 1, step.begin + step.global_batch)
-        self.progress = Progress(step.iteration + 1, *((step.epoch + 1, 0, 0) if step.is_last else begun))
-        self._is_computing = False
-        self._finished.clear()
-        while self._read_batches and self._read_batches[0].step.iteration <= step.iteration:
-            self._finished.append(self._read_batches.popleft())
+        self.binding.finish(step)
 
     def start(self) -> None:
         """Starts the run before its first batch is read, together with all ranks. Later calls have no effect."""
@@ -462,28 +300,13 @@ class Run:
             self.starts = None
 
     def begin_epoch(self) -> Callable[[], bool]:
-        """Starts reading an epoch at the current position.
-
-        If this process left an epoch before its end, that epoch is over: batches that were read and not trained on are
-        skipped.
+        """Starts an epoch iterator.
 
         Returns a function that tells whether this reading of the epoch is still the current one.
         """
         self.start()
-        self.goes_on()
-        last = self._read_batches[-1].step if self._read_batches else None
-        is_ahead = self._is_computing or (self._explicit and self.progress.position > 0)
-        if last and self.is_read and is_ahead:
-            # The loop reads ahead, over the end of the epoch. Its last iterations are still to be computed.
-            self.begins = Progress(last.iteration + 1, last.epoch + 1, 0)
-        else:
-            self._read_batches.clear()
-            self._is_computing = False
-            if self._epoch_iterators and self.progress.position:
-                self.progress = Progress(self.progress.iteration, self.progress.epoch + 1, 0)
-            self.begins = self.progress
-        self.is_read = False
-        self._requested = (self.begins.epoch, time.perf_counter())
+        self.binding.begin_epoch()
+        self._requested = (self.binding.begins.epoch, time.perf_counter())
         self._epoch_iterators += 1
         self.observer.epoch_begins()
         mine = self._epoch_iterators
@@ -491,9 +314,9 @@ class Run:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state after the last iteration whose gradients are complete."""
-        self.goes_on()
-        last = max(0, self.progress.iteration - 1)
-        return state_of(self.progress, self.order, self.plans(last), self.quadratic_share(last), self.job)
+        progress = self.binding.saves()
+        last = max(0, progress.iteration - 1)
+        return state_of(progress, self.order, self.plans(last), self.quadratic_share(last), self.job)
 
 
 def _without_tail(plan: Plan) -> Plan:

@@ -74,6 +74,9 @@ class Turn:
     micro: int
     #: Whether the training loop began to compute it.
     begun: bool = False
+    #: Whether a forward pass of it began, and whether its gradients were computed.
+    forwarded: bool = False
+    done: bool = False
     #: The number of items in it, such as tokens, if the training loop counts them.
     items: Any = None
     #: The number of samples in the current pass of a hedged step; None for other batches.

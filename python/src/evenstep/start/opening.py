@@ -121,7 +121,8 @@ class OpenRun:
         begin, before = self.begin.restored(state)
         plans = begin.plans(before)
         self.begin, self.alike = begin, begin.alike()
-        self.run.progress, self.run.plans, self.run.job = begin.progress, plans, begin.resumed_job
+        self.run.binding.starts_at(begin.progress)
+        self.run.plans, self.run.job = plans, begin.resumed_job
         self.run.quadratic_share = begin.quadratic_share
 
     def start(self) -> None:
