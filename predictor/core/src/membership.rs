@@ -130,6 +130,14 @@ impl<Id: Clone + Ord> Members<Id> {
         self.members.iter().filter(|member| member.state == State::Live).map(|member| &member.id)
     }
 
+    /// Returns the live workers in ascending order, with their ranks.
+    pub fn live_by_id(&self) -> Vec<(&Id, usize)> {
+        let mut ranks = 0..;
+        let rank = |member: &Member<Id>| if member.state == State::Live { ranks.next() } else { None };
+        let ranks: Vec<Option<usize>> = self.members.iter().map(rank).collect();
+        self.positions.iter().filter_map(|(id, at)| Some((id, ranks[*at]?))).collect()
+    }
+
     /// Returns whether a worker ever joined.
     pub fn knows(&self, id: &Id) -> bool {
         self.positions.contains_key(id)

@@ -52,7 +52,10 @@ impl Scenarios {
         let workers = residuals.len();
         let mut factors = vec![f64::NAN; count * workers];
         for (rank, residuals) in residuals.iter().enumerate() {
-            let mut rest = residuals.unwrap_or_default().iter().peekable();
+            let known = residuals.unwrap_or_default();
+            let earlier =
+                known.partition_point(|(other, _)| iterations.first().is_some_and(|first| other < first));
+            let mut rest = known[earlier..].iter().peekable();
             let cells = factors.iter_mut().skip(rank).step_by(workers.max(1));
             for (cell, iteration) in cells.zip(iterations) {
                 while rest.next_if(|(other, _)| other < iteration).is_some() {}
@@ -199,12 +202,16 @@ fn shared_iterations(residuals: &[Option<Residuals<'_>>]) -> Vec<u64> {
     let Some(fullest) = working().max_by_key(|residuals| (residuals.len(), first(residuals))) else {
         return Vec::new();
     };
+    let is_whole = fullest.is_sorted_by(|one, next| one.0.checked_add(1) == Some(next.0));
     let mut others = vec![0usize; fullest.len()];
     let (mut workers, mut all) = (0, 0);
     for worker in working() {
         workers += 1;
-        // Most often all workers have reported the same iterations.
-        if worker.len() == fullest.len() && worker.iter().zip(fullest).all(|(own, other)| own.0 == other.0) {
+        // Most often all workers have reported the same iterations, without a gap.
+        let ends =
+            |residuals: Residuals<'_>| [residuals.first(), residuals.last()].map(|end| end.map(|end| end.0));
+        let is_same = || is_whole || worker.iter().zip(fullest).all(|(own, other)| own.0 == other.0);
+        if worker.len() == fullest.len() && ends(worker) == ends(fullest) && is_same() {
             all += 1;
             continue;
         }

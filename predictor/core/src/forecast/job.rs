@@ -74,6 +74,18 @@ impl Worker {
     }
 }
 
+/// The forecast of a worker's next iteration, with [residuals](JobForecaster::residuals) and
+/// [pauses](JobForecaster::pauses).
+#[derive(Debug, Clone, Copy)]
+pub struct Expected<'a> {
+    /// The forecast.
+    pub forecast: Forecast,
+    /// Its latest errors.
+    pub residuals: Residuals<'a>,
+    /// Its latest pauses.
+    pub pauses: Residuals<'a>,
+}
+
 /// The models of one worker, as a starting point for another worker on the same kind of device.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Earlier(WorkerForecaster);
@@ -296,15 +308,14 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
         self.measured(worker).map_or(&[], WorkerForecaster::pauses)
     }
 
-    /// Returns the residuals and the pauses of a worker.
-    pub fn recent(&self, worker: &K) -> (Residuals<'_>, Residuals<'_>) {
-        self.measured(worker).map_or((&[], &[]), |known| (known.residuals(), known.pauses()))
-    }
-
-    /// Returns the forecasts of the next iterations of these workers, which are in ascending order, as [`Self::forecast`].
-    pub fn forecasts(&self, workers: &[&K]) -> Vec<Option<Forecast>> {
+    /// Returns the forecasts of these workers, which are in ascending order, as [`Self::forecast`].
+    pub fn expected(&self, workers: &[&K]) -> Vec<Option<Expected<'_>>> {
         let known = parallel::find(&self.workers, workers);
-        parallel::map(&known, |known| Some(known.as_ref()?.measured()?.forecast(&self.pool, None)))
+        parallel::map(&known, |known| {
+            let known = known.as_ref()?.measured()?;
+            let forecast = known.forecast(&self.pool, None);
+            Some(Expected { forecast, residuals: known.residuals(), pauses: known.pauses() })
+        })
     }
 
     /// Returns the record of each expert of a worker; empty while the worker is unmeasured.

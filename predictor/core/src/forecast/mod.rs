@@ -27,7 +27,7 @@ mod worker;
 pub use expert::{EXPERT_NAMES, ExpertKind, UnknownExpert};
 pub use interval::AdaptiveInterval;
 pub(crate) use job::Worker;
-pub use job::{Earlier, JobForecaster, Loss, WIDE};
+pub use job::{Earlier, Expected, JobForecaster, Loss, WIDE};
 pub use mix::Mix;
 pub use value::{COVERAGE, ExpertRecord, Forecast};
 

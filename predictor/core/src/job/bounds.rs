@@ -4,6 +4,7 @@ use evenstep_protocol::{CapReason, JoinRequest, WorkerId, WorkerOverride};
 
 use super::configured::{Configured, Setting, largest_size};
 use super::state::{JobState, WorkerState};
+use super::worker::WorkerModel;
 use crate::memory::MemoryModel;
 
 /// Bounds of one worker.
@@ -33,8 +34,16 @@ pub struct Bounds {
 impl JobState {
     /// Returns the bounds of a worker in a full iteration.
     pub fn bounds(&self, id: &WorkerId) -> Bounds {
-        if let Some(worker) = self.workers.get(id) {
-            return self.bounds_with(Some(worker), &worker.request, worker.operator_override.as_ref());
+        let worker = self.workers.get(id);
+        let has_memory = worker.is_some_and(|worker| worker.request.memory_bytes.is_some());
+        self.bounds_by(worker, has_memory.then(|| self.current_models().worker(id)).flatten())
+    }
+
+    /// Returns the bounds of a worker with this state and these models.
+    pub(super) fn bounds_by(&self, worker: Option<&WorkerState>, model: Option<&WorkerModel>) -> Bounds {
+        if let Some(worker) = worker {
+            let operator = worker.operator_override.as_ref();
+            return self.bounds_with(Some(worker), model, &worker.request, operator);
         }
         let cap = self.spec.max_local_batch;
         Bounds {
@@ -52,12 +61,14 @@ impl JobState {
 
     /// Returns the bounds that a worker would have with this request and this override.
     pub(super) fn bounds_of(&self, request: &JoinRequest, operator: Option<&WorkerOverride>) -> Bounds {
-        self.bounds_with(self.workers.get(&request.worker), request, operator)
+        let model = self.current_models().worker(&request.worker);
+        self.bounds_with(self.workers.get(&request.worker), model, request, operator)
     }
 
     fn bounds_with(
         &self,
         known: Option<&WorkerState>,
+        model: Option<&WorkerModel>,
         request: &JoinRequest,
         operator: Option<&WorkerOverride>,
     ) -> Bounds {
@@ -68,7 +79,7 @@ impl JobState {
             (request.max_local_batch, CapReason::Worker),
             (operator.and_then(|operator| operator.max_local_batch), CapReason::Operator),
         ];
-        let learned = [(oom_cap, CapReason::OutOfMemory), (self.peak_cap(request), CapReason::PeakMemory)];
+        let learned = [(oom_cap, CapReason::OutOfMemory), (peak_cap(model, request), CapReason::PeakMemory)];
         let tightest = |caps: &[(Option<u64>, CapReason)]| {
             caps.iter().filter_map(|(cap, because)| Some(((*cap)?, *because))).min_by_key(|(cap, _)| *cap)
         };
@@ -110,14 +121,18 @@ impl JobState {
 
     /// Returns the memory model of a worker that joined with this request; `None` if its peaks are of another device.
     pub fn memory(&self, request: &JoinRequest) -> Option<&MemoryModel> {
-        let known = self.current_models().worker(&request.worker)?;
-        (!known.is_of_other_device(request.device.as_deref())).then_some(&known.memory)
+        memory(self.current_models().worker(&request.worker), request)
     }
+}
 
-    fn peak_cap(&self, request: &JoinRequest) -> Option<u64> {
-        let memory_bytes = request.memory_bytes?;
-        self.memory(request)?.cap(memory_bytes)
-    }
+fn memory<'a>(model: Option<&'a WorkerModel>, request: &JoinRequest) -> Option<&'a MemoryModel> {
+    let is_other = model?.is_of_other_device(request.device.as_deref());
+    model.filter(|_| !is_other).map(|known| &known.memory)
+}
+
+fn peak_cap(model: Option<&WorkerModel>, request: &JoinRequest) -> Option<u64> {
+    let memory_bytes = request.memory_bytes?;
+    memory(model, request)?.cap(memory_bytes)
 }
 
 /// Lowers the floors of all workers of an iteration if they add up to more than its samples. Defaults yield first. At the ragged end of an epoch, floors and pins that were set yield, too.

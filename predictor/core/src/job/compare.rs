@@ -33,9 +33,9 @@ pub fn compared(models: &Models, closed: &Closed<'_>, since: u64) -> Option<Comp
         return None;
     }
     let workers: Vec<_> = closed.reports.iter().map(|(report, _)| &report.worker).collect();
-    let curves = models.curves(&workers);
-    let reports: Vec<_> = closed.reports.iter().zip(curves).collect();
-    let times = parallel::map(&reports, |((report, planned), curve)| {
+    let known = models.of(&workers);
+    let reports: Vec<_> = closed.reports.iter().zip(known).collect();
+    let times = parallel::map(&reports, |((report, planned), known)| {
         let choices = planned.as_ref()?.choices;
         let (own, compute_s) = base(report);
         // Samples have even shares whichever plan the client used. Work in a job's own unit differs from shares, because samples are
@@ -53,7 +53,7 @@ pub fn compared(models: &Models, closed: &Closed<'_>, since: u64) -> Option<Comp
             let ratio = match samples {
                 0 => return 0.0,
                 _ if samples == own => 1.0,
-                _ => ratio(*curve, own, samples).mean,
+                _ => ratio(*known, own, samples).mean,
             };
             before_s(report) + ratio * compute_s
         };

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use evenstep_protocol::{
-    AllocateRequest, AllocateResponse, Allocation, Decision, DecisionKind, JobSpec, WorkerId,
-};
+use evenstep_protocol::{AllocateRequest, AllocateResponse, Allocation, Decision, JobSpec, WorkerId};
 
 use super::background;
 use super::bounds::{Bounds, fit_floors};
 use super::configured::quantum;
+use super::known::{Known, scenarios};
 use super::learning_rate;
 use super::plans::{is_probe, is_same_work};
 use super::reason;
@@ -68,42 +67,44 @@ impl JobState {
     /// never changes before [`Self::apply`].
     pub fn decide(&self, request: &AllocateRequest) -> Result<PlannedIteration, DecideError> {
         let iteration = request.iteration;
-        let live = self.live();
+        let known = self.known();
+        let models = self.current_models();
+        let live: Vec<WorkerId> = known.iter().map(|known| known.id.clone()).collect();
         let whole_batch = self.global_batch();
         let ragged = request.global_batch.filter(|samples| *samples < whole_batch);
         let global_batch = ragged.unwrap_or(whole_batch);
-        let mut bounds: Vec<Bounds> = parallel::map(&live, |id| self.bounds(id));
+        let mut bounds: Vec<Bounds> = parallel::map(&known, |known| self.bounds_by(known.state, known.model));
         let mut rules = rules(&self.spec, global_batch, ragged.is_some());
-        rules.iterations = self.current_models().stride();
+        rules.iterations = models.stride();
         if ragged.is_some() && self.is_uneven(&live, &bounds) {
             // The plan of whole iterations has gained enough.
             rules.min_gain = 0.0;
         }
         fit_floors(&mut bounds, global_batch, self.quantum(), ragged.is_some());
-        let mut outlooks = outlooks(self, &live, &bounds);
+        let mut outlooks = outlooks(self, &known, &bounds);
         let in_force = self.in_force.as_ref().filter(|(workers, _)| ragged.is_none() && *workers == live);
         let in_force = in_force.map(|(_, in_force)| in_force);
-        let scenarios = self.current_models().scenarios(&live, |rank| bounds[rank].cap == Some(0));
+        let scenarios = scenarios(&known, |rank| bounds[rank].cap != Some(0));
         let planned = plan(&outlooks, &scenarios, in_force, &rules)?;
         // The next plan is compared with the plan, not with a probe around it or with even shares.
         let in_force = planned.in_force();
-        let held = self.current_models().balance().held();
+        let held = models.balance().held();
         let hold = held.and_then(|loss| planned.hold_even(loss));
         let may_probe = ragged.is_none() && held.is_none();
-        let measures = || self.measure_idle(&live, &planned, &outlooks, &scenarios, &rules, iteration);
-        let probes = || self.probe(&live, &planned, &outlooks, &scenarios);
+        let measures = || self.measure_idle(&known, &planned, &outlooks, &scenarios, &rules, iteration);
+        let probes = || self.probe(&known, &bounds, &planned, &outlooks, &scenarios);
         let probe = may_probe.then(|| measures().or_else(probes)).flatten();
         let hedges = probe.is_none() && rules.sizes == Sizes::Any;
-        let is_paused = self.current_models().tail_balance().is_paused();
-        let kept = (hold.is_some() || probe.is_some()).then(|| planned.batches.clone());
+        let is_paused = models.tail_balance().is_paused();
+        let held_back = hold.is_some().then(|| planned.batches.clone());
         let is_resumed =
             held.is_none() && self.last_allocation.as_deref().is_some_and(AllocateResponse::holds_even);
         let mut plan = probe.or(hold).unwrap_or(planned);
-        let is_probe = reason::kind(&plan.reason) == DecisionKind::Profiling;
+        let is_probe = matches!(plan.reason, Reason::Probing { .. } | Reason::MeasuresIdle { .. });
         if is_resumed && !is_probe && plan.batches != plan.even {
             plan.reason = Reason::Resumed;
         }
-        let hedging = hedges.then(|| self.hedge(&live, &plan, &outlooks, &bounds, &scenarios)).flatten();
+        let hedging = hedges.then(|| self.hedge(&known, &plan, &outlooks, &bounds, &scenarios)).flatten();
         let lacks_tail = is_paused && hedging.is_some();
         let hedging = hedging.filter(|_| !is_paused);
         let place = self.attempts.at(iteration);
@@ -123,9 +124,9 @@ impl JobState {
         if let Some(hedging) = &hedging {
             decision.predicted_step_time_s = Some(hedging.step_time_s);
         }
-        self.fade_idle(&live, &mut outlooks, iteration);
+        self.fade_idle(&known, &mut outlooks, iteration);
         let mut allocations =
-            allocations(&live, &plan, kept.as_deref(), &outlooks, &bounds, hedging.as_ref());
+            allocations(&live, &plan, held_back.as_deref(), &outlooks, &bounds, hedging.as_ref());
         // No background work may run during a probe, because it would disturb the measurements.
         if let Some(wanted) = self.spec.background.filter(|_| !is_probe) {
             background::set_budgets(&mut allocations, hedging.as_ref(), wanted);
@@ -225,22 +226,20 @@ pub(super) fn even_of(
 }
 
 /// Returns the state of each live worker for the planner.
-fn outlooks(state: &JobState, live: &[WorkerId], bounds: &[Bounds]) -> Vec<WorkerOutlook> {
-    let models = state.current_models();
+fn outlooks(state: &JobState, live: &[Known<'_>], bounds: &[Bounds]) -> Vec<WorkerOutlook> {
     let even_share = state.global_batch().div_ceil(live.len().max(1) as u64);
-    let outlook = |(id, bounds): (&WorkerId, &Bounds)| {
-        let known = models.worker(id);
-        let measured = models.expected(id, bounds.micro_batch).map(|(forecast, curve)| Measured {
+    let outlook = |(known, bounds): (&Known<'_>, &Bounds)| {
+        let measured = known.expected(bounds.micro_batch).map(|(forecast, curve)| Measured {
             forecast,
             curve,
-            largest: known.map_or(0, |known| known.largest),
+            largest: known.model.map_or(0, |model| model.largest),
         });
-        let initial_speed = state.spec.initial_speeds.get(id);
+        let initial_speed = || state.spec.initial_speeds.get(known.id);
         let measured =
-            measured.or_else(|| Some(earlier_run(*initial_speed?, bounds.micro_batch, even_share)));
+            measured.or_else(|| Some(earlier_run(*initial_speed()?, bounds.micro_batch, even_share)));
         WorkerOutlook { measured, floor: bounds.floor, cap: bounds.cap }
     };
-    let bounded: Vec<(&WorkerId, &Bounds)> = live.iter().zip(bounds).collect();
+    let bounded: Vec<(&Known<'_>, &Bounds)> = live.iter().zip(bounds).collect();
     parallel::map(&bounded, |bounded| outlook(*bounded))
 }
 
@@ -259,15 +258,13 @@ fn earlier_run(speed: f64, micro_batch: Option<u64>, even_share: u64) -> Measure
 fn allocations(
     live: &[WorkerId],
     plan: &Split,
-    kept: Option<&[u64]>,
+    held_back: Option<&[u64]>,
     outlooks: &[WorkerOutlook],
     bounds: &[Bounds],
     hedging: Option<&Hedging>,
 ) -> Vec<Allocation> {
     let global_batch: u64 = plan.batches.iter().sum();
     let batches = hedging.map_or(&plan.batches, |hedging| &hedging.bases);
-    let is_probe = reason::kind(&plan.reason) == DecisionKind::Profiling;
-    let (varied, held_back) = if is_probe { (kept, None) } else { (None, kept) };
     let mut offset = 0;
     let allocation = |(rank, worker): (usize, &WorkerId)| {
         let local_batch = batches[rank];
@@ -289,7 +286,7 @@ fn allocations(
             local_batch,
             offset,
             gradient_weight: local_batch as f64 / global_batch as f64,
-            planned_batch: hedging.map(|_| &plan.batches[..]).or(varied).map(|planned| planned[rank]),
+            planned_batch: hedging.map(|_| plan.batches[rank]),
             held_batch: held_back.map(|planned| planned[rank]),
             pool: hedging.and_then(|hedging| hedging.pools[rank]),
             micro_batch: bounds[rank].micro_batch.filter(|micro_batch| *micro_batch < at_once),

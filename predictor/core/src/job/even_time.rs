@@ -7,7 +7,7 @@
 
 use evenstep_protocol::{WorkerId, WorkerReport};
 
-use super::bounds::fit_floors;
+use super::bounds::{Bounds, fit_floors};
 use super::models::{Models, ratio};
 use super::open::Closed;
 use super::report::parts;
@@ -80,20 +80,22 @@ impl JobState {
     /// The samples that were reported are divided among the workers that reported and those that the plan gave no samples.
     pub(super) fn even_time(&self, closed: &Closed<'_>) -> Option<EvenTime> {
         let (iteration, models) = (closed.iteration, self.current_models());
-        let idle: Vec<&WorkerId> = closed.idle.iter().map(|(worker, _)| worker).collect();
+        let idle = || closed.idle.iter().map(|(worker, _)| worker);
         let reports = closed.reports.iter().map(|(report, _)| &**report);
         let measured: Vec<&WorkerReport> = reports.filter(|report| report.local_batch > 0).collect();
-        let workers: Vec<&WorkerId> =
-            measured.iter().map(|report| &report.worker).chain(idle.iter().copied()).collect();
+        let workers: Vec<&WorkerId> = measured.iter().map(|report| &report.worker).collect();
+        let known = models.of(&workers);
+        let states: Vec<_> = parallel::find(&self.workers, &workers).into_iter().zip(&known).collect();
+        let mut bounds = parallel::map(&states, |(state, known)| self.bounds_by(*state, **known));
+        bounds.extend(idle().map(|worker| self.bounds(worker)));
         let units = parallel::map(&measured, |report| parts(report).units());
         let samples = units.into_iter().fold(0, u64::saturating_add);
-        let even = self.even_shares(&workers, samples)?;
+        let even = self.even_shares(bounds, samples)?;
         let (own, others) = even.split_at(measured.len());
-        let curves = models.curves(workers.get(..measured.len())?);
-        let compared: Vec<_> = measured.iter().zip(own).zip(curves).collect();
-        let mut works = parallel::map(&compared, |((report, even), curve)| {
+        let compared: Vec<_> = measured.iter().zip(own).zip(known).collect();
+        let mut works = parallel::map(&compared, |((report, even), known)| {
             let (samples, compute_s) = base(report);
-            EvenWork { before_s: before_s(report), compute_s, ratio: ratio(*curve, samples, **even) }
+            EvenWork { before_s: before_s(report), compute_s, ratio: ratio(*known, samples, **even) }
         });
         // Without the time of the whole step, the step time lacks the waits for claims, too.
         let is_whole = measured.iter().any(|report| report.step_time_s.is_some());
@@ -103,7 +105,7 @@ impl JobState {
         };
         let finish_s = measured.iter().map(finish_s).fold(0.0, f64::max);
         // A paused worker has no samples with even shares either.
-        for (worker, even) in idle.iter().zip(others).filter(|(_, even)| **even > 0) {
+        for (worker, even) in idle().zip(others).filter(|(_, even)| **even > 0) {
             works.push(expected(models, worker, self.bounds(worker).micro_batch, *even)?);
         }
         let is_finite = works.iter().all(|work| (work.ratio.mean * work.ratio.deviation).is_finite());
@@ -117,10 +119,8 @@ impl JobState {
         })
     }
 
-    /// Returns the even shares of these workers within their bounds. Floors do not matter if there are too few samples for
-    /// them.
-    pub(super) fn even_shares(&self, workers: &[&WorkerId], samples: u64) -> Option<Vec<u64>> {
-        let mut bounds = parallel::map(workers, |worker| self.bounds(worker));
+    /// Returns the even shares of workers within these bounds. Floors do not matter if there are too few samples for them.
+    pub(super) fn even_shares(&self, mut bounds: Vec<Bounds>, samples: u64) -> Option<Vec<u64>> {
         fit_floors(&mut bounds, samples, self.quantum(), true);
         let bounds: Vec<(u64, Option<u64>)> =
             bounds.iter().map(|bounds| (bounds.floor, bounds.cap)).collect();

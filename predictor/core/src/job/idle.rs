@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use evenstep_protocol::WorkerId;
 
+use super::known::Known;
 use super::state::JobState;
 use crate::allocate::{Scenarios, SplitWorker};
 use crate::forecast::Forecast;
@@ -24,7 +25,7 @@ impl JobState {
     /// no such worker.
     pub(super) fn measure_idle(
         &self,
-        live: &[WorkerId],
+        known: &[Known<'_>],
         planned: &Split,
         outlooks: &[WorkerOutlook],
         scenarios: &Scenarios,
@@ -37,18 +38,18 @@ impl JobState {
             return None;
         }
         let idle: BTreeSet<&WorkerId> = self.models.idle_before(iteration).collect();
-        let is_due = |(rank, id): (usize, &WorkerId)| {
+        let is_due = |(rank, now): (usize, &Known<'_>)| {
             let can = outlooks[rank].cap.is_none_or(|cap| cap >= smallest);
-            let is_idle = planned.batches[rank] == 0 && idle.contains(id);
-            let known = self.models.worker(id).filter(|_| can && is_idle)?;
-            let measured_s = models.expected(id, None)?.1.time(smallest);
+            let is_idle = can && planned.batches[rank] == 0 && idle.contains(now.id);
+            let known = is_idle.then(|| self.models.worker(now.id)).flatten()?;
+            let measured_s = now.expected(None)?.1.time(smallest);
             let affordable = models.stride() * ((measured_s / step_s - 1.0) / COST).max(0.0);
             let has_reported = known.newest == known.seen;
             let most = if has_reported { affordable as u64 } else { u64::MAX };
             let wait = known.gap.saturating_mul(WAIT_GROWTH).min(most).max(WAIT_MIN);
             (iteration.saturating_sub(known.seen?) >= wait).then_some(rank)
         };
-        let due: Vec<usize> = live.iter().enumerate().filter_map(is_due).collect();
+        let due: Vec<usize> = known.iter().enumerate().filter_map(is_due).collect();
         if due.is_empty() {
             return None;
         }
@@ -61,7 +62,7 @@ impl JobState {
 
     /// Lets the forecasts of workers without samples return to the mean of the workers on the same kind of device, or of all, and
     /// widens them. No share follows such a forecast.
-    pub(super) fn fade_idle(&self, live: &[WorkerId], outlooks: &mut [WorkerOutlook], iteration: u64) {
+    pub(super) fn fade_idle(&self, live: &[Known<'_>], outlooks: &mut [WorkerOutlook], iteration: u64) {
         let models = self.current_models();
         let shares = self.last_allocation.iter().flat_map(|last| &last.allocations);
         let unused = shares.filter(|share| share.local_batch == 0 && share.pool.is_none());
@@ -73,20 +74,22 @@ impl JobState {
         if idle.is_empty() {
             return;
         }
-        let device = |id: &WorkerId| self.workers.get(id)?.request.device.as_deref();
         let mut sums: BTreeMap<Option<&str>, (f64, f64)> = BTreeMap::new();
-        for (id, outlook) in live.iter().zip(outlooks.iter()).filter(|(id, _)| !idle.contains_key(id)) {
-            let Some(measured) = &outlook.measured else { continue };
-            for group in [None, device(id)].into_iter().take(1 + usize::from(device(id).is_some())) {
+        for (known, outlook) in live.iter().zip(outlooks.iter()) {
+            let Some(measured) = outlook.measured.as_ref().filter(|_| !idle.contains_key(known.id)) else {
+                continue;
+            };
+            let device = known.device();
+            for group in [None, device].into_iter().take(1 + usize::from(device.is_some())) {
                 let (sum, count) = sums.entry(group).or_default();
                 *sum += measured.forecast.speed.ln();
                 *count += 1.0;
             }
         }
-        for (id, outlook) in live.iter().zip(outlooks) {
-            let peers = sums.get(&device(id)).or_else(|| sums.get(&None));
+        for (known, outlook) in live.iter().zip(outlooks) {
+            let peers = sums.get(&known.device()).or_else(|| sums.get(&None));
             if let (Some(age), Some((sum, count)), Some(measured)) =
-                (idle.get(id), peers, &mut outlook.measured)
+                (idle.get(known.id), peers, &mut outlook.measured)
             {
                 let forecast = faded(measured.forecast, sum / count, age - WAIT_MIN);
                 measured.curve = measured.curve.clone().scaled(measured.forecast.speed / forecast.speed);

@@ -17,12 +17,11 @@ use super::plans::PlannedWork;
 use super::report::drivers;
 use super::work::Work;
 use super::worker::WorkerModel;
-use crate::allocate::Scenarios;
 use crate::curve::{Curve, CurveLearner, Uncertain};
 use crate::forecast::nonlinear::FittedExpert;
 use crate::forecast::{self, Earlier, Forecast, JobForecaster};
+use crate::hedge::ClaimCost;
 use crate::hedge::learner::CLAIM_FIRST_S;
-use crate::hedge::{ChunkCost, ClaimCost};
 use crate::learning_rate::GradientNorms;
 use crate::parallel;
 use crate::shared::SharedMap;
@@ -167,32 +166,11 @@ impl Models {
         Some((forecast, self.workers.get(worker)?.curve.curve_with(forecast.speed, micro_batch)))
     }
 
-    /// Returns the joint distribution of these workers' forecasts, from their recent residuals. A worker that
-    /// `is_idle`, by rank, does not report, so its forecasts are taken as exact.
-    pub fn scenarios(
-        &self,
-        workers: &[WorkerId],
-        is_idle: impl Fn(usize) -> bool + Sync + Send,
-    ) -> Scenarios {
-        let ranked: Vec<(usize, &WorkerId)> = workers.iter().enumerate().collect();
-        let recent = parallel::map(&ranked, |(rank, worker)| {
-            let (residuals, pauses) = self.forecaster.recent(worker);
-            (!is_idle(*rank)).then_some((residuals, pauses)).unzip()
-        });
-        let (residuals, pauses): (Vec<_>, Vec<_>) = recent.into_iter().unzip();
-        Scenarios::joined(&residuals).with_pauses(&pauses)
-    }
-
     /// Returns the cost of a claim: the mean over the workers.
     pub fn claim_cost(&self) -> ClaimCost {
         let sum: f64 = self.workers.values().map(|worker| worker.chunks.claim_s()).sum();
         let latency_s = if self.workers.is_empty() { CLAIM_FIRST_S } else { sum / self.workers.len() as f64 };
         ClaimCost { latency_s, busy_s: latency_s.min(CLAIM_BUSY_S) }
-    }
-
-    /// Returns the cost of chunks for a worker; the default if it is unknown.
-    pub fn chunk_cost(&self, worker: &WorkerId) -> ChunkCost {
-        self.workers.get(worker).map_or_else(ChunkCost::default, |known| known.chunks)
     }
 
     /// Skips iterations before this one, whose reports are not known any more. What follows does not stand for them.
@@ -272,14 +250,9 @@ impl Models {
         self.open.probes()
     }
 
-    /// Returns the curves of these workers, which are in ascending order; `None` before the first report of a worker.
-    pub fn curves(&self, workers: &[&WorkerId]) -> Vec<Option<&CurveLearner>> {
-        parallel::find(&self.workers, workers).into_iter().map(|known| Some(&known?.curve)).collect()
-    }
-
-    /// Returns the compute time of `to` samples over that of `from` samples of a worker, under the same contention.
-    pub fn ratio(&self, worker: &WorkerId, from: u64, to: u64) -> Uncertain {
-        ratio(self.workers.get(worker).map(|known| &known.curve), from, to)
+    /// Returns the models of these workers, which are in ascending order, as [`Self::worker`].
+    pub(super) fn of(&self, workers: &[&WorkerId]) -> Vec<Option<&WorkerModel>> {
+        parallel::find(&self.workers, workers).into_iter().map(|known| Some(&**known?)).collect()
     }
 
     /// Returns the number of a worker's reports that each driver was missing from.
@@ -349,10 +322,10 @@ impl Models {
     }
 }
 
-/// Returns the compute time of `to` samples over that of `from` samples by this curve, under the same contention.
-pub fn ratio(curve: Option<&CurveLearner>, from: u64, to: u64) -> Uncertain {
-    match curve {
-        Some(curve) => curve.ratio(from, to),
+/// Returns the compute time of `to` samples over that of `from` samples of a worker with these models, under the same contention.
+pub fn ratio(known: Option<&WorkerModel>, from: u64, to: u64) -> Uncertain {
+    match known {
+        Some(known) => known.curve.ratio(from, to),
         None => CurveLearner::new().ratio(from, to),
     }
 }

@@ -1,8 +1,9 @@
 //! When shares vary on purpose.
 
-use evenstep_protocol::WorkerId;
-
+use super::bounds::Bounds;
 use super::even_time::{EvenWork, slowest};
+use super::known::Known;
+use super::models::ratio;
 use super::state::JobState;
 use crate::allocate::{Scenarios, SplitWorker};
 use crate::parallel;
@@ -21,7 +22,8 @@ impl JobState {
     /// iterations varied so far.
     pub(super) fn probe(
         &self,
-        live: &[WorkerId],
+        known: &[Known<'_>],
+        bounds: &[Bounds],
         plan: &Split,
         outlooks: &[WorkerOutlook],
         scenarios: &Scenarios,
@@ -38,7 +40,7 @@ impl JobState {
         if probes >= first + 2 * (learned / INTERVAL) {
             return None;
         }
-        let doubt = self.doubt(live, plan, outlooks).filter(|doubt| *doubt > DOUBT_MAX)?;
+        let doubt = self.doubt(known, bounds, plan, outlooks).filter(|doubt| *doubt > DOUBT_MAX)?;
         let shares: Vec<SplitWorker> = outlooks
             .iter()
             .zip(&plan.batches)
@@ -62,14 +64,18 @@ impl JobState {
     }
 
     /// Returns how uncertain the time with even shares is, as a share of it; `None` while a worker is unmeasured.
-    fn doubt(&self, live: &[WorkerId], plan: &Split, outlooks: &[WorkerOutlook]) -> Option<f64> {
-        let models = self.current_models();
-        let workers: Vec<&WorkerId> = live.iter().collect();
-        let even = self.even_shares(&workers, plan.batches.iter().sum())?;
+    fn doubt(
+        &self,
+        known: &[Known<'_>],
+        bounds: &[Bounds],
+        plan: &Split,
+        outlooks: &[WorkerOutlook],
+    ) -> Option<f64> {
+        let even = self.even_shares(bounds.to_vec(), plan.batches.iter().sum())?;
         let work = |(rank, outlook): (usize, &WorkerOutlook)| {
             let batch = plan.batches[rank].max(1);
             let compute_s = outlook.measured.as_ref()?.curve.time(batch);
-            let ratio = models.ratio(&live[rank], batch, even[rank]);
+            let ratio = ratio(known[rank].model, batch, even[rank]);
             Some(EvenWork { before_s: 0.0, compute_s, ratio })
         };
         let ranked: Vec<(usize, &WorkerOutlook)> = outlooks.iter().enumerate().collect();

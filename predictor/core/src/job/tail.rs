@@ -6,6 +6,7 @@ use std::fmt::Write;
 use evenstep_protocol::{AllocateResponse, Hedge, HedgeView, Tail, WorkerId};
 
 use super::bounds::Bounds;
+use super::known::Known;
 use super::state::JobState;
 use crate::allocate::{Scenarios, SplitWorker};
 use crate::hedge::{ChunkCost, Hedged, POOL_MAX, Terms, hedge};
@@ -39,7 +40,7 @@ impl JobState {
     /// - no tail is expected to shorten the step
     pub(super) fn hedge(
         &self,
-        live: &[WorkerId],
+        known: &[Known<'_>],
         plan: &Split,
         outlooks: &[WorkerOutlook],
         bounds: &[Bounds],
@@ -48,8 +49,11 @@ impl JobState {
         if self.spec.hedge == Hedge::Off {
             return None;
         }
-        let cost = |id: &WorkerId| self.claims(id).then(|| self.current_models().chunk_cost(id));
-        let mut costs: Vec<Option<ChunkCost>> = live.iter().map(cost).collect();
+        let cost = |known: &Known<'_>| {
+            let claims = known.state.is_some_and(|state| state.request.claims);
+            claims.then(|| known.model.map_or_else(ChunkCost::default, |model| model.chunks))
+        };
+        let mut costs: Vec<Option<ChunkCost>> = known.iter().map(cost).collect();
         let share = |(outlook, bounds): (&WorkerOutlook, &Bounds)| {
             // A cap on the samples at once does not limit the sum of several chunks.
             Some(SplitWorker { cap: bounds.max_total_batch, ..outlook.share()? })
@@ -73,15 +77,11 @@ impl JobState {
         None
     }
 
-    /// Whether a worker can claim chunks.
-    fn claims(&self, id: &WorkerId) -> bool {
-        self.workers.get(id).is_some_and(|worker| worker.request.claims)
-    }
-
     /// Returns statistics of the latest tail. `None` if fewer than two live workers can claim, or the job
     /// turned tails off.
     pub fn hedge_view(&self) -> Option<HedgeView> {
-        let can = self.members.live().filter(|id| self.claims(id)).count() >= 2;
+        let claims = |id: &&WorkerId| self.workers.get(*id).is_some_and(|worker| worker.request.claims);
+        let can = self.members.live().filter(claims).count() >= 2;
         (can && self.spec.hedge == Hedge::Auto).then(|| HedgeView {
             tail_share: self
                 .last_allocation

@@ -134,7 +134,8 @@ impl Models {
         let workers: Vec<&WorkerId> = reports.iter().map(|(worker, _)| *worker).collect();
         // The shares of a probe do not follow forecasts. If the curve was not known, its speeds change with the shares, and
         // so do the forecasts after it.
-        let last = forecaster.forecasts(&workers);
+        let last = forecaster.expected(&workers).into_iter();
+        let last: Vec<Option<Forecast>> = last.map(|known| Some(known?.forecast)).collect();
         // A probe is there to learn from it.
         let learned =
             if closed.is_probe { vec![true; workers.len()] } else { self.turns(reports, &workers, &last) };
