@@ -1,4 +1,4 @@
-//! What is known about each live worker, found once for all steps of a decision.
+//! The state and the models of each live worker, found once for all steps of a decision.
 
 use evenstep_protocol::WorkerId;
 

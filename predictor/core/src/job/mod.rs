@@ -20,7 +20,7 @@
 //! - `state`: job options, members, models and the current plan
 //! - `configured`: the bounds that the job, the worker and an operator set, and their checks
 //! - `bounds`: the floor and the caps of a worker
-//! - `known`: what is known about each live worker
+//! - `known`: the state and the models of each live worker
 //! - `admission`: changes that would stop a job
 //! - `even_time`: the time that an iteration would have taken with even shares
 //! - `probe`: the iterations in which shares vary on purpose

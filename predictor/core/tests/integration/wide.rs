@@ -11,7 +11,7 @@ use crate::world::{job, plain, worker};
 /// Number of workers of a wide job.
 const WORKERS: usize = 1100;
 
-/// What a job knows before an iteration.
+/// Results of a job before an iteration.
 struct Seen {
     /// Forecast speeds of worker 3 and of worker 4.
     speeds: [f64; 2],
