@@ -123,7 +123,9 @@ def closes_late(_rank: int, fails: str | None) -> bool:
         return sums[-1]
 
     dist.all_reduce, exchange._NOTICE_S = all_reduce, PATIENCE_S
-    ended = Exchange(dist.group.WORLD, 2, [(0, Plan.even(4, 2))], dict, None)
+    group = dist.new_group()
+    assert isinstance(group, dist.ProcessGroup)
+    ended = Exchange(group, 2, [(0, Plan.even(4, 2))], dict, None)
     ended.submit(Submission(0, lambda: Report(0, 2, 0.1), is_last=True))
     ended.settle(PATIENCE_S)
     closing = threading.Thread(target=ended.close, args=(PATIENCE_S,))

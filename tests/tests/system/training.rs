@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use evenstep_protocol::AllocateResponse;
-use evenstep_tests::training::{Training, batches, given_batches};
+use evenstep_tests::training::{Training, given_batches};
 use evenstep_tests::{Predictor, binaries};
 
 const SAMPLES: u64 = 1000;
@@ -61,9 +61,8 @@ fn uneven_shares_train_what_even_shares_train() {
             assert!(apart <= loss_tolerance, "{losses:?}");
         }
 
-        // The training followed the allocations that arrived in time, with a separate job for each policy, and they were
-        // not the even split. How many arrive in time, and which worker is the fastest, depends on the machine's load:
-        // the next test waits for both.
+        // The training followed the allocations that arrived in time, with a separate job for each policy. Whether any of
+        // these few does, and which worker is the fastest, depends on the machine's load: the next test waits for both.
         for (policy, job) in [("base", "job-base"), ("evenstep", "job")] {
             let iterations = training.iterations(policy);
             for line in iterations.iter().filter(|line| line["generation"].is_u64()) {
@@ -74,9 +73,6 @@ fn uneven_shares_train_what_even_shares_train() {
                 assert!(policy != "base" || answer.tail.is_none(), "{answer:?}");
                 assert_eq!(line["decision"]["reason"], answer.decision.reason);
             }
-            // The last iteration is partial.
-            let shares = batches(&iterations[ITERATIONS as usize - 2]);
-            assert_ne!(shares, [24; 4], "{policy}: the allocations are uneven");
         }
         for (policy, job) in [("base", "job-base"), ("evenstep", "job")] {
             assert_eq!(training.end(policy)["reports_lost"], 0);
