@@ -2,11 +2,19 @@
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch.distributed as dist
 
+from evenstep._native import Plan
+from evenstep.exchange import exchange
+from evenstep.exchange.exchange import Exchange, Submission
+from evenstep.exchange.report import Report
 from programs import PATIENCE_S
+from ranks import run_ranks
 
 #: Rank 0 kills rank 1 or not while its interpreter ends.
 END = """
@@ -102,3 +110,35 @@ def test_a_rank_that_hangs_neither_aborts_nor_delays_the_end_of_another(work: st
         stopped.wait()
     # Gloo of PyTorch 2.8 prints its connections.
     assert (ends.returncode, ends.stdout.splitlines()[-1:]) == (0, [b"end"]), ends.stderr
+
+
+def closes_late(_rank: int, fails: str | None) -> bool:
+    """Closes an exchange while the sum exists; returns whether that waits for the sum's end."""
+    reduce, sums = dist.all_reduce, list[Any]()
+
+    def all_reduce(*args: Any, **options: Any) -> Any:
+        sums.append(reduce(*args, **options))
+        if fails:
+            raise RuntimeError(fails)
+        return sums[-1]
+
+    dist.all_reduce, exchange._NOTICE_S = all_reduce, PATIENCE_S
+    group = dist.new_group()
+    assert isinstance(group, dist.ProcessGroup)
+    ended = Exchange(group, 2, [(0, Plan.even(4, 2))], dict, None)
+    ended.submit(Submission(0, lambda: Report(0, 2, 0.1), is_last=True))
+    ended.settle(PATIENCE_S)
+    closing = threading.Thread(target=ended.close, args=(PATIENCE_S,))
+    closing.start()
+    # Without a wait for the sum's end, this is enough.
+    closing.join(0.5)
+    waits = closing.is_alive()
+    sums.clear()
+    closing.join(PATIENCE_S / 2)
+    return waits and not closing.is_alive()
+
+
+@pytest.mark.parametrize("fails", [None, "a rank was lost"])
+def test_an_exchange_ends_when_gloo_has_let_go_of_its_tensors(fails: str | None) -> None:
+    """Gloo's thread needs the interpreter's lock for that, and would abort a process whose interpreter ends."""
+    assert run_ranks(2, closes_late, fails) == [True, True]

