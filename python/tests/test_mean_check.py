@@ -48,7 +48,7 @@ def printed(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 FIRST = torch.tensor([[True, False, False]])
 
-#: Losses, and what is told of them on rank 0.
+#: Losses, and the begin of their warning on rank 0.
 LOSSES: dict[str, tuple[Loss, str]] = {
     "class weights": (lambda o, y: torch.nn.CrossEntropyLoss(WEIGHTS)(o, labels_of(y)), "cross_entropy with class"),
     "with smoothing": (

@@ -1,4 +1,4 @@
-"""The buffers of DDP models with uneven batches: as those of all samples, or of the rank with most of them."""
+"""The buffers of DDP models with uneven batches: means over all samples, or from the rank with most of them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ class Buffers:
 
     DDP distributes those of rank 0, which describe only its own batch, or none. Running statistics of batch norm become
     the mean over ranks instead, weighted by samples: the mean of the whole batch, and the mean variance within the
-    ranks' batches. A mean of other buffers may have no meaning, so all ranks get those of the rank with most samples.
+    ranks' batches. A mean of other buffers may have no meaning, so the rank with most samples sends its own to all.
     """
 
     def __init__(self, model: DistributedDataParallel) -> None:

@@ -76,7 +76,7 @@ class Observations:
     mismatched_batch: tuple[int, int, int] | None = None
     #: A loss that is not a mean over samples.
     not_a_mean: str = ""
-    #: Whether steps went on after the end of an epoch, and whether the script ended after a shortened one.
+    #: Whether the script made many steps without reading a batch, and whether it ended after a shortened epoch.
     is_unread: bool = False
     lacks_epoch: bool = False
     #: Checksums of samples that were read twice.
