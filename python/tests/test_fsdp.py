@@ -163,13 +163,11 @@ def divided_by_global_tokens(_rank: int, plan: str) -> Parameters:
     model = job.wrap(net, loss="scaled")
     optimizer = sgd(model)
     for x, y, _ in epochs_of(loader):
-        with job.step() as step:
+        with job.step():
             optimizer.zero_grad()
-            # A rank without samples computes a batch that must not count.
-            counts = torch.full_like(y, bool(step.local_batch))
-            tokens = counts.sum()
+            tokens = torch.tensor(y.numel())
             dist.all_reduce(tokens)
-            ((counts * (model(x) - y) ** 2).sum() / tokens).backward()
+            (((model(x) - y) ** 2).sum() / tokens).backward()
             optimizer.step()
     return parameters(model)
 
@@ -187,8 +185,7 @@ def divided_by_tokens_of_micro_batches(_rank: int) -> Parameters:
     batches = epochs_of(loader)
     while first := next(batches, None):
         micro_batches = [first] + [next(batches) for _ in range(loader.accumulate - 1)]
-        # A rank without samples computes batches that must not count.
-        counts = [(y > 0) * float(bool(loader.latest.local_batch)) for _, y, _ in micro_batches]
+        counts = [(y > 0).double() for _, y, _ in micro_batches]
         tokens = torch.stack([count.sum() for count in counts]).sum().double()
         dist.all_reduce(tokens)
         for (x, y, _), count in zip(micro_batches, counts, strict=True):

@@ -26,7 +26,7 @@ Parameters = list[list[float]]
 
 
 def scaled_by_hand(_rank: int, plan: str) -> Parameters:
-    """Scales the sum over the batch: a rank without samples computes a batch too, which must not count."""
+    """Scales the sum over the batch, from its mean, which is NaN on a rank without samples."""
     job = evenstep.init(plan=PLANS[plan])
     loader = job.loader(Samples())
     model = job.wrap(DistributedDataParallel(network()), loss="scaled")

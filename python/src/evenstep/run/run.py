@@ -89,7 +89,8 @@ class Run:
         """
         # Without hedged steps, no rank claims a tail.
         plan = self._plan(place).resized(place.size, self.quantum)
-        plan = shares.without_empty(plan, self.plans(place.iteration), self.quantum, self.caps)
+        if not self.avoids_singles:
+            plan = shares.without_empty(plan, self.plans(place.iteration), self.quantum, self.caps)
         return self._part(self._allowed(plan), place)
 
     def _plan(self, place: Place) -> Plan:

@@ -270,9 +270,10 @@ class _RunStart:
 
     def fills(self, run: Run) -> bool:
         """Returns whether ranks to which plans give no samples get some, because they would compute as long."""
-        # Hedged steps have no placeholders, shares of costs decide no number of samples, and sizes may be listed.
+        # Batch norm should not normalise over few samples. Hedged steps have no placeholders, plans of costs are no
+        # numbers of samples, and sizes may be listed.
         sizes = {"allowed_sizes", "distinct_sizes"} & self.job_options.job.keys()
-        return not (run.sums or self.job_options.claims or self.order.costs or sizes)
+        return not (run.sums or run.avoids_singles or self.job_options.claims or self.order.costs or sizes)
 
     def embedded(self, rank: int) -> Embedded | None:
         """Starts the programs that this rank is responsible for; None if the run does not need them."""
