@@ -1,7 +1,4 @@
-"""The steps of optimizers: what they tell about the loop, and the check of each optimizer's first step.
-
-Several ranks must weight the gradients of all its parameters.
-"""
+"""The steps of optimizers, and the check of the first one: ranks must weight the gradients of all its parameters."""
 
 import gc
 import logging

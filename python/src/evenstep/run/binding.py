@@ -1,12 +1,12 @@
 """Binds passes to batches: a state machine of the batches that a training loop reads, computes and trains.
 
-It has two positions: what was read, and what is trained. A loop that does not mark its batches has at most one batch to
+It has two positions, of reading and of training. A loop that does not mark its batches has at most one batch to
 compute: a forward pass is of the batch that was read last, and closes all earlier ones. The gradients that follow
 belong to the batch of their forward pass, even if the loop reads the next one before them.
 
 No event tells apart a loop with one pass for each batch from one that reads between two passes of a batch. The first
-two batches of a process do: if the second one has more passes, and they end with those of the first one, then the loop
-has read too early.
+two batches of a process do: if the second one has more passes, and they end with the passes of the first one, then the
+loop has read too early.
 """
 
 from collections import deque
@@ -60,7 +60,7 @@ class Binding:
         self._left: Turn | None = None
         #: The batch that ends its iteration with the next batch: so far it has only passes that were not reduced.
         self._unreduced: Turn | None = None
-        #: The batches that were read and are not trained, and those of the last iteration that ended.
+        #: The batches that were read and are not trained, and the batches of the last iteration that ended.
         self._turns: deque[Turn] = deque(maxlen=READ_AHEAD_MAX)
         self._finished: list[Turn] = []
         #: Whether more batches were read than can be kept.
@@ -299,7 +299,7 @@ class Binding:
     def step_ends(self, *, is_observed: bool = True) -> None:
         """Records that an optimizer has made its step.
 
-        If passes are not observed, it trains what was read, without the number of iterations that the loop reads ahead.
+        If passes are not observed, it trains all batches but the number of iterations that the loop reads ahead.
         """
         self._passes_in_step = None
         if is_observed or self.is_marked:
@@ -383,7 +383,7 @@ class Binding:
         """Checks that the loop does not read between the passes of a batch.
 
         Raises:
-            UnsupportedError: the second batch has more passes, and they end with those of the first one.
+            UnsupportedError: the second batch has more passes, and they end with the passes of the first one.
         """
         if self._passing and not self._passes_in_step:
             self._passes[-1].append(set(self._passing))
