@@ -227,7 +227,7 @@ impl Registration {
                 Ok(_) | Err(Error { kind: ErrorKind::Infeasible(_), .. }) => {}
                 // With an attempt, that may be the reason. It is forgotten now.
                 Err(Error { kind: ErrorKind::Rejected(_), .. }) if request.attempt.is_none() => {
-                    backlog.count_lost(request.reports.len())
+                    backlog.count_lost(request.reports.len());
                 }
                 // A worker that died during an outage may never have been registered: its reports cannot be delivered.
                 Err(Error { kind: ErrorKind::Unknown(_), .. })
