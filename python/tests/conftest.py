@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from programs import ROOT, sampling, serving
@@ -23,6 +24,10 @@ def _take(variable: str) -> str | None:
 _BINARIES = {name: _take(name.upper().replace("-", "_")) for name in ("evenstep-predictor", "evenstep-agent")}
 
 _numbers = itertools.count()
+
+# Hypothesis limits the duration of an example, which depends on the machine.
+hypothesis.settings.register_profile("evenstep", deadline=None)
+hypothesis.settings.load_profile("evenstep")
 
 
 def pytest_report_header() -> str:
