@@ -11,7 +11,7 @@ use crate::long::apart;
 const LOADS_MAX: usize = 4;
 /// Limit of loads of wide jobs among them. Each uses all processors, so the first ones end earlier than they would together.
 const WIDE_LOADS_MAX: usize = 1;
-/// Number of live workers from which on a job is wide.
+/// Number of workers from which on a job is wide.
 const WIDE_WORKERS: u64 = 128;
 
 /// The loads of all jobs.
@@ -29,7 +29,7 @@ impl Loads {
         Self { room, stopped: watch::Sender::new(false) }
     }
 
-    /// Runs the load of a job with this number of live workers as soon as there is room for it, on a separate thread: requests of
+    /// Runs the load of a job with this number of workers as soon as there is room for it, on a separate thread: requests of
     /// other jobs share none with it.
     ///
     /// # Errors

@@ -1,12 +1,11 @@
 //! Requests for a job whose state is being read from the store.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::thread;
 
 use evenstep_protocol::{JobSpec, JoinRequest, WorkerId, WorkerReport};
 use evenstep_store::access::AuditEntry;
-use evenstep_store::{Address, Change, MemberEvent, MemberEventKind, Store};
+use evenstep_store::{Address, Change, Store};
 use evenstep_tests::wait::until;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -44,39 +43,6 @@ fn a_change_does_not_wait_for_a_load_and_a_view_does() {
     }
     assert_eq!(service.client.allocate(&allocate_request("job", generation, 0)).body, first.body);
     assert_eq!(service.client.job("job").live_workers, 2, "a refused worker did not join");
-}
-
-/// A job is wide by its live workers: a launcher that names its workers anew leaves many others in the history.
-#[tokio::test(flavor = "multi_thread")]
-async fn workers_that_departed_make_no_job_wide() {
-    let place = evenstep_tests::Store::fresh();
-    let (store, writer) = Store::open(&place.address().parse::<Address>().unwrap(), None).await.unwrap();
-    let jobs = [job_id("job"), job_id("other")];
-    for job_id in jobs.clone() {
-        let entry = AuditEntry::anonymous("job.create", job_id.as_str());
-        store
-            .write(vec![Change::CreateJob { job_id, spec: JobSpec::new(64).into(), entry }], 0)
-            .await
-            .unwrap();
-    }
-    let mut generation = 0;
-    let mut change = async |workers: Range<usize>, kind: fn(WorkerId) -> MemberEventKind| {
-        let event = |worker: WorkerId| MemberEvent { kind: kind(worker.clone()), worker };
-        let events = workers.map(worker_id).map(event).collect();
-        let replaces = std::mem::replace(&mut generation, generation + 1);
-        let job_id = jobs[0].clone();
-        let change = Change::Membership { job_id, replaces, generation, departed_generation: 0, events };
-        store.write(vec![change], 0).await.unwrap();
-        store.live_worker_count(&jobs[0]).await.unwrap()
-    };
-    let join: fn(WorkerId) -> MemberEventKind = |worker| MemberEventKind::Joined(JoinRequest::new(worker));
-    assert_eq!(change(0..9, join).await, 9);
-    assert_eq!(change(0..4, |_| MemberEventKind::Left).await, 5);
-    assert_eq!(change(4..7, |_| MemberEventKind::Expired).await, 2);
-    assert_eq!(change(0..1, join).await, 3);
-    assert_eq!(store.live_worker_count(&jobs[1]).await.unwrap(), 0);
-    drop(store);
-    writer.await.unwrap();
 }
 
 /// The latest iterations that a load replays: counted one by one, for jobs that skip iterations and change their width.

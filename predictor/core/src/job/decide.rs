@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use evenstep_protocol::{AllocateRequest, AllocateResponse, Allocation, Decision, JobSpec, WorkerId};
+use evenstep_protocol::{
+    AllocateRequest, AllocateResponse, Allocation, Decision, DecisionKind, JobSpec, WorkerId,
+};
 
 use super::background;
 use super::bounds::{Bounds, fit_floors};
@@ -100,7 +102,7 @@ impl JobState {
         let is_resumed =
             held.is_none() && self.last_allocation.as_deref().is_some_and(AllocateResponse::holds_even);
         let mut plan = probe.or(hold).unwrap_or(planned);
-        let is_probe = matches!(plan.reason, Reason::Probing { .. } | Reason::MeasuresIdle { .. });
+        let is_probe = reason::kind(&plan.reason) == DecisionKind::Profiling;
         if is_resumed && !is_probe && plan.batches != plan.even {
             plan.reason = Reason::Resumed;
         }
@@ -126,7 +128,7 @@ impl JobState {
         }
         self.fade_idle(&known, &mut outlooks, iteration);
         let mut allocations =
-            allocations(&live, &plan, held_back.as_deref(), &outlooks, &bounds, hedging.as_ref());
+            allocations(&live, &plan, kept.as_deref(), &outlooks, &bounds, hedging.as_ref());
         // No background work may run during a probe, because it would disturb the measurements.
         if let Some(wanted) = self.spec.background.filter(|_| !is_probe) {
             background::set_budgets(&mut allocations, hedging.as_ref(), wanted);
@@ -258,13 +260,15 @@ fn earlier_run(speed: f64, micro_batch: Option<u64>, even_share: u64) -> Measure
 fn allocations(
     live: &[WorkerId],
     plan: &Split,
-    held_back: Option<&[u64]>,
+    kept: Option<&[u64]>,
     outlooks: &[WorkerOutlook],
     bounds: &[Bounds],
     hedging: Option<&Hedging>,
 ) -> Vec<Allocation> {
     let global_batch: u64 = plan.batches.iter().sum();
     let batches = hedging.map_or(&plan.batches, |hedging| &hedging.bases);
+    let is_probe = reason::kind(&plan.reason) == DecisionKind::Profiling;
+    let (varied, held_back) = if is_probe { (kept, None) } else { (None, kept) };
     let mut offset = 0;
     let allocation = |(rank, worker): (usize, &WorkerId)| {
         let local_batch = batches[rank];
@@ -286,7 +290,7 @@ fn allocations(
             local_batch,
             offset,
             gradient_weight: local_batch as f64 / global_batch as f64,
-            planned_batch: hedging.map(|_| plan.batches[rank]),
+            planned_batch: hedging.map(|_| &plan.batches[..]).or(varied).map(|planned| planned[rank]),
             held_batch: held_back.map(|planned| planned[rank]),
             pool: hedging.and_then(|hedging| hedging.pools[rank]),
             micro_batch: bounds[rank].micro_batch.filter(|micro_batch| *micro_batch < at_once),
