@@ -66,7 +66,7 @@ impl PlannedWork {
                     own: share.local_batch,
                     even,
                     held: share.held_batch,
-                    without_tail: share.planned_batch,
+                    without_tail: answer.tail.as_ref().and(share.planned_batch),
                 },
             );
             if share.local_batch > 0 || share.pool.is_some() {

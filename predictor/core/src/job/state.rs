@@ -167,11 +167,13 @@ impl JobState {
         self.in_force.is_some()
     }
 
-    /// Restores the current plan from an allocation, unless that was for the ragged end of an epoch or its shares varied on
-    /// purpose: an earlier one shows the plan then. The speeds that the plan was made for are not stored; the forecasts in the
-    /// allocation replace them.
+    /// Restores the current plan from an allocation, unless that was for the ragged end of an epoch: an earlier one shows the
+    /// plan then, and also if an earlier predictor varied the shares on purpose. The speeds that the plan was made for are not
+    /// stored; the forecasts in the allocation replace them.
     pub fn restore_in_force(&mut self, answer: &AllocateResponse) {
-        if answer.global_batch == self.global_batch() && !is_probe(answer) {
+        let is_known =
+            !is_probe(answer) || answer.allocations.iter().all(|share| share.planned_batch.is_some());
+        if answer.global_batch == self.global_batch() && is_known {
             self.in_force = Some(in_force(answer));
         }
     }
@@ -281,7 +283,7 @@ pub fn global_batch(spec: &JobSpec, live: u64) -> u64 {
     }
 }
 
-/// Returns the plan of an allocation, without its tail, and whether or not even shares are held.
+/// Returns the plan of an allocation, without its tail, and whether or not even shares are held or shares vary on purpose.
 fn in_force(answer: &AllocateResponse) -> (Vec<WorkerId>, InForce) {
     let workers = answer.allocations.iter().map(|share| share.worker.clone()).collect();
     let batch = |share: &Allocation| share.held_batch.or(share.planned_batch).unwrap_or(share.local_batch);

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use evenstep_protocol::{AllocateRequest, JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
+use evenstep_protocol::{AllocateRequest, DecisionKind, JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
 
 use super::*;
 use crate::attempts::Attempts;
@@ -162,28 +162,32 @@ fn grouping_does_not_change_what_is_learned() {
     assert_eq!(encoded(&read), bytes[0], "models are unchanged after storing and loading");
 }
 
+/// The newest allocation shows the plan, also if its shares vary on purpose.
 #[test]
 fn the_plan_in_force_comes_back_with_the_newest_allocation() {
-    let mut state = job(JobSpec { profile: false, ..JobSpec::new(64) });
-    (0..40).for_each(|iteration| drop(state.observe(&reports(iteration))));
-    state.apply(state.decide(&request(40)).unwrap());
-    let last = state.last_allocation.as_deref().cloned();
-    let restored = JobState::restore(Restored {
-        spec: state.spec.clone(),
-        kept_from: 0,
-        generation: 2,
-        departed_generation: 0,
-        members: state.members.all().to_vec(),
-        workers: BTreeMap::new(),
-        models: Models::new(),
-        learning_rate: state.learning_rate.clone(),
-        last_iteration: Some(40),
-        last_allocation: last,
-    });
-    let (workers, in_force) = state.in_force.clone().unwrap();
-    let (restored_workers, restored_plan) = restored.in_force.clone().unwrap();
-    assert_eq!((restored_workers, restored_plan.batches), (workers, in_force.batches));
-    assert_eq!(restored.next_iteration, 41);
+    for (iterations, profile, varies) in [(40, false, false), (3, true, true)] {
+        let mut state = job(JobSpec { profile, ..JobSpec::new(64) });
+        (0..iterations).for_each(|iteration| drop(state.observe(&reports(iteration))));
+        state.apply(state.decide(&request(iterations)).unwrap());
+        let last = state.last_allocation.as_deref().cloned().unwrap();
+        assert_eq!(last.decision.kind == DecisionKind::Profiling, varies);
+        let restored = JobState::restore(Restored {
+            spec: state.spec.clone(),
+            kept_from: 0,
+            generation: 2,
+            departed_generation: 0,
+            members: state.members.all().to_vec(),
+            workers: BTreeMap::new(),
+            models: Models::new(),
+            learning_rate: state.learning_rate.clone(),
+            last_iteration: Some(iterations),
+            last_allocation: Some(last),
+        });
+        let (workers, in_force) = state.in_force.clone().unwrap();
+        let (restored_workers, restored_plan) = restored.in_force.clone().unwrap();
+        assert_eq!((restored_workers, restored_plan.batches), (workers, in_force.batches));
+        assert_eq!(restored.next_iteration, iterations + 1);
+    }
 }
 
 /// The ragged end of an epoch follows the plan of whole iterations, also if its gain is hardly known.
