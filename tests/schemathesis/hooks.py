@@ -20,7 +20,6 @@ RULES = [
     (r"paused: ", "Only one of two fields."),
     (r"reports\[\d+\]\.(iteration|micro_batches|tail\.\w+|compute_time_s): ", "Relations between the fields of a report and of its request."),
     (r"global_batch: \d+ exceeds the job's", "At most the global batch of the stored job."),
-    (r"attempt: \d+ exceeds", "At most the newest attempt of the stored job."),
     (r"(iteration|reports): .*(ahead|after|has no allocation)", "Relative to the iterations of the stored job."),
     (r"speeds: |gpus: |job_id: ", "Exactly one of three fields, which agree with each other."),
     (r"GPU count|counts? ", "At most as many GPUs as the request has, each once."),

@@ -247,7 +247,6 @@ fn rejection(response: &Response) -> ErrorKind {
     let (slug, detail) = describe(response);
     match (response.status, slug.as_str()) {
         (409, "stale-generation") => ErrorKind::StaleGeneration(detail),
-        (409, "stale-attempt") => ErrorKind::StaleAttempt(detail),
         (404, "unknown-job" | "unknown-worker") => ErrorKind::Unknown(detail),
         (422, "infeasible") => ErrorKind::Infeasible(detail),
         // These limits of the token remain until someone changes something.
@@ -283,7 +282,6 @@ mod tests {
             rejection(&response(status, &body.to_string()))
         };
         assert!(matches!(problem("stale-generation", 409), ErrorKind::StaleGeneration(_)));
-        assert!(matches!(problem("stale-attempt", 409), ErrorKind::StaleAttempt(_)));
         assert!(matches!(problem("unknown-job", 404), ErrorKind::Unknown(_)));
         assert!(matches!(problem("busy", 429), ErrorKind::Unreachable(_)));
         assert!(matches!(problem("limit-requests-per-s", 429), ErrorKind::Unreachable(_)));

@@ -158,7 +158,7 @@ impl Connection {
         let Some(generation) = self.generation() else { return Ok(None) };
         let taken = self.backlog.take(iteration);
         let request = self.registration.request(generation, iteration, Some(global_batch), &taken);
-        let allocated = self.registration.allocate(&request).and_then(|timed| {
+        let allocated = self.registration.client().allocate(&request).and_then(|timed| {
             let requested = Requested {
                 workers: self.registration.workers(),
                 global_batch,
@@ -182,8 +182,6 @@ impl Connection {
         };
         match error.kind {
             ErrorKind::Rejected(_) | ErrorKind::Infeasible(_) => return Err((error, taken)),
-            // The job is the other run's now: neither these reports nor departures of workers may reach it.
-            ErrorKind::StaleAttempt(_) => self.give_up(Some(error)),
             // The predictor has accepted the reports; only the response is invalid. Registering again removes
             // foreign workers.
             ErrorKind::InvalidResponse(_) => self.lose(error),

@@ -50,9 +50,6 @@ pub enum ErrorKind {
     /// The generation in the request is older than the job's.
     #[error("the generation is stale: {0}")]
     StaleGeneration(String),
-    /// The job is in a later attempt than the request.
-    #[error("another run of the job has begun: {0}")]
-    StaleAttempt(String),
     /// The predictor does not know the job or the worker.
     #[error("unknown job or worker: {0}")]
     Unknown(String),
@@ -79,14 +76,7 @@ pub enum ErrorKind {
 impl ErrorKind {
     /// Returns whether repeating the request can never succeed.
     pub fn is_permanent(&self) -> bool {
-        matches!(
-            self,
-            Self::StaleAttempt(_)
-                | Self::Rejected(_)
-                | Self::Infeasible(_)
-                | Self::JobInUse(_)
-                | Self::Superseded
-        )
+        matches!(self, Self::Rejected(_) | Self::Infeasible(_) | Self::JobInUse(_) | Self::Superseded)
     }
 
     pub(crate) fn in_operation(self, operation: Operation) -> Error {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::backlog::Backlog;
 use crate::backoff::Backoff;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::registration::Registration;
 use crate::servers::Servers;
 
@@ -77,7 +77,6 @@ impl Recovery {
             Ok(generation) => Attempted::Connected(generation),
             // A job that rejects this run at the start will always reject it.
             Err(error) if !self.registered && error.kind.is_permanent() => Attempted::GivenUp(error),
-            Err(error) if matches!(error.kind, ErrorKind::StaleAttempt(_)) => Attempted::GivenUp(error),
             Err(_) => Attempted::Retry(self.backoff.next_pause()),
         }
     }

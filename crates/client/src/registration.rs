@@ -2,14 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use evenstep_protocol::{
-    AllocateRequest, AllocateResponse, JobSpec, JoinRequest, JoinResponse, WorkerId, WorkerReport,
-};
+use evenstep_protocol::{AllocateRequest, JobSpec, JoinRequest, JoinResponse, WorkerId, WorkerReport};
 
 use crate::backlog::Backlog;
-use crate::client::{Client, Timed};
+use crate::client::Client;
 use crate::error::{Error, ErrorKind, Operation};
 
 /// The job and the workers of a run.
@@ -22,8 +20,6 @@ pub struct Registration {
     former: BTreeSet<WorkerId>,
     superseded: Arc<AtomicBool>,
     start: RunStart,
-    /// The newest attempt in the responses to this run; 0 before the first.
-    attempt: Arc<AtomicU64>,
 }
 
 /// Start of a run.
@@ -43,8 +39,8 @@ impl Registration {
     /// Creates the registration of a run from iteration 0 with these workers, in rank order.
     pub fn new(client: Client, spec: JobSpec, joins: Vec<JoinRequest>) -> Self {
         let workers = joins.iter().map(|join| join.worker.clone()).collect();
-        let (former, superseded, start, attempt) = Default::default();
-        Self { client, spec, joins, workers, former, superseded, start, attempt }
+        let (former, superseded, start) = Default::default();
+        Self { client, spec, joins, workers, former, superseded, start }
     }
 
     /// Sets the start of the run.
@@ -204,7 +200,7 @@ impl Registration {
         if !self.start.resumed && !self.start.restarted {
             return Ok(());
         }
-        match self.allocate(&self.request(generation, self.start.iteration, None, &[])) {
+        match self.client.allocate(&self.request(generation, self.start.iteration, None, &[])) {
             Ok(_) | Err(Error { kind: ErrorKind::Infeasible(_) | ErrorKind::Rejected(_), .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -223,12 +219,9 @@ impl Registration {
                 return Ok(());
             };
             let request = self.request(generation, newest + 1, None, &taken);
-            match self.allocate(&request) {
+            match self.client.allocate(&request) {
                 Ok(_) | Err(Error { kind: ErrorKind::Infeasible(_), .. }) => {}
-                // With an attempt, that may be the reason. It is forgotten now.
-                Err(Error { kind: ErrorKind::Rejected(_), .. }) if request.attempt.is_none() => {
-                    backlog.count_lost(request.reports.len());
-                }
+                Err(Error { kind: ErrorKind::Rejected(_), .. }) => backlog.count_lost(request.reports.len()),
                 // A worker that died during an outage may never have been registered: its reports cannot be delivered.
                 Err(Error { kind: ErrorKind::Unknown(_), .. })
                     if request.reports.iter().any(|report| !self.workers.contains(&report.worker)) =>
@@ -260,21 +253,6 @@ impl Registration {
         left.into_iter().collect()
     }
 
-    /// Sends a request, and remembers the attempt in its response. A rejection forgets it, because the predictor may have lost
-    /// its state. After an outage it is kept: another run may have begun meanwhile.
-    ///
-    /// # Errors
-    /// As [`Client::allocate`].
-    pub(crate) fn allocate(&self, request: &AllocateRequest) -> Result<Timed<AllocateResponse>, Error> {
-        let allocated = self.client.allocate(request);
-        match &allocated {
-            Ok(timed) => drop(self.attempt.fetch_max(timed.response.attempt, Ordering::Relaxed)),
-            Err(Error { kind: ErrorKind::Rejected(_), .. }) => self.attempt.store(0, Ordering::Relaxed),
-            Err(_) => {}
-        }
-        allocated
-    }
-
     /// Returns the request for an iteration. `global_batch` is sent only if it differs from a full iteration.
     pub(crate) fn request(
         &self,
@@ -283,9 +261,7 @@ impl Registration {
         global_batch: Option<u64>,
         reports: &[Vec<WorkerReport>],
     ) -> AllocateRequest {
-        let attempt = self.attempt.load(Ordering::Relaxed);
         AllocateRequest {
-            attempt: (attempt > 0).then_some(attempt),
             global_batch: global_batch.filter(|&size| size != self.whole_batch()),
             reports: reports.iter().flatten().cloned().collect(),
             ..AllocateRequest::new(self.client.job_id().clone(), generation, iteration)

@@ -31,10 +31,6 @@ pub struct AllocateRequest {
     pub generation: u64,
     /// The requested iteration, from 0; at most 64 after the first iteration that has no allocation yet.
     pub iteration: u64,
-    /// The newest attempt in the responses to the requester. An earlier one than the job's gets 409, because another run has
-    /// begun. Without it, the request may begin an attempt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attempt: Option<u64>,
     /// Number of samples in this iteration, if less than the job's global batch is left (the ragged end of an
     /// epoch). If the job has a `per_worker_batch`: the number of samples left in the epoch, as an upper
     /// bound.
@@ -49,12 +45,7 @@ pub struct AllocateRequest {
 impl AllocateRequest {
     /// Returns a request for a full iteration without reports.
     pub fn new(job_id: JobId, generation: u64, iteration: u64) -> Self {
-        Self { job_id, generation, iteration, attempt: None, global_batch: None, reports: Vec::new() }
-    }
-
-    /// Whether it may be the first request of a run, which shows nothing that the run did before.
-    pub fn may_start_again(&self) -> bool {
-        self.attempt.is_none() && self.reports.is_empty()
+        Self { job_id, generation, iteration, global_batch: None, reports: Vec::new() }
     }
 }
 

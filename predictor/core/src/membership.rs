@@ -132,10 +132,9 @@ impl<Id: Clone + Ord> Members<Id> {
 
     /// Returns the live workers in ascending order, with their ranks.
     pub fn live_by_id(&self) -> Vec<(&Id, usize)> {
-        let mut ranks = 0..;
-        let rank = |member: &Member<Id>| if member.state == State::Live { ranks.next() } else { None };
-        let ranks: Vec<Option<usize>> = self.members.iter().map(rank).collect();
-        self.positions.iter().filter_map(|(id, at)| Some((id, ranks[*at]?))).collect()
+        let mut live: Vec<(&Id, usize)> = self.live().zip(0..).collect();
+        live.sort_unstable();
+        live
     }
 
     /// Returns whether a worker ever joined.

@@ -28,14 +28,14 @@ pub fn router() -> OpenApiRouter<Api> {
 ///
 /// Idempotent: the response for a given job, attempt and iteration never changes, from any rank, even after a crash. A request for
 /// an iteration that was carried out begins another attempt of the run if workers joined or departed since the newest report and
-/// the request has neither reports nor an attempt.
+/// the request has no reports.
 /// The allocation is durable before it is returned. `server-timing: allocate;dur=` is the time that the
 /// service took, in milliseconds.
 #[utoipa::path(
     post, path = "/allocate", tag = "allocate", request_body = AllocateRequest,
     responses(
         (status = 200, description = "The allocation", body = AllocateResponse),
-        (status = 409, description = "Stale generation, and `current_generation` is the current one; or stale attempt"),
+        (status = 409, description = "Stale generation; `current_generation` is the current one"),
         (status = 410, description = "The iteration was deleted by retention, and is never planned again"),
         (status = 422, description = "A value breaks a rule, or the bounds do not allow the global batch"),
         (status = 503, description = "Paused, or the store failed; Retry-After is the time to wait, in seconds"),
@@ -105,9 +105,6 @@ fn respond(allocated: &ResponseBytes, started: Instant) -> Response {
 fn check(request: &AllocateRequest) -> Result<(), ErrorResponse> {
     within("generation", request.generation, 0..=INTEGER_MAX)?;
     within("iteration", request.iteration, 0..=INTEGER_MAX)?;
-    if let Some(attempt) = request.attempt {
-        within("attempt", attempt, 1..=INTEGER_MAX)?;
-    }
     if let Some(global_batch) = request.global_batch {
         within("global_batch", global_batch, 1..=INTEGER_MAX)?;
     }

@@ -35,13 +35,12 @@ const JOB: &str = "/v1/jobs/job";
 const WORKERS: &str = "/v1/jobs/job/workers";
 
 /// Types of problems that a body can cause, with their statuses.
-const PROBLEMS: [(&str, u16); 13] = [
+const PROBLEMS: [(&str, u16); 12] = [
     ("malformed", 400),
     ("not-answered", 404),
     ("unknown-job", 404),
     ("unknown-worker", 404),
     ("conflict", 409),
-    ("stale-attempt", 409),
     ("stale-generation", 409),
     ("gone", 410),
     ("infeasible", 422),

@@ -111,9 +111,6 @@ impl From<JobError> for ErrorResponse {
                 refusal.problem.current_generation = Some(current);
                 refusal
             }
-            JobError::StaleAttempt { .. } => {
-                Self::new(StatusCode::CONFLICT, "stale-attempt", "Stale attempt", detail)
-            }
             JobError::Loading(_) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "loading", "The job is being loaded", detail)
                     .retry()

@@ -68,7 +68,7 @@ impl Job {
         // Looked up again under the lock, because another request may have planned the iteration while this one waited.
         let (state, iteration) = (guard.state(), request.iteration);
         let position = state.attempts.position(iteration);
-        let starts_again = request.may_start_again() && state.starts_again(position);
+        let starts_again = state.starts_again(position, !request.reports.is_empty());
         let known = if starts_again { Known::None } else { self.known_response(state, position).await? };
         let is_void = matches!(known, Known::Void);
         let known = if let Known::Valid(response) = known { Some(response) } else { None };
@@ -257,7 +257,8 @@ impl Job {
             let state = guard.state();
             let is_training = state.members.live().next().is_some();
             // A request may begin an attempt with this iteration, or just did: no rank may get the allocation of the one before.
-            if state.attempts.position(iteration) != position || (is_training && state.starts_again(position))
+            if state.attempts.position(iteration) != position
+                || (is_training && state.starts_again(position, false))
             {
                 return Err(JobError::NotAllocated { job_id: job_id(), iteration });
             }
@@ -293,7 +294,7 @@ fn decide(
     let is_open = !state.is_carried_out(before.position(iteration));
     let Returns { starts_again, is_void, position } = returns;
     let segment = match (starts_again, is_open) {
-        (true, _) => Some(before.next(iteration, position, true)),
+        (true, _) => Some(state.next_attempt(iteration, position)),
         (false, true) => state.void_segment(iteration, is_void, position),
         (false, false) => None,
     };

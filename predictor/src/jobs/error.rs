@@ -51,19 +51,6 @@ pub enum JobError {
         /// The current generation.
         current: u64,
     },
-    /// The request belongs to an attempt that has ended.
-    #[error(
-        "attempt {asked} of job {job_id} has ended: another run has begun attempt {current}; stop this run, or start again as \
-         another one, whose first request has no attempt"
-    )]
-    StaleAttempt {
-        /// The job.
-        job_id: JobId,
-        /// The attempt of the request.
-        asked: u64,
-        /// The current attempt.
-        current: u64,
-    },
     /// The job has fewer live workers than it requires.
     #[error(
         "job {job_id} is paused: {live} live workers, min_workers is {needed}; start more workers and retry"

@@ -231,7 +231,7 @@ impl Job {
                     self.state_memory.set(0);
                 }
                 let _waits = self.keep_waiting();
-                let workers = self.store.live_worker_count(&self.id).await?;
+                let workers = self.store.worker_count(&self.id).await?;
                 Box::pin(self.loads.run(workers, self.clone().load(now))).await?
             }
         };

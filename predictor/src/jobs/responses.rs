@@ -60,12 +60,11 @@ impl Published {
     ///
     /// `None` if the request needs a plan or a read from the store.
     pub fn response(&self, request: &AllocateRequest) -> Option<ResponseBytes> {
-        let is_current = request.attempt.is_none_or(|attempt| attempt == self.attempts.current());
-        if !self.loaded || request.generation != self.generation || !is_current {
+        if !self.loaded || request.generation != self.generation {
             return None;
         }
         // The run may start again with this iteration.
-        if self.regrouped && request.may_start_again() {
+        if self.regrouped && request.reports.is_empty() {
             return None;
         }
         let response = self.valid(self.attempts.position(request.iteration))?;

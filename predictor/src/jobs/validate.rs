@@ -14,20 +14,6 @@ use super::error::JobError;
 /// # Errors
 /// The [`JobError`] of the first rule that the request breaks.
 pub fn validate(state: &mut JobState, request: &AllocateRequest) -> Result<(), JobError> {
-    let current = state.attempts.current();
-    // First, because a new generation does not make an ended run the current one.
-    match request.attempt {
-        Some(asked) if asked < current => {
-            return Err(JobError::StaleAttempt { job_id: request.job_id.clone(), asked, current });
-        }
-        Some(asked) if asked > current => {
-            return Err(JobError::Invalid(format!(
-                "attempt: {asked} exceeds {current}, the newest attempt of job {}; send the newest one of the responses, or none",
-                request.job_id
-            )));
-        }
-        _ => {}
-    }
     let current = state.members.generation();
     if request.generation != current {
         let job_id = request.job_id.clone();

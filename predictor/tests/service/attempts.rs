@@ -1,28 +1,20 @@
 //! Runs that start again from an earlier iteration.
 
-use std::cell::Cell;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
-use evenstep_client::{ClientConfig, Connection, Registration, RunStart, shares};
 use evenstep_protocol::{
-    AllocateRequest, AllocateResponse, HistoryView, JobSpec, JoinRequest, LiveView, SpeedsView, SummaryView,
-    WorkerReport,
+    AllocateRequest, AllocateResponse, HistoryView, JobSpec, LiveView, SpeedsView, SummaryView, WorkerReport,
 };
 use evenstep_tests::{Client, Events};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::support::{Service, allocate_request, job_id, join_all, metric, worker_id};
+use crate::support::{Service, allocate_request, join_all, metric, worker_id};
 
 /// A run as its trainer sees it.
 struct Run<'a> {
     client: &'a Client,
     job: &'a str,
     generation: u64,
-    /// The newest attempt in its responses.
-    attempt: Cell<Option<u64>>,
     /// Reports for the next request.
     reports: Vec<WorkerReport>,
 }
@@ -30,22 +22,18 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     /// A run whose workers join, perhaps again.
     fn start(client: &'a Client, job: &'a str, workers: usize) -> Self {
-        let generation = join_all(client, job, workers);
-        Self { client, job, generation, attempt: Cell::new(None), reports: Vec::new() }
+        Self { client, job, generation: join_all(client, job, workers), reports: Vec::new() }
     }
 
     fn request(&self, iteration: u64) -> AllocateRequest {
         AllocateRequest {
-            attempt: self.attempt.get(),
             reports: self.reports.clone(),
             ..allocate_request(self.job, self.generation, iteration)
         }
     }
 
     fn allocate(&self, iteration: u64) -> AllocateResponse {
-        let answer: AllocateResponse = self.client.allocate(&self.request(iteration)).json();
-        self.attempt.set(Some(answer.attempt).max(self.attempt.get()));
-        answer
+        self.client.allocate(&self.request(iteration)).json()
     }
 
     /// Carries out iterations with workers of these speeds. Returns the step time of each over the best one.
@@ -199,65 +187,6 @@ fn repeated_and_late_requests_begin_nothing() {
     assert_eq!((earlier.attempt, earlier.iteration), (1, 9));
 }
 
-/// Only a new run begins an attempt, and then no request of an earlier one is taken.
-#[test]
-fn a_request_with_an_attempt_begins_nothing() {
-    let service = Service::start();
-    service.client.put_job("job", &spec());
-    let mut run = Run::start(&service.client, "job", 2);
-    run.iterations(0..20, &[100.0, 200.0]);
-    run.allocate(20);
-    let new = Run::start(&service.client, "job", 2);
-    let of = |attempt, iteration| AllocateRequest { attempt: Some(attempt), ..new.request(iteration) };
-    let late: AllocateResponse = service.client.allocate(&of(1, 5)).json();
-    assert_eq!((late.attempt, late.iteration, service.client.job("job").attempt), (1, 5, 1));
-    assert_eq!(new.allocate(10).attempt, 2);
-    let before = service.client.job("job");
-    for late in
-        [of(1, 5), of(1, 10), of(1, 21), run.request(21), AllocateRequest { generation: 1, ..of(1, 21) }]
-    {
-        let problem = service.client.allocate(&late).problem(409, "stale-attempt");
-        assert!(
-            problem.detail.contains("attempt 1 of job job") && problem.detail.contains("attempt 2"),
-            "{problem:?}"
-        );
-    }
-    for (attempt, rule) in [(3, "attempt: 3 exceeds 2"), (0, "attempt: 0 ")] {
-        let problem = service.client.allocate(&of(attempt, 11)).problem(422, "invalid");
-        assert!(problem.detail.contains(rule), "{problem:?}");
-    }
-    assert_eq!(service.client.job("job"), before);
-}
-
-/// Its late reports and its end do not reach the other run, whose workers have the same names.
-#[test]
-fn the_connection_of_an_earlier_process_gives_up() {
-    let service = Service::start();
-    let open = |start, events: &Arc<Mutex<Vec<String>>>| {
-        let (servers, told) = (service.client.url().parse().unwrap(), events.clone());
-        let config = ClientConfig { request_timeout: Duration::from_secs(60), ..ClientConfig::default() };
-        let client = evenstep_client::Client::new(&servers, job_id("job"), config);
-        let joins = vec![JoinRequest::new(worker_id(0))];
-        let builder = Connection::builder(Registration::new(client, spec(), joins).starting_at(start));
-        builder.on_event(move |event| told.lock().unwrap().push(event.to_string())).open().unwrap()
-    };
-    let said = <[Arc<Mutex<Vec<String>>>; 2]>::default();
-    let mut earlier = open(RunStart::default(), &said[0]);
-    for iteration in 0..20 {
-        assert!(earlier.request(iteration, 96, shares).is_some());
-        earlier.backlog().push(iteration, vec![WorkerReport::new(worker_id(0), iteration, 96, 1.0)]);
-    }
-    let mut new = open(RunStart { iteration: 10, resumed: true, restarted: false }, &said[1]);
-    assert_eq!(new.request(10, 96, shares).unwrap().timed.response.attempt, 2);
-    assert!(earlier.request(20, 96, shares).is_none() && !earlier.is_connected());
-    earlier.close(96);
-    let said = said.map(|said| said.lock().unwrap().concat());
-    assert!(said[0].contains("another run of the job has begun"), "{}", said[0]);
-    let view = service.client.job("job");
-    assert_eq!((view.live_workers, view.attempt, view.next_iteration), (1, 2, 11));
-    assert!(new.request(11, 96, shares).is_some() && said[1].is_empty(), "{}", said[1]);
-}
-
 /// An elastic run continues without a worker: in the same attempt if it repeats the present iteration, in the next one if it
 /// returns to an earlier one.
 #[test]
@@ -277,10 +206,8 @@ fn a_departure_begins_an_attempt_only_if_the_run_returns() {
     run.reports.clear();
     run.iterations(20..25, &[100.0, 100.0]);
     run.allocate(25);
-    run = Run {
-        generation: service.client.leave("job", "node/1").generation,
-        ..Run::start(&service.client, "job", 1)
-    };
+    run.generation = service.client.leave("job", "node/1").generation;
+    run.reports.clear();
     run.iterations(22..24, &[100.0]);
     let view = service.client.job("job");
     assert_eq!((view.attempt, view.next_iteration), (2, 24));
@@ -308,41 +235,6 @@ fn a_restart_after_the_ragged_end_of_an_epoch_keeps_the_plan() {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
-
-    /// Requests of earlier runs that live on, with the present generation and the same workers, change nothing.
-    #[test]
-    fn requests_of_earlier_runs_change_nothing(seed in any::<u64>()) {
-        let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let services = [Service::start(), Service::start()];
-        services.iter().for_each(|service| drop(service.client.put_job("job", &spec())));
-        let mut earlier: Vec<AllocateRequest> = Vec::new();
-        let mut next = 0;
-        for _ in 0..5 {
-            let (begin, end) = (random.random_range(0..=next), next + random.random_range(1..12));
-            for (service, has_earlier) in services.iter().zip([false, true]) {
-                let mut run = Run::start(&service.client, "job", 2);
-                for at in begin..end {
-                    for _ in 0..if has_earlier && !earlier.is_empty() { 2 } else { 0 } {
-                        let late = &earlier[random.random_range(0..earlier.len())];
-                        let reply = service.client.allocate(late);
-                        match late.attempt < Some(service.client.job("job").attempt) {
-                            true => drop(reply.problem(409, "stale-attempt")),
-                            false => prop_assert_eq!(reply.json::<AllocateResponse>().iteration, late.iteration),
-                        }
-                    }
-                    earlier.extend(Some(run.request(at)).filter(|sent| has_earlier && sent.attempt.is_some()));
-                    run.iterations(at..at + 1, &[100.0 + begin as f64, 200.0]);
-                }
-                run.allocate(end);
-            }
-            next = end;
-        }
-        let [one, other] = services.each_ref().map(|service| service.client.forecast("job").workers);
-        prop_assert_eq!(one, other);
-        let all = "/v1/jobs/job/allocations?from=0&limit=100";
-        let [one, other] = services.each_ref().map(|service| service.client.get(all).body);
-        prop_assert_eq!(one, other);
-    }
 
     /// After any returns and restarts of the predictor, the models equal the models of a predictor that was never restarted.
     #[test]

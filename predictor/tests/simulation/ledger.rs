@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use evenstep_core::attempts::Attempts;
 use evenstep_predictor::jobs::ResponseBytes;
-use evenstep_protocol::{AllocateRequest, AllocateResponse, JoinResponse, WorkerId, WorkerReport};
+use evenstep_protocol::{AllocateResponse, JoinResponse, WorkerId, WorkerReport};
 use evenstep_store::StoredAllocation;
 
 /// Attempt, iteration and generation of a response.
@@ -50,12 +50,10 @@ impl Ledger {
     }
 
     /// A response to an allocation request: the same bytes as every other one to this iteration in this attempt and generation,
-    /// and all samples have a worker of the generation. A request that has an attempt begins none.
-    pub fn allocated(&mut self, request: &AllocateRequest, global_batch: u64, response: &ResponseBytes) {
+    /// and all samples have a worker of the generation.
+    pub fn allocated(&mut self, iteration: u64, global_batch: u64, response: &ResponseBytes) {
         let parsed: AllocateResponse = serde_json::from_slice(&response.body).unwrap();
-        let iteration = request.iteration;
         assert_eq!((parsed.iteration, parsed.generation), (iteration, response.generation));
-        assert!(request.attempt.is_none_or(|of| parsed.attempt <= of), "it began attempt {}", parsed.attempt);
         let key = (parsed.attempt, iteration, response.generation);
         let known = self.responses.entry(key).or_insert_with(|| response.body.to_vec());
         assert_eq!(*known, response.body, "two allocations of {key:?}");

@@ -112,8 +112,7 @@ impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Allocate(request) => {
-                let AllocateRequest { iteration, generation, attempt, .. } = request;
-                write!(f, "allocate {iteration} in {generation}, attempt {attempt:?}, reports")?;
+                write!(f, "allocate {} in {}, reports", request.iteration, request.generation)?;
                 request
                     .reports
                     .iter()
@@ -141,8 +140,7 @@ struct Run {
     random: ChaCha8Rng,
     world: World,
     ledger: Ledger,
-    /// With the newest attempt that clients knew when they were sent.
-    requests: Vec<(Request, u64, JoinHandle<Result<Response, JobError>>)>,
+    requests: Vec<(Request, JoinHandle<Result<Response, JobError>>)>,
     /// Requests whose outcome their client does not know.
     unanswered: Vec<Request>,
     totals: Totals,
@@ -250,7 +248,7 @@ impl Run {
 
     fn cut(&mut self) {
         let at = self.random.random_range(0..self.requests.len());
-        let (request, _, task) = self.requests.remove(at);
+        let (request, task) = self.requests.remove(at);
         task.abort();
         self.totals.cut += 1;
         self.note(format!("cut {request}"));
@@ -272,7 +270,7 @@ impl Run {
         };
         self.note(format!("start {request}"));
         let task = tokio::spawn(send(self.world.jobs(), request.clone()));
-        self.requests.push((request, self.ledger.attempt(), task));
+        self.requests.push((request, task));
     }
 
     fn request(&mut self) -> Request {
@@ -314,7 +312,6 @@ impl Run {
         if kind >= 10 {
             return request;
         }
-        request.attempt = self.random.random_bool(0.5).then(|| self.ledger.attempt());
         for earlier in iteration.saturating_sub(3)..iteration.min(next) {
             for (worker, local_batch) in self.ledger.shares(earlier) {
                 if local_batch > 0 && self.random.random_bool(0.6) {
@@ -328,18 +325,10 @@ impl Run {
     /// Processes the responses that have arrived.
     async fn receive(&mut self) {
         let (finished, waiting) =
-            std::mem::take(&mut self.requests).into_iter().partition(|(.., task)| task.is_finished());
+            std::mem::take(&mut self.requests).into_iter().partition(|(_, task)| task.is_finished());
         self.requests = waiting;
-        for (request, known, task) in finished {
-            let outcome = task.await.unwrap();
-            if let (
-                Ok(Response::Allocated(_)),
-                Request::Allocate(AllocateRequest { attempt: Some(of), .. }),
-            ) = (&outcome, &request)
-            {
-                assert!(*of >= known, "{request} was taken in attempt {known} or a later one");
-            }
-            self.response(request, outcome);
+        for (request, task) in finished {
+            self.response(request, task.await.unwrap());
         }
     }
 
@@ -350,7 +339,7 @@ impl Run {
                 self.totals.repeated += u64::from(!allocated.is_new);
                 self.note(format!("allocated {} in {}", request.iteration, allocated.response.generation));
                 let known = self.ledger.attempt();
-                self.ledger.allocated(&request, GLOBAL_BATCH, &allocated.response);
+                self.ledger.allocated(request.iteration, GLOBAL_BATCH, &allocated.response);
                 self.totals.attempts += self.ledger.attempt() - known;
                 self.ledger.reported(&request.reports);
             }
@@ -374,7 +363,7 @@ impl Run {
     async fn crash(&mut self) {
         self.note("crash".into());
         self.totals.crashes += 1;
-        for (request, _, task) in std::mem::take(&mut self.requests) {
+        for (request, task) in std::mem::take(&mut self.requests) {
             task.abort();
             let _ = task.await;
             self.unanswered.push(request);

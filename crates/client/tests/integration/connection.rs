@@ -7,7 +7,7 @@ use evenstep_client::{
     Client, ClientConfig, Clock, Connection, ConnectionBuilder, ErrorKind, Event, Prefetcher, Reconnect,
     Registration, RunStart, shares,
 };
-use evenstep_protocol::{AllocateRequest, JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
+use evenstep_protocol::{JobId, JobSpec, JoinRequest, WorkerId, WorkerReport};
 use serde_json::json;
 
 use crate::support::{Action, Scripted, json, rejects, responds};
@@ -326,59 +326,6 @@ fn a_resumed_run_that_connects_later_requests_its_first_iteration_before_it_deli
         let delivers = asked.last().unwrap();
         assert!(delivers.contains("compute_time_s") && delivers.contains("\"iteration\":6,"), "{asked:?}");
     }
-}
-
-/// The attempts in the allocation requests that a server received.
-fn attempts(heard: &[String]) -> Vec<Option<u64>> {
-    let asked = heard.iter().filter_map(|request| request.strip_prefix("POST /allocate "));
-    asked.map(|body| serde_json::from_str::<AllocateRequest>(body).unwrap().attempt).collect()
-}
-
-/// An earlier process of the run lives on. It may notice that while it trains, or after its lease or an outage.
-#[test]
-fn a_run_gives_up_when_another_one_has_begun() {
-    let over = || rejects(409, "stale-attempt");
-    for lost in [None, Some(rejects(409, "stale-generation")), Some(rejects(503, "draining"))] {
-        let run = Run::new([no_job(), responds(), joined(1, &["node/0"]), allocation("node/0")]);
-        let again = lost.clone().map(|lost| [lost, responds(), joined(2, &["node/0"])]);
-        again.into_iter().flatten().chain([over()]).for_each(|does| run.server.does(does));
-        let mut connection = run.builder().open().unwrap();
-        for iteration in 0..3 {
-            connection.backlog().push(iteration, report(iteration));
-            assert_eq!(connection.request(iteration + 1, 8, shares).is_some(), iteration == 0);
-        }
-        assert_eq!(connection.reconnect(), None);
-        assert!(!connection.is_connected());
-        let events = run.events();
-        assert_eq!(events.len(), 1 + usize::from(lost.is_some()), "{events:?}");
-        assert!(matches!(events.last(), Some(Event::GivenUp(error))
-            if error.to_string().contains("another run of the job has begun")));
-        let heard = run.server.heard();
-        let sent = attempts(&heard);
-        assert_eq!((sent[0], &sent[1..]), (None, &vec![Some(1); sent.len() - 1][..]), "{heard:?}");
-        // The workers of the other run have the same names.
-        connection.close(8);
-        assert!(run.server.heard().is_empty());
-    }
-}
-
-/// For example after the backup of its database was restored.
-#[test]
-fn a_predictor_that_lost_the_attempt_gets_the_reports() {
-    let begins = [no_job(), responds(), joined(1, &["node/0"]), allocation("node/0")];
-    let rejected = [rejects(503, "draining"), responds(), joined(1, &["node/0"]), rejects(422, "invalid")];
-    let accepts = [responds(), joined(1, &["node/0"]), allocation("node/0")];
-    let run = Run::new(begins.into_iter().chain(rejected).chain(accepts));
-    let mut connection = run.builder().open().unwrap();
-    for iteration in 0..3 {
-        connection.backlog().push(iteration, report(iteration));
-        let _ = connection.request(iteration + 1, 8, shares);
-    }
-    while let Some(pause) = connection.reconnect() {
-        run.clock.advance(pause);
-    }
-    assert!(connection.is_connected() && connection.backlog().lost() == 0);
-    assert_eq!(attempts(&run.server.heard()), [None, Some(1), Some(1), None]);
 }
 
 #[test]

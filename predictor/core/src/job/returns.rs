@@ -3,8 +3,8 @@
 //! A position is planned once. If its allocation cannot be used any more, its iteration gets another position, and so do all
 //! later iterations:
 //!
-//! - The run starts again: it requests an iteration that was carried out, and shows nothing that it did before. A repeated
-//!   or late request differs: no worker joined or departed since the newest report, or the request has reports or an attempt.
+//! - The run starts again: it requests an iteration that was carried out, and reports nothing that it did before. A repeated
+//!   or late request differs: no worker joined or departed since the newest report, or the request carries reports.
 //! - A worker departed or ran out of memory during an iteration, which is planned again for the others.
 
 use super::state::JobState;
@@ -20,9 +20,14 @@ impl JobState {
         position < self.models.carried_out().max(self.attempts.newest())
     }
 
-    /// Whether a request for the iteration at this position shows that the run starts again, if it comes from a new run.
-    pub fn starts_again(&self, position: u64) -> bool {
-        self.regrouped && self.is_carried_out(position)
+    /// Whether the run starts again with a request for the iteration at this position.
+    pub fn starts_again(&self, position: u64, has_reports: bool) -> bool {
+        self.regrouped && !has_reports && self.is_carried_out(position)
+    }
+
+    /// Returns the segment that begins at a position when the run starts again with an iteration.
+    pub fn next_attempt(&self, iteration: u64, position: u64) -> Segment {
+        self.attempts.next(iteration, position, true)
     }
 
     /// Whether no iteration was planned since a worker departed: all allocations are void. The first iteration that is planned shows

@@ -408,7 +408,7 @@ fn a_return_is_one_iteration() {
                 state.observe(&answer.allocations.iter().map(report).collect::<Vec<_>>());
             }
         }
-        state.attempts.push(state.attempts.next(10, planned, true));
+        state.attempts.push(state.next_attempt(10, planned));
         state.models.stride()
     };
     assert_eq!([drive(0, 60, 20), drive(60, 100, 70), drive(100, 110, 110)], [1.0; 3]);

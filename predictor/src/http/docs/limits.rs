@@ -146,7 +146,7 @@ fn limits() -> Vec<(&'static str, Value)> {
         (
             "AllocateRequest",
             json!({
-                "attempt": count(1, INTEGER_MAX), "global_batch": count(1, INTEGER_MAX), "reports": {"maxItems": WORKERS_MAX}
+                "global_batch": count(1, INTEGER_MAX), "reports": {"maxItems": WORKERS_MAX}
             }),
         ),
         ("WorkerReport", json!({"drivers": readings})),

@@ -98,12 +98,12 @@ impl Store {
         Ok(count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0))
     }
 
-    /// Returns the number of live workers of a job.
+    /// Returns the number of workers that ever joined a job.
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn live_worker_count(&self, job_id: &JobId) -> Result<u64, StoreError> {
-        let sql = "SELECT count(*) FROM worker WHERE job_id = $1 AND state = 'live'";
+    pub async fn worker_count(&self, job_id: &JobId) -> Result<u64, StoreError> {
+        let sql = "SELECT count(*) FROM worker WHERE job_id = $1";
         Ok(scalar!(&self.readers, i64, sql, job_id.as_str())?.unwrap_or(0).cast_unsigned())
     }
 
