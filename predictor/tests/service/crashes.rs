@@ -88,7 +88,7 @@ fn load_until_crash(
     let requests = AtomicU64::new(0);
     let url = service.predictor.url.clone();
     let asker = |seed: u64| {
-        let client = evenstep_tests::Client::new(&url);
+        let client = Client::patient(&url);
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut seen = Vec::new();
         for iteration in begin.. {
@@ -107,7 +107,7 @@ fn load_until_crash(
         seen
     };
     let agent = || {
-        let client = evenstep_tests::Client::new(&url);
+        let client = Client::patient(&url);
         let mut next = acknowledged;
         // Sent again from the last acknowledged sample on, as an agent does. Some samples may be stored
         // already.

@@ -92,8 +92,7 @@ fn models_in_another_format_are_learned_again_from_the_reports() {
         let rows = service.store.rows(&sql);
         assert!(!rows.is_empty(), "{table}");
     }
-    service.predictor.restart();
-    service.client = service.predictor.client();
+    service.restart();
     let after = service.client.forecast("job");
     assert_eq!(after.workers, before.workers);
     assert!(after.workers[0].observations > 0);

@@ -58,8 +58,7 @@ fn a_restart_recovers_jobs_workers_series_models_and_what_was_planned() {
     assert!(seen(&service) == before, "after kill -9:\n{:#?}\nbefore:\n{:#?}", seen(&service).0, before.0);
     service.predictor.process.terminate();
     assert!(service.predictor.process.wait().success());
-    service.predictor.restart();
-    service.client = service.predictor.client();
+    service.restart();
     assert!(seen(&service) == before, "after SIGTERM:\n{:#?}\nbefore:\n{:#?}", seen(&service).0, before.0);
 }
 
@@ -78,8 +77,8 @@ fn job_options_of_earlier_versions_are_migrated() {
     assert_eq!(service.store.rows(&format!("UPDATE job SET spec = '{earlier}' RETURNING spec")).len(), 1);
     let unmigrated = "DELETE FROM _sqlx_migrations WHERE description = 'hysteresis' RETURNING description";
     assert_eq!(service.store.rows(unmigrated).len(), 1);
-    service.predictor.restart();
-    assert_eq!(service.predictor.client().job("job").spec, Some(spec));
+    service.restart();
+    assert_eq!(service.client.job("job").spec, Some(spec));
 }
 
 /// Earlier versions stored every option.
@@ -101,8 +100,8 @@ fn stored_job_options_that_were_removed_are_read() {
     set("job", &earlier);
     earlier["flap_cooldown_s"] = serde_json::json!(5.0);
     set("other", &earlier);
-    service.predictor.restart();
-    let client = service.predictor.client();
+    service.restart();
+    let client = &service.client;
     assert_eq!(client.job("job").spec, Some(spec));
     // A value without effect does not keep the job from loading.
     let other = client.get("/v1/jobs/other").json::<serde_json::Value>();
@@ -145,7 +144,7 @@ fn sigterm_finishes_open_requests_and_leaves_one_file() {
     assert!(answer.starts_with(if is_shared { "HTTP/1.1 503" } else { "HTTP/1.1 200" }), "{answer}");
     assert_eq!(service.predictor.process.wait().code(), Some(0));
     assert!(wal.iter().chain(&shared_memory).all(|file| !file.exists()), "only one file remains");
-    service.predictor.restart();
-    let status = service.predictor.client().allocated("job", 0).status;
+    service.restart();
+    let status = service.client.allocated("job", 0).status;
     assert_eq!(status, if is_shared { 404 } else { 200 });
 }

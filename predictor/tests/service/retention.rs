@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use evenstep_protocol::{JobId, JobSpec, NodeId, StoreView};
 use evenstep_store::{Address, Change, HOUR_S, MINUTE_S, RollUp, Store, StoreError, TelemetryRows};
-use evenstep_tests::store;
 use evenstep_tests::wait::until;
+use evenstep_tests::{Client, store};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -226,6 +226,7 @@ fn iterations(place: &store::Store) -> [u64; 3] {
 #[test]
 fn old_iterations_are_deleted_and_the_last_ones_stay() {
     let mut service = Service::start();
+    service.client = Client::patient(service.client.url());
     let job = JobId::new("job").unwrap();
     service.client.put_job("job", &JobSpec::new(64));
     let generation = join_all(&service.client, "job", 2);
@@ -261,8 +262,8 @@ fn old_iterations_are_deleted_and_the_last_ones_stay() {
     // Two workers reported 1,299 iterations. The last 1,024 of these stay.
     assert_eq!(kept_from, 275);
     assert_eq!(iterations(&service.store), [1025, 2048, 2 * 275]);
-    service.predictor.restart();
-    service.client = service.predictor.client();
+    service.restart();
+    service.client = Client::patient(service.client.url());
     let client = &service.client;
     for iteration in [0, 100, kept_from - 1] {
         let posted = client.allocate(&allocate_request("job", generation, iteration)).problem(410, "gone");

@@ -31,7 +31,13 @@ impl Service {
     }
 
     pub fn kill_and_restart(&mut self) {
-        self.predictor.kill_and_restart();
+        self.predictor.process.kill();
+        self.restart();
+    }
+
+    /// Starts again after the end of the process.
+    pub fn restart(&mut self) {
+        self.predictor.restart();
         self.client = self.predictor.client().while_loading();
     }
 }

@@ -142,8 +142,7 @@ fn equal(workers: &[usize], iteration: u64) -> Vec<WorkerReport> {
 fn restart(service: &mut Service) {
     service.predictor.process.terminate();
     assert!(service.predictor.process.wait().success());
-    service.predictor.restart();
-    service.client = service.predictor.client();
+    service.restart();
 }
 
 fn line(service: &Service) -> JobSummary {
@@ -171,8 +170,7 @@ fn stored_iterations_are_those_of_the_allocations_and_reports() {
     assert!(before[0].loss[78].is_some() && before[0].loss[79].is_none());
     service.predictor.process.kill();
     service.store.rows("DELETE FROM step");
-    service.predictor.restart();
-    service.client = service.predictor.client();
+    service.restart();
     let mut after = histories(&service);
     for (after, before) in after.iter_mut().zip(&before) {
         assert_ne!(after.even_step_time_s, before.even_step_time_s);
@@ -196,8 +194,7 @@ fn totals_continue_after_restarts() {
     for table in ["report", "allocation", "step"] {
         service.store.rows(&format!("DELETE FROM {table} WHERE iteration < 30"));
     }
-    service.predictor.restart();
-    service.client = service.predictor.client();
+    service.restart();
     let close = |one: Option<f64>, other: f64| (one.unwrap() / other - 1.0).abs() < 1e-3;
     // Without a query for the history of the job.
     let listed = line(&service);
