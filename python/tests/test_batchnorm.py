@@ -194,13 +194,14 @@ def test_other_buffers_are_those_of_the_rank_with_most_samples(ranks: list[Resul
     data, net, expected = Samples(), Observed(), []
     permutation = ORDER.permutation(0)
     for iteration in range(6):
-        parts = permutation[iteration * GLOBAL_BATCH :][:GLOBAL_BATCH].split(plan(iteration))
+        # No rank stays without samples.
+        shares = [[4, 2, 10], [1, 9, 6], [7, 8, 1]][iteration % 3]
+        parts = permutation[iteration * GLOBAL_BATCH :][:GLOBAL_BATCH].split(shares)
         net(data.x[max(parts, key=len)])
         expected.append(torch.cat([net.get_buffer(name).double().flatten() for name in BUFFERS]).tolist())
     for results in ranks:
         assert difference(results.observed[0], expected) <= TOLERANCE
-    # The placeholders of a rank without samples count there.
-    assert [results.observed[1] for results in ranks] == [2 * (4 + 2 + 8), 2 * (2 + 10 + 8), 2 * (10 + 6 + 2)]
+    assert [results.observed[1] for results in ranks] == [2 * (4 + 1 + 7), 2 * (2 + 9 + 8), 2 * (10 + 6 + 1)]
 
 
 @pytest.mark.parametrize("name", SINGLES)

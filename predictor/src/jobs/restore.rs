@@ -12,6 +12,7 @@ use evenstep_store::{Change, EveryNth, ShownStep, Store, View};
 use super::error::JobError;
 use super::job::Job;
 use super::leases::Leases;
+use super::load::attempts;
 use super::registry::Jobs;
 use super::watch::{Sampled, Shown, Steps, Totals, Unstored, workers_before};
 use crate::long::compute;
@@ -56,7 +57,8 @@ impl Job {
         if from < end {
             let sampled = Sampled::read(&mut view, job_id, from..end, ACCOUNT_POINTS, workers).await?;
             let before = from.checked_sub(1).filter(|_| totals.until > 0);
-            totals.account.append(&sampled.account(before, end));
+            let attempts = attempts(view.segments(job_id).await?);
+            totals.account.append(&sampled.account(&attempts, before, end));
             totals.until = end;
         }
         drop(view);

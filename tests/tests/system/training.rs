@@ -61,8 +61,8 @@ fn uneven_shares_train_what_even_shares_train() {
             assert!(apart <= loss_tolerance, "{losses:?}");
         }
 
-        // The training followed the allocations that arrived in time, with a separate job for each policy. Whether any of
-        // these few does, and which worker is the fastest, depends on the machine's load: the next test waits for both.
+        // The training followed the allocations that arrived in time, with a separate job for each policy. How many do, and
+        // which worker is the fastest, depends on the machine's load: the next test waits for both.
         for (policy, job) in [("base", "job-base"), ("evenstep", "job")] {
             let iterations = training.iterations(policy);
             for line in iterations.iter().filter(|line| line["generation"].is_u64()) {
@@ -84,32 +84,45 @@ fn uneven_shares_train_what_even_shares_train() {
     }
 }
 
-/// Every sample is trained once per epoch, and the allocations that arrive in time are followed.
+/// Every sample is trained once per epoch, the allocations that arrive in time are followed, and the gradients of uneven shares are
+/// those of one process.
 #[test]
 fn requests_ahead_train_every_sample_once() {
     let name = "training::requests_ahead_train_every_sample_once";
     let Some(trainer) = binaries::find("evenstep-trainer", name) else { return };
     let Some(predictor) = binaries::find("evenstep-predictor", name) else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let predictor = Predictor::start(&predictor, folder.path());
+    let state = tempfile::tempdir().unwrap();
+    let predictor = Predictor::start(&predictor, state.path());
     let server = format!("--server={}", predictor.url);
-    let start = |folder: &Path, job: &str, end: &str| {
-        let run = ["--workers=2", "--pace=1,3", "--verify-gradient=1", "--samples=500"];
-        Training::start(&trainer, folder, &[&run[..], &["--global-batch=48", job, end, &server]].concat())
+    let start = |folder: &Path, options: &[&str]| {
+        let run = ["--workers=2", "--pace=1,3", "--verify-gradient=1", "--samples=500", "--global-batch=48"];
+        Training::start(&trainer, folder, &[&run[..], &[&server], options].concat())
     };
     let three_epochs = tempfile::tempdir().unwrap();
-    let mut training = start(three_epochs.path(), "--job=three-epochs", "--epochs=3");
+    let mut training = start(three_epochs.path(), &["--job=three-epochs", "--epochs=3"]);
     training.succeed();
     training.assert_each_sample_once("evenstep", 3, 500);
 
-    let mut training = start(folder.path(), "--job=job", "--steps=1000000");
-    // On a busy machine, most iterations begin before their allocation arrives.
-    let followed = |line: &serde_json::Value| {
-        line["decision"].is_object() && given_batches(line)[1] > given_batches(line)[0]
-    };
-    training
-        .until("the faster worker gets more", || training.iterations_so_far("evenstep").iter().any(followed));
-    training.process.terminate();
-    assert_eq!(training.process.wait().code(), Some(128 + 15), "{}", training.process.output());
-    training.assert_no_sample_repeated_or_missing("evenstep", 500);
+    for (dtype, tolerance) in [("float32", 1e-5), ("float64", 1e-12)] {
+        for policy in ["base", "evenstep"] {
+            let folder = tempfile::tempdir().unwrap();
+            let job = format!("--job={dtype}-{policy}");
+            let endless = [job.as_str(), "--steps=1000000", "--policy", policy, "--dtype", dtype];
+            let mut training = start(folder.path(), &endless);
+            // On a busy machine, most iterations begin before their allocation arrives.
+            let followed = |line: &serde_json::Value| {
+                line["decision"].is_object() && given_batches(line)[1] > given_batches(line)[0]
+            };
+            training.until("the faster worker gets more", || {
+                training.iterations_so_far(policy).iter().any(followed)
+            });
+            training.process.terminate();
+            assert_eq!(training.process.wait().code(), Some(128 + 15), "{}", training.process.output());
+            training.assert_no_sample_repeated_or_missing(policy, 500);
+            let difference =
+                |line: &serde_json::Value| line["gradient_difference"].as_f64().expect("verified");
+            let worst = training.iterations_so_far(policy).iter().map(difference).fold(0.0, f64::max);
+            assert!(0.0 < worst && worst <= tolerance, "{dtype}, {policy}: {worst:e}");
+        }
+    }
 }

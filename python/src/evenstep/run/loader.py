@@ -27,7 +27,7 @@ _OURS = {
 _STREAMS = "read streams with `job.step(global_batch=..)`, as in docs/reference/python.md"
 
 #: Number of samples that a rank with an empty share reads; batch norm needs at least two.
-_WEIGHTLESS_SAMPLES = 2
+WEIGHTLESS_SAMPLES = 2
 
 #: Advice for models and batches that cannot have length 0.
 _AVOID = "avoid iterations with fewer samples than ranks (drop_last=True) and plans with 0"
@@ -188,7 +188,7 @@ class Loader(DataLoader[Any]):
         """
         begins = f"iteration {step.iteration}: rank {self._run.rank} has no samples for this batch"
         try:
-            cut = emptied(batch, min(_WEIGHTLESS_SAMPLES, step.global_batch))
+            cut = emptied(batch, min(WEIGHTLESS_SAMPLES, step.global_batch))
         except (ValueError, TypeError, AttributeError, RuntimeError) as error:
             if "scaled" not in self._run.sums:
                 return batch
@@ -240,4 +240,4 @@ class _Indices(Sampler[list[int]]):
                 begin += turn.samples
                 # The mean over no samples is NaN, and DDP waits for every rank's gradients, so this rank computes
                 # samples with weight 0; or none of them, if losses are sums.
-                yield indices or samples[:_WEIGHTLESS_SAMPLES]
+                yield indices or samples[:WEIGHTLESS_SAMPLES]

@@ -31,6 +31,7 @@ from evenstep.measure.device import current_device
 from evenstep.measure.drivers import Drivers
 from evenstep.measure.drivers.gpu import gpu_name
 from evenstep.measure.sensor import Sensor
+from evenstep.run.loader import WEIGHTLESS_SAMPLES
 from evenstep.run.run import Run
 from evenstep.samples.order import Order
 from evenstep.samples.progress import Progress, resumed
@@ -273,7 +274,10 @@ class _RunStart:
         # Batch norm should not normalise over few samples. Hedged steps have no placeholders, plans of costs are no
         # numbers of samples, and sizes may be listed.
         sizes = {"allowed_sizes", "distinct_sizes"} & self.job_options.job.keys()
-        return not (run.sums or run.avoids_singles or self.job_options.claims or self.order.costs or sizes)
+        takes_longer = run.quantum > WEIGHTLESS_SAMPLES * self.order.accumulate
+        return not (
+            run.sums or run.avoids_singles or self.job_options.claims or self.order.costs or sizes or takes_longer
+        )
 
     def embedded(self, rank: int) -> Embedded | None:
         """Starts the programs that this rank is responsible for; None if the run does not need them."""
