@@ -108,7 +108,13 @@ def test_each_batch_is_trained_once_in_its_epoch(loop: Loop, stop: int, looks: i
         for _ in range(min(looks, left - 1)):
             next(source)
         if cycles:
-            loop.train(loop.cycle(), count * loop.micro_batches)
+            try:
+                loop.train(loop.cycle(), count * loop.micro_batches)
+            except UnsupportedError as error:
+                # It reads an epoch ahead before it begins.
+                assert "all batches of epoch" in str(error)
+                assert loop.depth >= loop.iterations * loop.micro_batches
+                return
         while loop.binding.trained.epoch < 3 and not cycles:
             before = loop.binding.trained.iteration
             if not (batches := count * loop.micro_batches):
@@ -186,10 +192,11 @@ def test_two_models_tell_apart_more_passes() -> None:
 def test_two_batches_ahead_without_marks_are_refused(marks: bool) -> None:
     for iterations in (1, 4):
         loop = Loop(iterations, depth=1, marks=marks)
-        if marks:
+        if marks and iterations > 1:
             loop.train(loop.cycle(), 9)
             continue
-        with pytest.raises(UnsupportedError, match="must mark each iteration"):
+        told = "all batches of epoch 0 were read" if marks else "must mark each iteration"
+        with pytest.raises(UnsupportedError, match=told):
             loop.train(loop.cycle(), 9)
         assert not loop.trained
 
@@ -211,9 +218,8 @@ def test_batches_repeated_after_the_epoch_are_refused() -> None:
 def test_looking_at_a_whole_epoch_trains_nothing(marks: bool) -> None:
     """For example an evaluation on the training data, first and after each epoch."""
     loop = Loop(3, marks=marks)
-    if not marks:
-        for _ in loop.epoch():
-            loop.binding.looks()
+    for _ in loop.epoch():
+        loop.binding.looks()
     for _ in range(3):
         loop.train(loop.epoch())
         assert len(list(loop.epoch())) == 3
@@ -258,6 +264,8 @@ def test_a_mark_that_is_left_before_the_backward_pass() -> None:
 def test_passes_that_are_not_observed(ahead: int) -> None:
     """One process trains without wrap; each step of the optimizer trains an iteration."""
     loop, done = Loop(4), 0
+    loop.binding.is_observed = lambda: False
+    assert len(list(loop.epoch())) == 4
     for _ in range(3):
         held = deque[Turn | None]()
         source = loop.epoch()
@@ -265,7 +273,7 @@ def test_passes_that_are_not_observed(ahead: int) -> None:
         while (turn := held.popleft()) is not None:
             for _ in range(2):
                 loop.binding.step_begins()
-                loop.binding.step_ends(is_observed=False)
+                loop.binding.step_ends()
                 if ahead:
                     break
             done += 1
@@ -274,3 +282,51 @@ def test_passes_that_are_not_observed(ahead: int) -> None:
         assert loop.binding.trained == Progress(done, done // 4)
     loop.train(loop.epoch(), 0)
     assert loop.binding.trained.epoch == 3, "looking trains nothing"
+
+
+@pytest.mark.parametrize(
+    ("accumulated", "first", "right"),
+    [(4, 1, [4, 8, 10]), (2, 1, [1, 4, 6, 8, 10]), (1, 3, [3, *range(4, 11)])],
+)
+def test_steps_over_several_batches_that_are_not_observed(accumulated: int, first: int, right: list[int]) -> None:
+    """A loop adds gradients, or a scaler skips its first steps."""
+    loop, trained = Loop(10), list[int]()
+    loop.binding.is_observed = lambda: False
+    for at, turn in enumerate(loop.epoch()):
+        if (at + 1 >= first and (at + 1) % accumulated == 0) or turn.step.is_last:
+            loop.binding.step_begins()
+            loop.binding.step_ends()
+            trained.append(loop.binding.trained.iteration)
+    assert trained == right
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_batches_without_gradients_do_not_hide_a_read_between_passes(looks: bool) -> None:
+    loop = Loop(4)
+
+    def one_pass() -> None:
+        loop.binding.forward("model")
+        loop.binding.backward()
+        loop.binding.complete()
+
+    if looks:
+        next(loop.epoch())
+        loop.binding.forward("model")
+    source = loop.epoch()
+    if not looks:
+        next(source)
+        loop.binding.forward("model")
+    next(source)
+    one_pass()
+    next(source)
+    one_pass()
+    with pytest.raises(UnsupportedError, match="must read the next batch after the last forward pass"):
+        one_pass()
+
+
+def test_marks_after_reading_a_whole_epoch_are_refused() -> None:
+    """Nothing tells whether the loop computes the first epoch's batches or has only looked at them."""
+    loop = Loop(3, marks=True)
+    assert len(list(loop.epoch())) == 3
+    with pytest.raises(UnsupportedError, match="whether the loop has only looked at them"):
+        loop.train(loop.epoch())

@@ -81,12 +81,9 @@ def follow_steps(run: Run, is_weighted: Callable[[], bool]) -> list[RemovableHan
 
     In one process a script may train without wrap. Its steps are then the only sign of what is trained.
     """
-
-    def ends(*_: Any) -> None:
-        run.binding.step_ends(is_observed=run.world_size > 1 or is_weighted())
-
+    run.binding.is_observed = lambda: run.world_size > 1 or is_weighted()
     begins = register_optimizer_step_pre_hook(lambda *_: run.binding.step_begins())
-    return [begins, register_optimizer_step_post_hook(ends)]
+    return [begins, register_optimizer_step_post_hook(lambda *_: run.binding.step_ends())]
 
 
 def _unweighted(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.nn.Parameter]]:

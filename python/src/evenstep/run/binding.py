@@ -22,8 +22,8 @@ READ_AHEAD_MAX = 4096
 
 #: Advice for loops that read ahead.
 _MARK = (
-    "loops that read ahead must mark each iteration with `with job.step()`, which begins the oldest batch that was "
-    "read and not begun"
+    "loops that read ahead or skip batches must mark each iteration with `with job.step()`, also the skipped ones; it "
+    "begins the oldest batch that was read and not begun"
 )
 
 
@@ -81,8 +81,12 @@ class Binding:
         self._tracked: Turn | None = None
         #: Number of passes in the running step of an optimizer; None outside of one.
         self._passes_in_step: int | None = None
-        #: The number of iterations that a loop whose passes are not observed reads ahead.
+        #: Whether passes are observed, so that they tell what is trained. Otherwise the steps of optimizers do.
+        self.is_observed: Callable[[], bool] = lambda: True
+        #: The number of iterations that a loop whose passes are not observed reads ahead, 0 or 1, and the number of
+        #: those that it has read since the last step of an optimizer.
         self._lag: int | None = None
+        self._fresh = 0
 
     def starts_at(self, trained: Progress) -> None:
         """Moves to the position of a checkpoint, before the first batch is read."""
@@ -129,17 +133,25 @@ class Binding:
         self.goes_on()
         trained, before = self.trained, self._begins
         has_trained = before is not None and trained.iteration > before.iteration
-        is_ahead = self.is_marked or bool(self._lag) if has_trained else not self._is_level
+        # Without passes, nothing tells a look at an epoch from reading ahead before the first step.
+        is_look = self._is_level or (self._lag is None and not self.is_marked and not self.is_observed())
+        is_ahead = self.is_marked or bool(self._lag) if has_trained else not is_look
         if self.is_read and not self._has_dropped and (is_ahead or self.computing is not None):
             # The loop reads ahead, over the end of the epoch. Its last iterations are still to be computed.
             self._begins = self._read_to
         else:
             self._turns.clear()
             self.computing, self._has_dropped = None, False
+            if not self._has_trained:
+                self._passes.clear()
+                self._passing.clear()
+                self._tracked = None
             if has_trained and trained.position:
                 self.trained = Progress(trained.iteration, trained.epoch + 1)
             self._begins = self.trained
         self._is_level = self._has_trained and self._begins == self.trained
+        # A loop that reads ahead begins with two.
+        self._fresh = -1
         self.is_read = False
 
     def looks(self) -> None:
@@ -156,6 +168,7 @@ class Binding:
         self._has_dropped = bool(turns) and (self._has_dropped or len(turns) == turns.maxlen)
         turns.append(turn)
         self._read_to = _after(turn.step)
+        self._fresh += turn.is_last
         if self.computing is None and not self.is_marked:
             self._make_current(turn)
 
@@ -179,7 +192,14 @@ class Binding:
                 "step(): every batch read so far has already begun: read the next batch from job.loader first"
             )
         turn = waiting[0]
-        if 0 < self._ahead < len(waiting) and turn.step.iteration < self.begins.iteration:
+        is_of_earlier = turn.step.iteration < self.begins.iteration
+        if is_of_earlier and not self._ahead and not (turn.step.position or turn.micro):
+            raise UnsupportedError(
+                f"step(): all batches of epoch {turn.step.epoch} were read before the first of them began: it is unknown "
+                "whether the loop has only looked at them; read less than an epoch ahead, and read the data set itself "
+                "to look at its samples"
+            )
+        if is_of_earlier and 0 < self._ahead < len(waiting):
             raise UnsupportedError(
                 f"step(): batches of epoch {turn.step.epoch} have not begun, and the loop has read {len(waiting)} "
                 f"batches ahead, more than ever: it is unknown whether it has dropped them; begin all batches that "
@@ -251,7 +271,7 @@ class Binding:
             raise UnsupportedError(
                 "gradients after the epoch was read to its end and all its batches were trained: it is unknown of "
                 "which batch they are; do not repeat batches, as itertools.cycle does, but read job.loader again: "
-                "`while True: yield from loader`"
+                "`while True: yield from loader`; gradients of other data, such as a validation set: use model.module"
             )
         turn.done = True
         self._check_passes()
@@ -296,19 +316,23 @@ class Binding:
         """Records that an optimizer begins its step, which may compute passes in a closure."""
         self._passes_in_step = 0
 
-    def step_ends(self, *, is_observed: bool = True) -> None:
+    def step_ends(self) -> None:
         """Records that an optimizer has made its step.
 
-        If passes are not observed, it trains all batches but the number of iterations that the loop reads ahead.
+        If passes are not observed, it trains what was read. A loop with two iterations before its first step may read
+        one ahead, unless it reads several before another step, because it adds their gradients.
         """
         self._passes_in_step = None
-        if is_observed or self.is_marked:
+        if self.is_marked or self.is_observed():
             return
         ends = [turn.step for turn in list(self._turns) if turn.is_last]
         if self._lag is None:
-            self._lag = max(0, len(ends) - 1)
+            self._lag = 1 if len(ends) == 2 else 0  # noqa: PLR2004  # The one that it trains, and the next one.
+        elif self._fresh > 1:
+            self._lag = 0
+        self._fresh = 0
         # After the end nothing is read ahead.
-        if trained := ends[: len(ends) - max(0, self._lag - self.is_read)]:
+        if trained := ends[: len(ends) - (0 if self.is_read else self._lag)]:
             self._advance(trained[-1])
 
     def count(self, items: Any) -> None:
@@ -375,7 +399,8 @@ class Binding:
             return
         if turn is not self._tracked:
             self._tracked = turn
-            self._passes += [[]] if is_alone else [[], [], []]
+            # A batch without gradients does not count.
+            self._passes = [*filter(None, self._passes), []] if is_alone else [[], [], []]
             self._passing.clear()
         self._passing.add(model)
 
@@ -397,7 +422,7 @@ class Binding:
             raise UnsupportedError(
                 f"the first batch had {len(first)} backward passes before the next one was read, and the second batch "
                 f"has {len(second)}: a loop without marks must read the next batch after the last forward pass of a "
-                f"batch; {_MARK}"
+                f"batch; if it does, and its batches have different numbers of passes, mark them; {_MARK}"
             )
 
 
