@@ -108,13 +108,12 @@ def test_each_batch_is_trained_once_in_its_epoch(loop: Loop, stop: int, looks: i
         for _ in range(min(looks, left - 1)):
             next(source)
         if cycles:
-            try:
-                loop.train(loop.cycle(), count * loop.micro_batches)
-            except UnsupportedError as error:
-                # It reads an epoch ahead before it begins.
-                assert "all batches of epoch" in str(error)
-                assert loop.depth >= loop.iterations * loop.micro_batches
+            is_whole = count > 0 and loop.binding.trained.position == 0
+            if loop.marks and is_whole and loop.depth >= loop.iterations * loop.micro_batches:
+                with pytest.raises(UnsupportedError, match="all batches of epoch"):
+                    loop.train(loop.cycle(), count * loop.micro_batches)
                 return
+            loop.train(loop.cycle(), count * loop.micro_batches)
         while loop.binding.trained.epoch < 3 and not cycles:
             before = loop.binding.trained.iteration
             if not (batches := count * loop.micro_batches):

@@ -34,18 +34,26 @@ class Rows:
 
 def test_a_batch_of_any_structure_is_cut() -> None:
     x = torch.ones(2, 3)
-    pair = Pair(x, {"y": x.numpy(), "texts": ["a", "b"], "labels": (1, 2)})
+    pair = Pair(x, {"y": x.numpy(), "texts": ["a", "b"], "names": ("a", "b")})
     first, second, third, rows, none = emptied([x, pair, UserDict(x=x), Rows(x), None], 2)
     assert first.shape == second.x.shape == second.y["y"].shape == third["x"].shape == rows.x.shape == (0, 3)
-    assert (type(second), second.y["texts"], second.y["labels"]) == (Pair, [], ())
+    assert (type(second), second.y["texts"], second.y["names"]) == (Pair, [], ())
     assert (type(third), rows.name, none) == (UserDict, "rows", None)
     assert len(pair.y["y"]) == 2, "the batch itself does not change"
 
 
 @pytest.mark.parametrize(
     "batch",
-    [torch.ones(7), torch.tensor(2), [torch.ones(2, 3), 7], {"rows": 2}, object(), [{"x": torch.ones(3)}] * 2],
-    ids=["packed", "a number of a batch", "another number", "in a mapping", "an object", "samples that differ"],
+    [torch.ones(7), torch.tensor(2), [torch.ones(2, 3), 7], {"rows": 2}, object(), [{"x": torch.ones(3)}] * 2, (2, 2)],
+    ids=[
+        "packed",
+        "a number of a batch",
+        "another number",
+        "in a mapping",
+        "an object",
+        "samples that differ",
+        "a size",
+    ],
 )
 def test_a_batch_without_a_dimension_of_samples_is_not_cut(batch: Any) -> None:
     with pytest.raises(ValueError, match=r"\w"):

@@ -48,7 +48,12 @@ def printed(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 FIRST = torch.tensor([[True, False, False]])
 
+
 #: Losses, and the begin of their warning on rank 0.
+def one_by_one(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.stack([functional.cross_entropy(*one) for one in zip(outputs, labels_of(y), strict=True)]).mean()
+
+
 LOSSES: dict[str, tuple[Loss, str]] = {
     "class weights": (lambda o, y: torch.nn.CrossEntropyLoss(WEIGHTS)(o, labels_of(y)), "cross_entropy with class"),
     "with smoothing": (
@@ -61,6 +66,7 @@ LOSSES: dict[str, tuple[Loss, str]] = {
         "cross_entropy with ignored labels (ignore_index=1)",
     ),
     "ignored tokens": (lambda o, y: tokens(o, y, y > 0.5), "cross_entropy with ignored labels (ignore_index=-100)"),
+    "one by one": (one_by_one, ""),
     "contrastive": (similar, "cross_entropy of each sample with the others"),
     "mean": (lambda o, y: functional.cross_entropy(o, labels_of(y)), ""),
     "equal weights": (lambda o, y: functional.cross_entropy(o, labels_of(y), WEIGHTS[1:2].repeat(3)), ""),

@@ -22,6 +22,13 @@ def test_epochs_are_compared(tmp_path: Path) -> None:
     assert not (tmp_path / "end").exists(), "and is left"
 
 
+def test_an_epoch_of_exactly_the_compared_iterations_is_shortened(tmp_path: Path) -> None:
+    told = ("    for x, y in loader:", "    Path(f'{sys.argv[1]}-{epoch}').touch()\n    for x, y in loader:")
+    verdict = verified(script(tmp_path, told), steps=13)
+    assert verdict.result == "agree"
+    assert (tmp_path / "end-1").exists(), "the second epoch begins"
+
+
 def test_kept_batches_differ(tmp_path: Path) -> None:
     cycle = "import itertools\nfor x, y in itertools.islice(itertools.cycle(loader), 100):\n    if True:"
     verdict = verified(script(tmp_path, (LOOP, cycle)))

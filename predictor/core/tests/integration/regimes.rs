@@ -431,7 +431,7 @@ fn a_worker_that_does_not_report_leaves_hedging_to_the_others() {
             let mut seen: Vec<WorkerReport> = Vec::new();
             for share in &answer.allocations {
                 let speed = 100.0 * (0.25 * normal(&mut random)).exp();
-                let samples = share.planned_batch.unwrap_or(share.local_batch);
+                let samples = answer.tail.as_ref().and(share.planned_batch).unwrap_or(share.local_batch);
                 let mut report = WorkerReport::new(
                     share.worker.clone(),
                     iteration as u64,

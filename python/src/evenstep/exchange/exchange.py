@@ -280,9 +280,10 @@ class Exchange:
                 self._failure = error
                 self._changed.notify_all()
         finally:
+            deadline = time.monotonic() + _NOTICE_S
             for _, released in self._lent:
                 with suppress(queue.Empty):
-                    released.get(timeout=_NOTICE_S)
+                    released.get(timeout=max(0.0, deadline - time.monotonic()))
             self._has_ended.set()
 
     def _next(self) -> list[Submission]:

@@ -53,9 +53,11 @@ class Buffers:
             flat = flat * step.weight if step.weight else torch.zeros_like(flat)
             begun.append(Pending(group.allreduce([flat]), flat, flat.split([at.numel() for at in buffers]), buffers))
         if self._others:
-            buffers = [getattr(module, name).detach() for module, name in self._others]
+            known = (getattr(module, name) for module, name in self._others)
+            buffers = [buffer.detach() for buffer in known if buffer is not None]
             # Of any types, in one message.
-            rows = [buffer.reshape(-1).view(torch.uint8).to(buffers[0].device) for buffer in buffers]
+            plain = [buffer.resolve_conj().resolve_neg() for buffer in buffers]
+            rows = [buffer.reshape(-1).view(torch.uint8).to(buffers[0].device) for buffer in plain]
             flat = torch.cat(rows)
             work: Any = dist.broadcast(flat, step.source, group, async_op=True)
             begun.append(Pending(work, flat, flat.split([len(row) for row in rows]), buffers))

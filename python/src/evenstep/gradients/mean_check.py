@@ -81,8 +81,8 @@ class MeanCheck:
             sys.setprofile(None)
         elif event == "return" and frame.f_code in _LOSSES and isinstance(value, torch.Tensor) and value.requires_grad:
             sys.setprofile(None)
-            # Tensors of torch.func and of compilers have no values.
-            with suppress(RuntimeError):
+            # Tensors of torch.func and of compilers have no values. A training never fails by this check.
+            with suppress(Exception):
                 if why := self._why(frame.f_locals):
                     told = f"{_LOSSES[frame.f_code]} {why}"
                     # A loss that is only printed has no backward pass.
@@ -96,8 +96,9 @@ class MeanCheck:
         if run is None or not run.binding.has_batch or called["reduction"] != "mean" or labels.is_floating_point():
             return ""
         samples = run.current.samples if run.current.passing is None else run.current.passing
+        is_unknown = not samples or not labels.ndim or not labels.numel()
         # The capture of a CUDA graph cannot read labels.
-        if not samples or not labels.numel() or (labels.is_cuda and torch.cuda.is_current_stream_capturing()):
+        if is_unknown or (labels.is_cuda and torch.cuda.is_current_stream_capturing()):
             return ""
         if weight is not None and bool((weight != weight.flatten()[0]).any()):
             return "with class weights (weight=) divides by the weights of the labels"

@@ -18,12 +18,9 @@ from evenstep.run import loader
 from evenstep.run.step import Step, Turn
 from evenstep.samples.costs import Costs, Layout, SampleCosts
 from evenstep.samples.epoch import Place
-from evenstep.samples.order import GivenIndices, Indices, Order
+from evenstep.samples.order import STREAM_STEPS, GivenIndices, Indices, Order
 
 log = logging.getLogger("evenstep")
-
-#: Number of iterations of a stream; practically unlimited.
-_STREAM_STEPS = 2**32
 
 
 class JobData(JobRun):
@@ -248,7 +245,7 @@ class JobData(JobRun):
             raise SettingError(
                 f"step(global_batch={size}): must be between 1 and {whole}, the global batch of the first iteration"
             )
-        run = self._begin(Order(whole * _STREAM_STEPS, whole, shuffle=False), reads_ahead=0)
+        run = self._begin(Order(whole * STREAM_STEPS, whole, shuffle=False), reads_ahead=0)
         run.start()
         done = run.binding.next
         place = Place(done.iteration, done.epoch, done.position, done.position * whole, size, is_last=False)

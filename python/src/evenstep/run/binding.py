@@ -195,9 +195,9 @@ class Binding:
         is_of_earlier = turn.step.iteration < self.begins.iteration
         if is_of_earlier and not self._ahead and not (turn.step.position or turn.micro):
             raise UnsupportedError(
-                f"step(): all batches of epoch {turn.step.epoch} were read before the first of them began: it is unknown "
-                "whether the loop has only looked at them; read less than an epoch ahead, and read the data set itself "
-                "to look at its samples"
+                f"step(): all batches of epoch {turn.step.epoch} were read before the first of them began: it is "
+                "unknown whether the loop has only looked at them; read less than an epoch ahead, and read the data set "
+                "itself to look at its samples"
             )
         if is_of_earlier and 0 < self._ahead < len(waiting):
             raise UnsupportedError(
@@ -327,7 +327,7 @@ class Binding:
             return
         ends = [turn.step for turn in list(self._turns) if turn.is_last]
         if self._lag is None:
-            self._lag = 1 if len(ends) == 2 else 0  # noqa: PLR2004  # The one that it trains, and the next one.
+            self._lag = 1 if len(ends) == 2 else 0
         elif self._fresh > 1:
             self._lag = 0
         self._fresh = 0

@@ -12,8 +12,8 @@ def emptied(batch: Any, samples: int) -> Any:
     Texts and None stay, because they describe no sample.
 
     Args:
-        batch: tensors and arrays whose first dimension has the samples, and lists of their texts and numbers, in nested
-            lists, tuples, mappings and dataclasses.
+        batch: tensors and arrays whose first dimension has the samples, and lists of their texts, in nested lists,
+            tuples, mappings and dataclasses.
         samples: number of samples in the batch.
 
     Raises:
@@ -27,12 +27,14 @@ def emptied(batch: Any, samples: int) -> Any:
             return batch[:0]
         raise ValueError(f"{type(batch).__name__} of shape {tuple(batch.shape)}")
     if isinstance(batch, Mapping):
+        # Before any assignment: a copy may share its contents with the batch.
+        named = {name: emptied(part, samples) for name, part in batch.items()}
         cut: Any = copy.copy(batch)
-        for name, part in batch.items():
-            cut[name] = emptied(part, samples)
+        for name, part in named.items():
+            cut[name] = part
         return cut
     if isinstance(batch, list | tuple):
-        if len(batch) == samples and all(isinstance(part, str | bytes | int | float) for part in batch):
+        if len(batch) == samples and all(isinstance(part, str | bytes) for part in batch):
             return batch[:0]
         parts = [emptied(part, samples) for part in batch]
         kind: Any = type(batch)

@@ -11,6 +11,9 @@ from evenstep.samples.checksums import checksum
 from evenstep.samples.costs import Costs
 from evenstep.samples.work import Prior
 
+#: Number of iterations of a stream; practically unlimited.
+STREAM_STEPS = 2**32
+
 #: Seeds of successive epochs differ by this odd number (a Weyl sequence), modulo 2^63.
 _EPOCH_STRIDE = 0x9E3779B97F4A7C15
 

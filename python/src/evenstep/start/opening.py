@@ -271,12 +271,12 @@ class _RunStart:
 
     def fills(self, run: Run) -> bool:
         """Returns whether ranks to which plans give no samples get some, because they would compute as long."""
-        # Batch norm should not normalise over few samples. Hedged steps have no placeholders, plans of costs are no
-        # numbers of samples, and sizes may be listed.
+        # A model that is wrapped later may have another loss, or batch norm, which should not normalise over few
+        # samples. Hedged steps have no placeholders, plans of costs are no numbers of samples, sizes may be listed.
         sizes = {"allowed_sizes", "distinct_sizes"} & self.job_options.job.keys()
         takes_longer = run.quantum > WEIGHTLESS_SAMPLES * self.order.accumulate
-        return not (
-            run.sums or run.avoids_singles or self.job_options.claims or self.order.costs or sizes or takes_longer
+        return run.needs_equal_passes and not (
+            run.avoids_singles or self.job_options.claims or self.order.costs or sizes or takes_longer
         )
 
     def embedded(self, rank: int) -> Embedded | None:

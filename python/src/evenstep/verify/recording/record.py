@@ -19,7 +19,7 @@ from evenstep.run.losses import Loss
 from evenstep.run.observer import Observer
 from evenstep.run.step import Step
 from evenstep.samples.checksums import tensor_bytes
-from evenstep.samples.order import Order
+from evenstep.samples.order import STREAM_STEPS, Order
 from evenstep.settings.options import Fixed, RunOptions
 from evenstep.verify.recording.items import RecordingDataset, checksum
 from evenstep.verify.recording.micro import split_passes
@@ -90,7 +90,7 @@ class Recorder(Observer):
 
     def order(self, order: Order) -> Order:
         """Shortens long epochs, so that two are compared."""
-        if order.steps > self._task.steps:
+        if 1 < self._task.steps <= order.steps < STREAM_STEPS:
             order = replace(order, limit=-(-self._task.steps // 2))
         self._order = order
         seen = self._recorded.seen
