@@ -196,8 +196,8 @@ class Binding:
         if is_of_earlier and not self._ahead and not (turn.step.position or turn.micro):
             raise UnsupportedError(
                 f"step(): all batches of epoch {turn.step.epoch} were read before the first of them began: it is "
-                "unknown whether the loop has only looked at them; read less than an epoch ahead, and read the data set "
-                "itself to look at its samples"
+                "unknown whether the loop has only looked at them; read less than an epoch ahead, and read the data "
+                "set itself to look at its samples"
             )
         if is_of_earlier and 0 < self._ahead < len(waiting):
             raise UnsupportedError(
