@@ -84,8 +84,8 @@ fn uneven_shares_train_what_even_shares_train() {
     }
 }
 
-/// Every sample is trained once per epoch, the allocations that arrive in time are followed, and the gradients of uneven shares are
-/// those of one process.
+/// Every sample is trained once per epoch, the allocations that arrive in time are followed, and the gradients of uneven shares equal
+/// the gradients of one process.
 #[test]
 fn requests_ahead_train_every_sample_once() {
     let name = "training::requests_ahead_train_every_sample_once";

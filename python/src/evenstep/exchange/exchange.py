@@ -171,7 +171,7 @@ class Exchange:
         #: Whether the thread and Gloo's threads need the interpreter no more, or another rank hangs.
         self._has_ended = threading.Event()
         self._hangs = False
-        #: The tensors of the last exchanges, and queues that get an entry when Python and Gloo's threads let go of one.
+        #: The tensors of the last exchanges, and queues that get an entry when Python and Gloo's threads have released one.
         self._lent: deque[tuple[weakref.ref[torch.Tensor], queue.SimpleQueue[object]]] = deque(maxlen=4)
         #: Whether every report was measured so far.
         self._is_measured = True
@@ -244,7 +244,7 @@ class Exchange:
         """Stops the thread once all due exchanges are finished, or after ``timeout_s`` seconds.
 
         Before Python 3.14 a thread that returns from C++ while the interpreter ends aborts the process. So do Gloo's
-        threads, which wait for the interpreter's lock after a collective, to let go of its tensors.
+        threads, which wait for the interpreter's lock after a collective, to release its tensors.
         """
         with self._changed:
             self._deadline = time.monotonic() + timeout_s
@@ -349,7 +349,7 @@ class Exchange:
         return published, due
 
     def _lend(self, tensor: torch.Tensor) -> None:
-        """Observes when Python and Gloo's threads let go of a tensor."""
+        """Observes when Python and Gloo's threads release a tensor."""
         # A callback in Python could give the interpreter's lock away.
         released = queue.SimpleQueue[object]()
         self._lent.append((weakref.ref(tensor, released.put), released))
