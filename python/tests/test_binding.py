@@ -324,7 +324,7 @@ def test_batches_without_gradients_do_not_hide_a_read_between_passes(looks: bool
 
 
 def test_marks_after_reading_a_whole_epoch_are_refused() -> None:
-    """It is unknown whether the loop computes the first epoch's batches or has only looked at them."""
+    """The loop may compute the first epoch's batches, or may only have looked at them."""
     loop = Loop(3, marks=True)
     assert len(list(loop.epoch())) == 3
     with pytest.raises(UnsupportedError, match="whether the loop has only looked at them"):

@@ -171,7 +171,7 @@ class Exchange:
         #: Whether the thread and Gloo's threads need the interpreter no more, or another rank hangs.
         self._has_ended = threading.Event()
         self._hangs = False
-        #: The tensors of the last exchanges, and queues that get an entry when Python and Gloo's threads have released one.
+        #: The tensors of the last exchanges, and queues that get an entry when Python and Gloo have released one.
         self._lent: deque[tuple[weakref.ref[torch.Tensor], queue.SimpleQueue[object]]] = deque(maxlen=4)
         #: Whether every report was measured so far.
         self._is_measured = True

@@ -83,8 +83,8 @@ class Binding:
         self._passes_in_step: int | None = None
         #: Whether passes are observed. Otherwise the steps of optimizers show which batches are trained.
         self.is_observed: Callable[[], bool] = lambda: True
-        #: The number of iterations that a loop whose passes are not observed reads ahead, 0 or 1, and the number that it
-        #: has read since the last step of an optimizer.
+        #: The number of iterations that a loop whose passes are not observed reads ahead, 0 or 1, and the number that
+        #: it has read since the last step of an optimizer.
         self._lag: int | None = None
         self._fresh = 0
 
@@ -319,8 +319,8 @@ class Binding:
     def step_ends(self) -> None:
         """Records that an optimizer has made its step.
 
-        If passes are not observed, it trains the batches that were read. A loop with two iterations before its first step may read
-        one ahead, unless it reads several before another step, because it adds their gradients.
+        If passes are not observed, it trains the batches that were read. A loop with two iterations before its first
+        step may read one ahead, unless it reads several before another step, because it adds their gradients.
         """
         self._passes_in_step = None
         if self.is_marked or self.is_observed():
