@@ -83,8 +83,8 @@ class Binding:
         self._passes_in_step: int | None = None
         #: Whether passes are observed. Otherwise the steps of optimizers show which batches are trained.
         self.is_observed: Callable[[], bool] = lambda: True
-        #: The number of iterations that a loop whose passes are not observed reads ahead, 0 or 1, and the number that
-        #: it has read since the last step of an optimizer.
+        #: The number of iterations that a loop whose passes are not observed reads ahead, 0 or 1, and the number of
+        #: iterations that were read since the last step of an optimizer.
         self._lag: int | None = None
         self._fresh = 0
 
