@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed import HashStore  # type: ignore[attr-defined]  # missing in torch's type stubs.
+from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]  # missing in torch's type stubs.
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
@@ -54,6 +54,20 @@ def test_the_store_keeps_a_bounded_number_of_plans(monkeypatch: pytest.MonkeyPat
     assert store.num_keys() - before == 3
     store.delete_key("plans/19")
     assert second(19) == [2, 19], "plans are remembered"
+
+
+def test_an_iteration_that_was_read_after_the_end_of_the_store_does_not_begin() -> None:
+    """A loop that reads ahead reads over its end, when the process that has the store may have ended."""
+    host = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("localhost", host.port, is_master=False, wait_for_workers=False)
+    plans = given_plans.AgreedPlans(lambda at: [at, 1], store, "plans", deletes=False)
+    assert plans(3) == [3, 1]
+    del host
+    assert plans(4) == [4, 1]
+    plans.check(3)
+    for iteration in (4, 5):
+        with pytest.raises(evenstep.EvenstepError, match=f"iteration {iteration}: the store"):
+            plans.check(iteration)
 
 
 def test_only_whole_numbers_are_batches() -> None:

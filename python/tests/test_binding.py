@@ -329,3 +329,11 @@ def test_marks_after_reading_a_whole_epoch_are_refused() -> None:
     assert len(list(loop.epoch())) == 3
     with pytest.raises(UnsupportedError, match="whether the loop has only looked at them"):
         loop.train(loop.epoch())
+
+
+def test_an_iteration_is_checked_before_it_begins_not_when_it_is_read() -> None:
+    loop, checked = Loop(4, depth=2, marks=True), list[int]()
+    loop.binding.check = checked.append
+    loop.train(loop.epoch(), 2)
+    assert sorted(set(checked)) == [0, 1]
+    assert loop.binding.next.iteration == 2

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from torch.distributed import Store  # type: ignore[attr-defined]  # missing in torch's type stubs.
 
 from evenstep._native import Plan, apportion
-from evenstep.errors import SettingError
+from evenstep.errors import EvenstepError, SettingError
 from evenstep.samples import shares
 from evenstep.samples.order import Order
 from evenstep.settings.options import Fixed
@@ -39,6 +39,8 @@ class AgreedPlans:
             deletes: whether this rank removes the plans of old iterations.
         """
         self._given, self._store, self._name, self._deletes = given, store, name, deletes
+        #: The first iteration that was read without the store, and why: the process that has the store may have ended.
+        self._alone: tuple[int, RuntimeError] | None = None
         # The state of a run may be saved after the end of the store.
         self._agreed = functools.lru_cache(_REMEMBERED)(self._agree)
 
@@ -46,10 +48,26 @@ class AgreedPlans:
         """Returns the batches of an iteration, the same on all ranks."""
         return self._agreed(iteration)
 
+    def check(self, iteration: int) -> None:
+        """Checks that all ranks have agreed on an iteration before it begins: loops may read ahead, over their own end.
+
+        Raises:
+            EvenstepError: the store had ended before.
+        """
+        if self._alone and iteration >= self._alone[0]:
+            raise EvenstepError(
+                f"iteration {iteration}: the store of the process group has ended, so the ranks cannot agree on plan=: "
+                "rank 0 must not end before the others"
+            ) from self._alone[1]
+
     def _agree(self, iteration: int) -> list[int]:
         # Integers of other types, such as NumPy's, have an index. Fractions remain, and are refused.
         own = json.dumps(list(self._given(iteration)), default=operator.index)
-        agreed: list[int] = json.loads(self._store.compare_set(f"{self._name}/{iteration}", "", own))
+        try:
+            agreed: list[int] = json.loads(self._store.compare_set(f"{self._name}/{iteration}", "", own))
+        except RuntimeError as error:
+            self._alone = self._alone or (iteration, error)
+            return list(json.loads(own))
         if self._deletes and iteration >= _KEPT:
             self._store.delete_key(f"{self._name}/{iteration - _KEPT}")
         return agreed

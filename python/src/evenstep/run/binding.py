@@ -47,6 +47,8 @@ class Binding:
         self.trained = trained or Progress()
         self._on_begin = begins
         self._on_end = ends or self.finish
+        #: Called with an iteration before one of its batches begins; it may raise an error.
+        self.check: Callable[[int], object] = lambda _: None
         #: Whether the training loop marks the begin of each batch itself.
         self.is_marked = False
         #: Whether the last epoch iterator was read to its end.
@@ -365,6 +367,7 @@ class Binding:
         return [turn.counted for turn in turns]
 
     def _begin(self, turn: Turn) -> None:
+        self.check(turn.step.iteration)
         if turn is not self._current:
             self.goes_on()
             self._make_current(turn)

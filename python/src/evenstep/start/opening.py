@@ -215,6 +215,8 @@ def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dic
     opened = OpenRun(run, begin, group, workers, alike, embedded)
     run.caps, run.job, run.starts = caps, begin.resumed_job, opened.start
     run.number = number
+    if isinstance(begin.job_options.fixed, AgreedPlans):
+        run.binding.check = begin.job_options.fixed.check
     return opened
 
 
