@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenstep._native import Plan
 from evenstep.errors import SettingError
+from evenstep.samples.shares import without_empty
 from evenstep.verify import Verdict, device, verify
 from evenstep.verify.recording.items import checksum
 from evenstep.verify.recording.plans import batches, default_plans, parse_plan
@@ -83,15 +86,15 @@ def advice(verdict: Verdict, name: str) -> str:
 
 
 def test_a_right_script_agrees_and_does_not_come_to_its_end(tmp_path: Path) -> None:
-    # The epoch has 13 iterations: code after its loop does not run either.
-    verdict = verified(script(tmp_path, ("range(2)", "range(1)")), steps=13)
+    # Seven iterations of the first epoch, and six of the second one: code after the loop does not run.
+    verdict = verified(script(tmp_path), steps=13)
     assert verdict.result == "agree"
     assert verdict.exit_status == 0
     assert verdict.tolerance == 1e-12
     assert verdict.difference is not None
     assert 0 < verdict.difference <= 1e-14
     assert "12/3/1" in verdict.checks[0].found
-    assert "0/3/13" in verdict.checks[0].found
+    assert "1/12/3" in verdict.checks[0].found, "no rank stays without samples"
     assert not (tmp_path / "end").exists()
 
 
@@ -347,6 +350,9 @@ def test_default_plans_are_uneven_and_change(world_size: int, quanta: int, accum
         assert any(0 in planned for planned in all_planned)
         assert all(len(set(planned)) > 1 for planned in all_planned)
         assert len({tuple(planned) for planned in all_planned}) >= 4
+        # With means, ranks without samples get some.
+        filled = [without_empty(Plan.of(planned), None, accumulate, ()).batches for planned in all_planned]
+        assert all(one != other for one, other in pairwise([*filled, filled[0]]))
 
 
 def test_checksums_are_of_what_is_seen() -> None:

@@ -52,6 +52,8 @@ class MeanCheck:
         self._has_looked_for_padding = False
         self._passes = _PASSES
         self._events = 0
+        # It runs inside of compiled models, too, which must not compile it.
+        self._profile = torch.compiler.disable(self._see)
 
     def forward_begins(self, inputs: dict[str, Any]) -> None:
         """Warns if labels by token suggest that the loss is not a mean over samples."""
@@ -75,7 +77,7 @@ class MeanCheck:
             self._events = _EVENTS
             sys.setprofile(self._profile)
 
-    def _profile(self, frame: FrameType, event: str, value: Any) -> None:
+    def _see(self, frame: FrameType, event: str, value: Any) -> None:
         self._events -= 1
         if not self._events or frame.f_code in _BACKWARD:
             sys.setprofile(None)

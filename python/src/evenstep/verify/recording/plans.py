@@ -11,16 +11,17 @@ _EXPONENT_MAX = 20
 
 
 def default_plans(world_size: int) -> tuple[tuple[int, ...], ...]:
-    """Returns the proportions of the ranks for successive iterations; each differs from the previous one.
+    """Returns the proportions of the ranks for successive iterations.
 
-    The first one is very uneven, so that a run of a single step is already a useful check.
+    Each differs from the previous one, also if ranks without samples get some. The first one is very uneven, so that a
+    run of a single step is already a useful check.
     """
     if world_size == 1:
         return ((1,),)
     uneven = tuple(_UNEVEN ** min(world_size - 1 - rank, _EXPONENT_MAX) for rank in range(world_size))
     nearly_even = (5,) + (4,) * (world_size - 1)
-    without_last = (*uneven[:-1], 0)
-    return uneven, without_last, nearly_even, uneven[::-1], without_last[::-1], nearly_even[::-1]
+    without_first = (0, *uneven[:-1])
+    return uneven, without_first, nearly_even, uneven[::-1], without_first[::-1], nearly_even[::-1]
 
 
 def parse_plan(text: str) -> tuple[int, ...]:
