@@ -6,8 +6,9 @@
 
 The script runs three times for a few iterations of two epochs: once in three processes with very uneven plans, and
 twice in one process with the whole batch. Longer epochs end after half of these iterations. The plan changes with every
-iteration, and one plan leaves a rank without samples. The script is not changed, so everything before the optimizer's
-step is verified: AMP, clipping, accumulation, Lightning or your own loop. The command compares:
+iteration. Two plans give a rank a single sample, or none if the losses are sums. The script is not changed, so
+everything before the optimizer's step is verified: AMP, clipping, accumulation, Lightning or your own loop. The command
+compares:
 
 - samples: each sample of an iteration occurred exactly once over all ranks, and one process read the same samples;
 - contents: a sample is the same on every rank (this detects a ``random_split`` without a seed);
