@@ -350,19 +350,20 @@ class Binding:
         """Records that an optimizer begins its step, which may compute passes in a closure."""
         self._passes_in_step = 0
 
-    def step_ends(self) -> None:
+    def step_ends(self, skipped: Callable[[], tuple[int, bool]] = lambda: (0, False)) -> None:
         """Records that an optimizer has made its step.
 
         If passes are not observed, it trains the batches that were read. A loop with two iterations before its first
         step may read one ahead, unless it reads several before another step, because it adds their gradients.
+        Steps that a scaler has ``skipped`` do not count: how many before the first one, and whether the previous one.
         """
         self._passes_in_step = None
         if self.is_marked or self.is_observed():
             return
         ends = [turn.step for turn in list(self._turns) if turn.is_last]
         if self._lag is None:
-            self._lag = 1 if len(ends) == 2 else 0
-        elif self._fresh > 1:
+            self._lag = int(len(ends) > 1 and len(ends) - skipped()[0] == 2)
+        elif self._lag and self._fresh > 1 and not skipped()[1]:
             self._lag = 0
         self._fresh = 0
         # After the end nothing is read ahead.
