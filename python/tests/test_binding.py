@@ -346,9 +346,7 @@ def test_an_iteration_is_checked_before_it_begins_not_when_it_is_read() -> None:
     assert loop.binding.next.iteration == 2
 
 
-@given(
-    iterations=st.integers(1, 4), micro_batches=st.integers(1, 3), read=st.integers(1, 20), data=st.data()
-)
+@given(iterations=st.integers(1, 4), micro_batches=st.integers(1, 3), read=st.integers(1, 20), data=st.data())
 def test_a_batch_begins_in_its_order_and_again_until_its_iteration_is_trained(
     iterations: int, micro_batches: int, read: int, data: st.DataObject
 ) -> None:

@@ -5,7 +5,6 @@ import itertools
 import weakref
 from collections import UserDict, deque
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -153,6 +152,44 @@ def test_each_batch_keeps_its_weight() -> None:
         assert max(found.values()) <= TOLERANCE, found
 
 
+def attacked(_rank: int, is_sharded: bool) -> list[tuple[list[list[float]], str]]:
+    """Changes inputs by their gradients, to validate between two epochs."""
+    found = []
+    for work in ("none", "inputs", "backward" if is_sharded else "module", "backward"):
+        world = Ranks()
+        model = world.fsdp(network()) if is_sharded else world.ddp(network())
+        optimizer, told = sgd(model), ""
+        for batches in epochs(world):
+            for x, y, _ in batches:
+                train(model, optimizer, x, y)
+            x, y = Samples(16).x, Samples(16).y
+            x.requires_grad_()
+            if work == "inputs":
+                [slopes] = torch.autograd.grad(loss_of(model, x, y), x)
+                assert slopes.abs().max() > 0
+            elif work == "module":
+                loss_of(model.module, x, y).backward()
+            elif work == "backward":
+                with pytest.raises(evenstep.UnsupportedError) as error:
+                    loss_of(model, x, y).backward()
+                told = str(error.value)
+                break
+        whole = [getattr(at, "full_tensor", lambda at=at: at)() for at in model.parameters()]
+        found.append(([at.detach().flatten().tolist() for at in whole], told))
+        world.job.close()
+    return found
+
+
+@pytest.mark.parametrize("is_sharded", [False, True][: 1 + SHARDS])
+def test_gradients_of_inputs_between_epochs(is_sharded: bool) -> None:
+    for (plain, _), *others in run_ranks(3, attacked, is_sharded):
+        for trained, told in others:
+            if told:
+                assert "torch.autograd.grad(loss, inputs)" in told
+            else:
+                assert difference(trained, plain) == 0
+
+
 def alone(collate: Any = None, samples: int = 64, **options: Any) -> tuple[evenstep.Job, Iterator[Any]]:
     job = evenstep.init(plan=[16])
     return job, iter(job.loader(Samples(samples), collate_fn=collate, **options))
@@ -164,7 +201,7 @@ def begun(job: evenstep.Job, given: Any) -> int:
 
 
 class Rows:
-    """An object whose tensors nobody sees."""
+    """An object that hides its tensors."""
 
     def __init__(self, samples: list[Any]) -> None:
         """Stores the samples."""
@@ -192,12 +229,13 @@ def test_a_batch_is_known_by_itself_or_by_its_parts(collate: Any, given: Callabl
 def test_what_the_loader_did_not_yield_is_refused() -> None:
     job, batches = alone()
     first, second, third = islice(batches, 3)
-    for other in (first[0].clone(), (first[0].float(), first[1]), [], "text", first[0][:3]):
+    others: tuple[Any, ...] = (first[0].clone(), (first[0].float(), first[1]), [], "text", first[0][:3])
+    for other in others:
         with pytest.raises(evenstep.SettingError, match=r"as job\.loader yielded it, before \.to\(device\)"):
             begun(job, other)
     with pytest.raises(evenstep.SettingError, match="in parts of several batches"):
         begun(job, [first[0], second[0]])
-    with pytest.raises(evenstep.UnsupportedError, match="iteration 2 .* begins, but iteration 1 was read before"):
+    with pytest.raises(evenstep.UnsupportedError, match=r"iteration 2 .* begins, but iteration 1 was read before"):
         begun(job, third)
     assert job.state_dict()["iteration"] == 0, "an error changes nothing"
     assert [begun(job, first), begun(job, second[0])] == [0, 1]
@@ -218,7 +256,7 @@ def test_parts_of_several_batches_tell_nothing_alone() -> None:
     """A constant in each batch, and samples that a data set stores, in each epoch."""
     stored = [torch.ones(2) for _ in range(16)]
     job = evenstep.init(plan=[4])
-    loader = job.loader(stored, collate_fn=lambda samples: [*samples, stored[0]])  # type: ignore[arg-type]
+    loader = job.loader(stored, collate_fn=lambda samples: [*samples, stored[0]])
     for epoch in range(3):
         held = list(loader)
         with pytest.raises(evenstep.SettingError, match="is in 4 batches"):

@@ -94,7 +94,7 @@ def _skipped() -> tuple[int, bool]:
     for scaler in [at for at in gc.get_objects() if issubclass(type(at), torch.amp.GradScaler)]:
         state = scaler.state_dict()
         # The number of steps that were made since the last one that was skipped.
-        if state and not state["_growth_tracker"]:
+        if state and state["scale"] and not state["_growth_tracker"]:
             lowered = math.log(state["scale"] / scaler._init_scale)  # noqa: SLF001  # The state has no such value.
             count, is_previous = max(count, round(lowered / math.log(state["backoff_factor"]))), True
     return count, is_previous

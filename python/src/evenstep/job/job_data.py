@@ -227,7 +227,9 @@ class JobData(JobRun):
         """
         if global_batch is not None:
             if batch is not None:
-                raise SettingError("step(batch, global_batch=..): must be one of them; batches of streams have no loader")
+                raise SettingError(
+                    "step(batch, global_batch=..): must be one of them; batches of streams have no loader"
+                )
             self._stream(global_batch)
         run = self._run
         turn = run.mark(batch)

@@ -23,8 +23,8 @@ READ_AHEAD_MAX = 4096
 
 #: Advice for loops that read ahead.
 _MARK = (
-    "loops that read ahead or skip batches must mark each iteration with `with job.step(batch)`, also the skipped ones, "
-    "where batch is what job.loader yielded, before .to(device)"
+    "loops that read ahead or skip batches must mark each iteration with `with job.step(batch)`, also the skipped "
+    "ones, where batch is what job.loader yielded, before .to(device)"
 )
 
 #: Why a batch has ended, and the advice for loops that mark it again.
@@ -230,8 +230,8 @@ class Binding:
         earlier = [] if given.begun else list(takewhile(lambda turn: turn is not given, waiting))
         if any(turn.step.epoch == given.step.epoch for turn in earlier):
             raise UnsupportedError(
-                f"{name} begins, but iteration {earlier[-1].step.iteration} was read before it and has not begun: begin "
-                "batches in the order in which they were read, also those that you skip: `continue` inside of the block"
+                f"{name} begins, but iteration {earlier[-1].step.iteration} was read before it and has not begun: "
+                "begin batches in the order in which they were read, also skipped ones: `continue` inside of the block"
             )
         if earlier and (self.computed is None or any(turn.step.epoch != self.computed.epoch for turn in earlier)):
             raise UnsupportedError(
@@ -305,7 +305,8 @@ class Binding:
             raise UnsupportedError(
                 "gradients after the epoch was read to its end and all its batches were trained: it is unknown of "
                 "which batch they are; do not repeat batches, as itertools.cycle does, but read job.loader again: "
-                "`while True: yield from loader`; gradients of other data, such as a validation set: use model.module"
+                "`while True: yield from loader`; gradients for a validation: torch.autograd.grad(loss, inputs), or a "
+                "backward pass of the module that DistributedDataParallel got, and zero_grad() after it"
             )
         turn.done = True
         self._check_passes()

@@ -1,6 +1,7 @@
-"""Tells which batch a training loop gives: ``job.step(batch)`` gets what the loader yielded, or a tensor of it."""
+"""The objects of batches, by which ``job.step(batch)`` knows the batch: what the loader yielded, or a tensor of it."""
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import islice
 from typing import Any
 from weakref import ref
@@ -28,8 +29,10 @@ class Given:
                 _, turns = self._turns.get(id(part), (None, []))
                 turns = [other for other in turns if not other.ended and other is not turn]
                 # The reference is never followed: it may die before the part does, if a graph keeps the part's data.
-                removed = ref(part, lambda _, key=id(part), remove=self._turns.pop: remove(key, None))
-                self._turns[id(part)] = removed, [*turns, turn]
+                self._turns[id(part)] = ref(part, partial(self._forget, id(part))), [*turns, turn]
+
+    def _forget(self, key: int, _: object) -> None:
+        self._turns.pop(key, None)
 
     def turn(self, batch: Any) -> Turn:
         """Returns the batch of an object.
@@ -41,9 +44,9 @@ class Given:
         found = [self._turns.get(id(part), (None, []))[1] for part in parts if type(part).__weakrefoffset__]
         if not found or not all(found):
             raise SettingError(
-                f"step(batch): {type(batch).__name__} is no batch of job.loader, nor a tensor of one: pass the batch as "
-                "job.loader yielded it, before .to(device) and other changes; a loop that moves batches ahead must keep "
-                "what it moved"
+                f"step(batch): the {type(batch).__name__} is no batch of job.loader, nor a tensor of one: pass the "
+                "batch as job.loader yielded it, before .to(device) and other changes; a prefetcher that moves batches "
+                "must keep them too; a batch must have a tensor, an array or another object"
             )
         common = [turn for turn in found[0] if all(any(turn is other for other in turns) for turns in found)]
         if len(common) > 1:

@@ -46,6 +46,7 @@ def check_begin(iteration: int, epoch: int, run: int, rank: int) -> None:
     first = _get_default_store().compare_set(f"evenstep/begin/{run}/{epoch}", "", str(iteration)).decode()
     if first != str(iteration):
         raise DivergedError(
-            f"epoch {epoch} begins with iteration {iteration} on rank {rank}, and with {first} on another rank: the loop "
-            "has left the epoch before early, and ranks had read different numbers of batches ahead; read equally many"
+            f"epoch {epoch} begins with iteration {iteration} on rank {rank}, and with {first} on another rank: the "
+            "loop has left the epoch before early, and ranks had read different numbers of its batches; read equally "
+            "many"
         )
