@@ -261,7 +261,8 @@ def test_parts_of_several_batches_tell_nothing_alone() -> None:
         held = list(loader)
         with pytest.raises(evenstep.SettingError, match="is in 4 batches"):
             begun(job, stored[0])
-        assert [begun(job, batch) for batch in held] == [4 * epoch + at for at in range(4)]
+        assert [begun(job, batch) for batch in held[:3]] == [4 * epoch + at for at in range(3)]
+        assert begun(job, stored[0]) == 4 * epoch + 3, "the others are trained"
 
 
 def test_no_batch_lives_longer() -> None:

@@ -174,7 +174,9 @@ class Binding:
         while not turn.micro and turns and turns[-1].step.iteration == turn.step.iteration:
             turns.pop()
         # Loops that only look at batches may read any number of them.
-        self._has_dropped = bool(turns) and (self._has_dropped or len(turns) == turns.maxlen)
+        if len(turns) == turns.maxlen:
+            self._has_dropped, turns[0].ended = True, _LEFT
+        self._has_dropped &= bool(turns)
         turns.append(turn)
         self._read_to = _after(turn.step)
         self._fresh += turn.is_last
