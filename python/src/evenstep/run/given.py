@@ -10,7 +10,7 @@ from evenstep.errors import SettingError
 from evenstep.run.step import Turn
 
 #: Maximum number of parts of a batch by which it is known.
-PARTS_MAX = 100
+PARTS_MAX = 30
 
 
 class Given:
