@@ -189,7 +189,7 @@ def divided_by_tokens_of_micro_batches(_rank: int) -> Parameters:
         tokens = torch.stack([count.sum() for count in counts]).sum().double()
         dist.all_reduce(tokens)
         for (x, y, _), count in zip(micro_batches, counts, strict=True):
-            with job.step():
+            with job.step(x):
                 ((count * (model(x) - y) ** 2).sum() / tokens).backward()
         optimizer.step()
         optimizer.zero_grad()

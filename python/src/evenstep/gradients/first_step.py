@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakSet
@@ -83,7 +84,20 @@ def follow_steps(run: Run, is_weighted: Callable[[], bool]) -> list[RemovableHan
     """
     run.binding.is_observed = lambda: run.world_size > 1 or is_weighted()
     begins = register_optimizer_step_pre_hook(lambda *_: run.binding.step_begins())
-    return [begins, register_optimizer_step_post_hook(lambda *_: run.binding.step_ends())]
+    return [begins, register_optimizer_step_post_hook(lambda *_: run.binding.step_ends(_skipped))]
+
+
+def _skipped() -> tuple[int, bool]:
+    """Returns how many steps a gradient scaler has skipped before its first one, and whether the previous one was."""
+    count, is_previous = 0, False
+    # Some objects claim other types if isinstance is used.
+    for scaler in [at for at in gc.get_objects() if issubclass(type(at), torch.amp.GradScaler)]:
+        state = scaler.state_dict()
+        # The number of steps that were made since the last one that was skipped.
+        if state and state["scale"] and not state["_growth_tracker"]:
+            lowered = math.log(state["scale"] / scaler._init_scale)  # noqa: SLF001  # The state has no such value.
+            count, is_previous = max(count, round(lowered / math.log(state["backoff_factor"]))), True
+    return count, is_previous
 
 
 def _unweighted(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.nn.Parameter]]:

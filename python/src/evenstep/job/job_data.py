@@ -201,29 +201,42 @@ class JobData(JobRun):
         )
 
     @contextmanager
-    def step(self, *, global_batch: int | None = None) -> Iterator[Step]:
+    def step(self, batch: Any = None, *, global_batch: int | None = None) -> Iterator[Step]:
         """Marks an iteration, or one micro-batch with gradient accumulation.
 
-        With ``job.loader``, use it in loops that read batches ahead: each call begins the oldest batch that was read
-        and not begun. Without it, each forward pass must be of the batch that the loop read last; further batches may
-        be read after the forward pass.
+        With ``job.loader``, use it in loops that read batches ahead. Without it, each forward pass must be of the batch
+        that the loop read last; further batches may be read after the forward pass.
+
+        Batches begin in the order in which they were read. A batch may begin again until its iteration is trained.
+        Without ``batch``, each call begins the oldest batch that was read and not begun; give it if the loop reads an
+        epoch or more ahead, or leaves epochs early.
 
         Without a loader, use it for data streams: this rank must take ``step.local_batch`` of the next ``global_batch``
         samples, starting at ``step.offset``. The loop itself must use each sample exactly once.
 
         Args:
+            batch: the batch, as ``job.loader`` yielded it, or a tensor of it, before ``.to(device)``: the same object.
             global_batch: number of samples of this iteration over all ranks, without a loader only. The first value is
                 the job's global batch and the maximum for later iterations.
 
         Raises:
-            SettingError: no batch was read, or ``global_batch`` breaks its rule.
+            DivergedError: the loop has left an epoch early, and ranks had read different numbers of batches ahead.
+            SettingError: no batch was read, ``batch`` is trained or is not the loader's, or ``global_batch`` breaks its
+                rule.
+            UnsupportedError: the loop skips batches, or may have dropped some.
         """
         if global_batch is not None:
+            if batch is not None:
+                raise SettingError(
+                    "step(batch, global_batch=..): must be one of them; batches of streams have no loader"
+                )
             self._stream(global_batch)
-        binding = self._run.binding
-        step = binding.mark().step
-        yield step
-        binding.leave()
+        run = self._run
+        turn = run.mark(batch)
+        # The loop may free it inside of the block.
+        del batch
+        yield turn.step
+        run.binding.leave()
 
     def _tell_of_another(self, dataset: Any) -> None:
         if self._dataset is None:

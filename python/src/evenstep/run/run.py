@@ -12,11 +12,12 @@ from evenstep.exchange.exchange import Exchange, Submission
 from evenstep.exchange.report import Report
 from evenstep.measure.sensor import Sensor
 from evenstep.run.binding import Binding
+from evenstep.run.given import Given
 from evenstep.run.losses import Loss, Losses
 from evenstep.run.observer import Observer
 from evenstep.run.step import Step, Turn
 from evenstep.samples import shares
-from evenstep.samples.checksums import check_order
+from evenstep.samples.checksums import check_begin, check_order
 from evenstep.samples.costs import Costs, CutIteration, CutRules
 from evenstep.samples.epoch import Epoch, Place
 from evenstep.samples.order import Order
@@ -67,6 +68,10 @@ class Run:
     starts: Callable[[], None] | None = None
     #: The batches that the loop reads, computes and trains.
     binding: Binding = field(init=False)
+    #: The objects of the batches that the loop got.
+    given: Given = field(default_factory=Given)
+    #: The newest epoch whose first iteration was compared with other ranks.
+    _compared: int = -1
     #: The last plan that was checked, and the number of samples it was checked for.
     _checked: tuple[Plan, int] | None = None
     #: An epoch and its number of iterations.
@@ -205,9 +210,27 @@ class Run:
         finally:
             self.is_hedging = False
 
-    def read(self, turn: Turn) -> None:
+    def mark(self, batch: Any = None) -> Turn:
+        """Begins a batch of the loop, by default the oldest one that has not begun.
+
+        Raises:
+            DivergedError: ranks have dropped different numbers of iterations.
+            SettingError: there is no such batch, or it has ended.
+            UnsupportedError: the loop skips batches, or may have dropped some.
+        """
+        if batch is None:
+            return self.binding.mark()
+        turn = self.given.turn(batch)
+        if self.world_size > 1 and turn.step.epoch > self._compared:
+            # If the loop has left an epoch early, a rank that had read it to its end has other iterations.
+            check_begin(turn.step.iteration - turn.step.position, turn.step.epoch, self.number, self.rank)
+            self._compared = turn.step.epoch
+        return self.binding.mark(turn)
+
+    def read(self, turn: Turn, batch: Any = None) -> None:
         """Records that the training loop got a batch. It does not change the batch that is being computed."""
         self.binding.read(turn)
+        self.given.read(batch, turn)
         self.sensor.batch_arrived()
         self.observer.read(turn.step)
 

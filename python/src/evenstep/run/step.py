@@ -77,6 +77,8 @@ class Turn:
     #: Whether a forward pass of it began, and whether its gradients were computed.
     forwarded: bool = False
     done: bool = False
+    #: Why no pass of it may begin any more; empty before.
+    ended: str = ""
     #: The number of items in it, such as tokens, if the training loop counts them.
     items: Any = None
     #: The number of samples in the current pass of a hedged step; None for other batches.
