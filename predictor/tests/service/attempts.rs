@@ -166,7 +166,6 @@ fn repeated_and_late_requests_begin_nothing() {
     assert_eq!(service.client.allocated("job", 10).problem(404, "not-answered").status, 404);
     let first = service.client.allocate(&allocate_request("job", run.generation, 10));
     assert_eq!(first.json::<AllocateResponse>().attempt, 2);
-    let generation = run.generation;
     // The other rank joins again, the first request is repeated, and the predictor starts again.
     for step in 0..6 {
         match step {
@@ -175,6 +174,7 @@ fn repeated_and_late_requests_begin_nothing() {
             4 => drop(join_all(&service.client, "job", 2)),
             _ => {}
         }
+        let generation = service.client.job("job").generation;
         let again = service.client.allocate(&allocate_request("job", generation, 10));
         assert_eq!((again.status, &again.body), (200, &first.body), "step {step}");
         assert_eq!(service.client.allocated("job", 10).body, first.body, "step {step}");
@@ -185,6 +185,26 @@ fn repeated_and_late_requests_begin_nothing() {
     // Earlier iterations belong to the first attempt.
     let earlier: AllocateResponse = service.client.allocated("job", 9).json();
     assert_eq!((earlier.attempt, earlier.iteration), (1, 9));
+}
+
+/// They arrive before the first request of the new process, and while it trains.
+#[test]
+fn late_requests_of_an_earlier_process_are_rejected() {
+    let service = Service::start();
+    service.client.put_job("job", &spec());
+    let mut old = Run::start(&service.client, "job", 2);
+    old.iterations(0..40, &[100.0, 200.0]);
+    let late = old.request(40);
+    let mut run = Run::start(&service.client, "job", 2);
+    for iterations in [None, Some(10..15), Some(15..20)] {
+        if let Some(iterations) = iterations {
+            run.iterations(iterations, &[200.0, 100.0]);
+        }
+        let current = service.client.allocate(&late).problem(409, "stale-generation").current_generation;
+        assert_eq!(current, Some(run.generation));
+    }
+    let view = service.client.job("job");
+    assert_eq!((view.attempt, view.next_iteration), (2, 20));
 }
 
 /// An elastic run continues without a worker: in the same attempt if it repeats the present iteration, in the next one if it
