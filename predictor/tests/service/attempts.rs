@@ -187,7 +187,7 @@ fn repeated_and_late_requests_begin_nothing() {
     assert_eq!((earlier.attempt, earlier.iteration), (1, 9));
 }
 
-/// They arrive before the first request of the new process, and while it trains.
+/// The requests arrive before the first request of the new process, and while it trains.
 #[test]
 fn late_requests_of_an_earlier_process_are_rejected() {
     let service = Service::start();
