@@ -46,9 +46,7 @@ impl fmt::Display for Event {
             }
             Self::Rejected { error, .. } => write!(f, "{error}; the last allocation stays in force"),
             Self::GivenUp(error) => write!(f, "{error}; this run sends no more requests"),
-            Self::ReportsUndelivered => {
-                f.write_str("the predictor is unreachable: the last reports were not delivered")
-            }
+            Self::ReportsUndelivered => f.write_str("the predictor has not received the last reports"),
             Self::LeaveFailed(error) => write!(f, "{error}; its lease will expire instead"),
         }
     }
