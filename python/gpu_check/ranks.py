@@ -305,7 +305,7 @@ def drivers(seat: Seat) -> dict[str, Any]:
     worked(seat, job, Work(seat.device, 0.05 * seat.ranks / 32), batch=32, steps=seat.steps(60))
     told: dict[str, Any] = {"job": job._run.job, "forecast": None}
     if seat.rank == 0:
-        server, name = job._opened.plans.place.current_server(), job._run.job.replace("/", "%2F")
+        server, name = job._life.place.current_server(), job._run.job.replace("/", "%2F")
         with urllib.request.urlopen(f"{server}/v1/jobs/{name}/forecast", timeout=10) as answer:
             told["forecast"] = json.loads(answer.read())
     job.close()

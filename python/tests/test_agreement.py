@@ -83,9 +83,9 @@ def name_of_this_rank(rank: int, is_planned: bool) -> tuple[str, int]:
     del os.environ["LOCAL_RANK"]
     job = evenstep.init(plan=[8, 8] if is_planned else None)
     job.loader(Samples(), global_batch=16)
-    assert job._opened
-    assert [worker["worker"] for worker in job._opened.workers][rank] == job._options.settings.worker
-    return job._options.settings.worker, job._options.settings.local_rank
+    assert job._life.opened
+    assert [worker["worker"] for worker in job._life.opened.workers][rank] == job._life.options.settings.worker
+    return job._life.options.settings.worker, job._life.options.settings.local_rank
 
 
 @pytest.mark.parametrize("is_planned", [True, False])

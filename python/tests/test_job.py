@@ -87,10 +87,10 @@ def test_a_forked_process_leaves_the_job_alone() -> None:
     job.loader(Samples())
     if not (child := os.fork()):
         job.close()
-        os._exit(0 if job._opened else 1)
+        os._exit(0 if job._life.opened else 1)
     assert os.waitpid(child, 0)[1] == 0
     job.close()
-    assert job._opened is None
+    assert job._life.opened is None
 
 
 def differing(rank: int, what: str) -> str:
