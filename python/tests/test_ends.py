@@ -71,7 +71,7 @@ def leaves_epochs(_rank: int) -> list[int]:
         script.epoch(stop)
         opened = script.job._life.opened
         if opened and opened.plans and opened.plans.predictor:
-            next_one = opened.run.progress.iteration + opened.run.ahead
+            next_one = opened.run.binding.trained.iteration + opened.run.ahead
             until(partial(is_planned, next_one), "the plan of an iteration ahead")
     script.job.close()
     return script.batches

@@ -108,7 +108,7 @@ def test_ranks_that_differ_are_refused_on_all_ranks(what: str) -> None:
     assert told[0] == told[1]
     rule = {
         "seed": "order: rank 0 has",
-        "plan": "plan: rank 0 has [[8, 8]",
+        "plan": "plan: rank 0 has [8, 8] but rank 1 has [9, 7]",
         "worker": ("have the same worker name 'one'"),
     }[what]
     assert rule in told[0]

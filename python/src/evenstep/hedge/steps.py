@@ -247,7 +247,7 @@ class Iteration:
             )
         additions = [Additions(claims, leaves) for _, claims, leaves, _ in told]
         self._own.claims.settle(self.plan, additions, self._watch.pace_s())
-        self._own.run.finish(replace(self.step, local_batch=self._watch.samples))
+        self._own.run.binding.finish(replace(self.step, local_batch=self._watch.samples))
         self.is_done = True
 
 

@@ -49,22 +49,22 @@ class Gradients:
         #: Whether a model cannot compute a batch of length 0.
         self.needs_samples = False
 
-    def check(self, order: Order) -> None:
+    def check(self, order: Order, *, is_sharded: bool = False) -> None:
         """Checks that the gradients of this order's micro-batches can be weighted.
 
         Raises:
-            UnsupportedError: they cannot.
+            UnsupportedError: this model, or an earlier one, is sharded, and its gradients cannot.
         """
-        if self._has_shards:
-            _check_sharded(order)
+        if (is_sharded or self._has_shards) and order.has_unequal_passes:
+            raise UnsupportedError(
+                "fully_shard may add the gradients of micro-batches before they can be weighted, and the remainder of "
+                "an epoch has unequal ones: pass drop_last=True or another global_batch to job.loader"
+            )
 
     def follow(self, run: Run) -> None:
         """Follows a run from its start to the end of the job."""
         self._tell(run)
-        handles = first_step.follow_steps(run, self._is_weighted)
-        if run.world_size > 1:
-            handles.append(first_step.check_first_step(run, self._is_weighted, self._only_wraps))
-        for handle in handles:
+        for handle in first_step.follow_steps(run, self._is_weighted, self._only_wraps):
             self._life.ends.callback(handle.remove)
 
     def wrap(self, model: torch.nn.Module, loss: Loss, inner: hook.Hook | None, inner_state: Any) -> None:
@@ -92,7 +92,7 @@ class Gradients:
         if ddp is None:
             fsdp.check_wrap(model, has_inner=inner is not None)
             if run:
-                _check_sharded(run.order)
+                self.check(run.order, is_sharded=True)
             fsdp.GradientWeights(model, loss, self._run_later).register()
         else:
             hook.check_group(ddp)
@@ -114,17 +114,6 @@ class Gradients:
             raise SettingError('count: requires job.wrap(.., loss="tokens")')
         self._life.run.binding.count(items)
 
-    def record_loss(self, loss: float | torch.Tensor) -> None:
-        """Records the loss of a batch; see :meth:`Job.record_loss`."""
-        run = self._life.run
-        turn = run.binding.computing
-        if turn is None:
-            raise SettingError(
-                "record_loss: no batch is being computed: call it between the forward and the backward pass of the "
-                "wrapped model"
-            )
-        run.losses.record(turn.step.iteration, turn.samples if turn.passing is None else turn.passing, loss)
-
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Scales a loss; see :meth:`Job.scale`."""
         if self._trained_model:
@@ -144,7 +133,7 @@ class Gradients:
         run.sensor.measure_from_arrival(loss.device)
         if loss.numel() == 1:
             run.losses.record(step.iteration, turn.samples, loss)
-        run.gradients_ready()
+        run.binding.complete()
         factor = step.weight * turn.factor * run.world_size
         # 0 times NaN or infinity is not 0.
         return loss * factor if factor else torch.nan_to_num(loss, nan=0.0, posinf=0.0, neginf=0.0) * 0.0
@@ -158,7 +147,7 @@ class Gradients:
                 f"job.reduce: the batch of iteration {run.current.step.iteration} is not being computed yet: call it "
                 "after the forward pass of the wrapped model, or after job.scale"
             )
-        weight = run.computed.weight
+        weight = (run.binding.computed or run.current.step).weight
         mean = value.detach() * 1.0
         # 0 times NaN is not 0.
         mean = mean * weight if weight else torch.zeros_like(mean)
@@ -179,7 +168,7 @@ class Gradients:
         def multiply(opt: torch.optim.Optimizer, *_: Any) -> None:
             # A step that raised an error has left the multiplied rate.
             restore(opt)
-            multiplier = life.run.computed.lr_multiplier
+            multiplier = (life.run.binding.computed or life.run.current.step).lr_multiplier
             for group in opt.param_groups:
                 kept.append(group["lr"])
                 group["lr"] = group["lr"] * multiplier
@@ -218,11 +207,3 @@ class Gradients:
 
     def _only_wraps(self) -> bool:
         return not (self._is_scaled or self._life.options.claims)
-
-
-def _check_sharded(order: Order) -> None:
-    if order.has_unequal_passes:
-        raise UnsupportedError(
-            "fully_shard may add the gradients of micro-batches before they can be weighted, and the remainder of an "
-            "epoch has unequal ones: pass drop_last=True or another global_batch to job.loader"
-        )

@@ -68,31 +68,13 @@ def init(
         evenstep.errors.SettingError: max_local_batch=0: must be at least 1
     """
     settings = Settings.read()
-    if quantum < 1:
-        raise SettingError(f"quantum={quantum}: must be at least 1")
-    if max_local_batch is not None and max_local_batch < 1:
-        raise SettingError(f"max_local_batch={max_local_batch}: must be at least 1")
-    if epochs is not None and epochs < 1:
-        raise SettingError(f"epochs={epochs}: must be at least 1")
-    settings = replace(
-        settings,
-        server=server or settings.server,
-        job=settings.job if job is None else check_job_id(job),
-    )
+    for name, number in {"quantum": quantum, "max_local_batch": max_local_batch, "epochs": epochs}.items():
+        if number is not None and number < 1:
+            raise SettingError(f"{name}={number}: must be at least 1")
+    given = settings.job if job is None else check_job_id(job)
+    settings = replace(settings, server=server or settings.server, job=given)
     job_options = checked_job_options(job_options or {})
-    return Job(
-        RunOptions(
-            settings,
-            plan,
-            quantum,
-            max_local_batch,
-            job_options,
-            claims=False,
-            tail=None,
-            timeout_s=timeout_s,
-            epochs=epochs,
-        )
-    )
+    return Job(RunOptions(settings, plan, quantum, max_local_batch, job_options, timeout_s, epochs))
 
 
 class Job:
@@ -291,14 +273,7 @@ class Job:
         yield step
         binding.leave()
 
-    def wrap(
-        self,
-        model: _Model,
-        *,
-        loss: Loss = "mean",
-        inner: Hook | None = None,
-        inner_state: Any = None,
-    ) -> _Model:
+    def wrap(self, model: _Model, *, loss: Loss = "mean", inner: Hook | None = None, inner_state: Any = None) -> _Model:
         """Weights gradients by local batch and measures compute time.
 
         The result of uneven local batches is the gradient of one process.
@@ -354,7 +329,14 @@ class Job:
         Raises:
             SettingError: no batch is being computed, or the loss is not a scalar.
         """
-        self._gradients.record_loss(loss)
+        run = self._run
+        turn = run.binding.computing
+        if turn is None:
+            raise SettingError(
+                "record_loss: no batch is being computed: call it between the forward and the backward pass of the "
+                "wrapped model"
+            )
+        run.losses.record(turn.step.iteration, turn.samples if turn.passing is None else turn.passing, loss)
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Scales the loss so that the average of gradients over ranks is the gradient of one process.
@@ -433,7 +415,8 @@ class Job:
         Raises:
             SettingError: the run has not started.
         """
-        return self._life.metrics()
+        run = self._run
+        return self._life.metrics.read(self._life.place, run.plans(run.binding.trained.iteration).batches)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the progress of the run, the same on all ranks, to save with model and optimizer.

@@ -35,7 +35,7 @@ class Lifecycle:
         self.state: dict[str, Any] = {}
         #: The process of this job.
         self._process = os.getpid()
-        self._metrics = Metrics()
+        self.metrics = Metrics()
 
     @property
     def run(self) -> Run:
@@ -92,18 +92,13 @@ class Lifecycle:
         opened = self.opened
         if opened and not opened.run.starts:
             raise SettingError(
-                f"load_state_dict: the first batch was read already, and {opened.run.progress.iteration} iterations "
-                "are done: load the checkpoint before the loop over job.loader, or continue it in a new job of "
-                "evenstep.init()"
+                f"load_state_dict: the first batch was read already, and {opened.run.binding.trained.iteration} "
+                "iterations are done: load the checkpoint before the loop over job.loader, or continue it in a new job "
+                "of evenstep.init()"
             )
         if opened:
             opened.restore(state)
         self.state = dict(state)
-
-    def metrics(self) -> dict[str, float]:
-        """Returns numbers for loggers; see :meth:`Job.metrics`."""
-        run = self.run
-        return self._metrics.read(self.place, run.plans(run.progress.iteration).batches)
 
     def close(self) -> None:
         """Ends the job; see :meth:`Job.close`."""
