@@ -61,8 +61,10 @@ def unequal_remainder(_rank: int) -> list[str]:
     before, after = evenstep.init(plan=[8, 8]), evenstep.init(plan=[8, 8])
     before.wrap(sharded())
     after.loader(Samples(), accumulate=4)
-    told = []
-    for refused in (lambda: before.loader(Samples(), accumulate=4), lambda: after.wrap(sharded())):
+    told, calls = [], list[Callable[[], object]]()
+    calls += [lambda: before.loader(Samples(), accumulate=4), lambda: after.wrap(sharded())]
+    # An error changes nothing: the second call is refused, too.
+    for refused in 2 * calls:
         with pytest.raises(evenstep.UnsupportedError) as error:
             refused()
         told.append(str(error.value))

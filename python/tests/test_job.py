@@ -10,8 +10,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import IterableDataset
 
 import evenstep
+from evenstep.job.lifecycle import Lifecycle
 from evenstep.measure.moment import HostTimer
 from evenstep.measure.sensor import Sensor
+from evenstep.samples.order import Order
+from evenstep.settings.options import RunOptions
 from evenstep.settings.settings import Settings
 from programs import fetch_json
 from ranks import run_ranks
@@ -91,6 +94,25 @@ def test_a_forked_process_leaves_the_job_alone() -> None:
     assert os.waitpid(child, 0)[1] == 0
     job.close()
     assert job._life.opened is None
+
+
+def test_a_job_ends_once_what_it_has_begun_the_last_first() -> None:
+    ended, life = list[str](), Lifecycle(RunOptions(Settings.read({}), [16], 1, None, {}, timeout_s=1.0))
+
+    def breaks() -> None:
+        ended.append("second")
+        raise OSError("broken")
+
+    with pytest.raises(evenstep.SettingError, match="has not started"):
+        _ = life.run
+    assert life.open(Order(64, 16), reads_ahead=0) is life.run
+    life.ends.callback(ended.append, "first")
+    life.ends.callback(breaks)
+    with pytest.raises(OSError, match="broken"):
+        life.close()
+    life.close()
+    assert ended == ["second", "first"], "an error keeps nothing else open"
+    assert life.started_run() is None
 
 
 def differing(rank: int, what: str) -> str:

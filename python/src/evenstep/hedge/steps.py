@@ -115,7 +115,11 @@ class Steps:
         run.observer.epoch_ends()
 
     def _planned(self, plan: Plan) -> Plan:
-        return plan if plan.tail or self._tail is None else self._tail.of(plan, self._run.quantum)
+        return (
+            plan
+            if plan.tail or self._tail is None
+            else plan.with_tail(self._tail.share, self._tail.min_chunk, self._run.quantum)
+        )
 
     def _load(self, step: Step, indices: list[int], share: Share) -> Any:
         wanted = indices[share.offset : share.offset + share.local_batch]

@@ -180,7 +180,7 @@ class Gradients:
         """Returns the model of hedged steps: the wrapped one, else the given one.
 
         Raises:
-            SettingError: there is none, or both are different.
+            SettingError: the job has no model, or both are different.
             UnsupportedError: several models are wrapped.
         """
         given, wrapped = None if model is None else TrainedModel(hook.ddp_of(model) or model), self._trained_model

@@ -21,7 +21,7 @@ CLOSE_S = 5.0
 
 
 class Lifecycle:
-    """Opens and closes the run of a job, and has what both need."""
+    """Opens and closes the run of a job, and has its options and its checkpoint."""
 
     def __init__(self, job_options: RunOptions) -> None:
         """Stores the options, which :func:`evenstep.init` validates."""
