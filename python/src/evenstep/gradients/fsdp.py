@@ -197,7 +197,7 @@ class GradientWeights:
     def _ready(self) -> None:
         self._is_reducing, self._total = False, None
         if run := self._run():
-            run.gradients_ready()
+            run.binding.complete()
 
     def _forward_begins(self, _: torch.nn.Module, __: Any, kwargs: dict[str, Any]) -> None:
         """Binds the gradients that follow to the batch of this forward pass; a forward pre-hook.

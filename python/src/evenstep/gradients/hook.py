@@ -331,7 +331,7 @@ class GradientWeights:
         """Records that this rank has computed its gradients, before it waits for the others."""
         if not self._is_ready and (run := self.run()):
             self._is_ready = True
-            run.gradients_ready(is_reduced=self._reduces)
+            run.binding.complete(is_reduced=self._reduces)
 
     def _ends(self) -> None:
         """Ends a backward pass of this rank; DDP waits for the other ranks afterwards."""

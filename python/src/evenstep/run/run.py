@@ -149,7 +149,7 @@ class Run:
         cut = costs.cut(plan, costs.at(indices), self.quadratic_share(place.iteration), rules)
         step = self._part(cut.plan, place)
         passes = cut.passes[self.rank]
-        if len(passes) > 1 and self.needs_equal_passes:
+        if is_equal and len(passes) > 1 and self.needs_equal_passes:
             raise SettingError(
                 f"iteration {place.iteration}: rank {self.rank} has {len(passes)} passes with {list(passes)} samples, "
                 'and means over them have unequal weights: use job.wrap(.., loss="tokens") and job.count'
@@ -249,11 +249,6 @@ class Run:
         return self.order.accumulate > 1 or bool(self.order.costs and self.order.costs.pass_max)
 
     @property
-    def progress(self) -> Progress:
-        """The position after the last iteration whose gradients are complete."""
-        return self.binding.trained
-
-    @property
     def current(self) -> Turn:
         """The batch that is being computed, else the one that was read last.
 
@@ -261,22 +256,6 @@ class Run:
             SettingError: no batch was read yet.
         """
         return self.binding.current
-
-    @property
-    def computed(self) -> Step:
-        """The last iteration that was computed, to which an optimizer's step belongs.
-
-        Raises:
-            SettingError: no batch was read yet.
-        """
-        return self.binding.computed or self.current.step
-
-    def gradients_ready(self, *, is_reduced: bool = True) -> None:
-        """Records that gradients of the current batch are complete; the last batch finishes its iteration.
-
-        If they were not reduced over ranks, another backward pass of the batch may follow.
-        """
-        self.binding.complete(is_reduced=is_reduced)
 
     def _ends(self, step: Step) -> None:
         """Reports an iteration whose gradients are complete."""
@@ -298,7 +277,7 @@ class Run:
                 )
 
             self.submit(step, report)
-        self.finish(step)
+        self.binding.finish(step)
 
     def submit(self, step: Step, report: Callable[[], Report]) -> None:
         """Submits the report of an iteration to the exchange. The last one of an epoch may be the last of the run."""
@@ -312,10 +291,6 @@ class Run:
         """Waits for due exchanges, because scripts may destroy the process group after an epoch."""
         if self.exchange:
             self.exchange.settle(_SETTLE_S)
-
-    def finish(self, step: Step) -> None:
-        """Marks an iteration as done, with the samples that this rank computed."""
-        self.binding.finish(step)
 
     def start(self) -> None:
         """Starts the run before its first batch is read, together with all ranks. Later calls have no effect."""
