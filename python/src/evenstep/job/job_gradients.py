@@ -1,5 +1,6 @@
 """The gradients of a training job: their weights, the learning rate, and out-of-memory errors."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -144,7 +145,8 @@ class JobGradients(JobRun):
         meshes with tensor or pipeline parallelism are not supported.
 
         The compute time is then measured over the forward pass, to which the whole is proportional. If forward passes
-        wait for other ranks (FSDP, ZeRO-3), it does not show the speed of this rank; use ``init(plan=..)``.
+        wait for other ranks (FSDP1, ZeRO-3), it does not show the speed of this rank; use ``init(plan=..)``. The waits
+        of FSDP2 are left out.
 
         Raises:
             UnsupportedError: :meth:`wrap` was called, or the loop read batches ahead without :meth:`step`.
@@ -164,6 +166,8 @@ class JobGradients(JobRun):
             )
         # Before the exchange thread sees the iteration: it reads the GPU of the device.
         run.sensor.measure_from_arrival(loss.device)
+        if "torch.distributed.fsdp" in sys.modules:
+            fsdp.measures(run.sensor)
         if loss.numel() == 1:
             run.losses.record(step.iteration, turn.samples, loss)
         run.gradients_ready()
