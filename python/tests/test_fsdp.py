@@ -512,7 +512,7 @@ def with_older_pytorch(_rank: int) -> list[str]:
     return [str(older.value), str(other.value)]
 
 
-def warns(_rank: int, server: str, job_id: str, is_hedged: bool) -> list[str]:
+def warns(_rank: int, server: str, job_id: str) -> list[str]:
     """Returns what a run with a predictor logs about speeds."""
     told: list[str] = []
     handler = logging.Handler()
@@ -520,13 +520,7 @@ def warns(_rank: int, server: str, job_id: str, is_hedged: bool) -> list[str]:
     logging.getLogger("evenstep").addHandler(handler)
     job = evenstep.init(server=server, job=job_id)
     model = job.wrap(sharded(reshard_after_forward=False))
-    optimizer = sgd(model)
-    if is_hedged:
-        hedged_epochs(job, model, optimizer, global_batch=GLOBAL_BATCH)
-    else:
-        for x, y, _ in epochs_of(job.loader(Samples(), global_batch=GLOBAL_BATCH)):
-            loss_of(model, x, y).backward()
-            optimizer.step()
+    hedged_epochs(job, model, sgd(model), global_batch=GLOBAL_BATCH)
     job.close()
     return [line for line in told if "speed of ranks" in line]
 
@@ -688,16 +682,7 @@ def test_versions_of_pytorch_without_what_is_needed_are_refused() -> None:
 
 
 @weights
-def test_a_run_says_once_that_speeds_cannot_be_measured(predictor: str, job_id: str) -> None:
-    first, *others = run_ranks(2, warns, predictor, job_id, False)
-    assert len(first) == 1
-    assert "init(plan=..)" in first[0]
-    assert others == [[]]
-    assert not any(fetch_json(f"{predictor}/v1/jobs/{job_id}/history")["step_time_s"])
-
-
-@weights
 def test_hedged_steps_measure_speeds(predictor: str, job_id: str) -> None:
-    assert run_ranks(2, warns, predictor, job_id, True) == [[], []]
+    assert run_ranks(2, warns, predictor, job_id) == [[], []]
     times = fetch_json(f"{predictor}/v1/jobs/{job_id}/history")["step_time_s"]
     assert sum(time_s is not None for time_s in times) > len(times) / 2

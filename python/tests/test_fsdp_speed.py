@@ -3,9 +3,7 @@
 import logging
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import pytest
@@ -13,17 +11,18 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from torch.utils.checkpoint import checkpoint
 
 import evenstep
-from evenstep.gradients import fsdp, fsdp_state
+from evenstep.gradients import fsdp_state
 from evenstep.measure.moment import HostTimer
 from evenstep.measure.sensor import Sensor
 from evenstep.samples.order import Order
 from programs import fetch_json
 from ranks import preload, run_ranks
-from test_fsdp import EPOCHS, Parameters, hedged_epochs, parameters, sharded, weights
-from training import GLOBAL_BATCH, SAMPLES, Samples, difference, loss_of, network, sgd
+from test_fsdp import Parameters, parameters, weights
+from training import EPOCHS, GLOBAL_BATCH, Samples, difference, loss_of, network, sgd
 
 preload("torch.distributed.fsdp", "torch._dynamo")
 
@@ -32,6 +31,15 @@ TOLERANCE = 1e-12
 PACE_S = (0.25, 1.0, 0.5, 0.125)
 #: Seconds of each wait for other ranks.
 WAIT_S = 1024.0
+
+#: The collective operations of FSDP, by version of PyTorch.
+COLLECTIVES = (
+    "all_gather_into_tensor",
+    "all_gather_single",
+    "reduce_scatter_tensor",
+    "reduce_scatter_single",
+    "all_reduce",
+)
 
 PLAN = [[6, 4, 6], [2, 12, 2], [12, 2, 2]]
 OF_FOUR = [[6, 4, 4, 2], [2, 10, 2, 2], [4, 4, 4, 4]]
@@ -44,7 +52,7 @@ class Clock:
     pace_s: float = 0.0
     now_s: float = 0.0
     waits: int = 0
-    #: What stands at the end of each iteration: the compute time.
+    #: The compute time of each iteration.
     times: list[float] = field(default_factory=list)
 
     def work(self, samples: int) -> None:
@@ -62,16 +70,23 @@ class Clock:
 
         sensor.computed = kept  # type: ignore[method-assign]
 
-    def waits_in(self, name: str) -> None:
-        """Makes a collective operation take time."""
-        collective = getattr(dist, name)
+    def waits_in_collectives(self) -> None:
+        """Makes the collective operations of FSDP take time."""
 
-        def slow(*args: Any, **kwargs: Any) -> Any:
-            self.now_s += WAIT_S
-            self.waits += 1
-            return collective(*args, **kwargs)
+        def slowed(collective: Callable[..., Any]) -> Callable[..., Any]:
+            def slow(*args: Any, **kwargs: Any) -> Any:
+                self.now_s += WAIT_S
+                self.waits += 1
+                return collective(*args, **kwargs)
 
-        setattr(dist, name, slow)
+            return slow
+
+        for name in COLLECTIVES:
+            if hasattr(dist, name):
+                setattr(dist, name, slowed(getattr(dist, name)))
+        # On a GPU, the stream waits here for the last reductions.
+        group = _fsdp_param_group.FSDPParamGroup
+        group.finalize_backward = slowed(group.finalize_backward)  # type: ignore[method-assign]
 
 
 clock = Clock()
@@ -86,7 +101,7 @@ class Worked(torch.autograd.Function):
         return x.clone()
 
     @staticmethod
-    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # One gradient.
+    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
         clock.work(2 * len(gradient))
         return gradient
 
@@ -232,13 +247,11 @@ def train(rank: int, form: Form, plans: list[list[int]]) -> tuple[Parameters, li
         is_last = (count + 1) % form.accumulate == 0
         if not form.syncs_each:
             model.set_requires_gradient_sync(is_last)
+        loss = form.loss(model, x, y) / form.accumulate
         if teacher is not None:
             with torch.no_grad():
-                y = y + 0 * (teacher(x) if form.scales else 0)
-        loss = form.loss(model, x, y) / form.accumulate
-        if teacher is not None and not form.scales:
-            with torch.no_grad():
-                loss = loss + 0 * teacher(x).sum()
+                zero = 0.0 * teacher(x).sum()
+            loss = loss + zero
         (job.scale(loss) if form.scales else loss).backward()
         samples += len(x)
         if is_last:
@@ -270,15 +283,16 @@ def alone(form: Form) -> Parameters:
 
 
 def train_all(rank: int, names: list[str]) -> dict[str, Any]:
-    for name in ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce"):
-        clock.waits_in(name)
-    told: dict[str, Any] = {}
-    for name in names:
-        try:
-            told[name] = train(rank, FORMS[name], PLAN)
-        except Exception:  # noqa: BLE001  # Other forms follow; the test of this one fails.
-            told[name] = traceback.format_exc()
-    return told
+    clock.waits_in_collectives()
+    return {name: tried(rank, FORMS[name]) for name in names}
+
+
+def tried(rank: int, form: Form) -> Any:
+    """Returns the traceback of an error, for the test of this form: others follow."""
+    try:
+        return train(rank, form, PLAN)
+    except Exception:  # noqa: BLE001
+        return traceback.format_exc()
 
 
 @pytest.fixture(scope="module")
@@ -300,7 +314,9 @@ def check(ranks: list[Any], form: Form) -> None:
         assert measured == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if form.scales else weights) for name, form in FORMS.items()])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if form.scales else weights) for name, form in FORMS.items()]
+)
 def test_waits_of_other_ranks_are_no_compute_time(name: str, trainings: list[dict[str, Any]]) -> None:
     for told in trainings:
         assert not isinstance(told[name], str), told[name]
@@ -309,11 +325,51 @@ def test_waits_of_other_ranks_are_no_compute_time(name: str, trainings: list[dic
 
 def hybrid(rank: int) -> Any:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
-    for name in ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce"):
-        clock.waits_in(name)
+    clock.waits_in_collectives()
     return train(rank, Form(lambda: shard(Net(), mesh=mesh)), OF_FOUR)
 
 
 @weights
 def test_replicas_of_shards() -> None:
     check(run_ranks(4, hybrid), FORMS["plain"])
+
+
+def served(rank: int, server: str, job_id: str, has_names: bool) -> tuple[list[str], list[int]]:
+    """Trains with a predictor; returns what is logged about speeds, and the last batches of this rank."""
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("evenstep").addHandler(handler)
+    if not has_names:
+        fsdp_state._WAITS["_fsdp_state", "FSDPState"] = ("_of_the_future",)
+    clock.waits_in_collectives()
+    clock.pace_s = (0.001, 0.003)[rank]
+    job = evenstep.init(server=server, job=job_id)
+    loader = job.loader(Samples(16 * 60), global_batch=16)
+    clock.measures(job._run.sensor)
+    model = job.wrap(shard(Net()))
+    optimizer, batches = sgd(model), []
+    for x, y, _ in loader:
+        optimizer.zero_grad()
+        loss_of(model, x.requires_grad_(), y).backward()
+        optimizer.step()
+        batches.append(len(x))
+    job.close()
+    return [line for line in told if "speed of ranks" in line], batches[-8:]
+
+
+@weights
+def test_a_predictor_plans_by_the_measured_speeds(predictor: str, job_id: str) -> None:
+    ranks = run_ranks(2, served, predictor, job_id, True)
+    assert [told for told, _ in ranks] == [[], []]
+    assert all(sizes == (12, 4) for sizes in zip(*(batches for _, batches in ranks), strict=True))
+
+
+@weights
+def test_shares_stay_even_with_a_pytorch_of_other_names(predictor: str, job_id: str) -> None:
+    (first, _), *others = ranks = run_ranks(2, served, predictor, job_id, False)
+    assert len(first) == 1
+    assert "init(plan=..)" in first[0]
+    assert [told for told, _ in others] == [[]]
+    assert all(set(batches) == {8} for _, batches in ranks)
+    assert not any(fetch_json(f"{predictor}/v1/jobs/{job_id}/history")["step_time_s"])

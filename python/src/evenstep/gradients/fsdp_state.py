@@ -9,8 +9,7 @@
 | ``FSDPParamGroup.reduce_grads`` | know whether a backward pass reduces gradients |
 | ``FSDPParamGroup.all_reduce_grads``, ``.reshard_after_backward`` | restore the script's settings |
 | ``FSDPParamGroup.gradient_divide_factor`` | find a factor that the script has set later |
-| ``FSDPParamGroup.unshard`` and the methods next to it in ``_WAITS`` | leave the waits for other ranks out of the time |
-| ``FSDPState._root_post_backward_final_callback`` | the same at the end of a backward pass |
+| the methods of ``FSDPParamGroup`` and ``FSDPState`` in ``_WAITS`` | leave waits for other ranks out of the time |
 | ``Variable._execution_engine.queue_callback`` | learn when a backward pass ends; DDP and FSDP use it, too |
 """
 # ruff: noqa: SLF001  # The purpose of this module.
