@@ -51,7 +51,9 @@ class Clock:
 
     pace_s: float = 0.0
     now_s: float = 0.0
+    #: The number of waits, now and at the end of the last iteration.
     waits: int = 0
+    ended: int = 0
     #: The compute time of each iteration.
     times: list[float] = field(default_factory=list)
 
@@ -65,6 +67,7 @@ class Clock:
 
         def kept() -> Any:
             time_s, wait_s = computed()
+            self.ended = self.waits
             self.times.append(time_s())
             return time_s, wait_s
 
@@ -203,6 +206,9 @@ FORMS = {
     "plain": Form(),
     "inputs without gradients": Form(passes=4, inputs_need_gradients=False),
     "only the layers": Form(lambda: shard(Net(), whole=False)),
+    "only the layers, inputs without gradients": Form(
+        lambda: shard(Net(), whole=False), 4, inputs_need_gradients=False
+    ),
     "only the whole model": Form(lambda: shard(Net(), layers=False)),
     "parameters stay gathered": Form(lambda: shard(Net(), reshard_after_forward=False)),
     "checkpoint in layers": Form(lambda: shard(Net(inside=False)), 8),
@@ -255,6 +261,7 @@ def train(rank: int, form: Form, plans: list[list[int]]) -> tuple[Parameters, li
         (job.scale(loss) if form.scales else loss).backward()
         samples += len(x)
         if is_last:
+            assert form.scales or clock.ended == clock.waits, "the last reduction is before the end of the iteration"
             expected.append(form.passes * clock.pace_s * samples)
             optimizer.step()
             optimizer.zero_grad()
