@@ -101,7 +101,7 @@ def test_waits_for_other_ranks_on_the_device_are_not_compute_time() -> None:
         gpu.launch(0.7)
     gpu.launch(0.2)
     assert sensor.computed()[0]() == pytest.approx(0.3)
-    assert not sensor.pause(), "there is nothing to pause"
+    assert not sensor.pause(), "no iteration has begun"
     assert sensor.computed()[0]() == 0.0
 
 

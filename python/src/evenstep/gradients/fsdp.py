@@ -131,7 +131,7 @@ class GradientWeights:
         self._run = run
         self._world_size = dist.get_world_size()
         self._groups = [group for module in modules(model) for group in groups(module)]
-        #: The type of the device that computes, which may be another than that of the shards.
+        #: The type of the device that computes. The shards may be on another one.
         self._device_type = next((at.device_mesh.device_type for at in parameters(model)), "cpu")  # type: ignore[attr-defined]
         #: Whether the end of a backward pass is awaited, whether the pass is reducing, and its tokens.
         self._is_awaited = self._is_reducing = False

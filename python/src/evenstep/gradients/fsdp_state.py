@@ -44,9 +44,9 @@ _WAITS = {
     ("_fsdp_state", "FSDPState"): ("_root_post_backward_final_callback",),
 }
 
-#: The sensor of the job that began the last pass, and whether the methods tell it about their waits.
+#: The sensor of the job that began the last pass, and whether the methods pause it.
 _sensor: Sensor | None = None
-_tell_waits = False
+_pauses = False
 
 
 def groups(module: Any) -> list[Any]:
@@ -98,21 +98,21 @@ def leave_out_waits(sensor: Sensor) -> None:
     Raises:
         UnsupportedError: this version of PyTorch has other names.
     """
-    global _sensor, _tell_waits  # noqa: PLW0603  # FSDP's classes are global, too.
-    if not _tell_waits:
+    global _sensor, _pauses  # noqa: PLW0603  # FSDP's classes are global, too.
+    if not _pauses:
         found = []
         for (module, name), methods in _WAITS.items():
             owner = _private(sys.modules.get(f"torch.distributed.fsdp._fully_shard.{module}"), name)
             found += [(owner, method, _private(owner, method)) for method in methods]
         for owner, method, waits in found:
-            setattr(owner, method, _told(waits))
-        _tell_waits = True
+            setattr(owner, method, _pausing(waits))
+        _pauses = True
     _sensor = sensor
 
 
-def _told(waits: Callable[..., Any]) -> Callable[..., Any]:
+def _pausing(waits: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(waits)
-    def told(*args: Any, **kwargs: Any) -> Any:
+    def paused(*args: Any, **kwargs: Any) -> Any:
         sensor = _sensor
         if sensor is None or not sensor.pause():
             return waits(*args, **kwargs)
@@ -121,7 +121,7 @@ def _told(waits: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             sensor.resume()
 
-    return told
+    return paused
 
 
 @contextmanager
