@@ -11,7 +11,7 @@ import evenstep
 from evenstep.gradients import fsdp, fsdp_state
 from programs import fetch_json
 from ranks import run_ranks
-from test_fsdp import CLIP, Parameters, check, clips, epochs_of, hedged_epochs, parameters, sharded, weights
+from test_fsdp import CLIP, Parameters, check, clips, hedged_epochs, parameters, sharded, weights
 from training import GLOBAL_BATCH, PLANS, Samples, Trained, difference, loss_of, network, sgd
 
 
@@ -43,7 +43,7 @@ def with_mixed_precision(_rank: int, is_hedged: bool) -> tuple[Parameters, str]:
     return [gradient.full_tensor().flatten().tolist() for gradient in gradients], str(gradients[0].dtype)
 
 
-def warns(_rank: int, server: str, job_id: str, is_hedged: bool) -> list[str]:
+def warns(_rank: int, server: str, job_id: str) -> list[str]:
     """Returns what a run with a predictor logs about speeds."""
     told: list[str] = []
     handler = logging.Handler()
@@ -51,13 +51,7 @@ def warns(_rank: int, server: str, job_id: str, is_hedged: bool) -> list[str]:
     logging.getLogger("evenstep").addHandler(handler)
     job = evenstep.init(server=server, job=job_id)
     model = job.wrap(sharded(reshard_after_forward=False))
-    optimizer = sgd(model)
-    if is_hedged:
-        hedged_epochs(job, model, optimizer, global_batch=GLOBAL_BATCH)
-    else:
-        for x, y, _ in epochs_of(job.loader(Samples(), global_batch=GLOBAL_BATCH)):
-            loss_of(model, x, y).backward()
-            optimizer.step()
+    hedged_epochs(job, model, sgd(model), global_batch=GLOBAL_BATCH)
     job.close()
     return [line for line in told if "speed of ranks" in line]
 
@@ -87,16 +81,7 @@ def test_hedged_gradients_of_bfloat16_passes_are_summed_in_float32() -> None:
 
 
 @weights
-def test_a_run_says_once_that_speeds_cannot_be_measured(predictor: str, job_id: str) -> None:
-    first, *others = run_ranks(2, warns, predictor, job_id, False)
-    assert len(first) == 1
-    assert "init(plan=..)" in first[0]
-    assert others == [[]]
-    assert not any(fetch_json(f"{predictor}/v1/jobs/{job_id}/history")["step_time_s"])
-
-
-@weights
 def test_hedged_steps_measure_speeds(predictor: str, job_id: str) -> None:
-    assert run_ranks(2, warns, predictor, job_id, True) == [[], []]
+    assert run_ranks(2, warns, predictor, job_id) == [[], []]
     times = fetch_json(f"{predictor}/v1/jobs/{job_id}/history")["step_time_s"]
     assert sum(time_s is not None for time_s in times) > len(times) / 2

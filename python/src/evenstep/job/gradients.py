@@ -1,5 +1,6 @@
 """The gradients of a training job: the weights of losses and gradients, and the learning rate."""
 
+import sys
 import weakref
 from typing import Any
 
@@ -131,6 +132,8 @@ class Gradients:
             )
         # Before the exchange thread sees the iteration: it reads the GPU of the device.
         run.sensor.measure_from_arrival(loss.device)
+        if "torch.distributed.fsdp" in sys.modules:
+            fsdp.measures(run.sensor)
         if loss.numel() == 1:
             run.losses.record(step.iteration, turn.samples, loss)
         run.binding.complete()

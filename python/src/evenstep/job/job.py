@@ -359,7 +359,8 @@ class Job:
         meshes with tensor or pipeline parallelism are not supported.
 
         The compute time is then measured over the forward pass, to which the whole is proportional. If forward passes
-        wait for other ranks (FSDP, ZeRO-3), it does not show the speed of this rank; use ``init(plan=..)``.
+        wait for other ranks (FSDP1, ZeRO-3), it does not show the speed of this rank; use ``init(plan=..)``. The waits
+        of FSDP2 are left out.
 
         Raises:
             UnsupportedError: :meth:`wrap` was called, or the loop read batches ahead without :meth:`step`.
