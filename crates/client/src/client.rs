@@ -29,9 +29,6 @@ pub struct Client {
 pub(crate) struct KnownJob {
     pub next_iteration: u64,
     pub live_workers: u64,
-    /// Absent in views of earlier versions.
-    #[serde(default)]
-    pub attempt: u64,
 }
 
 #[derive(Debug, Deserialize)]

@@ -158,7 +158,7 @@ impl Connection {
         let Some(generation) = self.generation() else { return Ok(None) };
         let taken = self.backlog.take(iteration);
         let request = self.registration.request(generation, iteration, Some(global_batch), &taken);
-        let allocated = self.registration.allocate(&request).and_then(|timed| {
+        let allocated = self.registration.client().allocate(&request).and_then(|timed| {
             let requested = Requested {
                 workers: self.registration.workers(),
                 global_batch,

@@ -46,7 +46,9 @@ impl fmt::Display for Event {
             }
             Self::Rejected { error, .. } => write!(f, "{error}; the last allocation stays in force"),
             Self::GivenUp(error) => write!(f, "{error}; this run sends no more requests"),
-            Self::ReportsUndelivered => f.write_str("the predictor has not received the last reports"),
+            Self::ReportsUndelivered => {
+                f.write_str("the predictor is unreachable: the last reports were not delivered")
+            }
             Self::LeaveFailed(error) => write!(f, "{error}; its lease will expire instead"),
         }
     }

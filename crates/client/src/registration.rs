@@ -2,14 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use evenstep_protocol::{
-    AllocateRequest, AllocateResponse, JobSpec, JoinRequest, JoinResponse, WorkerId, WorkerReport,
-};
+use evenstep_protocol::{AllocateRequest, JobSpec, JoinRequest, JoinResponse, WorkerId, WorkerReport};
 
 use crate::backlog::Backlog;
-use crate::client::{Client, Timed};
+use crate::client::Client;
 use crate::error::{Error, ErrorKind, Operation};
 
 /// The job and the workers of a run.
@@ -22,8 +20,6 @@ pub struct Registration {
     former: BTreeSet<WorkerId>,
     superseded: Arc<AtomicBool>,
     start: RunStart,
-    /// The attempt that this run belongs to; 0 before its first allocation.
-    attempt: Arc<AtomicU64>,
 }
 
 /// Start of a run.
@@ -43,8 +39,8 @@ impl Registration {
     /// Creates the registration of a run from iteration 0 with these workers, in rank order.
     pub fn new(client: Client, spec: JobSpec, joins: Vec<JoinRequest>) -> Self {
         let workers = joins.iter().map(|join| join.worker.clone()).collect();
-        let (former, superseded, start, attempt) = Default::default();
-        Self { client, spec, joins, workers, former, superseded, start, attempt }
+        let (former, superseded, start) = Default::default();
+        Self { client, spec, joins, workers, former, superseded, start }
     }
 
     /// Sets the start of the run.
@@ -123,34 +119,12 @@ impl Registration {
         Ok(joined)
     }
 
-    /// Registers the job and joins every worker in rank order. May be repeated. Changes nothing while another run of the job that
-    /// has begun since has live workers: their names are the same.
+    /// Registers the job and joins every worker in rank order. May be repeated.
     ///
     /// # Errors
     /// The predictor does not respond or rejects the request, or the job has a live worker of another run.
     pub fn register(&self) -> Result<JoinResponse, Error> {
-        let own = self.attempt.load(Ordering::Relaxed);
-        if own == 0 {
-            return self.join_all(&mut 0);
-        }
-        let begun = |attempt| {
-            let why = "this run waits until its workers have left";
-            let kind =
-                ErrorKind::JobInUse(format!("another run has begun attempt {attempt} of the job; {why}"));
-            kind.in_operation(Operation::RegisterJob(self.client.job_id().clone()))
-        };
-        let known = self.client.job()?;
-        let newest = known.as_ref().map_or(own, |job| job.attempt);
-        if newest > own && known.is_some_and(|job| job.live_workers > 0) {
-            return Err(begun(newest));
-        }
-        let joined = self.join_all(&mut 0)?;
-        // If another run began between two joins, it has this generation, too.
-        if joined.attempt > newest.max(1) {
-            return Err(begun(joined.attempt));
-        }
-        self.attempt.store(joined.attempt, Ordering::Relaxed);
-        Ok(joined)
+        self.join_all(&mut 0)
     }
 
     /// Registers the job and joins every worker. Counts those that joined.
@@ -226,7 +200,7 @@ impl Registration {
         if !self.start.resumed && !self.start.restarted {
             return Ok(());
         }
-        match self.allocate(&self.request(generation, self.start.iteration, None, &[])) {
+        match self.client.allocate(&self.request(generation, self.start.iteration, None, &[])) {
             Ok(_) | Err(Error { kind: ErrorKind::Infeasible(_) | ErrorKind::Rejected(_), .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -245,7 +219,7 @@ impl Registration {
                 return Ok(());
             };
             let request = self.request(generation, newest + 1, None, &taken);
-            match self.allocate(&request) {
+            match self.client.allocate(&request) {
                 Ok(_) | Err(Error { kind: ErrorKind::Infeasible(_), .. }) => {}
                 Err(Error { kind: ErrorKind::Rejected(_), .. }) => backlog.count_lost(request.reports.len()),
                 // A worker that died during an outage may never have been registered: its reports cannot be delivered.
@@ -277,16 +251,6 @@ impl Registration {
         let left: Vec<Result<(), Error>> =
             self.workers.iter().map(|worker| self.client.leave(worker).map(drop)).collect();
         left.into_iter().collect()
-    }
-
-    /// Sends a request, and remembers the attempt in its response.
-    ///
-    /// # Errors
-    /// As [`Client::allocate`].
-    pub(crate) fn allocate(&self, request: &AllocateRequest) -> Result<Timed<AllocateResponse>, Error> {
-        let allocated = self.client.allocate(request)?;
-        self.attempt.fetch_max(allocated.response.attempt, Ordering::Relaxed);
-        Ok(allocated)
     }
 
     /// Returns the request for an iteration. `global_batch` is sent only if it differs from a full iteration.

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::allocation::first_attempt;
 use crate::{BackgroundSettings, JobId, LearningRateRule, LearningRateSettings, WorkerId};
 
 /// Body of `PUT /v1/jobs/{id}`: the job options. Sending the same options again changes nothing.
@@ -226,11 +225,8 @@ pub struct JoinResponse {
     pub job_id: JobId,
     /// The worker that joined or left.
     pub worker: WorkerId,
-    /// Generation: rises by one with every change of the set of workers, and when all live workers have joined again.
+    /// Generation: rises by one with every change of the set of workers.
     pub generation: u64,
-    /// The current attempt of the run, from 1.
-    #[serde(default = "first_attempt")]
-    pub attempt: u64,
     /// Number of live workers.
     #[serde(default)]
     pub live_workers: u64,

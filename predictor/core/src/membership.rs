@@ -1,5 +1,4 @@
-//! The workers of a job: stable ids, leases, and a generation that increases with every change of the set, and when all workers
-//! have joined again.
+//! The workers of a job: stable ids, leases, and a generation that increases with every change of the set.
 //!
 //! The set is a pure function of (state, event, time). Joins, leaves and expiries change it, and take effect
 //! in the next iteration that is planned. A slow worker is not a failed worker: only a missed lease removes a
@@ -8,7 +7,7 @@
 //! A worker that joins and leaves repeatedly causes a new plan for all workers each time. After
 //! [`FLAP_DEPARTURES`] departures within [`FLAP_WINDOW_MS`] it must wait for [`FLAP_COOLDOWN_MS`] before it can rejoin.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Number of departures within [`FLAP_WINDOW_MS`] that make a worker a flapping worker.
 pub const FLAP_DEPARTURES: usize = 10;
@@ -95,13 +94,11 @@ pub struct Members<Id> {
     /// Position of each member in `members`. A request names every worker, and a search in the list would make
     /// it quadratic in the number of workers.
     positions: BTreeMap<Id, usize>,
-    /// Live workers that have joined again since the generation began. This is not stored, so after a restart it is all of them.
-    rejoined: BTreeSet<Id>,
 }
 
-impl<Id: Clone + Ord> Default for Members<Id> {
+impl<Id> Default for Members<Id> {
     fn default() -> Self {
-        Self::restore(0, 0, Vec::new())
+        Self { generation: 0, departed_generation: 0, members: Vec::new(), positions: BTreeMap::new() }
     }
 }
 
@@ -110,10 +107,7 @@ impl<Id: Clone + Ord> Members<Id> {
     /// set.
     pub fn restore(generation: u64, departed_generation: u64, members: Vec<Member<Id>>) -> Self {
         let positions = members.iter().enumerate().map(|(at, member)| (member.id.clone(), at)).collect();
-        let mut restored =
-            Self { generation, departed_generation, members, positions, rejoined: BTreeSet::new() };
-        restored.rejoined = restored.live().cloned().collect();
-        restored
+        Self { generation, departed_generation, members, positions }
     }
 
     /// Returns the current generation; 0 before the first join.
@@ -171,19 +165,8 @@ impl<Id: Clone + Ord> Members<Id> {
         }
         self.positions.insert(id.clone(), self.members.len());
         self.members.push(Member { id: id.clone(), state: State::Live, last_seen_ms: now_ms, departures_ms });
-        self.begin_generation();
+        self.generation += 1;
         Ok(true)
-    }
-
-    /// Records that a live worker joined again. When all of them have, another run may have registered them: a generation of the
-    /// same workers begins, in which requests of the run before are stale, and this returns true.
-    pub fn rejoin(&mut self, id: &Id) -> bool {
-        self.rejoined.insert(id.clone());
-        let is_complete = self.rejoined.len() >= self.live().count();
-        if is_complete {
-            self.begin_generation();
-        }
-        is_complete
     }
 
     /// Removes a worker and returns whether that changed the set.
@@ -246,13 +229,8 @@ impl<Id: Clone + Ord> Members<Id> {
     }
 
     fn depart(&mut self) {
-        self.begin_generation();
-        self.departed_generation = self.generation;
-    }
-
-    fn begin_generation(&mut self) {
         self.generation += 1;
-        self.rejoined.clear();
+        self.departed_generation = self.generation;
     }
 }
 
@@ -359,38 +337,6 @@ mod tests {
     }
 
     proptest! {
-        /// A run that registers all workers gets a generation that no earlier run has, whatever happened before, and although the set
-        /// may be read from the store meanwhile.
-        #[test]
-        fn each_registration_has_its_own_generation(events in prop::collection::vec((0u8..5, 0u8..4), 0..60)) {
-            let mut members = Members::default();
-            let join = |members: &mut Members<u8>, id| {
-                if members.join(&id, 0) == Ok(false) {
-                    members.rejoin(&id);
-                }
-                members.generation()
-            };
-            for (event, id) in events {
-                match event {
-                    0 => drop(members.leave(&id, 0)),
-                    1 => {
-                        let (before, all) = (members.generation(), members.live().copied().collect::<Vec<_>>());
-                        let mut joined = None;
-                        for (at, worker) in all.iter().enumerate() {
-                            if at == usize::from(id) {
-                                let Members { generation, departed_generation, members: stored, .. } = members;
-                                members = Members::restore(generation, departed_generation, stored);
-                            }
-                            joined = Some(join(&mut members, *worker));
-                        }
-                        prop_assert!(joined.is_none_or(|generation| generation > before));
-                        prop_assert!(members.live().eq(&all), "no other worker takes part");
-                    }
-                    _ => drop(join(&mut members, id)),
-                }
-            }
-        }
-
         /// The generation increases exactly when the live set changes, and ids stay unique.
         #[test]
         fn each_membership_change_raises_the_generation(events in prop::collection::vec((0u8..4, 0u8..5), 0..100)) {

@@ -41,8 +41,7 @@ pub enum JobError {
     },
     /// The request is for a generation that has ended or not begun.
     #[error(
-        "generation {asked} of job {job_id} is not the current generation {current}: workers joined or departed since, or another run \
-         of the job has begun; join the job and retry"
+        "generation {asked} of job {job_id} is not the current generation {current}; join the job and retry"
     )]
     StaleGeneration {
         /// The job.

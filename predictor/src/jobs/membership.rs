@@ -17,8 +17,7 @@ use crate::long::compute;
 pub const WORKERS_MAX: usize = 65_536;
 
 impl Job {
-    /// Adds a worker from the next iteration that was not requested yet. Joining again renews its lease; when all workers have, a
-    /// generation begins.
+    /// Adds a worker from the next iteration that was not requested yet. Joining again renews its lease.
     ///
     /// # Errors
     /// - [`JobError::Invalid`] if the bounds leave the worker no local batch.
@@ -49,7 +48,6 @@ impl Job {
                 return Err(JobError::Cooling { job_id: self.id().clone(), worker, source });
             }
         };
-        let is_new_generation = joined || guard.change().state.members.rejoin(&worker);
         let before = guard.state().workers.get(&worker);
         let lifts_cap =
             before.is_some_and(|before| before.oom_cap.is_some() && before.changes_memory(&request));
@@ -61,8 +59,8 @@ impl Job {
         let kinds = kind.into_iter().chain(lifts_cap.then_some(MemberEventKind::MemoryChanged));
         let events: Vec<_> = kinds.map(|kind| MemberEvent { worker: worker.clone(), kind }).collect();
         let is_changed = !events.is_empty();
-        if is_changed || is_new_generation {
-            self.write_membership(&mut guard, events, is_new_generation, None).await?;
+        if is_changed {
+            self.write_membership(&mut guard, events, joined, None).await?;
         } else if let Some(regrouped) = self.regroup(&mut guard) {
             self.store().write(vec![regrouped], guard.now.unix_ms).await?;
         }
@@ -232,7 +230,6 @@ impl Job {
             job_id: self.id().clone(),
             worker,
             generation: state.members.generation(),
-            attempt: state.attempts.current(),
             live_workers: state.members.live().count() as u64,
             workers: state.members.live().take(JoinResponse::WORKERS_MAX).cloned().collect(),
             next_iteration: state.attempts.at(state.next_iteration).iteration,

@@ -1,21 +1,14 @@
 //! Runs that start again from an earlier iteration.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
-use evenstep_client::{
-    Client as Trainer, ClientConfig, Connection, Event, Reconnect, Registration, RunStart,
-};
 use evenstep_protocol::{
-    AllocateRequest, AllocateResponse, HistoryView, JobSpec, JoinRequest, LiveView, SpeedsView, SummaryView,
-    WorkerReport,
+    AllocateRequest, AllocateResponse, HistoryView, JobSpec, LiveView, SpeedsView, SummaryView, WorkerReport,
 };
 use evenstep_tests::{Client, Events};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::support::{Service, allocate_request, job_id, join_all, metric, worker_id};
+use crate::support::{Service, allocate_request, join_all, metric, worker_id};
 
 /// A run as its trainer sees it.
 struct Run<'a> {
@@ -173,6 +166,7 @@ fn repeated_and_late_requests_begin_nothing() {
     assert_eq!(service.client.allocated("job", 10).problem(404, "not-answered").status, 404);
     let first = service.client.allocate(&allocate_request("job", run.generation, 10));
     assert_eq!(first.json::<AllocateResponse>().attempt, 2);
+    let generation = run.generation;
     // The other rank joins again, the first request is repeated, and the predictor starts again.
     for step in 0..6 {
         match step {
@@ -181,7 +175,6 @@ fn repeated_and_late_requests_begin_nothing() {
             4 => drop(join_all(&service.client, "job", 2)),
             _ => {}
         }
-        let generation = service.client.job("job").generation;
         let again = service.client.allocate(&allocate_request("job", generation, 10));
         assert_eq!((again.status, &again.body), (200, &first.body), "step {step}");
         assert_eq!(service.client.allocated("job", 10).body, first.body, "step {step}");
@@ -192,67 +185,6 @@ fn repeated_and_late_requests_begin_nothing() {
     // Earlier iterations belong to the first attempt.
     let earlier: AllocateResponse = service.client.allocated("job", 9).json();
     assert_eq!((earlier.attempt, earlier.iteration), (1, 9));
-}
-
-/// The requests arrive before the first request of the new process, and while it trains.
-#[test]
-fn late_requests_of_an_earlier_process_are_rejected() {
-    let service = Service::start();
-    service.client.put_job("job", &spec());
-    let mut old = Run::start(&service.client, "job", 2);
-    old.iterations(0..40, &[100.0, 200.0]);
-    let late = old.request(40);
-    let mut run = Run::start(&service.client, "job", 2);
-    for iterations in [None, Some(10..15), Some(15..20)] {
-        if let Some(iterations) = iterations {
-            run.iterations(iterations, &[200.0, 100.0]);
-        }
-        let current = service.client.allocate(&late).problem(409, "stale-generation").current_generation;
-        assert_eq!(current, Some(run.generation));
-    }
-    let view = service.client.job("job");
-    assert_eq!((view.attempt, view.next_iteration), (2, 20));
-}
-
-/// The connection of a process that begins with this iteration.
-fn connect(service: &Service, iteration: u64, events: &Arc<Mutex<Vec<Event>>>) -> Connection {
-    let config = ClientConfig { request_timeout: Duration::from_secs(60), ..ClientConfig::default() };
-    let trainer = Trainer::new(&service.client.url().parse().unwrap(), job_id("job"), config);
-    let joins = (0..2).map(|worker| JoinRequest::new(worker_id(worker))).collect();
-    let start = RunStart { iteration, resumed: iteration > 0, ..RunStart::default() };
-    let events = events.clone();
-    let builder = Connection::builder(Registration::new(trainer, spec(), joins).starting_at(start));
-    let builder = builder.reconnect(Reconnect::Caller);
-    builder.on_event(move |event| events.lock().unwrap().push(event.clone())).open().unwrap()
-}
-
-/// Requests an iteration and carries it out. Returns its attempt.
-fn step(connection: &mut Connection, iteration: u64) -> Option<u64> {
-    let attempt =
-        connection.request(iteration, 96, |answer, _| Ok(Some(answer.attempt))).map(|answer| answer.plan);
-    let reports = [0, 1].map(|worker| WorkerReport::new(worker_id(worker), iteration, 48, 0.5));
-    connection.backlog().push(iteration, reports.to_vec());
-    attempt
-}
-
-/// The earlier process trains on, and gives way until the workers of the new one have left.
-#[test]
-fn an_earlier_process_gives_way_to_the_new_one() {
-    let service = Service::start();
-    let events = Arc::default();
-    let mut old = connect(&service, 0, &events);
-    (0..20).for_each(|iteration| assert_eq!(step(&mut old, iteration), Some(1)));
-    let mut new = connect(&service, 5, &Arc::default());
-    for iteration in 5..15 {
-        assert_eq!(step(&mut new, iteration), Some(2));
-        assert_eq!(step(&mut old, iteration + 15), None);
-        assert!(old.reconnect().is_some());
-    }
-    assert!(matches!(events.lock().unwrap()[..], [Event::Disconnected(_)]));
-    assert_eq!(service.client.job("job").next_iteration, 15);
-    new.close(96);
-    while old.reconnect().is_some() {}
-    assert_eq!(step(&mut old, 30), Some(2));
 }
 
 /// An elastic run continues without a worker: in the same attempt if it repeats the present iteration, in the next one if it

@@ -24,10 +24,7 @@ mod cut;
 
 mod eviction;
 
-mod processes;
-
 use std::env;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Number of seeds in a test run.
@@ -35,7 +32,10 @@ const SEEDS: u64 = 40;
 
 #[test]
 fn every_seed_keeps_the_invariants() {
-    let seeds = seeds();
+    let seeds = match (number("EVENSTEP_TESTS_SEED"), number("EVENSTEP_TESTS_SEEDS")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, seeds) => 0..seeds.unwrap_or(SEEDS),
+    };
     let mut totals = run::Totals::default();
     for seed in seeds.clone() {
         let outcome = catch_unwind(AssertUnwindSafe(|| run::run(seed)));
@@ -55,13 +55,6 @@ fn every_seed_keeps_the_invariants() {
 fn a_seed_gives_the_same_run() {
     for seed in [1, 2, 3] {
         assert_eq!(run::run(seed).decisions, run::run(seed).decisions, "seed {seed}");
-    }
-}
-
-fn seeds() -> Range<u64> {
-    match (number("EVENSTEP_TESTS_SEED"), number("EVENSTEP_TESTS_SEEDS")) {
-        (Some(seed), _) => seed..seed + 1,
-        (None, seeds) => 0..seeds.unwrap_or(SEEDS),
     }
 }
 

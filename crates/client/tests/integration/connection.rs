@@ -212,7 +212,6 @@ fn an_allocation_of_other_workers_makes_the_run_register_again() {
         responds(),
         joined(1, &["node/0"]),
         allocation("other/0"),
-        known_job(1, 1),
         responds(),
         joined(2, &["node/0"]),
     ]);
@@ -326,58 +325,6 @@ fn a_resumed_run_that_connects_later_requests_its_first_iteration_before_it_deli
         assert!(begins.is_some_and(|request| request.contains("\"iteration\":4,")), "{asked:?}");
         let delivers = asked.last().unwrap();
         assert!(delivers.contains("compute_time_s") && delivers.contains("\"iteration\":6,"), "{asked:?}");
-    }
-}
-
-/// The workers of the other run have the same names, so a join or a report of this run would count as theirs. It may notice the
-/// other run by a rejection, after an outage, or between two joins.
-#[test]
-fn a_run_gives_way_to_another_one_while_its_workers_are_live() {
-    let in_attempt = |attempt: u64, live_workers: u64| {
-        json(&json!({"next_iteration": 9, "live_workers": live_workers, "attempt": attempt}))
-    };
-    let joined = |attempt: u64, generation: u64| {
-        json(&json!({
-            "job_id": "job", "worker": "node/0", "generation": generation, "workers": ["node/0"],
-            "next_iteration": 0, "attempt": attempt
-        }))
-    };
-    let between = [in_attempt(1, 1), responds(), joined(2, 3)];
-    for (noticed, tries) in [
-        (vec![rejects(409, "stale-generation")], vec![]),
-        (vec![rejects(503, "draining")], vec![]),
-        (vec![rejects(503, "draining")], between.to_vec()),
-    ] {
-        let begins = [no_job(), responds(), joined(1, 1), allocation("node/0")];
-        let waits = [in_attempt(2, 1), in_attempt(2, 1)];
-        let returns = [in_attempt(2, 0), responds(), joined(2, 5), allocation("node/0")];
-        let joins = tries.len() / 3;
-        let script = begins.into_iter().chain(noticed).chain(tries).chain(waits).chain(returns);
-        let run = Run::new(script);
-        let mut connection = run.builder().open().unwrap();
-        for iteration in 0..4 {
-            connection.backlog().push(iteration, report(iteration));
-            assert_eq!(connection.request(iteration + 1, 8, shares).is_some(), iteration == 0);
-        }
-        run.server.heard();
-        for _ in 0..joins + 2 {
-            run.clock.advance(connection.reconnect().unwrap());
-        }
-        let heard = run.server.heard();
-        assert_eq!(
-            heard.iter().filter(|request| !request.starts_with("GET /v1/jobs/job ")).count(),
-            2 * joins
-        );
-        assert_eq!(connection.reconnect(), None);
-        assert!(matches!(run.events()[..], [Event::Disconnected(_), Event::Reconnected { generation: 5 }]));
-        assert_eq!(connection.backlog().lost(), 0);
-        // Its next attempt is that one.
-        for does in [rejects(503, "draining"), in_attempt(2, 1), responds(), joined(2, 6)] {
-            run.server.does(does);
-        }
-        run.server.skip();
-        assert!(connection.request(5, 8, shares).is_none());
-        assert_eq!(connection.reconnect(), None);
     }
 }
 
