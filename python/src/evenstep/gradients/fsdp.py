@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -27,11 +28,13 @@ from evenstep.gradients.fsdp_state import (
 )
 from evenstep.gradients.mean_check import MeanCheck
 from evenstep.measure.device import current_device
-from evenstep.measure.sensor import Sensor
 from evenstep.run.losses import Loss
 from evenstep.run.run import Run
 
 log = logging.getLogger("evenstep")
+
+#: The runs that have logged that speeds cannot be measured.
+_told = WeakSet[Run]()
 
 
 def modules(model: torch.nn.Module) -> list[Any]:
@@ -52,11 +55,19 @@ def parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def measures(sensor: Sensor) -> bool:
-    """Returns whether a sensor leaves out the waits of FSDP2 models, which must be loaded."""
+def measures(run: Run) -> bool:
+    """Returns whether the time of a run leaves out the waits of FSDP2 models; otherwise warns of it once."""
     try:
-        leave_out_waits(sensor)
+        leave_out_waits(run.sensor)
     except UnsupportedError:
+        if run.exchange and run.rank == 0 and run not in _told:
+            _told.add(run)
+            log.warning(
+                "the speed of ranks cannot be measured with FSDP of PyTorch %s, because their passes wait for each "
+                "other: shares stay even; give them in init(plan=..), or use job.steps with fully_shard(.., "
+                "reshard_after_forward=False)",
+                torch.__version__,
+            )
         return False
     return True
 
@@ -137,7 +148,6 @@ class GradientWeights:
         self._is_awaited = self._is_reducing = False
         self._total: items.Total | None = None
         self._check = MeanCheck(run) if loss == "mean" else None
-        self._has_warned = False
 
     def register(self) -> None:
         """Registers the hooks."""
@@ -244,16 +254,8 @@ class GradientWeights:
         run.binding.forward(self)
         if self._check:
             self._check.forward_begins(kwargs)
-        if measures(run.sensor):
+        if measures(run):
             run.sensor.forward_begins(current_device() if self._device_type == "cuda" else torch.device("cpu"))
-        elif run.exchange and run.rank == 0 and not self._has_warned:
-            log.warning(
-                "the speed of ranks cannot be measured with FSDP of PyTorch %s, because their passes wait for each "
-                "other: shares stay even; give them in init(plan=..), or use job.steps with fully_shard(.., "
-                "reshard_after_forward=False)",
-                torch.__version__,
-            )
-            self._has_warned = True
 
     def _forward_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
         """Awaits the end of the backward pass from its begin: a checkpoint inside runs its own."""

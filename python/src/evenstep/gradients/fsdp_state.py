@@ -16,6 +16,8 @@
 
 import functools
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -44,8 +46,10 @@ _WAITS = {
     ("_fsdp_state", "FSDPState"): ("_root_post_backward_final_callback",),
 }
 
-#: The sensor of the job that began the last pass, and whether the methods pause it.
-_sensor: Sensor | None = None
+#: The sensor of the job that began the last pass, unless the job has ended.
+_sensor: weakref.ref[Sensor] | None = None
+#: The thread of that pass, and whether the methods pause the sensor.
+_thread = 0
 _pauses = False
 
 
@@ -91,14 +95,14 @@ def divide_factor(group: Any) -> float:
 
 
 def leave_out_waits(sensor: Sensor) -> None:
-    """Pauses a sensor while any FSDP2 model of this process communicates, until this is called for another sensor.
+    """Pauses a sensor while any FSDP2 model communicates in this thread, until this is called for another sensor.
 
     All models matter, also those that are not trained. The first call replaces methods of FSDP's classes.
 
     Raises:
         UnsupportedError: this version of PyTorch has other names.
     """
-    global _sensor, _pauses  # noqa: PLW0603  # FSDP's classes are global, too.
+    global _sensor, _thread, _pauses  # noqa: PLW0603  # FSDP's classes are global, too.
     if not _pauses:
         found = []
         for (module, name), methods in _WAITS.items():
@@ -107,13 +111,15 @@ def leave_out_waits(sensor: Sensor) -> None:
         for owner, method, waits in found:
             setattr(owner, method, _pausing(waits))
         _pauses = True
-    _sensor = sensor
+    _sensor, _thread = weakref.ref(sensor), threading.get_ident()
 
 
 def _pausing(waits: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(waits)
     def paused(*args: Any, **kwargs: Any) -> Any:
-        sensor = _sensor
+        # Backward passes of GPUs have threads of their own.
+        is_own = threading.get_ident() == _thread or torch._C._current_graph_task_id() >= 0
+        sensor = _sensor() if _sensor and is_own else None
         if sensor is None or not sensor.pause():
             return waits(*args, **kwargs)
         try:

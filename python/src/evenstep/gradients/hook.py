@@ -12,8 +12,10 @@ The hooks are on the nodes that add gradients, not on the tensors: ``torch.autog
 """
 
 import logging
+import sys
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 from weakref import WeakSet
@@ -28,7 +30,7 @@ from torch.nn.parallel.distributed import _find_tensors
 
 from evenstep.errors import SettingError, UnsupportedError
 from evenstep.gradients import buffers, items
-from evenstep.gradients.fsdp_state import at_end_of_backward
+from evenstep.gradients.fsdp_state import at_end_of_backward, leave_out_waits
 from evenstep.gradients.later import LaterScale
 from evenstep.gradients.mean_check import MeanCheck
 from evenstep.measure.device import cuda_backend
@@ -409,6 +411,10 @@ class GradientWeights:
             self._check_micro_batches(run.current.step)
         if self._check:
             self._check.forward_begins(kwargs)
+        # An FSDP2 model may be evaluated in the passes of this one.
+        if "torch.distributed.fsdp" in sys.modules:
+            with suppress(UnsupportedError):
+                leave_out_waits(run.sensor)
         run.sensor.forward_begins(model.device)
 
     def _prepares(self, model: DistributedDataParallel) -> bool:

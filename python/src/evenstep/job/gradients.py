@@ -131,9 +131,8 @@ class Gradients:
                 'unequal weights; use job.wrap(.., loss="tokens") and job.count, or neither max_tokens nor accumulate'
             )
         # Before the exchange thread sees the iteration: it reads the GPU of the device.
-        run.sensor.measure_from_arrival(loss.device)
-        if "torch.distributed.fsdp" in sys.modules:
-            fsdp.measures(run.sensor)
+        if "torch.distributed.fsdp" not in sys.modules or fsdp.measures(run):
+            run.sensor.measure_from_arrival(loss.device)
         if loss.numel() == 1:
             run.losses.record(step.iteration, turn.samples, loss)
         run.binding.complete()
