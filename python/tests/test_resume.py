@@ -220,21 +220,3 @@ def reads_alone(rank: int) -> str:
 
 def test_a_first_batch_on_one_rank_is_an_error_with_advice() -> None:
     assert "all ranks must iterate over job.loader together" in run_ranks(2, reads_alone)[0]
-
-
-@pytest.mark.parametrize("ahead", [0, 1])
-@pytest.mark.parametrize("skips", [(), (0,), (0, 1), (3,), (0, 1, 4, 5)], ids=str)
-def test_steps_that_a_scaler_skips_without_wrap(skips: tuple[int, ...], ahead: int) -> None:
-    """One process without wrap: after each step that is made, the state is of the batches that were computed."""
-    job, model = evenstep.init(plan=[16]), network()
-    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", growth_interval=2)
-    batches = iter(job.loader(Samples()))
-    held = [next(batches) for _ in range(ahead)]
-    for at in range(SAMPLES // 16):
-        held.append(next(batches))
-        x, y, _ = held.pop(0)
-        optimizer.zero_grad()
-        scaler.scale(loss_of(model, x, y) * (torch.inf if at in skips else 1.0)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        assert at in skips or job.state_dict()["iteration"] == at + 1

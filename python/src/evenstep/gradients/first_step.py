@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakSet
@@ -40,7 +39,7 @@ def follow_steps(run: Run, is_weighted: Callable[[], bool], only_wraps: Callable
     """
     run.binding.is_observed = lambda: run.world_size > 1 or is_weighted()
     begins = register_optimizer_step_pre_hook(lambda *_: run.binding.step_begins())
-    handles = [begins, register_optimizer_step_post_hook(lambda *_: run.binding.step_ends(_skipped))]
+    handles = [begins, register_optimizer_step_post_hook(lambda *_: run.binding.step_ends())]
     if run.world_size > 1:
         handles.append(_check_first_step(run, is_weighted, only_wraps))
     return handles
@@ -88,19 +87,6 @@ def _check_first_step(run: Run, is_weighted: Callable[[], bool], only_wraps: Cal
         _earlier.remove()
     _earlier = register_optimizer_step_pre_hook(check)
     return _earlier
-
-
-def _skipped() -> tuple[int, bool]:
-    """Returns how many steps a gradient scaler has skipped before its first one, and whether the previous one was."""
-    count, is_previous = 0, False
-    # Some objects claim other types if isinstance is used.
-    for scaler in [at for at in gc.get_objects() if issubclass(type(at), torch.amp.GradScaler)]:
-        state = scaler.state_dict()
-        # The number of steps that were made since the last one that was skipped.
-        if state and state["scale"] and not state["_growth_tracker"]:
-            lowered = math.log(state["scale"] / scaler._init_scale)  # noqa: SLF001  # The state has no such value.
-            count, is_previous = max(count, round(lowered / math.log(state["backoff_factor"]))), True
-    return count, is_previous
 
 
 def _unweighted(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.nn.Parameter]]:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -32,9 +31,6 @@ from evenstep.run.losses import Loss
 from evenstep.run.run import Run
 
 log = logging.getLogger("evenstep")
-
-#: The runs that have logged that speeds cannot be measured.
-_told = WeakSet[Run]()
 
 
 def modules(model: torch.nn.Module) -> list[Any]:
@@ -60,8 +56,8 @@ def measures(run: Run) -> bool:
     try:
         leave_out_waits(run.sensor)
     except UnsupportedError:
-        if run.exchange and run.rank == 0 and run not in _told:
-            _told.add(run)
+        if run.exchange and run.rank == 0 and not run.is_told:
+            run.is_told = True
             log.warning(
                 "the speed of ranks cannot be measured with FSDP of PyTorch %s, because their passes wait for each "
                 "other: shares stay even; give them in init(plan=..), or use job.steps with fully_shard(.., "

@@ -249,7 +249,7 @@ class Job:
         return self._samples.steps(order, dataset, model, collate_fn, micro_batch, tail=tail, min_chunk=min_chunk)
 
     @contextmanager
-    def step(self, batch: Any = None, *, global_batch: int | None = None) -> Iterator[Step]:
+    def step(self, batch: Any = ..., *, global_batch: int | None = None) -> Iterator[Step]:
         """Marks an iteration, or one micro-batch with gradient accumulation.
 
         With ``job.loader``, use it in loops that read batches ahead. Without it, each forward pass must be of the batch
@@ -274,7 +274,7 @@ class Job:
             UnsupportedError: the loop skips batches, or may have dropped some.
         """
         if global_batch is not None:
-            if batch is not None:
+            if batch is not ...:
                 raise SettingError(
                     "step(batch, global_batch=..): must be one of them; batches of streams have no loader"
                 )

@@ -15,6 +15,7 @@ from itertools import takewhile
 from typing import Any
 
 from evenstep.errors import SettingError, UnsupportedError
+from evenstep.run.given import turn_of
 from evenstep.run.step import Step, Turn
 from evenstep.samples.progress import Progress
 
@@ -78,6 +79,8 @@ class Binding:
         self._begins: Progress | None = None
         #: Whether this process has trained an iteration, and whether it had trained all when the iterator started.
         self._has_trained = self._is_level = False
+        #: Whether the loop says which batch a mark begins.
+        self._gives = False
         #: The maximum number of batches that had not begun at a mark.
         self._ahead = 0
         #: Whether a forward pass repeats a batch after the end of the epoch.
@@ -142,13 +145,12 @@ class Binding:
         has_trained = before is not None and trained.iteration > before.iteration
         # Without passes, nothing tells a look at an epoch from reading ahead before the first step.
         is_look = self._is_level or (self._lag is None and not self.is_marked and not self.is_observed())
-        is_ahead = self.is_marked or bool(self._lag) if has_trained else not is_look
+        # A loop that gives its batches says which ones it trains.
+        is_ahead = self._gives or (self.is_marked or bool(self._lag) if has_trained else not is_look)
         if self.is_read and not self._has_dropped and (is_ahead or self.computing is not None):
             # The loop reads ahead, over the end of the epoch. Its last iterations are still to be computed.
             self._begins = self._read_to
         else:
-            for turn in self._turns:
-                turn.ended = _LEFT
             self._turns.clear()
             self.computing, self._has_dropped = None, False
             if not self._has_trained:
@@ -174,14 +176,20 @@ class Binding:
         while not turn.micro and turns and turns[-1].step.iteration == turn.step.iteration:
             turns.pop()
         # Loops that only look at batches may read any number of them.
-        if len(turns) == turns.maxlen:
-            self._has_dropped, turns[0].ended = True, _LEFT
-        self._has_dropped &= bool(turns)
+        self._has_dropped = bool(turns) and (self._has_dropped or len(turns) == turns.maxlen)
         turns.append(turn)
         self._read_to = _after(turn.step)
         self._fresh += turn.is_last
         if self.computing is None and not self.is_marked:
             self._make_current(turn)
+
+    def given(self, batch: Any) -> Turn:
+        """Returns the batch to which an object belongs.
+
+        Raises:
+            SettingError: no batch that was read and not trained has the object, or several have it.
+        """
+        return turn_of(batch, [*self._finished, *self._turns])
 
     def mark(self, given: Turn | None = None) -> Turn:
         """Begins a batch, or begins it again; by default the oldest one that was read and not begun.
@@ -199,6 +207,7 @@ class Binding:
         # A copy: another thread may be reading batches.
         waiting = [turn for turn in list(self._turns) if not turn.begun]
         turn = self._oldest(waiting) if given is None else self._next(given, waiting)
+        self._gives |= given is not None
         self._ahead = max(self._ahead, len(waiting))
         if turn.done:
             # Further passes follow.
@@ -353,20 +362,19 @@ class Binding:
         """Records that an optimizer begins its step, which may compute passes in a closure."""
         self._passes_in_step = 0
 
-    def step_ends(self, skipped: Callable[[], tuple[int, bool]] = lambda: (0, False)) -> None:
+    def step_ends(self) -> None:
         """Records that an optimizer has made its step.
 
         If passes are not observed, it trains the batches that were read. A loop with two iterations before its first
         step may read one ahead, unless it reads several before another step, because it adds their gradients.
-        Steps that a scaler has ``skipped`` do not count: how many before the first one, and whether the previous one.
         """
         self._passes_in_step = None
         if self.is_marked or self.is_observed():
             return
         ends = [turn.step for turn in list(self._turns) if turn.is_last]
         if self._lag is None:
-            self._lag = int(len(ends) > 1 and len(ends) - skipped()[0] == 2)
-        elif self._lag and self._fresh > 1 and not skipped()[1]:
+            self._lag = 1 if len(ends) == 2 else 0
+        elif self._fresh > 1:
             self._lag = 0
         self._fresh = 0
         # After the end nothing is read ahead.

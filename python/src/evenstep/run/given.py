@@ -1,7 +1,7 @@
-"""The objects of batches, by which ``job.step(batch)`` knows the batch: what the loader yielded, or a tensor of it."""
+"""The objects of batches, by which ``job.step(batch)`` knows the batch: what the loader yielded, or a part of it."""
 
-from collections.abc import Mapping
-from functools import partial
+from collections import UserDict
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 from weakref import ref
@@ -9,64 +9,59 @@ from weakref import ref
 from evenstep.errors import SettingError
 from evenstep.run.step import Turn
 
-#: Maximum number of parts of a batch by which it is known.
-PARTS_MAX = 30
+#: Maximum number of objects by which a batch is known, and of containers and values that are searched for them.
+OBJECTS_MAX = 30
+_SEARCHED_MAX = 1024
 
 
-class Given:
-    """The batches whose objects the training loop holds. It keeps none of them alive."""
-
-    def __init__(self) -> None:
-        """Creates the state before the first batch."""
-        #: By the id of each part: a reference that removes the entry with the part, and the batches that have the part.
-        self._turns: dict[int, tuple[ref[Any], list[Turn]]] = {}
-
-    def read(self, batch: Any, turn: Turn) -> None:
-        """Records the object that the training loop gets as a batch."""
-        for part in (batch, *_parts(batch)):
-            if type(part).__weakrefoffset__:
-                # Constants and stored samples may be in several batches.
-                _, turns = self._turns.get(id(part), (None, []))
-                turns = [other for other in turns if not other.ended and other is not turn]
-                # The reference is never followed: it may die before the part does, if a graph keeps the part's data.
-                self._turns[id(part)] = ref(part, partial(self._forget, id(part))), [*turns, turn]
-
-    def _forget(self, key: int, _: object) -> None:
-        self._turns.pop(key, None)
-
-    def turn(self, batch: Any) -> Turn:
-        """Returns the batch of an object.
-
-        Raises:
-            SettingError: the loader yielded no such object, or it is in several batches.
-        """
-        parts = [batch] if id(batch) in self._turns else _parts(batch)
-        found = [self._turns.get(id(part), (None, []))[1] for part in parts if type(part).__weakrefoffset__]
-        if not found or not all(found):
-            raise SettingError(
-                f"step(batch): the {type(batch).__name__} is no batch of job.loader, nor a tensor of one: pass the "
-                "batch as job.loader yielded it, before .to(device) and other changes; a prefetcher that moves batches "
-                "must keep them too; a batch must have a tensor, an array or another object"
-            )
-        common = [turn for turn in found[0] if all(any(turn is other for other in turns) for turns in found)]
-        if len(common) > 1:
-            common = [turn for turn in common if not turn.ended] or common[-1:]
-        if len(common) != 1:
-            raise SettingError(
-                f"step(batch): the {type(batch).__name__} is in {len(common) or 'parts of several'} batches: pass one "
-                "batch as job.loader yielded it"
-            )
-        return common[0]
+def references(batch: Any) -> list[ref[Any]]:
+    """Returns weak references to the objects by which a batch is known, such as its tensors. They keep none alive."""
+    return [ref(found) for found in _objects(batch)]
 
 
-def _parts(batch: Any) -> list[Any]:
-    """Returns the parts of nested lists, tuples and mappings."""
-    parts = [batch]
-    for part in parts:
-        if isinstance(part, Mapping):
-            parts += islice(part.values(), PARTS_MAX)
-        elif isinstance(part, list | tuple):
-            parts += part[:PARTS_MAX]
-        if len(parts) > PARTS_MAX:
-            break
-    return [part for part in parts[: PARTS_MAX + 1] if not isinstance(part, Mapping | list | tuple)]
+def turn_of(batch: Any, turns: Iterable[Turn]) -> Turn:
+    """Returns the one of ``turns`` to which an object belongs: the whole batch, or a part of it.
+
+    Raises:
+        SettingError: the object belongs to none of them, or to several.
+    """
+    ids = {id(found) for found in ([batch] if _is_object(batch) else _objects(batch))}
+    found = [(turn, known) for turn in turns if ids <= (known := {id(at()) for at in turn.objects})]
+    if not ids or not found:
+        raise SettingError(
+            f"step(batch): the {type(batch).__name__} is no batch that waits to be trained, nor a part of one: pass each "
+            "batch as job.loader yielded it, before .to(device) and other changes; a prefetcher that moves batches must "
+            "keep them too, and itertools.cycle repeats trained ones; a batch must have a tensor, an array or another "
+            "object"
+        )
+    open_ones = [turn for turn, _ in found if not turn.ended] or [found[-1][0]]
+    # The same stored samples may be in several batches. They begin in order.
+    is_next = not open_ones[0].begun and all(ids == known for _, known in found)
+    if len(open_ones) > 1 and not is_next:
+        raise SettingError(
+            f"step(batch): the {type(batch).__name__} is in {len(open_ones)} batches: pass one batch as job.loader "
+            "yielded it"
+        )
+    return open_ones[0]
+
+
+def _is_object(at: Any) -> bool:
+    return bool(type(at).__weakrefoffset__) and not isinstance(at, dict | list | tuple)
+
+
+def _objects(batch: Any) -> list[Any]:
+    """Returns the objects in nested lists, tuples and dictionaries that can have weak references."""
+    found, searched = [], [batch]
+    for at in searched:
+        room = _SEARCHED_MAX - len(searched)
+        if _is_object(at):
+            found.append(at)
+            if len(found) == OBJECTS_MAX:
+                break
+        if isinstance(at, UserDict):
+            searched += islice(at.data.values(), room)
+        elif isinstance(at, dict):
+            searched += islice(at.values(), room)
+        elif isinstance(at, list | tuple):
+            searched += at[:room]
+    return found

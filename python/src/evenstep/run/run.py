@@ -12,7 +12,7 @@ from evenstep.exchange.exchange import Exchange, Submission
 from evenstep.exchange.report import Report
 from evenstep.measure.sensor import Sensor
 from evenstep.run.binding import Binding
-from evenstep.run.given import Given
+from evenstep.run.given import references
 from evenstep.run.losses import Loss, Losses
 from evenstep.run.observer import Observer
 from evenstep.run.step import Step, Turn
@@ -60,16 +60,16 @@ class Run:
     sums: Collection[Loss] = ()
     #: Maximum numbers of samples by rank; None for no cap. Empty if no rank has one.
     caps: Sequence[int | None] = ()
-    #: The number of the run in this process, the same on all ranks.
-    number: int = 0
+    #: A name of the run that no other one has, also before a restart; the same on all ranks.
+    name: str = ""
+    #: Whether the run has logged that speeds cannot be measured.
+    is_told: bool = False
     #: The id of the job at the predictor; None without a predictor.
     job: str | None = None
     #: Gets the first plans, together with the other ranks; None once the run has started.
     starts: Callable[[], None] | None = None
     #: The batches that the loop reads, computes and trains.
     binding: Binding = field(init=False)
-    #: The objects of the batches that the loop got.
-    given: Given = field(default_factory=Given)
     #: The newest epoch whose first iteration was compared with other ranks.
     _compared: int = -1
     #: The last plan that was checked, and the number of samples it was checked for.
@@ -171,7 +171,7 @@ class Run:
         number = self.binding.begins.epoch
         epoch = Epoch(self.order, number)
         if self.world_size > 1 and epoch.whole is not None and self.order.given and callable(self.order.given.indices):
-            check_order(epoch.whole, number, self.number, self.rank)
+            check_order(epoch.whole, number, self.name, self.rank)
         return epoch
 
     def epoch_steps(self) -> Iterator[tuple[Step, list[int]]]:
@@ -210,7 +210,7 @@ class Run:
         finally:
             self.is_hedging = False
 
-    def mark(self, batch: Any = None) -> Turn:
+    def mark(self, batch: Any = ...) -> Turn:
         """Begins a batch of the loop, by default the oldest one that has not begun.
 
         Raises:
@@ -218,19 +218,19 @@ class Run:
             SettingError: there is no such batch, or it has ended.
             UnsupportedError: the loop skips batches, or may have dropped some.
         """
-        if batch is None:
+        if batch is ...:
             return self.binding.mark()
-        turn = self.given.turn(batch)
+        turn = self.binding.given(batch)
         if self.world_size > 1 and turn.step.epoch > self._compared:
             # If the loop has left an epoch early, a rank that had read it to its end has other iterations.
-            check_begin(turn.step.iteration - turn.step.position, turn.step.epoch, self.number, self.rank)
+            check_begin(turn.step.iteration - turn.step.position, turn.step.epoch, self.name, self.rank)
             self._compared = turn.step.epoch
         return self.binding.mark(turn)
 
     def read(self, turn: Turn, batch: Any = None) -> None:
         """Records that the training loop got a batch. It does not change the batch that is being computed."""
+        turn.objects = references(batch)
         self.binding.read(turn)
-        self.given.read(batch, turn)
         self.sensor.batch_arrived()
         self.observer.read(turn.step)
 

@@ -20,7 +20,7 @@ def checksum(values: torch.Tensor) -> int:
     return zlib.crc32(tensor_bytes(values))
 
 
-def check_order(indices: torch.Tensor, epoch: int, run: int, rank: int) -> None:
+def check_order(indices: torch.Tensor, epoch: int, run: str, rank: int) -> None:
     """Compares the order of an epoch between ranks.
 
     No rank waits for another one: the first one stores its checksum, and the others read it.
@@ -37,7 +37,7 @@ def check_order(indices: torch.Tensor, epoch: int, run: int, rank: int) -> None:
         )
 
 
-def check_begin(iteration: int, epoch: int, run: int, rank: int) -> None:
+def check_begin(iteration: int, epoch: int, run: str, rank: int) -> None:
     """Compares the first iteration of an epoch between ranks. No rank waits for another one.
 
     Raises:

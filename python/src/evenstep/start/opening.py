@@ -187,13 +187,12 @@ def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dic
     begin, before = begin.restored(state) if state else (begin, None)
     group = open_group(job_options.settings.world_size)
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if group else (0, 1)
-    alike, number, workers = begin.alike(), next(_runs), list[Mapping[str, Any]]()
+    alike, name, workers = begin.alike(), "", list[Mapping[str, Any]]()
     if group:
         found = gather_facts(group, {**begin.facts(current_device()), "alike": alike})
-        workers, fixed = list(found.workers), job_options.fixed
+        name, workers, fixed = found.name, list(found.workers), job_options.fixed
         if callable(fixed):
-            name = f"evenstep/plans/{found.name}/{number}"
-            fixed = AgreedPlans(fixed, _get_default_store(), name, deletes=rank == 0)
+            fixed = AgreedPlans(fixed, _get_default_store(), f"evenstep/plans/{name}", deletes=rank == 0)
         begin = replace(
             begin,
             job_options=replace(job_options, settings=found.settings, fixed=fixed),
@@ -208,7 +207,7 @@ def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dic
     run = Run(order, rank, world_size, quantum, plans, share, None, begin.ahead, Sensor(), begin.progress)
     opened = OpenRun(run, begin, group, workers, alike, embedded)
     run.caps, run.job, run.starts = caps, begin.resumed_job, opened.start
-    run.number = number
+    run.name = name
     if isinstance(begin.job_options.fixed, AgreedPlans):
         run.binding.check = begin.job_options.fixed.check
     return opened
@@ -433,9 +432,6 @@ def _quantum(asked: int, order: Order) -> int:
 def _refuse_start() -> None:
     raise SettingError(f"job.loader: no epoch can begin, because {CLOSED}")
 
-
-#: Numbers of the runs of this process, the same on all ranks.
-_runs = itertools.count()
 
 #: Numbers of the jobs of this process with automatic ids.
 _automatic_jobs = itertools.count(1)
