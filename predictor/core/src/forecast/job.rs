@@ -131,7 +131,7 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
             && self.roster.iter().any(|kind| *kind != ExpertKind::Narx)
             && self.roster.iter().all(|kind| kind.is_valid())
             && self.pool.is_valid(&self.drivers)
-            && self.workers.values().all(|known| worker(known))
+            && self.workers.values().all(worker)
     }
 
     /// Takes the states of all workers out, to store them in parts.

@@ -102,7 +102,7 @@ impl Models {
     /// Whether stored models are usable: their parts belong together, and every number is in its range.
     pub(super) fn is_valid(&self) -> bool {
         self.forecaster.is_valid()
-            && self.workers.values().all(|known| known.is_valid())
+            && self.workers.values().all(WorkerModel::is_valid)
             && self.open.is_valid()
             && self.work.is_valid()
             && self.balance.is_valid()

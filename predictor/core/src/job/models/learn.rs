@@ -120,7 +120,7 @@ impl Models {
             let readings = readings(drivers, report);
             let is_other = is_new && known.take(report, *planned, *state, &readings);
             let usable = (is_new && newest.is_some()).then(|| Usable {
-                report: &**report,
+                report,
                 state: *state,
                 readings,
                 before: parts(report).observation(&known.curve),
