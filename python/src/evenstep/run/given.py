@@ -29,10 +29,10 @@ def turn_of(batch: Any, turns: Iterable[Turn]) -> Turn:
     found = [(turn, known) for turn in turns if ids <= (known := {id(at()) for at in turn.objects})]
     if not ids or not found:
         raise SettingError(
-            f"step(batch): the {type(batch).__name__} is no batch that waits to be trained, nor a part of one: pass each "
-            "batch as job.loader yielded it, before .to(device) and other changes; a prefetcher that moves batches must "
-            "keep them too, and itertools.cycle repeats trained ones; a batch must have a tensor, an array or another "
-            "object"
+            f"step(batch): the {type(batch).__name__} is no batch that waits to be trained, nor a part of one: pass "
+            "batches as job.loader yielded them, before .to(device) and other changes; a prefetcher that moves batches "
+            "must keep them too, and itertools.cycle repeats trained ones; a batch must have a tensor, an array or "
+            "another object"
         )
     open_ones = [turn for turn, _ in found if not turn.ended] or [found[-1][0]]
     # The same stored samples may be in several batches. They begin in order.
