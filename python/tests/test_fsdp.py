@@ -67,7 +67,7 @@ def sharded(layout: str = "layers", mesh: Any = None, **options: Any) -> torch.n
 
 def parameters(model: torch.nn.Module) -> Parameters:
     shards: list[Any] = [parameter.detach() for parameter in fsdp.parameters(model)]
-    return [shard.full_tensor().flatten().tolist() for shard in shards]
+    return [getattr(shard, "full_tensor", lambda shard=shard: shard)().flatten().tolist() for shard in shards]
 
 
 def epochs_of(loader: Any) -> Any:
