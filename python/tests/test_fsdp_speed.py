@@ -230,7 +230,7 @@ FORMS = {
     "evaluation between steps": Form(evaluates=True),
     "a second model without training": Form(passes=8, has_teacher=True),
     # With DDP an iteration ends with the gradients of parameters, before the gradients of its inputs.
-    "a second model beside DDP": Form(lambda: DistributedDataParallel(Net()), passes=6, has_teacher=True),
+    "a second model with DDP": Form(lambda: DistributedDataParallel(Net()), passes=6, has_teacher=True),
     "scaled loss": Form(passes=2, scales=True),
     "scaled loss and a second model": Form(passes=4, scales=True, has_teacher=True),
 }

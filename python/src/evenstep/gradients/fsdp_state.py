@@ -117,7 +117,7 @@ def leave_out_waits(sensor: Sensor) -> None:
 def _pausing(waits: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(waits)
     def paused(*args: Any, **kwargs: Any) -> Any:
-        # Backward passes of GPUs have threads of their own.
+        # Backward passes of GPUs run in other threads.
         is_own = threading.get_ident() == _thread or torch._C._current_graph_task_id() >= 0
         sensor = _sensor() if _sensor and is_own else None
         if sensor is None or not sensor.pause():

@@ -79,7 +79,7 @@ class Binding:
         self._begins: Progress | None = None
         #: Whether this process has trained an iteration, and whether it had trained all when the iterator started.
         self._has_trained = self._is_level = False
-        #: Whether the loop says which batch a mark begins.
+        #: Whether the loop gives the batches that its marks begin.
         self._gives = False
         #: The maximum number of batches that had not begun at a mark.
         self._ahead = 0
@@ -145,7 +145,7 @@ class Binding:
         has_trained = before is not None and trained.iteration > before.iteration
         # Without passes, nothing tells a look at an epoch from reading ahead before the first step.
         is_look = self._is_level or (self._lag is None and not self.is_marked and not self.is_observed())
-        # A loop that gives its batches says which ones it trains.
+        # A loop that gives its batches names the ones that it trains.
         is_ahead = self._gives or (self.is_marked or bool(self._lag) if has_trained else not is_look)
         if self.is_read and not self._has_dropped and (is_ahead or self.computing is not None):
             # The loop reads ahead, over the end of the epoch. Its last iterations are still to be computed.
