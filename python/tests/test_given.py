@@ -208,6 +208,22 @@ class Rows:
         self.samples = samples
 
 
+class Named(dict[str, Any]):
+    """A dictionary whose keys are its attributes."""
+
+    def __init__(self, **items: Any) -> None:
+        """Stores the items."""
+        super().__init__(**items)
+        self.__dict__ = self
+
+
+class Columns(list[Any]):
+    """A list with another index."""
+
+    def __getitem__(self, name: Any) -> Any:
+        return [getattr(row, name) for row in self]
+
+
 @pytest.mark.parametrize(
     ("collate", "given"),
     [
@@ -219,6 +235,8 @@ class Rows:
         (lambda samples: torch.stack([x for x, _, _ in samples]).numpy(), lambda batch: batch),
         (lambda samples: UserDict(x=samples[0][0]), lambda batch: batch.update(x=torch.ones(1)) or batch),
         (Rows, lambda batch: batch),
+        (lambda samples: Named(values=samples[0][0], rest=7), lambda batch: batch),
+        (lambda samples: Columns([samples[0][0], samples[1][0]]), lambda batch: batch),
         (lambda samples: 3 * [({"x": x}, "text", 7) for x, *_ in samples], lambda batch: batch),
         (lambda samples: UserDict(x=samples[0][0], y=[samples[1][0]]), lambda batch: batch["y"]),
     ],
@@ -233,7 +251,7 @@ def test_what_the_loader_did_not_yield_is_refused() -> None:
     first, second, third = islice(batches, 3)
     others: tuple[Any, ...] = (first[0].clone(), (first[0].float(), first[1]), [], "text", first[0][:3])
     for other in others:
-        with pytest.raises(evenstep.SettingError, match=r"as job\.loader yielded it, before \.to\(device\)"):
+        with pytest.raises(evenstep.SettingError, match=r"as job\.loader yielded them, before \.to\(device\)"):
             begun(job, other)
     with pytest.raises(evenstep.SettingError, match="is no batch that waits"):
         begun(job, [first[0], second[0]])

@@ -257,7 +257,7 @@ class GradientWeights:
         """Awaits the end of the backward pass from its begin: a checkpoint inside runs its own."""
         if torch.is_grad_enabled():
             for tensor in _find_tensors(output):
-                if tensor.requires_grad:
+                if tensor.grad_fn is not None:
                     tensor.register_hook(lambda _: self._await_end())
             if self._check:
                 self._check.forward_ends()

@@ -119,7 +119,6 @@ class Samples:
         order = self._life.observer.order(order)
         run = self._life.started_run()
         if run is None:
-            self._gradients.check(order)
             run = self._life.open(order, reads_ahead)
             self._gradients.follow(run)
         elif run.order != order:
@@ -127,6 +126,8 @@ class Samples:
                 f"a job has one data set and one order, {run.order}; got {order}: {_VALIDATION}; for another training "
                 "create another job with evenstep.init()"
             )
+        # After the comparison of ranks, so that a rank with another order does not fail alone.
+        self._gradients.check(order)
         return run
 
     def _warn_of_another(self, dataset: Any) -> None:

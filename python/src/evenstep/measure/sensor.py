@@ -33,8 +33,8 @@ class Sensor:
         self._timer: Timer = HostTimer()
         #: Whether an iteration starts when its batch arrives, because forward passes cannot be observed.
         self._from_arrival = False
-        #: Whether an iteration has begun.
-        self._is_measuring = False
+        #: Whether an iteration has begun, and whether the training waits for other ranks.
+        self._is_measuring = self._is_paused = False
         self._loader_wait_s = 0.0
         #: Begin of the open span, the closed spans, and the seconds of those before them.
         self._begun: Any = None
@@ -48,7 +48,8 @@ class Sensor:
     def loader_ends(self, seconds: float) -> None:
         """Records that the training waited for its batch for this time."""
         self._loader_wait_s += seconds
-        if self._is_measuring:
+        # Another thread may read batches while this one waits for other ranks.
+        if self._is_measuring and not self._is_paused:
             self._begun = self._timer.now()
 
     def iteration_begins(self) -> None:
@@ -92,13 +93,15 @@ class Sensor:
 
     def pause(self) -> bool:
         """Begins a wait for other ranks; returns whether :meth:`resume` must end it. Waits within a wait do nothing."""
-        if self._begun is None:
+        if self._is_paused or not self._is_measuring:
             return False
         self._close()
+        self._is_paused = True
         return True
 
     def resume(self) -> None:
         """Ends a wait for other ranks."""
+        self._is_paused = False
         if self._is_measuring:
             self._begun = self._timer.now()
 
@@ -121,7 +124,8 @@ class Sensor:
 
     def _begin(self) -> None:
         if not self._is_measuring:
-            self._is_measuring, self._begun = True, self._timer.now()
+            self._is_measuring = True
+            self._begun = None if self._is_paused else self._timer.now()
 
     def _close(self) -> None:
         """Ends the open span; without one, does nothing."""

@@ -58,10 +58,12 @@ def _objects(batch: Any) -> list[Any]:
             found.append(at)
             if len(found) == OBJECTS_MAX:
                 break
-        if isinstance(at, UserDict):
-            searched += islice(at.data.values(), room)
-        elif isinstance(at, dict):
-            searched += islice(at.values(), room)
-        elif isinstance(at, list | tuple):
-            searched += at[:room]
+        # Subclasses may give their methods another meaning, and must not disturb the loop.
+        inside = getattr(at, "data", None) if isinstance(at, UserDict) else at
+        if isinstance(inside, dict):
+            searched += islice(dict.values(inside), room)
+        elif isinstance(inside, list):
+            searched += islice(list.__iter__(inside), room)
+        elif isinstance(inside, tuple):
+            searched += islice(tuple.__iter__(inside), room)
     return found
