@@ -263,7 +263,8 @@ class Job:
         samples, starting at ``step.offset``. The loop itself must use each sample exactly once.
 
         Args:
-            batch: the batch, as ``job.loader`` yielded it, or a tensor of it, before ``.to(device)``: the same object.
+            batch: the batch, as ``job.loader`` yielded it, or a tensor in its lists and dictionaries, before
+                ``.to(device)``: the same object.
             global_batch: number of samples of this iteration over all ranks, without a loader only. The first value is
                 the job's global batch and the maximum for later iterations.
 
