@@ -41,7 +41,7 @@ class World(Protocol):
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Returns the loss for a model that is not wrapped."""
 
-    def step(self, batch: Any = None) -> AbstractContextManager[Any]:
+    def step(self, batch: Any = ...) -> AbstractContextManager[Any]:
         """Marks an iteration, by default the oldest one that has not begun."""
 
     def accumulates(self, at: int) -> bool:
@@ -84,7 +84,7 @@ class Ranks:
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         return self.job.scale(loss)
 
-    def step(self, batch: Any = None) -> AbstractContextManager[Any]:
+    def step(self, batch: Any = ...) -> AbstractContextManager[Any]:
         return self.job.step(batch)
 
     def accumulates(self, at: int) -> bool:
@@ -136,7 +136,7 @@ class Alone:
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         return loss
 
-    def step(self, _batch: Any = None) -> AbstractContextManager[Any]:
+    def step(self, _batch: Any = ...) -> AbstractContextManager[Any]:
         return nullcontext()
 
     def accumulates(self, _at: int) -> bool:
