@@ -30,7 +30,7 @@ _MARK = (
 
 #: Why a batch has ended, and the advice for loops that mark it again.
 _TRAINED = "is already trained: put all its passes into one block, and do not repeat batches, as itertools.cycle does"
-_LEFT = "was read before the loop read its epoch again, or the next one: begin it before, or drop it"
+_LEFT = "was dropped when a batch of a later epoch began: begin batches in the order in which they were read"
 
 
 class Binding:
