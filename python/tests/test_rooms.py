@@ -29,6 +29,7 @@ FLOORS = (
     "hedge",
     "job",
     "profiling",
+    "burst_parallel",
     "doctor",
     "verify.recording",
     "verify",

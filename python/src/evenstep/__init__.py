@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from evenstep.burst_parallel.model import Burst, burst
     from evenstep.errors import DivergedError, EvenstepError, RejectedError, SettingError, UnsupportedError
     from evenstep.job.job import Job, init
     from evenstep.profiling.profiles import Profile, profile
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from evenstep.run.step import Step
 
 __all__ = [
+    "Burst",
     "DivergedError",
     "EvenstepError",
     "Job",
@@ -29,12 +31,15 @@ __all__ = [
     "SettingError",
     "Step",
     "UnsupportedError",
+    "burst",
     "init",
     "measure_costs",
     "profile",
 ]
 
 _MODULES = {
+    "Burst": "burst_parallel.model",
+    "burst": "burst_parallel.model",
     "Job": "job.job",
     "init": "job.job",
     "measure_costs": "run.measured",
