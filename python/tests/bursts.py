@@ -91,7 +91,9 @@ class Chain(nn.Sequential):
     """A chain of linear layers with batch norm."""
 
     def __init__(self) -> None:
-        super().__init__(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 5))
+        super().__init__(
+            nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)
+        )
 
     layers = (("0 Linear",), ("1", "2 Tanh"), ("3",), ("4 BatchNorm1d",), ("5",))
 
@@ -110,15 +112,15 @@ def planned(layers: Sequence[Sequence[str]], shares: Callable[[], Sequence[int]]
     }
 
 
-def random_plan(seed: int, layers: Sequence[Sequence[str]], ranks: int, least: int = 0) -> dict[str, Any]:
-    """Returns a plan with random numbers of ranks and random shares, of which some are 0; GPUs are in a random order."""
-    chance = random.Random(seed)
+def random_plan(seed: int, layers: Sequence[Sequence[str]], ranks: int, unit: int = 1) -> dict[str, Any]:
+    """Returns a plan with random numbers of ranks and random shares, some of them 0. GPUs are in a random order."""
+    chance = random.Random(seed)  # noqa: S311
 
     def shares() -> list[int]:
         count = chance.randint(1, ranks)
-        parts = [least] * count
-        for _ in range(GLOBAL_BATCH - least * count):
-            parts[chance.randrange(1 + chance.randrange(count))] += 1
+        parts = [0] * count
+        for _ in range(GLOBAL_BATCH // unit):
+            parts[chance.randrange(1 + chance.randrange(count))] += unit
         chance.shuffle(parts)
         return parts
 

@@ -1,4 +1,4 @@
-"""Cuts a model into a chain of blocks: runs of planned layers with the same shares. torch.fx traces what is between layers."""
+"""Cuts a model into blocks: successive layers with the same shares. torch.fx traces what is between layers."""
 
 import inspect
 from collections import Counter
@@ -40,8 +40,8 @@ def opened_modules(net: nn.Module, plan: Plan) -> dict[str, nn.Module]:
         if module is None or module is net or (kind and type(module).__name__ != kind):
             found = "has no module of this name" if module is None else f"has {type(module).__name__} there"
             raise UnsupportedError(
-                f"plan: layer {layer.name!r} is unknown: {type(net).__name__} {found}. A name is the path of a module, such as "
-                "'features.0', and its type, which may be absent: use a plan that was made from a profile of this model"
+                f"plan: layer {layer.name!r} is unknown: {type(net).__name__} {found}. Plan from a profile of this "
+                "model. A name is the path of a module and its type, which may be absent: 'features.0 Conv2d'"
             )
         steps = path.split(".")
         for depth in range(1, len(steps)):
@@ -72,8 +72,9 @@ def cut(net: nn.Module, plan: Plan, opened: dict[str, nn.Module]) -> list[Piece]
         passed = [node for node in block_of if block_of[node] <= block < last_use[node]]
         if [block_of[node] for node in passed] != [block]:
             raise UnsupportedError(
-                f"plan: layer {names[-1]!r} and the next layer cannot have different samples: exactly one tensor, the output of the "
-                f"former, must pass between them, not {', '.join(map(str, passed))}. Give all layers of a branch the same samples"
+                f"plan: layer {names[-1]!r} and the next layer cannot have different samples: only the output of the "
+                f"former may pass between them, not {', '.join(map(str, passed))}. Give all layers of a branch the "
+                "same samples"
             )
         nodes = [node for node, at in block_of.items() if at == block]
         shares = plan.layers[block_of_layer.index(block)].shares
@@ -121,7 +122,7 @@ class _Tracer(fx.Tracer):
 def _encoder(encoder: nn.TransformerEncoder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls the layers of PyTorch's encoder, whose own forward pass decides by values."""
     if len(args) != 1 or any(value is not None for value in kwargs.values()):
-        raise UnsupportedError("masks pass by the layers: put the mask into the layer, or make the encoder one layer of the plan")
+        raise UnsupportedError("its layers get masks")
     made = args[0]
     for layer in encoder.layers:
         made = layer(made)
@@ -143,8 +144,8 @@ def _traced(net: nn.Module, opened: dict[str, nn.Module]) -> fx.Graph:
     except Exception as error:
         place = f"{tracer.place} {type(opened.get(tracer.place, net)).__name__}".strip()
         raise UnsupportedError(
-            f"{place} cannot be cut: {error}. Move this computation into a module with one input and one output tensor, and make "
-            "it one layer of the plan"
+            f"{place} cannot be cut: {error}. Make it one layer of the plan, or move this computation into a module "
+            "with one input and one output tensor, which is a layer"
         ) from error
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     extra = set(inputs[1:]) if defaults else set()
@@ -163,14 +164,14 @@ def _ends(net: nn.Module, graph: fx.Graph) -> tuple[fx.Node, fx.Node]:
     output = next(node for node in graph.nodes if node.op == "output")
     if len(inputs) != 1 or str(inputs[0].target).startswith("*") or not isinstance(output.args[0], fx.Node):
         raise UnsupportedError(
-            f"{type(net).__name__} cannot be cut: it must have one input tensor and one output tensor, and has the inputs "
+            f"{type(net).__name__} cannot be cut: it must have one input tensor and one output tensor, not inputs "
             f"{', '.join(str(node.target) for node in inputs)} and the output {output.args[0]}"
         )
     return inputs[0], output
 
 
 def _assigned(net: nn.Module, graph: fx.Graph, layers: Sequence[PlannedLayer]) -> dict[fx.Node, int]:
-    """Returns the number of the layer that each node belongs to: computation between layers belongs to the one before it.
+    """Returns the number of the layer of each node. Computation between layers belongs to the one before it.
 
     Parameters and buffers that are read directly belong to none.
     """
@@ -189,13 +190,13 @@ def _assigned(net: nn.Module, graph: fx.Graph, layers: Sequence[PlannedLayer]) -
                 at += 1
                 if planned[at] != (path, calls[path]):
                     raise UnsupportedError(
-                        f"plan: layer {layers[at].name!r} is expected where {type(net).__name__} calls {path}: layers must be in "
-                        "the order of execution, and each must be called"
+                        f"plan: {type(net).__name__} calls {path} before layer {layers[at].name!r}: each layer must be "
+                        "called, in the order of the plan"
                     )
             elif any(True for _ in module.parameters()):
                 raise UnsupportedError(
-                    f"plan: there is no layer for {path} {type(module).__name__} (call {calls[path]}), which has parameters: each "
-                    "module with parameters must be called once and be a layer, or be inside of one"
+                    f"plan: call {calls[path]} of {path} {type(module).__name__}, which has parameters, is no layer: a "
+                    "module with parameters must be called once, and be a layer or inside of one"
                 )
         layer_of[node] = max(at, 0)
     if at + 1 < len(layers):
@@ -219,10 +220,10 @@ def _module(net: nn.Module, nodes: Sequence[fx.Node], read: fx.Node, made: fx.No
 
 
 def _check_shared(pieces: Sequence[Piece]) -> None:
-    """Checks that each module is usable, and that no two blocks share parameters.
+    """Checks modules and parameters.
 
     Raises:
-        UnsupportedError: blocks share parameters, or a module needs all samples or does not have them first.
+        UnsupportedError: blocks share parameters, or a module does not have samples first or needs those of all ranks.
     """
     owners: dict[nn.Parameter, str] = {}
     for piece in pieces:
@@ -230,15 +231,14 @@ def _check_shared(pieces: Sequence[Piece]) -> None:
             owner = owners.setdefault(parameter, piece.first)
             if owner != piece.first:
                 raise UnsupportedError(
-                    f"{name} is shared by the blocks of layers {owner!r} and {piece.first!r}: give all layers from one to the other the same samples"
+                    f"{name} is shared by the blocks of layers {owner!r} and {piece.first!r}: give these layers, and "
+                    "those between them, the same samples"
                 )
         for name, module in piece.module.named_modules():
             if isinstance(module, nn.SyncBatchNorm):
                 raise UnsupportedError(
-                    f"{name} is SyncBatchNorm, which waits for ranks that do not run the layer: use BatchNorm, whose statistics "
-                    "are those of each rank's samples"
+                    f"{name} is SyncBatchNorm, which waits for ranks that do not run the layer: use BatchNorm, which "
+                    "normalizes over the samples of a rank"
                 )
             if isinstance(module, nn.TransformerEncoderLayer) and not module.self_attn.batch_first:
                 raise UnsupportedError(f"{name} does not have samples first: create it with batch_first=True")
-            if any(isinstance(each, nn.parameter.UninitializedTensorMixin) for each in module.parameters(recurse=False)):
-                raise UnsupportedError(f"{name} is not initialized: call the model once before evenstep.burst")

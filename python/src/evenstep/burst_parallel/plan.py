@@ -74,15 +74,15 @@ def _read_file(path: str | PathLike[str]) -> Mapping[str, Any]:
 
 
 def _layer(layer: Any, order: list[int], global_batch: int) -> PlannedLayer:
-    """Returns a layer. Its samples are listed from the fastest GPU to the slowest, and ranks without samples are absent."""
+    """Returns a layer. Samples are listed from the fastest GPU to the slowest; GPUs without samples are absent."""
     name = layer.get("name") if isinstance(layer, Mapping) else None
     if not isinstance(name, str) or not name:
         raise SettingError(f"plan: name {name!r} of a layer must be a text with at least one character")
     samples = layer.get("samples")
     if not isinstance(samples, list) or not all(map(_is_count, samples)):
         raise SettingError(
-            f"plan: samples of layer {name!r} are {samples!r}: must be a list of whole numbers. A profile has none: plan it first "
-            "(evenstep plan --json)"
+            f"plan: samples of layer {name!r} are {samples!r}: must be a list of whole numbers. A profile has none: "
+            "plan it first (evenstep plan --json)"
         )
     if len(samples) > len(order):
         raise SettingError(f"plan: layer {name!r} has samples for {len(samples)} GPUs, the plan has {len(order)} GPUs")

@@ -100,9 +100,11 @@ class Move(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, route: Route) -> torch.Tensor:
+        """Returns the rows of this rank in the new layout."""
         ctx.route = route
         return route.forward(rows)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Returns the gradients in the old layout."""
         return ctx.route.backward(gradient), None
