@@ -291,17 +291,29 @@ def refuse(rank: int) -> list[str]:
     expect(lambda: model(x.float()))
     expect(lambda: evenstep.burst(net(), usual)(x.repeat(1, 1 + rank)))
 
-    def clip_with_torch() -> None:
-        model = evenstep.burst(net(), plan([6, 6], [12]))
+    def train(act: Callable[[Any, int], Any], step: Callable[[torch.optim.Optimizer, int], Any]) -> None:
+        model = evenstep.burst(net(), usual)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for at in range(2):
+        for at in range(3):
             x, y = batch(Chain, at)
             functional.cross_entropy(model(x[model.rows]), model.targets(y[model.rows])).backward()
-            # Rank 1 has one of the two layers.
-            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-            optimizer.step()
+            act(model, at)
+            step(optimizer, at)
 
-    expect(clip_with_torch)
+    def usual_step(optimizer: torch.optim.Optimizer, _at: int) -> None:
+        optimizer.step()
+
+    def clip(model: nn.Module, at: int) -> None:
+        # Rank 1 has one of the two layers.
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1 if at == last else 1e9)
+
+    last = 0
+    expect(lambda: train(clip, usual_step))
+    last = 2
+    expect(lambda: train(clip, usual_step))
+    expect(lambda: train(lambda model, _: rank and next(model.parameters()).data.zero_(), usual_step))
+    # As a scaler that finds an infinite gradient on one rank.
+    expect(lambda: train(lambda *_: None, lambda optimizer, _: rank and optimizer.step()))
     return said
 
 
@@ -318,7 +330,10 @@ def test_ranks_that_differ_and_wrong_calls_are_refused() -> None:
             "UnsupportedError: .* model.targets was not called",
             "UnsupportedError: the samples are .*float32.* others were .*float64",
             "UnsupportedError: the samples are .*12.* others were .*6",
-            "DivergedError: ranks 0, 1 differ in the parameters of layers '0 Linear' to '0 Linear' in training pass 2",
+            "DivergedError: ranks 0, 1 have different gradients of layers '0 Linear' .* in number 1: clip with",
+            "DivergedError: .* different gradients .* in number 3",
+            "DivergedError: ranks 0, 1 have different parameters .* the same checkpoint",
+            r"DivergedError: .* optimizer steps\]: \[\[2, 0\], \[1, 1\]\]",
         )
     ):
         for said in (first[at], second[at]):

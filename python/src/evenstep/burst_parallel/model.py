@@ -12,13 +12,9 @@ from torch import fx, nn
 from evenstep.burst_parallel.block import Block, Shape, gathered, put
 from evenstep.burst_parallel.cut import Piece, cut, opened_modules
 from evenstep.burst_parallel.plan import Plan, read_plan
+from evenstep.burst_parallel.replicas import Replicas
 from evenstep.burst_parallel.routes import Move, Route, first_layout, moved
 from evenstep.errors import DivergedError, EvenstepError, SettingError, UnsupportedError
-
-#: Ranks compare their parameters in the first three training passes, then at powers of two up to this one.
-_COMPARED_MAX = 1024
-#: Maximum difference of sums of parameters, in roundings of their norm: different devices round differently.
-_ROUNDINGS = 64
 
 
 def burst(
@@ -126,7 +122,6 @@ class Burst(nn.Module):
         self._device = next((value.device for value in _values(net).values()), torch.device("cpu"))
         self._programs: dict[Any, list[fx.GraphModule]] = {self._modes(): [piece.module for piece in pieces]}
         self._shapes: dict[Any, list[Shape]] = {}
-        self._passes = 0
         self._first = layout = first_layout(pieces[0].shares)
         for block in self._blocks[1:]:
             before, layout = layout, moved(layout, block.shares)
@@ -148,6 +143,7 @@ class Burst(nn.Module):
             put(module, empty)
         for block, piece in zip(self._blocks, pieces, strict=True):
             block.parameters = [*piece.module.parameters()]
+        self._replicas = Replicas(self._blocks, world_size, self._device)
 
     @property
     def rows(self) -> slice:
@@ -159,22 +155,21 @@ class Burst(nn.Module):
         """Returns the outputs of this rank's samples of the last layer.
 
         Args:
-            x: this rank's samples of the first layer, along the first axis; empty if it has none.
+            x: this rank's samples of the first layer, along the first axis. If it has none, the model uses none of x.
 
         Raises:
             SettingError: the number of samples is not the planned one.
             UnsupportedError: samples have another shape or type than the first ones.
             DivergedError: ranks have different parameters.
         """
-        self._check_rows(x)
+        made = self._checked(x)
         if self.training and torch.is_grad_enabled():
-            self._compare()
+            self._replicas.compare("parameters")
         kind = self._device.type
         cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         key = (cast, torch.is_grad_enabled(), *(parameter.requires_grad for parameter in self.parameters()))
         shapes, known = [], self._shapes.get(key)
-        shapes.append(self._agreed(known[0] if known else None, x, "the samples"))
-        made = x
+        shapes.append(self._agreed(known[0] if known else None, made, "the samples"))
         for at, (block, program) in enumerate(zip(self._blocks, self._program(), strict=True), 1):
             given = Move.apply(made, block.route) if block.route else made
             views = block.views()
@@ -218,18 +213,21 @@ class Burst(nn.Module):
         Raises:
             SettingError: the number of targets is not the planned number of samples.
         """
-        self._check_rows(y)
+        own = self._checked(y)
         self._targets_called = True
         with torch.no_grad():
-            return self._targets_route.forward(y) if self._targets_route else y
+            return self._targets_route.forward(own) if self._targets_route else own
 
-    def _check_rows(self, values: torch.Tensor) -> None:
+    def _checked(self, values: torch.Tensor) -> torch.Tensor:
+        """Returns the planned number of values."""
         planned = self._blocks[0].rows
-        if len(values) != planned:
+        if planned and len(values) != planned:
             raise SettingError(
                 f"rank {self._rank} got {len(values)} samples, planned are {planned} of {self._plan.global_batch}: "
                 "give x[model.rows] of a whole global batch, and leave out incomplete ones (drop_last=True)"
             )
+        # A loader cannot make empty batches.
+        return values[:planned]
 
     def _check_targets(self) -> None:
         """Raises an error in the first backward pass if targets cannot be those of the outputs."""
@@ -282,32 +280,3 @@ class Burst(nn.Module):
         if metadata := getattr(state_dict, "_metadata", None):
             state._metadata = metadata  # type: ignore[attr-defined]  # noqa: SLF001  # As torch does.
         return self._net.load_state_dict(state, strict, assign)
-
-    def _compare(self) -> None:
-        """Compares the parameters of the ranks of each block in some of the first training passes.
-
-        Raises:
-            DivergedError: they differ by more than rounding.
-        """
-        at, self._passes = self._passes, self._passes + 1
-        if self._world_size == 1 or at > _COMPARED_MAX or (at > 2 and at & (at - 1)):
-            return
-        own = torch.zeros(len(self._blocks), 2, dtype=torch.float64, device=self._device)
-        with torch.no_grad():
-            for number, block in enumerate(self._blocks):
-                for parameter in filter(torch.is_floating_point, block.parameters if block.held else ()):
-                    norm = torch.linalg.vector_norm(parameter, dtype=torch.float64)
-                    rounding = torch.finfo(parameter.dtype).eps * norm
-                    own[number] += torch.stack((parameter.sum(dtype=torch.float64), rounding))
-            all_ranks = [torch.empty_like(own) for _ in range(self._world_size)]
-            dist.all_gather(all_ranks, own)
-        values = torch.stack(all_ranks).cpu()
-        for number, block in enumerate(self._blocks):
-            totals, roundings = values[[*block.members], number].unbind(1)
-            if float(totals.max() - totals.min()) > _ROUNDINGS * float(roundings.max()):
-                raise DivergedError(
-                    f"ranks {', '.join(map(str, block.members))} differ in the parameters of layers {block.first!r} to "
-                    f"{block.last!r} in training pass {at + 1}: clip with model.clip_grad_norm_, because PyTorch's "
-                    "function sees only a part of the gradient on some ranks; do not use GradScaler, for the same "
-                    "reason; give all ranks the same optimizer and the same checkpoint"
-                )

@@ -1,0 +1,81 @@
+"""Compares the ranks of each block early in a training: parameters before passes, gradients before steps."""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from evenstep.burst_parallel.block import Block
+from evenstep.errors import DivergedError
+
+#: Ranks compare in the first three passes and steps, then at powers of two up to this one.
+COMPARED_MAX = 1024
+
+#: Maximum difference of sums, in roundings of the norm: different devices round differently.
+_ROUNDINGS = 64
+
+
+class Replicas:
+    """The blocks of a model, and the number of its training passes and optimizer steps."""
+
+    def __init__(self, blocks: Sequence[Block], world_size: int, device: torch.device) -> None:
+        """Begins to compare, before each step of an optimizer that has a parameter of the model."""
+        self._blocks, self._world_size, self._device = blocks, world_size, device
+        self._counts = {"parameters": 0, "gradients": 0}
+        parameters = {id(parameter) for block in blocks for parameter in block.parameters}
+        reference = weakref.ref(self)
+
+        def step_begins(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            replicas = reference()
+            given = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+            # Steps within a backward pass have another order on each rank.
+            in_backward = torch._C._current_graph_task_id() >= 0  # noqa: SLF001  # PyTorch has no public way to ask.
+            if replicas and given & parameters and not in_backward:
+                replicas.compare("gradients")
+
+        weakref.finalize(self, register_optimizer_step_pre_hook(step_begins).remove)
+
+    def compare(self, what: Literal["parameters", "gradients"]) -> None:
+        """Compares the ranks of each block. All ranks call it together.
+
+        Raises:
+            DivergedError: they differ by more than rounding, or in their number of passes and steps.
+        """
+        at = self._counts[what]
+        self._counts[what] += 1
+        if self._world_size == 1 or at > COMPARED_MAX or (at > 2 and at & (at - 1)):
+            return
+        own = torch.zeros(1 + len(self._blocks), 2, dtype=torch.float64)
+        own[0] = torch.tensor([*self._counts.values()])
+        own = own.to(self._device)
+        with torch.no_grad():
+            for number, block in enumerate(self._blocks, 1):
+                for parameter in block.parameters if block.held and not block.alone else ():
+                    value = parameter if what == "parameters" else parameter.grad
+                    if value is not None and value.is_floating_point():
+                        norm = torch.linalg.vector_norm(value, dtype=torch.float64)
+                        rounding = torch.finfo(value.dtype).eps * norm
+                        own[number] += torch.stack((value.sum(dtype=torch.float64), rounding))
+            all_ranks = [torch.empty_like(own) for _ in range(self._world_size)]
+            dist.all_gather(all_ranks, own)
+        values = torch.stack(all_ranks).cpu()
+        if not torch.equal(values[:, 0], values[:1, 0].expand(self._world_size, 2)):
+            raise DivergedError(
+                f"ranks differ in their numbers of [training passes, optimizer steps]: {values[:, 0].int().tolist()}. "
+                "They must step together. GradScaler, which skips steps by the gradients of one rank, is not supported"
+            )
+        for number, block in enumerate(self._blocks, 1):
+            totals, roundings = values[[*block.members], number].unbind(1)
+            if float(totals.max() - totals.min()) > _ROUNDINGS * float(roundings.max()):
+                advice = (
+                    "give all ranks the same optimizer and the same checkpoint"
+                    if what == "parameters"
+                    else "clip with model.clip_grad_norm_: PyTorch's function sees only the blocks of a rank"
+                )
+                raise DivergedError(
+                    f"ranks {', '.join(map(str, block.members))} have different {what} of layers {block.first!r} to "
+                    f"{block.last!r} in number {at + 1}: {advice}"
+                )
