@@ -16,6 +16,9 @@ from evenstep.burst_parallel.replicas import Replicas
 from evenstep.burst_parallel.routes import Move, Route, first_layout, moved
 from evenstep.errors import DivergedError, EvenstepError, SettingError, UnsupportedError
 
+#: Maximum number of modes, such as autocast and frozen parameters, whose shapes are kept.
+_SHAPES_MAX = 64
+
 
 def burst(
     model: nn.Module, plan: str | PathLike[str] | Mapping[str, Any], *, loss: Literal["mean", "sum"] = "mean"
@@ -178,6 +181,8 @@ class Burst(nn.Module):
             made = shapes[at].skipped(given, views, self._device) if own is None else own
             if self.training:
                 block.share_buffers()
+        if known is None and len(self._shapes) >= _SHAPES_MAX:
+            self._shapes.clear()
         self._shapes[key] = shapes
         return _Weighted.apply(made, self._weight, self._check_targets) if made.requires_grad else made
 
