@@ -1,5 +1,6 @@
 """Burst-parallel training of PyTorch models: it equals one process for any plan."""
 
+import copy
 import json
 import random
 import re
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 
 import evenstep
 from bursts import GLOBAL_BATCH, Branches, Chain, Encoder, planned, random_plan
@@ -392,10 +394,27 @@ def test_a_plan_of_the_planner_runs(predictor_binary: Path, tmp_path: Path) -> N
 
 
 def run_planned(_rank: int, path: str) -> float:
-    def net() -> Any:
-        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 5))
-
-    model, reference = evenstep.burst(made(net), path), made(net)
-    train_ranks(model, Chain, optimizer_of(model), range(2))
-    train_alone(reference, Chain, optimizer_of(reference), range(2))
+    """Trains as the documentation shows."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 5)).double()
+    dataset = TensorDataset(torch.randn(30, 6).double(), torch.randint(0, 5, (30,)))
+    reference = copy.deepcopy(net)
+    model = evenstep.burst(net, path)
+    optimizer, alone = optimizer_of(model), optimizer_of(reference)
+    for epoch in range(2):
+        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(epoch)).tolist()
+        batches = [*BatchSampler(order, batch_size=GLOBAL_BATCH, drop_last=True)]
+        for x, y in DataLoader(dataset, batch_sampler=[batch[model.rows] or batch[:1] for batch in batches]):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(x), model.targets(y)).backward()
+            model.clip_grad_norm_(0.05)
+            optimizer.step()
+        for x, y in DataLoader(dataset, batch_sampler=batches):
+            alone.zero_grad()
+            functional.cross_entropy(reference(x), y).backward()
+            nn.utils.clip_grad_norm_(reference.parameters(), 0.05)
+            alone.step()
+    # On rank 0 the model itself can be evaluated.
+    if not dist.get_rank():
+        assert float((net(x) - reference(x)).detach().abs().max()) <= TOLERANCE
     return difference(model, reference)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 PUBLIC = {
     "evenstep": ["job/job.py:init", "job/job.py:Job", "run/loader.py:Loader", "run/step.py:Step", "run/measured.py:measure_costs"]
-    + ["profiling/profiles.py:profile", "profiling/profiles.py:Profile", "errors.py:EvenstepError", "errors.py:SettingError"]
+    + ["profiling/profiles.py:profile", "profiling/profiles.py:Profile"]
+    + ["burst_parallel/model.py:burst", "burst_parallel/model.py:Burst", "errors.py:EvenstepError", "errors.py:SettingError"]
     + ["errors.py:RejectedError", "errors.py:DivergedError", "errors.py:UnsupportedError"],
     "evenstep.lightning": ["lightning.py:EvenstepCallback"],
     "evenstep.transformers": ["transformers.py:Trainer", "transformers.py:EvenstepMixin"],

@@ -123,18 +123,14 @@ def _replaced(program: nn.Module, by: Mapping[nn.Parameter, torch.Tensor]) -> It
 def put(program: nn.Module, by: Mapping[Any, Any]) -> None:
     """Replaces parameters and buffers of a module and its children."""
     for module in program.modules() if by else ():
-        parameters, buffers = module._parameters, module._buffers  # noqa: SLF001  # By name, only parameters can be set.
-        for slots in (parameters, buffers):
+        for slots in (module._parameters, module._buffers):  # noqa: SLF001  # By name, only parameters can be set.
             slots.update({name: by[own] for name, own in slots.items() if own in by})
-        if isinstance(module, nn.RNNBase):
-            # Its own list of the same tensors.
-            module._flat_weights = [parameters[name] for name in module._flat_weights_names]  # noqa: SLF001
 
 
 class _Sum(torch.autograd.Function):
     """Passes the parameters of a block on. Its backward pass sums their gradients over the ranks of the block.
 
-    So a backward pass adds the sum to ``grad`` whatever was there before, and what a loss adds by itself, such as a
+    So a backward pass adds the sum to ``grad`` whatever was there before, and what a loss adds alone, such as a
     penalty on parameters, is not summed. Autograd runs later functions first: a block's sum comes before the move of
     gradients to the block before it, on all ranks in the same order.
     """

@@ -223,7 +223,7 @@ def _check_shared(pieces: Sequence[Piece]) -> None:
     """Checks modules and parameters.
 
     Raises:
-        UnsupportedError: blocks share parameters, or a module does not have samples first or needs those of all ranks.
+        UnsupportedError: blocks share parameters, or a module has samples elsewhere or on other ranks.
     """
     owners: dict[nn.Parameter, str] = {}
     for piece in pieces:

@@ -33,8 +33,8 @@ def burst(
         model: a chain of layers, such as ``nn.Sequential``, or a module whose forward torch.fx traces into one.
         plan: the output of ``evenstep plan --json``: its file, or the object, or the response of ``/v1/plan/burst``.
             GPU i of the plan is rank i.
-        loss: whether the loss of a rank is the mean or the sum over its samples. In both cases the gradient is that of
-            the mean over the global batch.
+        loss: whether the loss of a rank is the mean or the sum over its samples. In both cases the gradient is
+            the gradient of the mean over the global batch.
 
     Raises:
         SettingError: the plan breaks a rule, or is for another number of ranks.
@@ -235,11 +235,11 @@ class Burst(nn.Module):
         return values[:planned]
 
     def _check_targets(self) -> None:
-        """Raises an error in the first backward pass if targets cannot be those of the outputs."""
+        """Raises an error in the first backward pass if targets cannot belong to the outputs."""
         if self._targets_route and not self._targets_called:
             raise UnsupportedError(
-                "outputs of a rank are not those of its inputs, and model.targets was not called: compute the loss "
-                "with model.targets(y), and call it also for a loss without targets"
+                "outputs of a rank belong to other samples than its inputs, and model.targets was not called: compute "
+                "the loss with model.targets(y), and call it also for a loss without targets"
             )
 
     def reduce(self, loss: torch.Tensor) -> torch.Tensor:

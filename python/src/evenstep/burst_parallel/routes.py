@@ -35,7 +35,7 @@ def moved(layout: Layout, shares: Sequence[int]) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What one rank keeps, sends and receives when samples move from one layout to another."""
+    """Rows that one rank keeps, sends and receives when samples move from one layout to another."""
 
     #: Number of first rows that stay where they are.
     kept: int
