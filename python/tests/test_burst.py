@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 
 import evenstep
@@ -269,6 +270,18 @@ def test_a_model_is_traced_in_the_mode_that_it_has() -> None:
         assert cast < 0.05
 
 
+class Reentrant(nn.Module):
+    """Its backward pass adds to the gradients of its parameters alone."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = checkpoint(self.inner, x.clone().requires_grad_(), use_reentrant=True)
+        return made
+
+
 def refuse(rank: int) -> list[str]:
     """Returns the errors of ranks that differ, and of wrong calls."""
     said = []
@@ -299,13 +312,22 @@ def refuse(rank: int) -> list[str]:
     expect(lambda: model(x.float()))
     expect(lambda: evenstep.burst(net(), usual)(x.repeat(1, 1 + rank)))
 
-    def train(act: Callable[[Any, int], Any], step: Callable[[torch.optim.Optimizer, int], Any]) -> None:
-        model = evenstep.burst(net(), usual)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    def train(
+        act: Callable[[Any, int], Any],
+        step: Callable[[torch.optim.Optimizer, int], Any],
+        kind: Callable[[Any], nn.Module] = nn.Sequential,
+    ) -> None:
+        layers = net()
+        layers[0] = kind(layers[0])
+        # All its parameters are replaced on rank 1.
+        older = torch.optim.SGD(layers[1].parameters(), lr=0.1)
+        model = evenstep.burst(layers, {**usual, "layers": [{"name": "0", "samples": [6, 6]}, usual["layers"][1]]})
+        optimizer = torch.optim.SGD(layers[0].parameters(), lr=0.1)
         for at in range(3):
             x, y = batch(Chain, at)
             functional.cross_entropy(model(x[model.rows]), model.targets(y[model.rows])).backward()
             act(model, at)
+            older.step()
             step(optimizer, at)
 
     def usual_step(optimizer: torch.optim.Optimizer, _at: int) -> None:
@@ -320,6 +342,8 @@ def refuse(rank: int) -> list[str]:
     last = 2
     expect(lambda: train(clip, usual_step))
     expect(lambda: train(lambda model, _: rank and next(model.parameters()).data.zero_(), usual_step))
+    # Gradients that do not pass by evenstep.
+    expect(lambda: train(lambda *_: None, usual_step, Reentrant))
     # As a scaler that finds an infinite gradient on one rank.
     expect(lambda: train(lambda *_: None, lambda optimizer, _: rank and optimizer.step()))
     return said
@@ -338,10 +362,11 @@ def test_ranks_that_differ_and_wrong_calls_are_refused() -> None:
             "UnsupportedError: .* model.targets was not called",
             "UnsupportedError: the samples are .*float32.* others were .*float64",
             "UnsupportedError: the samples are .*12.* others were .*6",
-            "DivergedError: ranks 0, 1 have different gradients of layers '0 Linear' .* in number 1: clip with",
-            "DivergedError: .* different gradients .* in number 3",
+            "DivergedError: ranks 0, 1 have different gradients of layers '0' .* in number 1: clip with",
+            "DivergedError: .* different gradients .* in number 5",
             "DivergedError: ranks 0, 1 have different parameters .* the same checkpoint",
-            r"DivergedError: .* optimizer steps\]: \[\[2, 0\], \[1, 1\]\]",
+            "DivergedError: ranks 0, 1 have different gradients of layers '0' .* use_reentrant=False",
+            r"DivergedError: .* optimizer steps\]: \[\[2, 1\], \[1, 2\]\]",
         )
     ):
         for said in (first[at], second[at]):

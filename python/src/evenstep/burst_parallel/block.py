@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from evenstep.errors import UnsupportedError
 
@@ -142,6 +143,7 @@ class _Sum(torch.autograd.Function):
         return tuple(parameter.view_as(parameter) for parameter in parameters)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
         return (None, *ctx.block.summed(gradients, ctx.parameters))
 
@@ -155,5 +157,6 @@ class _Skip(torch.autograd.Function):
         return empty.view_as(empty)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, _: torch.Tensor) -> tuple[Any, ...]:
         return (None, ctx.given, *[None] * ctx.count)

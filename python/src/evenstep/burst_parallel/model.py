@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import fx, nn
+from torch.autograd.function import once_differentiable
 
 from evenstep.burst_parallel.block import Block, Shape, gathered, put
 from evenstep.burst_parallel.cut import Piece, cut, opened_modules
@@ -87,6 +88,7 @@ class _Weighted(torch.autograd.Function):
         return made.view_as(made)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         ctx.check()
         return gradient * ctx.weight, None, None
@@ -142,11 +144,13 @@ class Burst(nn.Module):
             empty[value] = torch.empty_like(value, device="meta")
             if isinstance(value, nn.Parameter):
                 empty[value] = nn.Parameter(empty[value], value.requires_grad)
+        trained = [*net.parameters()]
         for module in (net, *(piece.module for piece in pieces)):
             put(module, empty)
         for block, piece in zip(self._blocks, pieces, strict=True):
             block.parameters = [*piece.module.parameters()]
-        self._replicas = Replicas(self._blocks, world_size, self._device)
+        # An optimizer that is older than this has the parameters that were replaced.
+        self._replicas = Replicas(self._blocks, [*trained, *net.parameters()], world_size, self._device)
 
     @property
     def rows(self) -> slice:

@@ -1,11 +1,12 @@
 """Compares the ranks of each block early in a training: parameters before passes, gradients before steps."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from evenstep.burst_parallel.block import Block
@@ -21,19 +22,22 @@ _ROUNDINGS = 64
 class Replicas:
     """The blocks of a model, and the number of its training passes and optimizer steps."""
 
-    def __init__(self, blocks: Sequence[Block], world_size: int, device: torch.device) -> None:
-        """Begins to compare, before each step of an optimizer that has a parameter of the model."""
+    def __init__(
+        self, blocks: Sequence[Block], parameters: Iterable[nn.Parameter], world_size: int, device: torch.device
+    ) -> None:
+        """Begins to compare, before each step of an optimizer that has one of these parameters."""
         self._blocks, self._world_size, self._device = blocks, world_size, device
         self._counts = {"parameters": 0, "gradients": 0}
-        parameters = {id(parameter) for block in blocks for parameter in block.parameters}
+        known = {id(parameter): weakref.ref(parameter) for parameter in parameters}
         reference = weakref.ref(self)
 
         def step_begins(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             replicas = reference()
-            given = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+            given = (parameter for group in optimizer.param_groups for parameter in group["params"])
+            own = any(id(each) in known and known[id(each)]() is each for each in given)
             # Steps within a backward pass have another order on each rank.
             in_backward = torch._C._current_graph_task_id() >= 0  # noqa: SLF001  # PyTorch has no public way to ask.
-            if replicas and given & parameters and not in_backward:
+            if replicas and own and not in_backward:
                 replicas.compare("gradients")
 
         weakref.finalize(self, register_optimizer_step_pre_hook(step_begins).remove)
@@ -73,7 +77,8 @@ class Replicas:
                 advice = (
                     "give all ranks the same optimizer and the same checkpoint"
                     if what == "parameters"
-                    else "clip with model.clip_grad_norm_: PyTorch's function sees only the blocks of a rank"
+                    else "clip with model.clip_grad_norm_, because PyTorch's function sees only the blocks of a rank; "
+                    "checkpoint activations with use_reentrant=False"
                 )
                 raise DivergedError(
                     f"ranks {', '.join(map(str, block.members))} have different {what} of layers {block.first!r} to "

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd.function import once_differentiable
 
 #: The samples of each rank, in order. Samples have their numbers in the global batch.
 Layout = tuple[tuple[int, ...], ...]
@@ -105,6 +106,7 @@ class Move(torch.autograd.Function):
         return route.forward(rows)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         """Returns the gradients in the old layout."""
         return ctx.route.backward(gradient), None
