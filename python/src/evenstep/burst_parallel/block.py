@@ -152,11 +152,10 @@ class _Skip(torch.autograd.Function):
     """The output of a block without samples, whose backward pass reaches the input and the parameters of the block."""
 
     @staticmethod
-    def forward(ctx: Any, empty: torch.Tensor, given: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
-        ctx.given, ctx.count = torch.zeros_like(given), len(parameters)
+    def forward(ctx: Any, empty: torch.Tensor, *reached: torch.Tensor) -> torch.Tensor:
+        ctx.count = len(reached)
         return empty.view_as(empty)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, _: torch.Tensor) -> tuple[Any, ...]:
-        return (None, ctx.given, *[None] * ctx.count)
+    def backward(ctx: Any, _: torch.Tensor) -> tuple[None, ...]:
+        return (None, *[None] * ctx.count)
