@@ -87,6 +87,33 @@ class Encoder(nn.Module):
         return torch.randint(0, 11, (count, 3))
 
 
+class Gated(nn.Module):
+    """Uses its parameters only for some samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen, made = x[:, 0] > 0.5, x.clone()
+        if chosen.any():
+            made[chosen] = self.inner(x[chosen])
+        return made
+
+
+class Conditional(nn.Sequential):
+    """A chain with a layer whose parameters some ranks do not use."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(6, 8), Gated(), nn.Linear(8, 5))
+
+    layers = (("0",), ("1 Gated",), ("2",))
+
+    @staticmethod
+    def inputs(count: int) -> torch.Tensor:
+        return torch.randn(count, 6)
+
+
 class Chain(nn.Sequential):
     """A chain of linear layers with batch norm."""
 

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 
 import evenstep
-from bursts import GLOBAL_BATCH, Branches, Chain, Encoder, planned, random_plan
+from bursts import GLOBAL_BATCH, Branches, Chain, Conditional, Encoder, planned, random_plan
 from evenstep.burst_parallel.plan import Plan, read_plan
 from evenstep.burst_parallel.routes import Route, first_layout, moved
 from programs import PATIENCE_S, clean_environment
@@ -106,17 +106,17 @@ def train_alone(
 
 
 def equal_one_process(_rank: int, ranks: int) -> list[str]:
-    """Trains two models by random plans, and returns what differs from one process."""
+    """Trains models by random plans, and returns what differs from one process."""
     wrong = []
     for seed in range(4):
-        for kind in (Branches, Encoder):
+        for kind in (Branches, Encoder, Conditional):
             net, reference = made(kind), made(kind)
             plan = random_plan(10 * ranks + seed, kind.layers, ranks)
             for each in (net, reference):
                 if seed == 1:
                     next(each.children()).requires_grad_(False)
                 if seed == 2:
-                    each.head.requires_grad_(False)
+                    [*each.children()][-1].requires_grad_(False)
             clip, loss = (0.05 if seed % 2 else None), ("sum" if seed == 3 else "mean")
             model = evenstep.burst(net, plan, loss="sum" if loss == "sum" else "mean")
             optimizer = optimizer_of(model)

@@ -33,10 +33,9 @@ class Shape:
     dtype: torch.dtype
     requires_grad: bool
 
-    def skipped(self, given: torch.Tensor, views: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+    def empty(self, device: torch.device) -> torch.Tensor:
         """Returns the output of a block on a rank without samples of it."""
-        empty = torch.empty((0, *self.row), dtype=self.dtype, device=device)
-        return _Skip.apply(empty.requires_grad_(), given, *views) if self.requires_grad else empty
+        return torch.empty((0, *self.row), dtype=self.dtype, device=device)
 
 
 class Block:
@@ -63,9 +62,9 @@ class Block:
         return [parameter for parameter in self.parameters if parameter.requires_grad]
 
     def views(self) -> tuple[torch.Tensor, ...]:
-        """Returns views of the trained parameters whose gradients are summed over ranks; none if that is needless."""
-        needed = self.held and not self.alone and torch.is_grad_enabled() and self.trained
-        return _Sum.apply(self, *self.trained) if needed else ()
+        """Returns the trained parameters, as views whose gradients are summed if several ranks have them."""
+        trained = self.trained if torch.is_grad_enabled() else ()
+        return _Sum.apply(self, *trained) if trained and self.held and not self.alone else tuple(trained)
 
     def run(self, program: nn.Module, given: torch.Tensor, views: Sequence[torch.Tensor]) -> torch.Tensor:
         """Returns the output for samples.
@@ -81,7 +80,13 @@ class Block:
                 f"layer {self.last!r} returned {kind} for {len(given)} samples: must be a tensor with the samples "
                 "along its first axis"
             )
-        return made
+        return self.reached(made, given, views)
+
+    @staticmethod
+    def reached(made: torch.Tensor, given: torch.Tensor, views: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Returns an output whose backward pass reaches the input and all parameters, as on all other ranks."""
+        output: torch.Tensor = _Reach.apply(made, given, *views)
+        return output
 
     def share_buffers(self) -> None:
         """Gives all ranks the buffers of the first one with samples, as DDP does with those of rank 0."""
@@ -148,14 +153,18 @@ class _Sum(torch.autograd.Function):
         return (None, *ctx.block.summed(gradients, ctx.parameters))
 
 
-class _Skip(torch.autograd.Function):
-    """The output of a block without samples, whose backward pass reaches the input and the parameters of the block."""
+class _Reach(torch.autograd.Function):
+    """Passes the output of a block on. Its backward pass reaches the input and all parameters of the block.
+
+    So all ranks take part in its moves and sums, also without samples, or if their samples do not use a parameter.
+    """
 
     @staticmethod
-    def forward(ctx: Any, empty: torch.Tensor, *reached: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, made: torch.Tensor, *reached: torch.Tensor) -> torch.Tensor:
         ctx.count = len(reached)
-        return empty.view_as(empty)
+        return made.view_as(made)
 
     @staticmethod
-    def backward(ctx: Any, _: torch.Tensor) -> tuple[None, ...]:
-        return (None, *[None] * ctx.count)
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return (gradient, *[None] * ctx.count)

@@ -182,7 +182,7 @@ class Burst(nn.Module):
             views = block.views()
             own = block.run(program, given, views) if block.rows else None
             shapes.append(self._agreed(known[at] if known else None, own, f"the outputs of layer {block.last!r}"))
-            made = shapes[at].skipped(given, views, self._device) if own is None else own
+            made = block.reached(shapes[at].empty(self._device), given, views) if own is None else own
             if self.training:
                 block.share_buffers()
         if known is None and len(self._shapes) >= _SHAPES_MAX:
