@@ -52,7 +52,7 @@ class Block:
             whole = len(self.members) == len(piece.shares)
             groups[self.members] = None if whole else dist.new_group(list(self.members))
         self.group = groups[self.members]
-        self.parameters, self.buffers = [*piece.module.parameters()], [*piece.module.buffers()]
+        self.parameters = [*piece.module.parameters()]
         #: The way of its samples from the block before it; None for the first one.
         self.route: Route | None = None
 
@@ -88,10 +88,11 @@ class Block:
         output: torch.Tensor = _Reach.apply(made, given, *views)
         return output
 
-    def share_buffers(self) -> None:
+    def share_buffers(self, program: nn.Module) -> None:
         """Gives all ranks the buffers of the first one with samples, as DDP does with those of rank 0."""
         source = next(member for member, share in enumerate(self.shares) if share)
-        for buffer in self.buffers if self.held and not self.alone else ():
+        # Forward passes may assign other tensors.
+        for buffer in program.buffers() if self.held and not self.alone else ():
             # Backward passes need no old statistics, so this is no change for autograd.
             dist.broadcast(buffer.data, src=source, group=self.group)
 
@@ -104,7 +105,8 @@ class Block:
             at = [number for number, parameter in enumerate(parameters) if parameter.dtype == dtype]
             used = torch.tensor([gradients[number] is not None for number in at], dtype=dtype)
             parts = [
-                torch.zeros_like(parameters[number]) if (own := gradients[number]) is None else own for number in at
+                torch.zeros_like(parameters[number]) if (own := gradients[number]) is None else own.to_dense()
+                for number in at
             ]
             flat = torch.cat([*(part.reshape(-1) for part in parts), used.to(parts[0].device)])
             dist.all_reduce(flat, group=self.group)

@@ -1,6 +1,7 @@
 """Cuts a model into blocks: successive layers with the same shares. torch.fx traces what is between layers."""
 
 import inspect
+import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from torch import fx, nn
 
 from evenstep.burst_parallel.plan import Plan, PlannedLayer
 from evenstep.errors import UnsupportedError
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ def opened_modules(net: nn.Module, plan: Plan) -> dict[str, nn.Module]:
     """Returns the modules that contain planned layers, by path.
 
     Raises:
-        UnsupportedError: the plan has a layer that the model does not have.
+        UnsupportedError: the plan has a layer that the model does not have, or such a module has hooks.
     """
     opened = {"": net}
     for layer in plan.layers:
@@ -47,6 +50,13 @@ def opened_modules(net: nn.Module, plan: Plan) -> dict[str, nn.Module]:
         for depth in range(1, len(steps)):
             container = ".".join(steps[:depth])
             opened[container] = net.get_submodule(container)
+    for path, module in opened.items():
+        slots = (module.__dict__.get(name) for name in _HOOKS)
+        if any(slots):
+            raise UnsupportedError(
+                f"{path} {type(module).__name__}".strip() + " has hooks, which would not run, because it contains "
+                "planned layers: register them on a layer, or on the module that evenstep.burst returns"
+            )
     return opened
 
 
@@ -81,6 +91,12 @@ def cut(net: nn.Module, plan: Plan, opened: dict[str, nn.Module]) -> list[Piece]
         pieces.append(Piece(names[0], names[-1], shares, _module(net, nodes, read, passed[0])))
         read = passed[0]
     _check_shared(pieces)
+    run = {parameter for piece in pieces for parameter in piece.module.parameters()}
+    if unread := [name for name, own in net.named_parameters() if own.requires_grad and own not in run]:
+        raise UnsupportedError(
+            f"{unread[0]} is in no layer of the plan: if only the loss reads it, move this into a layer; if nothing reads "
+            "it, freeze it with requires_grad_(False)"
+        )
     return pieces
 
 
@@ -129,6 +145,11 @@ def _encoder(encoder: nn.TransformerEncoder, args: tuple[Any, ...], kwargs: dict
     return made if encoder.norm is None else encoder.norm(made)
 
 
+def _random_state() -> list[Any]:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return [random.getstate(), *(state.numpy().tobytes() for state in (torch.get_rng_state(), *cuda))]
+
+
 def _modes() -> tuple[bool, ...]:
     autocast = (torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
     return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *autocast)
@@ -140,7 +161,10 @@ def _traced(net: nn.Module, opened: dict[str, nn.Module]) -> fx.Graph:
     defaults = {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
     tracer = _Tracer(opened)
     try:
+        drawn = _random_state()
         graph = tracer.trace(net, defaults or None)
+        if _random_state() != drawn:
+            raise UnsupportedError("it draws random numbers between layers, which would be the same in all iterations")
     except Exception as error:
         place = f"{tracer.place} {type(opened.get(tracer.place, net)).__name__}".strip()
         raise UnsupportedError(
@@ -176,6 +200,7 @@ def _assigned(net: nn.Module, graph: fx.Graph, layers: Sequence[PlannedLayer]) -
     Parameters and buffers that are read directly belong to none.
     """
     planned = [(path, number) for path, _, number in (_parts(layer.name) for layer in layers)]
+    known = set(planned)
     calls: Counter[str] = Counter()
     layer_of: dict[fx.Node, int] = {}
     at = -1
@@ -186,7 +211,7 @@ def _assigned(net: nn.Module, graph: fx.Graph, layers: Sequence[PlannedLayer]) -
             path = str(node.target)
             calls[path] += 1
             module = net.get_submodule(path)
-            if (path, calls[path]) in planned:
+            if (path, calls[path]) in known:
                 at += 1
                 if planned[at] != (path, calls[path]):
                     raise UnsupportedError(
@@ -240,5 +265,9 @@ def _check_shared(pieces: Sequence[Piece]) -> None:
                     f"{name} is SyncBatchNorm, which waits for ranks that do not run the layer: use BatchNorm, which "
                     "normalizes over the samples of a rank"
                 )
-            if isinstance(module, nn.TransformerEncoderLayer) and not module.self_attn.batch_first:
-                raise UnsupportedError(f"{name} does not have samples first: create it with batch_first=True")
+        # Inside of another layer, samples may be along another axis.
+        for node in piece.module.graph.nodes:
+            called = piece.module.get_submodule(node.target) if node.op == "call_module" else None
+            first = called.layers[0] if isinstance(called, nn.TransformerEncoder) else called
+            if isinstance(first, nn.TransformerEncoderLayer) and not first.self_attn.batch_first:
+                raise UnsupportedError(f"{node.target} does not have samples first: create it with batch_first=True")

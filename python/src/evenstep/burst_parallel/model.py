@@ -1,9 +1,10 @@
 """The module that trains a model by a burst-parallel plan."""
 
+import operator
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -17,8 +18,8 @@ from evenstep.burst_parallel.replicas import Replicas
 from evenstep.burst_parallel.routes import Move, Route, first_layout, moved
 from evenstep.errors import DivergedError, EvenstepError, SettingError, UnsupportedError
 
-#: Maximum number of modes, such as autocast and frozen parameters, whose shapes are kept.
-_SHAPES_MAX = 64
+#: Maximum number of modes, such as autocast and frozen parameters, whose shapes and modules are kept.
+_MODES_MAX = 64
 
 
 def burst(
@@ -49,11 +50,17 @@ def burst(
         >>> x, y = torch.ones(16, 4), torch.ones(16, 2)
         >>> torch.nn.functional.mse_loss(model(x[model.rows]), model.targets(y[model.rows])).backward()
     """
+    failed: Exception | None = None
     many = dist.is_available() and dist.is_initialized()
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if many else (0, 1)
     try:
         if loss not in ("mean", "sum"):
             raise SettingError(f"loss={loss!r}: must be 'mean' or 'sum'")
+        if absent := [name for name, value in _values(model).items() if value.is_meta]:
+            raise UnsupportedError(
+                f"{absent[0]} has no memory (device meta). evenstep.burst runs once for a model: create it again, and "
+                "load the state of rank 0"
+            )
         read = read_plan(plan, world_size)
         opened = opened_modules(model, read)
         pieces = cut(model, read, opened)
@@ -61,10 +68,13 @@ def burst(
             name: (tuple(value.shape), value.dtype, value.requires_grad) for name, value in _values(model).items()
         }
         own: Any = None, {"loss": loss, "plan": read, "model": values}
-    except EvenstepError as error:
-        own = error, {}
+    except Exception as error:  # noqa: BLE001  # Other ranks wait for this one.
+        failed, sent = error, error
+        if not isinstance(error, EvenstepError):
+            sent = UnsupportedError(f"rank {rank}: {type(error).__name__}: {error}")
+        own = sent, {}
     all_ranks = gathered(own, world_size)
-    if refused := own[0] or next((error for error, _ in all_ranks if error), None):
+    if refused := failed or next((error for error, _ in all_ranks if error), None):
         raise refused
     for other, (_, facts) in enumerate(all_ranks):
         if different := [what for what, value in facts.items() if value != all_ranks[0][1][what]]:
@@ -85,7 +95,8 @@ class _Weighted(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, made: torch.Tensor, weight: float, check: Callable[[], None]) -> torch.Tensor:
         ctx.weight, ctx.check = weight, check
-        return made.view_as(made)
+        # No view, so that a loss may change it in place.
+        return made.clone()
 
     @staticmethod
     @once_differentiable
@@ -134,11 +145,12 @@ class Burst(nn.Module):
         self._targets_route = None if layout == self._first else Route.between(self._first, layout, rank)
         self._targets_called = False
         self._weight = (len(layout[rank]) if loss == "mean" else 1) / plan.global_batch
-        for block in self._blocks:
-            for value in [*block.parameters, *block.buffers] if block.held and not block.alone else ():
+        both = [(block, _values(piece.module).values()) for block, piece in zip(self._blocks, pieces, strict=True)]
+        for block, values in both:
+            for value in values if block.held and not block.alone else ():
                 dist.broadcast(value.data, src=0, group=block.group)
-        held = {value for block in self._blocks if block.held for value in [*block.parameters, *block.buffers]}
-        absent = {value for block in self._blocks for value in [*block.parameters, *block.buffers]} - held
+        held = {value for block, values in both if block.held for value in values}
+        absent = {value for _, values in both for value in values} - held
         empty: dict[torch.Tensor, torch.Tensor] = {}
         for value in absent:
             empty[value] = torch.empty_like(value, device="meta")
@@ -150,7 +162,8 @@ class Burst(nn.Module):
         for block, piece in zip(self._blocks, pieces, strict=True):
             block.parameters = [*piece.module.parameters()]
         # An optimizer that is older than this has the parameters that were replaced.
-        self._replicas = Replicas(self._blocks, [*trained, *net.parameters()], world_size, self._device)
+        self._own = [*net.parameters()]
+        self._replicas = Replicas(self._blocks, [*trained, *self._own], world_size, self._device)
 
     @property
     def rows(self) -> slice:
@@ -167,11 +180,9 @@ class Burst(nn.Module):
         Raises:
             SettingError: the number of samples is not the planned one.
             UnsupportedError: samples have another shape or type than the first ones.
-            DivergedError: ranks have different parameters.
+            DivergedError: ranks have different parameters, or call it a different number of times.
         """
-        made = self._checked(x)
-        if self.training and torch.is_grad_enabled():
-            self._replicas.compare("parameters")
+        made = self._checked(x, "parameters" if self.training and torch.is_grad_enabled() else "samples")
         kind = self._device.type
         cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         key = (cast, torch.is_grad_enabled(), *(parameter.requires_grad for parameter in self.parameters()))
@@ -184,8 +195,8 @@ class Burst(nn.Module):
             shapes.append(self._agreed(known[at] if known else None, own, f"the outputs of layer {block.last!r}"))
             made = block.reached(shapes[at].empty(self._device), given, views) if own is None else own
             if self.training:
-                block.share_buffers()
-        if known is None and len(self._shapes) >= _SHAPES_MAX:
+                block.share_buffers(program)
+        if known is None and len(self._shapes) >= _MODES_MAX:
             self._shapes.clear()
         self._shapes[key] = shapes
         return _Weighted.apply(made, self._weight, self._check_targets) if made.requires_grad else made
@@ -202,14 +213,22 @@ class Burst(nn.Module):
             )
         return shape
 
-    def _modes(self) -> tuple[bool, ...]:
-        return tuple(module.training for module in self._opened.values())
+    def _modes(self) -> tuple[Any, ...]:
+        """Returns the modes and the plain attributes of the modules that contain layers: traces have their values."""
+        return tuple(
+            (name, type(value), value)
+            for module in self._opened.values()
+            for name, value in module.__dict__.items()
+            if isinstance(value, int | float | str | None)
+        )
 
     def _program(self) -> list[fx.GraphModule]:
         """Returns the modules of the blocks, traced with the present modes of the modules that contain them."""
         self._net.training = self.training
         modes = self._modes()
         if modes not in self._programs:
+            if len(self._programs) >= _MODES_MAX:
+                self._programs.clear()
             self._programs[modes] = [piece.module for piece in cut(self._net, self._plan, self._opened)]
         return self._programs[modes]
 
@@ -222,21 +241,29 @@ class Burst(nn.Module):
         Raises:
             SettingError: the number of targets is not the planned number of samples.
         """
-        own = self._checked(y)
+        own = self._checked(y, "samples")
         self._targets_called = True
         with torch.no_grad():
             return self._targets_route.forward(own) if self._targets_route else own
 
-    def _checked(self, values: torch.Tensor) -> torch.Tensor:
-        """Returns the planned number of values."""
-        planned = self._blocks[0].rows
-        if planned and len(values) != planned:
-            raise SettingError(
-                f"rank {self._rank} got {len(values)} samples, planned are {planned} of {self._plan.global_batch}: "
-                "give x[model.rows] of a whole global batch, and leave out incomplete ones (drop_last=True)"
-            )
+    def _checked(self, values: torch.Tensor, what: Literal["parameters", "samples"]) -> torch.Tensor:
+        """Returns the planned number of values. All ranks raise the same error."""
+        now = [*self._net.parameters()]
+        same = len(now) == len(self._own) and all(map(operator.is_, now, self._own))
+        for rank, number in enumerate(self._replicas.compare(what, len(values) if same else -1)):
+            if number < 0:
+                raise UnsupportedError(
+                    f"rank {rank} has other parameters than after evenstep.burst: change their values, not the "
+                    "parameters, or create the model again"
+                )
+            planned = self._blocks[0].shares[rank]
+            if planned and number != planned:
+                raise SettingError(
+                    f"rank {rank} got {number} samples, planned are {planned} of {self._plan.global_batch}: "
+                    "give x[model.rows] of a whole global batch, and leave out incomplete ones (drop_last=True)"
+                )
         # A loader cannot make empty batches.
-        return values[:planned]
+        return values[: self._blocks[0].rows]
 
     def _check_targets(self) -> None:
         """Raises an error in the first backward pass if targets cannot belong to the outputs."""
@@ -280,12 +307,30 @@ class Burst(nn.Module):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Loads the whole state of the model, of which each rank takes its blocks. All ranks must load the same."""
-        absent = {name for name, value in _values(self._net).items() if value.is_meta}
+        """Loads the whole state of the model, of which each rank takes its blocks, or what its ``state_dict`` returned.
+
+        Raises:
+            SettingError: ``assign`` is given, which would replace parameters.
+        """
+        if assign:
+            raise SettingError(
+                "assign=True: must be False, because evenstep.burst sums the gradients of its parameters"
+            )
+        values = self._net.state_dict()
+        absent = {name: value for name, value in values.items() if isinstance(value, torch.Tensor) and value.is_meta}
         state = OrderedDict(
             (name, torch.empty_like(value, device="meta") if name in absent else value)
             for name, value in state_dict.items()
         )
+        if not absent.keys() & state.keys():
+            state.update(absent)
         if metadata := getattr(state_dict, "_metadata", None):
             state._metadata = metadata  # type: ignore[attr-defined]  # noqa: SLF001  # As torch does.
-        return self._net.load_state_dict(state, strict, assign)
+        return self._net.load_state_dict(state, strict)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuses copies on all ranks: some have no process group, which would be the first error."""
+        raise UnsupportedError(
+            "the module that evenstep.burst returns cannot be copied or saved: copy or average net, such as "
+            "AveragedModel(net), on all ranks, and save model.state_dict()"
+        )

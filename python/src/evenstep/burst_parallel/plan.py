@@ -1,6 +1,7 @@
 """A burst-parallel plan, as ``evenstep plan --json`` and ``POST /v1/plan/burst`` return it."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike, fspath
@@ -36,6 +37,8 @@ def read_plan(given: str | PathLike[str] | Mapping[str, Any], world_size: int) -
     Raises:
         SettingError: the file cannot be read, or a value breaks its rule.
     """
+    if not isinstance(given, str | PathLike | Mapping):
+        raise SettingError(f"plan: {given!r} must be the file or the object that evenstep plan --json prints")
     plan = given if isinstance(given, Mapping) else _read_file(given)
     layers, global_batch = plan.get("layers"), plan.get("global_batch")
     if not isinstance(layers, list) or not layers:
@@ -51,9 +54,9 @@ def read_plan(given: str | PathLike[str] | Mapping[str, Any], world_size: int) -
     if not isinstance(order, list) or not all(map(_is_count, order)) or sorted(order) != [*range(world_size)]:
         raise SettingError(f"plan: gpu_order {order!r} must contain each of 0 to {world_size - 1} once")
     planned = tuple(_layer(layer, order, global_batch) for layer in layers)
-    names = [layer.name for layer in planned]
-    if repeated := next((name for name in names if names.count(name) > 1), None):
-        raise SettingError(f"plan: layer {repeated!r} occurs {names.count(repeated)} times: names must be unique")
+    names = Counter(layer.name for layer in planned)
+    if repeated := next((name for name, times in names.items() if times > 1), None):
+        raise SettingError(f"plan: layer {repeated!r} occurs {names[repeated]} times: names must be unique")
     return Plan(global_batch, planned)
 
 

@@ -1,4 +1,4 @@
-"""Compares the ranks of each block early in a training: parameters before passes, gradients before steps."""
+"""Compares ranks: their calls always; early in a training, parameters before passes and gradients before steps."""
 
 import weakref
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from evenstep.burst_parallel.block import Block
 from evenstep.errors import DivergedError
 
-#: Ranks compare in the first three passes and steps, then at powers of two up to this one.
+#: Ranks compare values in the first three passes and steps, then at powers of two up to this one.
 COMPARED_MAX = 1024
 
 #: Maximum difference of sums, in roundings of the norm: different devices round differently.
@@ -27,7 +27,7 @@ class Replicas:
     ) -> None:
         """Begins to compare, before each step of an optimizer that has one of these parameters."""
         self._blocks, self._world_size, self._device = blocks, world_size, device
-        self._counts = {"parameters": 0, "gradients": 0}
+        self._counts = {"parameters": 0, "gradients": 0, "samples": 0}
         known = {id(parameter): weakref.ref(parameter) for parameter in parameters}
         reference = weakref.ref(self)
 
@@ -42,22 +42,23 @@ class Replicas:
 
         weakref.finalize(self, register_optimizer_step_pre_hook(step_begins).remove)
 
-    def compare(self, what: Literal["parameters", "gradients"]) -> None:
-        """Compares the ranks of each block. All ranks call it together.
+    def compare(self, what: Literal["parameters", "gradients", "samples"], given: int = 0) -> list[int]:
+        """Compares the ranks of each block, and returns the number that each rank gives. All ranks call it together.
 
         Raises:
             DivergedError: they differ by more than rounding, or in their number of passes and steps.
         """
         at = self._counts[what]
         self._counts[what] += 1
-        if self._world_size == 1 or at > COMPARED_MAX or (at > 2 and at & (at - 1)):
-            return
-        own = torch.zeros(1 + len(self._blocks), 2, dtype=torch.float64)
-        own[0] = torch.tensor([*self._counts.values()])
+        if self._world_size == 1:
+            return [given]
+        often = what != "samples" and at <= COMPARED_MAX and (at <= 2 or not at & (at - 1))
+        own = torch.zeros(2 + len(self._blocks), 2, dtype=torch.float64)
+        own[:2] = torch.tensor([*self._counts.values(), given]).view(2, 2)
         own = own.to(self._device)
         with torch.no_grad():
-            for number, block in enumerate(self._blocks, 1):
-                for parameter in block.parameters if block.held and not block.alone else ():
+            for number, block in enumerate(self._blocks, 2):
+                for parameter in block.parameters if often and block.held and not block.alone else ():
                     value = parameter if what == "parameters" else parameter.grad
                     if value is not None and value.is_floating_point():
                         norm = torch.linalg.vector_norm(value, dtype=torch.float64)
@@ -69,11 +70,19 @@ class Replicas:
         if not torch.equal(values[:, 0], values[:1, 0].expand(self._world_size, 2)):
             raise DivergedError(
                 f"ranks differ in their numbers of [training passes, optimizer steps]: {values[:, 0].int().tolist()}. "
-                "They must step together. GradScaler, which skips steps by the gradients of one rank, is not supported"
+                "They must step together, and the optimizer of each must have all model.parameters(). GradScaler, "
+                "which skips steps by the gradients of one rank, is not supported"
             )
-        for number, block in enumerate(self._blocks, 1):
+        if not torch.equal(others := values[:, 1, 0], others[:1].expand(self._world_size)):
+            raise DivergedError(
+                f"ranks differ in their number of evaluation passes and calls of targets: {others.int().tolist()}. All "
+                "ranks must call them together"
+            )
+        for number, block in enumerate(self._blocks, 2):
             totals, roundings = values[[*block.members], number].unbind(1)
-            if float(totals.max() - totals.min()) > _ROUNDINGS * float(roundings.max()):
+            finite = totals.isfinite()
+            far = finite.all() and float(totals.max() - totals.min()) > _ROUNDINGS * float(roundings.max())
+            if far or (finite.any() and not finite.all()):
                 advice = (
                     "give all ranks the same optimizer and the same checkpoint"
                     if what == "parameters"
@@ -84,3 +93,4 @@ class Replicas:
                     f"ranks {', '.join(map(str, block.members))} have different {what} of layers {block.first!r} to "
                     f"{block.last!r} in number {at + 1}: {advice}"
                 )
+        return [int(number) for number in values[:, 1, 1]]

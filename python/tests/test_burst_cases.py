@@ -1,0 +1,258 @@
+"""Models and loops that burst-parallel training gets right, or refuses on all ranks with advice."""
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.optim.swa_utils import AveragedModel
+
+import evenstep
+from bursts import GLOBAL_BATCH
+from evenstep.errors import EvenstepError, UnsupportedError
+from ranks import run_ranks
+
+
+class Stopped(nn.Module):
+    """Passes no gradient on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x.detach())  # type: ignore[no-any-return]
+
+
+class Averages(nn.Module):
+    """Assigns a buffer in its forward pass."""
+
+    mean: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return self.inner(x - self.mean)  # type: ignore[no-any-return]
+
+
+class Transposed(nn.Module):
+    """Gives samples along the second axis to its encoder layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.inner(x[:, None].transpose(0, 1)).transpose(0, 1)[:, 0]
+        return made
+
+
+class Scaled(nn.Sequential):
+    """Multiplies by an attribute between layers."""
+
+    scale = 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self[2](self[1](self[0](x) * self.scale))
+        return made
+
+
+def net_of(middle: Callable[[], nn.Module] = nn.Tanh, kind: type[nn.Sequential] = nn.Sequential) -> Any:
+    torch.manual_seed(0)
+    return kind(nn.Linear(6, 8), middle(), nn.Linear(8, 5)).double()
+
+
+def plan_of(*samples: list[int]) -> dict[str, Any]:
+    layers = [{"name": str(at), "samples": own} for at, own in enumerate(samples)]
+    return {"gpus": 2, "global_batch": GLOBAL_BATCH, "layers": layers}
+
+
+HALVES, ONE = [6, 6], [12]
+USUAL = plan_of(HALVES, ONE, HALVES)
+
+
+def batch(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(100 + seed)
+    return torch.randn(GLOBAL_BATCH, 6).double(), torch.randint(0, 5, (GLOBAL_BATCH,))
+
+
+def in_place(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(output.div_(2.0), y)
+
+
+def trained(model: Any, loss: Any = functional.cross_entropy, data: Any = batch) -> Any:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    for at in range(3):
+        x, y = data(at)
+        if isinstance(model, Scaled):
+            model.scale = 1.0 + at
+        optimizer.zero_grad()
+        if isinstance(model, nn.Sequential):
+            loss(model(x), y).backward()
+        else:
+            model._net.scale = 1.0 + at
+            loss(model(x[model.rows]), model.targets(y[model.rows])).backward()
+        optimizer.step()
+    return model
+
+
+def apart(model: Any, reference: nn.Module) -> float:
+    whole = reference.state_dict()
+    return max(float((value - whole[name]).abs().max()) for name, value in model.state_dict().items())
+
+
+def equal(_rank: int) -> dict[str, float]:
+    """Returns the differences to one process."""
+    far = {}
+    for name, made, plan, loss in (
+        ("detached", lambda: net_of(Stopped), USUAL, functional.cross_entropy),
+        ("buffer", lambda: net_of(Averages), plan_of(ONE, [0, 12], ONE), functional.cross_entropy),
+        ("transposed", lambda: net_of(Transposed), USUAL, functional.cross_entropy),
+        ("attribute", lambda: net_of(kind=Scaled), USUAL, functional.cross_entropy),
+        ("in place", net_of, USUAL, in_place),
+    ):
+        far[name] = apart(trained(evenstep.burst(made(), plan), loss), trained(made(), loss))
+
+    def tokens(_at: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.arange(GLOBAL_BATCH) % 6, torch.arange(GLOBAL_BATCH) % 5
+
+    def sparse() -> Any:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Embedding(6, 8, sparse=True), nn.Tanh(), nn.Linear(8, 5)).double()
+
+    far["sparse"] = apart(trained(evenstep.burst(sparse(), USUAL), data=tokens), trained(sparse(), data=tokens))
+    net = net_of()
+    model = evenstep.burst(net, USUAL)
+    averaged = AveragedModel(net)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    averaged.update_parameters(trained(model))
+    model.load_state_dict(before)
+    far["own state"] = apart(model, net_of())
+    return far
+
+
+def test_models_that_equal_one_process() -> None:
+    for far in run_ranks(2, equal):
+        assert max(far.values()) <= 1e-12, far
+
+
+def refused(rank: int) -> list[str]:  # noqa: C901  # One function for each call.
+    """Returns the errors of calls that ranks make together, some of them only wrong on one."""
+    said = []
+
+    def expect(act: Callable[[], Any]) -> None:
+        with pytest.raises((EvenstepError, AttributeError)) as caught:
+            act()
+        said.append(f"{type(caught.value).__name__}: {caught.value}")
+
+    def few() -> None:
+        model = evenstep.burst(net_of(), USUAL)
+        x, _ = batch(0)
+        model(x[:8][model.rows])
+
+    def skipped() -> None:
+        model = evenstep.burst(net_of(), USUAL)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for at in range(14):
+            for micro in range(3):
+                x, y = batch(3 * at + micro)
+                functional.cross_entropy(model(x[model.rows]), model.targets(y[model.rows])).backward()
+            if not rank or at != 6:
+                optimizer.step()
+
+    def again() -> None:
+        net = net_of()
+        for _ in range(2):
+            evenstep.burst(net, plan_of(HALVES, HALVES, ONE))
+
+    def replaced() -> None:
+        net = net_of()
+        model = evenstep.burst(net, USUAL)
+        if rank:
+            net[0].weight = nn.Parameter(net[0].weight.detach())
+        model(batch(0)[0][model.rows])
+
+    def infinite() -> None:
+        model = evenstep.burst(net_of(), USUAL)
+        if rank:
+            next(model.parameters()).data.fill_(torch.nan)
+        model(batch(0)[0][model.rows])
+
+    expect(few)
+    expect(skipped)
+    expect(again)
+    expect(replaced)
+    expect(infinite)
+    expect(lambda: evenstep.burst(net_of(), USUAL if rank else None))  # type: ignore[arg-type]
+    expect(lambda: evenstep.burst(net_of() if rank else None, USUAL))  # type: ignore[arg-type]
+    expect(lambda: evenstep.burst(net_of(), USUAL).load_state_dict(net_of().state_dict(), assign=True))
+    expect(lambda: copy.deepcopy(evenstep.burst(net_of(), USUAL)))
+    return said
+
+
+def test_calls_that_are_wrong_on_one_rank_are_refused_on_both() -> None:
+    first, second = run_ranks(2, refused)
+    for at, named in enumerate(
+        (
+            "SettingError: rank 1 got 2 samples, planned are 6 of 12",
+            r"DivergedError: .* optimizer steps\]: \[\[21, 7\], \[22, 6\]\]",
+            "UnsupportedError: .*weight has no memory .* runs once for a model",
+            "UnsupportedError: rank 1 has other parameters than after evenstep.burst",
+            "DivergedError: ranks 0, 1 have different parameters of layers '0'",
+            "SettingError: plan: None must be the file or the object",
+            "(AttributeError|UnsupportedError: rank 0: AttributeError)",
+            "SettingError: assign=True: must be False",
+            "UnsupportedError: .* cannot be copied or saved: copy or average net",
+        )
+    ):
+        for said in (first[at], second[at]):
+            assert re.match(named, said), said
+
+
+class Drawn(nn.Sequential):
+    """Adds noise between layers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self[1](self[0](x) + torch.randn(1, 4))
+        return made
+
+
+class Tempered(nn.Sequential):
+    """Has a parameter that only a loss could read."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self[1](self[0](x))
+        return made
+
+
+def hooked(*layers: nn.Module) -> nn.Module:
+    net = nn.Sequential(*layers)
+    net.register_forward_hook(lambda *_: None)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        (Drawn, "Drawn cannot be cut: it draws random numbers between layers"),
+        (Tempered, "temperature is in no layer of the plan"),
+        (hooked, "Sequential has hooks, which would not run"),
+    ],
+)
+def test_models_whose_own_forward_pass_would_be_lost_are_refused(kind: Any, named: str) -> None:
+    layers = [{"name": name, "samples": [2]} for name in ("0", "1")]
+    with pytest.raises(UnsupportedError, match=named):
+        evenstep.burst(kind(nn.Linear(4, 4), nn.Linear(4, 4)), {"gpus": 1, "global_batch": 2, "layers": layers})
