@@ -113,13 +113,14 @@ def apart(model: Any, reference: nn.Module) -> float:
 def equal(_rank: int) -> dict[str, float]:
     """Returns the differences to one process."""
     far = {}
-    for name, made, plan, loss in (
+    cases: tuple[tuple[str, Callable[[], Any], dict[str, Any], Any], ...] = (
         ("detached", lambda: net_of(Stopped), USUAL, functional.cross_entropy),
         ("buffer", lambda: net_of(Averages), plan_of(ONE, [0, 12], ONE), functional.cross_entropy),
         ("transposed", lambda: net_of(Transposed), USUAL, functional.cross_entropy),
         ("attribute", lambda: net_of(kind=Scaled), USUAL, functional.cross_entropy),
         ("in place", net_of, USUAL, in_place),
-    ):
+    )
+    for name, made, plan, loss in cases:
         far[name] = apart(trained(evenstep.burst(made(), plan), loss), trained(made(), loss))
 
     def tokens(_at: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -94,8 +94,8 @@ def cut(net: nn.Module, plan: Plan, opened: dict[str, nn.Module]) -> list[Piece]
     run = {parameter for piece in pieces for parameter in piece.module.parameters()}
     if unread := [name for name, own in net.named_parameters() if own.requires_grad and own not in run]:
         raise UnsupportedError(
-            f"{unread[0]} is in no layer of the plan: if only the loss reads it, move this into a layer; if nothing reads "
-            "it, freeze it with requires_grad_(False)"
+            f"{unread[0]} is in no layer of the plan: if only the loss reads it, move this into a layer; if nothing "
+            "reads it, freeze it with requires_grad_(False)"
         )
     return pieces
 
@@ -112,7 +112,7 @@ class _Tracer(fx.Tracer):
 
     def __init__(self, opened: dict[str, nn.Module]) -> None:
         super().__init__()
-        self.opened, self.place, self.modes = opened, "", _modes()
+        self.opened, self.place, self.modes, self.drawn = opened, "", _modes(), _random_state()
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         del m
@@ -132,6 +132,8 @@ class _Tracer(fx.Tracer):
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         if _modes() != self.modes:
             raise UnsupportedError("it changes the mode of autograd or autocast between layers")
+        if _random_state() != self.drawn:
+            raise UnsupportedError("it draws random numbers between layers, which would be the same in all iterations")
         return super().create_node(*args, **kwargs)
 
 
@@ -161,10 +163,7 @@ def _traced(net: nn.Module, opened: dict[str, nn.Module]) -> fx.Graph:
     defaults = {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
     tracer = _Tracer(opened)
     try:
-        drawn = _random_state()
         graph = tracer.trace(net, defaults or None)
-        if _random_state() != drawn:
-            raise UnsupportedError("it draws random numbers between layers, which would be the same in all iterations")
     except Exception as error:
         place = f"{tracer.place} {type(opened.get(tracer.place, net)).__name__}".strip()
         raise UnsupportedError(

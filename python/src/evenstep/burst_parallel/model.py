@@ -54,13 +54,7 @@ def burst(
     many = dist.is_available() and dist.is_initialized()
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if many else (0, 1)
     try:
-        if loss not in ("mean", "sum"):
-            raise SettingError(f"loss={loss!r}: must be 'mean' or 'sum'")
-        if absent := [name for name, value in _values(model).items() if value.is_meta]:
-            raise UnsupportedError(
-                f"{absent[0]} has no memory (device meta). evenstep.burst runs once for a model: create it again, and "
-                "load the state of rank 0"
-            )
+        _check(model, loss)
         read = read_plan(plan, world_size)
         opened = opened_modules(model, read)
         pieces = cut(model, read, opened)
@@ -82,6 +76,16 @@ def burst(
                 f"evenstep.burst: ranks 0 and {other} have a different {' and '.join(different)}: it must be the same"
             )
     return Burst(model, read, pieces, opened, loss, rank, world_size)
+
+
+def _check(model: nn.Module, loss: str) -> None:
+    if loss not in ("mean", "sum"):
+        raise SettingError(f"loss={loss!r}: must be 'mean' or 'sum'")
+    if absent := [name for name, value in _values(model).items() if value.is_meta]:
+        raise UnsupportedError(
+            f"{absent[0]} has no memory (device meta). evenstep.burst runs once for a model: create it again, and "
+            "load the state of rank 0"
+        )
 
 
 def _values(net: nn.Module) -> dict[str, torch.Tensor]:
