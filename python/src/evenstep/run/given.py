@@ -12,6 +12,8 @@ from evenstep.run.step import Turn
 #: Maximum number of objects by which a batch is known, and of containers and values that are searched for them.
 OBJECTS_MAX = 30
 _SEARCHED_MAX = 1024
+#: Values without parts, of which a batch may have a thousand.
+_PLAIN = frozenset((str, bytes, int, float, bool, type(None)))
 
 
 def references(batch: Any) -> list[ref[Any]]:
@@ -53,6 +55,8 @@ def _objects(batch: Any) -> list[Any]:
     """Returns the objects in nested lists, tuples and dictionaries that can have weak references."""
     found, searched = [], [batch]
     for at in searched:
+        if type(at) in _PLAIN:
+            continue
         room = _SEARCHED_MAX - len(searched)
         if _is_object(at):
             found.append(at)
