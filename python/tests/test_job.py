@@ -189,6 +189,25 @@ def test_a_batch_that_does_not_fit_is_never_given_again(predictor: str, job_id: 
     assert caps["0"] is None or caps["0"]["max_local_batch"] >= batches[0], caps
 
 
+def closes(_rank: int) -> None:
+    """The progress of a job is known after its end, and the job does not begin again."""
+    with evenstep.init() as job:
+        loader = job.loader(Samples(), global_batch=41)
+        model = job.wrap(DistributedDataParallel(network()))
+        for x, y, _ in loader:
+            loss_of(model, x, y).backward()
+    job.close()
+    state = job.state_dict()
+    assert (state["iteration"], state["epoch"]) == (5, 1), state
+    for again in (lambda: next(iter(loader)), lambda: job.load_state_dict(state)):
+        with pytest.raises(evenstep.SettingError, match="the job was closed"):
+            again()
+
+
+def test_a_closed_job_stays_closed(predictor: str, job_id: str) -> None:
+    run_ranks(2, closes, environ={"EVENSTEP_SERVER": predictor, "EVENSTEP_JOB": job_id})
+
+
 def streams(_rank: int) -> tuple[list[tuple[int, int]], list[list[float]]]:
     """Trains on a stream; the last iteration has fewer samples."""
     job, data = evenstep.init(plan=[12, 3, 1]), Samples()

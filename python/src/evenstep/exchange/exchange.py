@@ -202,6 +202,9 @@ class Exchange:
             SettingError: the exchange was closed, so the newest plan is unknown.
         """
         with self._changed:
+            if iteration < self._read:
+                # It was read, so it is known, also after a failure or the end: checkpoints contain it.
+                return self._at(iteration).plan
             # Before the wait: the exchange after the current one cannot change this plan any more.
             self._read = max(self._read, iteration + 1)
             is_known = lambda: (  # noqa: E731
