@@ -454,7 +454,8 @@ class Job:
     def close(self) -> None:
         """Delivers the last reports and leaves the job; called automatically when the process ends.
 
-        :meth:`state_dict` still returns the progress. Another run needs another job. In a child of ``os.fork`` it does nothing: the job continues in its own process.
+        :meth:`state_dict` still returns the progress. Another run needs another job. In a child of ``os.fork`` it does
+        nothing: the job continues in its own process.
         """
         self._life.close()
 

@@ -2,6 +2,7 @@
 
 from collections import UserDict
 from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Any
 from weakref import ref
@@ -52,7 +53,7 @@ def _is_object(at: Any) -> bool:
 
 
 def _objects(batch: Any) -> list[Any]:
-    """Returns the objects in nested lists, tuples and dictionaries that can have weak references."""
+    """Returns the objects in nested lists, tuples, dictionaries and data classes that can have weak references."""
     found, searched = [], [batch]
     for at in searched:
         if type(at) in _PLAIN:
@@ -70,4 +71,6 @@ def _objects(batch: Any) -> list[Any]:
             searched += islice(list.__iter__(inside), room)
         elif isinstance(inside, tuple):
             searched += islice(tuple.__iter__(inside), room)
+        elif is_dataclass(inside):
+            searched += [getattr(inside, field.name, None) for field in fields(inside)[:room]]
     return found
