@@ -1,6 +1,7 @@
 """The job interface: arguments, the learning rate, running out of memory."""
 
 import math
+import multiprocessing
 import os
 from typing import Any
 
@@ -206,6 +207,24 @@ def closes(_rank: int) -> None:
 
 def test_a_closed_job_stays_closed(predictor: str, job_id: str) -> None:
     run_ranks(2, closes, environ={"EVENSTEP_SERVER": predictor, "EVENSTEP_JOB": job_id})
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_job_ends_with_its_process(method: str) -> None:
+    """As in torch.multiprocessing, whose forked processes call no functions of atexit."""
+    context: Any = multiprocessing.get_context(method)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=opens, args=(theirs,))
+    process.start()
+    theirs.close()
+    assert ours.recv() == "closed"
+    process.join()
+
+
+def opens(said: Any) -> None:
+    job = evenstep.init(plan=[16])
+    next(iter(job.loader(Samples())))
+    job._life.ends.callback(said.send, "closed")
 
 
 def streams(_rank: int) -> tuple[list[tuple[int, int]], list[list[float]]]:

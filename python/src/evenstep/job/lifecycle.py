@@ -4,6 +4,7 @@ import atexit
 import os
 from contextlib import ExitStack
 from dataclasses import replace
+from multiprocessing.util import Finalize
 from typing import Any
 
 from evenstep.errors import SettingError
@@ -86,6 +87,9 @@ class Lifecycle:
         # Ranks may have numbered themselves.
         self.options = replace(self.options, settings=opened.begin.job_options.settings)
         atexit.register(self.close)
+        self.ends.callback(atexit.unregister, self.close)
+        # A process that multiprocessing forked calls no functions of atexit.
+        self.ends.callback(Finalize(None, self.close, exitpriority=0).cancel)
         status = trainjob_status(opened, self.options.epochs)
         poster = StatusPoster.of_environment(os.environ, status) if opened.run.rank == 0 else None
         if poster:
@@ -120,7 +124,6 @@ class Lifecycle:
             return
         self._last, self.opened, self._closed = self.started_run() or self._last, None, True
         self.ends.close()
-        atexit.unregister(self.close)
 
     def _refuse_closed(self) -> None:
         if self._closed:
