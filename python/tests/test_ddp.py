@@ -213,7 +213,7 @@ def ready(_rank: int) -> list[int]:
 def test_a_rank_is_ready_with_its_last_gradient() -> None:
     """The time of a rank ends there: DDP waits for other ranks before a backward pass with checkpoints ends."""
     for found in run_ranks(2, ready):
-        assert found == [5] * 13
+        assert found == [6] * 13
 
 
 def differentiated(_rank: int) -> bool:

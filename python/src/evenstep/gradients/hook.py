@@ -4,6 +4,9 @@ A hook on each parameter multiplies the gradient of a backward pass before it is
 as usual, and the average is the gradient of one process. So each gradient has the weight of its own batch, in whatever
 order passes are added and reduced, and DDP's options for its reduction do not matter.
 
+If DDP reduces a pass that finds no gradient, nothing has another weight. The factor is then applied to DDP's buckets,
+by one operation for each, and the hooks of parameters do nothing for the rest of the pass.
+
 Passes before DDP's reduction have the weight, for example of micro-batches under ``no_sync``, or of the bare module.
 Passes after it keep their gradients until the next forward pass or the next batch, because nothing averages them.
 
@@ -13,8 +16,8 @@ The hooks are on the nodes that add gradients, not on the tensors: ``torch.autog
 
 import logging
 import weakref
+from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 from weakref import WeakSet
 
@@ -29,8 +32,9 @@ from torch.nn.parallel.distributed import _find_tensors
 from evenstep.errors import SettingError, UnsupportedError
 from evenstep.gradients import buffers, items
 from evenstep.gradients.fsdp_state import at_end_of_backward
-from evenstep.gradients.later import LaterScale
+from evenstep.gradients.later import LaterScale, apply_weight
 from evenstep.gradients.mean_check import MeanCheck
+from evenstep.gradients.passes import has_gradients, is_recomputing
 from evenstep.measure.device import cuda_backend
 from evenstep.run.losses import Loss
 
@@ -45,6 +49,9 @@ Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 
 #: The entry in the metadata of a node: the handle of its hook, and the object that owns it.
 _ENTRY = "evenstep"
+
+#: A hook that does nothing, without a frame of Python.
+_IGNORE: Callable[..., Any] = deque[Any](maxlen=0).append
 
 
 def weight(loss: Loss, local_batch: int, size: int, world_size: int) -> float:
@@ -61,14 +68,6 @@ def weight(loss: Loss, local_batch: int, size: int, world_size: int) -> float:
     if loss == "sum":
         return 1 / size
     return 1.0 if loss == "tokens" else 1 / world_size
-
-
-def apply_weight(gradient: torch.Tensor, weight: float) -> None:
-    """Multiplies a gradient in place; weight 0 also clears NaN and infinity."""
-    if weight == 0:
-        gradient.zero_()
-    elif weight != 1:
-        gradient.mul_(weight)
 
 
 def check_loss(loss: Loss) -> None:
@@ -140,14 +139,16 @@ class GradientWeights:
         #: The owners of hooks of this model's parameters: later models of the job that share some.
         self.sharers: WeakSet[GradientWeights] = WeakSet()
         self._buffers = buffers.Buffers(model)
-        delayed = getattr(model, "_delay_all_reduce_params", [])
+        self._delayed = delayed = getattr(model, "_delay_all_reduce_params", [])
         named = model.module.named_parameters()
         reduced = [parameter for name, parameter in named if name not in model.parameters_to_ignore]
         self._later = LaterScale([*reduced, *delayed])
         #: Parameters without a hook: they are frozen.
         self._frozen = self._later.parameters
-        #: The nodes that add gradients, which only DDP and this list keep.
+        #: The nodes that add gradients, which only DDP and this list keep, and the places of their hooks.
         self._nodes: list[Node] = []
+        self._places: list[tuple[dict[int, Any], int]] = []
+        self._is_ignoring = False
         #: Whether float16 could overflow, so that factors are at most 1 before the sum. Other hooks get the weighted
         #: gradients: they may step an optimizer, or keep what they left out for the next iteration.
         is_half = any(at.dtype == torch.float16 for at in reduced) if inner is None else inner is fp16_compress_hook
@@ -161,9 +162,9 @@ class GradientWeights:
         self._scale = 1.0
         #: Whether the end of the running backward pass is awaited, and whether it has reached a parameter.
         self._is_awaited = self._is_open = False
-        #: Whether the pass has computed all gradients of this rank, and the parameters that lack one.
+        #: Whether the pass has computed all gradients of this rank, and whether DDP reduces its last bucket.
         self._is_ready = True
-        self._missing: set[int] = set()
+        self._is_complete = False
         #: Whether DDP reduces the gradients of the next backward pass: its own forward pass has prepared it.
         self._reduces = False
         #: The batch whose gradients DDP has reduced, if no forward pass of the model followed.
@@ -175,6 +176,9 @@ class GradientWeights:
         #: The batch of the pass, the factor of its gradients, and the tokens over all ranks.
         self._turn: Turn | None = None
         self._factor = 1.0
+        self._weight = torch.ones(())
+        #: The factor of DDP's buckets until its next forward pass; None before the first gradient.
+        self._of_buckets: float | None = None
         self._total: items.Total | None = None
         self._check = MeanCheck(run) if loss == "mean" else None
         #: The sums over ranks that were started and not waited for yet.
@@ -188,7 +192,6 @@ class GradientWeights:
                 loss.
         """
         model: Any = self._model()
-        inner, state = self._inner, self._state
         self._observes_model = observed is not model.module
         entries = [_entries(parameter).get(_ENTRY) for parameter in self._frozen if parameter.requires_grad]
         owners: set[GradientWeights] = {entry[1] for entry in entries if entry}
@@ -205,11 +208,9 @@ class GradientWeights:
                 )
             owner.sharers.add(self)
             self.models += owner.models
-        if inner:
-            # DDP checks the names and annotations of hooks.
-            model.register_comm_hook(None, lambda _, bucket: inner(state, bucket))
-        elif model.device.type == "cuda" and cuda_backend(self._group) == "gloo":
-            model.register_comm_hook(None, self._average)
+        self._is_gloo_on_gpu = model.device.type == "cuda" and cuda_backend(self._group) == "gloo"
+        # DDP checks the names and annotations of hooks.
+        model.register_comm_hook(None, self._reduce)
         self._register_thawed()
         # Hooks are not to be compiled. Outside of a compiled model they are not even seen by the compiler.
         observed.register_forward_pre_hook(torch.compiler.disable(self._forward_begins), with_kwargs=True)
@@ -241,10 +242,21 @@ class GradientWeights:
             if before := entries.get(_ENTRY):
                 # A new DDP model, or job, of the same module.
                 before[0].remove()
-            entries[_ENTRY] = node.register_prehook(partial(self._weigh, len(self._nodes))), self
+            handle: Any = node.register_prehook(_IGNORE if self._is_ignoring else self._weigh)
+            entries[_ENTRY] = handle, self
             self._nodes.append(node)
+            self._places.append((handle.hooks_dict_ref(), handle.id))
 
-    def _weigh(self, number: int, gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...] | None:
+    def _ignore(self, is_ignoring: bool) -> None:
+        """Replaces the hooks of parameters by ones that do nothing, or the other way round."""
+        if is_ignoring != self._is_ignoring:
+            self._is_ignoring, hook = is_ignoring, _IGNORE if is_ignoring else self._weigh
+            for hooks, key in self._places:
+                # Another model may have replaced it.
+                if key in hooks:
+                    hooks[key] = hook
+
+    def _weigh(self, gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...] | None:
         """Weights the gradient of a parameter; a hook of the node that adds it.
 
         Raises:
@@ -255,14 +267,11 @@ class GradientWeights:
             if self._leaves_alone():
                 return None
             self._begin()
-        self._missing.discard(number)
-        if not self._missing:
-            self._ready()
         factor, [gradient] = self._factor, gradients
         if gradient is None or factor == 1:
             return None
         # 0 times NaN is not 0. The gradient may have other readers, so it does not change.
-        return (gradient * factor if factor else torch.zeros_like(gradient),)
+        return (gradient * self._weight if factor else torch.zeros_like(gradient),)
 
     def _leaves_alone(self) -> bool:
         """Returns whether the gradients of a backward pass are not for DDP's average, so that they have no weight.
@@ -292,13 +301,27 @@ class GradientWeights:
                 "gradients before the run has started: call job.loader before the first backward pass; after "
                 "job.close(), make a new DistributedDataParallel(model.module)"
             )
-        self._missing = set(range(len(self._nodes)))
         self._is_ready, self._factor, self._turn = run.is_hedging, 1.0, None
         if not run.is_hedging:
             self._turn = run.binding.backward()
             self._factor = self._factor_of(run, self._turn.step)
+        if self._reduces:
+            if self._of_buckets is None:
+                self._of_buckets = self._factor if self._is_first() else 1.0
+            if self._factor == self._of_buckets:
+                self._factor = 1.0
+        # Multiplies twice as fast as a number.
+        self._weight = torch.tensor(self._factor, dtype=torch.float64, device="cpu")
         self._await_end()
         self._is_open = True
+        self._ignore(self._factor == 1)
+
+    def _is_first(self) -> bool:
+        """Returns whether all gradients that DDP reduces will be those of this pass, and all in its buckets."""
+        is_shared = self.sharers or len(self.models) > 1
+        if is_shared or self._delayed or torch.is_grad_enabled():
+            return False
+        return all(parameter.grad is None for parameter in self._later.parameters)
 
     def _factor_of(self, run: "Run", step: "Step") -> float:
         """Returns the factor of this rank's gradients, and starts to sum the tokens."""
@@ -336,6 +359,7 @@ class GradientWeights:
     def _ends(self) -> None:
         """Ends a backward pass of this rank; DDP waits for the other ranks afterwards."""
         is_open, self._is_open, self._is_awaited = self._is_open, False, False
+        self._ignore(False)
         is_through_model, self._is_through_model = self._is_through_model, False
         turn = self._turn
         if not is_open or turn is None:
@@ -344,7 +368,7 @@ class GradientWeights:
         self._wait()
         if not self._reduces:
             return
-        if is_through_model or not self._missing:
+        if is_through_model or self._is_complete:
             # Otherwise it may be a checkpoint, whose backward pass is inside of the whole one.
             self._reduces, self._reduced = False, turn
         pending = self._buffers.begin(turn.step, self._group)
@@ -363,10 +387,21 @@ class GradientWeights:
             # DDP's own callback is in the queue now, or the next one in the queue adds it.
             at_end_of_backward(lambda: at_end_of_backward(reduced))
 
-    def _average(self, _: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Averages a bucket on a GPU with Gloo, whose futures are complete before a sum has arrived."""
-        gradient = bucket.buffer().div_(self._world_size)
-        self._sums.append(self._group.allreduce([gradient]))
+    @torch.no_grad()
+    def _reduce(self, _: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Averages a bucket over ranks; a communication hook of DDP."""
+        if bucket.is_last():
+            self._is_complete = True
+            self._ready()
+        gradient, factor = bucket.buffer(), 1.0 if self._of_buckets is None else self._of_buckets
+        apply_weight(gradient, factor if self._inner else factor / self._world_size)
+        if self._inner:
+            return self._inner(self._state, bucket)
+        work = self._group.allreduce([gradient])
+        if not self._is_gloo_on_gpu:
+            return work.get_future().then(lambda future: future.value()[0])
+        # Such futures are complete before a sum has arrived.
+        self._sums.append(work)
         if self._is_ready:
             self._wait()
         # Without its device, readers of the future would not wait for the GPU.
@@ -396,6 +431,7 @@ class GradientWeights:
             return
         # An earlier backward pass may have failed.
         self._is_open = self._is_awaited = self._is_through_model = False
+        self._ignore(False)
         self._sums.clear()
         if run.is_hedging:
             return
@@ -417,6 +453,7 @@ class GradientWeights:
         is_own = self._observes_model or active is model
         if is_own:
             self._reduces, self._reduced, self._is_other = model.require_backward_grad_sync, None, False
+            self._of_buckets, self._is_complete = None, False
             for sharer in self.sharers:
                 sharer.expects_pass()
         elif active is not None and any(at is model.module for at in active.modules()):
@@ -458,18 +495,3 @@ class GradientWeights:
 def _entries(parameter: torch.nn.Parameter) -> Any:
     """Returns the metadata of the node that adds a parameter's gradients, by name."""
     return get_gradient_edge(parameter).node.metadata
-
-
-def has_gradients(run: "Run | None") -> bool:
-    """Returns whether a forward pass is for gradients; otherwise the loop may only look at its batches."""
-    is_enabled = torch.is_grad_enabled()
-    if run is not None and not is_enabled:
-        run.binding.looks()
-    return is_enabled
-
-
-def is_recomputing(run: "Run") -> bool:
-    """Returns whether a forward pass is repeated for the current batch by a backward pass, as checkpointing does."""
-    # torch.utils.checkpoint uses it, too.
-    in_backward = torch._C._current_graph_task_id() >= 0  # noqa: SLF001  # PyTorch has no public way to ask.
-    return in_backward and run.binding.has_batch and run.current.begun
