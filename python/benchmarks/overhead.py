@@ -4,8 +4,8 @@
 
 Two ranks, each pinned to its own core, train 24 layers with 288 parameters and compute matrix products for about the
 given time. Blocks of steps alternate between plain DDP, even shares from a predictor, and given uneven shares. The
-samples take little of the time. The script prints the CPU time of all threads next to the wall time: it is less noisy on
-a shared machine. The smallest CPU time of a block is least disturbed by other programs.
+samples take little of the time. The script prints the CPU time of all threads next to the wall time: it is less noisy
+on a shared machine. The smallest CPU time of a block is least disturbed by other programs.
 """
 
 import argparse
@@ -82,7 +82,6 @@ def rank(arguments: argparse.Namespace) -> None:
     dataset = TensorDataset(x, x)
     seconds = arguments.step_ms / 1e3
     plain = DistributedDataParallel(Working(seconds, sleeps=arguments.sleep))
-    parameters = len(list(plain.parameters()))
     jobs = {
         "even shares": evenstep.init(job_options={"min_gain": 1.0}),
         "uneven shares": evenstep.init(plan=[20, 12]),
@@ -117,18 +116,20 @@ def rank(arguments: argparse.Namespace) -> None:
             times[name] += steps[1:]
             cpu[name].append(used)
     if me == 0:
-        for name in times:
-            wall, used = 1e3 * statistics.median(times[name]), [1e3 * f(cpu[name]) for f in (statistics.median, min)]
-            print(
-                f"{name}: {wall:.3f} ms per step (median), {used[0]:.3f} ms of CPU time (smallest block {used[1]:.3f})"
+        parameters = len(list(plain.parameters()))
+        for name, steps in times.items():
+            wall, middle, least = (
+                1e3 * statistics.median(steps),
+                1e3 * statistics.median(cpu[name]),
+                1e3 * min(cpu[name]),
             )
-            if name != "plain":
-                added, least = (1e3 * (f(cpu[name]) - f(cpu["plain"])) for f in (statistics.median, min))
-                more = wall - 1e3 * statistics.median(times["plain"])
-                print(
-                    f"  added: {more:+.3f} ms of wall time, {added:+.3f} ms of CPU time (smallest blocks {least:+.3f}: "
-                    f"{least / arguments.step_ms:+.2%} of a step, {1e3 * least / parameters:+.2f} us per parameter)"
-                )
+            print(f"{name}: {wall:.3f} ms per step (median), {middle:.3f} ms of CPU time, smallest {least:.3f}")
+            added = least - 1e3 * min(cpu["plain"])
+            print(
+                f"  added: {wall - 1e3 * statistics.median(times['plain']):+.3f} ms of wall time, "
+                f"{middle - 1e3 * statistics.median(cpu['plain']):+.3f} ms of CPU time; smallest {added:+.3f} ms, "
+                f"{added / arguments.step_ms:+.2%} of a step, {1e3 * added / parameters:+.2f} us per parameter"
+            )
     for job in jobs.values():
         job.close()
     dist.destroy_process_group()
