@@ -140,7 +140,7 @@ def called(_rank: int) -> list[int]:
 
 
 def test_hooks_of_parameters_do_nothing_in_a_pass_that_is_reduced() -> None:
-    """Their cost is that of one operation for each parameter, so it matters for deep models."""
+    """A Python function for each parameter costs too much in deep models."""
     assert run_ranks(2, called) == [[4, 1] * 3] * 2
 
 

@@ -310,7 +310,7 @@ class GradientWeights:
         self._ignore(self._factor == 1)
 
     def _is_first(self) -> bool:
-        """Returns whether all gradients that DDP reduces will be those of this pass, and all in its buckets."""
+        """Returns whether this pass computes all gradients that DDP reduces, and DDP reduces them in its buckets."""
         is_shared = self.sharers or len(self.models) > 1
         if is_shared or self._delayed or torch.is_grad_enabled():
             return False
