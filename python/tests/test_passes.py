@@ -126,7 +126,7 @@ def called(_rank: int) -> list[int]:
         calls.append(1)
         return weigh(weights, gradients)
 
-    GradientWeights._weigh = noted  # type: ignore[method-assign]
+    GradientWeights._weigh = noted  # type: ignore[method-assign,assignment]
     job, net = evenstep.init(plan=[12, 4]), network()
     model = job.wrap(DistributedDataParallel(net))
     for x, y, _ in job.loader(Samples(48)):
