@@ -29,6 +29,8 @@ use evenstep_predictor::clock::Clock;
 use evenstep_predictor::config::Config;
 use evenstep_server::config::defaults;
 use evenstep_tests::certificates::Authority;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
@@ -184,21 +186,27 @@ fn begin(asker: &mut KeptAliveConnection, job: &str, claims: bool) {
     }
 }
 
-/// A request for an iteration with the reports of the previous one: speeds that vary, and the drivers of a
-/// trainer.
+/// A request for an iteration with the reports of the previous one: speeds that nothing can forecast, and the drivers of
+/// a trainer.
 fn allocate_request(job: &str, iteration: usize) -> String {
     let report = |worker: usize| {
-        let noise = 1.0 + 0.1 * (((iteration * 7 + worker * 13) % 17) as f64 / 17.0 - 0.5);
-        let (before, time, wave) = (iteration - 1, 0.1 * noise, (iteration % 10) as f64 / 10.0);
+        let noise =
+            0.95 + 0.1 * ChaCha8Rng::seed_from_u64((iteration * WORKERS + worker) as u64).random::<f64>();
+        let (before, wave) = (iteration - 1, (iteration % 10) as f64 / 10.0);
         // Chunks of eight samples at the same cost per sample.
-        let tail = if job == "hedged" {
-            let time = time * 24.0 / 256.0;
-            format!(r#""tail":{{"chunks":3,"samples":24,"compute_time_s":{time},"claim_time_s":0.001}},"#)
+        let claimed = if job == "hedged" { 24 } else { 0 };
+        let (own, time) = (256 - claimed, |samples: i32| 0.1 * noise * f64::from(samples) / 256.0);
+        let tail = if claimed > 0 {
+            let time = time(claimed);
+            format!(
+                r#""tail":{{"chunks":3,"samples":{claimed},"compute_time_s":{time},"claim_time_s":0.001}},"#
+            )
         } else {
             String::new()
         };
+        let time = time(own);
         format!(
-            r#"{{"worker":"node/{worker}","iteration":{before},"local_batch":256,"compute_time_s":{time},"barrier_wait_s":0.01,"loader_wait_s":0.001,{tail}"drivers":{{"psi_cpu_some":{wave},"run_queue_wait":0.08,"other_cpu":0.9,"own_cpu":0.97,"procs_running":3}}}}"#
+            r#"{{"worker":"node/{worker}","iteration":{before},"local_batch":{own},"compute_time_s":{time},"barrier_wait_s":0.01,"loader_wait_s":0.001,{tail}"drivers":{{"psi_cpu_some":{wave},"run_queue_wait":0.08,"other_cpu":0.9,"own_cpu":0.97,"procs_running":3}}}}"#
         )
     };
     let reports: Vec<String> = if iteration == 0 { vec![] } else { (0..WORKERS).map(report).collect() };

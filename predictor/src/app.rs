@@ -37,6 +37,8 @@ const STEPS_TICK: Duration = Duration::from_millis(500);
 const TOTALS_TICKS: u32 = 20;
 /// Time that a shutdown waits until totals are stored. Until it gives up its jobs, no other predictor serves them.
 const TOTALS_TIMEOUT: Duration = Duration::from_secs(2);
+/// Limit for storing the models of all jobs at a shutdown.
+const MODELS_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time that a shutdown waits for the store to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -226,6 +228,10 @@ impl App {
             match tokio::time::timeout(TOTALS_TIMEOUT, stored).await {
                 Ok(Ok(())) => {}
                 _ => tracing::warn!("cannot store the totals of jobs; they continue from the history"),
+            }
+            // Without them, the next owner learns again from a part of the history.
+            if tokio::time::timeout(MODELS_TIMEOUT, leaving.store_models()).await.is_err() {
+                tracing::warn!("cannot store all models in time; jobs learn again from their reports");
             }
             // Before anything else, so that other predictors serve the jobs while this one shuts down.
             leaving.resign().await;

@@ -1,7 +1,8 @@
-"""Throughput of a DDP script whose workers have imposed speeds, relative to the sum of their speeds.
+"""Throughput of a script whose workers have imposed speeds, relative to the sum of their speeds.
 
-    python benchmarks/paces.py --paces 1,2,2,4
+    python benchmarks/paces.py --paces 1,2,2,4 [--fsdp]
 
+The model is DDP, or FSDP2 with resharding of each layer (ZeRO-3), whose ranks wait for each other in each layer.
 Each worker takes a given time per sample (real gradients, and sleep up to the target), so four workers fit on two
 cores. The ideal is the sum of the speeds, reached if all workers compute all the time. A run measures even shares
 first, and then the predictor's shares.
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
@@ -21,8 +23,22 @@ import evenstep
 import start
 
 
+class Sleep(torch.autograd.Function):
+    """The identity, whose backward pass takes ``seconds`` seconds."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
+        ctx.seconds = seconds
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        time.sleep(ctx.seconds)
+        return gradient, None
+
+
 class Paced(torch.nn.Module):
-    """A forward pass that takes ``pace_s`` seconds per sample; the backward pass adds very little."""
+    """A forward pass that takes a third of ``pace_s`` seconds per sample, and a backward pass that takes the rest."""
 
     def __init__(self, model: torch.nn.Module, pace_s: float) -> None:
         super().__init__()
@@ -30,10 +46,24 @@ class Paced(torch.nn.Module):
         self.pace_s = pace_s
 
     def forward(self, x: torch.Tensor) -> Any:
-        begun = time.perf_counter()
-        y = self.model(x)
-        time.sleep(max(0.0, self.pace_s * len(x) - (time.perf_counter() - begun)))
+        begun, seconds = time.perf_counter(), self.pace_s * len(x)
+        y = Sleep.apply(self.model(x), 2 / 3 * seconds)
+        time.sleep(max(0.0, seconds / 3 - (time.perf_counter() - begun)))
         return y
+
+
+def paced(pace_s: float, *, uses_fsdp: bool) -> Any:
+    """Returns a model of four layers that takes ``pace_s`` seconds per sample."""
+    layers = [
+        *(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()) for _ in range(3)),
+        torch.nn.Linear(64, 1),
+    ]
+    net = torch.nn.Sequential(*(Paced(layer, pace_s / len(layers)) for layer in layers))
+    if not uses_fsdp:
+        return DistributedDataParallel(net)
+    for layer in net:
+        fully_shard(layer)
+    return fully_shard(net)
 
 
 def rank(arguments: argparse.Namespace) -> None:
@@ -44,11 +74,10 @@ def rank(arguments: argparse.Namespace) -> None:
     size, steps = arguments.global_batch, arguments.warm_up + arguments.steps
     x = torch.randn(steps * size, 64)
     dataset = TensorDataset(x, x[:, :1] * x[:, 1:2])
-    net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
 
     job = evenstep.init()
     loader = job.loader(dataset, global_batch=size)
-    model = job.wrap(DistributedDataParallel(Paced(net, paces[dist.get_rank()])))
+    model = job.wrap(paced(paces[dist.get_rank()], uses_fsdp=arguments.fsdp))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     begun = 0.0
     for step, (inputs, targets) in enumerate(loader):
@@ -79,11 +108,14 @@ def main() -> None:
     parser.add_argument("--global-batch", type=int, default=256)
     parser.add_argument("--steps", type=int, default=100, help="number of measured steps")
     parser.add_argument("--warm-up", type=int, default=30, help="number of warm-up steps")
+    parser.add_argument("--fsdp", action="store_true", help="shard the layers with FSDP2")
     parser.add_argument("--rank", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank:
         return rank(arguments)
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in vars(arguments).items() if name != "rank"]
+    names = [name for name in vars(arguments) if name not in ("rank", "fsdp")]
+    options = [f"--{name.replace('_', '-')}={getattr(arguments, name)}" for name in names]
+    options += ["--fsdp"] if arguments.fsdp else []
     ranks = len(arguments.paces.split(","))
     start.torchrun(ranks, [__file__, *options, "--rank=even shares"], {"EVENSTEP_SERVER": ""})
     with start.predictor() as server:

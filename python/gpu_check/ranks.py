@@ -180,7 +180,7 @@ def resumable(seat: Seat, net: torch.nn.Module, before_step: Callable[[int], Non
         optimizer.load_state_dict(state["optimizer"])
         job.load_state_dict(state["job"])
     shares: list[int] = []
-    while job._run.progress.epoch < 2:
+    while job._run.binding.trained.epoch < 2:
         for x, y in loader:
             before_step(loader.latest.iteration)
             with job.on_oom():
@@ -305,7 +305,7 @@ def drivers(seat: Seat) -> dict[str, Any]:
     worked(seat, job, Work(seat.device, 0.05 * seat.ranks / 32), batch=32, steps=seat.steps(60))
     told: dict[str, Any] = {"job": job._run.job, "forecast": None}
     if seat.rank == 0:
-        server, name = job._opened.plans.place.current_server(), job._run.job.replace("/", "%2F")
+        server, name = job._life.place.current_server(), job._run.job.replace("/", "%2F")
         with urllib.request.urlopen(f"{server}/v1/jobs/{name}/forecast", timeout=10) as answer:
             told["forecast"] = json.loads(answer.read())
     job.close()
@@ -361,7 +361,7 @@ def _throughput(seat: Seat, work: Work, options: dict[str, Any]) -> tuple[float,
     """Returns the samples per second over the second half of the steps, and the last shares."""
     job: Any = evenstep.init(**options)
     seconds_per_step = worked(seat, job, work, batch=64, steps=seat.steps(120))
-    shares = list(job._run.plans(job._run.progress.iteration).batches)
+    shares = list(job._run.plans(job._run.binding.trained.iteration).batches)
     job.close()
     return 64 / seconds_per_step, shares
 

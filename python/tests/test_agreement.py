@@ -19,8 +19,8 @@ from training import SAMPLES, Samples, difference, loss_of, network, one_process
 
 
 def own_plans(rank: int) -> tuple[list[int], list[list[float]]]:
-    """Each rank has its own plans from the sixth iteration on."""
-    job = evenstep.init(plan=lambda at: [6, 5, 5] if at < 5 else [[12, 3, 1], [2, 4, 10], [0, 8, 8]][rank])
+    """Each rank has its own plans."""
+    job = evenstep.init(plan=lambda at: [6, 5, 5] if at == 1 else [[12, 3, 1], [2, 4, 10], [0, 8, 8]][rank])
     loader = job.loader(Samples(), global_batch=16)
     model = job.wrap(DistributedDataParallel(network()))
     optimizer = sgd(model)
@@ -83,9 +83,9 @@ def name_of_this_rank(rank: int, is_planned: bool) -> tuple[str, int]:
     del os.environ["LOCAL_RANK"]
     job = evenstep.init(plan=[8, 8] if is_planned else None)
     job.loader(Samples(), global_batch=16)
-    assert job._opened
-    assert [worker["worker"] for worker in job._opened.workers][rank] == job._options.settings.worker
-    return job._options.settings.worker, job._options.settings.local_rank
+    assert job._life.opened
+    assert [worker["worker"] for worker in job._life.opened.workers][rank] == job._life.options.settings.worker
+    return job._life.options.settings.worker, job._life.options.settings.local_rank
 
 
 @pytest.mark.parametrize("is_planned", [True, False])

@@ -87,7 +87,7 @@ def trains(rank: int, name: str) -> list[int]:
     sizes = []
     for x, y, _index in loader:
         loss_of(model, x, y).backward()
-        sizes.append(len(x) if job._run.computed.local_batch else 0)
+        sizes.append(len(x) if loader.latest.local_batch else 0)
     return sizes
 
 

@@ -258,6 +258,24 @@ def test_means_over_unequal_passes_are_refused() -> None:
         assert 'means over them have unequal weights: use job.wrap(.., loss="tokens")' in message
 
 
+def hedged_means(_rank: int) -> float:
+    """Returns the difference of the first gradient, of a mean over documents, to the gradient of one process."""
+    options: dict[str, Any] = {"global_batch": 24, "max_tokens": 60}
+    job, alone = evenstep.init(plan=[3, 1]), Net()
+    model = job.wrap(DistributedDataParallel(Net()))
+    for batch in next(iter(job.steps(Documents(), cost=LENGTHS, collate_fn=packed, **options))):
+        (loss_of(model, batch) / len(batch["index"])).backward()
+    indices = iterations(order_of(**options), 0)[0]
+    (loss_of(alone, packed([Documents()[index] for index in indices])) / len(indices)).backward()
+    nets: list[Any] = [model, alone]
+    own, other = [[at.grad.flatten().tolist() for at in net.parameters()] for net in nets]
+    return difference(own, other)
+
+
+def test_hedged_steps_weight_means_over_unequal_passes() -> None:
+    assert max(run_ranks(2, hedged_means)) <= TOLERANCE
+
+
 def test_a_cost_that_a_function_returns_is_checked() -> None:
     costs = Costs.of(lambda _: 1.0, SAMPLES, budget=10)
     broken = dataclasses.replace(costs, given=lambda _: -1.0)

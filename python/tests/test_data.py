@@ -147,7 +147,7 @@ def test_indices_that_break_a_rule_are_refused(order: Any, rule: str) -> None:
 def test_epochs_of_different_lengths_are_refused() -> None:
     loader = loader_of(lambda epoch: range(32 + epoch))
     for _ in loader:
-        loader._run.gradients_ready()
+        loader._run.binding.complete()
     with pytest.raises(evenstep.SettingError, match=r"order\(1\) has 33 indices: must have 32"):
         next(iter(loader))
 

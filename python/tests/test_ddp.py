@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import evenstep
-from evenstep.run.run import Run
+from evenstep.run.binding import Binding
 from evenstep.samples.order import Order
 from ranks import run_ranks
 from training import (
@@ -194,16 +194,16 @@ class Segments(torch.nn.Module):
 
 def ready(_rank: int) -> list[int]:
     """Returns how many parameters have a gradient when a rank has computed its own, by iteration."""
-    found, original = list[int](), Run.gradients_ready
+    found, original = list[int](), Binding.complete
     job = evenstep.init(plan=[12, 4])
     loader, net = job.loader(Samples()), Segments()
     model = job.wrap(DistributedDataParallel(net, static_graph=True))
 
-    def noted(run: Run, **options: Any) -> None:
+    def noted(binding: Binding, **options: Any) -> None:
         found.append(sum(parameter.grad is not None for parameter in net.parameters()))
-        original(run, **options)
+        original(binding, **options)
 
-    Run.gradients_ready = noted  # type: ignore[method-assign,assignment]
+    Binding.complete = noted  # type: ignore[method-assign,assignment]
     for x, _y, _ in loader:
         model(x).sum().backward()
         net.zero_grad()

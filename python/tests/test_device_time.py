@@ -96,8 +96,42 @@ def test_waits_for_other_ranks_on_the_device_are_not_compute_time() -> None:
     gpu.launch(0.1)
     with sensor.paused():
         gpu.launch(0.7)
+        with sensor.paused():
+            gpu.launch(0.7)
+        gpu.launch(0.7)
     gpu.launch(0.2)
     assert sensor.computed()[0]() == pytest.approx(0.3)
+    assert not sensor.pause(), "no iteration has begun"
+    assert sensor.computed()[0]() == 0.0
+
+
+def test_a_thread_that_reads_batches_does_not_end_a_wait() -> None:
+    gpu = Gpu()
+    sensor = Sensor(lambda _: gpu)
+    sensor.forward_begins(CUDA)
+    gpu.launch(0.1)
+    with sensor.paused():
+        for _ in range(2):
+            sensor.loader_begins()
+            gpu.launch(0.7)
+            sensor.loader_ends(0.0)
+            with sensor.paused():
+                gpu.launch(0.7)
+    gpu.launch(0.2)
+    assert sensor.computed()[0]() == pytest.approx(0.3)
+
+
+def test_an_iteration_keeps_a_bounded_number_of_events() -> None:
+    gpu = Gpu()
+    sensor = Sensor(lambda _: gpu)
+    for _ in range(2):
+        sensor.forward_begins(CUDA)
+        for _ in range(10_000):
+            gpu.launch(0.001)
+            with sensor.paused():
+                gpu.launch(0.004)
+        assert len(sensor._spans) < 4096
+        assert sensor.computed()[0]() == pytest.approx(10.0)
 
 
 def test_passes_of_hedged_steps_are_measured_on_the_device() -> None:

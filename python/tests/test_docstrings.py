@@ -8,9 +8,7 @@ import torch
 
 import evenstep
 
-EXAMPLES = [
-    test for part in evenstep.Job.__mro__[:-1] for test in doctest.DocTestFinder().find(part, part.__name__)
-] + [
+EXAMPLES = doctest.DocTestFinder().find(evenstep.Job, "Job") + [
     test
     for name in evenstep.__all__
     if name != "Job"

@@ -69,9 +69,9 @@ def leaves_epochs(_rank: int) -> list[int]:
     # All positions of an epoch, including those whose plan was requested for its end.
     for stop in range(1, 13):
         script.epoch(stop)
-        opened = script.job._opened
+        opened = script.job._life.opened
         if opened and opened.plans and opened.plans.predictor:
-            next_one = opened.run.progress.iteration + opened.run.ahead
+            next_one = opened.run.binding.trained.iteration + opened.run.ahead
             until(partial(is_planned, next_one), "the plan of an iteration ahead")
     script.job.close()
     return script.batches
@@ -85,10 +85,10 @@ def test_epochs_that_are_left_midway_end_nobody(predictor: str, job_id: str) -> 
 
 
 def exchange_of(script: Script) -> Exchange:
-    assert script.job._opened is not None
-    script.job._opened.run.start()
-    assert script.job._opened.plans is not None
-    return script.job._opened.plans.exchange
+    assert script.job._life.opened is not None
+    script.job._life.opened.run.start()
+    assert script.job._life.opened.plans is not None
+    return script.job._life.opened.plans.exchange
 
 
 def fails_to_measure(rank: int) -> list[int]:

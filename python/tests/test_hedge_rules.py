@@ -104,7 +104,7 @@ def test_shares_and_a_tail_cover_in_whole_quanta(
     shared, ranks = SharedTail(share, quantum * quanta), len(weights)
     shared.check(quantum)
     before = Plan.of(weights).resized(size, quantum)
-    plan = shared.of(before, quantum).checked(size)
+    plan = before.with_tail(shared.share, shared.min_chunk, quantum).checked(size)
     tail = plan.tail
     if tail is None:
         assert int(share * size) < quantum

@@ -10,8 +10,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import IterableDataset
 
 import evenstep
+from evenstep.job.lifecycle import Lifecycle
 from evenstep.measure.moment import HostTimer
 from evenstep.measure.sensor import Sensor
+from evenstep.samples.order import Order
+from evenstep.settings.options import RunOptions
 from evenstep.settings.settings import Settings
 from programs import fetch_json
 from ranks import run_ranks
@@ -87,10 +90,29 @@ def test_a_forked_process_leaves_the_job_alone() -> None:
     job.loader(Samples())
     if not (child := os.fork()):
         job.close()
-        os._exit(0 if job._opened else 1)
+        os._exit(0 if job._life.opened else 1)
     assert os.waitpid(child, 0)[1] == 0
     job.close()
-    assert job._opened is None
+    assert job._life.opened is None
+
+
+def test_a_job_ends_once_what_it_has_begun_the_last_first() -> None:
+    ended, life = list[str](), Lifecycle(RunOptions(Settings.read({}), [16], 1, None, {}, timeout_s=1.0))
+
+    def breaks() -> None:
+        ended.append("second")
+        raise OSError("broken")
+
+    with pytest.raises(evenstep.SettingError, match="has not started"):
+        _ = life.run
+    assert life.open(Order(64, 16), reads_ahead=0) is life.run
+    life.ends.callback(ended.append, "first")
+    life.ends.callback(breaks)
+    with pytest.raises(OSError, match="broken"):
+        life.close()
+    life.close()
+    assert ended == ["second", "first"], "an error keeps nothing else open"
+    assert life.started_run() is None
 
 
 def differing(rank: int, what: str) -> str:
@@ -108,7 +130,7 @@ def test_ranks_that_differ_are_refused_on_all_ranks(what: str) -> None:
     assert told[0] == told[1]
     rule = {
         "seed": "order: rank 0 has",
-        "plan": "plan: rank 0 has [[8, 8]",
+        "plan": "plan: rank 0 has [8, 8] but rank 1 has [9, 7]",
         "worker": ("have the same worker name 'one'"),
     }[what]
     assert rule in told[0]

@@ -152,13 +152,14 @@ def test_rank_0_posts_the_progress_of_a_run(server: Server) -> None:
 
 
 def test_updates_respect_the_interval_and_the_last_one_is_sent(server: Server) -> None:
-    done = iter(range(1000))
+    done, begun = iter(range(1000)), time.monotonic()
     poster = StatusPoster.of_environment(server.environ, lambda: Status(done=next(done) / 1000), interval_s=0.2)
     assert poster
     server.wait(updates=3)
     poster.stop()
     poster.join(PATIENCE_S)
-    assert min(later - earlier for earlier, later in zip(server.times, server.times[1:], strict=False)) >= 0.15
+    # Requests arrive late on a busy machine, but never more of them than intervals have passed.
+    assert (len(server.times) - 1) * 0.2 <= time.monotonic() - begun
     counted = len(server.updates)
     assert [update["progressPercentage"] for update in server.updates] == [at // 10 for at in range(counted)]
 

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
 from evenstep.gradients.hook import GradientWeights
-from evenstep.run.run import Run
+from evenstep.run.binding import Binding
 from ranks import run_ranks
 from training import GLOBAL_BATCH, PLANS, Samples, difference, loss_of, network, parameters, sgd
 
@@ -257,13 +257,13 @@ def test_what_would_be_wrong_in_training_is_refused() -> None:
 def measured(_rank: int) -> list[int]:
     """Returns the numbers of backward passes after which iterations ended."""
     job, net, ends, made = evenstep.init(plan=[12, 4]), network(), list[int](), 0
-    finish = Run.finish
+    finish = Binding.finish
 
-    def noted(run: Run, step: Any) -> None:
+    def noted(binding: Binding, step: Any) -> None:
         ends.append(made)
-        finish(run, step)
+        finish(binding, step)
 
-    Run.finish = noted  # type: ignore[method-assign,assignment]
+    Binding.finish = noted  # type: ignore[method-assign,assignment]
     model = job.wrap(DistributedDataParallel(net))
     for x, y, _ in job.loader(Samples(48)):
         loss = loss_of(net, x, y)

@@ -179,7 +179,7 @@ def test_a_loop_that_reads_ahead_of_its_forward_passes_must_mark_its_iterations(
         assert cycled.startswith("gradients after the epoch was read to its end")
         assert second_pass.startswith("the first batch had 1 backward passes before the next one was read")
         for told in (wrapped, scaled, second_pass):
-            assert "must mark each iteration with `with job.step()`" in told
+            assert "must mark each iteration with `with job.step(batch)`" in told
 
 
 class ChangingPlans:

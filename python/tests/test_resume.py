@@ -110,7 +110,7 @@ def left_midway(_rank: int) -> list[list[int]]:
         epoch = []
         for _x, _y, index in loader:
             epoch += index.tolist()
-            loader._run.gradients_ready()
+            loader._run.binding.complete()
             if len(epoch) >= 64:
                 break
         job_epochs.append(epoch)

@@ -155,9 +155,7 @@ def test_micro_batches_are_nearly_equal_and_hold_all_samples(samples: int, count
 
 def test_sizes_that_cannot_be_split_are_refused() -> None:
     def sized(accumulate: int, quantum: int) -> str:
-        options = RunOptions(
-            Settings.read({}), None, 1, None, {"allowed_sizes": [8, 10]}, claims=False, tail=None, timeout_s=1.0
-        )
+        options = RunOptions(Settings.read({}), None, 1, None, {"allowed_sizes": [8, 10]}, timeout_s=1.0)
         with pytest.raises(evenstep.SettingError) as error:
             job_spec(options, Order(64, 16, accumulate=accumulate), quantum)
         return str(error.value)

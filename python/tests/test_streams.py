@@ -68,7 +68,8 @@ def train(
         batch = next(source) if reads_early else None
         loss.backward()
         optimizer.step()
-        seen.append(index.tolist() if job._run.computed.local_batch else [])
+        computed = job._run.binding.computed
+        seen.append(index.tolist() if computed and computed.local_batch else [])
         if job.state_dict()["iteration"] == stop:
             break
         batch = batch or next(source, None)

@@ -41,8 +41,8 @@ class World(Protocol):
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Returns the loss for a model that is not wrapped."""
 
-    def step(self) -> AbstractContextManager[Any]:
-        """Marks an iteration."""
+    def step(self, batch: Any = ...) -> AbstractContextManager[Any]:
+        """Marks an iteration, by default the oldest one that has not begun."""
 
     def accumulates(self, at: int) -> bool:
         """Returns whether batch ``at`` of the training is not the last one of its iteration."""
@@ -84,8 +84,8 @@ class Ranks:
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         return self.job.scale(loss)
 
-    def step(self) -> AbstractContextManager[Any]:
-        return self.job.step()
+    def step(self, batch: Any = ...) -> AbstractContextManager[Any]:
+        return self.job.step(batch)
 
     def accumulates(self, at: int) -> bool:
         return (at + 1) % self.micro_batches != 0
@@ -136,7 +136,7 @@ class Alone:
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         return loss
 
-    def step(self) -> AbstractContextManager[Any]:
+    def step(self, _batch: Any = ...) -> AbstractContextManager[Any]:
         return nullcontext()
 
     def accumulates(self, _at: int) -> bool:

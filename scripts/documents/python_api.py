@@ -27,28 +27,8 @@ def page(package: Path) -> str:
             file, name = entry.split(":")
             tree = ast.parse((package / file).read_text())
             [found] = [node for node in tree.body if isinstance(node, Function | ast.ClassDef) and node.name == name]
-            if isinstance(found, ast.ClassDef):
-                found.body += _inherited(found, tree, package)
             parts += list(_definition(found, module))
     return "\n".join(parts)
-
-
-def _inherited(node: ast.ClassDef, tree: ast.Module, package: Path) -> list[ast.stmt]:
-    """The members of base classes from other modules of the package, direct bases first."""
-    classes, body = {node.name: (node, tree)}, []
-    queue = [node.name]
-    for name in queue:
-        node, tree = classes[name]
-        bases = [base.id for base in node.bases if isinstance(base, ast.Name) and base.id not in classes]
-        modules = {alias.name: child.module for child in tree.body if isinstance(child, ast.ImportFrom) for alias in child.names}
-        for base in bases:
-            if modules.get(base, "").startswith("evenstep."):
-                inner = ast.parse((package / f"{modules[base].removeprefix('evenstep.').replace('.', '/')}.py").read_text())
-                [found] = [child for child in inner.body if isinstance(child, ast.ClassDef) and child.name == base]
-                classes[base] = (found, inner)
-                queue.append(base)
-                body += found.body
-    return body
 
 
 def _definition(node: Function | ast.ClassDef, module: str) -> Iterator[str]:

@@ -132,9 +132,10 @@ impl<Id: Clone + Ord> Members<Id> {
 
     /// Returns the live workers in ascending order, with their ranks.
     pub fn live_by_id(&self) -> Vec<(&Id, usize)> {
-        let mut live: Vec<(&Id, usize)> = self.live().zip(0..).collect();
-        live.sort_unstable();
-        live
+        let mut next = 0..;
+        let rank = |member: &Member<Id>| if member.state == State::Live { next.next() } else { None };
+        let ranks: Vec<Option<usize>> = self.members.iter().map(rank).collect();
+        self.positions.iter().filter_map(|(id, at)| Some((id, ranks[*at]?))).collect()
     }
 
     /// Returns whether a worker ever joined.

@@ -82,6 +82,19 @@ fn a_new_worker_starts_from_models_of_the_same_device() {
 }
 
 #[test]
+fn models_are_stored_at_a_shutdown() {
+    let mut service = Service::start_with(&["--refit-interval-s=3600"]);
+    train(&service, "job", "a machine", 10);
+    let before = service.client.forecast("job");
+    service.predictor.process.terminate();
+    assert!(service.predictor.process.wait().success());
+    // Without the models, the worker would be as new.
+    service.store.rows("DELETE FROM report RETURNING CAST(iteration AS TEXT)");
+    service.restart();
+    assert_eq!(service.client.forecast("job").workers, before.workers);
+}
+
+#[test]
 fn models_in_another_format_are_learned_again_from_the_reports() {
     let mut service = Service::start_with(&["--refit-interval-s=1"]);
     train(&service, "job", "a machine", 40);

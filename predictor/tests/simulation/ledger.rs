@@ -19,8 +19,8 @@ pub struct Ledger {
     starts: BTreeMap<u64, u64>,
     /// The newest attempt and generation of the responses to each iteration, unless a later attempt began before it.
     newest: BTreeMap<u64, (u64, u64)>,
-    /// The workers of each generation.
-    workers: BTreeMap<u64, BTreeSet<WorkerId>>,
+    /// The workers of each generation, if a response listed all.
+    workers: BTreeMap<u64, Option<BTreeSet<WorkerId>>>,
     /// Iteration and worker of each confirmed report.
     reports: BTreeSet<(u64, WorkerId)>,
 }
@@ -66,17 +66,21 @@ impl Ledger {
         }
         assert_eq!(parsed.allocations.iter().map(|share| share.local_batch).sum::<u64>(), global_batch);
         let workers: BTreeSet<WorkerId> = parsed.allocations.into_iter().map(|share| share.worker).collect();
-        self.members(response.generation, &workers);
+        self.members(response.generation, Some(&workers));
     }
 
-    /// The response to a join or a leave.
+    /// The response to a join or a leave, which lists the first workers only.
     pub fn joined(&mut self, response: JoinResponse) {
-        self.members(response.generation, &response.workers.into_iter().collect());
+        let is_whole = response.workers.len() < JoinResponse::WORKERS_MAX;
+        let workers = is_whole.then(|| response.workers.into_iter().collect());
+        self.members(response.generation, workers.as_ref());
     }
 
     /// A generation has the same workers in every response.
-    fn members(&mut self, generation: u64, workers: &BTreeSet<WorkerId>) {
-        let known = self.workers.entry(generation).or_insert_with(|| workers.clone());
+    fn members(&mut self, generation: u64, workers: Option<&BTreeSet<WorkerId>>) {
+        let known = self.workers.entry(generation).or_default();
+        let Some(workers) = workers else { return };
+        let known = known.get_or_insert_with(|| workers.clone());
         assert_eq!(known, workers, "generation {generation} has two sets of workers");
     }
 

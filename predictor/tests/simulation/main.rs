@@ -14,6 +14,8 @@ mod commits;
 
 mod ledger;
 
+mod request;
+
 mod world;
 
 mod run;

@@ -1,13 +1,9 @@
 //! One run: the decisions of the scheduler, and the clients' requests.
 
-use std::fmt;
-use std::sync::Arc;
-
 use evenstep_core::attempts::{Attempts, Segment};
-use evenstep_predictor::jobs::{Allocated, Job, JobError, Jobs};
+use evenstep_predictor::jobs::JobError;
 use evenstep_protocol::{
-    AllocateRequest, JobId, JobSpec, JoinRequest, JoinResponse, OomReport, WorkerId, WorkerOverride,
-    WorkerReport, WorkerState,
+    AllocateRequest, JobSpec, JoinRequest, OomReport, WorkerId, WorkerOverride, WorkerReport, WorkerState,
 };
 use evenstep_store::access::AuditEntry;
 use evenstep_store::{Fate, StoredSegment};
@@ -16,14 +12,13 @@ use rand_chacha::ChaCha8Rng;
 use tokio::task::JoinHandle;
 
 use crate::ledger::Ledger;
+use crate::request::{Request, Response, job, job_id, send, worker_id};
 use crate::world::World;
 
-/// Decisions with faults in one run.
-const DECISIONS: u64 = 150;
 /// Limit of concurrent requests.
 const REQUESTS_MAX: usize = 4;
-const WORKERS: u64 = 3;
-const GLOBAL_BATCH: u64 = 60;
+/// Samples of an iteration per worker.
+const BATCH: u64 = 20;
 const LEASE_S: f64 = 1.0;
 /// Longest step of the clock, in milliseconds. After a pause of half a lease, workers would get new leases.
 const STEP_MS_MAX: i64 = 450;
@@ -32,6 +27,8 @@ const STEP_MS_MAX: i64 = 450;
 #[derive(Debug, Default, Clone)]
 pub struct Totals {
     allocations: u64,
+    /// Allocations for wide jobs.
+    wide: u64,
     repeated: u64,
     rejected: u64,
     failed_commits: u64,
@@ -46,6 +43,7 @@ pub struct Totals {
 impl Totals {
     pub fn add(&mut self, other: &Self) {
         self.allocations += other.allocations;
+        self.wide += other.wide;
         self.repeated += other.repeated;
         self.rejected += other.rejected;
         self.failed_commits += other.failed_commits;
@@ -60,6 +58,7 @@ impl Totals {
     pub fn cover_all_events(&self) -> bool {
         [
             self.allocations,
+            self.wide,
             self.repeated,
             self.rejected,
             self.failed_commits,
@@ -81,62 +80,56 @@ pub struct Done {
     pub decisions: Vec<String>,
 }
 
+/// The job of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    workers: u64,
+    /// Decisions with faults.
+    decisions: u64,
+    /// Whether the first worker hardly ever reports.
+    is_lossy: bool,
+}
+
+impl Shape {
+    /// One job in twenty has many workers, and one in three a worker that hardly ever reports.
+    pub fn of(seed: u64) -> Self {
+        let (workers, decisions) = if seed % 20 == 7 { (1000, 60) } else { (3, 150) };
+        Self { workers, decisions, is_lossy: seed % 3 == 1 }
+    }
+
+    fn global_batch(self) -> u64 {
+        BATCH * self.workers
+    }
+
+    fn is_wide(self) -> bool {
+        self.workers > 100
+    }
+}
+
 /// Runs the simulation of a seed to its end.
 ///
 /// # Panics
 /// If an invariant does not hold.
 pub fn run(seed: u64) -> Done {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let shape = Shape::of(seed);
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    // No timeout of the service expires, however busy the machine is: its time stands still while this thread blocks.
+    let runtime = builder.enable_all().start_paused(true).build().unwrap();
+    let (ends, ended) = std::sync::mpsc::channel::<()>();
+    runtime.spawn_blocking(move || ended.recv());
     runtime.block_on(async {
-        let mut run = Run::new(seed).await;
-        for _ in 0..DECISIONS {
+        let mut run = Run::new(seed, shape).await;
+        for _ in 0..shape.decisions {
             run.decide().await;
         }
         run.end_all_faults().await;
+        drop(ends);
         Done { totals: std::mem::take(&mut run.totals), decisions: std::mem::take(&mut run.decisions) }
     })
 }
 
-/// A request of a client.
-#[derive(Debug, Clone)]
-enum Request {
-    Allocate(AllocateRequest),
-    Join(JoinRequest),
-    Leave(WorkerId),
-    OutOfMemory(WorkerId, OomReport),
-    Override(WorkerId, Option<WorkerOverride>),
-    Expire,
-}
-
-impl fmt::Display for Request {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Allocate(request) => {
-                write!(f, "allocate {} in {}, reports", request.iteration, request.generation)?;
-                request
-                    .reports
-                    .iter()
-                    .try_for_each(|report| write!(f, " {}:{}", report.iteration, report.worker))
-            }
-            Self::Join(request) => write!(f, "join {}", request.worker),
-            Self::Leave(worker) => write!(f, "leave {worker}"),
-            Self::OutOfMemory(worker, report) => write!(f, "out of memory {worker} {}", report.iteration),
-            Self::Override(worker, wanted) => {
-                write!(f, "override {worker} {:?}", wanted.as_ref().map(|wanted| wanted.max_local_batch))
-            }
-            Self::Expire => write!(f, "check leases"),
-        }
-    }
-}
-
-#[derive(Debug)]
-enum Response {
-    Allocated(Allocated),
-    Members(JoinResponse),
-    Nothing,
-}
-
 struct Run {
+    shape: Shape,
     random: ChaCha8Rng,
     world: World,
     ledger: Ledger,
@@ -155,42 +148,10 @@ impl Drop for Run {
     }
 }
 
-fn job_id() -> JobId {
-    JobId::new("job").unwrap()
-}
-
-fn worker_id(worker: u64) -> WorkerId {
-    WorkerId::new(format!("node/{worker}")).unwrap()
-}
-
-async fn job(jobs: &Jobs) -> Result<Arc<Job>, JobError> {
-    jobs.job(&job_id()).await
-}
-
-async fn send(jobs: Arc<Jobs>, request: Request) -> Result<Response, JobError> {
-    match request {
-        Request::Allocate(request) => job(&jobs).await?.allocate(request).await.map(Response::Allocated),
-        Request::Join(request) => job(&jobs).await?.join(request).await.map(Response::Members),
-        Request::Leave(worker) => job(&jobs).await?.leave(worker, None).await.map(Response::Members),
-        Request::OutOfMemory(worker, report) => {
-            job(&jobs).await?.out_of_memory(worker, report).await.map(|_| Response::Nothing)
-        }
-        Request::Override(worker, wanted) => job(&jobs)
-            .await?
-            .set_override(worker, wanted, AuditEntry::anonymous("worker.override", "job"))
-            .await
-            .map(|()| Response::Nothing),
-        Request::Expire => {
-            jobs.expire_leases();
-            Ok(Response::Nothing)
-        }
-    }
-}
-
 impl Run {
-    async fn new(seed: u64) -> Self {
+    async fn new(seed: u64, shape: Shape) -> Self {
         let world = World::new().await;
-        let spec = JobSpec { lease_s: LEASE_S, ..JobSpec::new(GLOBAL_BATCH) };
+        let spec = JobSpec { lease_s: LEASE_S, ..JobSpec::new(shape.global_batch()) };
         let jobs = world.jobs();
         world
             .finish(async move {
@@ -198,7 +159,8 @@ impl Run {
             })
             .await
             .unwrap();
-        Self {
+        let mut run = Self {
+            shape,
             random: ChaCha8Rng::seed_from_u64(seed),
             world,
             ledger: Ledger::default(),
@@ -206,7 +168,11 @@ impl Run {
             unanswered: Vec::new(),
             totals: Totals::default(),
             decisions: Vec::new(),
+        };
+        if shape.is_wide() {
+            run.join_all().await;
         }
+        run
     }
 
     /// Makes one decision, and waits until nothing moves.
@@ -274,7 +240,7 @@ impl Run {
     }
 
     fn request(&mut self) -> Request {
-        let worker = worker_id(self.random.random_range(0..WORKERS));
+        let worker = worker_id(self.random.random_range(0..self.shape.workers));
         match self.random.random_range(0..100) {
             0..=14 => Request::Join(JoinRequest::new(worker)),
             15..=18 => Request::Leave(worker),
@@ -283,7 +249,7 @@ impl Run {
                 Request::OutOfMemory(worker, OomReport { iteration, local_batch: 30 })
             }
             21..=23 => {
-                let max_local_batch = Some(self.random.random_range(20..=GLOBAL_BATCH));
+                let max_local_batch = Some(self.random.random_range(BATCH..=self.shape.global_batch()));
                 let wanted = self.random.random_bool(0.5);
                 Request::Override(
                     worker,
@@ -314,7 +280,8 @@ impl Run {
         }
         for earlier in iteration.saturating_sub(3)..iteration.min(next) {
             for (worker, local_batch) in self.ledger.shares(earlier) {
-                if local_batch > 0 && self.random.random_bool(0.6) {
+                let is_lossy = self.shape.is_lossy && worker == worker_id(0);
+                if local_batch > 0 && self.random.random_bool(if is_lossy { 0.02 } else { 0.6 }) {
                     request.reports.push(report(worker, earlier, local_batch));
                 }
             }
@@ -336,10 +303,11 @@ impl Run {
         match (outcome, request) {
             (Ok(Response::Allocated(allocated)), Request::Allocate(request)) => {
                 self.totals.allocations += u64::from(allocated.is_new);
+                self.totals.wide += u64::from(allocated.is_new && self.shape.is_wide());
                 self.totals.repeated += u64::from(!allocated.is_new);
                 self.note(format!("allocated {} in {}", request.iteration, allocated.response.generation));
                 let known = self.ledger.attempt();
-                self.ledger.allocated(request.iteration, GLOBAL_BATCH, &allocated.response);
+                self.ledger.allocated(request.iteration, self.shape.global_batch(), &allocated.response);
                 self.totals.attempts += self.ledger.attempt() - known;
                 self.ledger.reported(&request.reports);
             }
@@ -442,6 +410,14 @@ impl Run {
         self.ledger.stored_reports(&attempts, &reports);
     }
 
+    async fn join_all(&mut self) {
+        for worker in 0..self.shape.workers {
+            let request = Request::Join(JoinRequest::new(worker_id(worker)));
+            let outcome = self.world.finish(send(self.world.jobs(), request.clone())).await;
+            self.response(request, outcome);
+        }
+    }
+
     /// Without faults, all requests end, workers join, and iterations are planned.
     async fn end_all_faults(&mut self) {
         self.note("faults end".into());
@@ -450,15 +426,12 @@ impl Run {
         let view = self.world.finish(async move { job(&jobs).await?.workers().await }).await.unwrap();
         let expired = view.workers.iter().filter(|worker| worker.state == WorkerState::Expired);
         self.totals.expired += expired.count() as u64;
-        for worker in 0..WORKERS {
-            for request in [
-                Request::Override(worker_id(worker), None),
-                Request::Join(JoinRequest::new(worker_id(worker))),
-            ] {
-                let outcome = self.world.finish(send(self.world.jobs(), request.clone())).await;
-                self.response(request, outcome);
-            }
+        for worker in 0..self.shape.workers {
+            let request = Request::Override(worker_id(worker), None);
+            let outcome = self.world.finish(send(self.world.jobs(), request.clone())).await;
+            self.response(request, outcome);
         }
+        self.join_all().await;
         for _ in 0..3 {
             let generation = self.ledger.generation();
             let next = self.ledger.next_iteration();

@@ -128,7 +128,7 @@ class Plan:
             SettingError: there is not one number for each rank and each chunk.
         """
     def with_tail(self, share: float, min_chunk: int, quantum: int) -> Plan:
-        """Returns the plan with a tail for all ranks; shares shrink in proportion."""
+        """Returns the plan with a tail for all ranks, None if it has no samples; shares shrink in proportion."""
     def checked(self, size: int) -> Plan:
         """Returns this plan after a check.
 

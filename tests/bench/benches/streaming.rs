@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use evenstep_bench::{Iteration, Trace};
-use evenstep_core::forecast::arx::{Arx, ArxInputs, ArxSettings, PooledArx, Prepared};
+use evenstep_core::forecast::arx::{Arx, ArxInputs, ArxSettings, PooledArx, PooledRow, Prepared};
 use evenstep_core::forecast::inputs::{History, InputGroups};
 use evenstep_core::forecast::narx::Narx;
 use evenstep_core::forecast::nonlinear::Training;
@@ -104,8 +104,8 @@ fn pooled_arx(criterion: &mut Criterion) {
                 let step = next();
                 model.prepare(&share, black_box(&step.history), step.batch, &mut prepared);
                 let forecast = model.predict(&share, &prepared, &step.history);
-                let row = model.observe(&mut share, &mut prepared, step.log_speed);
-                model.update(&[row]);
+                let target = model.observe(&mut share, &mut prepared, step.log_speed);
+                model.update(&[PooledRow { inputs: prepared.inputs.clone(), target }]);
                 forecast
             });
         });

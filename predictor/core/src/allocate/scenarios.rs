@@ -53,10 +53,15 @@ impl Scenarios {
         let mut factors = vec![f64::NAN; count * workers];
         for (rank, residuals) in residuals.iter().enumerate() {
             let known = residuals.unwrap_or_default();
+            let cells = factors.iter_mut().skip(rank).step_by(workers.max(1));
+            let latest = &known[known.len().saturating_sub(count)..];
+            if latest.iter().map(|(iteration, _)| iteration).eq(iterations) {
+                cells.zip(latest).for_each(|(cell, (_, residual))| *cell = (-residual).exp());
+                continue;
+            }
             let earlier =
                 known.partition_point(|(other, _)| iterations.first().is_some_and(|first| other < first));
             let mut rest = known[earlier..].iter().peekable();
-            let cells = factors.iter_mut().skip(rank).step_by(workers.max(1));
             for (cell, iteration) in cells.zip(iterations) {
                 while rest.next_if(|(other, _)| other < iteration).is_some() {}
                 let own = rest.next_if(|(other, _)| other == iteration);

@@ -206,16 +206,21 @@ impl Posterior {
     /// posterior of the candidates.
     pub fn ratio(&self, from: f64, to: f64) -> Uncertain {
         let [mut weights, mut sum, mut squares] = [[0.0; LANES]; 3];
+        let mut add = |weight: &Lanes, before: &Lanes, after: &Lanes| {
+            for lane in 0..LANES {
+                let ratio = after[lane] / before[lane];
+                weights[lane] += weight[lane];
+                sum[lane] += weight[lane] * ratio;
+                squares[lane] += weight[lane] * ratio * ratio;
+            }
+        };
         for (at, some) in self.candidates.chunks(LANES).enumerate() {
-            let [before, after] = match self.ramps.get(at) {
-                Some(Some(ramps)) => [from, to].map(|amount| times(ramps, amount)),
-                _ => [from, to].map(|amount| lanes(some, |candidate| candidate.curve.time_of(amount))),
-            };
-            for (lane, candidate) in some.iter().enumerate() {
-                let (weight, ratio) = (candidate.weight, after[lane] / before[lane]);
-                weights[lane] += weight;
-                sum[lane] += weight * ratio;
-                squares[lane] += weight * ratio * ratio;
+            if let Some(Some(ramps)) = self.ramps.get(at) {
+                add(&ramps[3], &times(ramps, from), &times(ramps, to));
+            } else {
+                let [before, after] =
+                    [from, to].map(|amount| lanes(some, |candidate| candidate.curve.time_of(amount)));
+                add(&weights_of(some), &before, &after);
             }
         }
         let [weights, sum, squares] = [weights, sum, squares].map(|lanes| lanes.iter().sum::<f64>());
@@ -290,10 +295,14 @@ impl Posterior {
     /// Bounds the lag of each form, and computes the weights of all.
     fn weigh(&mut self) {
         let least = least(self.records.iter().map(|record| &record.loss));
+        let mut ramps = self.ramps.iter_mut();
         for (record, candidates) in self.records.iter_mut().zip(self.candidates.chunks_mut(LANES)) {
             record.loss = record.loss.map(|loss| (loss - least).min(MAX_LOSS));
             for (candidate, loss) in candidates.iter_mut().zip(record.loss) {
                 candidate.weight = (-loss).exp();
+            }
+            if let Some(Some(ramps)) = ramps.next() {
+                ramps[3] = weights_of(candidates);
             }
         }
     }
@@ -370,22 +379,25 @@ fn lanes(candidates: &[Candidate], of: impl Fn(&Candidate) -> f64) -> Lanes {
     std::array::from_fn(|lane| candidates.get(lane).or(candidates.last()).map_or(0.0, &of))
 }
 
-/// Base time, time per sample and saturation point of some ramps.
-type Ramps = [Lanes; 3];
+/// Returns the weights of these candidates; 0 for lanes beyond the last.
+fn weights_of(candidates: &[Candidate]) -> Lanes {
+    std::array::from_fn(|lane| candidates.get(lane).map_or(0.0, |candidate| candidate.weight))
+}
+
+/// Base time, time per sample, saturation point and weight of some ramps, in few cache lines: wide jobs read all of them.
+type Ramps = [Lanes; 4];
 
 /// Returns the curves of these candidates if all of them are ramps.
 fn ramps(candidates: &[Candidate]) -> Option<Ramps> {
     let all: Option<Vec<_>> = candidates.iter().map(|candidate| candidate.curve.as_ramp()).collect();
     let all = all?;
-    Some(
-        [0, 1, 2].map(|part| {
-            std::array::from_fn(|lane| all.get(lane).or(all.last()).map_or(0.0, |ramp| ramp[part]))
-        }),
-    )
+    let [base, per_sample, saturation] = [0, 1, 2]
+        .map(|part| std::array::from_fn(|lane| all.get(lane).or(all.last()).map_or(0.0, |ramp| ramp[part])));
+    Some([base, per_sample, saturation, weights_of(candidates)])
 }
 
 /// Returns the times of an amount by these curves.
-fn times([base, per_sample, saturation]: &Ramps, amount: f64) -> Lanes {
+fn times([base, per_sample, saturation, _]: &Ramps, amount: f64) -> Lanes {
     if amount <= 0.0 {
         return [0.0; LANES];
     }

@@ -155,8 +155,10 @@ pub struct PooledArx {
 /// Inputs and target of one worker's iteration, for the pooled model.
 #[derive(Debug)]
 pub struct PooledRow {
-    inputs: Vec<f64>,
-    target: f64,
+    /// Inputs, scaled.
+    pub inputs: Vec<f64>,
+    /// Target, in deviations of the worker.
+    pub target: f64,
 }
 
 /// State of the pooled model for one worker.
@@ -247,16 +249,16 @@ impl PooledArx {
         history.clamp_to_recent_range(base + share.deviation() * self.rls.predict(&prepared.inputs), base)
     }
 
-    /// Updates the state of a worker: the iteration that the inputs were prepared for had this log speed. Returns the row for
-    /// [`Self::update`].
-    pub fn observe(&self, share: &mut PooledWorker, prepared: &mut Prepared, log_speed: f64) -> PooledRow {
+    /// Updates the state of a worker: the iteration that the inputs were prepared for had this log speed. Returns the target of
+    /// the row for [`Self::update`].
+    pub fn observe(&self, share: &mut PooledWorker, prepared: &mut Prepared, log_speed: f64) -> f64 {
         let base = share.base.level().ln();
         let target = ((log_speed - base) / share.deviation()).clamp(-TARGET_MAX, TARGET_MAX);
         share.scaler.learn_prepared(prepared);
         share.squares += (log_speed - base).powi(2);
         share.count += 1.0;
         share.base.update(log_speed.exp());
-        PooledRow { inputs: prepared.inputs.clone(), target }
+        target
     }
 
     /// Learns from the rows of all workers in one iteration. The memory in iterations does not depend on the number of
@@ -372,7 +374,8 @@ mod tests {
                     by_itself += (alone.predict(&histories[1], 1.0) - actual).powi(2);
                     alone.update(&histories[1], 1.0, actual);
                 }
-                rows.push(pooled.observe(&mut shares[i], &mut prepared, actual));
+                let target = pooled.observe(&mut shares[i], &mut prepared, actual);
+                rows.push(PooledRow { inputs: prepared.inputs.clone(), target });
                 histories[i].observe(actual, 1.0);
             }
             pooled.update(&rows);

@@ -126,7 +126,9 @@ impl History {
 
     /// Sets the drivers read before the next iteration.
     pub fn boundary(&mut self, drivers: &[Option<f64>]) {
-        self.drivers_before = std::mem::replace(&mut self.drivers, drivers.to_vec());
+        std::mem::swap(&mut self.drivers_before, &mut self.drivers);
+        self.drivers.clear();
+        self.drivers.extend_from_slice(drivers);
     }
 
     /// Returns the log of the EMA of speed that targets usually deviate from.

@@ -117,8 +117,10 @@ impl AdaptiveInterval {
     }
 
     fn quantile(&self, share: f64) -> f64 {
-        let current = self.residuals.iter().rev().take(self.current);
-        let mut sorted: Vec<f64> = current.map(|(_, residual)| residual.abs()).collect();
+        let mut sorted = [0.0; WINDOW];
+        let current = &self.residuals[self.residuals.len().saturating_sub(self.current)..];
+        let sorted = &mut sorted[..current.len()];
+        sorted.iter_mut().zip(current).for_each(|(size, (_, residual))| *size = residual.abs());
         // The conformal quantile: the ceil((n + 1) share)-th smallest residual, or the largest if there are
         // too few.
         let at = ((sorted.len() as f64 + 1.0) * share).ceil() as usize;

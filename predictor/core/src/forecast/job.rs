@@ -1,8 +1,5 @@
 //! The forecaster of a job: its workers and their shared models.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
 use super::arx::{PooledArx, PooledRow};
@@ -38,13 +35,12 @@ const SOFT_MAXIMUM: f64 = 0.03;
 
 /// Forecasts the workers of a job, identified by `K`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(bound(serialize = "K: Serialize", deserialize = "K: Ord + Deserialize<'de>"))]
+#[serde(bound(serialize = "K: Ord + Serialize", deserialize = "K: Ord + Clone + Deserialize<'de>"))]
 pub struct JobForecaster<K: Ord> {
     drivers: DriverSet,
     roster: Vec<ExpertKind>,
     loss: Loss,
     pool: PooledArx,
-    #[serde(with = "crate::shared")]
     workers: SharedMap<K, Worker>,
     /// The iteration after the latest one.
     next: u64,
@@ -63,6 +59,12 @@ pub enum Worker {
     /// The worker left, and may be on another device when it rejoins. Its last forecast remains until it is
     /// measured again.
     Aged(Box<WorkerForecaster>),
+}
+
+impl Default for Worker {
+    fn default() -> Self {
+        Self::Unmeasured { readings: Vec::new(), earlier: None }
+    }
 }
 
 impl Worker {
@@ -111,7 +113,7 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
             roster.push(ExpertKind::Last);
         }
         let pool = ExpertKind::pool(&drivers);
-        Self { drivers, roster, loss, pool, workers: BTreeMap::new(), next: 0, learned: 0 }
+        Self { drivers, roster, loss, pool, workers: SharedMap::default(), next: 0, learned: 0 }
     }
 
     /// Whether a stored forecaster is usable: its parts belong together, and every number is in its range.
@@ -129,7 +131,7 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
             && self.roster.iter().any(|kind| *kind != ExpertKind::Narx)
             && self.roster.iter().all(|kind| kind.is_valid())
             && self.pool.is_valid(&self.drivers)
-            && self.workers.values().all(|known| worker(known))
+            && self.workers.values().all(worker)
     }
 
     /// Takes the states of all workers out, to store them in parts.
@@ -139,7 +141,7 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
 
     /// Puts the stored state of a worker back.
     pub(crate) fn put_worker(&mut self, worker: K, known: Worker) {
-        self.workers.insert(worker, Arc::new(known));
+        self.workers.insert(worker, known);
     }
 
     /// Whether the worker has models, readings or a starting point.
@@ -154,28 +156,31 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
 
     /// Sets the drivers read before a worker's next iteration, in the order of [`Self::drivers`].
     pub fn boundary(&mut self, worker: &K, readings: &[Option<f64>]) {
-        self.boundaries(&[(worker, readings.to_vec())]);
+        let positions = self.positions(&[worker]);
+        self.boundaries(&positions, &[readings]);
     }
 
-    /// Sets the drivers read before the next iteration of several workers, in the order of [`Self::drivers`]. The workers are in
-    /// ascending order.
-    pub fn boundaries(&mut self, readings: &[(&K, Vec<Option<f64>>)]) {
-        parallel::insert(&mut self.workers, readings.iter().map(|(worker, _)| *worker), || {
-            Arc::new(Worker::Unmeasured { readings: Vec::new(), earlier: None })
-        });
+    /// Returns the positions of these workers, which are in ascending order. New ones are unmeasured.
+    pub(crate) fn positions(&mut self, workers: &[&K]) -> Vec<usize> {
+        self.workers.positions(workers, Worker::default)
+    }
+
+    /// Sets the drivers read before the next iteration of the workers at these positions.
+    pub(crate) fn boundaries<R: AsRef<[Option<f64>]> + Sync>(&mut self, positions: &[usize], readings: &[R]) {
         let pool = &self.pool;
-        parallel::update(&mut self.workers, readings, |worker, readings| match Arc::make_mut(worker) {
-            Worker::Measured(forecaster) | Worker::Aged(forecaster) => forecaster.boundary(pool, readings),
-            Worker::Unmeasured { readings: known, .. } => known.clone_from(readings),
+        self.workers.update(positions, readings, |worker, readings| match worker {
+            Worker::Measured(forecaster) | Worker::Aged(forecaster) => {
+                forecaster.boundary(pool, readings.as_ref());
+            }
+            Worker::Unmeasured { readings: known, .. } => *known = readings.as_ref().to_vec(),
         });
     }
 
     /// Sets the starting point of an unmeasured worker. Has no effect on a measured worker, which has its own
     /// record.
     pub fn warm_start(&mut self, worker: &K, from: Earlier) {
-        let unmeasured = Worker::Unmeasured { readings: Vec::new(), earlier: None };
-        let known = self.workers.entry(worker.clone()).or_insert_with(|| Arc::new(unmeasured));
-        if let Worker::Unmeasured { earlier, .. } = Arc::make_mut(known) {
+        self.positions(&[worker]);
+        if let Some(Worker::Unmeasured { earlier, .. }) = self.workers.get_mut(worker) {
             *earlier = Some(Box::new(from));
         }
     }
@@ -183,9 +188,8 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
     /// Marks a worker that was away: its next measurement starts a new forecaster from its old models, as on
     /// another worker's device of the same kind. Until then its last forecast remains.
     pub fn age(&mut self, worker: &K) {
-        if let Some(Worker::Measured(forecaster)) = self.workers.get(worker).map(|known| &**known) {
-            let aged = Worker::Aged(forecaster.clone());
-            self.workers.insert(worker.clone(), Arc::new(aged));
+        if let Some(Worker::Measured(forecaster)) = self.workers.get(worker) {
+            self.workers.insert(worker.clone(), Worker::Aged(forecaster.clone()));
         }
     }
 
@@ -211,71 +215,63 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
 
     /// Adds the observations of an iteration, at most one per worker: scores the forecasts, then updates
     /// every model. Takes microseconds per worker.
-    pub fn observe_iteration<'o>(&mut self, iteration: u64, outcomes: &'o [(K, Observation)]) {
+    pub fn observe_iteration(&mut self, iteration: u64, outcomes: &[(K, Observation)]) {
+        let mut seen: Vec<&(K, Observation)> = outcomes.iter().collect();
+        seen.sort_by(|one, other| one.0.cmp(&other.0));
+        let (workers, seen): (Vec<&K>, Vec<Observation>) =
+            seen.into_iter().map(|(worker, seen)| (worker, *seen)).unzip();
+        let positions = self.positions(&workers);
+        self.observe_at(iteration, &positions, &seen);
+    }
+
+    /// The same with the workers at these positions, in ascending order of the workers: the pooled model learns in this order.
+    pub(crate) fn observe_at(&mut self, iteration: u64, positions: &[usize], seen: &[Observation]) {
         self.learned = self.learned.wrapping_add(u64::from(self.next != iteration.saturating_add(1)));
         self.next = iteration.saturating_add(1);
         // A few workers without a report do not end it.
         let wide = if self.pool.is_alone() { WIDE / 2 } else { WIDE };
-        self.pool.set_alone(outcomes.len() > wide);
-        let mut seen: Vec<(&'o K, &'o Observation)> =
-            outcomes.iter().map(|(worker, seen)| (worker, seen)).collect();
-        seen.sort_by(|one, other| one.0.cmp(other.0));
-        let pool = &self.pool;
-        let expected =
-            parallel::update(&mut self.workers, &seen, |worker, seen| match Arc::make_mut(worker) {
-                Worker::Measured(forecaster) | Worker::Aged(forecaster) => {
-                    Some((forecaster.expect(pool, seen.batch), seen.speed().ln()))
-                }
-                Worker::Unmeasured { .. } => None,
-            });
+        self.pool.set_alone(seen.len() > wide);
+        let (drivers, roster, pool) = (&self.drivers, &self.roster, &self.pool);
+        let expected = self.workers.update(positions, seen, |worker, seen| match worker {
+            Worker::Measured(forecaster) | Worker::Aged(forecaster) => {
+                Some((forecaster.expect(pool, seen.batch), seen.speed().ln()))
+            }
+            Worker::Unmeasured { .. } => None,
+        });
         let slopes = match self.loss {
             Loss::SquaredError => None,
-            Loss::StepTime => {
-                step_time_slopes(&expected.iter().map(|(_, expected)| *expected).collect::<Vec<_>>())
-            }
+            Loss::StepTime => step_time_slopes(&expected),
         };
-        let mut slopes = slopes.unwrap_or_default().into_iter();
-        let mut known = expected.into_iter().peekable();
+        let slopes = slopes.unwrap_or_else(|| vec![None; seen.len()]).into_iter();
         let turns = parallel::Turns::new(seen.len(), WIDE, self.learned);
-        let lesson = |(rank, (worker, observation)): (usize, &(&'o K, &'o Observation))| {
-            let is_known = known.next_if(|(known, _)| known == worker).is_some();
-            let slope = if is_known { slopes.next().flatten() } else { None };
-            (*worker, Lesson { iteration, observation, slope, is_scored: turns.has(rank) })
+        let lesson = |((rank, observation), slope)| Lesson {
+            iteration,
+            observation,
+            slope,
+            is_scored: turns.has(rank),
         };
-        let lessons: Vec<(&K, Lesson<'_>)> = seen.iter().enumerate().map(lesson).collect();
-        let rows =
-            parallel::update(&mut self.workers, &lessons, |worker, lesson| match Arc::make_mut(worker) {
-                Worker::Measured(forecaster) => {
-                    forecaster.observe(pool, *lesson).filter(|_| lesson.is_scored)
-                }
-                _ => None,
-            });
-        // Rows are in the order of the workers, whatever the order of their outcomes.
-        let rows: Vec<PooledRow> = rows.into_iter().filter_map(|(_, row)| row).collect();
-        self.pool.update(&rows);
-        let workers: Vec<&K> = seen.iter().map(|(worker, _)| *worker).collect();
-        let known = parallel::find(&self.workers, &workers);
-        let is_measured =
-            |known: &Option<&Arc<Worker>>| matches!(known.map(|known| &**known), Some(Worker::Measured(_)));
-        let first =
-            seen.into_iter().zip(&known).filter(|(_, known)| !is_measured(known)).map(|(seen, _)| seen);
-        for (worker, seen) in first.collect::<Vec<_>>() {
-            let earlier = match self.workers.get(worker).map(|known| &**known) {
-                Some(Worker::Aged(before)) => Some(&**before),
-                Some(Worker::Unmeasured { earlier, .. }) => earlier.as_ref().map(|earlier| &earlier.0),
-                Some(Worker::Measured(_)) | None => None,
+        let lessons: Vec<Lesson<'_>> = seen.iter().enumerate().zip(slopes).map(lesson).collect();
+        let rows = self.workers.update(positions, &lessons, |worker, lesson| {
+            let earlier = match worker {
+                Worker::Measured(forecaster) => return forecaster.observe(pool, *lesson),
+                Worker::Aged(before) => Some(&**before),
+                Worker::Unmeasured { earlier, .. } => earlier.as_ref().map(|earlier| &earlier.0),
             };
-            let mut new = WorkerForecaster::new(&self.roster, &self.drivers, &self.pool, seen);
+            let mut new = WorkerForecaster::new(roster, drivers, pool, lesson.observation);
             if let Some(earlier) = earlier {
                 new.warm_start(earlier);
             }
-            self.workers.insert(worker.clone(), Arc::new(Worker::Measured(Box::new(new))));
-        }
+            *worker = Worker::Measured(Box::new(new));
+            None
+        });
+        // Rows are in the order of the workers, whatever the order of their outcomes.
+        let rows: Vec<PooledRow> = rows.into_iter().flatten().collect();
+        self.pool.update(&rows);
     }
 
     /// Adds a fitted network to the experts of a measured worker, or replaces the previous one.
     pub fn install(&mut self, worker: &K, network: FittedExpert) {
-        if let Some(Worker::Measured(forecaster)) = self.workers.get_mut(worker).map(Arc::make_mut) {
+        if let Some(Worker::Measured(forecaster)) = self.workers.get_mut(worker) {
             forecaster.install(network);
         }
     }
@@ -310,12 +306,16 @@ impl<K: Ord + Clone + Send + Sync> JobForecaster<K> {
 
     /// Returns the forecasts of these workers, which are in ascending order, as [`Self::forecast`].
     pub fn expected(&self, workers: &[&K]) -> Vec<Option<Expected<'_>>> {
-        let known = parallel::find(&self.workers, workers);
-        parallel::map(&known, |known| {
-            let known = known.as_ref()?.measured()?;
+        parallel::map(&self.workers.find(workers), |known| {
+            let known = (*known)?.measured()?;
             let forecast = known.forecast(&self.pool, None);
             Some(Expected { forecast, residuals: known.residuals(), pauses: known.pauses() })
         })
+    }
+
+    /// Returns the forecasts of the workers at these positions, as [`Self::forecast`].
+    pub(crate) fn forecasts(&self, positions: &[usize]) -> Vec<Option<Forecast>> {
+        parallel::map(positions, |at| Some(self.workers.at(*at).measured()?.forecast(&self.pool, None)))
     }
 
     /// Returns the record of each expert of a worker; empty while the worker is unmeasured.

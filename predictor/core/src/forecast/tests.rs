@@ -390,7 +390,8 @@ fn the_number_of_cores_changes_no_model() {
         let readings: Vec<Vec<Option<f64>>> =
             (0..WORKERS).map(|worker| vec![Some(noise(worker)); NAMES.len()]).collect();
         let keyed = (0..WORKERS).collect::<Vec<u16>>();
-        together.boundaries(&keyed.iter().zip(readings.clone()).collect::<Vec<_>>());
+        let positions = together.positions(&keyed.iter().collect::<Vec<_>>());
+        together.boundaries(&positions, &readings);
         keyed.iter().zip(&readings).for_each(|(worker, readings)| apart.boundary(worker, readings));
         assert!((0..WORKERS).all(|worker| together.forecast(&worker, None) == apart.forecast(&worker, None)));
     }

@@ -283,7 +283,7 @@ impl WorkerForecaster {
     }
 
     /// Scores the forecasts by squared error or by a loss with this slope, then updates the worker's own models. Returns the
-    /// row for the model that all workers share.
+    /// row for the model that all workers share, if it learns from this iteration.
     pub fn observe(&mut self, pool: &PooledArx, lesson: Lesson<'_>) -> Option<PooledRow> {
         let batch = lesson.observation.batch;
         let usual = self.usual.take().filter(|usual| usual.is_for(pool, batch));
@@ -323,10 +323,12 @@ impl WorkerForecaster {
             Expert::Pooled(share) => Some(share),
             _ => None,
         });
-        let row =
-            share.zip(next.pooled.as_mut()).map(|(share, prepared)| pool.observe(share, prepared, log_speed));
+        let row = share.zip(next.pooled.as_mut()).map(|(share, prepared)| {
+            let target = pool.observe(share, prepared, log_speed);
+            is_scored.then(|| PooledRow { inputs: prepared.inputs.clone(), target })
+        });
         self.history.observe(log_speed, observation.batch);
-        row
+        row.flatten()
     }
 
     pub fn observations(&self) -> u64 {

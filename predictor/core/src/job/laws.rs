@@ -86,10 +86,12 @@ impl Run {
         self.state(Models::new(), controller(&self.spec).unwrap())
     }
 
-    /// Plans every iteration with the reports of the previous one. Some reports are missing.
+    /// Plans every iteration with the reports of the previous one. Some reports are missing, and in some runs all of the last
+    /// iterations.
     fn history(&self) -> History {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed);
         let counts_cost = random.random_bool(0.2);
+        let reported = ITERATIONS - random.random_range(0..4);
         let mut state = self.new_state();
         let mut history = History { answers: Vec::new(), reports: Vec::new() };
         for iteration in 0..ITERATIONS {
@@ -101,7 +103,7 @@ impl Run {
             answer.generation += u64::from(iteration >= ITERATIONS / 2);
             let mut report = |share| {
                 let report = share_report(share, iteration, counts_cost, &mut random);
-                random.random_bool(0.9).then_some(report)
+                (iteration < reported && random.random_bool(0.9)).then_some(report)
             };
             let reports: Vec<WorkerReport> = answer.allocations.iter().filter_map(&mut report).collect();
             state.observe(&reports);

@@ -23,7 +23,6 @@ use crate::forecast::{self, Earlier, Forecast, JobForecaster};
 use crate::hedge::ClaimCost;
 use crate::hedge::learner::CLAIM_FIRST_S;
 use crate::learning_rate::GradientNorms;
-use crate::parallel;
 use crate::shared::SharedMap;
 
 /// Time that a counter is busy with one addition, in seconds, unless a claim takes less: 50,000 claims per
@@ -37,7 +36,6 @@ const MODEL_BYTES: u64 = 56 << 10;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Models {
     forecaster: JobForecaster<WorkerId>,
-    #[serde(with = "crate::shared")]
     workers: SharedMap<WorkerId, WorkerModel>,
     open: OpenIterations,
     /// Number of planned iterations whose shares varied to learn batch curves.
@@ -86,7 +84,7 @@ impl Models {
     pub fn new() -> Self {
         Self {
             forecaster: JobForecaster::new(drivers()),
-            workers: BTreeMap::new(),
+            workers: SharedMap::default(),
             open: OpenIterations::default(),
             probes: 0,
             newest_probe: None,
@@ -104,7 +102,7 @@ impl Models {
     /// Whether stored models are usable: their parts belong together, and every number is in its range.
     pub(super) fn is_valid(&self) -> bool {
         self.forecaster.is_valid()
-            && self.workers.values().all(|known| known.is_valid())
+            && self.workers.values().all(WorkerModel::is_valid)
             && self.open.is_valid()
             && self.work.is_valid()
             && self.balance.is_valid()
@@ -135,7 +133,7 @@ impl Models {
             self.forecaster.put_worker(worker.clone(), known);
         }
         if let Some(known) = model {
-            self.workers.insert(worker, Arc::new(known));
+            self.workers.insert(worker, known);
         }
     }
 
@@ -146,7 +144,7 @@ impl Models {
 
     /// Returns the models of a worker, except its forecast; `None` before its first report.
     pub fn worker(&self, worker: &WorkerId) -> Option<&WorkerModel> {
-        self.workers.get(worker).map(|known| &**known)
+        self.workers.get(worker)
     }
 
     /// Returns the number of changes since the models were created or read. Equal numbers mean equal models.
@@ -169,7 +167,7 @@ impl Models {
     /// Returns the cost of a claim: the mean over the workers.
     pub fn claim_cost(&self) -> ClaimCost {
         let sum: f64 = self.workers.values().map(|worker| worker.chunks.claim_s()).sum();
-        let latency_s = if self.workers.is_empty() { CLAIM_FIRST_S } else { sum / self.workers.len() as f64 };
+        let latency_s = if self.workers.len() == 0 { CLAIM_FIRST_S } else { sum / self.workers.len() as f64 };
         ClaimCost { latency_s, busy_s: latency_s.min(CLAIM_BUSY_S) }
     }
 
@@ -214,7 +212,7 @@ impl Models {
         }
         for worker in measured {
             if let Some(known) = self.workers.get_mut(&worker) {
-                Arc::make_mut(known).see(iteration, true);
+                known.see(iteration, true);
             }
         }
     }
@@ -252,7 +250,7 @@ impl Models {
 
     /// Returns the models of these workers, which are in ascending order, as [`Self::worker`].
     pub(super) fn of(&self, workers: &[&WorkerId]) -> Vec<Option<&WorkerModel>> {
-        parallel::find(&self.workers, workers).into_iter().map(|known| Some(&**known?)).collect()
+        self.workers.find(workers)
     }
 
     /// Returns the number of a worker's reports that each driver was missing from.
@@ -286,21 +284,26 @@ impl Models {
     /// Returns up to `most` workers with `every` or more new observations since the last fit of their network, those with the
     /// most new ones, with their curves.
     pub fn due_refits(&mut self, every: u64, most: usize) -> Vec<(WorkerId, CurveLearner)> {
-        let mut due = Vec::new();
-        for (worker, known) in &mut self.workers {
+        let (mut due, mut again) = (Vec::new(), Vec::new());
+        for (worker, known) in self.workers.keys().zip(self.workers.values()) {
             let observations = self.forecaster.observations(worker);
-            // The count of a worker that was away starts again.
-            if observations < known.fitted_at {
-                self.revision += 1;
-                Arc::make_mut(known).fitted_at = 0;
-            }
-            let new = observations - known.fitted_at;
+            let new = observations.checked_sub(known.fitted_at).unwrap_or_else(|| {
+                again.push(worker.clone());
+                observations
+            });
             if new >= every {
                 due.push((new, worker, &known.curve));
             }
         }
         due.sort_by_key(|(new, _, _)| std::cmp::Reverse(*new));
-        due.into_iter().take(most).map(|(_, worker, curve)| (worker.clone(), curve.clone())).collect()
+        let due =
+            due.into_iter().take(most).map(|(_, worker, curve)| (worker.clone(), curve.clone())).collect();
+        // The count of a worker that was away starts again.
+        for worker in again {
+            self.revision += 1;
+            self.workers.get_mut(&worker).into_iter().for_each(|known| known.fitted_at = 0);
+        }
+        due
     }
 
     /// Records that the networks of these workers were fitted, or that no fit was possible.
@@ -308,7 +311,7 @@ impl Models {
         for (worker, _) in due {
             if let Some(known) = self.workers.get_mut(worker) {
                 self.revision += 1;
-                Arc::make_mut(known).fitted_at = self.forecaster.observations(worker);
+                known.fitted_at = self.forecaster.observations(worker);
             }
         }
     }
@@ -363,7 +366,7 @@ mod tests {
                 drivers: drivers.clone().into(),
                 ..WorkerReport::new(id.clone(), iteration, 8 + iteration % 3, 0.1)
             };
-            models.learn(&ids.iter().map(report).collect::<Vec<_>>(), &Attempts::default(), &|_, _| None);
+            models.learn(&ids.iter().map(report).collect::<Vec<_>>(), &Attempts::default(), &BTreeMap::new());
         }
         let encoded = encoded(&models) as f64;
         let ratio = models.bytes() as f64 / encoded;
@@ -398,8 +401,11 @@ mod tests {
                 drivers: drivers.clone().into(),
                 ..WorkerReport::new(id.clone(), iteration, 8, 0.1)
             };
-            models
-                .learn(&ids[1..].iter().map(report).collect::<Vec<_>>(), &Attempts::default(), &|_, _| None);
+            models.learn(
+                &ids[1..].iter().map(report).collect::<Vec<_>>(),
+                &Attempts::default(),
+                &BTreeMap::new(),
+            );
             let after = (models.bytes(), encoded(&models) as u64);
             let [grown, encoded] = [after.0 - before.0, after.1 - before.1];
             assert!((encoded..8 * encoded).contains(&grown), "{grown} bytes for {encoded} encoded bytes");
@@ -426,7 +432,7 @@ mod tests {
                 models.learn(
                     &[WorkerReport::new(worker.clone(), iteration, 8, 0.1)],
                     &Attempts::default(),
-                    &|_, _| None,
+                    &BTreeMap::new(),
                 );
             }
             newest += count;

@@ -86,12 +86,14 @@ impl OpenIterations {
             }
             self.reports.retain(|_, reports| !reports.is_empty());
         }
+        self.plans.forget_before(self.next);
         changes
     }
 
     /// Sets the plan of an iteration to the one that holds.
     pub fn repeat_plan(&mut self, iteration: u64) {
         self.plans.repeat(iteration);
+        self.plans.forget_before(self.next);
     }
 
     /// Returns the iteration after all that were carried out: they are closed, or all workers that its plan gives work have

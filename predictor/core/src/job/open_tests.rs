@@ -113,7 +113,7 @@ proptest! {
                     state.current_models();
                 }
             }
-            let again = Ahead::of(&state.models, None, 0, &state.attempts, &|_, _| None);
+            let again = Ahead::of(&state.models, None, 0, &state.attempts, &BTreeMap::new());
             let again = again.as_ref().map_or(&state.models, Ahead::models);
             prop_assert!(encoded(again) == encoded(state.current_models()));
         }

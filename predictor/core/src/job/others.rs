@@ -1,12 +1,11 @@
 //! Comparison of the workers of an iteration, for the detection of stragglers.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use evenstep_protocol::WorkerId;
 
-use super::worker::{DeviceOf, WorkerModel};
-use crate::curve::Uncertain;
+use super::state::WorkerState;
+use super::worker::WorkerModel;
 use crate::parallel;
 use crate::shared::SharedMap;
 use crate::straggler::{LogRatio, Others, Pace, Vote, doubt};
@@ -23,8 +22,10 @@ const USUAL: f64 = 0.9;
 
 /// One worker in an iteration.
 pub struct Compared<'a> {
-    /// The worker.
-    pub worker: &'a WorkerId,
+    /// The position of its models.
+    pub at: usize,
+    /// Its other state, if it is known.
+    pub state: Option<&'a WorkerState>,
     /// Its pace.
     pub pace: Pace,
     /// Its ratio to its own best speed.
@@ -39,27 +40,23 @@ pub fn others(
     compared: &[Compared<'_>],
     common: f64,
     models: &SharedMap<WorkerId, WorkerModel>,
-    device: DeviceOf<'_>,
 ) -> Vec<Others> {
-    let workers: Vec<&WorkerId> = compared.iter().map(|one| one.worker).collect();
-    let known = parallel::find(models, &workers);
-    let longest = |known: &Option<&Arc<WorkerModel>>| known.map_or(0.0, |known| known.watch.longest());
-    let longest: Vec<f64> = known.iter().map(longest).collect();
+    let longest: Vec<f64> = compared.iter().map(|one| models.at(one.at).watch.longest()).collect();
     let swaying = longest.iter().filter(|longest| **longest > 0.0).count();
     let are_usual = compared.len() >= SWAYING_MIN && 2 * swaying > compared.len();
     let sways = quantile(longest, USUAL).filter(|_| are_usual).unwrap_or(0.0);
     let mut others = vec![Others { peers: None, common, sways }; compared.len()];
     let mut devices: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (at, (one, known)) in compared.iter().zip(known).enumerate() {
-        let joined = known.and_then(|known| known.joined());
-        if let Some(device) = device(one.worker, joined).filter(|device| !device.starts_with(PROCESSOR)) {
+    for (at, one) in compared.iter().enumerate() {
+        let device = one.state.and_then(|state| state.device(models.at(one.at).joined()));
+        if let Some(device) = device.filter(|device| !device.starts_with(PROCESSOR)) {
             devices.entry(device).or_default().push(at);
         }
     }
     for peers in devices.values().filter(|peers| peers.len() > PEERS_MIN) {
-        let paces: Vec<(&WorkerId, &Pace)> =
-            peers.iter().map(|at| (compared[*at].worker, &compared[*at].pace)).collect();
-        for (at, ratio) in peers.iter().zip(to_median(&paces, models)) {
+        let paces: Vec<_> =
+            peers.iter().map(|at| (models.at(compared[*at].at), &compared[*at].pace)).collect();
+        for (at, ratio) in peers.iter().zip(to_median(&paces)) {
             others[*at].peers = Some(ratio);
         }
     }
@@ -67,14 +64,13 @@ pub fn others(
 }
 
 /// Returns the ratio of each worker's speed to the median of the others, at the median number of samples.
-fn to_median(paces: &[(&WorkerId, &Pace)], models: &SharedMap<WorkerId, WorkerModel>) -> Vec<LogRatio> {
+fn to_median(paces: &[(&WorkerModel, &Pace)]) -> Vec<LogRatio> {
     let mut samples: Vec<u64> = paces.iter().map(|(_, pace)| pace.samples).collect();
     samples.sort_unstable();
     let samples = samples[(samples.len() - 1) / 2];
-    let speeds: Vec<LogRatio> = parallel::map(paces, |(worker, pace)| {
-        let exact = Uncertain { mean: 1.0, deviation: 0.0 };
-        let time = models.get(*worker).map_or(exact, |known| known.curve.ratio(pace.samples.max(1), samples));
-        let work = models.get(*worker).map_or(1.0, |known| known.curve.work(pace.samples));
+    let speeds: Vec<LogRatio> = parallel::map(paces, |(known, pace)| {
+        let time = known.curve.ratio(pace.samples.max(1), samples);
+        let work = known.curve.work(pace.samples);
         let log_time = work.ln() - pace.log_speed + time.mean.ln();
         LogRatio { mean: pace.readings.log_busy() - log_time, doubt: doubt(time, pace.samples, samples) }
     });

@@ -132,10 +132,15 @@ impl Plans {
 
     fn trim(&mut self) {
         while self.planned.len() > PLANS_MAX {
-            let first = self.planned.pop_first();
-            if let (Some((_, held)), Some(mut next)) = (first, self.planned.first_entry()) {
-                next.get_mut().is_none().then(|| next.insert(held));
-            }
+            self.drop_first();
+        }
+    }
+
+    /// Drops the first planned iteration. Its plan goes to the next one, if it holds there.
+    fn drop_first(&mut self) {
+        let first = self.planned.pop_first();
+        if let (Some((_, held)), Some(mut next)) = (first, self.planned.first_entry()) {
+            next.get_mut().is_none().then(|| next.insert(held));
         }
     }
 
@@ -166,14 +171,8 @@ impl Plans {
 
     /// Drops plans that no iteration from `first` on needs.
     pub fn forget_before(&mut self, first: u64) {
-        let needed = self.planned.range(..=first).next_back().map(|(planned, _)| *planned);
-        if let Some(needed) = needed
-            && self.planned.first_key_value().is_some_and(|(planned, _)| *planned < needed)
-        {
-            let held =
-                self.planned.get(&needed).is_none_or(Option::is_none).then(|| self.at(needed).cloned());
-            self.planned = self.planned.split_off(&needed);
-            held.into_iter().for_each(|held| drop(self.planned.insert(needed, held)));
+        while self.planned.keys().nth(1).is_some_and(|next| *next <= first) {
+            self.drop_first();
         }
     }
 }

@@ -6,6 +6,8 @@ use super::known::Known;
 use super::models::ratio;
 use super::state::JobState;
 use crate::allocate::{Scenarios, SplitWorker};
+use crate::curve::Uncertain;
+use crate::forecast::WIDE;
 use crate::parallel;
 use crate::plan::{CHANGE, MAX_BATCH_GROWTH, Reason, Split, WorkerOutlook, probe};
 
@@ -72,15 +74,24 @@ impl JobState {
         outlooks: &[WorkerOutlook],
     ) -> Option<f64> {
         let even = self.even_shares(bounds.to_vec(), plan.batches.iter().sum())?;
-        let work = |(rank, outlook): (usize, &WorkerOutlook)| {
-            let batch = plan.batches[rank].max(1);
-            let compute_s = outlook.measured.as_ref()?.curve.time(batch);
-            let ratio = ratio(known[rank].model, batch, even[rank]);
-            Some(EvenWork { before_s: 0.0, compute_s, ratio })
+        let batch = |rank: usize| plan.batches[rank].max(1);
+        // The compute time, and the time with an even share if that takes proportionally longer.
+        let time = |(rank, outlook): (usize, &WorkerOutlook)| {
+            let compute_s = outlook.measured.as_ref()?.curve.time(batch(rank));
+            Some((rank, compute_s, compute_s * (even[rank] as f64 / batch(rank) as f64).max(1.0)))
         };
-        let ranked: Vec<(usize, &WorkerOutlook)> = outlooks.iter().enumerate().collect();
-        let works: Vec<EvenWork> =
-            parallel::map(&ranked, |ranked| work(*ranked)).into_iter().collect::<Option<_>>()?;
+        let times: Vec<(usize, f64, f64)> = outlooks.iter().enumerate().map(time).collect::<Option<_>>()?;
+        let mut most_s: Vec<f64> = times.iter().map(|(.., most_s)| *most_s).collect();
+        let is_wide = most_s.len() > WIDE;
+        let least_s =
+            is_wide.then(|| *most_s.select_nth_unstable_by(WIDE, |one, other| other.total_cmp(one)).1);
+        let works = parallel::map(&times, |(rank, compute_s, most_s)| {
+            // The others of very many workers are not the slowest.
+            let compute_s = if least_s.is_some_and(|least_s| *most_s < least_s) { 0.0 } else { *compute_s };
+            let exact = Uncertain { mean: 1.0, deviation: 0.0 };
+            let ratio = || ratio(known[*rank].model, batch(*rank), even[*rank]);
+            EvenWork { before_s: 0.0, compute_s, ratio: if compute_s > 0.0 { ratio() } else { exact } }
+        });
         let time = slowest(&works);
         Some(time.deviation / time.mean).filter(|doubt| doubt.is_finite())
     }

@@ -96,6 +96,12 @@ impl WorkerState {
         self.joins.iter().rev().copied().find(|joined| *joined <= generation)
     }
 
+    /// Returns its device if it joined in this generation; `None` if it is unknown, as it is before the latest join.
+    pub(super) fn device(&self, joined: Option<u64>) -> Option<&str> {
+        let is_latest = joined.is_none_or(|joined| self.joins.back().is_none_or(|latest| joined >= *latest));
+        self.request.device.as_deref().filter(|_| is_latest)
+    }
+
     /// Returns whether a worker that joins with this request may have more memory than at its out-of-memory
     /// report: its device or its memory is another, or it accepts larger batches.
     pub fn changes_memory(&self, request: &JoinRequest) -> bool {
@@ -193,12 +199,11 @@ impl JobState {
 
     /// Returns the models for decisions and views: with the reports of incomplete iterations.
     pub fn current_models(&self) -> &Models {
-        let device = |worker: &WorkerId, joined| device(&self.workers, worker, joined);
         let current = self.current.get_or_init(|| {
             let earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner).take();
             let generation = self.members.generation();
             let earlier = earlier.map(|earlier| *earlier);
-            Ahead::of(&self.models, earlier, generation, &self.attempts, &device).map(Box::new)
+            Ahead::of(&self.models, earlier, generation, &self.attempts, &self.workers).map(Box::new)
         });
         current.as_deref().map_or(&self.models, Ahead::models)
     }
@@ -224,9 +229,7 @@ impl JobState {
 
     /// Learns from reports.
     pub(super) fn learn<'a>(&mut self, reports: &'a [WorkerReport]) -> Learned<'a> {
-        let workers = &self.workers;
-        let device = |worker: &WorkerId, joined| device(workers, worker, joined);
-        let learned = self.models.learn(reports, &self.attempts, &device);
+        let learned = self.models.learn(reports, &self.attempts, &self.workers);
         self.keep_ahead(|ahead| ahead.is_same(&learned.closed));
         learned
     }
@@ -262,17 +265,6 @@ impl JobState {
         }
         devices
     }
-}
-
-/// Returns the device of a worker that joined in this generation; `None` if it is unknown, as it is before the latest join.
-fn device<'a>(
-    workers: &'a BTreeMap<WorkerId, WorkerState>,
-    worker: &WorkerId,
-    joined: Option<u64>,
-) -> Option<&'a str> {
-    let known = workers.get(worker)?;
-    let is_latest = joined.is_none_or(|joined| known.joins.back().is_none_or(|latest| joined >= *latest));
-    known.request.device.as_deref().filter(|_| is_latest)
 }
 
 /// Returns the number of samples in a full iteration with this number of live workers.

@@ -45,7 +45,7 @@ proptest! {
             let time_s = form.time(batch) * random.random_range(0.99..1.01);
             let expected_s = |models: &Models| Some(models.expected(&worker, None)?.1.time(batch));
             let (was_known, before_s) = (is_known(&models), expected_s(&models));
-            models.learn(&[WorkerReport::new(worker.clone(), iteration, batch, time_s)], &Attempts::default(), &|_, _| None);
+            models.learn(&[WorkerReport::new(worker.clone(), iteration, batch, time_s)], &Attempts::default(), &BTreeMap::new());
             let after_s = expected_s(&models);
             if let (Some(before_s), Some(after_s)) = (before_s, after_s)
                 && is_known(&models) != was_known

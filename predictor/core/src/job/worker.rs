@@ -1,18 +1,16 @@
 //! The models of one worker, except its forecast.
 
-use evenstep_protocol::{WorkerId, WorkerReport, driver};
+use evenstep_protocol::{WorkerReport, driver};
 use serde::{Deserialize, Serialize};
 
 use super::plans::PlannedWorker;
+use super::state::WorkerState;
 use crate::curve::CurveLearner;
 use crate::hedge::ChunkCost;
 use crate::hedge::learner::Parts;
 use crate::memory::MemoryModel;
 use crate::series::COUNT_MAX;
 use crate::straggler::StragglerDetector;
-
-/// Returns the device of a worker that joined in this generation, if it is known.
-pub type DeviceOf<'a> = &'a (dyn Fn(&WorkerId, Option<u64>) -> Option<&'a str> + Sync);
 
 /// The models learned from one worker's reports.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -86,14 +84,15 @@ impl WorkerModel {
         self.watch.convert(&before.1, &self.curve);
     }
 
-    /// Learns everything in a report except its speed. `planned` is the plan for it; `None` if it is unknown. Returns
-    /// true if earlier speeds do not describe the worker any more: it rejoined, perhaps on another device, or other
+    /// Learns everything in a report except its speed. `planned` is the plan for it and `state` the other state of the worker;
+    /// `None` if they are unknown. `readings` begin with [`driver::ALL`]. Returns true if earlier speeds do not describe the worker any more: it rejoined, perhaps on another device, or other
     /// micro-batches discard a known curve.
     pub fn take(
         &mut self,
         report: &WorkerReport,
         planned: Option<PlannedWorker>,
-        device: DeviceOf<'_>,
+        state: Option<&WorkerState>,
+        readings: &[Option<f64>],
     ) -> bool {
         self.see(report.iteration, false);
         self.newest = Some(report.iteration);
@@ -101,8 +100,8 @@ impl WorkerModel {
         let rejoined = self.joined.is_some() && self.joined != joined;
         self.joined = joined;
         self.largest = self.largest.max(report.local_batch);
-        for (name, missing) in driver::ALL.iter().zip(&mut self.missing) {
-            *missing += u64::from(!report.drivers.contains_key(*name));
+        for (reading, missing) in readings.iter().zip(&mut self.missing) {
+            *missing += u64::from(reading.is_none());
         }
         // A batch in one pass does not show the size of micro-batches, unless it exceeds it.
         let base = report.local_batch.saturating_sub(report.tail.map_or(0, |tail| tail.samples));
@@ -114,7 +113,7 @@ impl WorkerModel {
         let restarts = known > 0 && self.curve.largest() == 0;
         self.curve.keep_unit(before, self.curve.work(base));
         // A worker that joins again on the same device is as slow as before.
-        let device = device(&report.worker, self.joined);
+        let device = state.and_then(|state| state.device(self.joined));
         let moves = self.is_of_other_device(device);
         if device.is_some() && device != self.device.as_deref() {
             self.device = device.map(str::to_owned);

@@ -96,11 +96,6 @@ class FilledPlans:
         return filled
 
 
-def batches_of(fixed: Fixed, iteration: int) -> Sequence[int]:
-    """Returns the given batches of an iteration by rank."""
-    return fixed(iteration) if callable(fixed) else fixed
-
-
 def given_plans(fixed: Fixed, order: Order, caps: Sequence[int | None], first: int) -> Callable[[int], Plan]:
     """Returns given plans by iteration; the first one is checked now.
 
@@ -124,7 +119,7 @@ def given_plans(fixed: Fixed, order: Order, caps: Sequence[int | None], first: i
             )
         return plan
 
-    plan = checked(batches_of(fixed, first), first)
+    plan = checked(fixed(first) if callable(fixed) else fixed, first)
     if plan.size != order.global_batch and not order.costs:
         raise SettingError(
             f"plan={plan.batches} sums to {plan.size}, but global_batch is {order.global_batch}: make them equal"

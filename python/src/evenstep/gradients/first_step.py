@@ -24,11 +24,10 @@ weighted: WeakSet[torch.nn.Module] = WeakSet()
 _earlier: RemovableHandle | None = None
 
 
-def check_first_step(run: Run, is_weighted: Callable[[], bool], only_wraps: Callable[[], bool]) -> RemovableHandle:
-    """Checks the first step of each optimizer within an epoch, and raises UnsupportedError before it.
+def follow_steps(run: Run, is_weighted: Callable[[], bool], only_wraps: Callable[[], bool]) -> list[RemovableHandle]:
+    """Tells the run about the steps of all optimizers; with several ranks it checks the first one of each.
 
-    Parameters that are in no DDP model may be reduced by the script itself: one warning names the first of them.
-    Tensors that are no ``nn.Parameter``, such as copies or inputs, and what is added later are not checked.
+    In one process a script may train without wrap. Its steps are then the only sign of what is trained.
 
     Args:
         run: the run of this rank.
@@ -36,7 +35,21 @@ def check_first_step(run: Run, is_weighted: Callable[[], bool], only_wraps: Call
         only_wraps: whether only ``job.wrap`` was called.
 
     Returns:
-        the handle that ends the check, at the end of the job.
+        the handles that end it, at the end of the job.
+    """
+    run.binding.is_observed = lambda: run.world_size > 1 or is_weighted()
+    begins = register_optimizer_step_pre_hook(lambda *_: run.binding.step_begins())
+    handles = [begins, register_optimizer_step_post_hook(lambda *_: run.binding.step_ends())]
+    if run.world_size > 1:
+        handles.append(_check_first_step(run, is_weighted, only_wraps))
+    return handles
+
+
+def _check_first_step(run: Run, is_weighted: Callable[[], bool], only_wraps: Callable[[], bool]) -> RemovableHandle:
+    """Checks the first step of each optimizer within an epoch, and raises UnsupportedError before it.
+
+    Parameters that are in no DDP model may be reduced by the script itself: one warning names the first of them.
+    Tensors that are no ``nn.Parameter``, such as copies or inputs, and what is added later are not checked.
     """
     # The hook cannot remove itself: PyTorch calls the hooks in a loop over their dictionary.
     is_told = False
@@ -74,16 +87,6 @@ def check_first_step(run: Run, is_weighted: Callable[[], bool], only_wraps: Call
         _earlier.remove()
     _earlier = register_optimizer_step_pre_hook(check)
     return _earlier
-
-
-def follow_steps(run: Run, is_weighted: Callable[[], bool]) -> list[RemovableHandle]:
-    """Tells the run about the steps of all optimizers; returns the handles that end it, at the end of the job.
-
-    In one process a script may train without wrap. Its steps are then the only sign of what is trained.
-    """
-    run.binding.is_observed = lambda: run.world_size > 1 or is_weighted()
-    begins = register_optimizer_step_pre_hook(lambda *_: run.binding.step_begins())
-    return [begins, register_optimizer_step_post_hook(lambda *_: run.binding.step_ends())]
 
 
 def _unweighted(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.nn.Parameter]]:

@@ -12,13 +12,23 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel.distributed import _find_tensors
 
 from evenstep.errors import SettingError, UnsupportedError
 from evenstep.gradients import hook, items
-from evenstep.gradients.fsdp_state import at_end_of_backward, divide_factor, groups, local_passes, reduces, reshards
+from evenstep.gradients.fsdp_state import (
+    at_end_of_backward,
+    divide_factor,
+    groups,
+    leave_out_waits,
+    local_passes,
+    reduces,
+    reshards,
+)
 from evenstep.gradients.later import apply_weight
 from evenstep.gradients.mean_check import MeanCheck
 from evenstep.gradients.passes import has_gradients, is_recomputing
+from evenstep.measure.device import current_device
 from evenstep.run.losses import Loss
 from evenstep.run.run import Run
 
@@ -41,6 +51,23 @@ def parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     """Returns the trained parameters as the optimizer sees them: as shards."""
     reshard(model)
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def measures(run: Run) -> bool:
+    """Returns whether the time of a run leaves out the waits of FSDP2 models; otherwise warns of it once."""
+    try:
+        leave_out_waits(run.sensor)
+    except UnsupportedError:
+        if run.exchange and run.rank == 0 and not run.is_told:
+            run.is_told = True
+            log.warning(
+                "the speed of ranks cannot be measured with FSDP of PyTorch %s, because their passes wait for each "
+                "other: shares stay even; give them in init(plan=..), or use job.steps with fully_shard(.., "
+                "reshard_after_forward=False)",
+                torch.__version__,
+            )
+        return False
+    return True
 
 
 def check_wrap(model: torch.nn.Module, *, has_inner: bool) -> None:
@@ -113,19 +140,18 @@ class GradientWeights:
         self._run = run
         self._world_size = dist.get_world_size()
         self._groups = [group for module in modules(model) for group in groups(module)]
-        #: Whether a backward pass is reducing, and the tokens by which it divides.
-        self._is_reducing = False
+        #: The type of the device that computes. The shards may be on another one.
+        self._device_type = next((at.device_mesh.device_type for at in parameters(model)), "cpu")  # type: ignore[attr-defined]
+        #: Whether the end of a backward pass is awaited, whether the pass is reducing, and its tokens.
+        self._is_awaited = self._is_reducing = False
         self._total: items.Total | None = None
         self._check = MeanCheck(run) if loss == "mean" else None
-        self._has_warned = False
 
     def register(self) -> None:
         """Registers the hooks."""
         # torch.compile need not understand it.
-        begins = torch.compiler.disable(self._forward_begins)
-        self._model.register_forward_pre_hook(begins, with_kwargs=True)
-        if self._check:
-            self._model.register_forward_hook(torch.compiler.disable(self._forward_ends))
+        self._model.register_forward_pre_hook(torch.compiler.disable(self._forward_begins), with_kwargs=True)
+        self._model.register_forward_hook(torch.compiler.disable(self._forward_ends))
         for module in modules(self._model):
             if self._world_size > 1:
                 module.set_custom_reduce_scatter(self)
@@ -194,12 +220,18 @@ class GradientWeights:
                 )
             self._total = items.total(run.binding.items(), device, dist.group.WORLD if self._world_size > 1 else None)
         self._is_reducing = True
-        at_end_of_backward(self._ready)
+        self._await_end()
 
-    def _ready(self) -> None:
-        self._is_reducing, self._total = False, None
-        if run := self._run():
-            run.gradients_ready()
+    def _await_end(self) -> None:
+        """Awaits the end of the running backward pass, after the callbacks of FSDP that are queued in it."""
+        if not self._is_awaited:
+            at_end_of_backward(lambda: at_end_of_backward(self._ends))
+            self._is_awaited = True
+
+    def _ends(self) -> None:
+        is_reducing, self._is_awaited, self._is_reducing, self._total = self._is_reducing, False, False, None
+        if is_reducing and (run := self._run()):
+            run.binding.complete()
 
     def _forward_begins(self, _: torch.nn.Module, __: Any, kwargs: dict[str, Any]) -> None:
         """Binds the gradients that follow to the batch of this forward pass; a forward pre-hook.
@@ -211,7 +243,7 @@ class GradientWeights:
         if run is None or run.is_hedging or not has_gradients(run) or is_recomputing(run):
             return
         # An earlier backward pass may have failed.
-        self._is_reducing, self._total = False, None
+        self._is_awaited, self._is_reducing, self._total = False, False, None
         if not run.accumulates and not all(map(reduces, self._groups)):
             raise UnsupportedError(
                 "set_requires_gradient_sync(False) with one weight for several batches would give a wrong gradient: "
@@ -220,17 +252,17 @@ class GradientWeights:
         run.binding.forward(self)
         if self._check:
             self._check.forward_begins(kwargs)
-        if run.exchange and run.rank == 0 and not self._has_warned:
-            log.warning(
-                "the speed of ranks cannot be measured with FSDP, because their passes wait for each other: shares "
-                "stay even; give them in init(plan=..), or use job.steps with fully_shard(.., "
-                "reshard_after_forward=False)"
-            )
-            self._has_warned = True
+        if measures(run):
+            run.sensor.forward_begins(current_device() if self._device_type == "cuda" else torch.device("cpu"))
 
-    def _forward_ends(self, *_: Any) -> None:
-        if self._check and torch.is_grad_enabled():
-            self._check.forward_ends()
+    def _forward_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
+        """Awaits the end of the backward pass from its begin: a checkpoint inside runs its own."""
+        if torch.is_grad_enabled():
+            for tensor in _find_tensors(output):
+                if tensor.grad_fn is not None:
+                    tensor.register_hook(lambda _: self._await_end())
+            if self._check:
+                self._check.forward_ends()
 
 
 @contextmanager

@@ -9,10 +9,15 @@
 | ``FSDPParamGroup.reduce_grads`` | know whether a backward pass reduces gradients |
 | ``FSDPParamGroup.all_reduce_grads``, ``.reshard_after_backward`` | restore the script's settings |
 | ``FSDPParamGroup.gradient_divide_factor`` | find a factor that the script has set later |
+| the methods of ``FSDPParamGroup`` and ``FSDPState`` in ``_WAITS`` | leave waits for other ranks out of the time |
 | ``Variable._execution_engine.queue_callback`` | learn when a backward pass ends; DDP and FSDP use it, too |
 """
 # ruff: noqa: SLF001  # The purpose of this module.
 
+import functools
+import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,11 +26,31 @@ import torch
 from torch.autograd import Variable
 
 from evenstep.errors import UnsupportedError
+from evenstep.measure.sensor import Sensor
 
 _MISSING = object()
 
 #: The settings of a group that let backward passes communicate.
 _COMMUNICATION = ("reduce_grads", "all_reduce_grads", "reshard_after_backward")
+
+#: The methods in which FSDP communicates, and waits for other ranks, by module and class. They contain each other.
+_WAITS = {
+    ("_fsdp_param_group", "FSDPParamGroup"): (
+        "pre_forward",
+        "post_forward",
+        "pre_backward",
+        "post_backward",
+        "unshard",
+        "wait_for_unshard",
+    ),
+    ("_fsdp_state", "FSDPState"): ("_root_post_backward_final_callback",),
+}
+
+#: The sensor of the job that began the last pass, unless the job has ended.
+_sensor: weakref.ref[Sensor] | None = None
+#: The thread of that pass, and whether the methods pause the sensor.
+_thread = 0
+_pauses = False
 
 
 def groups(module: Any) -> list[Any]:
@@ -67,6 +92,42 @@ def divide_factor(group: Any) -> float:
     """
     factor: float = _private(group, "gradient_divide_factor")
     return factor
+
+
+def leave_out_waits(sensor: Sensor) -> None:
+    """Pauses a sensor while any FSDP2 model communicates in this thread, until this is called for another sensor.
+
+    All models matter, also those that are not trained. The first call replaces methods of FSDP's classes.
+
+    Raises:
+        UnsupportedError: this version of PyTorch has other names.
+    """
+    global _sensor, _thread, _pauses  # noqa: PLW0603  # FSDP's classes are global, too.
+    if not _pauses:
+        found = []
+        for (module, name), methods in _WAITS.items():
+            owner = _private(sys.modules.get(f"torch.distributed.fsdp._fully_shard.{module}"), name)
+            found += [(owner, method, _private(owner, method)) for method in methods]
+        for owner, method, waits in found:
+            setattr(owner, method, _pausing(waits))
+        _pauses = True
+    _sensor, _thread = weakref.ref(sensor), threading.get_ident()
+
+
+def _pausing(waits: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(waits)
+    def paused(*args: Any, **kwargs: Any) -> Any:
+        # Backward passes of GPUs run in other threads.
+        is_own = threading.get_ident() == _thread or torch._C._current_graph_task_id() >= 0
+        sensor = _sensor() if _sensor and is_own else None
+        if sensor is None or not sensor.pause():
+            return waits(*args, **kwargs)
+        try:
+            return waits(*args, **kwargs)
+        finally:
+            sensor.resume()
+
+    return paused
 
 
 @contextmanager

@@ -115,7 +115,11 @@ class Steps:
         run.observer.epoch_ends()
 
     def _planned(self, plan: Plan) -> Plan:
-        return plan if plan.tail or self._tail is None else self._tail.of(plan, self._run.quantum)
+        return (
+            plan
+            if plan.tail or self._tail is None
+            else plan.with_tail(self._tail.share, self._tail.min_chunk, self._run.quantum)
+        )
 
     def _load(self, step: Step, indices: list[int], share: Share) -> Any:
         wanted = indices[share.offset : share.offset + share.local_batch]
@@ -247,7 +251,7 @@ class Iteration:
             )
         additions = [Additions(claims, leaves) for _, claims, leaves, _ in told]
         self._own.claims.settle(self.plan, additions, self._watch.pace_s())
-        self._own.run.finish(replace(self.step, local_batch=self._watch.samples))
+        self._own.run.binding.finish(replace(self.step, local_batch=self._watch.samples))
         self.is_done = True
 
 

@@ -1,15 +1,12 @@
 """The numbers of a job for TensorBoard and other loggers."""
 
-import http
-import json
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from evenstep.errors import EvenstepError
 from evenstep.job.kubeflow import METRICS_MAX, Pace, Status
-from evenstep.settings.connection import connect
+from evenstep.settings.connection import job_view
 from evenstep.start.opening import OpenRun, Place
 
 #: Timeout of each of the two requests of a reading, in seconds. The training waits for it.
@@ -38,24 +35,12 @@ class Metrics:
         if place is None or self._clock() < self._paused_until:
             return told
         try:
-            newest = self._get(place, "/allocations?limit=1")
-            return told | _gain(self._get(place, "")) | _forecasts(newest[0])
+            server = place.current_server()
+            newest, job = (job_view(server, place.job, path, _TIMEOUT_S) for path in ("/allocations?limit=1", ""))
+            return told | _gain(job) | _forecasts(newest[0])
         except (EvenstepError, ValueError, LookupError, TypeError):
             self._paused_until = self._clock() + _PAUSE_S
             return told
-
-    def _get(self, place: Place, path: str) -> Any:
-        """Returns a view of the job.
-
-        Raises:
-            EvenstepError: no response.
-            ValueError: another answer than a view.
-        """
-        server = place.current_server().partition(",")[0].strip().rstrip("/")
-        answer = connect(server).get(f"/v1/jobs/{quote(place.job, safe='')}{path}", _TIMEOUT_S)
-        if answer.status != http.HTTPStatus.OK:
-            raise ValueError(answer.status)
-        return json.loads(answer.body)
 
 
 def _gain(job: dict[str, Any]) -> dict[str, float]:
@@ -88,7 +73,7 @@ def trainjob_status(opened: OpenRun, epochs: int | None) -> Callable[[], Status]
 
     def read() -> Status:
         run = opened.run
-        progress = run.progress
+        progress = run.binding.trained
         told = {"iteration": float(progress.iteration), "epoch": float(progress.epoch)}
         told |= metrics.read(opened.plans.place if opened.plans else None, ())
         # With many ranks, the metrics of the whole job come first.

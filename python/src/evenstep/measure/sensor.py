@@ -1,7 +1,8 @@
 """Measures the compute time of a rank without code in the training loop and without waiting for a device.
 
 It is a sum of spans on the device's own clock. A request for data ends a span, and its arrival begins the next one: a
-GPU computes while the loop waits for data. Waits for a device are not billed to exchanges.
+GPU computes while the loop waits for data. So does a wait for other ranks. Waits for a device are not billed to
+exchanges.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,12 +13,16 @@ import torch
 
 from evenstep.measure.moment import HostTimer, Timer, peak_memory_bytes, timer_of
 
+#: Maximum number of spans of an iteration before the older half of them is added up, which waits for the device.
+_SPANS_MAX = 4096
+
 
 class Sensor:
     """Measures an iteration's time from the first forward pass to the last gradient, without data waits.
 
-    Moments of the device delimit spans of computing: an iteration has one span, and a wait for data ends it and begins
-    the next one. A GPU computes while the training waits for data, so the duration of the wait says nothing about it.
+    Moments of the device delimit spans of computing: an iteration has one span, and a wait for data or for other ranks
+    ends it and begins the next one. A GPU computes while the training waits for data, so the duration of the wait says
+    nothing about it.
     """
 
     def __init__(self, timer_of: Callable[[torch.device], Timer] = timer_of) -> None:
@@ -28,13 +33,13 @@ class Sensor:
         self._timer: Timer = HostTimer()
         #: Whether an iteration starts when its batch arrives, because forward passes cannot be observed.
         self._from_arrival = False
-        #: Whether an iteration has begun.
-        self._is_measuring = False
+        #: Whether an iteration has begun, and whether the training waits for other ranks.
+        self._is_measuring = self._is_paused = False
         self._loader_wait_s = 0.0
-        #: Begin of the open span, the closed spans, and the waits for other ranks within them.
+        #: Begin of the open span, the closed spans, and the seconds of those before them.
         self._begun: Any = None
         self._spans: list[tuple[Any, Any]] = []
-        self._pauses: list[tuple[Any, Any]] = []
+        self._earlier_s = 0.0
 
     def loader_begins(self) -> None:
         """Records that the training requests its next batch."""
@@ -43,7 +48,8 @@ class Sensor:
     def loader_ends(self, seconds: float) -> None:
         """Records that the training waited for its batch for this time."""
         self._loader_wait_s += seconds
-        if self._is_measuring:
+        # Another thread may read batches while this one waits for other ranks.
+        if self._is_measuring and not self._is_paused:
             self._begun = self._timer.now()
 
     def iteration_begins(self) -> None:
@@ -78,10 +84,26 @@ class Sensor:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Context manager for waits for other ranks, which are not compute time."""
-        begun = self._timer.now() if self._is_measuring else None
-        yield
-        if begun is not None and self._is_measuring:
-            self._pauses.append((begun, self._timer.now()))
+        is_paused = self.pause()
+        try:
+            yield
+        finally:
+            if is_paused:
+                self.resume()
+
+    def pause(self) -> bool:
+        """Begins a wait for other ranks; returns whether :meth:`resume` must end it. Waits within a wait do nothing."""
+        if self._is_paused or not self._is_measuring:
+            return False
+        self._close()
+        self._is_paused = True
+        return True
+
+    def resume(self) -> None:
+        """Ends a wait for other ranks."""
+        self._is_paused = False
+        if self._is_measuring:
+            self._begun = self._timer.now()
 
     def computed(self) -> tuple[Callable[[], float], float]:
         """Records that the last gradient is complete.
@@ -91,15 +113,10 @@ class Sensor:
                 data. The time is 0 if no forward pass was observed; such an iteration does not measure the speed.
         """
         self._close()
-        timer, spans, pauses, loader_wait_s = self._timer, self._spans, self._pauses, self._loader_wait_s
+        timer, spans, earlier_s, loader_wait_s = self._timer, self._spans, self._earlier_s, self._loader_wait_s
         self._discard()
         self._loader_wait_s = 0.0
-
-        def compute_time_s() -> float:
-            computing, paused = (sum(timer.between(*span) for span in part) for part in (spans, pauses))
-            return max(0.0, computing - paused)
-
-        return compute_time_s, loader_wait_s
+        return lambda: sum((timer.between(*span) for span in spans), earlier_s), loader_wait_s
 
     def peak_memory_bytes(self) -> int | None:
         """Returns the peak memory of tensors on the GPU in bytes; None on CPUs."""
@@ -107,13 +124,17 @@ class Sensor:
 
     def _begin(self) -> None:
         if not self._is_measuring:
-            self._is_measuring, self._begun = True, self._timer.now()
+            self._is_measuring = True
+            self._begun = None if self._is_paused else self._timer.now()
 
     def _close(self) -> None:
         """Ends the open span; without one, does nothing."""
         if self._begun is not None:
             self._spans.append((self._begun, self._timer.now()))
             self._begun = None
+            if len(self._spans) == _SPANS_MAX:
+                older, self._spans = self._spans[: _SPANS_MAX // 2], self._spans[_SPANS_MAX // 2 :]
+                self._earlier_s += sum(self._timer.between(*span) for span in older)
 
     def _discard(self) -> None:
-        self._is_measuring, self._begun, self._spans, self._pauses = False, None, [], []
+        self._is_measuring, self._begun, self._spans, self._earlier_s = False, None, [], 0.0

@@ -11,9 +11,11 @@ loop has read too early.
 
 from collections import deque
 from collections.abc import Callable, Hashable
+from itertools import takewhile
 from typing import Any
 
 from evenstep.errors import SettingError, UnsupportedError
+from evenstep.run.given import turn_of
 from evenstep.run.step import Step, Turn
 from evenstep.samples.progress import Progress
 
@@ -22,9 +24,13 @@ READ_AHEAD_MAX = 4096
 
 #: Advice for loops that read ahead.
 _MARK = (
-    "loops that read ahead or skip batches must mark each iteration with `with job.step()`, also the skipped ones; it "
-    "begins the oldest batch that was read and not begun"
+    "loops that read ahead or skip batches must mark each iteration with `with job.step(batch)`, also the skipped "
+    "ones, where batch is what job.loader yielded, before .to(device)"
 )
+
+#: Why a batch has ended, and the advice for loops that mark it again.
+_TRAINED = "is already trained: put all its passes into one block, and do not repeat batches, as itertools.cycle does"
+_LEFT = "was dropped when a batch of a later epoch began: begin batches in the order in which they were read"
 
 
 class Binding:
@@ -73,6 +79,8 @@ class Binding:
         self._begins: Progress | None = None
         #: Whether this process has trained an iteration, and whether it had trained all when the iterator started.
         self._has_trained = self._is_level = False
+        #: Whether the loop gives the batches that its marks begin.
+        self._gives = False
         #: The maximum number of batches that had not begun at a mark.
         self._ahead = 0
         #: Whether a forward pass repeats a batch after the end of the epoch.
@@ -137,7 +145,8 @@ class Binding:
         has_trained = before is not None and trained.iteration > before.iteration
         # Without passes, nothing tells a look at an epoch from reading ahead before the first step.
         is_look = self._is_level or (self._lag is None and not self.is_marked and not self.is_observed())
-        is_ahead = self.is_marked or bool(self._lag) if has_trained else not is_look
+        # A loop that gives its batches names the ones that it trains.
+        is_ahead = self._gives or (self.is_marked or bool(self._lag) if has_trained else not is_look)
         if self.is_read and not self._has_dropped and (is_ahead or self.computing is not None):
             # The loop reads ahead, over the end of the epoch. Its last iterations are still to be computed.
             self._begins = self._read_to
@@ -174,12 +183,20 @@ class Binding:
         if self.computing is None and not self.is_marked:
             self._make_current(turn)
 
-    def mark(self) -> Turn:
-        """Begins the oldest batch that was read and not begun.
+    def given(self, batch: Any) -> Turn:
+        """Returns the batch to which an object belongs.
 
         Raises:
-            SettingError: there is no such batch, or it is unknown because too many were read.
-            UnsupportedError: the loop may have dropped batches of an earlier epoch.
+            SettingError: no batch that was read and not trained has the object, or several have it.
+        """
+        return turn_of(batch, [*self._finished, *self._turns])
+
+    def mark(self, given: Turn | None = None) -> Turn:
+        """Begins a batch, or begins it again; by default the oldest one that was read and not begun.
+
+        Raises:
+            SettingError: there is no such batch, it has ended, or it is unknown because too many were read.
+            UnsupportedError: the loop skips batches, or may have dropped some of an earlier epoch.
         """
         self.is_marked = True
         if self._has_dropped:
@@ -189,27 +206,53 @@ class Binding:
             )
         # A copy: another thread may be reading batches.
         waiting = [turn for turn in list(self._turns) if not turn.begun]
+        turn = self._oldest(waiting) if given is None else self._next(given, waiting)
+        self._gives |= given is not None
+        self._ahead = max(self._ahead, len(waiting))
+        if turn.done:
+            # Further passes follow.
+            turn.forwarded = turn.done = False
+        self._begin(turn)
+        return turn
+
+    def _oldest(self, waiting: list[Turn]) -> Turn:
+        """Returns the oldest batch that has not begun, if the loop cannot have dropped it."""
         if not waiting:
             raise SettingError(
                 "step(): every batch read so far has already begun: read the next batch from job.loader first"
             )
         turn = waiting[0]
-        is_of_earlier = turn.step.iteration < self.begins.iteration
-        if is_of_earlier and not self._ahead and not (turn.step.position or turn.micro):
+        # A resumed loop may read the rest of its epoch at once.
+        is_known = not self._ahead and (turn.step.position or turn.micro)
+        if turn.step.iteration < self.begins.iteration and self._ahead < len(waiting) and not is_known:
             raise UnsupportedError(
-                f"step(): all batches of epoch {turn.step.epoch} were read before the first of them began: it is "
-                "unknown whether the loop has only looked at them; read less than an epoch ahead, and read the data "
-                "set itself to look at its samples"
+                f"step(): {len(waiting)} batches have not begun, more than ever, and the oldest one is of epoch "
+                f"{turn.step.epoch}, which was read to its end: it is unknown whether the loop has dropped it or has "
+                "only looked at it; use `with job.step(batch)`, where batch is what job.loader yielded, and read the "
+                "data set itself to look at its samples"
             )
-        if is_of_earlier and 0 < self._ahead < len(waiting):
-            raise UnsupportedError(
-                f"step(): batches of epoch {turn.step.epoch} have not begun, and the loop has read {len(waiting)} "
-                f"batches ahead, more than ever: it is unknown whether it has dropped them; begin all batches that "
-                "were read before the next epoch, or leave the epoch before you read to its end"
-            )
-        self._ahead = max(self._ahead, len(waiting))
-        self._begin(turn)
         return turn
+
+    def _next(self, given: Turn, waiting: list[Turn]) -> Turn:
+        """Returns a batch if it may begin; earlier ones of an epoch that the loop has left are dropped."""
+        name = f"step(batch): iteration {given.step.iteration} of epoch {given.step.epoch}"
+        if given.ended:
+            raise SettingError(f"{name} {given.ended}")
+        earlier = [] if given.begun else list(takewhile(lambda turn: turn is not given, waiting))
+        if any(turn.step.epoch == given.step.epoch for turn in earlier):
+            raise UnsupportedError(
+                f"{name} begins, but iteration {earlier[-1].step.iteration} was read before it and has not begun: "
+                "begin batches in the order in which they were read, also skipped ones: `continue` inside of the block"
+            )
+        if earlier and (self.computed is None or any(turn.step.epoch != self.computed.epoch for turn in earlier)):
+            raise UnsupportedError(
+                f"{name} begins, but no batch of epoch {earlier[-1].step.epoch} has: train each epoch that you read, "
+                "and read the data set itself to look at its samples"
+            )
+        for turn in earlier:
+            # The loop has left their epoch early.
+            turn.begun, turn.ended = True, _LEFT
+        return given
 
     def leave(self) -> None:
         """Ends the mark of a batch, and its iteration, unless its backward pass is still to come."""
@@ -273,7 +316,8 @@ class Binding:
             raise UnsupportedError(
                 "gradients after the epoch was read to its end and all its batches were trained: it is unknown of "
                 "which batch they are; do not repeat batches, as itertools.cycle does, but read job.loader again: "
-                "`while True: yield from loader`; gradients of other data, such as a validation set: use model.module"
+                "`while True: yield from loader`; gradients for a validation: torch.autograd.grad(loss, inputs), or a "
+                "backward pass of the module that DistributedDataParallel got, and zero_grad() after it"
             )
         turn.done = True
         self._check_passes()
@@ -369,7 +413,8 @@ class Binding:
     def _begin(self, turn: Turn) -> None:
         self.check(turn.step.iteration)
         if turn is not self._current:
-            self.goes_on()
+            if self._unreduced and self._unreduced.step is not turn.step:
+                self.goes_on()
             self._make_current(turn)
         turn.begun = True
         if self._left is None:
@@ -394,7 +439,9 @@ class Binding:
         self.trained = _after(step)
         self._finished.clear()
         while self._turns and self._turns[0].step.iteration <= step.iteration:
-            self._finished.append(self._turns.popleft())
+            turn = self._turns.popleft()
+            turn.ended = turn.ended or _TRAINED
+            self._finished.append(turn)
 
     def _track(self, turn: Turn, model: Hashable, *, is_alone: bool) -> None:
         """Collects the passes of the first two batches, unless their micro-batches were read together."""

@@ -173,12 +173,17 @@ class Loader(DataLoader[Any]):
             if not turn.samples and run.sums and (not turn.step.local_batch or "scaled" in run.sums):
                 batch = self._emptied(batch, turn.step)
             self._latest = turn
-            run.read(turn)
-            yield self._moved(batch)
+            yield self._arrived(batch, turn)
             if not goes_on():
                 raise SettingError(
                     "a second iterator has started the epoch again: read a job's data with one iterator at a time"
                 )
+
+    def _arrived(self, batch: Any, turn: Turn) -> Any:
+        """Returns a batch on its device, which this loader does not keep."""
+        moved = self._moved(batch)
+        self._run.read(turn, moved)
+        return moved
 
     def _emptied(self, batch: Any, step: Step) -> Any:
         """Returns the batch of a rank without samples, with length 0.

@@ -12,11 +12,12 @@ from evenstep.exchange.exchange import Exchange, Submission
 from evenstep.exchange.report import Report
 from evenstep.measure.sensor import Sensor
 from evenstep.run.binding import Binding
+from evenstep.run.given import references
 from evenstep.run.losses import Loss, Losses
 from evenstep.run.observer import Observer
 from evenstep.run.step import Step, Turn
 from evenstep.samples import shares
-from evenstep.samples.checksums import check_order
+from evenstep.samples.checksums import check_begin, check_order
 from evenstep.samples.costs import Costs, CutIteration, CutRules
 from evenstep.samples.epoch import Epoch, Place
 from evenstep.samples.order import Order
@@ -59,14 +60,18 @@ class Run:
     sums: Collection[Loss] = ()
     #: Maximum numbers of samples by rank; None for no cap. Empty if no rank has one.
     caps: Sequence[int | None] = ()
-    #: The number of the run in this process, the same on all ranks.
-    number: int = 0
+    #: A name of the run that no other one has, also before a restart; the same on all ranks.
+    name: str = ""
+    #: Whether the run has logged that speeds cannot be measured.
+    is_told: bool = False
     #: The id of the job at the predictor; None without a predictor.
     job: str | None = None
     #: Gets the first plans, together with the other ranks; None once the run has started.
     starts: Callable[[], None] | None = None
     #: The batches that the loop reads, computes and trains.
     binding: Binding = field(init=False)
+    #: The newest epoch whose first iteration was compared with other ranks.
+    _compared: int = -1
     #: The last plan that was checked, and the number of samples it was checked for.
     _checked: tuple[Plan, int] | None = None
     #: An epoch and its number of iterations.
@@ -144,7 +149,7 @@ class Run:
         cut = costs.cut(plan, costs.at(indices), self.quadratic_share(place.iteration), rules)
         step = self._part(cut.plan, place)
         passes = cut.passes[self.rank]
-        if len(passes) > 1 and self.needs_equal_passes:
+        if is_equal and len(passes) > 1 and self.needs_equal_passes:
             raise SettingError(
                 f"iteration {place.iteration}: rank {self.rank} has {len(passes)} passes with {list(passes)} samples, "
                 'and means over them have unequal weights: use job.wrap(.., loss="tokens") and job.count'
@@ -166,7 +171,7 @@ class Run:
         number = self.binding.begins.epoch
         epoch = Epoch(self.order, number)
         if self.world_size > 1 and epoch.whole is not None and self.order.given and callable(self.order.given.indices):
-            check_order(epoch.whole, number, self.number, self.rank)
+            check_order(epoch.whole, number, self.name, self.rank)
         return epoch
 
     def epoch_steps(self) -> Iterator[tuple[Step, list[int]]]:
@@ -205,8 +210,26 @@ class Run:
         finally:
             self.is_hedging = False
 
-    def read(self, turn: Turn) -> None:
+    def mark(self, batch: Any = ...) -> Turn:
+        """Begins a batch of the loop, by default the oldest one that has not begun.
+
+        Raises:
+            DivergedError: ranks have dropped different numbers of iterations.
+            SettingError: there is no such batch, or it has ended.
+            UnsupportedError: the loop skips batches, or may have dropped some.
+        """
+        if batch is ...:
+            return self.binding.mark()
+        turn = self.binding.given(batch)
+        if self.world_size > 1 and turn.step.epoch > self._compared:
+            # If the loop has left an epoch early, a rank that had read it to its end has other iterations.
+            check_begin(turn.step.iteration - turn.step.position, turn.step.epoch, self.name, self.rank)
+            self._compared = turn.step.epoch
+        return self.binding.mark(turn)
+
+    def read(self, turn: Turn, batch: Any = None) -> None:
         """Records that the training loop got a batch. It does not change the batch that is being computed."""
+        turn.objects = references(batch)
         self.binding.read(turn)
         self.sensor.batch_arrived()
         self.observer.read(turn.step)
@@ -226,11 +249,6 @@ class Run:
         return self.order.accumulate > 1 or bool(self.order.costs and self.order.costs.pass_max)
 
     @property
-    def progress(self) -> Progress:
-        """The position after the last iteration whose gradients are complete."""
-        return self.binding.trained
-
-    @property
     def current(self) -> Turn:
         """The batch that is being computed, else the one that was read last.
 
@@ -238,22 +256,6 @@ class Run:
             SettingError: no batch was read yet.
         """
         return self.binding.current
-
-    @property
-    def computed(self) -> Step:
-        """The last iteration that was computed, to which an optimizer's step belongs.
-
-        Raises:
-            SettingError: no batch was read yet.
-        """
-        return self.binding.computed or self.current.step
-
-    def gradients_ready(self, *, is_reduced: bool = True) -> None:
-        """Records that gradients of the current batch are complete; the last batch finishes its iteration.
-
-        If they were not reduced over ranks, another backward pass of the batch may follow.
-        """
-        self.binding.complete(is_reduced=is_reduced)
 
     def _ends(self, step: Step) -> None:
         """Reports an iteration whose gradients are complete."""
@@ -275,7 +277,7 @@ class Run:
                 )
 
             self.submit(step, report)
-        self.finish(step)
+        self.binding.finish(step)
 
     def submit(self, step: Step, report: Callable[[], Report]) -> None:
         """Submits the report of an iteration to the exchange. The last one of an epoch may be the last of the run."""
@@ -289,10 +291,6 @@ class Run:
         """Waits for due exchanges, because scripts may destroy the process group after an epoch."""
         if self.exchange:
             self.exchange.settle(_SETTLE_S)
-
-    def finish(self, step: Step) -> None:
-        """Marks an iteration as done, with the samples that this rank computed."""
-        self.binding.finish(step)
 
     def start(self) -> None:
         """Starts the run before its first batch is read, together with all ranks. Later calls have no effect."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 from evenstep.errors import SettingError
 from evenstep.samples.work import Work
@@ -77,6 +78,10 @@ class Turn:
     #: Whether a forward pass of it began, and whether its gradients were computed.
     forwarded: bool = False
     done: bool = False
+    #: Why no pass of it may begin any more; empty before.
+    ended: str = ""
+    #: The objects by which the training loop can name it.
+    objects: Sequence[ref[Any]] = ()
     #: The number of items in it, such as tokens, if the training loop counts them.
     items: Any = None
     #: The number of samples in the current pass of a hedged step; None for other batches.

@@ -20,7 +20,7 @@ def checksum(values: torch.Tensor) -> int:
     return zlib.crc32(tensor_bytes(values))
 
 
-def check_order(indices: torch.Tensor, epoch: int, run: int, rank: int) -> None:
+def check_order(indices: torch.Tensor, epoch: int, run: str, rank: int) -> None:
     """Compares the order of an epoch between ranks.
 
     No rank waits for another one: the first one stores its checksum, and the others read it.
@@ -34,4 +34,19 @@ def check_order(indices: torch.Tensor, epoch: int, run: int, rank: int) -> None:
         raise DivergedError(
             f"order({epoch}): rank {rank} has other indices (checksum {own}) than another rank "
             f"({first}): must depend only on the epoch, because each rank calls it"
+        )
+
+
+def check_begin(iteration: int, epoch: int, run: str, rank: int) -> None:
+    """Compares the first iteration of an epoch between ranks. No rank waits for another one.
+
+    Raises:
+        DivergedError: another rank has another number.
+    """
+    first = _get_default_store().compare_set(f"evenstep/begin/{run}/{epoch}", "", str(iteration)).decode()
+    if first != str(iteration):
+        raise DivergedError(
+            f"epoch {epoch} begins with iteration {iteration} on rank {rank}, and with {first} on another rank: the "
+            "loop has left the epoch before early, and ranks had read different numbers of its batches; read equally "
+            "many"
         )

@@ -88,10 +88,10 @@ class Costs:
         cls,
         cost: SampleCosts | None,
         samples: int,
-        *,
         global_batch: int | None,
         global_tokens: int | None,
         max_tokens: int | None,
+        *,
         hidden_size: int | None,
         layout: Layout,
     ) -> "Costs | None":

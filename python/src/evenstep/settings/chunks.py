@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from evenstep._native import Plan
 from evenstep.errors import SettingError
 
 
@@ -25,7 +24,3 @@ class SharedTail:
             raise SettingError(f"tail={self.share}: must be above 0 and at most 1")
         if self.min_chunk < 1 or self.min_chunk % quantum:
             raise SettingError(f"min_chunk={self.min_chunk}: must be a multiple of quantum={quantum}, at least 1")
-
-    def of(self, plan: Plan, quantum: int) -> Plan:
-        """Returns the plan with a tail for all ranks; shares shrink in proportion. A tail without samples is None."""
-        return plan.with_tail(self.share, self.min_chunk, quantum)

@@ -1,7 +1,11 @@
 """Connections of this process: TLS and token from the environment."""
 
+import http
+import json
 import os
 from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
 
 from evenstep._native import ClientTls, Http
 
@@ -27,3 +31,17 @@ def connect(server: str) -> Http:
         SettingError: the URL or a file breaks a rule.
     """
     return Http(server, client_tls())
+
+
+def job_view(servers: str, job: str, path: str, timeout_s: float) -> Any:
+    """Returns a view of a job from the first server of a list; ``path`` continues the path of the job.
+
+    Raises:
+        EvenstepError: no response.
+        ValueError: another response than a view.
+    """
+    server = servers.partition(",")[0].strip().rstrip("/")
+    answer = connect(server).get(f"/v1/jobs/{quote(job, safe='')}{path}", timeout_s)
+    if answer.status != http.HTTPStatus.OK:
+        raise ValueError(answer.status)
+    return json.loads(answer.body)

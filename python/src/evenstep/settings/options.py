@@ -27,14 +27,14 @@ class RunOptions:
     max_local_batch: int | None
     #: Other fields of `PUT /v1/jobs/{job}`.
     job: Mapping[str, Any]
-    #: Whether workers can claim chunks of a shared tail.
-    claims: bool
-    #: The shared tail that is taken from plans without one; None for no tail.
-    tail: SharedTail | None
     #: Timeout of a request to the predictor, in seconds.
     timeout_s: float
     #: Number of epochs of the whole training; None if it is unknown.
     epochs: int | None = None
+    #: Whether workers can claim chunks of a shared tail.
+    claims: bool = False
+    #: The shared tail that is taken from plans without one; None for no tail.
+    tail: SharedTail | None = None
 
     @property
     def cap(self) -> int | None:

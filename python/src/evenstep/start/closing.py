@@ -1,12 +1,10 @@
 """The last lines of a run on rank 0: what it gained, how long workers waited, and who was slow."""
 
-import json
 import logging
 import sys
-from urllib.parse import quote
 
 from evenstep.errors import EvenstepError
-from evenstep.settings.connection import connect
+from evenstep.settings.connection import job_view
 
 log = logging.getLogger("evenstep")
 
@@ -15,12 +13,11 @@ _TIMEOUT_S = 2.0
 
 def lines(servers: str, job: str) -> list[str]:
     """Returns the summary of a job and the address of its page; empty if the predictor does not respond."""
-    server = servers.partition(",")[0].strip().rstrip("/")
     try:
-        answer = connect(server).get(f"/v1/jobs/{quote(job, safe='')}/summary", _TIMEOUT_S)
-        summary = [str(line) for line in json.loads(answer.body)["lines"]]
+        summary = [str(line) for line in job_view(servers, job, "/summary", _TIMEOUT_S)["lines"]]
     except (EvenstepError, ValueError, KeyError, TypeError):
         return []
+    server = servers.partition(",")[0].strip().rstrip("/")
     return [*summary, f"page: {server}/#/jobs/{job}; later: evenstep report {job} --html FILE"]
 
 

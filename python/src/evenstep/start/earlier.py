@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from evenstep.errors import EvenstepError
-from evenstep.settings.connection import connect
+from evenstep.settings.connection import job_view
 from evenstep.start.local import LocalError, open_folder
 
 _TIMEOUT_S = 2.0
@@ -32,11 +31,10 @@ def initial_speeds(script: str, workers: Sequence[Mapping[str, Any]]) -> dict[st
     return {name: known[name][1] for name in names}
 
 
-def remember(script: str, server: str, job: str) -> None:
+def remember(script: str, servers: str, job: str) -> None:
     """Stores the speeds of a job's workers for the next run. Without them, that run begins with even shares."""
     with suppress(EvenstepError, OSError, ValueError, KeyError, TypeError):
-        answer = connect(server).get(f"/v1/jobs/{quote(job, safe='')}/workers", _TIMEOUT_S)
-        workers = json.loads(answer.body)["workers"][:_WORKERS_MAX]
+        workers = job_view(servers, job, "/workers", _TIMEOUT_S)["workers"][:_WORKERS_MAX]
         speeds = {
             worker["worker"]: [worker["device"], worker["speed_samples_per_s"]]
             for worker in workers

@@ -5,7 +5,6 @@ The first part is in ``job.loader``, the second before the first batch, so scrip
 
 import functools
 import itertools
-import json
 import logging
 import os
 import secrets
@@ -15,16 +14,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import quote
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
-from evenstep._native import Plan, parse_servers
+from evenstep._native import Plan
 from evenstep.errors import EvenstepError, RejectedError, SettingError
 from evenstep.exchange.exchange import CLOSED, LOOK_AHEAD_MAX, Exchange, Lead
-from evenstep.exchange.given_plans import AgreedPlans, FilledPlans, batches_of, even_plan, given_plans
+from evenstep.exchange.given_plans import AgreedPlans, FilledPlans, even_plan, given_plans
 from evenstep.exchange.predictor import Predictor
 from evenstep.exchange.share_log import ShareLog
 from evenstep.measure.device import current_device
@@ -38,7 +36,7 @@ from evenstep.samples.progress import Progress, resumed
 from evenstep.samples.work import Prior
 from evenstep.settings import job_id, launcher
 from evenstep.settings.budget import Budget
-from evenstep.settings.connection import connect
+from evenstep.settings.connection import job_view
 from evenstep.settings.options import RunOptions, job_spec
 from evenstep.settings.settings import AUTO, OFF
 from evenstep.start import closing, earlier
@@ -51,9 +49,6 @@ log = logging.getLogger("evenstep")
 
 #: Additional iterations between a report and the plan that depends on its exchange, so that no step waits for it.
 _SLACK = 1
-
-#: Number of iterations of a given plan that ranks compare at the start.
-_COMPARED = 4
 
 #: Maximum number of iterations between two exchanges: with the shortest look-ahead, the predictor plans for the second.
 _INTERVAL_MAX = LOOK_AHEAD_MAX - _SLACK - 1
@@ -151,7 +146,7 @@ class OpenRun:
                 notice.cancel()
             check_alike(everyone)
             if begin.is_planned(run.world_size):
-                otherwise = run.plans(run.progress.iteration)
+                otherwise = run.plans(run.binding.trained.iteration)
                 self.plans = begin.opened(self.group, self.embedded, self.workers, otherwise, run.sensor)
         # Without a predictor, for example on a single rank, the next checkpoint still names the job.
         run.job = self.plans.place.job if self.plans else begin.resumed_job
@@ -169,11 +164,10 @@ class OpenRun:
         if self.plans:
             self.plans.exchange.close(timeout_s)
             if self.plans.predictor:
-                job = self.plans.place.job
-                server = self.plans.place.current_server()
+                servers, job = self.plans.place.current_server(), self.plans.place.job
                 # While its workers are still there: why one is slow is not known after they have left.
-                summary = closing.lines(server, job)
-                earlier.remember(_script(), server.partition(",")[0].strip(), job)
+                summary = closing.lines(servers, job)
+                earlier.remember(_script(), servers, job)
                 self.plans.predictor.close(timeout_s)
                 closing.show(summary)
         if self.embedded:
@@ -193,13 +187,12 @@ def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dic
     begin, before = begin.restored(state) if state else (begin, None)
     group = open_group(job_options.settings.world_size)
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if group else (0, 1)
-    alike, number, workers = begin.alike(), next(_runs), list[Mapping[str, Any]]()
+    alike, name, workers = begin.alike(), "", list[Mapping[str, Any]]()
     if group:
         found = gather_facts(group, {**begin.facts(current_device()), "alike": alike})
-        workers, fixed = list(found.workers), job_options.fixed
+        name, workers, fixed = found.name, list(found.workers), job_options.fixed
         if callable(fixed):
-            name = f"evenstep/plans/{found.name}/{number}"
-            fixed = AgreedPlans(fixed, _get_default_store(), name, deletes=rank == 0)
+            fixed = AgreedPlans(fixed, _get_default_store(), f"evenstep/plans/{name}", deletes=rank == 0)
         begin = replace(
             begin,
             job_options=replace(job_options, settings=found.settings, fixed=fixed),
@@ -214,7 +207,7 @@ def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dic
     run = Run(order, rank, world_size, quantum, plans, share, None, begin.ahead, Sensor(), begin.progress)
     opened = OpenRun(run, begin, group, workers, alike, embedded)
     run.caps, run.job, run.starts = caps, begin.resumed_job, opened.start
-    run.number = number
+    run.name = name
     if isinstance(begin.job_options.fixed, AgreedPlans):
         run.binding.check = begin.job_options.fixed.check
     return opened
@@ -407,15 +400,15 @@ class _RunStart:
 
     def alike(self) -> dict[str, Any]:
         """Returns the values that must be the same on all ranks."""
-        job_options, first = self.job_options, self.progress.iteration
-        fixed = job_options.fixed
+        job_options, fixed = self.job_options, self.job_options.fixed
         return {
             "order": repr(self.order),
             "sample order": self.order.checksum(self.progress.epoch),
             "planning look-ahead": self.ahead,
             "state": repr(self.progress),
             "quadratic share": repr(self.prior),
-            "plan": None if fixed is None else [list(batches_of(fixed, first + k)) for k in range(_COMPARED)],
+            # Ranks agree on the plans of a function later.
+            "plan": None if fixed is None else "a function" if callable(fixed) else list(fixed),
             "quantum": self.quantum,
             "server": job_options.settings.server,
             "claims": job_options.claims,
@@ -440,9 +433,6 @@ def _refuse_start() -> None:
     raise SettingError(f"job.loader: no epoch can begin, because {CLOSED}")
 
 
-#: Numbers of the runs of this process, the same on all ranks.
-_runs = itertools.count()
-
 #: Numbers of the jobs of this process with automatic ids.
 _automatic_jobs = itertools.count(1)
 
@@ -459,8 +449,7 @@ def _earlier_jobs() -> list[str]:
 
 def _has_live_workers(servers: str, job: str) -> bool:
     try:
-        answer = connect(parse_servers(servers)[0]).get(f"/v1/jobs/{quote(job, safe='')}", _LOOK_S)
-        return bool(json.loads(answer.body)["live_workers"])
+        return bool(job_view(servers, job, "", _LOOK_S)["live_workers"])
     except (EvenstepError, ValueError, KeyError, TypeError):
         return False
 

@@ -130,9 +130,7 @@ def judge(
         _samples(samples),
         _contents(samples, is_random=is_random),
         _ranks(unlike_ranks),
-        _gradients(
-            gradients, allowed, _reason(seen, gradients[0], samples, _empty(ranks, differs), told) if differs else ""
-        ),
+        _gradients(gradients, allowed, _reason(seen, gradients[0], samples, told) if differs else ""),
     ]
     if is_random:
         checks.append(_repeatable(seen, repeated, samples))
@@ -220,14 +218,8 @@ def _gradients(gradients: Sequence[Difference], allowed: tuple[str, float], reas
     return Check("gradients", "ok", f"differ from one process's by {shown} {rule}")
 
 
-def _empty(ranks: Sequence[Recorded], differs: Sequence[Difference]) -> bool:
-    """Returns whether only iterations differ in which a rank has no samples, of several kinds of iterations."""
-    empty = {iteration for rank in ranks for iteration, batch in rank.batches.items() if not batch}
-    return {found.iteration for found in differs} <= empty and not set(ranks[0].iterations()) <= empty
-
-
-def _reason(seen: Observations, worst: Difference, samples: Samples, is_empty: bool, not_a_mean: str) -> str:
-    """Returns the most likely reason; ``is_empty`` if only iterations differ in which a rank has no samples."""
+def _reason(seen: Observations, worst: Difference, samples: Samples, not_a_mean: str) -> str:
+    """Returns the most likely reason."""
     times = "" if worst.factor is None else f" ({worst.name} is {worst.factor:.3g} times the gradient of one process)"
     batch_norm = (
         f"batch norm ({_some(seen.batch_norms)}) uses the statistics of each rank's own batch, in any "
@@ -250,10 +242,6 @@ def _reason(seen: Observations, worst: Difference, samples: Samples, is_empty: b
         (bool(not_a_mean), f'{not_a_mean}: use job.wrap(.., loss="tokens") and job.count'),
         (bool(samples.unlike), "samples differ, see contents"),
         (seen.mismatched_batch is not None, strange),
-        (
-            is_empty,
-            "a rank without samples computes a batch that must not count, such as in the number of tokens of all ranks",
-        ),
         (bool(seen.batch_norms), batch_norm),
         (bool(seen.dropouts), f"dropout ({_some(seen.dropouts)}) drops different values; {PLAIN}"),
         (seen.has_inner, "the inner hook of job.wrap may lose precision: set the allowed difference with --tolerance"),

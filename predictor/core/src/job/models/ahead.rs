@@ -1,9 +1,11 @@
 //! The models with the reports of incomplete iterations.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+
+use evenstep_protocol::WorkerId;
 
 use super::super::open::Closed;
-use super::super::worker::DeviceOf;
+use super::super::state::WorkerState;
 use super::{Learned, Models};
 use crate::attempts::Attempts;
 
@@ -26,7 +28,7 @@ impl Ahead {
         earlier: Option<Self>,
         generation: u64,
         attempts: &Attempts,
-        device: DeviceOf<'_>,
+        joined: &BTreeMap<WorkerId, WorkerState>,
     ) -> Option<Self> {
         if !models.open.is_waiting() {
             return None;
@@ -40,7 +42,7 @@ impl Ahead {
         let first = ahead.learned.back().map_or(0, |(iteration, _)| iteration.saturating_add(1));
         for closed in models.open.closed_from(first) {
             ahead.learned.push_back((closed.iteration, closed.reports.len()));
-            ahead.models.learn_iteration(closed, attempts, device, &mut Learned::default());
+            ahead.models.learn_iteration(closed, attempts, joined, &mut Learned::default());
         }
         // What planning changes.
         ahead.models.open = models.open.after_all();

@@ -1,7 +1,7 @@
 //! Learns from the reports of iterations.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use evenstep_protocol::{WorkerId, WorkerReport};
 
@@ -10,7 +10,8 @@ use super::super::open::Closed;
 use super::super::others::{Compared, others};
 use super::super::plans::PlannedWorker;
 use super::super::report::{gradient_norms, parts, readings, signs};
-use super::super::worker::DeviceOf;
+use super::super::state::WorkerState;
+use super::super::worker::WorkerModel;
 use super::{Learned, Models};
 use crate::attempts::Attempts;
 use crate::forecast::{Forecast, WIDE};
@@ -27,14 +28,19 @@ const SURPRISE: f64 = 1.5;
 /// Weight of an iteration in the mean number of iterations that one stands for.
 const STRIDE_WEIGHT: f64 = 0.1;
 
-/// A report to learn from.
-struct Lesson<'a> {
+/// A report whose speed may be learned.
+struct Usable<'a> {
     report: &'a WorkerReport,
-    /// The forecast of its speed; `None` if a probe disturbed it.
-    forecast: Option<f64>,
-    /// Whether the curve learns, and whether the worker is compared with others.
-    is_learned: bool,
+    state: Option<&'a WorkerState>,
+    readings: Vec<Option<f64>>,
+    /// The observation in sample equivalents of the curve before it; `None` if no speed can be learned.
+    before: Option<Observation>,
+    /// Whether the worker may be slow.
+    is_suspect: bool,
 }
+
+/// Usable reports, with the positions of their workers in the models.
+type AllUsable<'a> = (Vec<usize>, Vec<Usable<'a>>);
 
 impl Models {
     /// Learns from reports, in any order. Reports of incomplete iterations are kept; see `job::open`.
@@ -47,12 +53,12 @@ impl Models {
         &mut self,
         reports: &'a [WorkerReport],
         attempts: &Attempts,
-        device: DeviceOf<'_>,
+        joined: &BTreeMap<WorkerId, WorkerState>,
     ) -> Learned<'a> {
         let mut learned = Learned::default();
         self.revision += u64::from(!reports.is_empty());
         for closed in self.open.take(reports) {
-            self.learn_iteration(closed, attempts, device, &mut learned);
+            self.learn_iteration(closed, attempts, joined, &mut learned);
         }
         learned
     }
@@ -61,7 +67,7 @@ impl Models {
         &mut self,
         closed: Closed<'a>,
         attempts: &Attempts,
-        device: DeviceOf<'_>,
+        joined: &BTreeMap<WorkerId, WorkerState>,
         learned: &mut Learned<'a>,
     ) {
         let (iteration, reports) = (closed.iteration, &closed.reports);
@@ -78,13 +84,16 @@ impl Models {
         if closed.is_probe {
             self.undisturbed = self.learned.saturating_add(1 + DISTURBED);
         }
-        let usable = self.take(reports, device);
+        let (positions, usable) = self.take(reports, joined);
         let is_usable = usable.len() == reports.len();
-        let outcomes = self.measure(&usable, &closed, device);
-        self.forecaster.observe_iteration(iteration, &outcomes);
-        let drivers = self.forecaster.drivers();
-        let readings = parallel::map(&usable, |(worker, report)| (*worker, readings(drivers, report)));
-        self.forecaster.boundaries(&readings);
+        let workers: Vec<&WorkerId> = usable.iter().map(|one| &one.report.worker).collect();
+        let forecasters = self.forecaster.positions(&workers);
+        let seen = self.measure(&positions, &usable, &forecasters, &closed);
+        let known = forecasters.iter().zip(seen).filter_map(|(at, seen)| Some((*at, seen?)));
+        let (observed, seen): (Vec<usize>, Vec<Observation>) = known.unzip();
+        self.forecaster.observe_at(iteration, &observed, &seen);
+        let readings: Vec<&[Option<f64>]> = usable.iter().map(|one| &one.readings[..]).collect();
+        self.forecaster.boundaries(&forecasters, &readings);
         // A first report includes costs of the start.
         if let Some(compared) = compared(self, &closed, since).filter(|_| is_usable) {
             self.balance.observe(&compared);
@@ -98,61 +107,66 @@ impl Models {
     fn take<'a>(
         &mut self,
         reports: &'a [(Cow<'_, WorkerReport>, Option<PlannedWorker>)],
-        device: DeviceOf<'_>,
-    ) -> Vec<(&'a WorkerId, &'a WorkerReport)> {
-        let by_worker: Vec<(&WorkerId, (&WorkerReport, Option<PlannedWorker>))> =
-            reports.iter().map(|(report, planned)| (&report.worker, (&**report, *planned))).collect();
-        parallel::insert(&mut self.workers, by_worker.iter().map(|(worker, _)| *worker), Arc::default);
-        let taken = parallel::update(&mut self.workers, &by_worker, |known, (report, planned)| {
-            let known = Arc::make_mut(known);
+        joined: &'a BTreeMap<WorkerId, WorkerState>,
+    ) -> AllUsable<'a> {
+        let workers: Vec<&WorkerId> = reports.iter().map(|(report, _)| &report.worker).collect();
+        let positions = self.workers.positions(&workers, WorkerModel::default);
+        let states = parallel::find(joined, &workers);
+        let given: Vec<_> = reports.iter().zip(states).collect();
+        let drivers = self.forecaster.drivers();
+        let taken = self.workers.update(&positions, &given, |known, ((report, planned), state)| {
             let newest = known.newest;
             let is_new = newest.is_none_or(|newest| report.iteration > newest);
-            let is_other = is_new && known.take(report, *planned, device);
-            (*report, is_new && newest.is_some(), is_other)
+            let readings = readings(drivers, report);
+            let is_other = is_new && known.take(report, *planned, *state, &readings);
+            let usable = (is_new && newest.is_some()).then(|| Usable {
+                report,
+                state: *state,
+                readings,
+                before: parts(report).observation(&known.curve),
+                is_suspect: known.watch.suspects(),
+            });
+            (usable, is_other)
         });
-        let mut usable = Vec::with_capacity(taken.len());
-        for (worker, (report, is_usable, is_other)) in taken {
+        let (mut places, mut usable) = (Vec::new(), Vec::with_capacity(taken.len()));
+        for ((position, worker), (one, is_other)) in positions.into_iter().zip(workers).zip(taken) {
             if is_other {
                 self.forecaster.age(worker);
             }
-            if is_usable {
-                usable.push((worker, report));
+            if let Some(one) = one {
+                places.push(position);
+                usable.push(one);
             }
         }
-        usable
+        (places, usable)
     }
 
     /// Updates the curves with the reports of an iteration. Returns the observations in sample equivalents of the curves.
-    fn measure<'a>(
+    fn measure(
         &mut self,
-        reports: &[(&'a WorkerId, &'a WorkerReport)],
+        positions: &[usize],
+        usable: &[Usable<'_>],
+        forecasters: &[usize],
         closed: &Closed<'_>,
-        device: DeviceOf<'_>,
-    ) -> Vec<(WorkerId, Observation)> {
-        let (forecaster, is_disturbed) = (&self.forecaster, self.learned < self.undisturbed);
+    ) -> Vec<Option<Observation>> {
+        let is_disturbed = self.learned < self.undisturbed;
         let work = self.work.log();
-        let workers: Vec<&WorkerId> = reports.iter().map(|(worker, _)| *worker).collect();
         // The shares of a probe do not follow forecasts. If the curve was not known, its speeds change with the shares, and
         // so do the forecasts after it.
-        let last = forecaster.expected(&workers).into_iter();
-        let last: Vec<Option<Forecast>> = last.map(|known| Some(known?.forecast)).collect();
+        let last = self.forecaster.forecasts(forecasters);
+        let mut observations: Vec<Option<Observation>> = usable.iter().map(|one| one.before).collect();
         // A probe is there to learn from it.
-        let learned =
-            if closed.is_probe { vec![true; workers.len()] } else { self.turns(reports, &workers, &last) };
-        let lesson = |(rank, (worker, report)): (usize, &(&'a WorkerId, &'a WorkerReport))| {
-            let forecast = last[rank].filter(|_| !is_disturbed).map(|forecast| forecast.speed);
-            (*worker, Lesson { report, forecast, is_learned: learned[rank] })
+        let learned = if closed.is_probe { vec![true; usable.len()] } else { self.turns(usable, &last) };
+        let learned: Vec<usize> =
+            (0..usable.len()).filter(|rank| learned[*rank] && observations[*rank].is_some()).collect();
+        let lesson = |rank: &usize| {
+            (usable[*rank].report, last[*rank].filter(|_| !is_disturbed).map(|forecast| forecast.speed))
         };
-        let lessons: Vec<(&WorkerId, Lesson<'_>)> = reports.iter().enumerate().map(lesson).collect();
-        let measured = parallel::update(&mut self.workers, &lessons, |known, lesson| {
-            let Lesson { report, forecast, is_learned } = *lesson;
-            let known = Arc::make_mut(known);
+        let lessons: Vec<_> = learned.iter().map(lesson).collect();
+        let places: Vec<usize> = learned.iter().map(|rank| positions[*rank]).collect();
+        let measured = self.workers.update(&places, &lessons, |known, (report, forecast)| {
             let parts = parts(report);
-            let before = parts.observation(&known.curve)?;
-            if !is_learned {
-                return Some((before, None));
-            }
-            known.measure(&parts, forecast);
+            known.measure(&parts, *forecast);
             let observation = parts.observation(&known.curve)?;
             let pace = Pace {
                 iteration: report.iteration,
@@ -162,42 +176,35 @@ impl Models {
                 readings: signs(report),
             };
             let own = known.watch.ratio_to_best(&pace, &known.curve);
-            Some((observation, Some((pace, own, known.watch.vote(&pace, own)))))
+            Some((observation, pace, own, known.watch.vote(&pace, own)))
         });
-        let (mut observations, mut compared) = (Vec::new(), Vec::new());
-        for (worker, measured) in measured {
-            let Some((observation, learned)) = measured else { continue };
-            observations.push((worker.clone(), observation));
-            if let Some((pace, own, vote)) = learned {
-                compared.push(Compared { worker, pace, own, vote });
+        let mut compared = Vec::new();
+        for (rank, measured) in learned.into_iter().zip(measured) {
+            observations[rank] = measured.map(|(observation, ..)| observation);
+            if let Some((_, pace, own, vote)) = measured {
+                compared.push(Compared { at: positions[rank], state: usable[rank].state, pace, own, vote });
             }
         }
-        self.watch(&compared, closed.is_complete, device);
+        self.watch(&compared, closed.is_complete);
         observations
     }
 
     /// Returns which of these workers teach their curves and are compared with each other: all, unless there are very many. Then
     /// all have their turns, and those that may be slow, or surprise, have more of them.
-    fn turns(
-        &self,
-        reports: &[(&WorkerId, &WorkerReport)],
-        workers: &[&WorkerId],
-        last: &[Option<Forecast>],
-    ) -> Vec<bool> {
-        if workers.len() <= WIDE {
-            return vec![true; workers.len()];
+    fn turns(&self, usable: &[Usable<'_>], last: &[Option<Forecast>]) -> Vec<bool> {
+        if usable.len() <= WIDE {
+            return vec![true; usable.len()];
         }
-        let known = parallel::find(&self.workers, workers);
-        let is_special = |rank: usize| {
-            let (Some(known), Some(forecast)) = (known[rank], last[rank]) else { return true };
+        let is_special = |(one, forecast): (&Usable<'_>, &Option<Forecast>)| {
+            let Some(forecast) = forecast else { return true };
             let surprises = |seen: Observation| {
                 (seen.speed() / forecast.speed).ln().abs() > SURPRISE * (forecast.upper / forecast.speed).ln()
             };
-            known.watch.suspects() || parts(reports[rank].1).observation(&known.curve).is_some_and(surprises)
+            one.is_suspect || one.before.is_some_and(surprises)
         };
-        let special: Vec<bool> = (0..reports.len()).map(is_special).collect();
+        let special: Vec<bool> = usable.iter().zip(last).map(is_special).collect();
         let count = special.iter().filter(|special| **special).count();
-        let [first, others] = [count, workers.len()].map(|of| Turns::new(of, WIDE / 2, self.learned));
+        let [first, others] = [count, usable.len()].map(|of| Turns::new(of, WIDE / 2, self.learned));
         let mut at = 0;
         let has_turn = |(rank, is_special): (usize, bool)| {
             at += usize::from(is_special);
@@ -207,15 +214,15 @@ impl Models {
     }
 
     /// Looks for stragglers among the workers of an iteration.
-    fn watch(&mut self, compared: &[Compared<'_>], is_complete: bool, device: DeviceOf<'_>) {
+    fn watch(&mut self, compared: &[Compared<'_>], is_complete: bool) {
         // Few workers of an incomplete iteration may be the slow ones.
         let votes: Vec<Option<Vote>> = compared.iter().map(|one| one.vote).collect();
         let common = if is_complete || compared.len() > 2 { self.work.observe(&votes) } else { 0.0 };
-        let others = others(compared, common, &self.workers, device);
-        let seen: Vec<(&WorkerId, _)> =
-            compared.iter().zip(&others).map(|(one, others)| (one.worker, (one, others))).collect();
-        parallel::update(&mut self.workers, &seen, |known, (one, others)| {
-            Arc::make_mut(known).watch.observe(&one.pace, one.own, others);
+        let others = others(compared, common, &self.workers);
+        let positions: Vec<usize> = compared.iter().map(|one| one.at).collect();
+        let seen: Vec<_> = compared.iter().zip(others).collect();
+        self.workers.update(&positions, &seen, |known, (one, others)| {
+            known.watch.observe(&one.pace, one.own, others);
         });
     }
 }
