@@ -347,17 +347,17 @@ class GradientWeights:
         run, turn = self.run(), self._turn
         if not is_open or turn is None or run is None:
             return
-        self._reduction.wait()
         if not self._reduction.is_expected:
             self._ready(is_reduced=False)
             return
+        is_paused = not self._is_ready and run.sensor.pause()
+        self._reduction.wait()
         if self._reduction.is_complete:
             self._reduces(turn)
             return
-        # DDP may wait for gradients of another pass, or has skipped its last bucket.
-        is_paused = not self._is_ready and run.sensor.pause()
 
         def ends() -> None:
+            # DDP may wait for gradients of another pass, or it has skipped its last bucket.
             if is_paused:
                 run.sensor.resume()
             if self._reduction.is_finished(is_through_model=is_through_model):

@@ -44,10 +44,10 @@ def _observe(reducer: Any, prepared: Callable[[], object]) -> None:
     if not hasattr(original, "__wrapped__"):
 
         @functools.wraps(original)
-        def prepare_for_backward(reducer: Any, *args: Any, **kwargs: Any) -> Any:
+        def prepare_for_backward(reducer: Any, *args: Any, **kwargs: Any) -> None:
+            original(reducer, *args, **kwargs)
             if tell := _prepared.get(reducer):
                 tell()
-            return original(reducer, *args, **kwargs)
 
         type(reducer).prepare_for_backward = prepare_for_backward
     _prepared[reducer] = prepared
@@ -102,7 +102,7 @@ class Reduction:
 
     def forward_begins(self, model: DistributedDataParallel) -> None:
         """Records a forward pass of the model, which prepares its reducer unless all its parameters are delayed."""
-        if model._delay_all_reduce_all_params or not model.require_backward_grad_sync:
+        if model._delay_all_reduce_all_params or not (model.require_backward_grad_sync or self.has_begun):
             self.is_expected = model.require_backward_grad_sync
 
     def factor(self, factor: float, *, may_weigh: Callable[[], bool]) -> float:
@@ -173,7 +173,7 @@ class Reduction:
         if model is not None and model.static_graph:
             # In its first iteration DDP calls each bucket the first one.
             self._reduced += len(bucket.parameters())
-        if bucket.is_last() or self._reduced == self._parameters:
+        if self.is_expected and (bucket.is_last() or self._reduced == self._parameters):
             self.is_complete = True
             self._ready()
         gradient, factor = bucket.buffer(), self._factor or 1.0
