@@ -157,9 +157,16 @@ class Script:
             if clears_all:
                 gan.zero_grad()
 
-        def work() -> None:
+        def judges() -> None:
             step((gan.judge(y) - 1).square().mean() + gan.judge(gan.net(x).detach()).square().mean(), optimizers[1])
+
+        def generates() -> None:
             step((gan.judge(gan.net(x)) - 1).square().mean(), optimizers[0])
+
+        def work() -> None:
+            # A pass through both nets leaves DDP no unused parameter.
+            for train in (generates, judges) if clears_all else (judges, generates):
+                train()
 
         for x, y in self.batches():  # noqa: B007  # The work reads them.
             if self.job:
@@ -247,7 +254,7 @@ def waits(_rank: int) -> list[str]:
 
     net = network()
     model = script.own_hook(net)
-    Sensor.pause, Sensor.resume = paused, resumed  # type: ignore[method-assign]
+    Sensor.pause, Sensor.resume = paused, resumed  # type: ignore[method-assign,assignment]
     Binding.complete = completed  # type: ignore[method-assign,assignment]
     for x, y in script.batches():
         events.clear()

@@ -1,10 +1,12 @@
 """When DDP reduces gradients, and the factor of its buckets.
 
-DDP averages the gradients between two events: a call of ``prepare_for_backward``, whoever makes it, and the average of
-the last bucket. Several backward passes may come between them. A bucket then has what ``.grad`` had before, and what
-these passes add to it. If no ``.grad`` had anything before, all of it has the factor of the first pass: one operation
-multiplies the bucket, and only passes with another factor have hooks of parameters multiply by the quotient of both.
-In all other cases hooks of parameters apply the whole factor, and the buckets have the factor 1.
+A reduction begins when DDP, or a library, calls ``prepare_for_backward``, and ends when DDP has averaged the last
+bucket. Several backward passes may come between. A bucket then contains the sum of ``.grad`` before the first of these
+passes and of what they add.
+
+So if all ``.grad`` were ``None``, one operation multiplies the bucket by the factor of the first pass. Hooks of
+parameters multiply gradients of later passes by the quotient of their factor and this one, which usually is 1. In all
+other cases the buckets have the factor 1, and hooks of parameters apply the whole factor.
 
 | private name | used to |
 |---|---|
@@ -34,7 +36,7 @@ from evenstep.measure.device import cuda_backend
 #: A communication hook of DDP.
 Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 
-#: What is called when a reducer is prepared.
+#: The functions to call when a reducer is prepared.
 _prepared = WeakKeyDictionary[Any, Callable[[], object]]()
 
 
@@ -91,7 +93,7 @@ class Reduction:
         return self._factor is not None
 
     def register(self) -> None:
-        """Registers the hooks; that of the buckets without ``inner`` follows later: scripts may register theirs."""
+        """Registers the hooks. Without ``inner``, the hook of buckets follows later: the script may register one."""
         model: Any = self._model()
         if not model._delay_all_reduce_all_params:
             _observe(model.reducer, self._prepares)
@@ -121,8 +123,8 @@ class Reduction:
     def is_finished(self, *, is_through_model: bool) -> bool:
         """Returns whether DDP has reduced all gradients; call it after DDP's own callback of a backward pass.
 
-        DDP does not tell when it has reduced a static graph. Without the hook of buckets, we assume it after a pass
-        through the model.
+        Nothing shows that DDP has reduced a static graph, except for the hook of buckets. Without that hook, the first
+        pass through the model is taken for the last one.
         """
         model: Any = self._model()
         if self.is_complete or model is None:
