@@ -67,7 +67,7 @@ class Script:
 
     def two_heads(self, **options: Any) -> torch.nn.Module:
         net = Heads()
-        net.scale.requires_grad_(requires_grad=False)
+        net.scale.requires_grad = False
         model = self.wrap(net, **options)
         optimizer = sgd(net)
         for x, y in self.batches():
@@ -138,21 +138,21 @@ class Script:
             optimizer.step()
         return net
 
+    def prepare(self, model: Any, loss: torch.Tensor) -> None:
+        if self.job:
+            model.require_backward_grad_sync = True
+            model.reducer.prepare_for_backward([loss])
+            model.require_backward_grad_sync = False
+
     def adversaries(self, *, clears_all: bool = False) -> torch.nn.Module:
         gan = Adversaries()
         model = self.wrap(gan, find_unused_parameters=True)
         optimizers = [sgd(gan.net), sgd(gan.judge)]
 
-        def backward(loss: torch.Tensor) -> None:
-            if self.job:
-                model.require_backward_grad_sync = True
-                model.reducer.prepare_for_backward([loss])
-                model.require_backward_grad_sync = False
-            loss.backward()
-
         def step(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
             optimizer.zero_grad()
-            backward(loss)
+            self.prepare(model, loss)
+            loss.backward()
             optimizer.step()
             if clears_all:
                 gan.zero_grad()
