@@ -51,7 +51,8 @@ def _observe(reducer: Any, prepared: Callable[[], object]) -> None:
             if tell := _prepared.get(reducer):
                 tell()
 
-        type(reducer).prepare_for_backward = prepare_for_backward
+        # Not to be compiled, as the original.
+        type(reducer).prepare_for_backward = torch.compiler.disable(prepare_for_backward)
     _prepared[reducer] = prepared
 
 
