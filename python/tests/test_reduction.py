@@ -169,9 +169,9 @@ class Script:
                 train()
 
         for x, y in self.batches():  # noqa: B007  # The work reads them.
-            if self.job:
-                model.require_backward_grad_sync = False
             model(work)
+            if self.job:
+                model.require_backward_grad_sync = True
         return gan
 
     def adversaries_with_cleared_gradients(self) -> torch.nn.Module:
