@@ -9,7 +9,7 @@ import torch
 
 from evenstep._native import check_job_id
 from evenstep.errors import SettingError
-from evenstep.gradients.hook import Hook
+from evenstep.gradients.reduction import Hook
 from evenstep.hedge.steps import Steps
 from evenstep.job import oom
 from evenstep.job.gradients import Gradients
