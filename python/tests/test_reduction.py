@@ -1,11 +1,15 @@
 """The end of DDP's reduction: several backward passes before it, passes that libraries prepare, other hooks."""
 
 import copy
+import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, ClassVar
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -46,6 +50,34 @@ class Adversaries(torch.nn.Module):
 
     def forward(self, work: Callable[[], None]) -> None:
         work()
+
+
+class Fails(torch.autograd.Function):
+    """The identity, whose backward pass fails once."""
+
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor, failures: list[str]) -> torch.Tensor:
+        Fails.failures = failures
+        return x.clone()
+
+    @staticmethod
+    def backward(_: Any, *gradients: Any) -> Any:
+        if Fails.failures:
+            raise ValueError(Fails.failures.pop())
+        return gradients[0], None
+
+    failures: ClassVar[list[str]] = []
+
+
+class Failing(torch.nn.Module):
+    """A network whose backward pass may fail before it reaches a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.failures = network(), list[str]()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return Fails.apply(self.net(x), self.failures)
 
 
 class Script:
@@ -177,6 +209,123 @@ class Script:
     def adversaries_with_cleared_gradients(self) -> torch.nn.Module:
         return self.adversaries(clears_all=True)
 
+    def adversaries_together(self) -> torch.nn.Module:
+        """Two prepared passes before one step; DDP has arranged its buckets in a whole pass before."""
+        gan = Adversaries()
+        model, optimizer = self.wrap(gan), sgd(gan)
+
+        def backward(loss: torch.Tensor) -> None:
+            self.prepare(model, loss)
+            loss.backward()
+
+        def work() -> None:
+            fake = gan.net(x)
+            if not is_first:
+                backward((gan.judge(y) - 1).square().mean() + gan.judge(fake.detach()).square().mean())
+            backward((gan.judge(fake) - 1).square().mean())
+
+        for number, (x, y) in enumerate(self.batches()):  # noqa: B007  # The work reads them.
+            is_first = number == 0
+            optimizer.zero_grad()
+            model(work)
+            optimizer.step()
+            if self.job:
+                model.require_backward_grad_sync = True
+        return gan
+
+    def repeated(self) -> torch.nn.Module:
+        """A backward pass that fails is repeated without a forward pass; then one step has two batches."""
+        net = Failing()
+        model, optimizer = self.wrap(net), sgd(net)
+        for number, (x, y) in enumerate(self.batches()):
+            if number != 3:
+                optimizer.zero_grad()
+            with model.no_sync() if self.job and number == 2 else nullcontext():
+                loss = loss_of(model, x, y)
+            net.failures[:] = ["fails"] if number == 1 else []
+            try:
+                loss.backward(retain_graph=True)
+            except ValueError:
+                loss.backward()
+            if number != 2:
+                optimizer.step()
+        return net
+
+    def delayed_penalty(self) -> torch.nn.Module:
+        """A pass that reaches only parameters whose reduction is delayed, before the pass through the model."""
+        net = network().float()
+        last = list(net.children())[-1]
+        assert isinstance(last, torch.nn.Linear)
+        named = [(name, at) for name, at in net.named_parameters() if any(at is own for own in last.parameters())]
+        first = next(net.parameters())
+        model = self.wrap(net, delay_all_reduce_named_params=named, param_to_hook_all_reduce=first)
+        optimizer, sums, start = sgd(net), list[Any](), dist.all_reduce
+
+        def started(*arguments: Any, **named: Any) -> Any:
+            sums.append(start(*arguments, **named))
+            return sums[-1]
+
+        for x, y in self.batches():
+            optimizer.zero_grad()
+            # DDP does not wait for the delayed sums.
+            dist.all_reduce = started
+            try:
+                loss = loss_of(model, x.float(), y.float())
+                last.weight.square().sum().backward()
+                loss.backward()
+            finally:
+                dist.all_reduce = start
+            while sums:
+                sums.pop().wait()
+            optimizer.step()
+        return net
+
+    def wrapped_preparation(self) -> torch.nn.Module:
+        """Another library has replaced the method that prepares reductions."""
+        reducer: Any = dist.Reducer  # type: ignore[attr-defined]  # missing in torch's type stubs.
+        original = reducer.prepare_for_backward
+
+        @functools.wraps(original)
+        def timed(*arguments: Any) -> Any:
+            return original(*arguments)
+
+        reducer.prepare_for_backward = timed
+        try:
+            net = network()
+            model = self.job.wrap(DistributedDataParallel(net), loss="tokens") if self.job else net
+            optimizer = sgd(net)
+            for x, y in self.batches():
+                optimizer.zero_grad()
+                if self.job:
+                    self.job.count(len(x))
+                loss = (model(x) - y).square().mean(1)
+                (loss.sum() if self.job else loss.mean()).backward()
+                optimizer.step()
+        finally:
+            reducer.prepare_for_backward = original
+        return net
+
+    def hooks_of_nodes(self) -> torch.nn.Module:
+        """Hooks that cannot be seen change gradients before DDP reads them."""
+        net, nodes = network(), []
+        for parameter in net.parameters():
+            node = torch.autograd.graph.get_gradient_edge(parameter).node
+            node.register_hook(partial(self.decay, parameter))
+            nodes.append(node)
+        model = self.job.wrap(DistributedDataParallel(net), loss="sum") if self.job else net
+        optimizer = sgd(net)
+        for x, y in self.batches():
+            optimizer.zero_grad()
+            loss = (model(x) - y).square().mean(1)
+            (loss.sum() if self.job else loss.mean()).backward()
+            optimizer.step()
+        return net
+
+    @staticmethod
+    def decay(parameter: torch.Tensor, *_: Any) -> None:
+        assert parameter.grad is not None
+        parameter.grad.add_(parameter.detach(), alpha=0.1)
+
     def averaged(self) -> torch.nn.Module:
         net = network()
         model, optimizer, average = self.wrap(net), sgd(net), None
@@ -194,13 +343,8 @@ class Script:
         net = network()
         model = self.job.wrap(DistributedDataParallel(net), loss="sum") if self.job else net
         optimizer = sgd(net)
-
-        def decay(parameter: torch.Tensor) -> None:
-            assert parameter.grad is not None
-            parameter.grad.add_(parameter.detach(), alpha=0.1)
-
         for parameter in net.parameters():
-            parameter.register_post_accumulate_grad_hook(decay)
+            parameter.register_post_accumulate_grad_hook(self.decay)
         for x, y in self.batches():
             optimizer.zero_grad()
             loss = (model(x) - y).square().mean(1)
@@ -210,6 +354,8 @@ class Script:
 
 
 SCRIPTS = [
+    # Before evenstep has replaced the method.
+    "wrapped_preparation",
     "two_heads",
     "two_heads_in_views",
     "parameter_of_the_loss",
@@ -219,6 +365,10 @@ SCRIPTS = [
     "two_heads_with_own_hook",
     "adversaries",
     "adversaries_with_cleared_gradients",
+    "adversaries_together",
+    "repeated",
+    "delayed_penalty",
+    "hooks_of_nodes",
     "averaged",
     "read_gradients",
 ]
@@ -232,7 +382,9 @@ def test_each_gradient_that_ddp_reduces_has_its_weight() -> None:
     references = {name: parameters(getattr(Script(is_local=True), name)()) for name in SCRIPTS}
     for found in run_ranks(3, trained):
         differences = {name: difference(found[name], references[name]) for name in SCRIPTS}
-        assert {name: at for name, at in differences.items() if at > 1e-13} == {}
+        # The reduction of delayed parameters has float32.
+        limits = {name: 1e-6 if name == "delayed_penalty" else 1e-13 for name in SCRIPTS}
+        assert {name: at for name, at in differences.items() if at > limits[name]} == {}
 
 
 def waits(_rank: int) -> list[str]:
@@ -275,6 +427,7 @@ def refused(_rank: int) -> str:
     loss_of(model, x, y).backward()
     with pytest.raises(evenstep.UnsupportedError) as error:
         model.register_comm_hook(None, allreduce_hook)
+    copy.deepcopy(model).register_comm_hook(None, allreduce_hook)
     return str(error.value)
 
 

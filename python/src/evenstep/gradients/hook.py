@@ -292,8 +292,12 @@ class GradientWeights:
         self._ignore(self._factor == 1)
 
     def _fills_buckets(self) -> bool:
-        """Returns whether DDP's buckets get only gradients of passes that begin now, and nothing reads them before."""
-        if self._is_delayed or self.sharers or len(self.models) > 1 or torch.is_grad_enabled():
+        """Returns whether DDP's buckets get only gradients of passes that begin now, and nothing reads them before.
+
+        Hooks of the nodes that add gradients cannot be seen. What they add is averaged in the same way only if the
+        factors of all ranks have the mean 1.
+        """
+        if self.loss != "mean" or self._is_delayed or self.sharers or len(self.models) > 1 or torch.is_grad_enabled():
             return False
         parameters = self._later.parameters
         # A generator takes three times as long.

@@ -4,9 +4,9 @@ A reduction begins when DDP, or a library, calls ``prepare_for_backward``, and e
 bucket. Several backward passes may come between. A bucket then contains the sum of ``.grad`` before the first of these
 passes and of what they add.
 
-So if all ``.grad`` were ``None``, one operation multiplies the bucket by the factor of the first pass. Hooks of
-parameters multiply gradients of later passes by the quotient of their factor and this one, which usually is 1. In all
-other cases the buckets have the factor 1, and hooks of parameters apply the whole factor.
+So if all ``.grad`` were ``None`` and the loss is a mean, one operation multiplies the bucket by the factor of the first
+pass. Hooks of parameters multiply gradients of later passes by the quotient of their factor and this one, which usually
+is 1. In all other cases the buckets have the factor 1, and hooks of parameters apply the whole factor.
 
 | private name | used to |
 |---|---|
@@ -21,8 +21,9 @@ other cases the buckets have the factor 1, and hooks of parameters apply the who
 import functools
 import weakref
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 import torch.distributed as dist
@@ -36,6 +37,12 @@ from evenstep.measure.device import cuda_backend
 #: A communication hook of DDP.
 Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 
+#: The models whose buckets have evenstep's hook, without one of the script.
+_hooked = WeakSet[Any]()
+
+#: The methods that call these functions. Other libraries may have replaced the method, too.
+_observed = WeakSet[Any]()
+
 #: The functions to call when a reducer is prepared.
 _prepared = WeakKeyDictionary[Any, Callable[[], object]]()
 
@@ -43,7 +50,7 @@ _prepared = WeakKeyDictionary[Any, Callable[[], object]]()
 def _observe(reducer: Any, prepared: Callable[[], object]) -> None:
     """Calls a function whenever a reducer is prepared; the first call replaces the method of its class."""
     original = type(reducer).prepare_for_backward
-    if not hasattr(original, "__wrapped__"):
+    if original not in _observed:
 
         @functools.wraps(original)
         def prepare_for_backward(reducer: Any, *args: Any, **kwargs: Any) -> None:
@@ -52,7 +59,9 @@ def _observe(reducer: Any, prepared: Callable[[], object]) -> None:
                 tell()
 
         # Not to be compiled, as the original.
-        type(reducer).prepare_for_backward = torch.compiler.disable(prepare_for_backward)
+        own = torch.compiler.disable(prepare_for_backward)
+        _observed.add(own)
+        type(reducer).prepare_for_backward = own
     _prepared[reducer] = prepared
 
 
@@ -90,8 +99,8 @@ class Reduction:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a backward pass since the preparation has computed a gradient."""
-        return self._factor is not None
+        """Whether a backward pass since the preparation has computed a gradient, and buckets are missing."""
+        return self._factor is not None and not self.is_complete
 
     def register(self) -> None:
         """Registers the hooks. Without ``inner``, the hook of buckets follows later: the script may register one."""
@@ -114,7 +123,7 @@ class Reduction:
         ``may_weigh`` returns whether the gradients in the buckets are all of passes that have begun since the
         preparation.
         """
-        if not self.is_expected:
+        if not self.is_expected or self.is_complete:
             return factor
         if self._factor is None:
             # NaN of a rank without samples is not multiplied by 0, but replaced.
@@ -124,15 +133,18 @@ class Reduction:
     def is_finished(self, *, is_through_model: bool) -> bool:
         """Returns whether DDP has reduced all gradients; call it after DDP's own callback of a backward pass.
 
-        Nothing shows that DDP has reduced a static graph, except for the hook of buckets. Without that hook, the first
-        pass through the model is taken for the last one.
+        The hook of buckets sees the last one, unless DDP skips it. Nothing else shows that DDP has reduced a static
+        graph: without that hook, the first pass through the model is taken for the last one.
         """
         model: Any = self._model()
         if self.is_complete or model is None:
             return True
         if model._delay_all_reduce_all_params or (model.static_graph and not self._has_hook):
             return is_through_model
-        if model.static_graph:
+        if self._has_hook and not model.skip_all_reduce_unused_params:
+            return False
+        # DDP also says so before its first gradient.
+        if model._delay_all_reduce_params and not is_through_model:
             return False
         try:
             model.reducer._check_reducer_finalized()
@@ -154,12 +166,17 @@ class Reduction:
             model: Any = self._model()
             try:
                 dist._register_comm_hook(model.reducer, None, self._hook())  # type: ignore[attr-defined]
-                model.register_comm_hook = _refuse_hook
+                # Copies of a model have its attributes, and no hook. A copied method belongs to the copy.
+                model.register_comm_hook = MethodType(register_comm_hook, model)
+                _hooked.add(model)
                 self._has_hook = True
             except RuntimeError:
                 # The script or DDP itself has registered one.
                 self._has_hook = False
-        self.is_expected, self.is_complete, self._factor = True, False, None
+        if not (self.is_expected and self.has_begun):
+            self._factor = None
+        # Otherwise .grad has gradients of passes before, which need the factor of the buckets.
+        self.is_expected, self.is_complete = True, False
         self._reduced = 0
 
     def _hook(self) -> Hook:
@@ -196,8 +213,15 @@ class Reduction:
         return done
 
 
-def _refuse_hook(*_: Any, **__: Any) -> None:
-    raise UnsupportedError(
-        "register_comm_hook after the first forward pass of a model that job.wrap got: evenstep's own hook weights its "
-        "buckets; register it before, or pass it as job.wrap(model, inner=hook, inner_state=state)"
-    )
+def register_comm_hook(model: Any, *arguments: Any, **named: Any) -> None:
+    """Refuses a hook of the script, with advice, if the buckets of the model have evenstep's hook.
+
+    Raises:
+        UnsupportedError: they have.
+    """
+    if model in _hooked:
+        raise UnsupportedError(
+            "register_comm_hook after the first forward pass of a model that job.wrap got: evenstep's own hook weights "
+            "its buckets; register it before, or pass it as job.wrap(model, inner=hook, inner_state=state)"
+        )
+    type(model).register_comm_hook(model, *arguments, **named)
