@@ -143,7 +143,7 @@ class Reduction:
             return is_through_model
         if self._has_hook and not model.skip_all_reduce_unused_params:
             return False
-        # DDP also says so before its first gradient.
+        # The check below also passes before the first gradient.
         if model._delay_all_reduce_params and not is_through_model:
             return False
         try:
