@@ -32,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from evenstep.errors import UnsupportedError
 from evenstep.gradients.later import apply_weight
-from evenstep.measure.device import cuda_backend
+from evenstep.measure.device import backend
 
 #: A communication hook of DDP.
 Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
@@ -85,7 +85,7 @@ class Reduction:
         self._ready = ready
         self._group = model.process_group
         self._world_size = self._group.size()
-        self._is_gloo_on_gpu = model.device.type == "cuda" and cuda_backend(self._group) == "gloo"
+        self._is_gloo = backend(model.device.type, self._group) == "gloo"
         #: Whether DDP reduces the gradients of the next backward pass, and whether it has reduced its last bucket.
         self.is_expected = self.is_complete = False
         #: Whether the hook of buckets is registered; None before the first preparation.
@@ -201,14 +201,16 @@ class Reduction:
         if self._inner:
             return self._inner(self._state, bucket)
         work = self._group.allreduce([gradient])
-        if not self._is_gloo_on_gpu:
+        if not self._is_gloo:
             return work.get_future().then(lambda future: future.value()[0])
-        # Such futures are complete before a sum has arrived.
+        # Gloo's threads would call Python, also while the interpreter ends, which aborts the process. On a GPU its
+        # futures are complete before a sum has arrived.
         self._sums.append(work)
-        if self.is_complete:
+        if not self.has_begun:
             self.wait()
         # Without its device, readers of the future would not wait for the GPU.
-        done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[gradient.device])
+        devices: list[int | str | torch.device] = [] if gradient.device.type == "cpu" else [gradient.device]
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         done.set_result(gradient)
         return done
 
