@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from evenstep.errors import UnsupportedError
+from evenstep.errors import EvenstepError, UnsupportedError
 
 if TYPE_CHECKING:
     from evenstep.burst_parallel.cut import Piece
@@ -18,10 +18,15 @@ if TYPE_CHECKING:
 
 
 def gathered(own: Any, world_size: int) -> list[Any]:
-    """Returns the values of all ranks."""
-    values = [own] * world_size
+    """Returns the values of all ranks. If one of them is an error, all ranks raise it."""
+    sent = own
+    if isinstance(own, Exception) and not isinstance(own, EvenstepError) and world_size > 1:
+        sent = UnsupportedError(f"rank {dist.get_rank()}: {type(own).__name__}: {own}")
+    values = [sent] * world_size
     if world_size > 1:
-        dist.all_gather_object(values, own)
+        dist.all_gather_object(values, sent)
+    if error := next((each for each in (own, *values) if isinstance(each, Exception)), None):
+        raise error
     return values
 
 
@@ -32,6 +37,11 @@ class Shape:
     row: tuple[int, ...]
     dtype: torch.dtype
     requires_grad: bool
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> "Shape":
+        """Returns the shape of a tensor."""
+        return cls(tuple(tensor.shape[1:]), tensor.dtype, tensor.requires_grad)
 
     def empty(self, device: torch.device) -> torch.Tensor:
         """Returns the output of a block on a rank without samples of it."""
@@ -91,10 +101,16 @@ class Block:
     def share_buffers(self, program: nn.Module) -> None:
         """Gives all ranks the buffers of the first one with samples, as DDP does with those of rank 0."""
         source = next(member for member, share in enumerate(self.shares) if share)
-        # Forward passes may assign other tensors.
-        for buffer in program.buffers() if self.held and not self.alone else ():
-            # Backward passes need no old statistics, so this is no change for autograd.
-            dist.broadcast(buffer.data, src=source, group=self.group)
+        # Forward passes may assign other tensors. Backward passes need no old statistics, so this is no change for
+        # autograd.
+        buffers = [buffer.data for buffer in program.buffers() if self.held and not self.alone]
+        if not buffers:
+            return
+        all_bytes = torch.cat([buffer.contiguous().reshape(-1).view(torch.uint8) for buffer in buffers])
+        dist.broadcast(all_bytes, src=source, group=self.group)
+        for buffer, own in zip(buffers, all_bytes.split([buffer.nbytes for buffer in buffers]), strict=True):
+            # A view of another type needs an aligned address.
+            buffer.copy_(own.clone().view(buffer.dtype).view_as(buffer))
 
     def summed(
         self, gradients: Sequence[torch.Tensor | None], parameters: Sequence[torch.Tensor]

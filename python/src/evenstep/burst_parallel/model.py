@@ -1,6 +1,7 @@
 """The module that trains a model by a burst-parallel plan."""
 
 import operator
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
@@ -14,9 +15,9 @@ from torch.autograd.function import once_differentiable
 from evenstep.burst_parallel.block import Block, Shape, gathered, put
 from evenstep.burst_parallel.cut import Piece, cut, opened_modules
 from evenstep.burst_parallel.plan import Plan, read_plan
-from evenstep.burst_parallel.replicas import Replicas
+from evenstep.burst_parallel.replicas import Call, Replicas, check_equal
 from evenstep.burst_parallel.routes import Move, Route, first_layout, moved
-from evenstep.errors import DivergedError, EvenstepError, SettingError, UnsupportedError
+from evenstep.errors import SettingError, UnsupportedError
 
 #: Maximum number of modes, such as autocast and frozen parameters, whose shapes and modules are kept.
 _MODES_MAX = 64
@@ -50,31 +51,21 @@ def burst(
         >>> x, y = torch.ones(16, 4), torch.ones(16, 2)
         >>> torch.nn.functional.mse_loss(model(x[model.rows]), model.targets(y[model.rows])).backward()
     """
-    failed: Exception | None = None
     many = dist.is_available() and dist.is_initialized()
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if many else (0, 1)
     try:
         _check(model, loss)
         read = read_plan(plan, world_size)
+        _check_memory(model, read, rank)
         opened = opened_modules(model, read)
         pieces = cut(model, read, opened)
         values = {
             name: (tuple(value.shape), value.dtype, value.requires_grad) for name, value in _values(model).items()
         }
-        own: Any = None, {"loss": loss, "plan": read, "model": values}
+        own: Any = {"loss": loss, "plan": read, "model": values}
     except Exception as error:  # noqa: BLE001  # Other ranks wait for this one.
-        failed, sent = error, error
-        if not isinstance(error, EvenstepError):
-            sent = UnsupportedError(f"rank {rank}: {type(error).__name__}: {error}")
-        own = sent, {}
-    all_ranks = gathered(own, world_size)
-    if refused := failed or next((error for error, _ in all_ranks if error), None):
-        raise refused
-    for other, (_, facts) in enumerate(all_ranks):
-        if different := [what for what, value in facts.items() if value != all_ranks[0][1][what]]:
-            raise DivergedError(
-                f"evenstep.burst: ranks 0 and {other} have a different {' and '.join(different)}: it must be the same"
-            )
+        own = error
+    check_equal(gathered(own, world_size))
     return Burst(model, read, pieces, opened, loss, rank, world_size)
 
 
@@ -93,20 +84,51 @@ def _values(net: nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(net.named_parameters()), **dict(net.named_buffers())}
 
 
+def _device_of(net: nn.Module) -> torch.device:
+    return next((value.device for value in _values(net).values()), torch.device("cpu"))
+
+
+def _check_memory(net: nn.Module, plan: Plan, rank: int) -> None:
+    device = _device_of(net)
+    if device.type == "cuda":
+        present = torch.cuda.get_device_properties(device).total_memory
+    else:
+        present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if rank == plan.fastest and plan.memory_bytes > present:
+        raise SettingError(
+            f"plan: memory_bytes {plan.memory_bytes} of rank {rank}, which runs all layers, must be at most the memory "
+            f"of its device, {present}: plan with --memory-bytes={present}"
+        )
+
+
 class _Weighted(torch.autograd.Function):
     """Weights the gradient of a rank's output: then sums over ranks give the gradient of the global batch."""
 
     @staticmethod
-    def forward(ctx: Any, made: torch.Tensor, weight: float, check: Callable[[], None]) -> torch.Tensor:
-        ctx.weight, ctx.check = weight, check
+    def forward(ctx: Any, made: torch.Tensor, weight: float, begins: Callable[[], None]) -> torch.Tensor:
+        ctx.weight, ctx.begins = weight, begins
         # No view, so that a loss may change it in place.
         return made.clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        ctx.check()
+        ctx.begins()
         return gradient * ctx.weight, None, None
+
+
+def _reads_trained(values: torch.Tensor) -> bool:
+    """Whether parameters, or the outputs of another burst-parallel model, get gradients from values."""
+    seen, waiting = set(), [values.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if isinstance(getattr(node, "variable", None), nn.Parameter) or node.name() == "_WeightedBackward":
+            return True
+        seen.add(node)
+        waiting += (before for before, _ in node.next_functions)
+    return False
 
 
 class Burst(nn.Module):
@@ -132,6 +154,7 @@ class Burst(nn.Module):
     ) -> None:
         """Creates the module; all ranks do so together."""
         super().__init__()
+        device = _device_of(net)
         # Parameters have the names of the model, so it is no child.
         self.__dict__["_net"] = net
         self.__dict__ |= {name: net.__dict__[name] for name in ("_modules", "_parameters", "_buffers")}
@@ -139,7 +162,6 @@ class Burst(nn.Module):
         self._plan, self._opened, self._rank, self._world_size = plan, opened, rank, world_size
         groups: dict[tuple[int, ...], Any] = {}
         self._blocks = [Block(piece, rank, groups) for piece in pieces]
-        self._device = next((value.device for value in _values(net).values()), torch.device("cpu"))
         self._programs: dict[Any, list[fx.GraphModule]] = {self._modes(): [piece.module for piece in pieces]}
         self._shapes: dict[Any, list[Shape]] = {}
         self._first = layout = first_layout(pieces[0].shares)
@@ -167,7 +189,11 @@ class Burst(nn.Module):
             block.parameters = [*piece.module.parameters()]
         # An optimizer that is older than this has the parameters that were replaced.
         self._own = [*net.parameters()]
-        self._replicas = Replicas(self._blocks, [*trained, *self._own], world_size, self._device)
+        self._replicas = Replicas(self._blocks, [*trained, *self._own], world_size, device)
+
+    @property
+    def _device(self) -> torch.device:
+        return self._replicas.device
 
     @property
     def rows(self) -> slice:
@@ -175,6 +201,8 @@ class Burst(nn.Module):
         own = self._first[self._rank]
         return slice(own[0], own[-1] + 1) if own else slice(0, 0)
 
+    # torch.compiler.disable would import the compiler.
+    @torch._disable_dynamo  # type: ignore[attr-defined]  # noqa: SLF001
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the outputs of this rank's samples of the last layer.
 
@@ -183,19 +211,39 @@ class Burst(nn.Module):
 
         Raises:
             SettingError: the number of samples is not the planned one.
-            UnsupportedError: samples have another shape or type than the first ones.
-            DivergedError: ranks have different parameters, or call it a different number of times.
+            UnsupportedError: samples have another shape or type than the first ones, or are the output of another
+                model that is trained.
+            DivergedError: ranks have different parameters, samples or modes, or call it a different number of times.
         """
-        made = self._checked(x, "parameters" if self.training and torch.is_grad_enabled() else "samples")
         kind = self._device.type
-        cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        key = (cast, torch.is_grad_enabled(), *(parameter.requires_grad for parameter in self.parameters()))
+        modes = {
+            "autocast type": torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None,
+            "mode of autograd": torch.is_grad_enabled(),
+            "set of frozen parameters": tuple(
+                name for name, parameter in self.named_parameters() if not parameter.requires_grad
+            ),
+        }
+        call: Call = "training passes" if self.training and torch.is_grad_enabled() else "other calls"
+        made = self._checked(x, call, method="model(x)", **modes)
+        if _reads_trained(made):
+            raise UnsupportedError(
+                "the samples depend on parameters outside of the model, whose gradients evenstep.burst does not sum: "
+                "burst one module that contains both models, or detach the samples"
+            )
+        key = tuple(modes.values())
         shapes, known = [], self._shapes.get(key)
         shapes.append(self._agreed(known[0] if known else None, made, "the samples"))
         for at, (block, program) in enumerate(zip(self._blocks, self._program(), strict=True), 1):
             given = Move.apply(made, block.route) if block.route else made
             views = block.views()
-            own = block.run(program, given, views) if block.rows else None
+            own: Any = None
+            try:
+                own = block.run(program, given, views) if block.rows else None
+            except Exception as error:
+                if known:
+                    raise
+                # Other ranks wait for this one.
+                own = error
             shapes.append(self._agreed(known[at] if known else None, own, f"the outputs of layer {block.last!r}"))
             made = block.reached(shapes[at].empty(self._device), given, views) if own is None else own
             if self.training:
@@ -203,13 +251,13 @@ class Burst(nn.Module):
         if known is None and len(self._shapes) >= _MODES_MAX:
             self._shapes.clear()
         self._shapes[key] = shapes
-        return _Weighted.apply(made, self._weight, self._check_targets) if made.requires_grad else made
+        return _Weighted.apply(made, self._weight, self._backward_begins) if made.requires_grad else made
 
-    def _agreed(self, known: Shape | None, made: torch.Tensor | None, what: str) -> Shape:
+    def _agreed(self, known: Shape | None, made: torch.Tensor | Exception | None, what: str) -> Shape:
         """Returns the shape of a tensor between blocks, which ranks without samples learn in the first pass."""
-        own = made if made is None else Shape(tuple(made.shape[1:]), made.dtype, made.requires_grad)
-        shapes = [own] if known else gathered(own, self._world_size)
-        shape = known or next(each for each in shapes if each)
+        own = Shape.of(made) if isinstance(made, torch.Tensor) else made
+        shapes: list[Any] = [own] if known else gathered(own, self._world_size)
+        shape: Shape = known or next(each for each in shapes if each)
         if wrong := next((each for each in shapes if each and each != shape), None):
             raise UnsupportedError(
                 f"{what} are {wrong}, others were {shape}: samples must have the same shape and type in all iterations "
@@ -245,16 +293,19 @@ class Burst(nn.Module):
         Raises:
             SettingError: the number of targets is not the planned number of samples.
         """
-        own = self._checked(y, "samples")
+        own = self._checked(y, "other calls", method="targets(y)")
         self._targets_called = True
         with torch.no_grad():
             return self._targets_route.forward(own) if self._targets_route else own
 
-    def _checked(self, values: torch.Tensor, what: Literal["parameters", "samples"]) -> torch.Tensor:
+    def _checked(self, values: torch.Tensor, call: Call, **facts: Any) -> torch.Tensor:
         """Returns the planned number of values. All ranks raise the same error."""
+        if not isinstance(values, torch.Tensor) or not values.dim():
+            raise SettingError(f"{values!r:.99}: must be a tensor with this rank's samples along its first axis")
+        facts["shape and type of samples"] = Shape.of(values)
         now = [*self._net.parameters()]
         same = len(now) == len(self._own) and all(map(operator.is_, now, self._own))
-        for rank, number in enumerate(self._replicas.compare(what, len(values) if same else -1)):
+        for rank, number in enumerate(self._replicas.compare(call, len(values) if same else -1, **facts)):
             if number < 0:
                 raise UnsupportedError(
                     f"rank {rank} has other parameters than after evenstep.burst: change their values, not the "
@@ -263,14 +314,15 @@ class Burst(nn.Module):
             planned = self._blocks[0].shares[rank]
             if planned and number != planned:
                 raise SettingError(
-                    f"rank {rank} got {number} samples, planned are {planned} of {self._plan.global_batch}: "
+                    f"rank {rank} got {number:.0f} samples, planned are {planned} of {self._plan.global_batch}: "
                     "give x[model.rows] of a whole global batch, and leave out incomplete ones (drop_last=True)"
                 )
         # A loader cannot make empty batches.
         return values[: self._blocks[0].rows]
 
-    def _check_targets(self) -> None:
-        """Raises an error in the first backward pass if targets cannot belong to the outputs."""
+    def _backward_begins(self) -> None:
+        """Raises an error if a rank skips the backward pass, or if targets cannot belong to the outputs."""
+        self._replicas.compare("backward passes")
         if self._targets_route and not self._targets_called:
             raise UnsupportedError(
                 "outputs of a rank belong to other samples than its inputs, and model.targets was not called: compute "
@@ -279,10 +331,8 @@ class Burst(nn.Module):
 
     def reduce(self, loss: torch.Tensor) -> torch.Tensor:
         """Returns the mean loss over the global batch, from the loss of each rank. All ranks must call it together."""
-        mean = loss.detach() * self._weight if self._blocks[-1].rows else torch.zeros_like(loss)
-        if self._world_size > 1:
-            dist.all_reduce(mean)
-        return mean
+        own = float(loss.detach()) * self._weight if self._blocks[-1].rows else 0.0
+        return loss.new_tensor(sum(self._replicas.compare("other calls", own, method="reduce")))
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """Clips the gradient of the whole model. All ranks must call it together.
@@ -293,15 +343,13 @@ class Burst(nn.Module):
             The norm of the gradient of the whole model.
         """
         parameters = [parameter for parameter in self.parameters() if parameter.grad is not None]
-        norm = torch.zeros((), device=self._device)
-        if not self._rank:
-            # Rank 0 has all gradients.
-            norm = nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None], norm_type)
-        if self._world_size > 1:
-            norm = norm.to(torch.float64)
-            dist.broadcast(norm, src=0)
-        nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
-        return norm
+        # Rank 0 has all gradients.
+        own = [each.grad for each in parameters if each.grad is not None] if not self._rank else []
+        norm = float(nn.utils.get_total_norm(own, norm_type))
+        norm = self._replicas.compare("other calls", norm, method="clip_grad_norm_")[0]
+        total = torch.tensor(norm, dtype=torch.float64, device=self._device)
+        nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
+        return total
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Returns the state of the model, with the names of the model: on rank 0 all of it, on others their blocks."""
@@ -331,6 +379,18 @@ class Burst(nn.Module):
         if metadata := getattr(state_dict, "_metadata", None):
             state._metadata = metadata  # type: ignore[attr-defined]  # noqa: SLF001  # As torch does.
         return self._net.load_state_dict(state, strict)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "Burst":
+        """Converts and moves what this rank has."""
+        self._replicas.device = fn(torch.empty(0, device=self._device)).device
+
+        def applied(value: torch.Tensor) -> torch.Tensor:
+            if not value.is_meta:
+                return fn(value)
+            return torch.empty_like(value, dtype=fn(torch.empty(0, dtype=value.dtype, device=self._device)).dtype)
+
+        super()._apply(applied, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuses copies on all ranks: some have no process group, which would be the first error."""

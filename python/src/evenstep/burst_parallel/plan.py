@@ -29,6 +29,10 @@ class Plan:
 
     global_batch: int
     layers: tuple[PlannedLayer, ...]
+    #: The rank that runs all layers.
+    fastest: int
+    #: Memory that this rank needs; 0 if unknown.
+    memory_bytes: int
 
 
 def read_plan(given: str | PathLike[str] | Mapping[str, Any], world_size: int) -> Plan:
@@ -57,7 +61,10 @@ def read_plan(given: str | PathLike[str] | Mapping[str, Any], world_size: int) -
     names = Counter(layer.name for layer in planned)
     if repeated := next((name for name, times in names.items() if times > 1), None):
         raise SettingError(f"plan: layer {repeated!r} occurs {names[repeated]} times: names must be unique")
-    return Plan(global_batch, planned)
+    memory_bytes = plan.get("memory_bytes", 0)
+    if not _is_count(memory_bytes):
+        raise SettingError(f"plan: memory_bytes {memory_bytes!r} must be a whole number")
+    return Plan(global_batch, planned, order[0], memory_bytes)
 
 
 def _read_file(path: str | PathLike[str]) -> Mapping[str, Any]:

@@ -1,7 +1,8 @@
 """Compares ranks: their calls always; early in a training, parameters before passes and gradients before steps."""
 
 import weakref
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -9,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from evenstep.burst_parallel.block import Block
-from evenstep.errors import DivergedError
+from evenstep.burst_parallel.block import Block, gathered
+from evenstep.errors import DivergedError, UnsupportedError
 
 #: Ranks compare values in the first three passes and steps, then at powers of two up to this one.
 COMPARED_MAX = 1024
@@ -18,16 +19,46 @@ COMPARED_MAX = 1024
 #: Maximum difference of sums, in roundings of the norm: different devices round differently.
 _ROUNDINGS = 64
 
+#: Maximum length of values in an error.
+_SHOWN = 300
+
+Call = Literal["training passes", "backward passes", "optimizer steps", "other calls"]
+
+#: The values that ranks compare in a call.
+_COMPARED = {"training passes": "parameters", "optimizer steps": "gradients"}
+
+
+def check_equal(all_ranks: Sequence[Mapping[str, Any]]) -> None:
+    """Compares facts that all ranks must have in common.
+
+    Raises:
+        DivergedError: they differ.
+    """
+    first = all_ranks[0]
+    for other, facts in enumerate(all_ranks):
+        if different := [what for what, value in facts.items() if value != first.get(what)]:
+            values = " and ".join(str(each.get(different[0])) for each in (first, facts))
+            shown = f", not {values}" if len(values) <= _SHOWN else ""
+            raise DivergedError(
+                f"evenstep.burst: ranks 0 and {other} have a different {' and '.join(different)}: it must be the "
+                f"same{shown}"
+            )
+
 
 class Replicas:
-    """The blocks of a model, and the number of its training passes and optimizer steps."""
+    """The blocks of a model, and the numbers of its calls."""
 
     def __init__(
         self, blocks: Sequence[Block], parameters: Iterable[nn.Parameter], world_size: int, device: torch.device
     ) -> None:
-        """Begins to compare, before each step of an optimizer that has one of these parameters."""
-        self._blocks, self._world_size, self._device = blocks, world_size, device
-        self._counts = {"parameters": 0, "gradients": 0, "samples": 0}
+        """Begins to compare, before steps of an optimizer that has one of these parameters."""
+        self._blocks, self._world_size, self.device = blocks, world_size, device
+        self._counts: dict[Call, int] = {
+            "training passes": 0,
+            "backward passes": 0,
+            "optimizer steps": 0,
+            "other calls": 0,
+        }
         known = {id(parameter): weakref.ref(parameter) for parameter in parameters}
         reference = weakref.ref(self)
 
@@ -35,51 +66,57 @@ class Replicas:
             replicas = reference()
             given = (parameter for group in optimizer.param_groups for parameter in group["params"])
             own = any(id(each) in known and known[id(each)]() is each for each in given)
+            if own and isinstance(optimizer, torch.optim.LBFGS):
+                raise UnsupportedError(
+                    "LBFGS combines the gradients of all blocks, and a rank has only its own: use another optimizer"
+                )
             # Steps within a backward pass have another order on each rank.
             in_backward = torch._C._current_graph_task_id() >= 0  # noqa: SLF001  # PyTorch has no public way to ask.
             if replicas and own and not in_backward:
-                replicas.compare("gradients")
+                replicas.compare("optimizer steps")
 
         weakref.finalize(self, register_optimizer_step_pre_hook(step_begins).remove)
 
-    def compare(self, what: Literal["parameters", "gradients", "samples"], given: int = 0) -> list[int]:
+    def compare(self, call: Call, number: float = 0.0, **facts: Any) -> list[float]:
         """Compares the ranks of each block, and returns the number that each rank gives. All ranks call it together.
 
+        A step between those whose gradients are compared is only counted: the next call finds that a rank skipped it.
+
         Raises:
-            DivergedError: they differ by more than rounding, or in their number of passes and steps.
+            DivergedError: they differ by more than rounding, or in their facts or numbers of calls.
         """
-        at = self._counts[what]
-        self._counts[what] += 1
-        if self._world_size == 1:
-            return [given]
-        often = what != "samples" and at <= COMPARED_MAX and (at <= 2 or not at & (at - 1))
-        own = torch.zeros(2 + len(self._blocks), 2, dtype=torch.float64)
-        own[:2] = torch.tensor([*self._counts.values(), given]).view(2, 2)
-        own = own.to(self._device)
+        at = self._counts[call]
+        self._counts[call] += 1
+        what = _COMPARED.get(call)
+        often = what is not None and at <= COMPARED_MAX and (at <= 2 or not at & (at - 1))
+        if self._world_size == 1 or (call == "optimizer steps" and not often):
+            return [number]
+        own = torch.zeros(3 + len(self._blocks), 2, dtype=torch.float64)
+        header = [*self._counts.values(), zlib.crc32(repr(facts).encode()), number]
+        own[:3] = torch.tensor(header, dtype=torch.float64).view(3, 2)
+        own = own.to(self.device)
         with torch.no_grad():
-            for number, block in enumerate(self._blocks, 2):
+            for place, block in enumerate(self._blocks, 3):
                 for parameter in block.parameters if often and block.held and not block.alone else ():
                     value = parameter if what == "parameters" else parameter.grad
                     if value is not None and value.is_floating_point():
                         norm = torch.linalg.vector_norm(value, dtype=torch.float64)
                         rounding = torch.finfo(value.dtype).eps * norm
-                        own[number] += torch.stack((value.sum(dtype=torch.float64), rounding))
+                        own[place] += torch.stack((value.sum(dtype=torch.float64), rounding))
             all_ranks = [torch.empty_like(own) for _ in range(self._world_size)]
             dist.all_gather(all_ranks, own)
         values = torch.stack(all_ranks).cpu()
-        if not torch.equal(values[:, 0], values[:1, 0].expand(self._world_size, 2)):
+        if not torch.equal(counts := values[:, :2], counts[:1].expand_as(counts)):
             raise DivergedError(
-                f"ranks differ in their numbers of [training passes, optimizer steps]: {values[:, 0].int().tolist()}. "
-                "They must step together, and the optimizer of each must have all model.parameters(). GradScaler, "
-                "which skips steps by the gradients of one rank, is not supported"
+                f"ranks differ in their numbers of [{', '.join(self._counts)}]: {counts.flatten(1).int().tolist()}. "
+                "All ranks must call the model and its methods, backward() and the optimizer together, also if the "
+                "loss is NaN because a rank has no samples. The optimizer of each must have all model.parameters(). In "
+                "place of GradScaler, use ShardedGradScaler (torch.distributed.fsdp), which skips steps on all ranks"
             )
-        if not torch.equal(others := values[:, 1, 0], others[:1].expand(self._world_size)):
-            raise DivergedError(
-                f"ranks differ in their number of evaluation passes and calls of targets: {others.int().tolist()}. All "
-                "ranks must call them together"
-            )
-        for number, block in enumerate(self._blocks, 2):
-            totals, roundings = values[[*block.members], number].unbind(1)
+        if values[:, 2, 0].unique().numel() > 1:
+            check_equal(gathered(facts, self._world_size))
+        for place, block in enumerate(self._blocks, 3):
+            totals, roundings = values[[*block.members], place].unbind(1)
             finite = totals.isfinite()
             far = finite.all() and float(totals.max() - totals.min()) > _ROUNDINGS * float(roundings.max())
             if far or (finite.any() and not finite.all()):
@@ -93,4 +130,4 @@ class Replicas:
                     f"ranks {', '.join(map(str, block.members))} have different {what} of layers {block.first!r} to "
                     f"{block.last!r} in number {at + 1}: {advice}"
                 )
-        return [int(number) for number in values[:, 1, 1]]
+        return [float(number) for number in values[:, 2, 1]]
