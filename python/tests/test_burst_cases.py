@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel
 
 import evenstep
 from bursts import GLOBAL_BATCH
 from evenstep.errors import EvenstepError, UnsupportedError
-from ranks import run_ranks
+from ranks import preload, run_ranks
+
+preload("torch.distributed.fsdp")
 
 
 class Stopped(nn.Module):
@@ -36,12 +39,31 @@ class Averages(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inner = nn.Linear(8, 8)
+        # The next buffer is not aligned if the buffers are sent as one.
+        self.register_buffer("flags", torch.zeros(3, dtype=torch.int8))
         self.register_buffer("mean", torch.zeros(8))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training:
             self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
         return self.inner(x - self.mean)  # type: ignore[no-any-return]
+
+
+class Mean(nn.Linear):
+    """Returns no samples."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).mean(0)
+
+
+class Failing(nn.Module):
+    """Fails."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (1 // 0)
 
 
 class Transposed(nn.Module):
@@ -76,7 +98,7 @@ def plan_of(*samples: list[int]) -> dict[str, Any]:
     return {"gpus": 2, "global_batch": GLOBAL_BATCH, "layers": layers}
 
 
-HALVES, ONE = [6, 6], [12]
+HALVES, ONE, HALF = [6, 6], [12], slice(6)
 USUAL = plan_of(HALVES, ONE, HALVES)
 
 
@@ -110,6 +132,23 @@ def apart(model: Any, reference: nn.Module) -> float:
     return max(float((value - whole[name]).abs().max()) for name, value in model.state_dict().items())
 
 
+def scaled(model: Any) -> float:
+    """Returns the scale after three steps, in one of which rank 0 alone has an infinite gradient."""
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.2), ShardedGradScaler("cpu", init_scale=256.0)
+    for at in range(3):
+        x, y = batch(at)
+        loss = functional.cross_entropy(model(x[model.rows].float()), model.targets(y[model.rows]))
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        if at == 1:
+            for name, parameter in model.named_parameters():
+                if name == "2.weight" and not parameter.is_meta:
+                    parameter.grad.fill_(torch.inf)
+        scaler.step(optimizer)
+        scaler.update()
+    return scaler.get_scale()
+
+
 def equal(_rank: int) -> dict[str, float]:
     """Returns the differences to one process."""
     far = {}
@@ -131,6 +170,14 @@ def equal(_rank: int) -> dict[str, float]:
         return nn.Sequential(nn.Embedding(6, 8, sparse=True), nn.Tanh(), nn.Linear(8, 5)).double()
 
     far["sparse"] = apart(trained(evenstep.burst(sparse(), USUAL), data=tokens), trained(sparse(), data=tokens))
+    far["moved"] = apart(trained(evenstep.burst(net_of(), USUAL).to("cpu")), trained(net_of()))
+    far["converted"] = apart(
+        trained(evenstep.burst(net_of().float(), USUAL).double()), trained(net_of().float().double())
+    )
+    model = evenstep.burst(net_of(), USUAL)
+    trained(torch.compile(model, backend="eager"))
+    far["compiled"] = apart(model, trained(net_of()))
+    far["scaled"] = abs(scaled(evenstep.burst(net_of().float(), plan_of(HALVES, HALVES, ONE))) - 128)
     net = net_of()
     model = evenstep.burst(net, USUAL)
     averaged = AveragedModel(net)
@@ -205,7 +252,7 @@ def test_calls_that_are_wrong_on_one_rank_are_refused_on_both() -> None:
     for at, named in enumerate(
         (
             "SettingError: rank 1 got 2 samples, planned are 6 of 12",
-            r"DivergedError: .* optimizer steps\]: \[\[21, 7\], \[22, 6\]\]",
+            r"DivergedError: .* optimizer steps, other calls\]: \[\[22, 21, 7, 21\], \[22, 21, 6, 21\]\]",
             "UnsupportedError: .*weight has no memory .* runs once for a model",
             "UnsupportedError: rank 1 has other parameters than after evenstep.burst",
             "DivergedError: ranks 0, 1 have different parameters of layers '0'",
@@ -217,6 +264,76 @@ def test_calls_that_are_wrong_on_one_rank_are_refused_on_both() -> None:
     ):
         for said in (first[at], second[at]):
             assert re.match(named, said), said
+
+
+def misled(rank: int) -> list[str]:
+    """Returns the errors of calls that are wrong on one rank, or that one rank makes and the other does not."""
+    said = []
+
+    def expect(act: Callable[[], Any]) -> None:
+        with pytest.raises((EvenstepError, ZeroDivisionError)) as caught:
+            act()
+        said.append(f"{type(caught.value).__name__}: {caught.value}")
+
+    def nan_skipped() -> None:
+        model = evenstep.burst(net_of(), plan_of(HALVES, HALVES, ONE))
+        for at in range(2):
+            x, y = batch(at)
+            loss = functional.cross_entropy(model(x[model.rows]), model.targets(y[model.rows]))
+            if loss.isfinite():
+                loss.backward()
+
+    def second_pass(x: torch.Tensor) -> None:
+        model = evenstep.burst(net_of(), USUAL)
+        model(batch(0)[0][model.rows])
+        with torch.autocast("cpu", torch.bfloat16, enabled=rank > 0 and x.dim() == 2):
+            model(x)
+
+    def other_method() -> None:
+        model = evenstep.burst(net_of(), USUAL)
+        if rank:
+            model.clip_grad_norm_(1.0)
+        else:
+            model.reduce(torch.ones(()))
+
+    def chained() -> None:
+        first, second = (evenstep.burst(nn.Sequential(nn.Linear(6, 6)), plan_of(HALVES)) for _ in range(2))
+        second(first(torch.ones(6, 6)))
+
+    def combined() -> None:
+        model = evenstep.burst(net_of(), USUAL)
+        torch.optim.LBFGS(model.parameters()).step(lambda: 0.0)
+
+    expect(nan_skipped)
+    expect(lambda: evenstep.burst(net_of(Mean), USUAL)(batch(0)[0][HALF]))
+    expect(lambda: evenstep.burst(net_of(Failing), USUAL)(batch(0)[0][HALF]))
+    expect(lambda: second_pass(batch(1)[0][HALF, None] if rank else batch(1)[0][HALF]))
+    expect(lambda: second_pass(batch(1)[0][HALF]))
+    expect(other_method)
+    expect(chained)
+    expect(combined)
+    expect(lambda: evenstep.burst(net_of(), {**USUAL, "gpu_order": [1, 0], "memory_bytes": 1 << 60}))
+    return said
+
+
+def test_calls_of_one_rank_alone_are_refused_on_both() -> None:
+    for *said, named in zip(
+        *run_ranks(2, misled),
+        (
+            r"DivergedError: .* backward passes, .*: \[\[1, 1, 0, 1\], \[2, 0, 0, 1\]\]. .* if the loss is NaN",
+            "UnsupportedError: layer '1' returned \\(8,\\) for 12 samples",
+            "(UnsupportedError: rank 0: )?ZeroDivisionError: ",
+            "DivergedError: .* different shape and type of samples",
+            "DivergedError: .* different autocast type: it must be the same, not None and torch.bfloat16",
+            "DivergedError: .* different method: it must be the same, not reduce and clip_grad_norm_",
+            "UnsupportedError: the samples depend on parameters outside of the model",
+            "UnsupportedError: LBFGS combines the gradients of all blocks",
+            "SettingError: plan: memory_bytes 1152921504606846976 of rank 1, which runs all layers, must be at most",
+        ),
+        strict=True,
+    ):
+        for each in said:
+            assert re.match(named, each), each
 
 
 class Drawn(nn.Sequential):
