@@ -81,11 +81,18 @@ class Transposed(nn.Module):
 class Scaled(nn.Sequential):
     """Multiplies by an attribute between layers."""
 
-    scale = 1.0
+    kind: Any = float
+    scale: Any = 1.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = self[2](self[1](self[0](x) * self.scale))
         return made
+
+
+class Tempered(Scaled):
+    """Its attribute is a tensor."""
+
+    kind = torch.tensor
 
 
 def net_of(middle: Callable[[], nn.Module] = nn.Tanh, kind: type[nn.Sequential] = nn.Sequential) -> Any:
@@ -115,13 +122,13 @@ def trained(model: Any, loss: Any = functional.cross_entropy, data: Any = batch)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     for at in range(3):
         x, y = data(at)
-        if isinstance(model, Scaled):
-            model.scale = 1.0 + at
+        net = model if isinstance(model, nn.Sequential) else model._net
+        if isinstance(net, Scaled):
+            net.scale = net.kind(1.0 + at)
         optimizer.zero_grad()
         if isinstance(model, nn.Sequential):
             loss(model(x), y).backward()
         else:
-            model._net.scale = 1.0 + at
             loss(model(x[model.rows]), model.targets(y[model.rows])).backward()
         optimizer.step()
     return model
@@ -157,6 +164,7 @@ def equal(_rank: int) -> dict[str, float]:
         ("buffer", lambda: net_of(Averages), plan_of(ONE, [0, 12], ONE), functional.cross_entropy),
         ("transposed", lambda: net_of(Transposed), USUAL, functional.cross_entropy),
         ("attribute", lambda: net_of(kind=Scaled), USUAL, functional.cross_entropy),
+        ("tensor", lambda: net_of(kind=Tempered), USUAL, functional.cross_entropy),
         ("in place", net_of, USUAL, in_place),
     )
     for name, made, plan, loss in cases:
@@ -310,6 +318,7 @@ def misled(rank: int) -> list[str]:
     expect(lambda: second_pass(batch(1)[0][HALF, None] if rank else batch(1)[0][HALF]))
     expect(lambda: second_pass(batch(1)[0][HALF]))
     expect(other_method)
+    expect(lambda: evenstep.burst(net_of(), USUAL).targets([1]))  # type: ignore[arg-type]
     expect(chained)
     expect(combined)
     expect(lambda: evenstep.burst(net_of(), {**USUAL, "gpu_order": [1, 0], "memory_bytes": 1 << 60}))
@@ -326,6 +335,7 @@ def test_calls_of_one_rank_alone_are_refused_on_both() -> None:
             "DivergedError: .* different shape and type of samples",
             "DivergedError: .* different autocast type: it must be the same, not None and torch.bfloat16",
             "DivergedError: .* different method: it must be the same, not reduce and clip_grad_norm_",
+            r"SettingError: targets\(y\) got list: must be a tensor",
             "UnsupportedError: the samples depend on parameters outside of the model",
             "UnsupportedError: LBFGS combines the gradients of all blocks",
             "SettingError: plan: memory_bytes 1152921504606846976 of rank 1, which runs all layers, must be at most",
@@ -344,7 +354,7 @@ class Drawn(nn.Sequential):
         return made
 
 
-class Tempered(nn.Sequential):
+class Unread(nn.Sequential):
     """Has a parameter that only a loss could read."""
 
     def __init__(self, *layers: nn.Module) -> None:
@@ -366,7 +376,7 @@ def hooked(*layers: nn.Module) -> nn.Module:
     ("kind", "named"),
     [
         (Drawn, "Drawn cannot be cut: it draws random numbers between layers"),
-        (Tempered, "temperature is in no layer of the plan"),
+        (Unread, "temperature is in no layer of the plan"),
         (hooked, "Sequential has hooks, which would not run"),
     ],
 )

@@ -268,10 +268,10 @@ class Burst(nn.Module):
     def _modes(self) -> tuple[Any, ...]:
         """Returns the modes and the plain attributes of the modules that contain layers: traces have their values."""
         return tuple(
-            (name, type(value), value)
+            (name, type(value), id(value) if isinstance(value, torch.Tensor) else value)
             for module in self._opened.values()
             for name, value in module.__dict__.items()
-            if isinstance(value, int | float | str | None)
+            if isinstance(value, int | float | str | torch.Tensor | None)
         )
 
     def _program(self) -> list[fx.GraphModule]:
@@ -301,7 +301,10 @@ class Burst(nn.Module):
     def _checked(self, values: torch.Tensor, call: Call, **facts: Any) -> torch.Tensor:
         """Returns the planned number of values. All ranks raise the same error."""
         if not isinstance(values, torch.Tensor) or not values.dim():
-            raise SettingError(f"{values!r:.99}: must be a tensor with this rank's samples along its first axis")
+            raise SettingError(
+                f"{facts['method']} got {type(values).__name__}: must be a tensor with the samples of this rank along "
+                "its first axis"
+            )
         facts["shape and type of samples"] = Shape.of(values)
         now = [*self._net.parameters()]
         same = len(now) == len(self._own) and all(map(operator.is_, now, self._own))
