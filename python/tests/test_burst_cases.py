@@ -106,7 +106,7 @@ def plan_of(*samples: list[int]) -> dict[str, Any]:
 
 
 HALVES, ONE, HALF = [6, 6], [12], slice(6)
-USUAL = plan_of(HALVES, ONE, HALVES)
+USUAL, LAST = plan_of(HALVES, ONE, HALVES), plan_of(HALVES, HALVES, ONE)
 
 
 def batch(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -178,14 +178,14 @@ def equal(_rank: int) -> dict[str, float]:
         return nn.Sequential(nn.Embedding(6, 8, sparse=True), nn.Tanh(), nn.Linear(8, 5)).double()
 
     far["sparse"] = apart(trained(evenstep.burst(sparse(), USUAL), data=tokens), trained(sparse(), data=tokens))
-    far["moved"] = apart(trained(evenstep.burst(net_of(), USUAL).to("cpu")), trained(net_of()))
+    far["moved"] = apart(trained(evenstep.burst(net_of(), LAST).to("cpu")), trained(net_of()))
     far["converted"] = apart(
-        trained(evenstep.burst(net_of().float(), USUAL).double()), trained(net_of().float().double())
+        trained(evenstep.burst(net_of().float(), LAST).double()), trained(net_of().float().double())
     )
     model = evenstep.burst(net_of(), USUAL)
     trained(torch.compile(model, backend="eager"))
     far["compiled"] = apart(model, trained(net_of()))
-    far["scaled"] = abs(scaled(evenstep.burst(net_of().float(), plan_of(HALVES, HALVES, ONE))) - 128)
+    far["scaled"] = abs(scaled(evenstep.burst(net_of().float(), LAST)) - 128)
     net = net_of()
     model = evenstep.burst(net, USUAL)
     averaged = AveragedModel(net)
@@ -228,7 +228,7 @@ def refused(rank: int) -> list[str]:  # noqa: C901  # One function for each call
     def again() -> None:
         net = net_of()
         for _ in range(2):
-            evenstep.burst(net, plan_of(HALVES, HALVES, ONE))
+            evenstep.burst(net, LAST)
 
     def replaced() -> None:
         net = net_of()
@@ -284,7 +284,7 @@ def misled(rank: int) -> list[str]:
         said.append(f"{type(caught.value).__name__}: {caught.value}")
 
     def nan_skipped() -> None:
-        model = evenstep.burst(net_of(), plan_of(HALVES, HALVES, ONE))
+        model = evenstep.burst(net_of(), LAST)
         for at in range(2):
             x, y = batch(at)
             loss = functional.cross_entropy(model(x[model.rows]), model.targets(y[model.rows]))
