@@ -274,7 +274,7 @@ def test_calls_that_are_wrong_on_one_rank_are_refused_on_both() -> None:
             assert re.match(named, said), said
 
 
-def misled(rank: int) -> list[str]:
+def misled(rank: int) -> list[str]:  # noqa: C901  # One function for each call.
     """Returns the errors of calls that are wrong on one rank, or that one rank makes and the other does not."""
     said = []
 
@@ -290,6 +290,13 @@ def misled(rank: int) -> list[str]:
             loss = functional.cross_entropy(model(x[model.rows]), model.targets(y[model.rows]))
             if loss.isfinite():
                 loss.backward()
+
+    def validated() -> None:
+        net = net_of()
+        model = evenstep.burst(net, USUAL)
+        if not rank:
+            net.eval()
+        model(batch(0)[0][model.rows])
 
     def second_pass(x: torch.Tensor) -> None:
         model = evenstep.burst(net_of(), USUAL)
@@ -313,6 +320,7 @@ def misled(rank: int) -> list[str]:
         torch.optim.LBFGS(model.parameters()).step(lambda: 0.0)
 
     expect(nan_skipped)
+    expect(validated)
     expect(lambda: evenstep.burst(net_of(Mean), USUAL)(batch(0)[0][HALF]))
     expect(lambda: evenstep.burst(net_of(Failing), USUAL)(batch(0)[0][HALF]))
     expect(lambda: second_pass(batch(1)[0][HALF, None] if rank else batch(1)[0][HALF]))
@@ -330,6 +338,7 @@ def test_calls_of_one_rank_alone_are_refused_on_both() -> None:
         *run_ranks(2, misled),
         (
             r"DivergedError: .* backward passes, .*: \[\[1, 1, 0, 1\], \[2, 0, 0, 1\]\]. .* if the loss is NaN",
+            r"DivergedError: .*: \[\[0, 0, 0, 1\], \[1, 0, 0, 0\]\]. .* in the same mode",
             "UnsupportedError: layer '1' returned \\(8,\\) for 12 samples",
             "(UnsupportedError: rank 0: )?ZeroDivisionError: ",
             "DivergedError: .* different shape and type of samples",

@@ -153,12 +153,12 @@ class Burst(nn.Module):
         world_size: int,
     ) -> None:
         """Creates the module; all ranks do so together."""
-        super().__init__()
-        device = _device_of(net)
+        device, training = _device_of(net), net.training
         # Parameters have the names of the model, so it is no child.
         self.__dict__["_net"] = net
+        super().__init__()
         self.__dict__ |= {name: net.__dict__[name] for name in ("_modules", "_parameters", "_buffers")}
-        self.training = net.training
+        self.training = training
         self._plan, self._opened, self._rank, self._world_size = plan, opened, rank, world_size
         groups: dict[tuple[int, ...], Any] = {}
         self._blocks = [Block(piece, rank, groups) for piece in pieces]
@@ -190,6 +190,15 @@ class Burst(nn.Module):
         # An optimizer that is older than this has the parameters that were replaced.
         self._own = [*net.parameters()]
         self._replicas = Replicas(self._blocks, [*trained, *self._own], world_size, device)
+
+    @property
+    def training(self) -> bool:
+        """The mode of the model, which a rank may also change without this module."""
+        return self._net.training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        self._net.training = mode
 
     @property
     def _device(self) -> torch.device:
@@ -276,7 +285,6 @@ class Burst(nn.Module):
 
     def _program(self) -> list[fx.GraphModule]:
         """Returns the modules of the blocks, traced with the present modes of the modules that contain them."""
-        self._net.training = self.training
         modes = self._modes()
         if modes not in self._programs:
             if len(self._programs) >= _MODES_MAX:

@@ -109,9 +109,10 @@ class Replicas:
         if not torch.equal(counts := values[:, :2], counts[:1].expand_as(counts)):
             raise DivergedError(
                 f"ranks differ in their numbers of [{', '.join(self._counts)}]: {counts.flatten(1).int().tolist()}. "
-                "All ranks must call the model and its methods, backward() and the optimizer together, also if the "
-                "loss is NaN because a rank has no samples. The optimizer of each must have all model.parameters(). In "
-                "place of GradScaler, use ShardedGradScaler (torch.distributed.fsdp), which skips steps on all ranks"
+                "All ranks must call the model, in the same mode (train or eval), its methods, backward() and the "
+                "optimizer together, also if the loss is NaN because a rank has no samples. The optimizer of each must "
+                "have all model.parameters(). In place of GradScaler, use ShardedGradScaler (torch.distributed.fsdp), "
+                "which skips steps on all ranks"
             )
         if values[:, 2, 0].unique().numel() > 1:
             check_equal(gathered(facts, self._world_size))
