@@ -249,7 +249,7 @@ def test_the_process_before_is_not_taken_for_the_one_that_starts(home: Path, mon
     monkeypatch.setattr(programs, "find_program", lambda _name: path)
 
     class Polls(threading.Event):
-        """Lets the program go on after its run file was read with a lock."""
+        """Lets the program continue after its run file was read with a lock."""
 
         def wait(self, timeout: float | None = None) -> bool:
             if was_read.is_set():
