@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 import evenstep
 from evenstep.errors import SettingError
 from evenstep.settings import job_id
-from evenstep.start import closing, earlier
+from evenstep.start import earlier, lines
 from evenstep.start.local import AGENT, PREDICTOR, Local, LocalError, find_program, open_folder, programs, running
 from evenstep.start.local.embedded import Embedded
 from evenstep.start.local.folder import candidates
@@ -224,6 +225,46 @@ def test_an_older_program_is_replaced_at_the_same_address(home: Path) -> None:
     local.close()
 
 
+#: A program that has taken its place, and names itself when it may.
+SLOW_PROGRAM = """#!{python}
+import fcntl, json, os, pathlib, signal, time
+home = pathlib.Path({home!r})
+with (home / "predictor.json").open("r+") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    (home / "locked").touch()
+    while not (home / "go").exists():
+        time.sleep(0.01)
+    file.truncate()
+    file.write(json.dumps({{"url": "http://127.0.0.1:2", "pid": os.getpid(), "version": "0.1.0"}}))
+    file.flush()
+    signal.pause()
+"""
+
+
+def test_the_process_before_is_not_taken_for_the_one_that_starts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "predictor.json").write_text('{"url": "http://127.0.0.1:1", "pid": 1, "version": "0.1.0"}')
+    path = home / "evenstep-predictor"
+    path.write_text(SLOW_PROGRAM.format(python=sys.executable, home=str(home)))
+    path.chmod(0o700)
+    monkeypatch.setattr(programs, "find_program", lambda _name: path)
+
+    class Polls(threading.Event):
+        """Lets the program continue after its run file was read with a lock."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if was_read.is_set():
+                (home / "go").touch()
+            elif (home / "locked").exists():
+                was_read.set()
+            return super().wait(timeout)
+
+    was_read, local = threading.Event(), Local(home)
+    local.closing = Polls()
+    assert local.start(PREDICTOR, []).url == "http://127.0.0.1:2"
+    assert local.stop(PREDICTOR)
+    local.close()
+
+
 def test_a_file_of_a_program_that_has_ended_is_not_believed(home: Path) -> None:
     (home / "predictor.json").write_text('{"url": "http://127.0.0.1:1", "pid": 1, "version": "0.1.0"}')
     assert running(home, PREDICTOR) is None
@@ -330,8 +371,8 @@ def test_a_restarted_run_that_was_long_without_a_predictor_continues_its_job(hom
 
 
 def test_the_summary_needs_a_predictor_and_says_where_the_page_is(predictor: str) -> None:
-    assert closing.lines("http://127.0.0.1:9", "job") == []
-    assert closing.lines(predictor, "unknown-job") == []
+    assert lines.summary("http://127.0.0.1:9", "job") == []
+    assert lines.summary(predictor, "unknown-job") == []
 
 
 @pytest.mark.usefixtures("home")
@@ -376,9 +417,11 @@ def train_twice(_rank: int) -> tuple[str, str]:
     return train_epoch(0, None)[1], train_epoch(0, None)[1]
 
 
-def test_a_single_process_starts_nothing(home: Path) -> None:
+def test_a_single_process_starts_nothing(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "evenstep")
     with pytest.raises(SettingError):
         evenstep.init(quantum=0)
     loader = evenstep.init().loader(Samples(), global_batch=4)
     assert torch.is_tensor(next(iter(loader))[0])
+    assert [record.message for record in caplog.records if "one process" in record.message]
     assert running(home, PREDICTOR) is None
