@@ -20,8 +20,14 @@ const ROWS_MAX = 200;
 const CAPS = { job: 'set by the job', worker: 'set by the worker', operator: 'set by an operator', peak_memory: 'fits in memory', out_of_memory: 'ran out of memory above' };
 /** Likely causes of slowness. @type {Record<string, string>} */
 export const SLOW = { thermal_throttling: 'GPU too hot', cpu_contention: 'waits for a core', loader_wait: 'waits for data', memory_pressure: 'short of memory', unknown: 'slow, cause unknown' };
-/** @type {Record<string, string>} */
-const STATES = { live: 'live', left: 'left', expired: 'lease expired' };
+/** Membership states. @type {Record<string, string>} */
+export const STATES = { live: 'live', left: 'left', expired: 'lease expired' };
+
+/** The address of a worker's page. @param {string} job @param {string} worker */
+export const workerLink = (job, worker) => `#/jobs/${encodeURIComponent(job)}/workers/${encodeURIComponent(worker)}`;
+
+/** The node of a worker: the part of its id before the slash. @param {string} worker */
+export const nodeOf = (worker) => worker.split('/')[0];
 
 export class WorkersTable {
   /** @type {any[]} */ #workers = [];
@@ -100,7 +106,7 @@ export class WorkersTable {
     const wish = overrideWords(worker.override, this.#job.unit());
     const { straggler } = worker;
     return h('tr', { class: worker.state === 'live' ? null : 'departed' },
-      h('th', { scope: 'row' }, mark, ' ', worker.worker, worker.state === 'live' ? h('span', { class: 'soft' }, ` rank ${worker.rank}`) : h('span', { class: 'pill' }, STATES[worker.state])),
+      h('th', { scope: 'row' }, mark, ' ', h('a', { href: workerLink(this.#job.id, worker.worker) }, worker.worker), worker.state === 'live' ? h('span', { class: 'soft' }, ` rank ${worker.rank}`) : h('span', { class: 'pill' }, STATES[worker.state])),
       h('td', { class: 'device', title: worker.device ?? null }, worker.device ?? NONE),
       cells,
       h('td', { class: 'number' }, worker.cap ? [count(worker.cap.max_local_batch), h('span', { class: 'note' }, CAPS[worker.cap.because] ?? worker.cap.because)] : NONE),
