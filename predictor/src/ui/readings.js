@@ -59,6 +59,7 @@ export function readings(node, grid, { group, span, only, first = FIRST }, signa
     const drawing = new LineChart(frame.plot, { name: title, format: what.format, zero: what.top != null, top: () => what.top, group, span, height: span && 110, onPoint: legend }, signal);
     drawn.push(() => {
       const known = lines().some(([name]) => samples.column(name).some((value) => value != null));
+      if (only) frame.root.hidden = !known;
       frame.nothing(known ? null : 'This machine does not have this reading.');
       if (!known) return;
       legend(null);

@@ -11,6 +11,7 @@ mod restart;
 mod trouble;
 
 mod keyboard;
+mod map;
 mod many;
 mod narrow;
 

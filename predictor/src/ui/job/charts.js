@@ -92,7 +92,7 @@ function ranged(bins, column, line) {
   return { lines: [{ ...edge, label: `${line.label}, maximum` }, { ...edge, label: `${line.label}, minimum` }, line], columns: [high, low, middle], bands: [{ between: [0, 1], colour: line.colour }], values: [middle] };
 }
 
-/** Expected and actual speed of one worker, below its name. @param {Job} job @param {{ height?: number, span?: () => [number, number] | null }} [more]
+/** Expected and actual speed of one worker, below its name. @param {Job} job @param {{ title?: string, how?: string, height?: number, span?: () => [number, number] | null }} [more] `title`: instead of the worker's name
  * @returns {Chart & { show: (worker: string | undefined, atOnce?: boolean) => void }}
  */
 export function speedOf(job, more = {}) {
@@ -100,7 +100,7 @@ export function speedOf(job, more = {}) {
   const title = h('span', {});
   const chart = overTime(job, {
     title,
-    name: 'Speed: expected and actual',
+    name: more.title ? undefined : 'Speed: expected and actual',
     format: speed,
     head: () => ['Actual', 'Expected'],
     ...more,
@@ -124,7 +124,7 @@ export function speedOf(job, more = {}) {
     show(of, atOnce) {
       chart.root.hidden = of == null;
       if (of == null) return;
-      if (worker !== of) fill(title, badge(job.chosen.mark(of)), ' ', h('a', { href: workerLink(job.id, of) }, of));
+      if (worker !== of && !more.title) fill(title, badge(job.chosen.mark(of)), ' ', h('a', { href: workerLink(job.id, of) }, of));
       worker = of;
       chart.draw(atOnce);
     },
@@ -134,9 +134,9 @@ export function speedOf(job, more = {}) {
 /** Expected and actual speed of each shown worker, the worst forecast first. @param {Job} job @returns {Chart} */
 export function speeds(job) {
   const slots = Array.from({ length: SHOWN_MAX }, () => speedOf(job));
-  const root = h('section', { class: 'card wide', 'aria-labelledby': 'speeds-title' },
+  const root = h('section', { class: 'card', 'aria-labelledby': 'speeds-title' },
     h('div', { class: 'head' }, h('h2', { id: 'speeds-title' }, 'Speed: expected and actual')),
-    h('p', { class: 'how' }, 'The largest forecast error first. Shade: 90 % interval of the expected speed; over long ranges also minimum to maximum.'),
+    h('p', { class: 'how' }, 'Largest forecast error first. Grey: 90 % interval of the expected speed. Colour: minimum to maximum over long ranges.'),
     h('div', { class: 'multiples' }, slots.map((slot) => slot.root)));
   let key = '';
   /** @type {string[]} */ let order = [];

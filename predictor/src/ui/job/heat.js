@@ -13,7 +13,7 @@ const REDRAW_MS = 1000;
 const ORDER_MS = 10_000;
 const ROW_PX = 15;
 /** Height of the rows in view and of the time axis, in pixels. */
-const VIEW_PX = 26 * ROW_PX;
+const VIEW_PX = 28 * ROW_PX;
 const AXIS_PX = 22;
 /** Width of a bin in pixels. */
 const BIN_PX = 4;
@@ -80,14 +80,15 @@ export function heat(job, slow) {
     usualOf = new Map();
     for (const [worker, { actual_samples_per_s: actual, predicted_samples_per_s: expected }] of workers) {
       const known = Float64Array.from(actual.filter((value) => value != null)).sort();
-      const reference = known[Math.floor(known.length * USUAL)];
+      const latest = actual.flatMap((value, index) => (value == null ? [] : [index])).slice(-LATEST);
+      const mean = (/** @type {(index: number) => number} */ of) => latest.reduce((sum, index) => sum + of(index), 0) / latest.length;
+      const now = mean((index) => actual[index] ?? 0);
+      const ratio = flagged.get(worker);
+      // The range may begin after a worker became slow. The service knows its speed before.
+      const reference = Math.max(known[Math.floor(known.length * USUAL)] ?? 0, ratio ? now / ratio : 0);
       if (reference) usualOf.set(worker, reference);
-      let [sum, count] = [0, 0];
-      for (let index = actual.length - 1; index >= 0 && count < LATEST; index--) {
-        const of = usual ? reference : expected[index];
-        if (actual[index] != null && of) [sum, count] = [sum + /** @type {number} */ (actual[index]) / of, count + 1];
-      }
-      scores.set(worker, flagged.has(worker) ? /** @type {number} */ (flagged.get(worker)) - FLAGGED_FIRST : count ? sum / count : Infinity);
+      const score = usual ? now / reference : mean((index) => (actual[index] ?? 0) / (expected[index] || Infinity));
+      scores.set(worker, ratio ? ratio - FLAGGED_FIRST : (score || Infinity));
     }
     order = [...scores].sort(([, one], [, other]) => one - other).map(([worker]) => worker);
   }

@@ -81,10 +81,10 @@ export function summary(id) {
         const rows = [
           [gainWords(gain), gain ? `${times(gain.lower)} to ${times(gain.upper)}; ${seconds(Math.abs(saved.seconds))} ${saved.seconds < 0 ? 'lost' : 'saved'}` : 'known after 8 iterations'],
           [percent(told.waiting_share), told.time_lost_s == null ? '' : `${seconds(told.time_lost_s)} so far`],
-          [told.slow_workers ? count(told.slow_workers) : 'none', slow.slice(0, NAMED).map((worker) => slowWords(worker, history)).join('; ') || bottleneck(history)],
+          [told.slow_workers ? count(told.slow_workers) : 'none', slow.slice(0, NAMED).map((worker) => slowWords(worker, history)).join('; ') || (told.state === 'running' ? bottleneck(history) : '')],
           [percent(told.error_ratio), told.error_ratio == null ? '' : told.error_ratio > ERROR_MAX ? 'high: shares follow late' : ''],
           [seconds(told.step_time_s), ''],
-          [amount(told.samples_per_s, ''), `${told.unit} per second`],
+          told.state === 'running' || told.state === 'starting' ? [amount(told.samples_per_s, ''), `${told.unit} per second`] : [NONE, 'no iterations now'],
           [count(history.latest?.iteration ?? told.iteration), [told.attempt > 1 ? `attempt ${told.attempt}` : '', told.at_unix_ms ? ago(told.at_unix_ms, Date.now()) : ''].filter(Boolean).join(', ')],
         ];
         rows.forEach(([value, note], index) => {

@@ -54,14 +54,13 @@ export function jobPage(content, id, signal) {
   const drawn = [map, finish, steps, speeds, shares, waits, losses, rate];
   const weights = models();
   const runs = h('details', { class: 'deep', hidden: true });
-  const inside = h('div', { class: 'grid' }, weights.root, rate.root);
+  const inside = h('div', { class: 'grid' });
   const deep = h('details', { class: 'deep', ontoggle: () => deep.open && context().catch(failed) }, h('summary', {}, 'Models of the forecasts, learning rate'), inside);
-  const first = h('div', { class: 'grid' }, finish.root, steps.root);
-  const below = h('div', { class: 'grid' }, waits.root, shares.root, log.root);
+  const [top, middle, below] = [1, 2, 3].map(() => h('div', { class: 'grid' }));
 
   fill(content, head.root, said, trouble,
     h('div', { class: 'controls' }, pick.root, range.root),
-    first, speeds.root, table.root, below, runs, deep);
+    top, middle, table.root, below, runs, deep);
 
   const live = () => follow(false);
   /** @param {boolean} atOnce */
@@ -72,24 +71,21 @@ export function jobPage(content, id, signal) {
     for (const chart of drawn) chart.draw(atOnce);
     table.draw(atOnce);
   };
-  let placed = 'false false';
+  let placed = '';
   /** Places the charts. Many workers have a map of all, and their shares are alike. @param {boolean} many @param {boolean} hasLoss */
   const place = (many, hasLoss) => {
     if (placed === `${many} ${hasLoss}`) return;
     placed = `${many} ${hasLoss}`;
-    losses.root.remove();
-    if (many) {
-      fill(first, map.root, h('div', { class: 'stack' }, steps.root, waits.root));
-      fill(below, finish.root, log.root);
-      inside.prepend(shares.root);
-      if (hasLoss) inside.prepend(losses.root);
-    } else {
-      map.root.remove();
-      fill(first, finish.root, steps.root);
-      fill(below, waits.root, shares.root, hasLoss && losses.root, log.root);
-      log.root.classList.toggle('wide', !hasLoss);
-    }
+    const loss = hasLoss ? [losses.root] : [];
+    fill(top, many ? [map.root, h('div', { class: 'stack' }, steps.root, log.root)] : [finish.root, steps.root]);
+    fill(middle, many ? [finish.root, speeds.root] : [speeds.root]);
+    fill(below, many ? [] : [waits.root, shares.root, ...loss, log.root]);
+    fill(inside, many ? [waits.root, shares.root, ...loss] : [], weights.root, rate.root);
+    speeds.root.classList.toggle('wide', !many);
+    log.root.classList.toggle('wide', !many && !hasLoss);
+    below.hidden = many;
   };
+  place(false, false);
   const everything = () => {
     pick.draw();
     follow(true);

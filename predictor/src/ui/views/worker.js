@@ -32,7 +32,7 @@ export function workerPage(content, id, signal, worker) {
   const group = `worker:${id} ${worker}`;
   /** @type {import('../job/charts.js').Job} */
   const job = { id, history: () => history, isRead: () => isRead, chosen, signal, group, unit: () => 'samples', events: () => [], select: range.select };
-  const chart = speedOf(job, { height: 260, span });
+  const chart = speedOf(job, { title: 'Speed: expected and actual', how: 'Grey: 90 % interval of the expected speed. Colour: minimum to maximum over long ranges.', height: 260, span });
   const pill = h('span', { class: 'pill', hidden: true });
   const about = h('p', { class: 'lead' });
   const said = h('p', { class: 'aside' }, h('a', { href: `#/nodes/${encodeURIComponent(node)}` }, `Node ${node}`), ' ', h('span', {}));
@@ -42,7 +42,6 @@ export function workerPage(content, id, signal, worker) {
     h('div', { class: 'head start' }, h('h1', { tabindex: -1 }, worker), pill), about, said, trouble, h('div', { class: 'controls' }, range.root), chart.root, below);
 
   const draw = () => {
-    chosen.propose(history, []);
     chart.show(worker);
     const last = (/** @type {(typeof import('../job/history.js').COLUMNS)[number]} */ name) => history.last(worker, name);
     if (history.workers.has(worker)) say(/** @type {Element} */ (said.lastElementChild), `Batch ${count(last('local_batch'))}, speed ${speed(last('actual_samples_per_s'))} of expected ${speed(last('predicted_samples_per_s'))}, compute time ${seconds(last('compute_time_s'))}, waited ${seconds(last('barrier_wait_s'))}. Forecast error ${percent(history.error(worker))} in this time range.`);
