@@ -56,11 +56,11 @@ export function jobPage(content, id, signal) {
   const runs = h('details', { class: 'deep', hidden: true });
   const inside = h('div', { class: 'grid' });
   const deep = h('details', { class: 'deep', ontoggle: () => deep.open && context().catch(failed) }, h('summary', {}, 'Models of the forecasts, learning rate'), inside);
-  const [top, middle, below] = [1, 2, 3].map(() => h('div', { class: 'grid' }));
+  const [top, below] = [1, 2].map(() => h('div', { class: 'grid' }));
 
   fill(content, head.root, said, trouble,
     h('div', { class: 'controls' }, pick.root, range.root),
-    top, middle, table.root, below, runs, deep);
+    top, speeds.root, table.root, below, runs, deep);
 
   const live = () => follow(false);
   /** @param {boolean} atOnce */
@@ -76,14 +76,11 @@ export function jobPage(content, id, signal) {
   const place = (many, hasLoss) => {
     if (placed === `${many} ${hasLoss}`) return;
     placed = `${many} ${hasLoss}`;
-    const loss = hasLoss ? [losses.root] : [];
-    fill(top, many ? [map.root, h('div', { class: 'stack' }, steps.root, log.root)] : [finish.root, steps.root]);
-    fill(middle, many ? [finish.root, speeds.root] : [speeds.root]);
-    fill(below, many ? [] : [waits.root, shares.root, ...loss, log.root]);
-    fill(inside, many ? [waits.root, shares.root, ...loss] : [], weights.root, rate.root);
-    speeds.root.classList.toggle('wide', !many);
+    const others = [waits.root, shares.root, ...(hasLoss ? [losses.root] : [])];
+    fill(top, many ? map.root : finish.root, steps.root);
+    fill(below, many ? finish.root : others, log.root);
+    fill(inside, many ? others : [], weights.root, rate.root);
     log.root.classList.toggle('wide', !many && !hasLoss);
-    below.hidden = many;
   };
   place(false, false);
   const everything = () => {
