@@ -122,7 +122,7 @@ export class LineChart {
       },
       scales: plane ? { x: { time: false, range: plane.x }, y: { range: plane.y } } : { ...(span && { x: { range: (_, low, high) => span() ?? [low, high] } }), y: { range: (_, low, high) => scale(low, high, zero, top?.()) } },
       axes: [
-        { stroke: soft, font: FONT, grid: { show: false }, ticks: { stroke: colour('--axis'), size: 4 }, size: 30, space: 76, values: (_, splits, __, ___, apart) => splits.map((at) => (apart < 1 ? `:${(at % 60).toFixed(apart < 0.01 ? 3 : 2)}` : clock(at * 1000, apart < 60))), ...plane?.axes[0] },
+        { stroke: soft, font: FONT, grid: { show: false }, ticks: { stroke: colour('--axis'), size: 4 }, size: 30, space: 84, values: (_, splits, __, ___, apart) => splits.map((at) => (apart < 1 ? `${clock(at * 1000, false)}:${(at % 60).toFixed(apart < 0.01 ? 3 : 2).padStart(5, '0')}` : clock(at * 1000, apart < 60))), ...plane?.axes[0] },
         { stroke: soft, font: FONT, grid, ticks: { show: false }, space: 44, size: (_, values) => (span ? SPAN_AXIS : values ? Math.max(...values.map((value) => value.length)) * 6.6 + 14 : 40), values: (_, splits) => splits.map(format), ...plane?.axes[1] },
       ],
       series: [

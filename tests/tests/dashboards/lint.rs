@@ -7,18 +7,8 @@ use serde_json::{Value, json};
 use crate::shipped::{Dashboard, dashboards, list, string};
 
 /// Grafana's names of the units in use; `si:` is for any other unit, with prefixes.
-const UNITS: [&str; 10] = [
-    "none",
-    "percentunit",
-    "s",
-    "bytes",
-    "hertz",
-    "watt",
-    "celsius",
-    "cps",
-    "reqps",
-    "dateTimeFromNow",
-];
+const UNITS: [&str; 10] =
+    ["none", "percentunit", "s", "bytes", "hertz", "watt", "celsius", "cps", "reqps", "dateTimeFromNow"];
 const TRANSFORMATIONS: [&str; 2] = ["merge", "organize"];
 /// Uids of the dashboards. Bookmarks and links use them, so they must never change.
 const UIDS: [(&str, &str); 4] = [
@@ -154,14 +144,18 @@ fn of_panel(panel: &Value, complain: &mut impl FnMut(&str)) {
         if defaults["unit"] == "percentunit" && defaults["decimals"] == 0 {
             complain("the axis of a share has no numbers");
         }
-        let lower = overrides().filter(|property| property["id"] == "custom.fillBelowTo").map(|to| &to["value"]);
+        let lower =
+            overrides().filter(|property| property["id"] == "custom.fillBelowTo").map(|to| &to["value"]);
         for lower in lower {
             let target = list(&panel["targets"]).iter().find(|target| target["legendFormat"] == *lower);
             let fills = |entry: &&Value| {
                 target.is_some_and(|target| entry["matcher"]["options"] == target["refId"])
-                    && list(&entry["properties"]).iter().any(|property| property["id"] == "custom.fillOpacity")
+                    && list(&entry["properties"])
+                        .iter()
+                        .any(|property| property["id"] == "custom.fillOpacity")
             };
-            if target.is_none() || list(&panel["fieldConfig"]["overrides"]).iter().any(|entry| fills(&entry)) {
+            if target.is_none() || list(&panel["fieldConfig"]["overrides"]).iter().any(|entry| fills(&entry))
+            {
                 complain("a band ends at an unknown line, or its lower line fills down to zero");
             }
         }

@@ -11,8 +11,8 @@ mod restart;
 mod trouble;
 
 mod keyboard;
-mod map;
 mod many;
+mod map;
 mod narrow;
 
 mod operator;

@@ -69,11 +69,17 @@ fn tables_sort_by_a_column() {
     scene.open_job();
     let browser = &scene.browser;
     browser.run("document.querySelector('.tall').scrollIntoView()");
-    let batches = "[...document.querySelectorAll('.tall tbody tr')].map((row) => Number(row.cells[2].innerText))";
+    let batches =
+        "[...document.querySelectorAll('.tall tbody tr')].map((row) => Number(row.cells[2].innerText))";
     browser.until("the batches are shown", &format!("{batches}.every((batch) => batch > 0)"));
     let head = "document.querySelectorAll('.tall th')[2]";
     let sorted = |sign: &str| {
-        browser.until("the rows are sorted", &format!("{batches}.every((batch, index, all) => !index || {sign} * (batch - all[index - 1]) >= 0)"));
+        browser.until(
+            "the rows are sorted",
+            &format!(
+                "{batches}.every((batch, index, all) => !index || {sign} * (batch - all[index - 1]) >= 0)"
+            ),
+        );
         browser.run(&format!("return {head}.ariaSort"))
     };
     browser.run(&format!("{head}.firstElementChild.click()"));
@@ -89,7 +95,10 @@ fn tables_sort_by_a_column() {
     let browser = &scene.browser;
     browser.open(&scene.at(""));
     let first = "document.querySelector('.job a')?.innerText";
-    browser.until("the job with a problem is the first", &format!("{first} === '{JOB}' && document.querySelector('.job').innerText.includes('slow')"));
+    browser.until(
+        "the job with a problem is the first",
+        &format!("{first} === '{JOB}' && document.querySelector('.job').innerText.includes('slow')"),
+    );
     browser.run("document.querySelector('.sort').click()");
     browser.until("the jobs are sorted by name", &format!("{first} === 'a-newer-job'"));
     scene.no_complaints();

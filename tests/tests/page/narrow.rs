@@ -38,7 +38,8 @@ fn every_page_fits_a_phone_and_follows_the_scheme() {
         assert_eq!(browser.run(&format!("return {OVERFLOWS}")), false, "{page:?} is wider than a phone");
         if page.is_empty() {
             for value in ["Report", "Workers", "Step"] {
-                let shown = format!("return document.querySelector('.job [data-title={value}]').checkVisibility()");
+                let shown =
+                    format!("return document.querySelector('.job [data-title={value}]').checkVisibility()");
                 assert_eq!(browser.run(&shown), true, "{value} on a phone");
             }
         }

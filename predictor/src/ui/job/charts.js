@@ -100,6 +100,7 @@ export function speedOf(job, more = {}) {
   const title = h('span', {});
   const chart = overTime(job, {
     title,
+    height: 150,
     name: more.title ? undefined : 'Speed: expected and actual',
     format: speed,
     head: () => ['Actual', 'Expected'],
@@ -164,7 +165,7 @@ export function stepTimes(job) {
   ];
   return overTime(job, {
     title: 'Step time',
-    how: 'The gap below the dotted line is the time saved.',
+    how: 'The gap below the dotted line is the time saved. Drag over a chart to zoom.',
     format: seconds,
     head: () => kinds.map(([, label]) => label),
     parts: (history, bins) => kinds.map(([name, label, colour, line, dash]) => {

@@ -13,7 +13,7 @@ const REDRAW_MS = 1000;
 const ORDER_MS = 10_000;
 const ROW_PX = 15;
 /** Height of the rows in view and of the time axis, in pixels. */
-const VIEW_PX = 18 * ROW_PX;
+const VIEW_PX = 16 * ROW_PX;
 const AXIS_PX = 22;
 /** Width of a bin in pixels. */
 const BIN_PX = 4;
@@ -40,7 +40,7 @@ export function heat(job, slow) {
   /** @type {Map<string, number>} */ let usualOf = new Map();
   const frame = figure({
     title: 'Workers over time',
-    how: 'A row for each worker, the slowest first. A click opens the worker.',
+    how: 'Actual speed in percent, the slowest worker first. A click opens the worker. ',
     table: () => ({
       head: ['Worker', 'Latest', 'Lowest'],
       rows: order.slice(0, ROWS_MAX).map((worker) => {
@@ -53,11 +53,13 @@ export function heat(job, slow) {
   const buttons = [true, false].map((kind) => h('button', { type: 'button', class: 'small', onclick: () => { usual = kind; ordered = -Infinity; press(); draw(true); } }, kind ? 'usual speed' : 'expected speed'));
   const press = () => buttons.forEach((button, index) => set(button, 'aria-pressed', String((index === 0) === usual)));
   press();
-  const words = h('span', { class: 'soft', role: 'status' });
+  const words = h('b', { role: 'status' });
   const canvas = h('canvas', {});
   const spacer = h('div', { class: 'spacer' });
   const scroll = h('div', { class: 'heat', tabindex: 0, role: 'group', 'aria-label': 'Workers over time. Up and down arrows go from worker to worker, Enter opens the worker.', onscroll: () => nextFrame(paint) }, canvas, spacer);
-  frame.plot.append(h('div', { class: 'ranges', role: 'group', 'aria-label': 'Compared with' }, h('span', { class: 'soft' }, 'Compared with the'), buttons, words), scroll);
+  frame.root.querySelector('.how')?.append(words);
+  frame.root.querySelector('.head > :last-child')?.before(h('span', { class: 'ranges', role: 'group', 'aria-label': 'Compared with the' }, buttons));
+  frame.plot.append(scroll);
   const context = canvas.getContext('2d');
   new ResizeObserver(() => nextFrame(paint)).observe(scroll);
   addEventListener(THEME_CHANGED, () => nextFrame(paint), { signal: job.signal });

@@ -160,10 +160,4 @@ export class History {
     });
     return errors.reduce((sum, error) => sum + error, 0) / (errors.length || 1);
   }
-
-  /** The time of an iteration, in seconds since 1970; null if it is older than the history. @param {number} iteration */
-  timeOf(iteration) {
-    const index = this.iterations.findIndex((known) => known >= iteration);
-    return index < 0 || (index === 0 && this.iterations[0] > iteration) ? null : this.at[index];
-  }
 }

@@ -67,7 +67,9 @@ export function jobPage(content, id, signal) {
   const follow = (atOnce) => {
     chosen.propose(history, table.slow);
     place(history.workers.size > MANY, history.hasLoss);
-    head.draw(line, table.all, history);
+    head.draw(line, history);
+    const { latest } = history;
+    log.decided(latest?.decision ?? view?.last_decision?.kind, latest?.reason ?? view?.last_decision?.reason);
     for (const chart of drawn) chart.draw(atOnce);
     table.draw(atOnce);
   };
