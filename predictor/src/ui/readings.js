@@ -56,7 +56,7 @@ export function readings(node, grid, { group, span, only, first = FIRST }, signa
       }),
     });
     const legend = (/** @type {number | null} */ index) => frame.legend(lines().map(([name, label], place) => ({ label, ...style(place), value: what.format(samples.column(name)[index == null ? samples.at.length - 1 : binsOf(samples.at, Infinity).point(index)] ?? NaN) })));
-    const drawing = new LineChart(frame.plot, { name: title, format: what.format, zero: what.top != null, top: () => what.top, group, span, height: span && 110, onPoint: legend }, signal);
+    const drawing = new LineChart(frame.plot, { name: title, format: what.format, zero: what.top != null, top: () => what.top, group, span, height: only && 110, onPoint: legend }, signal);
     drawn.push(() => {
       const known = lines().some(([name]) => samples.column(name).some((value) => value != null));
       if (only) frame.root.hidden = !known;
