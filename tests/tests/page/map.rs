@@ -12,8 +12,7 @@ const SLOW: usize = 37;
 fn the_slowest_worker_is_the_first_row() {
     let name = "map::the_slowest_worker_is_the_first_row";
     let Some(mut scene) = Scene::with_job(name, 64, 30) else { return };
-    scene.slow = Some(SLOW as u64);
-    (0..30).for_each(|_| scene.step());
+    scene.slow_down(SLOW as u64);
     let slow = worker(SLOW);
     scene.measure(slow.node());
     scene.open_job();
@@ -89,8 +88,7 @@ fn tables_sort_by_a_column() {
     browser.run(&format!("{head}.firstElementChild.click()"));
     assert_eq!(browser.run(&format!("return {head}.ariaSort")), serde_json::Value::Null);
     // A job with a slow worker is the first, although the other one is newer.
-    scene.slow = Some(0);
-    (0..30).for_each(|_| scene.step());
+    scene.slow_down(0);
     scene.client().put_job("a-newer-job", &evenstep_protocol::JobSpec::new(8));
     let browser = &scene.browser;
     browser.open(&scene.at(""));

@@ -2,9 +2,10 @@
 
 use evenstep_protocol::{
     AllocateRequest, AllocateResponse, GpuGap, GpuSample, JobId, JobSpec, JoinRequest, NodeId, NodeSample,
-    TelemetryBatch, WorkerId, WorkerReport,
+    TelemetryBatch, WorkerId, WorkerReport, WorkersView,
 };
 use evenstep_tests::store::sqlite_address;
+use evenstep_tests::wait::until;
 use evenstep_tests::{Browser, Client, Gate, Predictor, binaries};
 use tempfile::TempDir;
 
@@ -25,7 +26,7 @@ pub struct Scene {
     /// Loss in the reports of the next iterations.
     pub loss: Option<f64>,
     /// Rank that has half of its speed in the next iterations.
-    pub slow: Option<u64>,
+    slow: Option<u64>,
 }
 
 impl Scene {
@@ -107,6 +108,20 @@ impl Scene {
             })
             .collect();
         self.next += 1;
+    }
+
+    /// Runs iterations in which the worker of a rank has half of its speed, until the predictor flags it.
+    pub fn slow_down(&mut self, rank: u64) {
+        self.slow = Some(rank);
+        let flagged = |scene: &Self| {
+            let workers =
+                scene.client().get(&format!("/v1/jobs/{JOB}/workers")).json::<WorkersView>().workers;
+            workers.iter().any(|worker| worker.straggler.is_some())
+        };
+        until("the worker is flagged", || {
+            self.step();
+            flagged(self).then_some(())
+        });
     }
 
     /// Returns the number of iterations reported so far; the page's latest iteration is one less.

@@ -100,7 +100,7 @@ export function speedOf(job, more = {}) {
   const title = h('span', {});
   const chart = overTime(job, {
     title,
-    height: 150,
+    height: 130,
     name: more.title ? undefined : 'Speed: expected and actual',
     format: speed,
     head: () => ['Actual', 'Expected'],

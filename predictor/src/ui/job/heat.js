@@ -13,7 +13,7 @@ const REDRAW_MS = 1000;
 const ORDER_MS = 10_000;
 const ROW_PX = 15;
 /** Height of the rows in view and of the time axis, in pixels. */
-const VIEW_PX = 16 * ROW_PX;
+const VIEW_PX = 14 * ROW_PX;
 const AXIS_PX = 22;
 /** Width of a bin in pixels. */
 const BIN_PX = 4;

@@ -1,4 +1,4 @@
-/** The header of a job's page: name and state, the service's verdict in words and its figures. */
+/** The header of a job's page: name and state, the service's verdict in words and its values. */
 
 import { h, say } from '../charts/dom.js';
 import { ago, amount, count, moment, NONE, percent, plural, seconds } from '../charts/format.js';
@@ -39,7 +39,7 @@ export function summary(id) {
   const verdict = h('p', { class: 'verdict', hidden: true });
   const root = h('header', { class: 'summary' },
     h('p', { class: 'crumbs' }, h('a', { href: '#/' }, 'Jobs'), ' /'),
-    h('div', { class: 'head' }, h('h1', { tabindex: -1 }, id), pill), verdict, about,
+    h('div', { class: 'head' }, h('h1', { tabindex: -1 }, id), pill, about), verdict,
     h('dl', { class: 'figures' }, FIGURES.map(([name, title], index) => h('div', { title }, h('dt', {}, name), h('dd', {}, values[index]), h('dd', { class: 'note' }, notes[index])))));
   /** @type {any} */ let view = null;
   /** @type {any} */ let line = null;

@@ -53,7 +53,7 @@ const JOBS_NAMED = 3;
 export function runs(workers, all = false) {
   const jobs = Map.groupBy(workers, ({ job_id: job }) => job);
   const named = [...jobs].slice(0, all ? Infinity : JOBS_NAMED);
-  const list = named.flatMap(([job, its], index) => [index ? ', ' : '', h('a', { href: `#/jobs/${encodeURIComponent(job)}` }, job), all ? [' (', its.flatMap(({ worker }, place) => [place ? ', ' : '', h('a', { href: workerLink(job, worker) }, worker)]), ')'] : ` (${plural(its.length, 'worker')})`].flat());
+  const list = named.flatMap(([job, its], index) => [index ? ', ' : '', h('a', { href: `#/jobs/${encodeURIComponent(job)}` }, job), all ? [' (', ...its.flatMap(({ worker }, place) => [place ? ', ' : '', h('a', { href: workerLink(job, worker) }, worker)]), ')'] : ` (${plural(its.length, 'worker')})`].flat());
   return workers.length ? ['Runs ', ...list, jobs.size > named.length ? ` and ${plural(jobs.size - named.length, 'other job')}. ` : '. '] : [];
 }
 

@@ -65,7 +65,17 @@ export function workerPage(content, id, signal, worker) {
       if (signal.aborted) return;
       if (!(error instanceof Refused)) throw error;
       say(trouble, error.message);
+    } finally {
+      begin();
     }
+  }
+  let areRead = false;
+  /** Reads the readings when the time axis is known. */
+  function begin() {
+    if (areRead || signal.aborted) return;
+    areRead = true;
+    const none = h('p', { class: 'card empty' }, `No agent has sent readings of ${node}.`);
+    readings(node, below, { group, span, only: READINGS, first: SAMPLES }, signal, (_, __, latest) => (latest ? none.remove() : below.append(none)), (error) => fill(below, h('p', { class: 'card empty' }, error.message)));
   }
   const stream = listen(ofJob(id, '/live'), {
     onOpen: () => void again(),
@@ -80,6 +90,4 @@ export function workerPage(content, id, signal, worker) {
       if (state.kind === 'refused') say(trouble, state.why.message);
     },
   }, signal);
-  const none = h('p', { class: 'card empty' }, `No agent has sent readings of ${node}.`);
-  readings(node, below, { group, span, only: READINGS, first: SAMPLES }, signal, (_, __, latest) => (latest ? none.remove() : below.append(none)), (error) => fill(below, h('p', { class: 'card empty' }, error.message)));
 }
