@@ -1,5 +1,8 @@
 //! The map of workers over time, the page of a worker, sorting, and what runs on a node.
 
+use evenstep_tests::browser::axe;
+
+use crate::accessible::{SCHEMES, serious_faults};
 use crate::scene::{JOB, Scene, worker};
 
 const DOWN: char = '\u{e015}';
@@ -21,6 +24,10 @@ fn the_slowest_worker_is_the_first_row() {
         return canvas?.width > 300 && new Set(new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, 40).data.buffer)).size > 8; })()";
     browser.until("the map is painted", painted);
     browser.picture("map");
+    if let Some(axe) = axe(name) {
+        let faults = serious_faults(browser, &axe, SCHEMES[0].1, "map");
+        assert!(faults.is_empty(), "{faults:#?}");
+    }
     browser.run("document.querySelector('.heat').focus()");
     browser.press(&[DOWN]);
     browser.says(".figure [role=status]", &format!("{slow}, latest: "));
