@@ -123,3 +123,21 @@ fn a_node_under_pressure_is_marked() {
     scene.browser.says(".hot", "waiting for a processor");
     scene.no_complaints();
 }
+
+/// A job that ends has neither a throughput nor a worker that others wait for.
+#[test]
+fn a_finished_job_has_no_bottleneck() {
+    let Some(mut scene) = Scene::with_job("map::a_finished_job_has_no_bottleneck", 2, 12) else { return };
+    scene.open_job();
+    (0..2).for_each(|_| scene.step());
+    scene.browser.says(".figures", "bottleneck now");
+    scene.browser.says(".verdict", "even shares");
+    for place in 0..2 {
+        let worker = worker(place).as_str().replace('/', "%2F");
+        assert_eq!(scene.client().delete(&format!("/v1/jobs/{JOB}/workers/{worker}")).status, 200);
+    }
+    scene.browser.says(".summary .pill", "finished");
+    scene.browser.says(".figures", "no iterations now");
+    assert!(!scene.browser.text(".figures").contains("bottleneck"), "{}", scene.browser.text(".figures"));
+    scene.browser.says(".verdict", "Finished");
+}
