@@ -3,7 +3,7 @@
 Values over a time range have the definitions of the predictor's page: sums over iterations, divided by sums.
 """
 
-from .panels import (BATCH, BLUE, CAUSES, COUNT, DASHED, GREEN, GREY, MANY, ORANGE, PURPLE, RATIO, RED, SECONDS, SPEED, TIMES, annotation, by_name,
+from .panels import (BATCH, BLUE, CAUSES, COUNT, DASHED, GREEN, GREY, MANY, ORANGE, PURPLE, RATIO, RED, SECONDS, SPEED, TIMES, annotation, band, by_name,
                      by_pattern, by_query, by_worker, colored, columns, dashboard, firing, leveled, lines, link, query, row,
                      source_variable, stat, states, steps, table, to_dashboard, value_of, variable)
 from .uids import JOB, NODE
@@ -133,8 +133,8 @@ def who():
     return [
         table("Slow workers by name", """Workers that are slower than they were, or than others on the same kind of GPU, and the likely cause. The name
               links to this dashboard with only this worker.""",
-              [query(f"evenstep_worker_straggler_speed_ratio{{{JOB_ONLY}}}", instant=True, table=True),
-               query(f"evenstep_worker_straggler_since_iteration{{{JOB_ONLY}}}", instant=True, table=True)],
+              [query(f"max by (worker, reason) (evenstep_worker_straggler_speed_ratio{{{JOB_ONLY}}})", instant=True, table=True),
+               query(f"max by (worker) (evenstep_worker_straggler_since_iteration{{{JOB_ONLY}}})", instant=True, table=True)],
               width=8, height=8, sort=("Of expected speed", False), transformations=columns(**names), nothing="No slow worker",
               overrides=[by_name("Worker", links=[TO_WORKER]), by_name("Cause", mappings=CAUSES), by_name("Of expected speed", **leveled(RATIO, EXPECTED_STEPS, decimals=0)),
                          by_name("Since iteration", unit="none")]),
@@ -149,17 +149,18 @@ def who():
 
 def speeds():
     actual, areas = by_worker(SPEED_OF, WORKERS, most="bottomk")
-    predicted = [query(f"({PREDICTED}) and on () ({WORKERS} <= {MANY})", "{{worker}}, predicted"),
+    # The same name gives the same color as the actual speed.
+    predicted = [query(f"({PREDICTED}) and on () ({WORKERS} <= {MANY})", "{{worker}}"),
                  query(f"quantile(0.5, {PREDICTED}) and on () ({WORKERS} > {MANY})", "median, predicted")]
     errors, error_areas = by_worker(ERROR, WORKERS, most="bottomk")
     return [
         lines("Predicted and actual speed, ${unit} per second", f"""Work per second of compute time, without waiting. Solid: measured. Dashed, in
               the same color: predicted for the same iteration. With more than {MANY} workers: median, p10 to p90, and the slowest five.""",
               SPEED, [*actual, *predicted], width=24, height=10,
-              overrides=[*areas, by_query("F", **DASHED), by_query("G", **colored(BLUE, **DASHED))]),
+              overrides=[*areas, by_query("F", **DASHED, custom__hideFrom={"legend": True, "tooltip": False, "viz": False}), by_query("G", **colored(BLUE, **DASHED))]),
         lines("Forecast error by worker", """(actual - predicted) / predicted speed of each worker. Below 0, the worker was slower than
               predicted. Between the orange areas, within 10 %, the shares are about right.""", RATIO, errors,
-              thresholds=ERROR_STEPS, band=True, decimals=0, lowest=-0.5, highest=0.5, overrides=error_areas),
+              thresholds=ERROR_STEPS, band=True, lowest=-0.5, highest=0.5, overrides=error_areas),
         lines("Forecast error over time", "Mean of |actual - predicted| / predicted speed over the selected workers.", RATIO,
               [query(forecast_error(CHOSEN), "mean")], thresholds=ABSOLUTE_ERROR_STEPS, decimals=1, lowest=0, highest=0.5,
               overrides=[by_name("mean", **colored(BLUE))]),
@@ -169,9 +170,7 @@ def speeds():
                query(of_worker("predicted_speed_samples_per_second", FOCUS), "predicted"),
                query(of_worker("predicted_speed_samples_per_second_lower", FOCUS), "lower"),
                query(of_worker("predicted_speed_samples_per_second_upper", FOCUS), "upper")], width=24, height=9,
-              overrides=[by_query("A", **colored(BLUE)), by_query("B", **colored(ORANGE, **DASHED)),
-                         by_query("C", **colored(ORANGE, custom__lineWidth=0, custom__fillOpacity=15)),
-                         by_query("D", **colored(ORANGE, custom__lineWidth=0, custom__fillOpacity=15, custom__fillBelowTo="lower"))]),
+              overrides=[by_query("A", **colored(BLUE)), by_query("B", **colored(BLUE, **DASHED)), *band("C", "D", "lower")]),
     ]
 
 
@@ -185,7 +184,7 @@ def shares():
         lines("Shares of the batch", f"""Share of the global batch by worker in the latest allocation, stacked; the rest is the shared tail, which
               workers claim on demand. With more than {MANY} workers: quantiles and the largest five, not stacked.""", RATIO,
               [*share, query(f"max(evenstep_job_tail_samples{{{JOB_ONLY}}}) / {whole}", "claimed on demand")],
-              lowest=0, highest=1, decimals=0,
+              lowest=0, highest=1,
               overrides=[*share_areas, by_query("A", **stack), by_query("F", **colored(GREY, **stack))]),
         lines("Predicted finish by worker", """Predicted compute time of each worker's share, from the start of the
               iteration. If the lines coincide, no worker waits.""", SECONDS, finish, lowest=0, overrides=finish_areas),
@@ -198,7 +197,7 @@ def shares():
                          by_query("D", **colored(GREY, **DASHED))], lowest=0),
         lines("Time lost waiting by worker", """Share of each worker's time that it waited for the slowest worker. A worker that hardly waits
               while all others do is the bottleneck.""", RATIO, waits,
-              thresholds=WAIT_STEPS, lowest=0, highest=1, decimals=0, overrides=wait_areas),
+              thresholds=WAIT_STEPS, lowest=0, highest=1, overrides=wait_areas),
         lines("Learning rate", "Multiplier of the learning rate that the predictor plans.", "none",
               [query(f"max(evenstep_job_learning_rate_multiplier_ratio{{{JOB_ONLY}}})", "planned")],
               overrides=[by_query("A", **colored(BLUE))]),

@@ -40,12 +40,12 @@ def glance():
 def machine():
     return [
         lines("Cores", "Share of all cores' time: busy, I/O wait, or stolen by the hypervisor.", RATIO,
-              [query(gauge("node_cpu_ratio", "mode"), "{{mode}}")], lowest=0, highest=1, decimals=0,
+              [query(gauge("node_cpu_ratio", "mode"), "{{mode}}")], lowest=0, highest=1,
               overrides=[by_name("busy", **colored(BLUE)), by_name("iowait", **colored(ORANGE)), by_name("steal", **colored(RED))]),
         lines("Pressure (PSI)", "Share of the time in which some tasks (solid) or all tasks (dashed) waited for cores, memory or disks.", RATIO,
               [query(gauge("node_pressure_ratio", "resource", ', tasks="some"'), "{{resource}}, some"),
                query(gauge("node_pressure_ratio", "resource", ', tasks="full"'), "{{resource}}, all")],
-              thresholds=PRESSURE_STEPS, lowest=0, highest=1, decimals=0, overrides=[by_query("B", **DASHED)]),
+              thresholds=PRESSURE_STEPS, lowest=0, highest=1, overrides=[by_query("B", **DASHED)]),
         lines("Memory", "Memory in use and total memory.", "bytes",
               [query(f"{gauge('node_memory_size_bytes')} - {gauge('node_memory_available_bytes')}", "used"),
                query(gauge("node_memory_size_bytes"), "size")], lowest=0,
@@ -121,7 +121,7 @@ def annotations():
 def build():
     return dashboard(
         NODE, "Evenstep: node", "One machine: cores, pressure, memory, watched processes, GPUs, and the agent.",
-        glance() + [row("Machine")] + machine() + [row("Watched processes")] + processes() + [gpus()] + [row("Agent")] + agent(),
+        glance() + [row("Machine")] + machine() + [row("Watched processes", processes()), gpus()] + [row("Agent")] + agent(),
         docs={"Alerts": "docs/how-to/alerts.md", "GPUs": "docs/how-to/gpu.md"},
         variables=[
             source_variable(),

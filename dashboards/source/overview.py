@@ -12,8 +12,10 @@ BY_JOB = "by (job_id)"
 
 LIVE = f'max by (job_id) (evenstep_job_workers{{{CHOSEN}, state="live"}})'
 LAST_REPORT = f"max by (job_id) (evenstep_worker_last_report_timestamp_seconds{{{CHOSEN}}})"
+PREDICTED = f"max by (job_id) (evenstep_job_predicted_step_time_seconds{{{CHOSEN}}})"
 UNIT = f"max by (job_id, unit) (evenstep_job_info{{{CHOSEN}}})"
 AGE = "time() - max by (node) (evenstep_node_last_sample_timestamp_seconds)"
+LATE_STEPS = steps((1.1, ORANGE), (1.25, RED))
 AGE_STEPS = steps((15, ORANGE), (SILENT_S, RED))
 
 
@@ -66,8 +68,8 @@ def slow():
     return table(
         "Slow workers by name", """Workers that are slower than they were, or than others on the same kind of GPU: at most 20, slowest first. The
         name links to the worker.""",
-        [query(f"bottomk(20, evenstep_worker_straggler_speed_ratio{{{CHOSEN}}})", instant=True, table=True),
-         query(f"evenstep_worker_straggler_since_iteration{{{CHOSEN}}}", instant=True, table=True)],
+        [query(f"bottomk(20, max by (job_id, worker, reason) (evenstep_worker_straggler_speed_ratio{{{CHOSEN}}}))", instant=True, table=True),
+         query(f"max by (job_id, worker) (evenstep_worker_straggler_since_iteration{{{CHOSEN}}})", instant=True, table=True)],
         width=12, height=8, sort=("Of expected speed", False), transformations=columns(**names), nothing="No slow worker",
         overrides=[by_name("Worker", links=[to_worker]), by_name("Cause", mappings=CAUSES), by_name("Of expected speed", **leveled(RATIO, EXPECTED_STEPS, decimals=0)),
                    by_name("Since iteration", unit="none")])
@@ -84,13 +86,14 @@ def courses():
     return [
         lines("Gain by job", f"Estimated time with even shares over the measured time. {most}: the smallest gains.", TIMES,
               [query(top(gain(CHOSEN, BY_JOB), "job_id", "bottomk"), "{{job_id}}")], thresholds=GAIN_STEPS, decimals=2, links=to_job),
+        lines("Actual over predicted step time by job", f"Mean step time over the predicted one. Above 1x, iterations took longer than predicted. {most}: the largest.",
+              TIMES, [query(top(f"{step_time(CHOSEN, BY_JOB)} / {PREDICTED}", "job_id"), "{{job_id}}")], thresholds=LATE_STEPS, decimals=2, links=to_job),
         lines("Step time by job", f"Mean over iterations of the slowest worker's time. {most}: the longest.", SECONDS,
-              [query(top(step_time(CHOSEN, BY_JOB), "job_id"), "{{job_id}}")], lowest=0, links=to_job),
+              [query(top(step_time(CHOSEN, BY_JOB), "job_id"), "{{job_id}}")], log=True, links=to_job),
         lines("Time lost waiting by job", f"Share of the step times that workers waited for the slowest worker. {most}: the largest shares.", RATIO,
-              [query(top(lost_share(CHOSEN, BY_JOB), "job_id"), "{{job_id}}")], thresholds=WAIT_STEPS, lowest=0, highest=1, decimals=0, links=to_job),
+              [query(top(lost_share(CHOSEN, BY_JOB), "job_id"), "{{job_id}}")], thresholds=WAIT_STEPS, lowest=0, highest=1, links=to_job),
         lines("Forecast error by job", f"Mean of |actual - predicted| / predicted speed over the workers of the job. {most}: the largest errors.",
-              RATIO, [query(top(forecast_error(CHOSEN, BY_JOB), "job_id"), "{{job_id}}")], thresholds=ABSOLUTE_ERROR_STEPS, lowest=0, highest=0.5,
-              decimals=0, links=to_job),
+              RATIO, [query(top(forecast_error(CHOSEN, BY_JOB), "job_id"), "{{job_id}}")], thresholds=ABSOLUTE_ERROR_STEPS, lowest=0, highest=0.5, links=to_job),
     ]
 
 
@@ -113,7 +116,7 @@ def nodes():
 def build():
     return dashboard(
         OVERVIEW, "Evenstep: overview", "All jobs: what they gain, time lost waiting, forecast errors and slow workers.",
-        glance() + [jobs(), slow()] + courses()[:1] + [row("Over time")] + courses()[1:] + [row("Nodes")] + nodes(),
+        glance() + [jobs(), slow()] + courses()[1:2] + [row("Over time")] + courses()[:1] + courses()[2:] + [row("Nodes")] + nodes(),
         docs={"Alerts": "docs/how-to/alerts.md", "Statistics": "docs/reference/page.md"},
         variables=[
             source_variable(),

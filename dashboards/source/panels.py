@@ -14,7 +14,7 @@ GREEN, ORANGE, RED, BLUE, PURPLE, GREY = "green", "orange", "red", "blue", "purp
 
 # Units with SI prefixes and three digits: Grafana chooses the decimals if a panel sets none. The unit of a job's batches
 # is in the titles, because Grafana does not replace variables in units.
-RATIO, TIMES, SECONDS, BATCH, SPEED, COUNT = "percentunit", "suffix:x", "s", "si:", "si:/s", "short"
+RATIO, TIMES, SECONDS, BATCH, SPEED, COUNT = "percentunit", "suffix:x", "s", "si:", "si:/s", "none"
 
 # Up to this number of workers, panels have a line for each worker. Above it, they show quantiles and extreme workers.
 MANY = 16
@@ -91,9 +91,10 @@ def stat(title, description, unit, queries, *, thresholds, width=4, height=4, ca
                  color="thresholds", **more)
 
 
-def lines(title, description, unit, queries, *, thresholds=PLAIN, width=12, height=8, stacked=False, band=False, **more):
+def lines(title, description, unit, queries, *, thresholds=PLAIN, width=12, height=8, stacked=False, band=False, log=False, **more):
     """Returns a panel with lines over time. Thresholds are drawn as dashed lines or, with `band`, as background areas.
-    Only a panel of full width has room for a legend with numbers."""
+    Only a panel of full width has room for a legend with numbers. With `log`, long and short durations are both readable.
+    `decimals=0` would leave an axis of shares without numbers, because Grafana then labels only whole numbers."""
     custom = {
         "drawStyle": "line",
         "fillOpacity": 60 if stacked else 0,
@@ -105,6 +106,8 @@ def lines(title, description, unit, queries, *, thresholds=PLAIN, width=12, heig
         "stacking": {"group": "A", "mode": "normal" if stacked else "none"},
         "thresholdsStyle": {"mode": "area" if band else "dashed" if len(thresholds) > 1 else "off"},
     }
+    if log:
+        custom["scaleDistribution"] = {"type": "log", "log": 10}
     is_wide = width == WIDTH
     options = {
         "legend": {"calcs": ["mean", "lastNotNull"] if is_wide else [], "displayMode": "table" if is_wide else "list",
@@ -200,6 +203,13 @@ def colored(color, **properties):
     return {"color": {"fixedColor": color, "mode": "fixed"}} | properties
 
 
+def band(lower, upper, name):
+    """Returns overrides of two queries that shade the area between them. Only the upper line fills: the lower one, with this
+    name, would shade the area down to zero."""
+    edge = colored(BLUE, custom__lineWidth=0)
+    return [by_query(lower, **edge), by_query(upper, **edge, custom__fillOpacity=20, custom__fillBelowTo=name)]
+
+
 def leveled(unit, levels, **properties):
     """Returns properties of a table column whose text is colored by thresholds."""
     return {"unit": unit, "thresholds": {"mode": "absolute", "steps": levels}, "custom__cellOptions": COLOURED_TEXT} | properties
@@ -213,8 +223,7 @@ def by_worker(expr, workers, most="topk", legend="{{worker}}"):
     quantiles = [query(f"quantile({share}, {expr}) {many}", name) for share, name in ((0.1, "p10"), (0.9, "p90"), (0.5, "median"))]
     queries = [query(f"({expr}) and on () ({workers} <= {MANY})", legend), *quantiles,
                query(f"({expr}) and on (worker) {most}(5, {over_range}) {many}", legend)]
-    area = colored(BLUE, custom__lineWidth=0, custom__fillOpacity=20)
-    return queries, [by_query("B", **area), by_query("C", **area, custom__fillBelowTo="p10"), by_query("D", **colored(BLUE, custom__lineWidth=2))]
+    return queries, [*band("B", "C", "p10"), by_query("D", **colored(BLUE, custom__lineWidth=2))]
 
 
 def firing(labels=""):

@@ -29,6 +29,8 @@ pub mod jobs;
 
 mod long;
 
+mod number_format;
+
 pub mod retention;
 
 pub mod app;

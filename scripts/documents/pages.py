@@ -56,6 +56,7 @@ def stage(root: Path, target: Path, generated: dict[str, str]) -> None:
     """Writes the input of Zensical into a folder, which is emptied: the documents, and generated pages of docs/ by name."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(root / "docs", target / "docs", ignore=shutil.ignore_patterns("*.md", "*.toml"))
+    shutil.copy(root / "predictor" / "src" / "ui" / "mark.svg", target / "docs")
     staged = {name: name.removeprefix("docs/") for name in documents(root) if name.startswith("docs/")}
     staged.update({name: f"project/{page}" for name, page in PROJECT.items() if (root / name).is_file()})
     texts = {name: (root / name).read_text() for name in staged} | generated

@@ -57,8 +57,8 @@ pub use telemetry::{
 };
 pub use view::{
     CapReason, CapView, CurveView, ForecastView, HedgeView, JobState, JobView, JobsView, ModelView,
-    NodeHealthView, NodeStraggler, NodeView, NodesView, RefitView, SamplesView, SpeedPoint, SpeedsView,
-    StragglerReason, StragglerView, WorkerForecastView, WorkerState, WorkerView, WorkersView,
+    NodeHealthView, NodeStraggler, NodeView, NodeWorker, NodesView, RefitView, SamplesView, SpeedPoint,
+    SpeedsView, StragglerReason, StragglerView, WorkerForecastView, WorkerState, WorkerView, WorkersView,
 };
 
 /// Default URL of the predictor: loopback only.

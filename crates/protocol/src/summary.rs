@@ -29,7 +29,7 @@ pub struct SummaryView {
     /// Workers that were below 0.9 times the median speed of the others, at equal work, in at least 5 % of the iterations,
     /// slowest first; at most 8.
     pub slow: Vec<SlowWorker>,
-    /// All of this in three sentences: gain, waiting, slow workers.
+    /// All of this in words: the verdict (see `JobSummary`), the waiting, the slowest worker of the whole run.
     pub lines: Vec<String>,
 }
 

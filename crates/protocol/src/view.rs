@@ -380,6 +380,19 @@ pub struct NodeView {
     pub samples: u64,
     /// The latest sample.
     pub latest: NodeSample,
+    /// The live workers on the node, of jobs that this predictor owns and the client may read.
+    #[serde(default)]
+    pub workers: Vec<NodeWorker>,
+}
+
+/// A worker on a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NodeWorker {
+    /// Its job.
+    pub job_id: JobId,
+    /// The worker.
+    pub worker: WorkerId,
 }
 
 /// `GET /v1/nodes/{node}/samples?limit=`: the latest samples, oldest first.

@@ -11,7 +11,7 @@ export const ROWS_MAX = 50;
 let figures = 0;
 
 /**
- * @param {{ title: string, how: string, wide?: boolean, heading?: string, table: () => Table }} options `heading`: the element of the title.
+ * @param {{ title: string | Node, how?: string, wide?: boolean, heading?: string, table: () => Table }} options `heading`: the element of the title.
  */
 export function figure({ title, how, wide, heading = 'h2', table }) {
   const id = `figure-${++figures}`;
@@ -23,14 +23,14 @@ export function figure({ title, how, wide, heading = 'h2', table }) {
     behind.hidden = !behind.hidden;
     button.setAttribute('aria-expanded', String(!behind.hidden));
     // Built when it is opened, and not updated after: rows that change cannot be read.
-    fill(behind, behind.hidden ? null : tableOf(title, table()));
+    fill(behind, behind.hidden ? null : tableOf(root.querySelector('.head > :first-child').textContent, table()));
   });
   const empty = h('p', { class: 'nodata waiting' }, 'Loading');
   const root = h(
     'figure',
-    { class: wide ? 'card figure wide' : 'card figure', 'aria-labelledby': `${id}-title`, 'aria-describedby': `${id}-how` },
+    { class: wide ? 'card figure wide' : 'card figure', 'aria-labelledby': `${id}-title`, 'aria-describedby': how ? `${id}-how` : null },
     h('div', { class: 'head' }, h(heading, { id: `${id}-title` }, title), button),
-    h('p', { class: 'how', id: `${id}-how` }, how),
+    how && h('p', { class: 'how', id: `${id}-how` }, how),
     legend,
     plot,
     empty,

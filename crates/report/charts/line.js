@@ -24,6 +24,8 @@ import { colour, THEME_CHANGED } from './colours.js';
 const HEIGHT = 180;
 /** Width in pixels below which dragging selects nothing. */
 const SELECT_MIN = 8;
+/** Width of the vertical axis of charts with a common time axis, in pixels. */
+const SPAN_AXIS = 76;
 export const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 
 export class LineChart {
@@ -37,9 +39,10 @@ export class LineChart {
 
   /**
    * @param {HTMLElement} host
-   * @param {{ name: string, format: (value: number) => string, zero?: boolean, top?: () => number | undefined, group?: string, onPoint?: (index: number | null) => void, onSelect?: (from: number, until: number) => void, height?: number, plane?: Plane }} options
+   * @param {{ name: string, format: (value: number) => string, zero?: boolean, top?: () => number | undefined, group?: string, onPoint?: (index: number | null) => void, onSelect?: (from: number, until: number) => void, height?: number, span?: () => [number, number] | null, plane?: Plane }} options
  *   `zero`: the scale begins at 0. `top`: the end of the scale. `group`: charts with a common cursor. `onPoint`: called with the
- *   position of the cursor. `onSelect`: called with the range over which the user dragged. `height`: in pixels. `plane`: for a chart that is not over time.
+ *   position of the cursor. `onSelect`: called with the range over which the user dragged. `height`: in pixels. `span`: the common time axis of several charts, which stand
+   *   below each other. `plane`: for a chart that is not over time.
    * @param {AbortSignal} signal
    */
   constructor(host, options, signal) {
@@ -102,7 +105,7 @@ export class LineChart {
 
   /** @param {number} width @param {Line[]} lines @param {Band[]} bands @returns {uPlot.Options} */
   #settings(width, lines, bands) {
-    const { format, zero, top, group, onPoint, onSelect, height, plane } = this.#options;
+    const { format, zero, top, group, onPoint, onSelect, height, span, plane } = this.#options;
     const soft = colour('--soft');
     const grid = { stroke: colour('--hair'), width: 1 };
     const stepped = uPlot.paths.stepped?.({ align: 1 });
@@ -117,10 +120,10 @@ export class LineChart {
         points: { show: (_, index) => (lines[index - 1].edge || lines[index - 1].fill ? h('i', { hidden: true }) : pointer(lines[index - 1])) },
         sync: group ? { key: group } : undefined,
       },
-      scales: plane ? { x: { time: false, range: plane.x }, y: { range: plane.y } } : { y: { range: (_, low, high) => scale(low, high, zero, top?.()) } },
+      scales: plane ? { x: { time: false, range: plane.x }, y: { range: plane.y } } : { ...(span && { x: { range: (_, low, high) => span() ?? [low, high] } }), y: { range: (_, low, high) => scale(low, high, zero, top?.()) } },
       axes: [
-        { stroke: soft, font: FONT, grid: { show: false }, ticks: { stroke: colour('--axis'), size: 4 }, size: 30, space: 76, values: (_, splits, __, ___, apart) => splits.map((at) => (apart < 1 ? `:${(at % 60).toFixed(apart < 0.01 ? 3 : 2)}` : clock(at * 1000, apart < 60))), ...plane?.axes[0] },
-        { stroke: soft, font: FONT, grid, ticks: { show: false }, space: 44, size: (_, values) => (values ? Math.max(...values.map((value) => value.length)) * 6.6 + 14 : 40), values: (_, splits) => splits.map(format), ...plane?.axes[1] },
+        { stroke: soft, font: FONT, grid: { show: false }, ticks: { stroke: colour('--axis'), size: 4 }, size: 30, space: 84, values: (_, splits, __, ___, apart) => splits.map((at) => (apart < 1 ? `${clock(at * 1000, false)}:${(at % 60).toFixed(apart < 0.01 ? 3 : 2).padStart(5, '0')}` : clock(at * 1000, apart < 60))), ...plane?.axes[0] },
+        { stroke: soft, font: FONT, grid, ticks: { show: false }, space: 44, size: (_, values) => (span ? SPAN_AXIS : values ? Math.max(...values.map((value) => value.length)) * 6.6 + 14 : 40), values: (_, splits) => splits.map(format), ...plane?.axes[1] },
       ],
       series: [
         {},

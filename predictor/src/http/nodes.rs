@@ -1,9 +1,9 @@
 //! Nodes and their telemetry.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::extract::State;
-use evenstep_protocol::{NodeHealthView, NodeId, NodeSample, NodesView, SamplesView, WorkerId};
+use evenstep_protocol::{NodeHealthView, NodeId, NodeSample, NodeWorker, NodesView, SamplesView};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -39,8 +39,7 @@ impl Nodes {
             return Self(None);
         }
         let workers = jobs.live_workers(|job_id| caller.may_use(job_id));
-        let node = |worker: &WorkerId| worker.node().to_owned();
-        Self(Some(workers.iter().map(node).collect()))
+        Self(Some(workers.iter().map(|one| one.worker.node().to_owned()).collect()))
     }
 
     /// Whether the client may see a node.
@@ -67,6 +66,11 @@ async fn list(State(api): State<Api>, caller: Caller) -> Result<axum::Json<Nodes
     let mut nodes = api.jobs.nodes().await?;
     nodes.retain(|node| visible.include(&node.node));
     nodes.iter_mut().for_each(|node| visible.hide_processes(&mut node.latest));
+    let mut workers = BTreeMap::<String, Vec<NodeWorker>>::new();
+    for worker in api.jobs.live_workers(|job_id| caller.may_use(job_id)) {
+        workers.entry(worker.worker.node().to_owned()).or_default().push(worker);
+    }
+    nodes.iter_mut().for_each(|node| node.workers = workers.remove(node.node.as_str()).unwrap_or_default());
     Ok(axum::Json(NodesView { nodes }))
 }
 

@@ -38,12 +38,13 @@ macro_rules! files {
 }
 
 /// Files of `src/ui`.
-const FILES: [(&str, &[u8]); 41] = files!("../ui/" "":
+const FILES: [(&str, &[u8]); 45] = files!("../ui/" "":
     "index.html" "first.js" "mark.svg" "base.css" "parts.css" "finish.css"
-    "main.js" "api.js" "connection.js" "operator.js" "palette.js" "poll.js" "samples.js" "session.js" "stream.js" "theme.js"
-    "job/bins.js" "job/charts.js" "job/chosen.js" "job/finish.js" "job/history.js" "job/log.js" "job/models.js" "job/picker.js"
+    "main.js" "api.js" "connection.js" "operator.js" "palette.js" "poll.js" "readings.js" "samples.js" "session.js" "sorted.js" "stream.js" "theme.js"
+    "job/bins.js" "job/charts.js" "job/chosen.js" "job/finish.js" "job/heat.js" "job/history.js" "job/log.js" "job/models.js" "job/picker.js"
     "job/range.js" "job/summary.js" "job/workers.js"
     "views/glossary.js" "views/job.js" "views/jobs.js" "views/node.js" "views/nodes.js" "views/reports.js" "views/store.js"
+    "views/worker.js"
     "docs.html" "docs/docs.css" "docs/main.js" "docs/request.js" "docs/schema.js"
     "viewer.html" "viewer.js"
 );

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use evenstep_observability::metrics::Family;
 use evenstep_observability::metrics::prometheus::proto::MetricFamily;
 use evenstep_protocol::{
-    JobId, JobSpec, JobView, NodeId, NodeSample, NodeSummary, NodeView, TelemetryResponse, WorkerId,
+    JobId, JobSpec, JobView, NodeId, NodeSample, NodeSummary, NodeView, NodeWorker, TelemetryResponse,
 };
 use evenstep_store::access::AuditEntry;
 use evenstep_store::{Change, Owner, RollUp, Store, TelemetryRows};
@@ -329,9 +329,16 @@ impl Jobs {
     }
 
     /// The live workers of those jobs in memory that `includes` selects.
-    pub fn live_workers(&self, includes: impl Fn(&JobId) -> bool) -> Vec<WorkerId> {
+    pub fn live_workers(&self, includes: impl Fn(&JobId) -> bool) -> Vec<NodeWorker> {
         let jobs = self.jobs();
-        jobs.iter().filter(|job| includes(job.id())).flat_map(|job| job.live().live_workers()).collect()
+        let of = |job: &Arc<Job>| {
+            let job_id = job.id().clone();
+            job.live()
+                .live_workers()
+                .into_iter()
+                .map(move |worker| NodeWorker { job_id: job_id.clone(), worker })
+        };
+        jobs.iter().filter(|job| includes(job.id())).flat_map(of).collect()
     }
 
     /// Whether this predictor still owns the job, and the job still exists.

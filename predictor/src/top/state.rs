@@ -202,7 +202,7 @@ pub mod tests {
             reason: StragglerReason::Unknown,
             speed_ratio: 0.41,
             since_iteration: 30,
-            detail: "no driver explains it".into(),
+            detail: "the readings of its node do not explain it".into(),
         }
     }
 

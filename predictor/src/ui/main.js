@@ -6,6 +6,7 @@ import { offerSignOut, signIn } from './session.js';
 import { followTheme } from './theme.js';
 import { jobsPage } from './views/jobs.js';
 import { jobPage } from './views/job.js';
+import { workerPage } from './views/worker.js';
 import { nodesPage } from './views/nodes.js';
 import { nodePage } from './views/node.js';
 import { reportsPage } from './views/reports.js';
@@ -14,12 +15,13 @@ import { storePage } from './views/store.js';
 
 /**
  * A view fills the page and updates it until the signal is aborted.
- * @typedef {(content: HTMLElement, name: string, signal: AbortSignal) => void} View
+ * @typedef {(content: HTMLElement, name: string, signal: AbortSignal, inside: string) => void} View `inside`: the worker of the job `name`
  */
 
 /** @type {[RegExp, View, string][]} */
 const VIEWS = [
   [/^#?\/?$/, jobsPage, 'Jobs'],
+  [/^#\/jobs\/([^/]+)\/workers\/(.+)$/, workerPage, 'Jobs'],
   [/^#\/jobs\/(.+)$/, jobPage, 'Jobs'],
   [/^#\/nodes$/, nodesPage, 'Nodes'],
   [/^#\/nodes\/(.+)$/, nodePage, 'Nodes'],
@@ -40,15 +42,15 @@ function open(moved) {
   current = new AbortController();
   const hash = location.hash.split('?')[0];
   const found = VIEWS.find(([pattern]) => pattern.test(hash));
-  const name = decode(found?.[0].exec(hash)?.[1] ?? '');
+  const [name, inside] = [1, 2].map((group) => decode(found?.[0].exec(hash)?.[group] ?? ''));
   for (const link of document.querySelectorAll('nav a')) {
     set(link, 'aria-current', link.textContent === found?.[2] ? 'page' : null);
   }
-  if (!found || name == null) {
+  if (!found || name == null || inside == null) {
     fill(content, h('h1', { tabindex: -1 }, 'No such page'), h('p', { class: 'empty' }, 'This address does not exist. ', h('a', { href: '#/' }, 'All jobs'), '.'));
   } else {
-    document.title = `${name || found[2]} · evenstep`;
-    found[1](content, name, current.signal);
+    document.title = `${inside || name || found[2]} · evenstep`;
+    found[1](content, name, current.signal, inside);
   }
   if (!moved) return;
   scrollTo(0, 0);

@@ -2,7 +2,7 @@
  * each, so that no information is shown by colour alone.
  */
 
-/** Limit of workers that are shown individually. The others are a grey area. */
+/** Limit of workers that are shown individually. */
 export const SHOWN_MAX = 6;
 
 /** @typedef {{ letter: string, colour: string, place: number }} Mark */

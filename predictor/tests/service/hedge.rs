@@ -153,7 +153,7 @@ fn whole(answer: &AllocateResponse) {
     assert!(!tail.chunks.is_empty() && tail.chunks.iter().all(|chunk| *chunk > 0), "{tail:?}");
     assert_eq!(offset + tail.chunks.iter().sum::<u64>(), answer.global_batch);
     assert!(answer.allocations.iter().filter(|share| share.pool.is_some()).count() >= 2, "{answer:?}");
-    assert!(answer.decision.reason.contains("in a tail of"), "{}", answer.decision.reason);
+    assert!(answer.decision.reason.contains("claimed on demand"), "{}", answer.decision.reason);
 }
 
 fn tails(answers: &[AllocateResponse]) -> usize {

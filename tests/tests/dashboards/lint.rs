@@ -7,19 +7,8 @@ use serde_json::{Value, json};
 use crate::shipped::{Dashboard, dashboards, list, string};
 
 /// Grafana's names of the units in use; `si:` is for any other unit, with prefixes.
-const UNITS: [&str; 11] = [
-    "none",
-    "short",
-    "percentunit",
-    "s",
-    "bytes",
-    "hertz",
-    "watt",
-    "celsius",
-    "cps",
-    "reqps",
-    "dateTimeFromNow",
-];
+const UNITS: [&str; 10] =
+    ["none", "percentunit", "s", "bytes", "hertz", "watt", "celsius", "cps", "reqps", "dateTimeFromNow"];
 const TRANSFORMATIONS: [&str; 2] = ["merge", "organize"];
 /// Uids of the dashboards. Bookmarks and links use them, so they must never change.
 const UIDS: [(&str, &str); 4] = [
@@ -151,6 +140,25 @@ fn of_panel(panel: &Value, complain: &mut impl FnMut(&str)) {
         if !levels.is_empty() && style == "off" {
             complain("its thresholds are not drawn");
         }
+        // Grafana labels only multiples of the decimals.
+        if defaults["unit"] == "percentunit" && defaults["decimals"] == 0 {
+            complain("the axis of a share has no numbers");
+        }
+        let lower =
+            overrides().filter(|property| property["id"] == "custom.fillBelowTo").map(|to| &to["value"]);
+        for lower in lower {
+            let target = list(&panel["targets"]).iter().find(|target| target["legendFormat"] == *lower);
+            let fills = |entry: &&Value| {
+                target.is_some_and(|target| entry["matcher"]["options"] == target["refId"])
+                    && list(&entry["properties"])
+                        .iter()
+                        .any(|property| property["id"] == "custom.fillOpacity")
+            };
+            if target.is_none() || list(&panel["fieldConfig"]["overrides"]).iter().any(|entry| fills(&entry))
+            {
+                complain("a band ends at an unknown line, or its lower line fills down to zero");
+            }
+        }
         let legend = &panel["options"]["legend"];
         if panel["gridPos"]["w"] != 24
             && (legend["placement"] != "bottom" || !list(&legend["calcs"]).is_empty())
@@ -160,6 +168,12 @@ fn of_panel(panel: &Value, complain: &mut impl FnMut(&str)) {
         if defaults["unit"] == "percentunit" && defaults["max"].is_null() && levels.is_empty() {
             complain("the axis of a share has no end");
         }
+    }
+    // Labels of the scrape would be columns, and rows of restarted predictors would be repeated.
+    if panel["type"] == "table"
+        && list(&panel["targets"]).iter().any(|target| string(&target["expr"]).starts_with("evenstep_"))
+    {
+        complain("a table of metrics that are not aggregated");
     }
     let position = |key: &str| panel["gridPos"][key].as_u64().unwrap_or(u64::MAX);
     if position("x").saturating_add(position("w")) > 24 {

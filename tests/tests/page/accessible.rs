@@ -26,9 +26,18 @@ fn axe_finds_nothing_serious() {
     let mut faults: Vec<Value> = Vec::new();
     for (scheme, rules) in SCHEMES {
         browser.prefer(&[("prefers-color-scheme", scheme), ("prefers-reduced-motion", "reduce")]);
-        for page in
-            ["", "#/jobs/resnet-50", "#/nodes", "#/nodes/node-a", "#/store", "#/reports", "docs/", "dialog"]
-        {
+        let worker = "#/jobs/resnet-50/workers/node-a%2F0";
+        for page in [
+            "",
+            "#/jobs/resnet-50",
+            worker,
+            "#/nodes",
+            "#/nodes/node-a",
+            "#/store",
+            "#/reports",
+            "docs/",
+            "dialog",
+        ] {
             match page {
                 "" => {
                     browser.open(&scene.at(""));

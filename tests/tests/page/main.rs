@@ -12,6 +12,7 @@ mod trouble;
 
 mod keyboard;
 mod many;
+mod map;
 mod narrow;
 
 mod operator;

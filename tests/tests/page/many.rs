@@ -16,6 +16,8 @@ fn many_workers_take_two_screens() {
     scene.step();
     scene.step();
     let browser = &scene.browser;
+    // Bars are drawn when they are in view.
+    browser.run("document.querySelector('.finish').scrollIntoView()");
     browser.until("bands of workers", "document.querySelectorAll('.finish-rows > .band').length >= 4");
     let rows = browser.run("return document.querySelectorAll('.finish-rows > li').length").as_u64().unwrap();
     assert!(rows <= 16, "{rows} bars");

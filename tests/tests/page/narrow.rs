@@ -36,6 +36,13 @@ fn every_page_fits_a_phone_and_follows_the_scheme() {
         browser.open(&scene.at(page));
         browser.says("main", words);
         assert_eq!(browser.run(&format!("return {OVERFLOWS}")), false, "{page:?} is wider than a phone");
+        if page.is_empty() {
+            for value in ["Report", "Workers", "Step"] {
+                let shown =
+                    format!("return document.querySelector('.job [data-title={value}]').checkVisibility()");
+                assert_eq!(browser.run(&shown), true, "{value} on a phone");
+            }
+        }
         browser.picture(picture);
     }
     // A scheme that was chosen by hand is kept.

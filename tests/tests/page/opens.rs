@@ -11,7 +11,13 @@ fn an_empty_service_shows_first_steps() {
     scene.browser.open(&scene.at(""));
     scene.browser.says("main", "No job yet");
     // The suggested command contains the address of this service.
-    scene.browser.says("pre", &scene.gate.url());
+    scene.browser.says(
+        ".copied:nth-of-type(2) pre, .copied ~ .copied pre",
+        &format!("EVENSTEP_SERVER={} torchrun", scene.gate.url()),
+    );
+    scene.browser.says("main", "evenstep demo");
+    scene.browser.click(".copied button");
+    scene.browser.says(".copied button", "Copied");
     scene.browser.picture("empty");
     scene.browser.open(&scene.at("#/nodes"));
     scene.browser.says("main", "No node yet");

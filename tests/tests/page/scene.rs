@@ -2,9 +2,10 @@
 
 use evenstep_protocol::{
     AllocateRequest, AllocateResponse, GpuGap, GpuSample, JobId, JobSpec, JoinRequest, NodeId, NodeSample,
-    TelemetryBatch, WorkerId, WorkerReport,
+    TelemetryBatch, WorkerId, WorkerReport, WorkersView,
 };
 use evenstep_tests::store::sqlite_address;
+use evenstep_tests::wait::until;
 use evenstep_tests::{Browser, Client, Gate, Predictor, binaries};
 use tempfile::TempDir;
 
@@ -24,6 +25,8 @@ pub struct Scene {
     reports: Vec<WorkerReport>,
     /// Loss in the reports of the next iterations.
     pub loss: Option<f64>,
+    /// Rank that has half of its speed in the next iterations.
+    slow: Option<u64>,
 }
 
 impl Scene {
@@ -52,6 +55,7 @@ impl Scene {
             next: 0,
             reports: Vec::new(),
             loss: None,
+            slow: None,
         })
     }
 
@@ -85,7 +89,10 @@ impl Scene {
         let times: Vec<f64> = answer
             .allocations
             .iter()
-            .map(|share| share.local_batch as f64 / speed(share.rank, self.next))
+            .map(|share| {
+                let slowed = if self.slow == Some(share.rank) { 0.5 } else { 1.0 };
+                share.local_batch as f64 / (speed(share.rank, self.next) * slowed)
+            })
             .collect();
         let longest = times.iter().copied().fold(0.0, f64::max);
         self.reports = answer
@@ -103,6 +110,20 @@ impl Scene {
         self.next += 1;
     }
 
+    /// Runs iterations in which the worker of a rank has half of its speed, until the predictor flags it.
+    pub fn slow_down(&mut self, rank: u64) {
+        self.slow = Some(rank);
+        let flagged = |scene: &Self| {
+            let workers =
+                scene.client().get(&format!("/v1/jobs/{JOB}/workers")).json::<WorkersView>().workers;
+            workers.iter().any(|worker| worker.straggler.is_some())
+        };
+        until("the worker is flagged", || {
+            self.step();
+            flagged(self).then_some(())
+        });
+    }
+
     /// Returns the number of iterations reported so far; the page's latest iteration is one less.
     pub fn reported(&self) -> u64 {
         self.next - 1
@@ -110,13 +131,18 @@ impl Scene {
 
     /// Sends telemetry of a node.
     pub fn measure(&self, node: &str) {
+        self.measure_under(node, 0.05);
+    }
+
+    /// Sends telemetry of a node whose tasks wait for a processor in this share of the time.
+    pub fn measure_under(&self, node: &str, pressure: f64) {
         let now = now_unix_ms();
         let sample = |ago: i64| {
             let share = 0.5 + 0.4 * (ago as f64 / 9.0).sin();
             let readings = [
                 ("cpu_busy", share),
                 ("memory_used", 0.6),
-                ("psi_cpu_some", share / 9.0),
+                ("psi_cpu_some", pressure),
                 ("procs_running", 3.0),
             ];
             NodeSample {

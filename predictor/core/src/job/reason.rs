@@ -51,23 +51,25 @@ pub fn text(reason: &Reason, live: &[WorkerId], min_gain: f64) -> String {
         Reason::Resumed => "planned shares again: they would have been faster".into(),
         Reason::Even => "even shares are as fast".into(),
         Reason::Unchanged => "the current shares are the best".into(),
-        Reason::Held { gain, lost } if lost >= min_gain => format!(
-            "a change would save {:.1} % of the step, less than min_gain {:.1} %; together {:.1} % of a step so far",
-            gain * 100.0,
-            min_gain * 100.0,
-            lost * 100.0
-        ),
-        Reason::Held { gain, .. } => format!(
-            "a change would save {:.1} % of the step, less than min_gain {:.1} %",
-            gain * 100.0,
-            min_gain * 100.0
-        ),
+        Reason::Held { gain, lost } => {
+            let so_far = if lost >= min_gain {
+                format!("; together {:.1} % of a step so far", lost * 100.0)
+            } else {
+                String::new()
+            };
+            format!(
+                "a change would save {:.1} % of the step; shares change from {} % on{so_far}",
+                gain * 100.0,
+                (min_gain * 1000.0).round() / 10.0
+            )
+        }
     }
 }
 
 /// Converts a straggler to its wire type, with its cause as text.
 pub fn straggler(straggler: &Straggler) -> StragglerView {
-    let share = |what: &str, waiting: f64| format!("waits for {what} {:.0} % of the time", waiting * 100.0);
+    let share =
+        |what: &str, waiting: f64| format!("it waits for {what} {:.0} % of the time", waiting * 100.0);
     let (reason, detail) = match straggler.cause {
         Cause::Throttling { clock_ratio, celsius } => {
             let heat =
@@ -83,7 +85,7 @@ pub fn straggler(straggler: &Straggler) -> StragglerView {
         }
         Cause::LoaderWait { waiting } => (StragglerReason::LoaderWait, share("its data", waiting)),
         Cause::MemoryPressure { waiting } => (StragglerReason::MemoryPressure, share("memory", waiting)),
-        Cause::Unknown => (StragglerReason::Unknown, "no driver explains it".into()),
+        Cause::Unknown => (StragglerReason::Unknown, "the readings of its node do not explain it".into()),
     };
     StragglerView { reason, speed_ratio: straggler.speed_ratio, since_iteration: straggler.since, detail }
 }

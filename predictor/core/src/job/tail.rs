@@ -144,12 +144,8 @@ fn chunks(answer: &AllocateResponse) -> u64 {
 /// Appends the tail to the reason of an allocation that has one.
 pub fn append_reason(answer: &mut AllocateResponse) {
     let percent = tail_share(answer) * 100.0;
-    let chunks = chunks(answer);
-    let reason = &mut answer.decision.reason;
-    // Writing to a string cannot fail.
-    let _ = match chunks {
-        0 => Ok(()),
-        1 => write!(reason, "; {percent:.0} % of the samples in a tail of 1 chunk"),
-        chunks => write!(reason, "; {percent:.0} % of the samples in a tail of {chunks} chunks"),
-    };
+    if chunks(answer) > 0 {
+        // Writing to a string cannot fail.
+        let _ = write!(answer.decision.reason, "; {percent:.0} % of the samples are claimed on demand");
+    }
 }

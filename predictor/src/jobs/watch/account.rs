@@ -10,7 +10,7 @@ use evenstep_protocol::{GainView, SavedView};
 use serde::{Deserialize, Serialize};
 
 /// Minimum number of iterations for an estimate of the gain.
-const ITERATIONS_MIN: u64 = 8;
+pub const ITERATIONS_MIN: u64 = 8;
 /// Maximum number of blocks of the jackknife. Successive iterations are alike, so blocks, not iterations, are left out.
 const BLOCKS_MAX: usize = 32;
 

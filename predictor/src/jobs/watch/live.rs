@@ -15,6 +15,7 @@ use super::seen::Seen;
 use super::status::Facts;
 use super::tally::Tally;
 use crate::clock::Now;
+use crate::number_format::count;
 
 /// Histogram buckets of step times, in seconds.
 const STEP_TIMES_S: &[f64] =
@@ -152,6 +153,8 @@ impl Live {
                 view.since_iteration,
                 view.detail
             );
+            let since = seen.reported_from(view.since_iteration).unwrap_or(now_unix_ms);
+            seen.slow_since.insert(worker.clone(), since);
             seen.log.write(now_unix_ms, LogKind::Slow, Some(worker), text);
         }
         for worker in seen.slow.keys().filter(|worker| !slow.contains_key(*worker)) {
@@ -160,6 +163,7 @@ impl Live {
         }
         let is_changed = seen.slow.keys().ne(slow.keys());
         seen.changed += u64::from(is_changed);
+        seen.slow_since.retain(|worker, _| slow.contains_key(worker));
         seen.slow = slow;
         drop(guard);
         if is_changed {
@@ -176,7 +180,7 @@ impl Live {
     pub fn refitted(&self, now_unix_ms: i64, networks: usize) {
         let mut seen = self.lock();
         seen.refitted_unix_ms = Some(now_unix_ms);
-        let text = format!("{networks} networks were fitted again");
+        let text = format!("{} retrained", count(networks, "forecasting network"));
         seen.log.write(now_unix_ms, LogKind::Refitted, None, text);
         drop(seen);
         self.changes.send_replace(());

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use evenstep_core::attempts::Attempts;
 use evenstep_core::job::JobState;
-use evenstep_protocol::{StragglerView, WorkerId};
+use evenstep_protocol::{StragglerView, WorkerId, WorkerOverride};
 
 use super::account::{Account, EvenStep, IterationTimes};
 use super::log::Log;
 use super::status::{Facts, Status};
-use super::steps::{Means, Steps};
+use super::steps::{Means, Step, Steps};
 use super::tally::Tally;
 use super::totals::Totals;
 use crate::clock::Now;
@@ -46,6 +46,8 @@ pub struct Seen {
     pub total: Tally,
     /// Workers that are slow now.
     pub slow: BTreeMap<WorkerId, StragglerView>,
+    /// The times since which they are, in milliseconds since 1970.
+    pub slow_since: BTreeMap<WorkerId, i64>,
     pub log: Log,
     /// Number of changes of workers, job options or overrides.
     pub changed: u64,
@@ -97,6 +99,8 @@ pub struct MembersSummary {
     pub departed: u64,
     pub global_batch: u64,
     pub unit: String,
+    /// Live workers that an operator paused or pinned.
+    pub overrides: BTreeMap<WorkerId, WorkerOverride>,
 }
 
 impl Seen {
@@ -105,11 +109,16 @@ impl Seen {
         self.facts.members(state, now);
         self.attempts = state.attempts.clone();
         let live = self.facts.live;
+        let overrides = state.members.live().filter_map(|worker| {
+            let of = state.workers.get(worker)?.operator_override.as_ref()?;
+            (of.paused || of.pinned_local_batch.is_some()).then(|| (worker.clone(), of.clone()))
+        });
         self.members = Some(MembersSummary {
             live,
             departed: state.members.all().len() as u64 - live,
             global_batch: state.global_batch(),
             unit: state.spec.unit.clone(),
+            overrides: overrides.collect(),
         });
         self.changed += 1;
     }
@@ -136,6 +145,15 @@ impl Seen {
     pub fn reported(&self) -> Option<(u64, i64)> {
         let latest = self.steps.latest();
         latest.map(|step| (step.iteration(), step.at_unix_ms())).or(self.facts.past.reported)
+    }
+
+    /// Time at which the first iteration in memory from this one on was reported, in milliseconds since 1970.
+    pub fn reported_from(&self, iteration: u64) -> Option<i64> {
+        let is_after = |at| self.attempts.at(at).iteration >= iteration;
+        self.steps
+            .iter()
+            .find(|step| step.at_unix_ms() > 0 && is_after(step.iteration()))
+            .map(Step::at_unix_ms)
     }
 
     /// Reason of the latest decision.

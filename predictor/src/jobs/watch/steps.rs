@@ -321,6 +321,23 @@ impl Steps {
         self.steps.iter().rev().find(|step| step.is_over)
     }
 
+    /// The latest completed iteration, but not the ragged end of an epoch: it is smaller than the one before it, and its
+    /// speeds are those of small batches.
+    pub fn latest_full(&self) -> Option<&Step> {
+        let mut over = self.steps.iter().rev().filter(|step| step.is_over);
+        let latest = over.next()?;
+        let is_full = |step: &&Step| {
+            step.answer.generation == latest.answer.generation
+                && step.answer.global_batch > latest.answer.global_batch
+        };
+        over.next().filter(is_full).or(Some(latest))
+    }
+
+    /// The iterations in memory, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Step> {
+        self.steps.iter()
+    }
+
     /// The latest allocation.
     pub fn latest_answer(&self) -> Option<&AllocateResponse> {
         self.steps.back().map(|step| &*step.answer)

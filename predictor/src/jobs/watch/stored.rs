@@ -1,5 +1,7 @@
 //! The part of the live statistics that is stored while the job runs, and read again after a restart.
 
+use std::collections::BTreeMap;
+
 use evenstep_store::{StoredEvent, StoredPast, StoredSummary};
 
 use super::live::Live;
@@ -88,6 +90,7 @@ impl Live {
             departed: stored.past.joined.saturating_sub(stored.live_workers),
             global_batch: stored.spec.as_ref().map_or(0, |spec| spec.global_batch),
             unit: stored.spec.as_ref().map_or_else(|| "samples".to_owned(), |spec| spec.unit.clone()),
+            overrides: BTreeMap::new(),
         });
     }
 

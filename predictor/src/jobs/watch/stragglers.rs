@@ -134,7 +134,7 @@ mod tests {
             reason: StragglerReason::CpuContention,
             speed_ratio: ratio,
             since_iteration: 7,
-            detail: "waits for a core 40 % of the time".to_owned(),
+            detail: "it waits for a core 40 % of the time".to_owned(),
         }
     }
 

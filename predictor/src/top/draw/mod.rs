@@ -20,8 +20,6 @@ mod nodes;
 
 mod theme;
 
-mod number_format;
-
 use std::time::Duration;
 
 use ratatui::buffer::Buffer;
@@ -30,8 +28,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
 use super::state::{ConnectionState, State};
+use crate::number_format::{self, age};
 use context::DrawContext;
-use number_format::age;
 pub use theme::Theme;
 
 /// Smallest width at which anything is readable.

@@ -1,11 +1,14 @@
 /** The charts of a job. Each has a description of how to read it. */
 
+import { fill, h } from '../charts/dom.js';
 import { figure, ROWS_MAX } from '../charts/figure.js';
 import { FinishBars } from './finish.js';
 import { LineChart } from '../charts/line.js';
 import { clock, count, number, percent, seconds, speed } from '../charts/format.js';
 import { whileVisible } from '../charts/frame.js';
-import { DASHED, DOTTED } from '../palette.js';
+import { DASHED, DOTTED, SHOWN_MAX } from '../palette.js';
+import { badge } from './picker.js';
+import { workerLink } from './workers.js';
 
 /** @typedef {import('./history.js').History} History */
 /** @typedef {import('./chosen.js').Chosen} Chosen */
@@ -14,7 +17,7 @@ import { DASHED, DOTTED } from '../palette.js';
 /** @typedef {(number | null | undefined)[]} Column */
 /** @typedef {import('../charts/figure.js').LegendEntry} LegendEntry */
 /** @typedef {{ root: HTMLElement, draw: (atOnce?: boolean) => void }} Chart */
-/** @typedef {{ history: () => History, isRead: () => boolean, chosen: Chosen, signal: AbortSignal, group: string, unit: () => string, events: () => import('../charts/line.js').Event[], select: (from: number, until: number) => void }} Job */
+/** @typedef {{ id: string, history: () => History, isRead: () => boolean, chosen: Chosen, signal: AbortSignal, group: string, unit: () => string, events: () => import('../charts/line.js').Event[], select: (from: number, until: number) => void }} Job */
 
 /** Shortest interval between two drawings of a chart over time, in milliseconds. One iteration is less than a pixel
  * wide.
@@ -23,19 +26,17 @@ const REDRAW_MS = 1000;
 /** Width of a bin in pixels: the width of a line. */
 const BIN_PX = 2;
 const NO_STEP = 'No iteration in this time range.';
-/** Number of workers from which the others are shown as quantiles. */
-const MANY = 8;
 
 /** A chart over time. `parts` returns its lines, and the legend's text for each. @param {Job} job
- * @param {{ title: string, how: string, wide?: boolean, zero?: boolean, height?: number, top?: () => number | undefined, format: (value: number) => string,
+ * @param {{ title: string | Node, name?: string, how?: string, zero?: boolean, height?: number, span?: () => [number, number] | null, top?: () => number | undefined, format: (value: number) => string,
  *   parts: (history: History, bins: import('./bins.js').Bins) => Part[], keys?: () => LegendEntry[], head: () => string[] }} what
  * @returns {Chart & { plot: HTMLElement }}
  */
 function overTime(job, what) {
-  const frame = figure({ title: what.title, how: what.how, wide: what.wide, table: () => behind() });
+  const frame = figure({ title: what.title, how: what.how, heading: what.name ? 'h3' : 'h2', table: () => behind() });
   /** @type {Part[]} */ let parts = [];
   const width = () => Math.max(120, Math.floor((frame.plot.clientWidth || 600) / BIN_PX));
-  const chart = new LineChart(frame.plot, { name: what.title, format: what.format, zero: what.zero, top: what.top, height: what.height, group: job.group, onPoint: (index) => legend(index), onSelect: job.select }, job.signal);
+  const chart = new LineChart(frame.plot, { name: what.name ?? String(what.title), format: what.format, zero: what.zero, top: what.top, height: what.height, span: what.span, group: job.group, onPoint: (index) => legend(index), onSelect: job.select }, job.signal);
 
   /** @param {number | null} index */
   function legend(index) {
@@ -91,45 +92,67 @@ function ranged(bins, column, line) {
   return { lines: [{ ...edge, label: `${line.label}, maximum` }, { ...edge, label: `${line.label}, minimum` }, line], columns: [high, low, middle], bands: [{ between: [0, 1], colour: line.colour }], values: [middle] };
 }
 
-/** The quantiles of all workers, in grey. @param {History} history @param {import('./bins.js').Bins} bins @returns {Part[]} */
-function everyone(history, bins) {
-  const grey = (/** @type {string} */ label, /** @type {Column} */ column, /** @type {number[] | undefined} */ dash) => ({ label, colour: '--other', width: dash ? 1.5 : 0.5, dash, column });
-  const { all } = history;
-  const lines = [grey('slowest', bins.of(all.slowest).low), grey('90 %', bins.of(all.high).middle), grey('10 %', bins.of(all.low).middle), grey('median', bins.of(all.middle).middle, [1, 3])];
-  return [{ lines: lines.map(({ column, ...line }) => line), columns: lines.map(({ column }) => column), bands: [{ between: [1, 2], colour: '--other' }], say: { label: 'all workers: 10 % to 90 %, slowest', line: 'area', colour: '--other' }, values: [lines[0].column] }];
+/** Expected and actual speed of one worker, below its name. @param {Job} job @param {{ title?: string, how?: string, height?: number, span?: () => [number, number] | null }} [more] `title`: instead of the worker's name
+ * @returns {Chart & { show: (worker: string | undefined, atOnce?: boolean) => void }}
+ */
+export function speedOf(job, more = {}) {
+  /** @type {string | undefined} */ let worker;
+  const title = h('span', {});
+  const chart = overTime(job, {
+    title,
+    height: 130,
+    name: more.title ? undefined : 'Speed: expected and actual',
+    format: speed,
+    head: () => ['Actual', 'Expected'],
+    ...more,
+    parts(history, bins) {
+      const columns = history.workers.get(worker ?? '');
+      if (!columns) return [];
+      const colour = job.chosen.mark(worker ?? '')?.colour ?? '--c0';
+      const actual = ranged(bins, columns.actual_samples_per_s, { label: 'actual', colour, width: 2 });
+      const expected = bins.of(columns.predicted_samples_per_s).middle;
+      const edge = { label: '', colour, edge: true };
+      const bounds = [bins.of(columns.upper_samples_per_s).middle, bins.of(columns.lower_samples_per_s).middle];
+      return [
+        { lines: [{ ...edge, label: 'upper' }, { ...edge, label: 'lower' }], columns: bounds, bands: [{ between: [0, 1], colour: '--other' }], values: [] },
+        { lines: [{ label: 'expected', colour: '--ink', dash: DASHED, width: 1.5 }], columns: [expected], values: [expected], say: { label: 'expected', colour: '--ink', line: 'dashed' } },
+        { ...actual, say: { label: 'actual', colour } },
+      ];
+    },
+  });
+  return {
+    ...chart,
+    show(of, atOnce) {
+      chart.root.hidden = of == null;
+      if (of == null) return;
+      if (worker !== of && !more.title) fill(title, badge(job.chosen.mark(of)), ' ', h('a', { href: workerLink(job.id, of) }, of));
+      worker = of;
+      chart.draw(atOnce);
+    },
+  };
 }
 
-/** Expected and actual speed. @param {Job} job @returns {Chart} */
+/** Expected and actual speed of each shown worker, the worst forecast first. @param {Job} job @returns {Chart} */
 export function speeds(job) {
-  const shown = () => job.chosen.workers.filter((worker) => job.history().workers.has(worker));
-  return overTime(job, {
-    title: 'Speed: expected and actual',
-    how: 'Shade: 90 % interval of the expected speed; over long ranges, minimum to maximum.',
-    format: speed,
-    head: () => [...(job.history().workers.size >= MANY ? ['Slowest of all'] : []), ...shown().flatMap((worker) => [`${worker}, actual`, `${worker}, expected`])],
-    parts(history, bins) {
-      const parts = history.workers.size >= MANY ? everyone(history, bins) : [];
-      for (const worker of shown()) {
-        const mark = job.chosen.mark(worker);
-        const columns = history.workers.get(worker);
-        if (!mark || !columns) continue;
-        const actual = ranged(bins, columns.actual_samples_per_s, { label: worker, colour: mark.colour, width: 2, letter: mark.letter });
-        const expected = bins.of(columns.predicted_samples_per_s).middle;
-        const edge = { label: '', colour: mark.colour, edge: true };
-        const interval = bins.isBinned ? [] : [bins.of(columns.upper_samples_per_s).middle, bins.of(columns.lower_samples_per_s).middle];
-        const from = actual.lines.length + 1;
-        parts.push({
-          lines: [...actual.lines, { label: `${worker}, expected`, colour: mark.colour, dash: DASHED, width: 1.5 }, ...interval.map((_, index) => ({ ...edge, label: `${worker} ${index}` }))],
-          columns: [...actual.columns, expected, ...interval],
-          bands: [...(actual.bands ?? []), ...(interval.length ? [{ between: /** @type {[number, number]} */ ([from, from + 1]), colour: mark.colour }] : [])],
-          say: { label: worker, colour: mark.colour, letter: mark.letter },
-          values: [...actual.values, expected],
-        });
-      }
-      return parts;
+  const slots = Array.from({ length: SHOWN_MAX }, () => speedOf(job));
+  const root = h('section', { class: 'card', 'aria-labelledby': 'speeds-title' },
+    h('div', { class: 'head' }, h('h2', { id: 'speeds-title' }, 'Speed: expected and actual')),
+    h('p', { class: 'how' }, 'Largest forecast error first. Grey: 90 % interval of the expected speed. Colour: minimum to maximum over long ranges.'),
+    h('div', { class: 'multiples' }, slots.map((slot) => slot.root)));
+  let key = '';
+  /** @type {string[]} */ let order = [];
+  return {
+    root,
+    draw(atOnce) {
+      const history = job.history();
+      const shown = job.chosen.workers.filter((worker) => history.workers.has(worker));
+      const now = `${job.isRead()} ${shown}`;
+      // The order stays while the same workers are shown, so that charts do not move.
+      if (now !== key) order = shown.map((worker) => ({ worker, error: history.error(worker) })).sort((one, other) => other.error - one.error).map(({ worker }) => worker);
+      key = now;
+      slots.forEach((slot, index) => slot.show(order[index], atOnce));
     },
-    keys: () => [{ label: 'actual', line: 'solid', colour: '--soft' }, { label: 'expected', line: 'dashed', colour: '--soft' }],
-  });
+  };
 }
 
 /** Step time, compared with the expected time with even shares. @param {Job} job @returns {Chart} */
@@ -142,7 +165,7 @@ export function stepTimes(job) {
   ];
   return overTime(job, {
     title: 'Step time',
-    how: 'The gap below the dotted line is the time saved.',
+    how: 'The gap below the dotted line is the time saved. Drag over a chart to zoom.',
     format: seconds,
     head: () => kinds.map(([, label]) => label),
     parts: (history, bins) => kinds.map(([name, label, colour, line, dash]) => {

@@ -14,12 +14,12 @@ export class Chosen {
   #byHand = false;
   /** @type {() => void} */ #changed;
 
-  /** @param {() => void} changed */
-  constructor(changed) {
+  /** @param {() => void} changed @param {string[]} [workers] the workers, if the address does not name them */
+  constructor(changed, workers) {
     this.#changed = changed;
-    const asked = queryOf(location.hash).get('workers');
+    const asked = workers ?? queryOf(location.hash).get('workers')?.split(',');
     if (!asked) return;
-    this.#workers = asked.split(',').slice(0, SHOWN_MAX);
+    this.#workers = asked.slice(0, SHOWN_MAX);
     this.#byHand = true;
   }
 

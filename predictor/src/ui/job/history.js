@@ -23,8 +23,8 @@ export class History {
   step = { step_time_s: [], predicted_step_time_s: [], even_step_time_s: [], lr_multiplier: [], loss: [] };
   /** @type {Map<string, Record<(typeof COLUMNS)[number], Column>>} */
   workers = new Map();
-  /** Over all workers: samples, waiting, and quantiles of the speed. Cached, because charts of many workers use them in every frame. */
-  all = { batch: /** @type {number[]} */ ([]), wait: /** @type {Column} */ ([]), slowest: /** @type {Column} */ ([]), low: /** @type {Column} */ ([]), middle: /** @type {Column} */ ([]), high: /** @type {Column} */ ([]), fastest: /** @type {Column} */ ([]) };
+  /** Over all workers: samples and waiting. Cached, because charts of many workers use them in every frame. */
+  all = { batch: /** @type {number[]} */ ([]), wait: /** @type {Column} */ ([]) };
   /** The latest live iteration. @type {any} */ latest = null;
   #version = 0;
   /** @type {Map<number, { version: number, bins: Bins }>} */ #bins = new Map();
@@ -97,18 +97,13 @@ export class History {
   #sum(index) {
     const { all } = this;
     let [batch, waited, waits] = [0, 0, 0];
-    const speeds = [];
     for (const columns of this.workers.values()) {
       batch += columns.local_batch[index] ?? 0;
-      const [speed, wait] = [columns.actual_samples_per_s[index], columns.barrier_wait_s[index]];
+      const wait = columns.barrier_wait_s[index];
       if (wait != null) [waited, waits] = [waited + wait, waits + 1];
-      if (speed != null) speeds.push(speed);
     }
-    speeds.sort((a, b) => a - b);
-    const quantile = (/** @type {number} */ share) => speeds[Math.round((speeds.length - 1) * share)] ?? null;
     all.batch[index] = batch;
     all.wait[index] = waits ? waited / waits : null;
-    [all.slowest[index], all.low[index], all.middle[index], all.high[index], all.fastest[index]] = [0, 0.1, 0.5, 0.9, 1].map(quantile);
   }
 
   /** @param {string} worker */
@@ -156,9 +151,13 @@ export class History {
     return null;
   }
 
-  /** The time of an iteration, in seconds since 1970; null if it is older than the history. @param {number} iteration */
-  timeOf(iteration) {
-    const index = this.iterations.findIndex((known) => known >= iteration);
-    return index < 0 || (index === 0 && this.iterations[0] > iteration) ? null : this.at[index];
+  /** The mean relative distance of a worker's actual from its expected speed. @param {string} worker */
+  error(worker) {
+    const columns = this.workers.get(worker);
+    const errors = (columns?.actual_samples_per_s ?? []).flatMap((actual, index) => {
+      const expected = columns?.predicted_samples_per_s[index];
+      return actual != null && expected ? Math.abs(actual / expected - 1) : [];
+    });
+    return errors.reduce((sum, error) => sum + error, 0) / (errors.length || 1);
   }
 }

@@ -1,6 +1,6 @@
 /** The log of a job: changes of the plan, and workers that joined or left. */
 
-import { fill, h } from '../charts/dom.js';
+import { fill, h, say } from '../charts/dom.js';
 import { clock, moment, plural } from '../charts/format.js';
 
 /** Limit of entries, the same as in the service. */
@@ -9,6 +9,9 @@ const ENTRIES_MAX = 500;
 const SHOWN = 40;
 /** Colours of events on time axes. Changes of the shares are too many. @type {Record<string, string>} */
 const COLOURS = { joined: '--c2', left: '--c5', expired: '--c1', out_of_memory: '--c1', override: '--c3', changed: '--c3', slow: '--c1', recovered: '--c2' };
+
+/** Kinds of decisions, in words. @type {Record<string, string>} */
+const DECISIONS = { cold_start: 'First shares', profiling: 'Profiling', rebalanced: 'Shares changed', held: 'Shares unchanged' };
 
 /** Name and sign of each kind. @type {Record<string, [string, string]>} */
 const KINDS = {
@@ -27,12 +30,13 @@ const KINDS = {
 export class DecisionLog {
   /** @type {any[]} */ #entries = [];
   #all = false;
+  #decision = h('p', { class: 'decision' });
   #list = h('ol', { class: 'log', tabindex: 0, 'aria-label': 'Decisions and events' });
   #more = h('button', { type: 'button', class: 'small', hidden: true, onclick: () => this.#open() }, 'Show all');
   root = h('section', { class: 'card', 'aria-labelledby': 'log-title' },
     h('div', { class: 'head' }, h('h2', { id: 'log-title' }, 'Decisions and events')),
     h('p', { class: 'how' }, 'Newest first. Marks on the time axes: changes of workers, overrides and options.'),
-    this.#list, this.#more);
+    this.#decision, this.#list, this.#more);
 
   /** The events for time axes. @returns {import('../charts/line.js').Event[]} */
   events() {
@@ -48,6 +52,11 @@ export class DecisionLog {
   /** @param {any} entry */
   add(entry) {
     this.replace([...this.#entries, entry]);
+  }
+
+  /** Shows the latest decision, which is an entry only if it changed the shares. @param {string | undefined} kind @param {string} [reason] */
+  decided(kind, reason) {
+    if (kind) say(this.#decision, `${DECISIONS[kind] ?? kind}: ${reason}`);
   }
 
   #open() {

@@ -1,7 +1,6 @@
 /** The line above the charts: the workers shown individually, and a list to select others. */
 
-import { fill, h, say } from '../charts/dom.js';
-import { plural } from '../charts/format.js';
+import { fill, h } from '../charts/dom.js';
 import { SHOWN_MAX } from '../palette.js';
 import { bySpeed, telling } from './chosen.js';
 
@@ -18,7 +17,6 @@ const LISTED_MAX = 100;
  */
 export function picker(chosen, history, slow) {
   const chips = h('ul', { class: 'chips', 'aria-label': 'Workers shown individually' });
-  const others = h('span', { class: 'soft' });
   const list = h('ul', { class: 'choices' });
   const search = h('input', { type: 'search', placeholder: 'Find a worker', 'aria-label': 'Find a worker', oninput: () => drawList() });
   const summary = h('summary', {}, 'Choose workers');
@@ -50,13 +48,11 @@ export function picker(chosen, history, slow) {
   }
 
   return {
-    root: h('div', { class: 'picker' }, h('span', { class: 'soft' }, 'Shown:'), chips, others, details),
+    root: h('div', { class: 'picker' }, h('span', { class: 'soft' }, 'Shown:'), chips, details),
     draw() {
       const known = history().workers.size;
       details.hidden = known <= 1;
       fill(chips, chosen.workers.map((worker) => h('li', { class: 'chip' }, badge(chosen.mark(worker)), worker)));
-      const rest = known - chosen.workers.filter((worker) => history().workers.has(worker)).length;
-      say(others, rest > 0 ? `and ${plural(rest, 'other')} in grey` : '');
       drawList();
     },
   };

@@ -77,7 +77,7 @@ export class Range {
 
   #draw() {
     PRESETS.forEach(([name], index) => set(this.#buttons[index], 'aria-pressed', String(!this.#fixed && name === this.#preset)));
-    this.#said.textContent = this.#fixed ? `${moment(this.#fixed[0] * 1000)} to ${moment(this.#fixed[1] * 1000)}` : 'Drag over a chart to zoom.';
+    this.#said.textContent = this.#fixed ? `${moment(this.#fixed[0] * 1000)} to ${moment(this.#fixed[1] * 1000)}` : '';
   }
 }
 

@@ -1,15 +1,8 @@
-/** The header of a job's page: name and state, whether evenstep pays, who is slow, whether the forecast is right, and the latest
- * decision. All values come from the service.
- */
+/** The header of a job's page: name and state, the service's verdict in words and its values. */
 
-import { fill, h, say } from '../charts/dom.js';
-import { ago, amount, clock, count, moment, NONE, percent, plural, seconds } from '../charts/format.js';
-import { SLOW } from './workers.js';
+import { h, say } from '../charts/dom.js';
+import { ago, amount, count, moment, NONE, percent, plural, seconds } from '../charts/format.js';
 
-/** @type {Record<string, string>} */
-const KINDS = { cold_start: 'Cold start', profiling: 'Profiling', rebalanced: 'Shares changed', held: 'Shares kept' };
-/** Number of slow workers that are named. */
-const NAMED = 2;
 /** Forecast error from which it is marked. */
 const ERROR_MAX = 0.15;
 
@@ -43,13 +36,11 @@ export function summary(id) {
   const about = h('p', { class: 'lead' });
   const values = FIGURES.map(() => h('span', {}, NONE));
   const notes = FIGURES.map(() => h('span', { class: 'note' }));
-  const kind = h('b', {});
-  const why = h('span', {});
-  const decision = h('p', { class: 'decision', hidden: true }, kind, why);
+  const verdict = h('p', { class: 'verdict', hidden: true });
   const root = h('header', { class: 'summary' },
     h('p', { class: 'crumbs' }, h('a', { href: '#/' }, 'Jobs'), ' /'),
-    h('div', { class: 'head' }, h('h1', { tabindex: -1 }, id), pill), about,
-    h('dl', { class: 'figures' }, FIGURES.map(([name, title], index) => h('div', { title }, h('dt', {}, name), h('dd', {}, values[index]), h('dd', { class: 'note' }, notes[index])))), decision);
+    h('div', { class: 'head' }, h('h1', { tabindex: -1 }, id), pill, about), verdict,
+    h('dl', { class: 'figures' }, FIGURES.map(([name, title], index) => h('div', { title }, h('dt', {}, name), h('dd', {}, values[index]), h('dd', { class: 'note' }, notes[index])))));
   /** @type {any} */ let view = null;
   /** @type {any} */ let line = null;
   const describe = () => {
@@ -69,22 +60,22 @@ export function summary(id) {
     replace(told) {
       view = told;
       describe();
-      if (told.last_decision) decided(told.last_decision.kind, told.last_decision.reason);
     },
-    /** @param {any} told the service's summary of the job @param {any[]} workers @param {import('./history.js').History} history */
-    draw(told, workers, history) {
+    /** @param {any} told the service's summary of the job @param {import('./history.js').History} history */
+    draw(told, history) {
       if (told) {
         line = told;
         describe();
         const { gain, time_saved: saved } = told;
-        const slow = workers.filter(({ straggler }) => straggler).sort((one, other) => one.straggler.speed_ratio - other.straggler.speed_ratio);
+        say(verdict, told.verdict ?? '');
+        verdict.hidden = !told.verdict;
         const rows = [
           [gainWords(gain), gain ? `${times(gain.lower)} to ${times(gain.upper)}; ${seconds(Math.abs(saved.seconds))} ${saved.seconds < 0 ? 'lost' : 'saved'}` : 'known after 8 iterations'],
           [percent(told.waiting_share), told.time_lost_s == null ? '' : `${seconds(told.time_lost_s)} so far`],
-          [told.slow_workers ? count(told.slow_workers) : 'none', slow.slice(0, NAMED).map((worker) => slowWords(worker, history)).join('; ') || bottleneck(history)],
+          [told.slow_workers ? count(told.slow_workers) : 'none', told.slow_workers || told.state !== 'running' ? '' : bottleneck(history)],
           [percent(told.error_ratio), told.error_ratio == null ? '' : told.error_ratio > ERROR_MAX ? 'high: shares follow late' : ''],
           [seconds(told.step_time_s), ''],
-          [amount(told.samples_per_s, ''), `${told.unit} per second`],
+          told.state === 'running' || told.state === 'starting' ? [amount(told.samples_per_s, ''), `${told.unit} per second`] : [NONE, 'no iterations now'],
           [count(history.latest?.iteration ?? told.iteration), [told.attempt > 1 ? `attempt ${told.attempt}` : '', told.at_unix_ms ? ago(told.at_unix_ms, Date.now()) : ''].filter(Boolean).join(', ')],
         ];
         rows.forEach(([value, note], index) => {
@@ -93,21 +84,8 @@ export function summary(id) {
         });
         values[2].dataset.state = told.slow_workers ? 'slow' : '';
       }
-      if (history.latest) decided(history.latest.decision, history.latest.reason);
     },
   };
-  /** @param {string} of @param {string} reason */
-  function decided(of, reason) {
-    decision.hidden = false;
-    fill(kind, `${KINDS[of] ?? of}: `);
-    say(why, reason);
-  }
-}
-
-/** @param {any} worker @param {import('./history.js').History} history */
-function slowWords({ worker, straggler }, history) {
-  const at = history.timeOf(straggler.since_iteration);
-  return `${worker} at ${percent(straggler.speed_ratio, 0)} since ${at ? clock(at * 1000, false) : `iteration ${count(straggler.since_iteration)}`}: ${SLOW[straggler.reason] ?? straggler.reason}`;
 }
 
 /** The worker that the others wait for. @param {import('./history.js').History} history */

@@ -6,6 +6,7 @@ import { fill, h, say, set } from '../charts/dom.js';
 import { count, NONE, number, percent, plural, seconds, signed, speed } from '../charts/format.js';
 import { whileVisible } from '../charts/frame.js';
 import { overrideWords } from '../operator.js';
+import { Sorting } from '../sorted.js';
 import { badge } from './picker.js';
 
 /** Shortest interval between two updates of the numbers, in milliseconds. */
@@ -20,8 +21,14 @@ const ROWS_MAX = 200;
 const CAPS = { job: 'set by the job', worker: 'set by the worker', operator: 'set by an operator', peak_memory: 'fits in memory', out_of_memory: 'ran out of memory above' };
 /** Likely causes of slowness. @type {Record<string, string>} */
 export const SLOW = { thermal_throttling: 'GPU too hot', cpu_contention: 'waits for a core', loader_wait: 'waits for data', memory_pressure: 'short of memory', unknown: 'slow, cause unknown' };
-/** @type {Record<string, string>} */
-const STATES = { live: 'live', left: 'left', expired: 'lease expired' };
+/** Membership states. @type {Record<string, string>} */
+export const STATES = { live: 'live', left: 'left', expired: 'lease expired' };
+
+/** The address of a worker's page. @param {string} job @param {string} worker */
+export const workerLink = (job, worker) => `#/jobs/${encodeURIComponent(job)}/workers/${encodeURIComponent(worker)}`;
+
+/** The node of a worker: the part of its id before the slash. @param {string} worker */
+export const nodeOf = (worker) => worker.split('/')[0];
 
 export class WorkersTable {
   /** @type {any[]} */ #workers = [];
@@ -33,6 +40,7 @@ export class WorkersTable {
   #search = h('input', { type: 'search', placeholder: 'Find a worker', 'aria-label': 'Find a worker or device', oninput: () => this.replace(this.#workers) });
   #button = h('button', { type: 'button', class: 'small', onclick: () => { this.#more = !this.#more; this.replace(this.#workers); } });
   #empty = h('p', { class: 'nodata waiting' }, 'Loading');
+  #sorting = new Sorting(() => this.replace(this.#workers));
   #act;
   #job;
 
@@ -42,7 +50,7 @@ export class WorkersTable {
     this.#act = act;
     this.operator = false;
     const columns = ['Worker', 'Device', 'Batch', 'Expected speed', 'Speed', 'Error', 'Waited', 'Cap', 'Slow or overridden'];
-    this.#head = h('tr', {}, columns.map((name, index) => h('th', { scope: 'col', class: index > 1 && index < 8 ? 'number' : null }, name)), h('th', { scope: 'col', class: 'action' }, h('span', { class: 'unseen' }, 'Operator')));
+    this.#head = h('tr', {}, this.#sorting.heads(columns, (index) => index > 1 && index < 8), h('th', { scope: 'col', class: 'action' }, h('span', { class: 'unseen' }, 'Operator')));
     this.root = h('section', { class: 'card', 'aria-labelledby': 'workers-title' },
       h('div', { class: 'head' }, h('h2', { id: 'workers-title' }, 'Workers'), h('span', { class: 'row tools' }, this.#goneLabel, this.#search)),
       h('p', { class: 'how' }, 'Slow workers first, then by finish time in the latest iteration. Error: relative distance of actual from expected speed.'),
@@ -74,8 +82,14 @@ export class WorkersTable {
     const live = workers.filter(({ state }) => state === 'live').length;
     const found = workers
       .filter(({ state }) => state === 'live' || this.#gone.checked || !live)
-      .filter(({ worker, device }) => !wanted || worker.toLowerCase().includes(wanted) || device?.toLowerCase().includes(wanted))
-      .sort(order);
+      .filter(({ worker, device }) => !wanted || worker.toLowerCase().includes(wanted) || device?.toLowerCase().includes(wanted));
+    const last = (/** @type {(typeof import('./history.js').COLUMNS)[number]} */ name) => (/** @type {any} */ { worker }) => history.last(worker, name);
+    const [expected, actual] = [last('predicted_samples_per_s'), last('actual_samples_per_s')];
+    this.#sorting.apply(found, [
+      ({ worker }) => worker, ({ device }) => device, last('local_batch'), expected, actual,
+      (worker) => { const [of, was] = [expected(worker), actual(worker)]; return of && was != null ? Math.abs(was / of - 1) : null; },
+      last('barrier_wait_s'), ({ cap }) => cap?.max_local_batch, ({ straggler }) => straggler?.speed_ratio,
+    ], order);
     const shown = found.slice(0, this.#more ? ROWS_MAX : ROWS);
     this.#search.hidden = workers.length <= ROWS;
     this.#button.hidden = found.length <= ROWS;
@@ -100,11 +114,11 @@ export class WorkersTable {
     const wish = overrideWords(worker.override, this.#job.unit());
     const { straggler } = worker;
     return h('tr', { class: worker.state === 'live' ? null : 'departed' },
-      h('th', { scope: 'row' }, mark, ' ', worker.worker, worker.state === 'live' ? h('span', { class: 'soft' }, ` rank ${worker.rank}`) : h('span', { class: 'pill' }, STATES[worker.state])),
+      h('th', { scope: 'row' }, mark, ' ', h('a', { href: workerLink(this.#job.id, worker.worker) }, worker.worker), worker.state === 'live' ? h('span', { class: 'soft' }, ` rank ${worker.rank}`) : h('span', { class: 'pill' }, STATES[worker.state])),
       h('td', { class: 'device', title: worker.device ?? null }, worker.device ?? NONE),
       cells,
       h('td', { class: 'number' }, worker.cap ? [count(worker.cap.max_local_batch), h('span', { class: 'note' }, CAPS[worker.cap.because] ?? worker.cap.because)] : NONE),
-      h('td', { class: 'reason' }, wish && h('span', { class: 'pill operator' }, wish), straggler ? [h('span', { class: 'pill slow' }, SLOW[straggler.reason] ?? straggler.reason), h('span', { class: 'note' }, `${percent(straggler.speed_ratio, 0)} of its expected speed since iteration ${count(straggler.since_iteration)}${straggler.reason === 'unknown' ? '' : `: ${straggler.detail}`}`)] : wish ? null : NONE),
+      h('td', { class: 'reason' }, wish && h('span', { class: 'pill operator' }, wish), straggler ? [h('span', { class: 'pill slow' }, SLOW[straggler.reason] ?? straggler.reason), h('span', { class: 'soft' }, ` ${percent(straggler.speed_ratio, 0)} of its expected speed since iteration ${count(straggler.since_iteration)}${straggler.reason === 'unknown' ? '' : `: ${straggler.detail}`}`)] : wish ? null : NONE),
       h('td', { class: 'action', hidden: !this.operator }, this.operator && worker.state === 'live' && h('button', { type: 'button', class: 'small', 'data-worker': worker.worker, 'aria-label': `Change the override of ${worker.worker}`, onclick: () => this.#act(worker) }, 'Change')));
   }
 

@@ -7,6 +7,7 @@ import { count, number, percent, plural, seconds } from '../charts/format.js';
 import { nextFrame } from '../charts/frame.js';
 import * as charts from '../job/charts.js';
 import { Chosen } from '../job/chosen.js';
+import { heat } from '../job/heat.js';
 import { History, POINTS } from '../job/history.js';
 import { Range } from '../job/range.js';
 import { DecisionLog } from '../job/log.js';
@@ -27,7 +28,7 @@ const RETRY_MS = 5_000;
 const SINCE_MAX = 64;
 /** Limit of runs in the comparison. */
 const RUNS_MAX = 12;
-/** Number of workers up to which each has a bar of its finish time. */
+/** Number of workers up to which each has a bar of its finish time; more have a map of speeds. */
 const MANY = 12;
 
 /** @type {import('../main.js').View} */
@@ -40,7 +41,7 @@ export function jobPage(content, id, signal) {
   /** @type {any} */ let view = null;
   const log = new DecisionLog();
   /** @type {charts.Job} */
-  const job = { history: () => history, isRead: () => isRead, chosen, signal, group: `job:${id}`, unit: () => view?.spec.unit ?? 'samples', events: () => log.events(), select: range.select };
+  const job = { id, history: () => history, isRead: () => isRead, chosen, signal, group: `job:${id}`, unit: () => view?.spec.unit ?? 'samples', events: () => log.events(), select: range.select };
   const head = summary(id);
   const said = h('p', { class: 'toast', role: 'status' });
   const trouble = h('p', { class: 'toast trouble', role: 'alert' });
@@ -48,43 +49,42 @@ export function jobPage(content, id, signal) {
   const pick = picker(chosen, () => history, () => table.slow);
   const finish = charts.finish(job);
   const rate = charts.rate(job);
+  const map = heat(job, () => new Map(table.all.flatMap(({ worker, straggler }) => (straggler ? [[worker, straggler.speed_ratio]] : []))));
   const [steps, speeds, shares, waits, losses] = [charts.stepTimes(job), charts.speeds(job), charts.shares(job), charts.waits(job), charts.losses(job)];
-  const drawn = [finish, steps, speeds, shares, waits, losses, rate];
+  const drawn = [map, finish, steps, speeds, shares, waits, losses, rate];
   const weights = models();
   const runs = h('details', { class: 'deep', hidden: true });
-  const inside = h('div', { class: 'grid' }, weights.root, rate.root);
+  const inside = h('div', { class: 'grid' });
   const deep = h('details', { class: 'deep', ontoggle: () => deep.open && context().catch(failed) }, h('summary', {}, 'Models of the forecasts, learning rate'), inside);
-  const beside = h('div', { class: 'stack' }, steps.root);
-  const left = h('div', { class: 'stack' }, finish.root);
-  const middle = h('div', { class: 'grid' }, speeds.root, waits.root);
-  const below = h('div', { class: 'grid' }, shares.root, log.root);
+  const [top, below] = [1, 2].map(() => h('div', { class: 'grid' }));
 
   fill(content, head.root, said, trouble,
     h('div', { class: 'controls' }, pick.root, range.root),
-    h('div', { class: 'grid' }, left, beside), middle, table.root, below, runs, deep);
+    top, speeds.root, table.root, below, runs, deep);
 
   const live = () => follow(false);
   /** @param {boolean} atOnce */
   const follow = (atOnce) => {
     chosen.propose(history, table.slow);
     place(history.workers.size > MANY, history.hasLoss);
-    head.draw(line, table.all, history);
+    head.draw(line, history);
+    const { latest } = history;
+    log.decided(latest?.decision ?? view?.last_decision?.kind, latest?.reason ?? view?.last_decision?.reason);
     for (const chart of drawn) chart.draw(atOnce);
     table.draw(atOnce);
   };
-  let placed = 'false false';
-  /** Places the charts. The bars of many workers are as high as two charts, and their shares are alike. @param {boolean} many @param {boolean} hasLoss */
+  let placed = '';
+  /** Places the charts. Many workers have a map of all, and their shares are alike. @param {boolean} many @param {boolean} hasLoss */
   const place = (many, hasLoss) => {
     if (placed === `${many} ${hasLoss}`) return;
     placed = `${many} ${hasLoss}`;
-    (many ? beside : middle).append(waits.root);
-    (many ? inside : below).prepend(shares.root);
-    losses.root.remove();
-    if (hasLoss) (many ? left : below).append(losses.root);
-    (many ? middle : below).append(log.root);
-    log.root.classList.toggle('wide', hasLoss && !many);
-    below.hidden = many;
+    const others = [waits.root, shares.root, ...(hasLoss ? [losses.root] : [])];
+    fill(top, many ? map.root : finish.root, steps.root);
+    fill(below, many ? finish.root : others, log.root);
+    fill(inside, many ? others : [], weights.root, rate.root);
+    log.root.classList.toggle('wide', !many && !hasLoss);
   };
+  place(false, false);
   const everything = () => {
     pick.draw();
     follow(true);

@@ -1,4 +1,4 @@
-/** The list of all jobs: a table with search, filter by state, and the latest activity first. */
+/** The list of all jobs: a table with search, filter by state and sorting, jobs with a problem first. */
 
 import { fill, h, say, set } from '../charts/dom.js';
 import { ago, amount, count, NONE, percent, plural, seconds } from '../charts/format.js';
@@ -6,12 +6,15 @@ import { nextFrame } from '../charts/frame.js';
 import { show } from '../connection.js';
 import { queryOf, setQuery } from '../job/range.js';
 import { gainWords, stateWords } from '../job/summary.js';
+import { Sorting } from '../sorted.js';
 import { listen } from '../stream.js';
 
 /** Number of jobs that are listed at first. */
 const ROWS = 20;
 const STATES = ['running', 'starting', 'stalled', 'paused', 'failed', 'unreadable', 'finished'];
 const COLUMNS = ['Job', 'State', 'Last report', 'Workers', 'Step time', 'Throughput', 'Gain', 'Time lost waiting', 'Forecast error'];
+/** Time for which a job that failed or stalled is listed first, in milliseconds. */
+const TROUBLE_MS = 86_400_000;
 /** Titles in front of the values on a phone, from the third column on. */
 const SHORT = ['Report', 'Workers', 'Step', 'Throughput', 'Gain', 'Lost', 'Error'];
 
@@ -33,6 +36,7 @@ export function jobsPage(content, _name, signal) {
   const button = h('button', { type: 'button', hidden: true, onclick: () => { more = !more; draw(); } });
   fill(content, h('h1', { tabindex: -1 }, 'Jobs'), figures, controls, list, button);
   /** @type {any} */ let view = null;
+  const sorting = new Sorting(() => draw());
 
   function store() {
     const query = queryOf(location.hash);
@@ -66,8 +70,8 @@ export function jobsPage(content, _name, signal) {
     }
     const wanted = search.value.trim().toLowerCase();
     const found = jobs
-      .filter((/** @type {any} */ job) => (!state || job.state === state) && job.job_id.toLowerCase().includes(wanted))
-      .sort((/** @type {any} */ a, /** @type {any} */ b) => activity(b) - activity(a) || (a.job_id < b.job_id ? -1 : 1));
+      .filter((/** @type {any} */ job) => (!state || job.state === state) && job.job_id.toLowerCase().includes(wanted));
+    sorting.apply(found, VALUES, (/** @type {any} */ a, /** @type {any} */ b) => trouble(b, now) - trouble(a, now) || activity(b) - activity(a) || (a.job_id < b.job_id ? -1 : 1));
     const shown = more ? found : found.slice(0, ROWS);
     button.hidden = found.length <= ROWS;
     say(button, more ? `Show the first ${ROWS}` : `Show all ${plural(found.length, 'job')}`);
@@ -75,10 +79,11 @@ export function jobsPage(content, _name, signal) {
     // Rows keep their elements while the order is unchanged, so that the focus stays; only their values change.
     const ids = shown.map((/** @type {any} */ job) => `${job.job_id}\n${job.url ?? ''}`).join('\n\n');
     if (list.dataset.ids !== ids) {
-      const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.getAttribute('href');
+      const active = /** @type {HTMLElement | null} */ (document.activeElement);
+      const focused = active?.getAttribute('href') ?? (active?.matches('.sort') ? active.textContent : null);
       list.dataset.ids = ids;
-      fill(list, h('div', { class: 'card' }, jobsTable(shown, now)));
-      if (focused) /** @type {HTMLElement | undefined} */ ([...list.querySelectorAll('a')].find((link) => link.getAttribute('href') === focused))?.focus();
+      fill(list, h('div', { class: 'card' }, jobsTable(shown, now, undefined, sorting)));
+      if (focused) /** @type {HTMLElement | undefined} */ ([...list.querySelectorAll('a, .sort')].find((link) => (link.getAttribute('href') ?? link.textContent) === focused))?.focus();
     } else shown.forEach((/** @type {any} */ job, /** @type {number} */ index) => update(list.querySelectorAll('tbody tr')[index], job, now));
   };
   const stream = listen('v1/live', {
@@ -98,8 +103,17 @@ export function jobsPage(content, _name, signal) {
 /** Time by which jobs are sorted: running jobs first reported, by creation, so that their order is steady. @param {any} job */
 const activity = (job) => (['running', 'starting'].includes(job.state) ? 1e15 + (job.created_unix_ms ?? 0) : (job.at_unix_ms ?? job.created_unix_ms ?? 0));
 
-/** A table of jobs. @param {any[]} jobs @param {number} now @param {string} [here] the job of this page */
-export function jobsTable(jobs, now, here) {
+/** How bad the state of a job is: it failed or stalled in the last day, or it has slow workers. @param {any} job @param {number} now */
+function trouble({ state, state_since_unix_ms: since, slow_workers: slow }, now) {
+  if (['failed', 'stalled', 'unreadable'].includes(state)) return since == null || now - since < TROUBLE_MS ? 2 : 0;
+  return state === 'running' && slow > 0 ? 1 : 0;
+}
+
+/** Values by which columns are sorted. @type {((job: any) => any)[]} */
+const VALUES = [(job) => job.job_id, (job) => STATES.indexOf(job.state), (job) => job.at_unix_ms, (job) => job.live_workers, (job) => job.step_time_s, (job) => job.samples_per_s, (job) => job.gain?.ratio, (job) => job.waiting_share, (job) => job.error_ratio];
+
+/** A table of jobs. @param {any[]} jobs @param {number} now @param {string} [here] the job of this page @param {Sorting} [sorting] */
+export function jobsTable(jobs, now, here, sorting) {
   const body = h('tbody', {}, jobs.map((job) => {
     const link = `#/jobs/${encodeURIComponent(job.job_id)}`;
     const address = job.url ? `${job.url.replace(/\/$/, '')}/${link}` : link;
@@ -109,7 +123,7 @@ export function jobsTable(jobs, now, here) {
     return row;
   }));
   return h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Table of jobs' },
-    h('table', { class: 'jobs' }, h('thead', {}, h('tr', {}, COLUMNS.map((name, index) => h('th', { scope: 'col', class: index > 1 ? 'number' : null }, name)))), body));
+    h('table', { class: 'jobs' }, h('thead', {}, h('tr', {}, sorting ? sorting.heads(COLUMNS, (index) => index > 1) : COLUMNS.map((name, index) => h('th', { scope: 'col', class: index > 1 ? 'number' : null }, name)))), body));
 }
 
 /** @param {Element} row @param {any} job @param {number} now */
@@ -119,17 +133,25 @@ function update(row, job, now) {
   say(pill, stateWords(job, now));
   set(pill, 'title', job.state_reason ?? (job.url ? `Served by ${job.url}; follow the link to its page.` : null));
   const slow = job.slow_workers ? ` (${count(job.slow_workers)} slow)` : '';
-  const values = [job.at_unix_ms == null ? NONE : ago(job.at_unix_ms, now), `${count(job.live_workers)}${slow}`, seconds(job.step_time_s), job.samples_per_s == null ? NONE : amount(job.samples_per_s, `${job.unit}/s`), gainWords(job.gain), percent(job.waiting_share), percent(job.error_ratio)];
+  const values = [job.at_unix_ms == null ? NONE : ago(job.at_unix_ms, now), `${count(job.live_workers)}${slow}`, seconds(job.step_time_s), job.samples_per_s == null || job.state !== 'running' ? NONE : amount(job.samples_per_s, `${job.unit}/s`), gainWords(job.gain), percent(job.waiting_share), percent(job.error_ratio)];
   values.forEach((value, index) => say(row.children[index + 2], value));
 }
 
 function welcome() {
-  const origin = location.origin;
+  const origin = location.origin + location.pathname.replace(/\/$/, '');
   return h('div', { class: 'card welcome' },
     h('h2', {}, 'No job yet'),
-    h('p', {}, 'A job appears here as soon as a training loop creates it. To start one with evenstep-trainer:'),
-    h('pre', { tabindex: 0 }, `evenstep-trainer launch --workers 4 --server ${origin}`),
-    h('p', {}, 'To create one from your own training loop, in any language:'),
-    h('pre', { tabindex: 0 }, `json='content-type: application/json'\ncurl -X PUT  -H "$json" ${origin}/v1/jobs/my-job -d '{"global_batch": 512}'\ncurl -X POST -H "$json" ${origin}/v1/jobs/my-job/workers -d '{"worker": "node-a/0"}'`),
-    h('p', { class: 'soft' }, plural(0, 'job'), '. ', h('a', { href: 'docs/' }, 'The whole API'), '.'));
+    h('p', {}, 'A job appears here as soon as a training loop creates it. To start with PyTorch, change three lines of a script with DistributedDataParallel:'),
+    copied('job = evenstep.init()\nloader = job.loader(dataset, global_batch=256)\nmodel = job.wrap(DistributedDataParallel(net))'),
+    h('p', {}, 'Its ranks find this predictor by its address:'),
+    copied(`EVENSTEP_SERVER=${origin} torchrun --nproc-per-node 4 train.py`),
+    h('p', {}, 'Without a script, a demo on one machine:'),
+    copied(`EVENSTEP_SERVER=${origin} evenstep demo`),
+    h('p', { class: 'soft' }, 'For other training loops, in any language: ', h('a', { href: 'docs/' }, 'the HTTP API'), '.'));
+}
+
+/** Text with a button that copies it. @param {string} text */
+function copied(text) {
+  const button = h('button', { type: 'button', class: 'small', onclick: () => navigator.clipboard?.writeText(text).then(() => say(button, 'Copied'), () => say(button, 'Select the text to copy it')) }, 'Copy');
+  return h('div', { class: 'copied' }, h('pre', { tabindex: 0 }, text), navigator.clipboard && button);
 }

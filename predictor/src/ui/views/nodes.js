@@ -2,7 +2,8 @@
 
 import { read, Refused } from '../api.js';
 import { fill, h } from '../charts/dom.js';
-import { ago, count, number, percent } from '../charts/format.js';
+import { ago, count, number, percent, plural } from '../charts/format.js';
+import { workerLink } from '../job/workers.js';
 import { poll } from '../poll.js';
 
 const EVERY_MS = 5_000;
@@ -10,6 +11,10 @@ const EVERY_MS = 5_000;
 export const SILENT_MS = 30_000;
 /** Temperature from which a GPU is shown as hot, in degrees Celsius. GPUs lower their clocks from about 85. */
 const HOT_CELSIUS = 85;
+/** Readings of pressure, and what tasks wait for. */
+const PRESSURES = { psi_cpu_some: 'a processor', psi_memory_some: 'memory', psi_io_some: 'a disk' };
+/** Pressure from which a node is marked: workers there are slower than their machine. */
+const PRESSURE_HIGH = 0.25;
 
 /** @type {import('../main.js').View} */
 export function nodesPage(content, _name, signal) {
@@ -18,27 +23,44 @@ export function nodesPage(content, _name, signal) {
   poll('v1/nodes', EVERY_MS, ({ nodes }) => {
     // Keep the focus.
     const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.getAttribute('href');
-    fill(list, nodes.length ? nodes.map(card) : none());
+    fill(list, nodes.length ? nodes.toSorted((/** @type {any} */ a, /** @type {any} */ b) => Number(short(b.latest.readings) != null) - Number(short(a.latest.readings) != null) || (a.node < b.node ? -1 : 1)).map(card) : none());
     if (focused) /** @type {HTMLElement | null} */ ([...list.querySelectorAll('a')].find((link) => link.getAttribute('href') === focused))?.focus();
   }, signal, (/** @type {Refused} */ error) => fill(list, h('p', { class: 'empty' }, error.message)));
 }
 
 /** @param {any} node */
-function card({ node, latest, samples }) {
+function card({ node, latest, samples, workers = [] }) {
   const now = Date.now();
   const silent = now - latest.at_unix_ms > SILENT_MS;
   const { readings, gpus = [] } = latest;
   const hot = gpus.map(trouble).filter(Boolean);
   return h('article', { class: 'card node' },
     h('div', { class: 'head' }, h('h2', {}, h('a', { href: `#/nodes/${encodeURIComponent(node)}` }, node)),
-      h('span', { class: 'pill', 'data-state': silent ? 'silent' : 'running' }, silent ? `silent, last ${ago(latest.at_unix_ms, now)}` : 'measured'), latest.synthetic && h('span', { class: 'pill' }, 'synthetic readings')),
+      h('span', { class: 'pill', 'data-state': silent ? 'silent' : short(readings) ? 'hot' : 'running' }, silent ? `silent, last ${ago(latest.at_unix_ms, now)}` : (short(readings) ?? 'measured')), latest.synthetic && h('span', { class: 'pill' }, 'synthetic readings')),
     hot.length > 0 && h('p', { class: 'hot' }, hot.map((words) => h('span', { class: 'pill', 'data-state': 'hot' }, words))),
     h('dl', { class: 'gauges' },
       gauge('Processors busy', readings.cpu_busy),
       gauge('Memory used', readings.memory_used),
       gauge('Waiting for a processor', readings.psi_cpu_some),
       gpus.map((/** @type {any} */ gpu) => gauge(`GPU ${gpu.index} busy${gpu.readings?.gpu_temperature_celsius == null ? '' : `, ${number(gpu.readings.gpu_temperature_celsius, 2)} °C`}`, gpu.readings?.gpu_busy))),
-    h('p', { class: 'why' }, `${count(samples)} samples stored.`));
+    h('p', { class: 'why' }, ...runs(workers), `${count(samples)} samples stored.`));
+}
+
+/** Limits of what is named on a card. */
+const JOBS_NAMED = 3;
+
+/** The jobs on a node, with links to their workers. @param {{ job_id: string, worker: string }[]} workers @param {boolean} [all] whether each worker is named */
+export function runs(workers, all = false) {
+  const jobs = Map.groupBy(workers, ({ job_id: job }) => job);
+  const named = [...jobs].slice(0, all ? Infinity : JOBS_NAMED);
+  const list = named.flatMap(([job, its], index) => [index ? ', ' : '', h('a', { href: `#/jobs/${encodeURIComponent(job)}` }, job), all ? [' (', ...its.flatMap(({ worker }, place) => [place ? ', ' : '', h('a', { href: workerLink(job, worker) }, worker)]), ')'] : ` (${plural(its.length, 'worker')})`].flat());
+  return workers.length ? ['Runs ', ...list, jobs.size > named.length ? ` and ${plural(jobs.size - named.length, 'other job')}. ` : '. '] : [];
+}
+
+/** The resource that tasks of a node wait for, in words. @param {any} readings @returns {string | null} */
+export function short(readings) {
+  const [name, share] = Object.entries(PRESSURES).map(([reading, what]) => /** @type {[string, number]} */ ([what, readings[reading] ?? 0])).sort((one, other) => other[1] - one[1])[0];
+  return share >= PRESSURE_HIGH ? `${percent(share, 0)} of the time waiting for ${name}` : null;
 }
 
 /** Why a GPU cannot be read. @type {Record<string, string>} */

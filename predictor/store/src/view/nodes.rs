@@ -32,7 +32,12 @@ impl View {
         let seen = nodes.into_iter().filter_map(|(node, samples, latest)| Some((node, samples, latest?)));
         let view = |(node, samples, latest): (String, i64, Json)| {
             let samples = samples.cast_unsigned();
-            Some(NodeView { node: id(node).ok()?, samples, latest: latest.read("node sample").ok()? })
+            Some(NodeView {
+                node: id(node).ok()?,
+                samples,
+                latest: latest.read("node sample").ok()?,
+                workers: Vec::new(),
+            })
         };
         Ok(seen.filter_map(view).collect())
     }

@@ -53,13 +53,14 @@ impl Job {
         let workers = workers.await?;
         self.restore().await?;
         let account = self.live().account().unwrap_or_default();
+        let now = self.now();
         // Iterations are planned ahead, so those that were reported count.
-        let iterations = {
+        let (iterations, verdict) = {
             let seen = self.live().lock();
             let after = |(newest, _)| seen.attempts.at(newest).iteration.saturating_add(1);
-            seen.reported().map_or(0, after)
+            (seen.reported().map_or(0, after), view::verdict(&seen, &seen.status(now), now))
         };
-        Ok(compute(true, move || summarize(&history, &account, &workers, iterations)))
+        Ok(compute(true, move || summarize(&history, &account, &workers, iterations, verdict)))
     }
 
     /// Returns the forecast of each live worker.

@@ -8,6 +8,7 @@ use evenstep_store::StoredSummary;
 use super::super::account::Account;
 use super::super::live::Live;
 use super::super::status::{Facts, Status};
+use super::verdict::verdict;
 use crate::clock::Now;
 use crate::jobs::load::attempts;
 
@@ -76,7 +77,9 @@ pub fn summary(live: &Live, job_id: &JobId, now: Now) -> JobSummary {
     let reported = seen.reported();
     let iteration = reported.map(|(position, _)| seen.attempts.at(position));
     let account = seen.account();
-    let Status { state, since_unix_ms, reason } = seen.status(now);
+    let status = seen.status(now);
+    let verdict = Some(verdict(&seen, &status, now));
+    let Status { state, since_unix_ms, reason } = status;
     JobSummary {
         job_id: job_id.clone(),
         state: Some(state),
@@ -99,5 +102,6 @@ pub fn summary(live: &Live, job_id: &JobId, now: Now) -> JobSummary {
         gain: account.as_ref().and_then(Account::gain),
         time_saved: account.as_ref().and_then(Account::saved),
         reason: seen.reason(),
+        verdict,
     }
 }

@@ -5,6 +5,7 @@
 //! - `step`: an iteration and its workers
 //! - `history`: iterations in columns
 //! - `summary`: what the job gained, and slow workers
+//! - `verdict`: the job at a glance, in words
 //! - `updates`: what changed since a reader's last read
 
 mod history;
@@ -12,6 +13,7 @@ mod job;
 pub(super) mod step;
 mod summary;
 mod updates;
+mod verdict;
 mod workers;
 
 pub use history::history;
@@ -19,4 +21,5 @@ pub use job::{job, stored, summary};
 pub use step::{speeds, step_view};
 pub use summary::{SummaryInputs, summarize};
 pub use updates::Cursor;
+pub use verdict::verdict;
 pub use workers::{curves, forecast, workers};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use evenstep_core::curve::{CurveLearner, Uncertain};
 use evenstep_protocol::{
-    GainView, HistoryView, SlowWorker, StragglerReason, SummaryView, WorkerHistory, WorkerId, WorkerView,
+    HistoryView, SlowWorker, StragglerReason, SummaryView, WorkerHistory, WorkerId, WorkerView,
 };
 
 use super::super::account::Account;
@@ -19,8 +19,6 @@ const THROUGHOUT: f64 = 0.9;
 const SLOW_WORKERS_MAX: usize = 8;
 /// Maximum number of measurements, of all workers, that slow workers are found by.
 const COMPARED_MAX: usize = 100_000;
-/// Gain below which even shares would have done as well.
-const PAYS: f64 = 1.02;
 
 /// The workers of a job.
 #[derive(Debug, Default)]
@@ -31,20 +29,18 @@ pub struct SummaryInputs {
     pub curves: BTreeMap<WorkerId, CurveLearner>,
 }
 
-/// Returns the summary of a job with `iterations` iterations, from its account, an evenly sampled history and its workers.
+/// Returns the summary of a job with `iterations` iterations, from its account, an evenly sampled history, its workers and its
+/// [verdict](super::verdict).
 pub fn summarize(
     history: &HistoryView,
     account: &Account,
     workers: &SummaryInputs,
     iterations: u64,
+    verdict: String,
 ) -> SummaryView {
     let (gain, waiting_share) = (account.gain(), account.lost_share());
     let slow = slow_workers(history, workers);
-    let lines = vec![
-        gain_line(gain, account.estimated().min(iterations), iterations),
-        waiting_line(waiting_share),
-        slow_line(&slow),
-    ];
+    let lines = vec![verdict, waiting_line(waiting_share), slow_line(&slow)];
     SummaryView {
         job_id: history.job_id.clone(),
         iterations,
@@ -155,20 +151,6 @@ fn reason(worker: &WorkerId, workers: &[WorkerView], iterations_share: f64) -> S
     }
 }
 
-fn gain_line(gain: Option<GainView>, estimated: u64, iterations: u64) -> String {
-    let Some(GainView { ratio, lower, upper, .. }) = gain else {
-        return format!(
-            "{iterations} iterations, {estimated} of them with a forecast and a report: too few to estimate the gain over even shares"
-        );
-    };
-    let gain =
-        format!("{iterations} iterations, gain {ratio:.2}x (90 % interval {lower:.2}x to {upper:.2}x)");
-    if lower > 1.0 && ratio >= PAYS {
-        return format!("{gain}: {ratio:.2} times as fast as with even shares");
-    }
-    format!("{gain}: not faster than with even shares; EVENSTEP_SERVER=off trains without a predictor")
-}
-
 fn waiting_line(waiting_share: Option<f64>) -> String {
     match waiting_share {
         Some(share) => format!("workers waited {:.1} % of their time for the slowest one", 100.0 * share),
@@ -213,7 +195,7 @@ mod tests {
             (*iteration, times)
         });
         let account = Account::of(times, &Attempts::default(), history.every, None, u64::MAX);
-        super::summarize(history, &account, workers, iterations)
+        super::summarize(history, &account, workers, iterations, "A verdict.".into())
     }
 
     /// A history of workers with constant speeds and given batches, whose forecasts are wrong by `bias`.
@@ -273,10 +255,7 @@ mod tests {
         let slow: Vec<(&str, f64)> =
             summary.slow.iter().map(|slow| (slow.worker.as_str(), slow.speed_ratio)).collect();
         assert_eq!(slow, [("node/0", 0.5)]);
-        assert_eq!(
-            summary.lines[0],
-            "64 iterations, gain 1.50x (90 % interval 1.50x to 1.50x): 1.50 times as fast as with even shares"
-        );
+        assert_eq!(summary.lines[0], "A verdict.");
         assert_eq!(summary.lines[1], "workers waited 0.0 % of their time for the slowest one");
         assert!(summary.lines[2].starts_with("slowest: node/0, 0.50 times"), "{}", summary.lines[2]);
     }
@@ -301,10 +280,9 @@ mod tests {
     }
 
     #[test]
-    fn equal_workers_gain_nothing_and_the_summary_says_so() {
+    fn equal_workers_gain_nothing() {
         let summary = summarize(&history(&[100.0; 4], &[8; 4], 64, 1.0), &SummaryInputs::default(), 64);
         assert_eq!(summary.gain.unwrap().ratio, 1.0);
-        assert!(summary.lines[0].contains("not faster than with even shares"), "{}", summary.lines[0]);
         assert!(summary.slow.is_empty());
     }
 

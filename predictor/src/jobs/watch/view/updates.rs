@@ -16,7 +16,7 @@ pub struct Cursor {
 /// The changes since a reader's last read.
 #[derive(Debug, Default)]
 pub struct Updates {
-    /// The latest completed iteration.
+    /// The latest completed iteration, without the ragged end of an epoch.
     pub step: Option<StepView>,
     /// New entries of the log.
     pub log: Vec<LogEntry>,
@@ -28,7 +28,7 @@ impl Live {
     /// Returns the changes since `cursor`, and advances it.
     pub fn updates(&self, cursor: &mut Cursor) -> Updates {
         let seen = self.lock();
-        let newest = seen.steps.latest();
+        let newest = seen.steps.latest_full();
         let mark = newest.map(|step| (step.iteration(), step.at_unix_ms()));
         let unit = seen.members.as_ref().map_or("samples", |members| &members.unit);
         let step = newest.filter(|_| mark != cursor.step).map(|step| latest(step, &seen.attempts, unit));

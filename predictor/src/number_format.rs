@@ -3,15 +3,15 @@
 use evenstep_protocol::GainView;
 
 /// Text of an unknown value.
-pub(super) const UNKNOWN: &str = "-";
+pub const UNKNOWN: &str = "-";
 
 /// A count with its noun.
-pub(super) fn count(count: usize, thing: &str) -> String {
+pub fn count(count: usize, thing: &str) -> String {
     if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }
 
 /// A whole number in groups of three digits.
-pub(super) fn whole(number: u64) -> String {
+pub fn whole(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -24,7 +24,7 @@ pub(super) fn whole(number: u64) -> String {
 }
 
 /// A duration.
-pub(super) fn time(seconds: Option<f64>) -> String {
+pub fn time(seconds: Option<f64>) -> String {
     match seconds {
         None => UNKNOWN.to_owned(),
         Some(seconds) if seconds < 0.000_95 => format!("{:.0} us", seconds * 1e6),
@@ -36,7 +36,7 @@ pub(super) fn time(seconds: Option<f64>) -> String {
 }
 
 /// The age of an event.
-pub(super) fn age(seconds: f64) -> String {
+pub fn age(seconds: f64) -> String {
     match seconds {
         s if s < 60.0 => format!("{s:.0} s"),
         s if s < 3600.0 => format!("{:.0} min", s / 60.0),
@@ -46,7 +46,7 @@ pub(super) fn age(seconds: f64) -> String {
 }
 
 /// A length of time that may be negative, such as time saved.
-pub(super) fn span(seconds: f64) -> String {
+pub fn span(seconds: f64) -> String {
     let sign = if seconds < 0.0 { "-" } else { "" };
     match seconds.abs() {
         s if s < 60.0 => format!("{sign}{s:.1} s"),
@@ -57,12 +57,23 @@ pub(super) fn span(seconds: f64) -> String {
 }
 
 /// A gain over even shares.
-pub(super) fn gain(gain: Option<GainView>) -> String {
-    gain.map_or_else(|| UNKNOWN.to_owned(), |gain| format!("{:.2}x", gain.ratio))
+pub fn gain(gain: Option<GainView>) -> String {
+    gain.map_or_else(|| UNKNOWN.to_owned(), |gain| format!("{}x", times(gain.ratio)))
+}
+
+/// A ratio of times.
+pub fn times(ratio: f64) -> String {
+    format!("{ratio:.2}")
+}
+
+/// A share from 0 to 1 for a sentence: whole percent, or a digit more below 1 %.
+pub fn rough(share: f64) -> String {
+    let percent = 100.0 * share;
+    if percent < 0.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
 }
 
 /// A speed in samples per second.
-pub(super) fn speed(samples_per_s: Option<f64>) -> String {
+pub fn speed(samples_per_s: Option<f64>) -> String {
     match samples_per_s {
         None => UNKNOWN.to_owned(),
         Some(speed) if speed < 9.995 => format!("{speed:.2}"),
@@ -73,7 +84,7 @@ pub(super) fn speed(samples_per_s: Option<f64>) -> String {
 }
 
 /// A large number with a unit, in at most 8 characters.
-pub(super) fn short(number: f64) -> String {
+pub fn short(number: f64) -> String {
     const UNITS: [(f64, &str); 5] = [(1e3, ""), (1e6, "k"), (1e9, "M"), (1e12, "G"), (1e15, "T")];
     // 999.96 rounds to 1000.0.
     match UNITS.iter().find(|(end, _)| number.abs() < 0.999_95 * end) {
@@ -83,17 +94,17 @@ pub(super) fn short(number: f64) -> String {
 }
 
 /// A share from 0 to 1.
-pub(super) fn share(share: Option<f64>) -> String {
+pub fn share(share: Option<f64>) -> String {
     share.map_or_else(|| UNKNOWN.to_owned(), |share| format!("{:.1} %", share * 100.0))
 }
 
 /// A share with a sign.
-pub(super) fn signed(share: Option<f64>) -> String {
+pub fn signed(share: Option<f64>) -> String {
     share.map_or_else(|| UNKNOWN.to_owned(), |share| format!("{:+.1} %", share * 100.0))
 }
 
 /// (actual - predicted) / predicted.
-pub(super) fn error(actual: Option<f64>, predicted: Option<f64>) -> Option<f64> {
+pub fn error(actual: Option<f64>, predicted: Option<f64>) -> Option<f64> {
     Some(actual? / predicted.filter(|predicted| *predicted > 0.0)? - 1.0)
 }
 
