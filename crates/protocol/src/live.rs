@@ -167,7 +167,7 @@ pub struct JobSummary {
     pub verdict: Option<String>,
 }
 
-fn samples() -> String {
+pub(crate) fn samples() -> String {
     "samples".to_owned()
 }
 

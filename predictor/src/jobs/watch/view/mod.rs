@@ -19,7 +19,7 @@ mod workers;
 pub use history::history;
 pub use job::{job, stored, summary};
 pub use step::{speeds, step_view};
-pub use summary::{SummaryInputs, summarize};
+pub use summary::{SummaryInputs, Told, summarize};
 pub use updates::Cursor;
 pub use verdict::verdict;
 pub use workers::{curves, forecast, workers};
