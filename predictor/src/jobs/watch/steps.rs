@@ -478,6 +478,25 @@ mod tests {
         assert_eq!(view(&steps).loss, None);
     }
 
+    /// The ragged end of an epoch is not shown, but the first smaller iteration of a new generation is, and so is a smaller one
+    /// that others follow.
+    #[test]
+    fn the_latest_full_iteration_is_not_the_ragged_end() {
+        let mut steps = Steps::default();
+        let mut done = |iteration, global_batch, generation| {
+            let answer = AllocateResponse { global_batch, generation, ..(*answer(iteration, 1)).clone() };
+            steps.answered(Arc::new(answer), 0);
+            steps.reported(&report(0, iteration, 0.1), 1, 0);
+            steps.close();
+            steps.latest_full().unwrap().iteration()
+        };
+        let shown = [(0, 10, 1), (1, 3, 1), (2, 10, 1), (3, 5, 2), (4, 2, 2), (5, 2, 2)];
+        assert_eq!(
+            shown.map(|(iteration, batch, generation)| done(iteration, batch, generation)),
+            [0, 0, 2, 3, 3, 5]
+        );
+    }
+
     #[test]
     fn a_new_allocation_replaces_the_voided_one() {
         let mut steps = Steps::default();
