@@ -242,7 +242,7 @@ mod tests {
         assert!(html.find("<h2").unwrap() < html.find("<h3").unwrap());
     }
 
-    /// All workers have one scale, and each name has one colour, that of its place among the names.
+    /// All workers have one scale, and each name has the colour of its place among the names.
     #[test]
     fn charts_can_be_compared() {
         let names = |chart: &Chart| -> Vec<String> {

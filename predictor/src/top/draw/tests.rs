@@ -290,11 +290,12 @@ fn without_colours_there_are_none() {
 fn numbers(text: &str) -> BTreeSet<String> {
     let is_number = |word: &&str| {
         word.contains(|letter: char| letter.is_ascii_digit())
-            && !(word.contains('…') && word.contains('/'))
             && !word.ends_with(['k', 'M', 'G', 'T'])
             && !(word.contains('e') && word.parse::<f64>().is_ok())
     };
-    text.split([' ', '\n', '│']).filter(is_number).map(str::to_owned).collect()
+    let is_name = |word: &&str| word.contains('…') && word.contains('/');
+    let words = text.split([' ', '\n', '│']).filter(|word| !is_name(word));
+    words.filter(is_number).map(str::to_owned).collect()
 }
 
 proptest! {

@@ -29,7 +29,7 @@ pub struct SummaryInputs {
     pub curves: BTreeMap<WorkerId, CurveLearner>,
 }
 
-/// What the live statistics of a job tell.
+/// Values from the live statistics of a job.
 #[derive(Debug, Default)]
 pub struct Told {
     /// Number of iterations.
