@@ -161,13 +161,13 @@ pub struct JobSummary {
     /// Reason of the latest decision, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The job at a glance, in one to four short sentences: does it pay, who is slow and why, is the forecast right. Text
+    /// The verdict, one to four short sentences: does the job pay, who is slow and why, is the forecast right. Text
     /// without markup; it begins with the state unless the job is running. Absent if another predictor owns the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<String>,
 }
 
-fn samples() -> String {
+pub(crate) fn samples() -> String {
     "samples".to_owned()
 }
 

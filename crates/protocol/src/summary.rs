@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::live::samples;
 use crate::{JobId, WorkerId};
 
 /// `GET /v1/jobs/{id}/summary`: what the job gained, who was slow, and why.
@@ -13,6 +14,9 @@ pub struct SummaryView {
     /// Number of iterations up to the latest one that was reported, as the client counts them: one that a later attempt carried
     /// out again counts once.
     pub iterations: u64,
+    /// Unit of batches and speeds, for example `samples` or `tokens`.
+    #[serde(default = "samples")]
+    pub unit: String,
     /// Estimated time with even shares over the measured time, of whole steps. Absent with fewer than 8 iterations that have
     /// an estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -26,6 +30,9 @@ pub struct SummaryView {
     /// `time_lost_s` as a share of the step times of iterations with reported waits, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_share: Option<f64>,
+    /// Forecast error: mean of |actual - predicted| / predicted speed, over the latest steps (up to 64).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_ratio: Option<f64>,
     /// Workers that were below 0.9 times the median speed of the others, at equal work, in at least 5 % of the iterations,
     /// slowest first; at most 8.
     pub slow: Vec<SlowWorker>,

@@ -1,5 +1,7 @@
 //! Charts as data: axes and marks.
 
+use crate::number::plottable;
+
 /// One chart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chart {
@@ -15,7 +17,7 @@ pub struct Chart {
     pub marks: Vec<Mark>,
 }
 
-/// An axis with its name and unit. Its range is computed from the marks.
+/// An axis with its name and unit. Its range is computed from the marks, unless it has an end.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Axis {
     /// Quantity on the axis.
@@ -25,18 +27,26 @@ pub struct Axis {
     /// Whether the range includes zero even if all values are far from it. Bars and stacked areas always
     /// start at zero.
     pub from_zero: bool,
+    /// End of the range instead of the largest value, so that charts side by side have equal scales. Larger values are cut off.
+    pub up_to: Option<f64>,
 }
 
 impl Axis {
     /// Creates an axis whose range covers exactly the values.
     pub fn new(label: impl Into<String>, unit: impl Into<String>) -> Self {
-        Self { label: label.into(), unit: unit.into(), from_zero: false }
+        Self { label: label.into(), unit: unit.into(), ..Self::default() }
     }
 
     /// Returns the same axis with zero in its range.
     #[must_use]
     pub fn from_zero(self) -> Self {
         Self { from_zero: true, ..self }
+    }
+
+    /// Returns the same axis with this end of its range.
+    #[must_use]
+    pub fn up_to(self, end: f64) -> Self {
+        Self { up_to: Some(end).filter(|end| plottable(*end)), ..self }
     }
 }
 

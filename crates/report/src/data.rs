@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 
-use crate::chart::{Chart, Layer, Mark, RuleAt, Span};
+use crate::chart::{self, Chart, Layer, Mark, RuleAt, Span};
 use crate::number::{Position, Rounded, Value, plottable};
 use crate::series::{self, BUCKETS, Run, Series, ordered};
 
@@ -28,6 +28,14 @@ struct Axis<'a> {
     label: &'a str,
     unit: &'a str,
     zero: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end: Option<Value>,
+}
+
+impl<'a> Axis<'a> {
+    fn of(axis: &'a chart::Axis) -> Self {
+        Self { label: &axis.label, unit: &axis.unit, zero: axis.from_zero, end: axis.up_to.map(Rounded) }
+    }
 }
 
 /// A mark. `name` is an index into [`Data::names`], and `x` an index into [`Data::xs`].
@@ -96,8 +104,8 @@ impl<'a> Data<'a> {
     /// Converts a chart; `None` if it has no value. A rule is a limit, not a value.
     pub fn of(chart: &'a Chart) -> Option<Self> {
         let mut data = Self {
-            x: Axis { label: &chart.x.label, unit: &chart.x.unit, zero: chart.x.from_zero },
-            y: Axis { label: &chart.y.label, unit: &chart.y.unit, zero: chart.y.from_zero },
+            x: Axis::of(&chart.x),
+            y: Axis::of(&chart.y),
             names: Vec::new(),
             categories: Vec::new(),
             lanes: Vec::new(),

@@ -22,11 +22,11 @@ const WIDTH: u16 = 120;
 const WIDTH_MAX: u16 = 1000;
 /// Limit of rows.
 const HEIGHT_MAX: u16 = 2000;
-/// Rows in addition to the workers: the header, the line of the iteration, the column headers, the chart and
+/// Rows in addition to the workers: the header, the verdict, the lines of the iteration, the column headers, the chart and
 /// the log.
-const HEIGHT_OF_A_JOB: usize = 20;
-/// Rows in addition to jobs and nodes.
-const HEIGHT_OF_JOBS: usize = 6;
+const HEIGHT_OF_A_JOB: usize = 24;
+/// Rows in addition to jobs and nodes, with the verdict on one of them.
+const HEIGHT_OF_JOBS: usize = 11;
 
 /// Writes one frame to standard output.
 ///

@@ -3,6 +3,7 @@
 mod job;
 mod key;
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use evenstep_protocol::{JobId, JobState, JobSummary, LiveView, NodesView};
@@ -10,6 +11,9 @@ use evenstep_protocol::{JobId, JobState, JobSummary, LiveView, NodesView};
 pub use super::event::{ConnectionState, FeedEvent, StreamEvent};
 pub use job::OpenJob;
 pub use key::{Action, Key};
+
+/// Time after which a failed job needs no attention any more, in milliseconds.
+const OLD_MS: i64 = 86_400_000;
 
 /// The state of the screen.
 #[derive(Debug, Clone, Default)]
@@ -47,7 +51,8 @@ impl State {
                 self.link.apply(&heard, now);
                 match heard {
                     StreamEvent::Jobs(mut live) => {
-                        live.jobs.sort_by_key(|job| (has_ended(job), std::cmp::Reverse(job.created_unix_ms)));
+                        let now_unix_ms = live.now_unix_ms;
+                        live.jobs.sort_by_key(|job| (rank(job, now_unix_ms), Reverse(job.created_unix_ms)));
                         self.live = Some((live, now));
                     }
                     StreamEvent::Nodes(nodes) => self.nodes = Some(nodes),
@@ -93,9 +98,18 @@ impl State {
     }
 }
 
-/// Whether a job needs no attention any more.
-fn has_ended(job: &JobSummary) -> bool {
-    matches!(job.state, None | Some(JobState::Finished | JobState::Failed))
+/// The place of a job in the list: trouble first, and jobs that need no attention any more last.
+fn rank(job: &JobSummary, now_unix_ms: i64) -> u8 {
+    let since_unix_ms = job.state_since_unix_ms.unwrap_or(now_unix_ms);
+    match job.state {
+        Some(JobState::Failed) if now_unix_ms.saturating_sub(since_unix_ms) > OLD_MS => 5,
+        Some(JobState::Failed | JobState::Unreadable) => 0,
+        Some(JobState::Stalled | JobState::Paused) => 1,
+        Some(JobState::Running) if job.slow_workers > 0 => 2,
+        Some(JobState::Running | JobState::Starting) => 3,
+        None => 4,
+        Some(JobState::Finished) => 5,
+    }
 }
 
 #[cfg(test)]
@@ -121,7 +135,7 @@ pub mod tests {
             samples_per_s: Some(2413.4),
             waiting_share: Some(0.031),
             error_ratio: Some(0.02),
-            reason: Some("the shares follow the forecast".into()),
+            verdict: Some("1.41x as fast as even shares (1.38 to 1.44). Forecast off by 2 %.".into()),
             state: Some(JobState::Running),
             gain: Some(GainView { ratio: 1.412, lower: 1.38, upper: 1.44, iterations: 1000 }),
             time_saved: Some(SavedView {
@@ -237,6 +251,22 @@ pub mod tests {
         state.apply(all(StreamEvent::Jobs(live)), SECOND);
         let order: Vec<&str> = state.jobs().iter().map(|job| job.job_id.as_str()).collect();
         assert_eq!(order, ["new", "old", "done"]);
+    }
+
+    #[test]
+    fn trouble_comes_first() {
+        let mut live = live(&["done", "old", "fine", "slow", "waits", "stalled", "failed"]);
+        let states = [JobState::Finished, JobState::Failed, JobState::Running, JobState::Running];
+        let states = states.into_iter().chain([JobState::Starting, JobState::Stalled, JobState::Failed]);
+        for (at, (job, state)) in live.jobs.iter_mut().zip(states).enumerate() {
+            (job.state, job.created_unix_ms) = (Some(state), Some(-(at as i64)));
+        }
+        live.jobs[1].state_since_unix_ms = Some(live.now_unix_ms - OLD_MS - 1);
+        live.jobs[3].slow_workers = 1;
+        let mut state = State::new("http://a:1".into(), None);
+        state.apply(all(StreamEvent::Jobs(live)), SECOND);
+        let order: Vec<&str> = state.jobs().iter().map(|job| job.job_id.as_str()).collect();
+        assert_eq!(order, ["failed", "stalled", "slow", "fine", "waits", "done", "old"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ import { number } from './format.js';
 
 /**
  * The format that `data.rs` writes. Indices of names, categories and lanes start at 0.
- * @typedef {{ label: string, unit: string, zero: boolean }} Axis
+ * @typedef {{ label: string, unit: string, zero: boolean, end?: number }} Axis
  * @typedef {{ kind: 'line', name: number, dashed: boolean, x: number, y: (number | null)[] }} LineMark `x`: index of its values of x.
  * @typedef {{ kind: 'points', name: number, x: number, y: number[] }} PointsMark
  * @typedef {{ kind: 'band', name: number, x: number, lower: (number | null)[], upper: (number | null)[] }} BandMark
@@ -34,6 +34,7 @@ export function suitUnit(chart, which) {
   if (axis.unit !== 's' || !(largest > 0 && largest < 1)) return;
   const [factor, unit] = largest < 1e-3 ? [1e6, 'µs'] : [1e3, 'ms'];
   axis.unit = unit;
+  if (axis.end != null) axis.end *= factor;
   /** @param {(number | null)[]} column */
   const scale = (column) => column.forEach((value, index) => (column[index] = value == null ? null : value * factor));
   if (which === 'x') chart.xs.forEach(scale);

@@ -127,7 +127,7 @@ function show(host) {
   host.replaceWith(frame.root);
   const plane = {
     x: xRange,
-    y: lanes.length ? /** @type {[number, number]} */ ([-0.5, lanes.length - 0.5]) : scale(...ends(values(chart, 'y')), chart.y.zero),
+    y: lanes.length ? /** @type {[number, number]} */ ([-0.5, lanes.length - 0.5]) : scale(...ends(values(chart, 'y')), chart.y.zero, chart.y.end),
     under: (/** @type {uPlot} */ plot) => {
       drawn = plot;
       paintUnder(chart, plot);

@@ -29,7 +29,7 @@ const SUMMARY_EVERY: Duration = Duration::from_secs(1);
 /// Follow a running job.
 ///
 /// Server-sent events:
-/// - `step`: the latest iteration whose workers reported, at most 10 per second. Jobs with more than 100 workers
+/// - `step`: the latest iteration whose workers reported, without the ragged end of an epoch, at most 10 per second. Jobs with more than 100 workers
 ///   have fewer: one per second for each 1,000 workers.
 /// - `summary`: state and statistics of the job, at most one per second.
 /// - `log`: an entry of the log.

@@ -123,6 +123,11 @@ impl Seen {
         self.changed += 1;
     }
 
+    /// The unit of batches.
+    pub fn unit(&self) -> &str {
+        self.members.as_ref().map_or("samples", |members| &members.unit)
+    }
+
     /// The state of the job at this time.
     pub fn status(&self, now: Now) -> Status {
         self.facts.status(now)

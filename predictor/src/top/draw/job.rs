@@ -1,7 +1,7 @@
-//! One job: its state and statistics, the latest iteration and its decision, the workers, slowest first, the selected worker's
+//! One job: its state and statistics, the verdict, the latest iteration and its decision, the workers, slowest first, the selected worker's
 //! history, and the log.
 
-use evenstep_protocol::{JobState, JobSummary, StepView, StepWorker, StragglerReason, WorkerState};
+use evenstep_protocol::{JobState, JobSummary, StepView, StepWorker, WorkerState};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
@@ -9,12 +9,12 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, StatefulWidget, Table, TableState, Widget, Wrap};
 
 use super::super::state::OpenJob;
-use super::columns::{Column, fitting, taken};
+use super::columns::{Column, fitting, short_name, taken, wrapped};
 use super::{DrawContext, Theme, bars, chart, log, number_format};
 
 /// Rows of the chart and the log. They are omitted if fewer rows are free.
 const LOWER_HEIGHT: u16 = 12;
-const LOWER_HEIGHT_MIN: u16 = 5;
+const LOWER_HEIGHT_MIN: u16 = 6;
 /// Rows of workers that take precedence over the chart and the log.
 const WORKERS_MIN: u16 = 4;
 /// Smallest width at which chart and log are side by side.
@@ -22,6 +22,8 @@ const SIDE_BY_SIDE: u16 = 100;
 /// Width of the name before a decision, and its limit of lines.
 const DECISION_INDENT: usize = 10;
 const DECISION_LINES_MAX: usize = 4;
+/// Limit of lines of the verdict.
+const VERDICT_LINES_MAX: usize = 4;
 /// Smallest useful width of a bar.
 const BAR_MIN: u16 = 12;
 
@@ -43,6 +45,9 @@ pub(super) fn draw(context: &DrawContext<'_>, open: &OpenJob, area: Rect, buffer
         return;
     }
     let mut lines: Vec<Line<'_>> = state_line(context, open, area.width).into_iter().collect();
+    let verdict = summary(context, open).and_then(|line| line.verdict.as_deref()).unwrap_or_default();
+    let verdict = wrapped(verdict, usize::from(area.width.saturating_sub(2)), VERDICT_LINES_MAX);
+    lines.extend(verdict.into_iter().map(|part| Line::styled(format!(" {part}"), theme.strong())));
     let Some(step) = &open.step else {
         lines.push(Line::default());
         let head = Constraint::Length(u16::try_from(lines.len()).unwrap_or(2));
@@ -59,11 +64,13 @@ pub(super) fn draw(context: &DrawContext<'_>, open: &OpenJob, area: Rect, buffer
         return;
     };
     lines.push(summary_line(context, open, step, area.width));
-    lines.extend(wrapped(&step.reason, area.width).into_iter().enumerate().map(|(at, part)| {
-        let name = if at == 0 { " decision " } else { "          " };
-        Line::from(vec![Span::styled(name, theme.faint()), Span::raw(part)])
-    }));
-    lines.extend(slow_line(context, open, area.width));
+    let room = usize::from(area.width).saturating_sub(DECISION_INDENT + 1);
+    lines.extend(wrapped(&step.reason, room, DECISION_LINES_MAX).into_iter().enumerate().map(
+        |(at, part)| {
+            let name = if at == 0 { " decision " } else { "          " };
+            Line::from(vec![Span::styled(name, theme.faint()), Span::raw(part)])
+        },
+    ));
     let head = Constraint::Length(u16::try_from(lines.len()).unwrap_or(u16::MAX));
     let [summary, rest] = Layout::vertical([head, Constraint::Min(0)]).areas(area);
     Paragraph::new(Text::from(lines)).render(summary, buffer);
@@ -96,20 +103,25 @@ fn say(context: &DrawContext<'_>, words: String, area: Rect, buffer: &mut Buffer
     Paragraph::new(Text::from(lines)).centered().wrap(Wrap { trim: true }).render(area, buffer);
 }
 
+/// The job in the list of all jobs.
+fn summary<'a>(context: &DrawContext<'a>, open: &OpenJob) -> Option<&'a JobSummary> {
+    context.state.jobs().iter().find(|job| job.job_id == open.job_id)
+}
+
+/// Whether no iteration of the job will follow. Its throughput is of the past.
+pub(super) fn has_ended(job: &JobSummary) -> bool {
+    matches!(job.state, Some(JobState::Finished | JobState::Failed))
+}
+
 /// The state of the job and its statistics so far: does it pay, where is time lost, is the forecast right.
 fn state_line(context: &DrawContext<'_>, open: &OpenJob, width: u16) -> Option<Line<'static>> {
     let (theme, plain) = (context.theme, Style::new());
-    let line = context.state.jobs().iter().find(|job| job.job_id == open.job_id)?;
+    let line = summary(context, open)?;
     let mut said = Line::from(vec![Span::raw(" "), state_word(context, line)]);
     if !matches!(line.state, None | Some(JobState::Running)) {
         let age = line.state_since_unix_ms.and_then(|at| context.age_s(at));
         let age = age.map_or_else(String::new, |age_s| format!(" for {}", number_format::age(age_s)));
-        let reason = line.state_reason.clone().unwrap_or_default();
-        let more = format!("{age}{}{reason} ", if reason.is_empty() { "" } else { ": " });
-        said.push_span(Span::styled(
-            shortened(&more, usize::from(width).saturating_sub(said.width())),
-            theme.faint(),
-        ));
+        said.push_span(Span::styled(format!("{age} "), theme.faint()));
     }
     let mut figures = vec![("workers", line.live_workers.to_string(), plain)];
     if line.slow_workers > 0 {
@@ -146,37 +158,11 @@ pub(super) fn state_word(context: &DrawContext<'_>, job: &JobSummary) -> Span<'s
     }
 }
 
-/// The slowest worker and the likely reason.
-fn slow_line(context: &DrawContext<'_>, open: &OpenJob, width: u16) -> Option<Line<'static>> {
-    let mut slow = open.slow();
-    let (worker, straggler) = slow.next()?;
-    let reason = match straggler.reason {
-        StragglerReason::ThermalThrottling => "GPU too hot",
-        StragglerReason::CpuContention => "waits for a core",
-        StragglerReason::LoaderWait => "waits for data",
-        StragglerReason::MemoryPressure => "short of memory",
-        StragglerReason::Unknown => "cause unknown",
-    };
-    let more = match slow.count() {
-        0 => String::new(),
-        more => format!("; {more} more"),
-    };
-    let text = format!(
-        "{}: {:.0} % of its expected speed since iteration {}, {reason}{more}",
-        worker.worker,
-        100.0 * straggler.speed_ratio,
-        number_format::whole(straggler.since_iteration)
-    );
-    let name = Span::styled(" slow     ", context.theme.faint());
-    let text = shortened(&text, usize::from(width).saturating_sub(DECISION_INDENT));
-    Some(Line::from(vec![name, Span::styled(text, context.theme.warning())]))
-}
-
 /// The latest iteration in a line. The most important values come first, because the end is omitted if the line is too
 /// long.
 fn summary_line(context: &DrawContext<'_>, open: &OpenJob, step: &StepView, width: u16) -> Line<'static> {
     let (theme, plain) = (context.theme, Style::new());
-    let line = context.state.jobs().iter().find(|job| job.job_id == open.job_id);
+    let line = summary(context, open).filter(|line| !has_ended(line));
     let attempt = if step.attempt > 1 { format!(" of attempt {}", step.attempt) } else { String::new() };
     let mut said = vec![
         ("iteration", number_format::whole(step.iteration) + &attempt, theme.strong()),
@@ -221,38 +207,6 @@ fn appended(
     line
 }
 
-/// Breaks a decision into lines after the name, at most [`DECISION_LINES_MAX`].
-fn wrapped(text: &str, width: u16) -> Vec<String> {
-    let room = usize::from(width).saturating_sub(DECISION_INDENT + 1).max(1);
-    let mut lines: Vec<String> = vec![String::new()];
-    for word in text.split_whitespace() {
-        let last = lines.last_mut().map_or(0, |line| line.chars().count());
-        if last > 0 && last + 1 + word.chars().count() > room {
-            lines.push(word.to_owned());
-        } else if let Some(line) = lines.last_mut() {
-            if last > 0 {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    if lines.len() > DECISION_LINES_MAX {
-        let rest = lines.split_off(DECISION_LINES_MAX - 1).join(" ");
-        lines.push(shortened(&rest, room));
-    }
-    lines
-}
-
-/// Shortens a text to this number of characters, with an ellipsis after its last whole word.
-fn shortened(text: &str, room: usize) -> String {
-    if text.chars().count() <= room {
-        return text.to_owned();
-    }
-    let start: String = text.chars().take(room).collect();
-    let words = start.rsplit_once(' ').map_or("", |(words, _)| words);
-    format!("{words}…").chars().take(room).collect()
-}
-
 fn draw_workers(context: &DrawContext<'_>, open: &OpenJob, step: &StepView, area: Rect, buffer: &mut Buffer) {
     let theme = context.theme;
     let longest = step.workers.iter().map(|worker| worker.worker.as_str().len()).max().unwrap_or(0);
@@ -274,7 +228,7 @@ fn draw_workers(context: &DrawContext<'_>, open: &OpenJob, step: &StepView, area
         head.push(Cell::from(scale.head()));
     }
     let rows = order.iter().zip(rows).map(|(worker, mut numbers)| {
-        let mut cells = vec![name(context, open, worker)];
+        let mut cells = vec![name(context, open, worker, usize::from(name_width))];
         cells.extend(shown.iter().map(|(column, _)| Cell::from(std::mem::take(&mut numbers[*column]))));
         if with_bars {
             cells.push(Cell::from(scale.bar(theme, worker)));
@@ -291,8 +245,8 @@ fn draw_workers(context: &DrawContext<'_>, open: &OpenJob, step: &StepView, area
 }
 
 /// The worker's ID, marked if it is a straggler or has left.
-fn name(context: &DrawContext<'_>, open: &OpenJob, worker: &StepWorker) -> Cell<'static> {
-    let id = worker.worker.to_string();
+fn name(context: &DrawContext<'_>, open: &OpenJob, worker: &StepWorker, width: usize) -> Cell<'static> {
+    let id = short_name(worker.worker.as_str(), width.saturating_sub(1));
     match open.worker(worker) {
         Some(known) if known.state != WorkerState::Live => Cell::from(id).style(context.theme.faint()),
         Some(known) if known.straggler.is_some() => {

@@ -1,32 +1,34 @@
 //! The list of jobs, and the nodes.
 
-use evenstep_protocol::{JobState, JobSummary};
+use evenstep_protocol::JobSummary;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, StatefulWidget, Table, TableState, Widget, Wrap};
 
-use super::columns::{Column, fitting, taken};
-use super::job::state_word;
+use super::columns::{Column, fitting, short_name, shortened, taken, wrapped};
+use super::job::{has_ended, state_word};
 use super::{DrawContext, nodes, number_format};
 
-/// Seconds without a report after which a running job is marked as silent.
-const SILENT_S: f64 = 30.0;
-
-/// Columns between the name and the decision. The most important columns are shown longest.
+/// Columns between the name and the verdict. The most important columns are shown longest.
 const COLUMNS: [Column; 9] = [
     ("state", 10, 0),
-    ("workers", 7, 50),
-    ("slow", 4, 76),
+    ("workers", 7, 64),
+    ("slow", 4, 56),
     ("iteration", 11, 120),
-    ("step", 7, 0),
+    ("step", 7, 46),
     ("throughput", 15, 90),
-    ("gain", 8, 60),
-    ("lost waiting", 12, 80),
-    ("error", 8, 100),
+    ("gain", 6, 0),
+    ("lost waiting", 12, 100),
+    ("error", 7, 40),
 ];
-/// Smallest screen width at which the latest decision is shown.
-const WITH_DECISION: u16 = 130;
+/// Smallest screen width at which each job has its verdict. Below it, only the selected job has.
+const WITH_VERDICTS: u16 = 150;
+/// Limit of lines of that verdict.
+const VERDICT_LINES_MAX: usize = 4;
+
+/// Rows of jobs that take precedence over the verdict.
+const JOBS_MIN: u16 = 4;
 
 const NO_JOBS: [&str; 5] = [
     "",
@@ -44,26 +46,35 @@ pub(super) fn draw(context: &DrawContext<'_>, area: Rect, buffer: &mut Buffer) {
     };
     let wanted = if live.jobs.is_empty() { NO_JOBS.len() } else { live.jobs.len() + 1 };
     let wanted = u16::try_from(wanted).unwrap_or(u16::MAX);
+    let verdict = verdict(context, area.width);
+    let said = u16::try_from(verdict.len()).unwrap_or(0);
     let nodes_height = nodes::height(live.nodes.len());
-    let (table, rest) = if area.height > wanted + nodes_height {
-        let [table, _, rest] = Layout::vertical([
-            Constraint::Length(wanted),
-            Constraint::Length(1),
-            Constraint::Length(nodes_height),
-        ])
-        .areas(area);
-        (table, Some(rest))
-    } else {
-        (area, None)
-    };
+    let after_table = u16::from(said > 0) + said;
+    let [table, _, words, _, rest] = Layout::vertical([
+        Constraint::Length(wanted.min(area.height.saturating_sub(after_table).max(JOBS_MIN))),
+        Constraint::Length(u16::from(said > 0)),
+        Constraint::Length(said),
+        Constraint::Length(1),
+        Constraint::Length(if area.height > wanted + after_table + nodes_height { nodes_height } else { 0 }),
+    ])
+    .areas(area);
     if live.jobs.is_empty() {
         say(&NO_JOBS, context, table, buffer);
     } else {
         draw_jobs(context, &live.jobs, table, buffer);
     }
-    if let Some(rest) = rest.filter(|rest| rest.height > 0) {
+    Paragraph::new(Text::from(verdict)).render(words, buffer);
+    if rest.height > 0 {
         nodes::draw(context, &live.nodes, rest, buffer);
     }
+}
+
+/// The verdict on the selected job, unless each job has its own.
+fn verdict(context: &DrawContext<'_>, width: u16) -> Vec<Line<'static>> {
+    let chosen = context.state.chosen_at().and_then(|at| context.state.jobs().get(at));
+    let words = chosen.filter(|_| width < WITH_VERDICTS).and_then(|job| job.verdict.as_deref());
+    let lines = words.map(|words| wrapped(words, usize::from(width.saturating_sub(3)), VERDICT_LINES_MAX));
+    lines.into_iter().flatten().map(|line| Line::from(format!("  {line}"))).collect()
 }
 
 fn say(words: &[&str], context: &DrawContext<'_>, area: Rect, buffer: &mut Buffer) {
@@ -77,25 +88,27 @@ fn draw_jobs(context: &DrawContext<'_>, jobs: &[JobSummary], area: Rect, buffer:
     let room = area.width.saturating_sub(2);
     let always = taken(&fitting(&COLUMNS, &rows, 0, room));
     let name_width = u16::try_from(longest).unwrap_or(40).min(room - always);
-    let with_decision = area.width >= WITH_DECISION;
-    // A space precedes the decision.
-    let for_numbers = room.saturating_sub(name_width + u16::from(with_decision));
+    let with_verdicts = area.width >= WITH_VERDICTS;
+    // A space precedes the verdict.
+    let for_numbers = room.saturating_sub(name_width + u16::from(with_verdicts));
     let shown = fitting(&COLUMNS, &rows, area.width, for_numbers);
     let mut widths = vec![Constraint::Length(name_width)];
     widths.extend(shown.iter().map(|(_, width)| Constraint::Length(*width)));
-    widths.extend(with_decision.then_some(Constraint::Fill(1)));
-    let row = |name: String, mut cells: [Line<'static>; 9], decision: Line<'static>| {
+    widths.extend(with_verdicts.then_some(Constraint::Fill(1)));
+    let for_verdict = usize::from(for_numbers.saturating_sub(taken(&shown)));
+    let row = |name: String, mut cells: [Line<'static>; 9], verdict: Line<'static>| {
         let numbers = shown.iter().map(|(column, _)| std::mem::take(&mut cells[*column]));
-        let decision = with_decision.then_some(decision);
+        let verdict = with_verdicts.then_some(verdict);
         Row::new(
-            [Line::from(name)].into_iter().chain(numbers).chain(decision).map(Cell::from).collect::<Vec<_>>(),
+            [Line::from(name)].into_iter().chain(numbers).chain(verdict).map(Cell::from).collect::<Vec<_>>(),
         )
     };
     let heads = std::array::from_fn(|column| aligned(column, Line::from(COLUMNS[column].0)));
-    let head = row("job".to_owned(), heads, Line::from("latest decision"));
+    let head = row("job".to_owned(), heads, Line::from("verdict"));
     let rows = jobs.iter().zip(rows).map(|(job, cells)| {
-        let reason = job.reason.clone().unwrap_or_default();
-        row(job.job_id.to_string(), cells, Line::styled(reason, context.theme.faint()))
+        let verdict = shortened(job.verdict.as_deref().unwrap_or_default(), for_verdict);
+        let name = short_name(job.job_id.as_str(), usize::from(name_width));
+        row(name, cells, Line::styled(verdict, context.theme.faint()))
     });
     let table = Table::new(rows.collect::<Vec<_>>(), widths)
         .header(head.style(context.theme.faint()))
@@ -113,20 +126,13 @@ fn aligned(column: usize, text: Line<'static>) -> Line<'static> {
 
 fn cells(context: &DrawContext<'_>, job: &JobSummary) -> [Line<'static>; 9] {
     let theme = context.theme;
-    let silent = job.at_unix_ms.and_then(|at| context.age_s(at)).filter(|age_s| *age_s > SILENT_S);
-    let state = match (job.state, silent) {
-        (Some(JobState::Running), Some(age_s)) => {
-            Line::styled(format!("! {}", number_format::age(age_s)), theme.warning())
-        }
-        _ => Line::from(state_word(context, job)),
-    };
     let or_unknown = |known: Option<String>| known.unwrap_or_else(|| number_format::UNKNOWN.to_owned());
     let slow = if job.slow_workers > 0 { job.slow_workers.to_string() } else { String::new() };
-    let throughput =
-        job.samples_per_s.map(|speed| format!("{} {}/s", number_format::speed(Some(speed)), job.unit));
+    let throughput = job.samples_per_s.filter(|_| !has_ended(job));
+    let throughput = throughput.map(|speed| format!("{} {}/s", number_format::speed(Some(speed)), job.unit));
     let error = theme.error(job.error_ratio.unwrap_or(0.0));
     let mut cells = [
-        state,
+        Line::from(state_word(context, job)),
         Line::from(job.live_workers.to_string()),
         Line::styled(slow, theme.warning()),
         Line::from(or_unknown(job.iteration.map(number_format::whole))),

@@ -11,7 +11,7 @@ use evenstep_protocol::{
 use evenstep_store::StoredAllocation;
 
 use super::super::view;
-use super::super::view::{SummaryInputs, summarize};
+use super::super::view::{SummaryInputs, Told, summarize};
 use super::history::Period;
 use crate::jobs::error::JobError;
 use crate::jobs::job::Job;
@@ -53,14 +53,18 @@ impl Job {
         let workers = workers.await?;
         self.restore().await?;
         let account = self.live().account().unwrap_or_default();
-        let now = self.now();
-        // Iterations are planned ahead, so those that were reported count.
-        let (iterations, verdict) = {
-            let seen = self.live().lock();
+        let told = {
+            let (seen, now) = (self.live().lock(), self.now());
+            // Iterations are planned ahead, so those that were reported count.
             let after = |(newest, _)| seen.attempts.at(newest).iteration.saturating_add(1);
-            (seen.reported().map_or(0, after), view::verdict(&seen, &seen.status(now), now))
+            Told {
+                iterations: seen.reported().map_or(0, after),
+                unit: seen.unit().to_owned(),
+                error_ratio: seen.means().and_then(|means| means.error_ratio),
+                verdict: view::verdict(&seen, &seen.status(now), now),
+            }
         };
-        Ok(compute(true, move || summarize(&history, &account, &workers, iterations, verdict)))
+        Ok(compute(true, move || summarize(&history, &account, &workers, told)))
     }
 
     /// Returns the forecast of each live worker.

@@ -87,7 +87,7 @@ pub fn summary(live: &Live, job_id: &JobId, now: Now) -> JobSummary {
         state_reason: Some(reason),
         url: None,
         created_unix_ms: Some(seen.facts.past.created_unix_ms).filter(|at| *at > 0),
-        unit: seen.members.as_ref().map_or_else(|| "samples".to_owned(), |members| members.unit.clone()),
+        unit: seen.unit().to_owned(),
         live_workers: seen.facts.live,
         slow_workers: seen.slow.len() as u64,
         iteration: iteration.map(|at| at.iteration),

@@ -5,7 +5,7 @@
 //! - `step`: an iteration and its workers
 //! - `history`: iterations in columns
 //! - `summary`: what the job gained, and slow workers
-//! - `verdict`: the job at a glance, in words
+//! - `verdict`: does the job pay, who is slow, is the forecast right, in words
 //! - `updates`: what changed since a reader's last read
 
 mod history;
@@ -19,7 +19,7 @@ mod workers;
 pub use history::history;
 pub use job::{job, stored, summary};
 pub use step::{speeds, step_view};
-pub use summary::{SummaryInputs, summarize};
+pub use summary::{SummaryInputs, Told, summarize};
 pub use updates::Cursor;
 pub use verdict::verdict;
 pub use workers::{curves, forecast, workers};

@@ -29,25 +29,39 @@ pub struct SummaryInputs {
     pub curves: BTreeMap<WorkerId, CurveLearner>,
 }
 
-/// Returns the summary of a job with `iterations` iterations, from its account, an evenly sampled history, its workers and its
-/// [verdict](super::verdict).
+/// Values from the live statistics of a job.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// Number of iterations.
+    pub iterations: u64,
+    /// Unit of batches.
+    pub unit: String,
+    /// Error of the latest forecasts.
+    pub error_ratio: Option<f64>,
+    /// Its [verdict](super::verdict).
+    pub verdict: String,
+}
+
+/// Returns the summary of a job, from its account, an evenly sampled history, its workers, and what its statistics tell.
 pub fn summarize(
     history: &HistoryView,
     account: &Account,
     workers: &SummaryInputs,
-    iterations: u64,
-    verdict: String,
+    told: Told,
 ) -> SummaryView {
     let (gain, waiting_share) = (account.gain(), account.lost_share());
     let slow = slow_workers(history, workers);
+    let Told { iterations, unit, error_ratio, verdict } = told;
     let lines = vec![verdict, waiting_line(waiting_share), slow_line(&slow)];
     SummaryView {
         job_id: history.job_id.clone(),
         iterations,
+        unit,
         gain,
         time_saved: account.saved(),
         time_lost_s: account.lost_s(),
         waiting_share,
+        error_ratio,
         slow,
         lines,
     }
@@ -195,7 +209,12 @@ mod tests {
             (*iteration, times)
         });
         let account = Account::of(times, &Attempts::default(), history.every, None, u64::MAX);
-        super::summarize(history, &account, workers, iterations, "A verdict.".into())
+        super::summarize(
+            history,
+            &account,
+            workers,
+            Told { iterations, verdict: "A verdict.".into(), ..Told::default() },
+        )
     }
 
     /// A history of workers with constant speeds and given batches, whose forecasts are wrong by `bias`.

@@ -30,8 +30,8 @@ impl Live {
         let seen = self.lock();
         let newest = seen.steps.latest_full();
         let mark = newest.map(|step| (step.iteration(), step.at_unix_ms()));
-        let unit = seen.members.as_ref().map_or("samples", |members| &members.unit);
-        let step = newest.filter(|_| mark != cursor.step).map(|step| latest(step, &seen.attempts, unit));
+        let step =
+            newest.filter(|_| mark != cursor.step).map(|step| latest(step, &seen.attempts, seen.unit()));
         cursor.step = mark;
         let (log, written) = seen.log.since(cursor.log);
         let changed = seen.changed != cursor.changed;

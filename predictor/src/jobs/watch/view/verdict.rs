@@ -1,8 +1,8 @@
-//! The job at a glance: does it pay, who is slow and why, is the forecast right.
+//! The verdict on a job: does it pay, who is slow and why, is the forecast right.
 //!
 //! Times are durations, because the predictor does not know the time zone of its readers.
 
-use evenstep_protocol::{GainView, JobState};
+use evenstep_protocol::{AllocateResponse, GainView, JobState};
 
 use super::super::account::{Account, ITERATIONS_MIN};
 use super::super::seen::Seen;
@@ -64,7 +64,7 @@ fn gain(seen: &Seen, state: JobState) -> Option<String> {
     };
     let interval = format!("({} to {})", times(lower), times(upper));
     let is_past = !finished.is_empty() || state == JobState::Failed;
-    let even = seen.steps.latest_answer().is_some_and(|answer| answer.holds_even()) && !is_past;
+    let even = seen.steps.latest_answer().is_some_and(AllocateResponse::holds_even) && !is_past;
     let said = if even {
         format!("Even shares, because planned ones were not faster {interval}.")
     } else if lower > 1.0 && ratio >= PAYS {
@@ -83,7 +83,7 @@ fn saved(account: &Account, has_ended: bool) -> String {
     saved.map_or_else(String::new, |saved| format!(", {} saved", span(saved.seconds)))
 }
 
-/// What an operator caused, and how to undo it.
+/// The override of an operator, and how to undo it.
 fn overrides(seen: &Seen) -> Option<String> {
     let members = seen.members.as_ref()?;
     let (worker, wanted) = members.overrides.iter().next()?;
