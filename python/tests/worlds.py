@@ -47,6 +47,10 @@ class World(Protocol):
     def accumulates(self, at: int) -> bool:
         """Returns whether batch ``at`` of the training is not the last one of its iteration."""
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the batch read last is the last one of its iteration."""
+
 
 class Ranks:
     """A rank with uneven batches."""
@@ -58,9 +62,9 @@ class Ranks:
         self.job = evenstep.init(plan=lambda at: [batch * factor for batch in plans[at % len(plans)]])
 
     def batches(self, dataset: Any = None, **options: Any) -> Batches:
-        loader = self.job.loader(dataset or Samples(), accumulate=self.micro_batches, **options)
+        self.loader = self.job.loader(dataset or Samples(), accumulate=self.micro_batches, **options)
         for _ in range(EPOCHS):
-            yield from loader
+            yield from self.loader
 
     def steps(self, model: torch.nn.Module, **options: Any) -> Iterator[Iterable[Any]]:
         data = Samples()
@@ -90,9 +94,15 @@ class Ranks:
     def accumulates(self, at: int) -> bool:
         return (at + 1) % self.micro_batches != 0
 
+    @property
+    def is_last(self) -> bool:
+        return bool(self.loader.is_last)
+
 
 class Alone:
     """One process with whole batches, read by PyTorch's own loader."""
+
+    is_last = True
 
     def __init__(self, factor: int = 1) -> None:
         """Stores the number by which the batches of ranks are larger."""

@@ -38,8 +38,21 @@ def follow_steps(run: Run, is_weighted: Callable[[], bool], only_wraps: Callable
         the handles that end it, at the end of the job.
     """
     run.binding.is_observed = lambda: run.world_size > 1 or is_weighted()
-    begins = register_optimizer_step_pre_hook(lambda *_: run.binding.step_begins())
-    handles = [begins, register_optimizer_step_post_hook(lambda *_: run.binding.step_ends())]
+
+    def begins(*_: Any) -> None:
+        run.binding.step_begins()
+        if run.passes:
+            run.passes.check_reduced()
+            if not is_weighted():
+                raise UnsupportedError(
+                    "micro_batch without job.wrap would add the means of passes without weights: use model = "
+                    "job.wrap(DistributedDataParallel(net)), also in one process"
+                )
+
+    handles = [
+        register_optimizer_step_pre_hook(begins),
+        register_optimizer_step_post_hook(lambda *_: run.binding.step_ends()),
+    ]
     if run.world_size > 1:
         handles.append(_check_first_step(run, is_weighted, only_wraps))
     return handles

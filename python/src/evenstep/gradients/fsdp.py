@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.nn.parallel.distributed import _find_tensors
 
 from evenstep.errors import SettingError, UnsupportedError
@@ -31,6 +32,9 @@ from evenstep.run.losses import Loss
 from evenstep.run.run import Run
 
 log = logging.getLogger("evenstep")
+
+#: The entry in the metadata of a node: the object whose hook it has.
+_ENTRY = "evenstep"
 
 
 def modules(model: torch.nn.Module) -> list[Any]:
@@ -92,23 +96,32 @@ def check_wrap(model: torch.nn.Module, *, has_inner: bool) -> None:
             )
 
 
-def check_hedged(model: torch.nn.Module, loss: Loss) -> None:
+def check_keeps(model: torch.nn.Module, what: str, otherwise: str) -> None:
     """Checks that passes need no communication while a rank holds all parameters.
+
+    Raises:
+        UnsupportedError: the model frees parameters between passes.
+    """
+    roots = _roots(model)
+    sharded = modules(model)
+    for name, module in model.named_modules():
+        if module in sharded and reshards(module, is_root=module in roots):
+            raise UnsupportedError(
+                f"{what}: module {name or type(module).__name__!r} frees its parameters after the forward pass, so "
+                "passes would wait for other ranks, whose number of passes differs: use fully_shard(.., "
+                f"reshard_after_forward=False) for all modules (ZeRO-2), or {otherwise}"
+            )
+
+
+def check_hedged(model: torch.nn.Module, loss: Loss) -> None:
+    """Checks that hedged steps can train the model.
 
     Raises:
         UnsupportedError: the model frees parameters between passes, keeps them on another device, or has a loss that
             only FSDP's own reduction makes right.
     """
     _check_shards(model)
-    roots = _roots(model)
-    sharded = modules(model)
-    for name, module in model.named_modules():
-        if module in sharded and reshards(module, is_root=module in roots):
-            raise UnsupportedError(
-                f"job.steps: module {name or type(module).__name__!r} frees its parameters after the forward pass, so "
-                "passes would wait for other ranks, whose number of passes differs: use fully_shard(.., "
-                "reshard_after_forward=False) for all modules (ZeRO-2), or job.loader"
-            )
+    check_keeps(model, "job.steps", "job.loader")
     for parameter in parameters(model):
         computes_on = parameter.device_mesh.device_type  # type: ignore[attr-defined]  # A DTensor.
         if parameter.device.type != computes_on:
@@ -144,6 +157,9 @@ class GradientWeights:
         self._is_awaited = self._is_reducing = False
         self._total: items.Total | None = None
         self._check = MeanCheck(run) if loss == "mean" else None
+        #: The weight of the pass, and the nodes that add gradients of whole parameters.
+        self._factor = 1.0
+        self._nodes: list[Node] = []
 
     def register(self) -> None:
         """Registers the hooks."""
@@ -160,6 +176,45 @@ class GradientWeights:
                 # A sum over ranks. Gloo supports no reduction with a factor.
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
+
+    def reduce_last(self, run: Run, _: torch.nn.Module) -> None:
+        """Makes FSDP reduce gradients in the last pass of an iteration only, if the rank has its own passes.
+
+        Raises:
+            UnsupportedError: passes would wait for other ranks, whose number of passes differs.
+        """
+        check_keeps(self._model, "job.loader(micro_batch=..)", "accumulate=N, the same number of passes on each rank")
+        if run.passes and run.passes.searches:
+            raise UnsupportedError(
+                'micro_batch="auto" with fully_shard: passes gather parameters, so a rank cannot repeat one that does '
+                "not fit: give a number"
+            )
+        if run.passes:
+            run.passes.can_repeat = False
+
+    def _pass_begins(self, run: Run) -> None:
+        """Decides whether FSDP reduces a pass."""
+        is_last = run.current.is_last
+        for module in modules(self._model):
+            module.set_requires_gradient_sync(is_last, recurse=False)
+            module.set_reshard_after_backward(is_last, recurse=False)
+        if run.passes:
+            (run.passes.unreduced.discard if is_last else run.passes.unreduced.add)(self)
+
+    def _pass_computes(self, run: Run) -> None:
+        """Weights the gradients of a pass before FSDP adds them to those of other passes."""
+        self._factor = run.binding.backward().factor if self._loss == "mean" else 1.0
+        for parameter in self._model.parameters():
+            node = get_gradient_edge(parameter).node if parameter.requires_grad else None
+            entries: Any = node.metadata if node else {}
+            if node and entries.get(_ENTRY) is not self:
+                entries[_ENTRY] = self
+                node.register_prehook(self._weigh_pass)
+                self._nodes.append(node)
+
+    def _weigh_pass(self, gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...] | None:
+        [gradient] = gradients
+        return None if gradient is None or self._factor == 1 else (gradient * self._factor,)
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Returns a buffer for FSDP."""
@@ -228,6 +283,7 @@ class GradientWeights:
 
     def _ends(self) -> None:
         is_reducing, self._is_awaited, self._is_reducing, self._total = self._is_reducing, False, False, None
+        self._factor = 1.0
         if is_reducing and (run := self._run()):
             run.binding.complete()
 
@@ -241,24 +297,37 @@ class GradientWeights:
         if run is None or run.is_hedging or not hook.has_gradients(run) or hook.is_recomputing(run):
             return
         # An earlier backward pass may have failed.
-        self._is_awaited, self._is_reducing, self._total = False, False, None
+        self._is_awaited, self._is_reducing, self._total, self._factor = False, False, None, 1.0
         if not run.accumulates and not all(map(reduces, self._groups)):
             raise UnsupportedError(
                 "set_requires_gradient_sync(False) with one weight for several batches would give a wrong gradient: "
                 "use job.loader(.., accumulate=N), where N is the number of batches per optimizer step"
             )
-        run.binding.forward(self)
+        others = run.binding.forward(self)
+        if run.passes:
+            if others:
+                raise UnsupportedError(
+                    f"iteration {run.current.step.iteration}: its passes have unequal weights: call backward() for "
+                    "each batch before you read the next one"
+                )
+            self._pass_begins(run)
         if self._check:
             self._check.forward_begins(kwargs)
         if measures(run):
             run.sensor.forward_begins(current_device() if self._device_type == "cuda" else torch.device("cpu"))
+
+    def _passes_output(self) -> None:
+        run = self._run()
+        if run is not None and run.passes and not self._is_awaited:
+            self._pass_computes(run)
+        self._await_end()
 
     def _forward_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
         """Awaits the end of the backward pass from its begin: a checkpoint inside runs its own."""
         if torch.is_grad_enabled():
             for tensor in _find_tensors(output):
                 if tensor.grad_fn is not None:
-                    tensor.register_hook(lambda _: self._await_end())
+                    tensor.register_hook(lambda _: self._passes_output())
             if self._check:
                 self._check.forward_ends()
 

@@ -31,6 +31,7 @@ from torch.nn.parallel.distributed import _find_tensors
 from evenstep.errors import SettingError, UnsupportedError
 from evenstep.gradients import buffers, items
 from evenstep.gradients.fsdp_state import at_end_of_backward, leave_out_waits
+from evenstep.gradients.last_pass import LastPass
 from evenstep.gradients.later import LaterScale
 from evenstep.gradients.mean_check import MeanCheck
 from evenstep.measure.device import cuda_backend
@@ -179,6 +180,8 @@ class GradientWeights:
         self._factor = 1.0
         self._total: items.Total | None = None
         self._check = MeanCheck(run) if loss == "mean" else None
+        #: Decides which passes are reduced, if the rank has its own number of them.
+        self._last_pass: LastPass | None = None
         #: The sums over ranks that were started and not waited for yet.
         self._sums: list[dist.Work] = []
 
@@ -216,6 +219,12 @@ class GradientWeights:
         # Hooks are not to be compiled. Outside of a compiled model they are not even seen by the compiler.
         observed.register_forward_pre_hook(torch.compiler.disable(self._forward_begins), with_kwargs=True)
         observed.register_forward_hook(torch.compiler.disable(self._forward_ends))
+
+    def reduce_last(self, _: "Run", observed: torch.nn.Module) -> None:
+        """Makes DDP reduce gradients in the last pass of an iteration only; ``observed`` is what the loop calls."""
+        if model := self._model():
+            self._last_pass = LastPass(model, self._later.parameters, self.run)
+            observed.register_forward_pre_hook(torch.compiler.disable(self._last_pass.begins), prepend=True)
 
     def _shares(self, owner: "GradientWeights") -> bool:
         """Returns whether another model of the job, of another module, has parameters of this one."""
@@ -298,6 +307,8 @@ class GradientWeights:
         self._is_ready, self._factor, self._turn = run.is_hedging, 1.0, None
         if not run.is_hedging:
             self._turn = run.binding.backward()
+            if self._last_pass:
+                self._last_pass.computes(self._turn)
             self._factor = self._factor_of(run, self._turn.step)
         self._await_end()
         self._is_open = True

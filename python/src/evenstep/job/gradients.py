@@ -10,6 +10,7 @@ import torch.distributed as dist
 from evenstep.errors import SettingError, UnsupportedError
 from evenstep.gradients import buffers, first_step, fsdp, hook
 from evenstep.hedge.trainee import TrainedModel
+from evenstep.job import oom
 from evenstep.job.lifecycle import Lifecycle
 from evenstep.run.losses import Loss
 from evenstep.run.run import Run
@@ -39,6 +40,11 @@ class Gradients:
         #: The model that was wrapped last, and the number of wrapped models.
         self._trained_model: TrainedModel | None = None
         self._wrapped_models = 0
+        #: The models with the weights of their gradients, and how many of them reduce gradients in the last pass only.
+        self._weights: list[tuple[torch.nn.Module, hook.GradientWeights | fsdp.GradientWeights]] = []
+        self._last_reduced = 0
+        #: The iteration that is being computed, if it can be repeated.
+        self._attempt: oom.Attempt | None = None
         #: The reductions of their losses.
         self._losses: set[Loss] = set()
         #: Whether the training scales its losses.
@@ -94,11 +100,14 @@ class Gradients:
             fsdp.check_wrap(model, has_inner=inner is not None)
             if run:
                 self.check(run.order, is_sharded=True)
-            fsdp.GradientWeights(model, loss, self._run_later).register()
+            sharded = fsdp.GradientWeights(model, loss, self._run_later)
+            sharded.register()
+            self._weights.append((model, sharded))
         else:
             hook.check_group(ddp)
             weights = hook.GradientWeights(ddp, loss, self._run_later, inner, inner_state)
             weights.register(ddp.module if model is ddp else model)
+            self._weights.append((model, weights))
         first_step.weighted.add(ddp.module if ddp else model)
         self._losses.add(loss)
         self._has_shards |= ddp is None
@@ -107,6 +116,8 @@ class Gradients:
             self._tell(run)
         self._trained_model = TrainedModel(ddp or model, loss, has_inner=inner is not None)
         self._wrapped_models += 1
+        if run:
+            self.reduce_last(run)
         self._life.observer.wrapped(loss, has_inner=inner is not None)
 
     def count(self, items: float | torch.Tensor) -> None:
@@ -120,6 +131,11 @@ class Gradients:
         if self._trained_model:
             raise UnsupportedError(_TWICE)
         run = self._life.run
+        if run.passes:
+            raise UnsupportedError(
+                "job.scale with micro_batch: ranks have different numbers of passes, and wrappers may communicate in "
+                "each: use job.wrap, or accumulate=N"
+            )
         self._is_scaled = True
         self._life.observer.scaled()
         run.binding.forward()
@@ -197,6 +213,26 @@ class Gradients:
         if trainee := wrapped or given:
             return trainee
         raise SettingError("job.steps has no model: pass model=, or call job.wrap before the first iteration")
+
+    def reduce_last(self, run: Run) -> None:
+        """Reduces the gradients of all models in the last pass of an iteration, if the rank has its own passes.
+
+        Raises:
+            UnsupportedError: passes of a model would wait for other ranks.
+        """
+        for model, weights in self._weights[self._last_reduced :] if run.passes else ():
+            weights.reduce_last(run, model)
+            self._last_reduced += 1
+
+    def attempt(self) -> oom.Attempt | None:
+        """Begins a pass; returns its iteration if a rank can compute it again, else None."""
+        run = self._life.started_run()
+        turn = run.binding.next_pass if run and run.passes and run.passes.can_repeat else None
+        if turn is None:
+            self._attempt = None
+        elif not turn.micro and not turn.forwarded:
+            self._attempt = oom.Attempt(turn.step, [model for model, _ in self._weights])
+        return self._attempt
 
     def _tell(self, run: Run) -> None:
         """Tells the run how its batches may be cut."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -124,6 +124,7 @@ class Job:
         seed: int = 0,
         drop_last: bool = False,
         accumulate: int = 1,
+        micro_batch: int | Literal["auto"] | None = None,
         order: Indices | None = None,
         cost: SampleCosts | None = None,
         global_tokens: int | None = None,
@@ -146,6 +147,10 @@ class Job:
             drop_last: skip the last iteration of an epoch if it has fewer samples.
             accumulate: number of micro-batches before each optimizer step. They have equal sizes. Only in a last
                 iteration that does not divide they differ, and each counts by its samples: divide the loss as usual.
+            micro_batch: maximum number of samples per forward pass on this rank, instead of ``accumulate``. Each rank
+                has as many passes as its samples need, and gradients are reduced in the last one. Do not divide the
+                loss, and step the optimizer if :attr:`Loader.is_last`. Requires :meth:`wrap`. ``"auto"`` finds the
+                largest number that fits into memory, with :meth:`on_oom`.
             order: the indices of an epoch's samples, instead of ``shuffle`` and ``seed``: a sequence, or a function of
                 the epoch. Samples may occur several times or not at all, as weighted samplers draw them. The indices
                 must be the same on all ranks, and each epoch must have the same number of them.
@@ -175,8 +180,9 @@ class Job:
         # A given order needs no permutation: seeds that have no effect must not make the orders of two calls differ.
         samples, shuffle, seed = (given.samples, False, 0) if given else (len(dataset), shuffle, seed)
         size = self._samples.size(global_batch, costs)
-        whole = Order(samples, size, seed, shuffle, drop_last, accumulate, given, costs)
-        return self._samples.loader(whole, dataset, dataloader_kwargs)
+        is_own = micro_batch is not None
+        whole = Order(samples, size, seed, shuffle, drop_last, accumulate, given, costs, has_own_passes=is_own)
+        return self._samples.loader(whole, dataset, micro_batch, dataloader_kwargs)
 
     def steps(
         self,
@@ -404,11 +410,17 @@ class Job:
 
         In data-parallel training no rank can continue alone. Let the processes end and torchrun restart them
         (``--max-restarts``). From then on, this worker gets a smaller batch than the one that did not fit.
+
+        With ``loader(micro_batch=..)`` and DDP, put one pass into each block. A pass that does not fit raises no error
+        then: the loader yields the samples of its iteration again, in passes of half as many.
         """
+        attempt = self._gradients.attempt()
         try:
             yield
         except RuntimeError as error:
             if oom.is_out_of_memory(error):
+                if attempt and attempt.repeat(self._run, error):
+                    return
                 oom.report(self._life.options, self._life.place, self._run.current, error)
             raise
 

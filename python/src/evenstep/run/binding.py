@@ -31,6 +31,7 @@ _MARK = (
 #: Why a batch has ended, and the advice for loops that mark it again.
 _TRAINED = "is already trained: put all its passes into one block, and do not repeat batches, as itertools.cycle does"
 _LEFT = "was dropped when a batch of a later epoch began: begin batches in the order in which they were read"
+_FAILED = "did not fit into memory: read the next batch, which has a part of its samples"
 
 
 class Binding:
@@ -116,6 +117,17 @@ class Binding:
     def has_batch(self) -> bool:
         """Whether the training loop has read a batch."""
         return self._current is not None
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether this process has trained an iteration."""
+        return self._has_trained
+
+    @property
+    def next_pass(self) -> Turn | None:
+        """The batch of a forward pass that begins now; None before the first batch."""
+        # A copy: another thread may be reading batches.
+        return [self._current, *([] if self.is_marked else self._turns)][-1]
 
     @property
     def is_between_epochs(self) -> bool:
@@ -276,11 +288,10 @@ class Binding:
         Raises:
             UnsupportedError: the loop read batches ahead, so it is unknown which batch this is.
         """
-        turn, turns = self._current, list(self._turns)
+        turn, turns = self.next_pass, list(self._turns)
         if turn is None:
             return []
         if not self.is_marked:
-            turn = turns[-1] if turns else turn
             for other in turns:
                 if not other.begun and other.step.iteration != turn.step.iteration:
                     raise UnsupportedError(
@@ -333,7 +344,7 @@ class Binding:
         if turn is self._left:
             # The next batch has its mark already.
             self._left, self.computing = None, None if self._current is turn else self._current
-        if not turn.is_last or turn.step.iteration < self.trained.iteration:
+        if not turn.is_last or turn.failed or turn.step.iteration < self.trained.iteration:
             return
         self._unreduced = None if is_reduced else turn
         if is_reduced:
@@ -350,6 +361,12 @@ class Binding:
         self.goes_on()
         self._end_left()
         return self.trained
+
+    def repeats(self) -> None:
+        """Records that the batch did not fit into memory: the loop reads its iteration again."""
+        turn = self.current
+        turn.failed, turn.begun, self.computing = True, True, None
+        turn.ended = _FAILED
 
     def finish(self, step: Step) -> None:
         """Marks an iteration as trained, with the samples that this rank computed."""

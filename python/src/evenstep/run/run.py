@@ -15,6 +15,7 @@ from evenstep.run.binding import Binding
 from evenstep.run.given import references
 from evenstep.run.losses import Loss, Losses
 from evenstep.run.observer import Observer
+from evenstep.run.passes import Passes
 from evenstep.run.step import Step, Turn
 from evenstep.samples import shares
 from evenstep.samples.checksums import check_begin, check_order
@@ -64,6 +65,8 @@ class Run:
     name: str = ""
     #: Whether the run has logged that speeds cannot be measured.
     is_told: bool = False
+    #: The passes of this rank, if it has its own number of them.
+    passes: Passes | None = None
     #: The id of the job at the predictor; None without a predictor.
     job: str | None = None
     #: Gets the first plans, together with the other ranks; None once the run has started.
@@ -121,8 +124,11 @@ class Run:
             self._checked = plan.checked(place.size), place.size
         share, count = plan.shares[self.rank], self.order.accumulate
         passes: tuple[int, ...] = ()
-        if share.local_batch and (share.local_batch % count or place.size % count):
-            passes = shares.micro_batches(share.local_batch, count, 2 if self.avoids_singles else 1)
+        if self.passes:
+            passes = self.passes.cut(share.local_batch, self.least)
+            count = max(1, len(passes))
+        elif share.local_batch and (share.local_batch % count or place.size % count):
+            passes = shares.micro_batches(share.local_batch, count, self.least)
         return Step(
             iteration=place.iteration,
             epoch=place.epoch,
@@ -137,7 +143,18 @@ class Run:
             passes=passes,
             largest_batch=max(plan.batches),
             source=plan.batches.index(max(plan.batches)),
+            has_own_passes=self.passes is not None,
         )
+
+    def cut_again(self, step: Step) -> Step:
+        """Returns the same samples of this rank in smaller passes."""
+        passes = self.passes.cut(step.local_batch, self.least) if self.passes else step.passes
+        return replace(step, passes=passes, micro_batches=len(passes))
+
+    @property
+    def least(self) -> int:
+        """The minimum number of samples in a pass."""
+        return 2 if self.avoids_singles else 1
 
     def _cut(
         self, costs: Costs, epoch: Epoch, place: Place, planned: Callable[[Plan], Plan], *, is_equal: bool
@@ -145,7 +162,7 @@ class Run:
         """Cuts an iteration whose samples have costs; returns its samples in the order of their parts."""
         indices = epoch.indices(place.begin, place.size)
         plan = planned(self.plans(place.iteration))
-        rules = CutRules(self.order.accumulate, 2 if self.avoids_singles else 1, is_equal)
+        rules = CutRules(self.order.accumulate, self.least, is_equal)
         cut = costs.cut(plan, costs.at(indices), self.quadratic_share(place.iteration), rules)
         step = self._part(cut.plan, place)
         passes = cut.passes[self.rank]
@@ -246,7 +263,8 @@ class Run:
     @property
     def accumulates(self) -> bool:
         """Whether an iteration may have several micro-batches."""
-        return self.order.accumulate > 1 or bool(self.order.costs and self.order.costs.pass_max)
+        order = self.order
+        return order.accumulate > 1 or order.has_own_passes or bool(order.costs and order.costs.pass_max)
 
     @property
     def current(self) -> Turn:
@@ -269,7 +287,7 @@ class Run:
                     local_batch=step.local_batch,
                     compute_time_s=compute_time_s(),
                     loader_wait_s=loader_wait_s,
-                    micro_batches=step.micro_batches,
+                    micro_batches=max(1, sum(map(bool, step.sizes))),
                     peak_memory_bytes=peak,
                     work=step.work,
                     # After the compute time, which waits for the device.
@@ -277,6 +295,9 @@ class Run:
                 )
 
             self.submit(step, report)
+        if self.passes and self.binding.has_trained:
+            # The optimizer has its memory since the first iteration.
+            self.passes.trained(step.batch_size)
         self.binding.finish(step)
 
     def submit(self, step: Step, report: Callable[[], Report]) -> None:

@@ -391,7 +391,8 @@ class _RunStart:
             "settings": job_options.settings,
             "name": secrets.token_hex(4),
             "device": torch.cuda.get_device_name(device) if is_cuda else "cpu",
-            "memory_bytes": torch.cuda.get_device_properties(device).total_memory if is_cuda else None,
+            # Its peaks do not bound a share that is computed in passes.
+            "memory_bytes": None if self.order.has_own_passes or not is_cuda else _memory_bytes(device),
             "gpu": f"{gpu_name(device)} on {socket.gethostname()}" if is_cuda else None,
             "max_local_batch": job_options.cap,
             "claims": job_options.claims,
@@ -427,6 +428,10 @@ def _quantum(asked: int, order: Order) -> int:
             raise SettingError(f"quantum={asked} with cost: shares are in tokens, not in samples; remove quantum")
         return 1
     return asked if asked % order.accumulate == 0 else asked * order.accumulate
+
+
+def _memory_bytes(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).total_memory
 
 
 def _refuse_start() -> None:

@@ -141,7 +141,8 @@ class Recorder(Observer):
         if step.iteration != self._iteration:
             self._end_if_done()
         self._iteration, self._unread = step.iteration, None
-        self._batch_size = step.batch_size
+        # A remainder is smaller than the other passes.
+        self._batch_size = 0 if step.has_own_passes else step.batch_size
         self._recorded.batches[step.iteration] = step.local_batch
 
     def epoch_ends(self) -> None:
