@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -221,6 +222,46 @@ def test_an_older_program_is_replaced_at_the_same_address(home: Path) -> None:
     assert second.url == first.url
     assert local.stop(PREDICTOR)
     assert not local.stop(PREDICTOR)
+    local.close()
+
+
+#: A program that has taken its place, and names itself when it may.
+SLOW_PROGRAM = """#!{python}
+import fcntl, json, os, pathlib, signal, time
+home = pathlib.Path({home!r})
+with (home / "predictor.json").open("r+") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    (home / "locked").touch()
+    while not (home / "go").exists():
+        time.sleep(0.01)
+    file.truncate()
+    file.write(json.dumps({{"url": "http://127.0.0.1:2", "pid": os.getpid(), "version": "0.1.0"}}))
+    file.flush()
+    signal.pause()
+"""
+
+
+def test_the_process_before_is_not_taken_for_the_one_that_starts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "predictor.json").write_text('{"url": "http://127.0.0.1:1", "pid": 1, "version": "0.1.0"}')
+    path = home / "evenstep-predictor"
+    path.write_text(SLOW_PROGRAM.format(python=sys.executable, home=str(home)))
+    path.chmod(0o700)
+    monkeypatch.setattr(programs, "find_program", lambda _name: path)
+
+    class Polls(threading.Event):
+        """Lets the program go on after its run file was read with a lock."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if was_read.is_set():
+                (home / "go").touch()
+            elif (home / "locked").exists():
+                was_read.set()
+            return super().wait(timeout)
+
+    was_read, local = threading.Event(), Local(home)
+    local.closing = Polls()
+    assert local.start(PREDICTOR, []).url == "http://127.0.0.1:2"
+    assert local.stop(PREDICTOR)
     local.close()
 
 

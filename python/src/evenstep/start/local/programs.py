@@ -149,8 +149,8 @@ class Local:
             raise LocalError(f"{error.filename or path}: {error.strerror}") from error
         self._started[program] = process
         # Another process may have started one at the same time: then this one ends, and the other one is used.
-        self._until(lambda: running(self.folder, program) is not None or self._failed(program), START_S)
-        if found := running(self.folder, program):
+        self._until(lambda: self._runs(program) is not None or self._failed(program), START_S)
+        if found := self._runs(program):
             return found
         if process.poll() is None:
             raise SlowStartError(f"{path.name} did not start within {START_S:g} s; see {log}")
@@ -186,6 +186,13 @@ class Local:
         """Stays a user if this process is replaced by another program."""
         if self._users is not None:
             os.set_inheritable(self._users, True)
+
+    def _runs(self, program: str) -> Running | None:
+        """Returns the program after its start by this process, or the one that another process started."""
+        found, process = running(self.folder, program), self._started[program]
+        # For a moment after a process has taken its place, the run file still names the process before it.
+        is_previous = found is not None and found.pid != process.pid and process.poll() is None
+        return None if is_previous else found
 
     def _failed(self, program: str) -> bool:
         """Whether the started process has ended, and no other process is starting."""
