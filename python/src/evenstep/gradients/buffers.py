@@ -1,5 +1,6 @@
 """The buffers of DDP models with uneven batches: means over all samples, or from the rank with most of them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,27 @@ from evenstep.run.step import Step
 def needs_two_samples(model: torch.nn.Module) -> bool:
     """Returns whether a model has batch norm, which cannot normalise over a single value."""
     return any(isinstance(module, _BatchNorm) for module in model.modules())
+
+
+class Kept:
+    """Copies of the buffers of models, which passes that do not count change."""
+
+    def __init__(self, models: Iterable[torch.nn.Module]) -> None:
+        """Copies the buffers."""
+        modules = [module for model in models for module in model.modules()]
+        self._kept = [
+            (module, name, buffer, None if buffer is None else buffer.detach().clone())
+            for module in modules
+            for name, buffer in module._buffers.items()  # noqa: SLF001  # Only it has those that are None.
+        ]
+
+    def restore(self) -> None:
+        """Gives the modules the same tensors, with the same values; a pass may have replaced tensors."""
+        for module, name, buffer, copy in self._kept:
+            if buffer is not None and copy is not None:
+                # Backward passes have saved it.
+                buffer.data.copy_(copy)
+            module._buffers[name] = buffer  # noqa: SLF001
 
 
 class Buffers:

@@ -39,10 +39,10 @@ def follow_steps(run: Run, is_weighted: Callable[[], bool], only_wraps: Callable
     """
     run.binding.is_observed = lambda: run.world_size > 1 or is_weighted()
 
-    def begins(*_: Any) -> None:
+    def begins(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         run.binding.step_begins()
         if run.passes:
-            run.passes.check_reduced()
+            run.passes.check_reduced(at for group in optimizer.param_groups for at in group["params"])
             if not is_weighted():
                 raise UnsupportedError(
                     "micro_batch without job.wrap would add the means of passes without weights: use model = "

@@ -414,8 +414,9 @@ class Job:
         With ``loader(micro_batch=..)`` and DDP, put one pass into each block. A pass that does not fit raises no error
         then: the loader yields the samples of its iteration again, in passes of half as many.
         """
-        attempt = self._gradients.attempt()
+        attempt = None
         try:
+            attempt = self._gradients.attempt()
             yield
         except RuntimeError as error:
             if oom.is_out_of_memory(error):

@@ -9,6 +9,7 @@ import torch
 
 from evenstep._native import report_oom
 from evenstep.errors import EvenstepError
+from evenstep.gradients.buffers import Kept
 from evenstep.run.run import Run
 from evenstep.run.step import Step, Turn
 from evenstep.settings.connection import client_tls
@@ -39,7 +40,7 @@ class Attempt:
         """Keeps what passes change in the models; gradients that are None need no memory."""
         self.step = step
         self._parameters = {at: _copy(at.grad) for model in models for at in model.parameters() if at.requires_grad}
-        self._buffers = {at: at.detach().clone() for model in models for at in model.buffers()}
+        self._buffers = Kept(models)
 
     def repeat(self, run: Run, error: RuntimeError) -> bool:
         """Prepares to compute the iteration again, in smaller passes; returns whether that is possible."""
@@ -61,11 +62,9 @@ class Attempt:
         )
         # They hold the tensors of the pass.
         traceback.clear_frames(error.__traceback__)
-        with torch.no_grad():
-            for parameter, before in self._parameters.items():
-                parameter.grad = before
-            for buffer, before in self._buffers.items():
-                buffer.copy_(before)
+        for parameter, before in self._parameters.items():
+            parameter.grad = before
+        self._buffers.restore()
         run.losses.take(self.step.iteration)
         run.binding.repeats()
         if torch.cuda.is_initialized():

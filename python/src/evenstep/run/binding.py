@@ -79,7 +79,7 @@ class Binding:
         #: The first iteration of the current epoch iterator; None before the first one.
         self._begins: Progress | None = None
         #: Whether this process has trained an iteration, and whether it had trained all when the iterator started.
-        self._has_trained = self._is_level = False
+        self.has_trained = self._is_level = False
         #: Whether the loop gives the batches that its marks begin.
         self._gives = False
         #: The maximum number of batches that had not begun at a mark.
@@ -117,11 +117,6 @@ class Binding:
     def has_batch(self) -> bool:
         """Whether the training loop has read a batch."""
         return self._current is not None
-
-    @property
-    def has_trained(self) -> bool:
-        """Whether this process has trained an iteration."""
-        return self._has_trained
 
     @property
     def next_pass(self) -> Turn | None:
@@ -165,14 +160,14 @@ class Binding:
         else:
             self._turns.clear()
             self.computing, self._has_dropped = None, False
-            if not self._has_trained:
+            if not self.has_trained:
                 self._passes.clear()
                 self._passing.clear()
                 self._tracked = None
             if has_trained and trained.position:
                 self.trained = Progress(trained.iteration, trained.epoch + 1)
             self._begins = self.trained
-        self._is_level = self._has_trained and self._begins == self.trained
+        self._is_level = self.has_trained and self._begins == self.trained
         # A loop that reads ahead begins with two.
         self._fresh = -1
         self.is_read = False
@@ -365,8 +360,11 @@ class Binding:
     def repeats(self) -> None:
         """Records that the batch did not fit into memory: the loop reads its iteration again."""
         turn = self.current
-        turn.failed, turn.begun, self.computing = True, True, None
-        turn.ended = _FAILED
+        turn.failed, turn.begun, turn.ended, self.computing = True, True, _FAILED, None
+        self._passing.clear()
+        if turn is self._tracked and len(self._passes) <= 2:
+            # Its repetition is another first batch.
+            self._tracked, self._passes = None, self._passes[:-1]
 
     def finish(self, step: Step) -> None:
         """Marks an iteration as trained, with the samples that this rank computed."""
@@ -452,7 +450,7 @@ class Binding:
             self._on_end(turn.step)
 
     def _advance(self, step: Step) -> None:
-        self._has_trained = True
+        self.has_trained = True
         self.trained = _after(step)
         self._finished.clear()
         while self._turns and self._turns[0].step.iteration <= step.iteration:

@@ -6,6 +6,8 @@ the other ranks only wait. A rank does not know whether a size fits until it has
 optimizer has its memory, too. Until then, another pass follows for the reduction. Its samples do not count.
 """
 
+from collections.abc import Iterable
+from numbers import Integral
 from typing import Any, Literal
 
 from evenstep.errors import SettingError, UnsupportedError
@@ -23,20 +25,20 @@ class Passes:
         Raises:
             SettingError: the number is out of range.
         """
-        is_auto = isinstance(size, str)
-        if size != "auto" and (is_auto or size < 1):
-            raise SettingError(f"micro_batch={size!r}: must be at least 1, or 'auto'")
-        #: Maximum number of samples in a pass.
-        self.size = 1 if isinstance(size, str) else size
         #: Whether this rank searches for the largest size that fits.
-        self.searches = is_auto
+        self.searches = isinstance(size, str) and size == "auto"
+        is_number = isinstance(size, Integral) and not isinstance(size, bool)
+        if not self.searches and (not is_number or int(size) < 1):
+            raise SettingError(f"micro_batch={size!r}: must be an integer of at least 1, or 'auto'")
+        #: What the loop has set, and the maximum number of samples in a pass.
+        self.setting, self.size = size, 1 if self.searches else int(size)
         #: The largest size that is known to fit, and the one that did not.
         self.fits = 0
         self._fails: int | None = None
         #: Whether a rank can repeat a pass: the model holds no collective in it.
         self.can_repeat = True
-        #: The models with gradients that no pass has reduced yet.
-        self.unreduced: set[Any] = set()
+        #: The parameters whose gradients no pass has reduced yet, by the object that decides it.
+        self.unreduced: dict[object, Iterable[Any]] = {}
 
     def cut(self, samples: int, least: int) -> tuple[int, ...]:
         """Returns the sizes of the passes of an iteration: equal ones, a remainder, and 0 for a separate reduction.
@@ -91,13 +93,14 @@ class Passes:
         """Returns whether passes of this size, which were cut earlier, are worth an attempt."""
         return self._fails is None or size <= self.size or (self.searches and size < self._fails)
 
-    def check_reduced(self) -> None:
-        """Checks that gradients are reduced before an optimizer uses them.
+    def check_reduced(self, stepped: Iterable[Any]) -> None:
+        """Checks that the gradients of parameters are reduced before an optimizer steps these.
 
         Raises:
             UnsupportedError: they are not.
         """
-        if self.unreduced:
+        unreduced = {id(at) for parameters in self.unreduced.values() for at in parameters}
+        if unreduced and not unreduced.isdisjoint(map(id, stepped)):
             raise UnsupportedError(
                 "an optimizer steps before the last pass of its iteration, or a wrapped model was not in that pass, so "
                 "gradients are not reduced: step `if loader.is_last`, and run each wrapped model in each pass"
