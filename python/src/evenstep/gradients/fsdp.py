@@ -22,6 +22,7 @@ from evenstep.gradients.fsdp_state import (
     groups,
     leave_out_waits,
     local_passes,
+    mesh,
     reduces,
     reshards,
 )
@@ -29,6 +30,7 @@ from evenstep.gradients.mean_check import MeanCheck
 from evenstep.measure.device import current_device
 from evenstep.run.losses import Loss
 from evenstep.run.run import Run
+from evenstep.settings.workers import Workers
 
 log = logging.getLogger("evenstep")
 
@@ -68,15 +70,15 @@ def measures(run: Run) -> bool:
     return True
 
 
-def check_wrap(model: torch.nn.Module, *, has_inner: bool) -> None:
-    """Checks that gradients of the model can be weighted.
+def check_wrap(model: torch.nn.Module, *, has_inner: bool, has_mesh: bool) -> None:
+    """Checks that gradients of the model can be weighted; with a mesh, its ranks are checked when the run starts.
 
     Raises:
         UnsupportedError: the gradients cannot be weighted.
     """
     if has_inner:
         raise UnsupportedError("wrap(inner=..) is a hook of DistributedDataParallel: remove it with fully_shard")
-    _check_shards(model)
+    _check_shards(model, has_mesh=has_mesh)
     if dist.get_world_size() == 1:
         return
     for module in modules(model):
@@ -125,25 +127,68 @@ def check_hedged(model: torch.nn.Module, loss: Loss) -> None:
 class GradientWeights:
     """Weights this rank's gradients before FSDP reduces them. It is FSDP's reduce-scatter, too."""
 
-    def __init__(self, model: torch.nn.Module, loss: Loss, run: Callable[[], Run | None]) -> None:
+    def __init__(
+        self, model: torch.nn.Module, loss: Loss, run: Callable[[], Run | None], *, has_mesh: bool = False
+    ) -> None:
         """Creates the hooks of a model.
 
         Args:
             model: a model that passed :func:`check_wrap`.
             loss: the reduction of the loss; with ``"scaled"``, FSDP's own reduction stays as the script has set it.
             run: returns the run, or None if it has not started.
+            has_mesh: whether some ranks may get the same samples.
         """
         self._model = model
         self._loss = loss
         self._run = run
-        self._world_size = dist.get_world_size()
         self._groups = [group for module in modules(model) for group in groups(module)]
+        reduced = mesh(self._groups[0]) if has_mesh else None
+        self._world_size = reduced.size() if reduced else dist.get_world_size()
+        #: The groups over which FSDP sums gradients, and the number of their ranks with the same samples.
+        self._reduces_over = tuple(reduced.get_all_groups()) if reduced else (dist.group.WORLD,)
+        self._copies = 1
         #: The type of the device that computes. The shards may be on another one.
         self._device_type = next((at.device_mesh.device_type for at in parameters(model)), "cpu")  # type: ignore[attr-defined]
         #: Whether the end of a backward pass is awaited, whether the pass is reducing, and its tokens.
         self._is_awaited = self._is_reducing = False
         self._total: items.Total | None = None
         self._check = MeanCheck(run) if loss == "mean" else None
+
+    def follow(self, workers: Workers) -> None:
+        """Checks that the model sums its gradients over the workers of the run, some of which have several ranks.
+
+        Raises:
+            UnsupportedError: it does not, or its loss would count samples several times.
+        """
+        over, own = mesh(self._groups[0]), dist.get_rank()
+        if any(not torch.equal(mesh(group).mesh, over.mesh) for group in self._groups):
+            raise UnsupportedError(
+                "fully_shard on meshes of different ranks: must be the same mesh for all modules; or omit wrap and use "
+                "job.scale(loss).backward()"
+            )
+        if over.ndim == 2 and over.size(1) == 1 < over.size():
+            raise UnsupportedError(
+                f"fully_shard on a mesh of {over.size()} replicas of one shard has no reduce-scatter, which would "
+                "weight the gradients: use DistributedDataParallel"
+            )
+        ranks = set(over.mesh.flatten().tolist())
+        self._copies = workers.copies(sorted(ranks), self._loss)
+        reshard(self._model)
+        for name, parameter in self._model.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            whole: torch.Tensor = parameter.device_mesh.mesh  # type: ignore[attr-defined]  # A DTensor.
+            if not ranks <= set(whole.flatten().tolist()):
+                raise UnsupportedError(_unsharded(name))
+            # The first dimensions are those of FSDP. Ranks with the other parts of a parameter need the same samples.
+            place = tuple((whole == own).nonzero()[0, : over.ndim].tolist())
+            peers = whole[place].flatten().tolist()
+            if {workers.of_ranks[rank] for rank in peers} != {workers.of_ranks[own]}:
+                raise UnsupportedError(
+                    f"the ranks {peers} have parts of parameter {name}, but belong to several of the workers of "
+                    f"init(mesh=..), which have the ranks {workers.members}: pass the mesh over which samples differ, "
+                    'such as mesh["dp"]'
+                )
 
     def register(self) -> None:
         """Registers the hooks."""
@@ -195,7 +240,7 @@ class GradientWeights:
         if not self._is_reducing:
             self._begin_reduction(run, gradient.device)
         step = run.current.step
-        weight = hook.weight(self._loss, step.local_batch, step.global_batch, self._world_size)
+        weight = hook.weight(self._loss, step.local_batch, step.global_batch, self._world_size, self._copies)
         hook.apply_weight(gradient, float(weight > 0) if self._loss == "scaled" else weight)
         if self._total is not None:
             self._total.divide(gradient)
@@ -216,7 +261,8 @@ class GradientWeights:
                     'loss="tokens" with several reductions in one iteration: the first ones would be divided by a part '
                     "of the tokens; call set_requires_gradient_sync(False) before all passes but the last"
                 )
-            self._total = items.total(run.binding.items(), device, dist.group.WORLD if self._world_size > 1 else None)
+            over = self._reduces_over if self._world_size > 1 else ()
+            self._total = items.total(run.binding.items(), device, *over)
         self._is_reducing = True
         self._await_end()
 
@@ -291,8 +337,8 @@ def own_shard(gradient: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Te
     return distribute_tensor(gradient, mesh, placements, src_data_rank=None)
 
 
-def _check_shards(model: torch.nn.Module) -> None:
-    """Checks that the sum over all ranks is the gradient of the model.
+def _check_shards(model: torch.nn.Module, *, has_mesh: bool = False) -> None:
+    """Checks that the sum over all ranks, or over those of a mesh, is the gradient of the model.
 
     Raises:
         UnsupportedError: a trained parameter is not sharded, or not over all ranks in the way of FSDP or HSDP.
@@ -304,21 +350,27 @@ def _check_shards(model: torch.nn.Module) -> None:
             continue
         shard: Any = parameter
         if not hasattr(shard, "device_mesh"):
-            raise UnsupportedError(
-                f"parameter {name} is in no module of fully_shard, so its gradient is not reduced: call fully_shard "
-                "on the whole model too, or freeze the parameter"
-            )
-        mesh, placements = shard.device_mesh, shard.placements
-        is_fsdp = mesh.ndim == 1 and placements[0].is_shard()
-        is_hsdp = mesh.ndim == 2 and placements[0].is_replicate() and placements[1].is_shard()
+            raise UnsupportedError(_unsharded(name))
+        if has_mesh:
+            continue
+        over, placements = shard.device_mesh, shard.placements
+        is_fsdp = over.ndim == 1 and placements[0].is_shard()
+        is_hsdp = over.ndim == 2 and placements[0].is_replicate() and placements[1].is_shard()
         # One shard has no reduce-scatter, which would weight the gradients.
-        is_hsdp = is_hsdp and (mesh.size(1) > 1 or world_size == 1)
-        if not (is_fsdp or is_hsdp) or mesh.size() != world_size:
+        is_hsdp = is_hsdp and (over.size(1) > 1 or world_size == 1)
+        if not (is_fsdp or is_hsdp) or over.size() != world_size:
             raise UnsupportedError(
-                f"parameter {name} has the placements {placements} on a mesh of shape {tuple(mesh.shape)}: must be "
-                f"sharded over all {world_size} ranks, on a mesh (shards,) or (replicas, shards); with tensor or "
-                "pipeline parallelism, keep even batches without evenstep"
+                f"parameter {name} has the placements {placements} on a mesh of shape {tuple(over.shape)}: must be "
+                f"sharded over all {world_size} ranks, on a mesh (shards,) or (replicas, shards); if some ranks get "
+                'the same samples, as with tensor parallelism, pass the others to evenstep.init(mesh=mesh["dp"])'
             )
+
+
+def _unsharded(name: str) -> str:
+    return (
+        f"parameter {name} is in no module of fully_shard, so its gradient is not reduced: call fully_shard on the "
+        "whole model too, or freeze the parameter"
+    )
 
 
 def _roots(model: torch.nn.Module) -> list[Any]:

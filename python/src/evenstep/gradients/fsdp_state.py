@@ -6,6 +6,7 @@
 | ``FSDPState._fsdp_param_groups``, in older versions ``_fsdp_param_group`` | the same |
 | ``FSDPState._auto_reshard_after_forward`` | know whether a root module keeps its parameters after the forward pass |
 | ``FSDPParamGroup._reshard_after_forward`` | the same for any module |
+| ``FSDPParamGroup.mesh_info.mesh`` | find the ranks over which gradients are summed |
 | ``FSDPParamGroup.reduce_grads`` | know whether a backward pass reduces gradients |
 | ``FSDPParamGroup.all_reduce_grads``, ``.reshard_after_backward`` | restore the script's settings |
 | ``FSDPParamGroup.gradient_divide_factor`` | find a factor that the script has set later |
@@ -24,6 +25,7 @@ from typing import Any
 
 import torch
 from torch.autograd import Variable
+from torch.distributed.device_mesh import DeviceMesh
 
 from evenstep.errors import UnsupportedError
 from evenstep.measure.sensor import Sensor
@@ -73,6 +75,16 @@ def reshards(module: Any, *, is_root: bool) -> bool:
     if is_root and _private(_private(module, "_get_fsdp_state")(), "_auto_reshard_after_forward"):
         return False
     return any(_private(group, "_reshard_after_forward") for group in groups(module))
+
+
+def mesh(group: Any) -> DeviceMesh:
+    """Returns the mesh over which FSDP sums the gradients of a group.
+
+    Raises:
+        UnsupportedError: this version of PyTorch has other names.
+    """
+    found: DeviceMesh = _private(_private(group, "mesh_info"), "mesh")
+    return found
 
 
 def reduces(group: Any) -> bool:

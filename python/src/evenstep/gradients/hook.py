@@ -35,6 +35,7 @@ from evenstep.gradients.later import LaterScale
 from evenstep.gradients.mean_check import MeanCheck
 from evenstep.measure.device import cuda_backend
 from evenstep.run.losses import Loss
+from evenstep.settings.workers import Workers
 
 if TYPE_CHECKING:
     from evenstep.run.run import Run
@@ -46,20 +47,21 @@ log = logging.getLogger("evenstep")
 Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 
 #: The entry in the metadata of a node: the handle of its hook, and the object that owns it.
-_ENTRY = "evenstep"
+ENTRY = "evenstep"
 
 
-def weight(loss: Loss, local_batch: int, size: int, world_size: int) -> float:
+def weight(loss: Loss, local_batch: int, size: int, world_size: int, copies: int = 1) -> float:
     """Returns the weight of a rank's gradient in the sum over ranks.
 
     Let ``g_i`` be the gradient of the mean over the ``n_i`` samples of rank i. The gradient of the mean over all ``N``
     samples is ``sum_i (n_i / N) g_i``. If the loss is a sum over samples, it is ``sum_i g_i / N``. If it is a sum over
-    tokens, the sum over ranks is divided by the number of tokens later. A rank without samples has the weight 0.
+    tokens, the sum over ranks is divided by the number of tokens later. A rank without samples has the weight 0. Means
+    of ``copies`` ranks with the same samples count as one.
     """
     if not local_batch:
         return 0.0
     if loss == "mean":
-        return local_batch / size
+        return local_batch / (size * copies)
     if loss == "sum":
         return 1 / size
     return 1.0 if loss == "tokens" else 1 / world_size
@@ -99,8 +101,8 @@ def check_group(model: DistributedDataParallel) -> None:
     if size != world_size:
         raise UnsupportedError(
             f"the model's process group has {size} of the {world_size} ranks: must have all of them, because evenstep "
-            "splits each iteration over all ranks; with tensor or pipeline parallelism, or several groups of replicas, "
-            "train with equal batches and without evenstep"
+            "splits each iteration over all ranks; if some ranks get the same samples, as with tensor or pipeline "
+            'parallelism, pass the others to evenstep.init(mesh=mesh["dp"])'
         )
 
 
@@ -137,6 +139,9 @@ class GradientWeights:
         self._state = state
         self._group = model.process_group
         self._world_size = self._group.size()
+        #: Number of ranks of the group with the same samples, and the first rank of each worker in it; empty if each
+        #: rank is a worker.
+        self._copies, self._sources = 1, list[int]()
         #: The models that have parameters with these hooks: this one, and earlier ones of the job that share some.
         self.models = [self._model]
         #: The owners of hooks of this model's parameters: later models of the job that share some.
@@ -192,7 +197,7 @@ class GradientWeights:
         model: Any = self._model()
         inner, state = self._inner, self._state
         self._observes_model = observed is not model.module
-        entries = [_entries(parameter).get(_ENTRY) for parameter in self._frozen if parameter.requires_grad]
+        entries = [entries_of(parameter).get(ENTRY) for parameter in self._frozen if parameter.requires_grad]
         owners: set[GradientWeights] = {entry[1] for entry in entries if entry}
         if getattr(model, "_comm_hooks", ()) or any(model is at() for owner in owners for at in owner.models):
             raise UnsupportedError(
@@ -217,6 +222,16 @@ class GradientWeights:
         observed.register_forward_pre_hook(torch.compiler.disable(self._forward_begins), with_kwargs=True)
         observed.register_forward_hook(torch.compiler.disable(self._forward_ends))
 
+    def follow(self, workers: Workers) -> None:
+        """Checks that the model sums its gradients over the workers of the run, some of which have several ranks.
+
+        Raises:
+            UnsupportedError: it does not, or its loss would count samples several times.
+        """
+        ranks = dist.get_process_group_ranks(self._group)
+        self._copies = workers.copies(ranks, self.loss)
+        self._sources = [next(rank for rank in ranks if rank in members) for members in workers.members]
+
     def _shares(self, owner: "GradientWeights") -> bool:
         """Returns whether another model of the job, of another module, has parameters of this one."""
         own, other = self._model(), owner.models[0]()
@@ -239,11 +254,11 @@ class GradientWeights:
             )
         self._frozen = [parameter for parameter in self._frozen if not parameter.requires_grad]
         for parameter in thawed:
-            node, entries = get_gradient_edge(parameter).node, _entries(parameter)
-            if before := entries.get(_ENTRY):
+            node, entries = get_gradient_edge(parameter).node, entries_of(parameter)
+            if before := entries.get(ENTRY):
                 # A new DDP model, or job, of the same module.
                 before[0].remove()
-            entries[_ENTRY] = node.register_prehook(partial(self._weigh, len(self._nodes))), self
+            entries[ENTRY] = node.register_prehook(partial(self._weigh, len(self._nodes))), self
             self._nodes.append(node)
 
     def _weigh(self, number: int, gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...] | None:
@@ -306,7 +321,8 @@ class GradientWeights:
         """Returns the factor of this rank's gradients, and starts to sum the tokens."""
         if (self._limits or self.loss == "tokens") and self._later.begin():
             self._scale = self._world_size * step.largest_batch / step.global_batch if self._limits else 1.0
-        factor = weight(self.loss, step.local_batch, step.global_batch, self._world_size) * self._world_size
+        size, copies = self._world_size, self._copies
+        factor = weight(self.loss, step.local_batch, step.global_batch, size, copies) * size
         # The micro-batches of a remainder may have unequal sizes, or no sample.
         factor *= run.current.factor if self.loss == "mean" else run.current.factor > 0
         if self.loss == "tokens" and self._reduces:
@@ -349,7 +365,8 @@ class GradientWeights:
         if is_through_model or not self._missing:
             # Otherwise it may be a checkpoint, whose backward pass is inside of the whole one.
             self._reduces, self._reduced = False, turn
-        pending = self._buffers.begin(turn.step, self._group)
+        source = self._sources[turn.step.source] if self._sources else turn.step.source
+        pending = self._buffers.begin(turn.step, self._group, source, self._copies)
 
         def reduced() -> None:
             if self._total is not None:
@@ -461,7 +478,7 @@ class GradientWeights:
                 self._check.forward_ends()
 
 
-def _entries(parameter: torch.nn.Parameter) -> Any:
+def entries_of(parameter: torch.nn.Parameter) -> Any:
     """Returns the metadata of the node that adds a parameter's gradients, by name."""
     return get_gradient_edge(parameter).node.metadata
 

@@ -49,6 +49,8 @@ class Gradients:
         self._avoids_singles = False
         #: Whether a model cannot compute a batch of length 0.
         self.needs_samples = False
+        #: The weights of models whose ranks are checked when the run starts.
+        self._unchecked: list[hook.GradientWeights | fsdp.GradientWeights] = []
 
     def check(self, order: Order, *, is_sharded: bool = False) -> None:
         """Checks that the gradients of this order's micro-batches can be weighted.
@@ -64,6 +66,7 @@ class Gradients:
 
     def follow(self, run: Run) -> None:
         """Follows a run from its start to the end of the job."""
+        self._check_workers(run)
         self._tell(run)
         for handle in first_step.follow_steps(run, self._is_weighted, self._only_wraps):
             self._life.ends.callback(handle.remove)
@@ -89,15 +92,19 @@ class Gradients:
         if self._is_scaled:
             raise UnsupportedError(_TWICE)
         hook.check_loss(loss)
-        run = self._life.started_run()
+        run, has_mesh = self._life.started_run(), self._life.options.mesh is not None
         if ddp is None:
-            fsdp.check_wrap(model, has_inner=inner is not None)
+            fsdp.check_wrap(model, has_inner=inner is not None, has_mesh=has_mesh)
             if run:
                 self.check(run.order, is_sharded=True)
-            fsdp.GradientWeights(model, loss, self._run_later).register()
+            sharded = fsdp.GradientWeights(model, loss, self._run_later, has_mesh=has_mesh)
+            self._check_workers(run, sharded)
+            sharded.register()
         else:
-            hook.check_group(ddp)
+            if not has_mesh:
+                hook.check_group(ddp)
             weights = hook.GradientWeights(ddp, loss, self._run_later, inner, inner_state)
+            self._check_workers(run, weights)
             weights.register(ddp.module if model is ddp else model)
         first_step.weighted.add(ddp.module if ddp else model)
         self._losses.add(loss)
@@ -108,6 +115,13 @@ class Gradients:
         self._trained_model = TrainedModel(ddp or model, loss, has_inner=inner is not None)
         self._wrapped_models += 1
         self._life.observer.wrapped(loss, has_inner=inner is not None)
+
+    def _check_workers(self, run: Run | None, *weights: hook.GradientWeights | fsdp.GradientWeights) -> None:
+        """Checks the ranks of models once the run knows the workers."""
+        if self._life.options.mesh:
+            self._unchecked += weights
+        while run and self._unchecked:
+            self._unchecked.pop().follow(run.workers)
 
     def count(self, items: float | torch.Tensor) -> None:
         """Tells the number of tokens in a batch; see :meth:`Job.count`."""
@@ -154,8 +168,10 @@ class Gradients:
         # 0 times NaN is not 0.
         mean = mean * weight if weight else torch.zeros_like(mean)
         if run.world_size > 1:
+            mesh = self._life.options.mesh
             with run.sensor.paused():
-                dist.all_reduce(mean)
+                for group in mesh.groups if mesh else (None,):
+                    dist.all_reduce(mean, group=group)
         return mean
 
     def follow_rate(self, optimizer: torch.optim.Optimizer) -> None:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from evenstep.errors import SettingError
+from evenstep.errors import SettingError, UnsupportedError
 from evenstep.hedge.begin import hedged
 from evenstep.job.kubeflow import TIMEOUT_S, StatusPoster
 from evenstep.job.metrics import Metrics, trainjob_status
@@ -62,7 +62,13 @@ class Lifecycle:
 
         Raises:
             SettingError: an option breaks its rule, or the run has started with others.
+            UnsupportedError: some ranks get the same samples.
         """
+        if self.options.mesh:
+            raise UnsupportedError(
+                f"job.steps with init(mesh=..) of the ranks {list(self.options.mesh.ranks)}: each rank would claim "
+                "samples of its own; use job.loader, or remove mesh"
+            )
         job_options = hedged(self.options, tail, min_chunk)
         if self.opened and job_options != self.options:
             raise SettingError(
@@ -78,7 +84,7 @@ class Lifecycle:
         self.options = replace(self.options, settings=opened.begin.job_options.settings)
         atexit.register(self.close)
         status = trainjob_status(opened, self.options.epochs)
-        poster = StatusPoster.of_environment(os.environ, status) if opened.run.rank == 0 else None
+        poster = StatusPoster.of_environment(os.environ, status) if opened.is_first else None
         if poster:
             # The last update may take longer than the end of the run.
             self.ends.callback(poster.join, CLOSE_S + TIMEOUT_S)
