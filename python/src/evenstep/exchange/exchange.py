@@ -88,8 +88,8 @@ class Lead:
     planner: Planner
     budget: Budget
     share_log: ShareLog
-    #: The ranks of each worker.
-    members: Sequence[Sequence[int]]
+    #: The ranks of each worker; empty if each rank is one.
+    members: Sequence[Sequence[int]] = ()
 
     def iterations(self, iteration: int, cpu_s: float) -> int:
         """Returns the number of iterations to the next exchange; ``cpu_s`` is the CPU time of the exchange thread."""
@@ -345,7 +345,9 @@ class Exchange:
             then = min(due + self._ahead, said.iteration + LOOK_AHEAD_MAX)
             samples, begun_s = [one.samples for one in submissions_due], submissions_due[0].begun_s
             whole = self._whole_steps.passed(samples, begun_s, said.ended_s)
-            reported = by_worker(slots[rows:].tolist(), self._lead.members)
+            reported = slots[rows:].tolist()
+            if self._lead.members:
+                reported = by_worker(reported, self._lead.members)
             self._lead.planner.learn(said.iteration, reported, then, whole)
             current = published or last
             self._lead.share_log.see(current.iteration, current.plan)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel.distributed import _find_tensors
 
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.gradients import hook, items
+from evenstep.gradients import hook, items, ranks
 from evenstep.gradients.fsdp_state import (
     at_end_of_backward,
     divide_factor,
@@ -139,6 +139,7 @@ class GradientWeights:
             has_mesh: whether some ranks may get the same samples.
         """
         self._model = model
+        self._has_mesh = has_mesh
         self._loss = loss
         self._run = run
         self._groups = [group for module in modules(model) for group in groups(module)]
@@ -171,14 +172,14 @@ class GradientWeights:
                 f"fully_shard on a mesh of {over.size()} replicas of one shard has no reduce-scatter, which would "
                 "weight the gradients: use DistributedDataParallel"
             )
-        ranks = set(over.mesh.flatten().tolist())
-        self._copies = workers.copies(sorted(ranks), self._loss)
+        summed = set(over.mesh.flatten().tolist())
+        self._copies = workers.copies(sorted(summed), self._loss)
         reshard(self._model)
         for name, parameter in self._model.named_parameters():
             if not parameter.requires_grad:
                 continue
             whole: torch.Tensor = parameter.device_mesh.mesh  # type: ignore[attr-defined]  # A DTensor.
-            if not ranks <= set(whole.flatten().tolist()):
+            if not summed <= set(whole.flatten().tolist()):
                 raise UnsupportedError(_unsharded(name))
             # The first dimensions are those of FSDP. Ranks with the other parts of a parameter need the same samples.
             place = tuple((whole == own).nonzero()[0, : over.ndim].tolist())
@@ -286,6 +287,8 @@ class GradientWeights:
         run = self._run()
         if run is None or run.is_hedging or not hook.has_gradients(run) or hook.is_recomputing(run):
             return
+        if self._has_mesh:
+            ranks.check_stage(None)
         # An earlier backward pass may have failed.
         self._is_awaited, self._is_reducing, self._total = False, False, None
         if not run.accumulates and not all(map(reduces, self._groups)):

@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
 
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.gradients import buffers, items
+from evenstep.gradients import buffers, items, ranks
 from evenstep.gradients.fsdp_state import at_end_of_backward, leave_out_waits
 from evenstep.gradients.later import LaterScale
 from evenstep.gradients.mean_check import MeanCheck
@@ -89,21 +89,6 @@ def ddp_of(model: Any) -> DistributedDataParallel | None:
     """Returns the DDP model that a model is, or that ``torch.compile`` got; None for other models."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, DistributedDataParallel) else None
-
-
-def check_group(model: DistributedDataParallel) -> None:
-    """Checks that a model sums its gradients over all ranks, because plans split each iteration over all ranks.
-
-    Raises:
-        UnsupportedError: the model's process group is a part of the ranks.
-    """
-    size, world_size = model.process_group.size(), dist.get_world_size()
-    if size != world_size:
-        raise UnsupportedError(
-            f"the model's process group has {size} of the {world_size} ranks: must have all of them, because evenstep "
-            "splits each iteration over all ranks; if some ranks get the same samples, as with tensor or pipeline "
-            'parallelism, pass the others to evenstep.init(mesh=mesh["dp"])'
-        )
 
 
 class GradientWeights:
@@ -228,9 +213,9 @@ class GradientWeights:
         Raises:
             UnsupportedError: it does not, or its loss would count samples several times.
         """
-        ranks = dist.get_process_group_ranks(self._group)
-        self._copies = workers.copies(ranks, self.loss)
-        self._sources = [next(rank for rank in ranks if rank in members) for members in workers.members]
+        summed = dist.get_process_group_ranks(self._group)
+        self._copies = workers.copies(summed, self.loss)
+        self._sources = [next(rank for rank in summed if rank in members) for members in workers.members]
 
     def _shares(self, owner: "GradientWeights") -> bool:
         """Returns whether another model of the job, of another module, has parameters of this one."""
@@ -350,6 +335,9 @@ class GradientWeights:
         if not self._is_ready and (run := self.run()):
             self._is_ready = True
             run.binding.complete(is_reduced=self._reduces)
+            # DDP reduces the last pass of a pipeline's stage, although its forward pass was under no_sync.
+            if self._sources and not self._reduces and run.sensor.pause():
+                at_end_of_backward(lambda: at_end_of_backward(run.sensor.resume))
 
     def _ends(self) -> None:
         """Ends a backward pass of this rank; DDP waits for the other ranks afterwards."""
@@ -439,6 +427,8 @@ class GradientWeights:
         active = DistributedDataParallel._active_ddp_module  # noqa: SLF001  # The compiler uses it, too.
         is_own = self._observes_model or active is model
         if is_own:
+            if self._sources:
+                ranks.check_stage(model)
             self._reduces, self._reduced, self._is_other = model.require_backward_grad_sync, None, False
             for sharer in self.sharers:
                 sharer.expects_pass()

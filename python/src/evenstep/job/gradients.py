@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.gradients import buffers, first_step, fsdp, hook
+from evenstep.gradients import buffers, first_step, fsdp, hook, ranks
 from evenstep.hedge.trainee import TrainedModel
 from evenstep.job.lifecycle import Lifecycle
 from evenstep.run.losses import Loss
@@ -102,7 +102,7 @@ class Gradients:
             sharded.register()
         else:
             if not has_mesh:
-                hook.check_group(ddp)
+                ranks.check_group(ddp)
             weights = hook.GradientWeights(ddp, loss, self._run_later, inner, inner_state)
             self._check_workers(run, weights)
             weights.register(ddp.module if model is ddp else model)
