@@ -233,7 +233,7 @@ def refused(rank: int) -> dict[str, str]:
     def refuses(phrase: str, work: Callable[[], object]) -> None:
         with pytest.raises(RuntimeError) as error:
             work()
-        # Pipelines raise errors of their own, with the cause.
+        # Pipelines raise another error, with the cause.
         told[phrase] = f"{error.value} {error.value.__cause__}"
 
     def job_of(mesh: DeviceMesh | None, *shares: int) -> Any:

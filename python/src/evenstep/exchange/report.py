@@ -72,7 +72,7 @@ SLOTS = 1 + len(REPORT_NAMES) + len(NAMES)
 #: The slot of each number of a report.
 _SLOT_OF = {name: 1 + at for at, name in enumerate(REPORT_NAMES)}
 
-#: The numbers of a worker that are not those of its slowest rank.
+#: Functions for the numbers of a worker in which its slowest rank does not decide.
 _TOTALS: dict[str, Callable[[list[float]], float]] = {
     "loader_wait_s": max,
     "peak_memory_bytes": max,

@@ -341,7 +341,7 @@ def own_shard(gradient: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Te
 
 
 def _check_shards(model: torch.nn.Module, *, has_mesh: bool = False) -> None:
-    """Checks that the sum over all ranks, or over those of a mesh, is the gradient of the model.
+    """Checks that the sum over all ranks, or over the ranks of a mesh, is the gradient of the model.
 
     Raises:
         UnsupportedError: a trained parameter is not sharded, or not over all ranks in the way of FSDP or HSDP.

@@ -46,6 +46,6 @@ def check_stage(model: DistributedDataParallel | None) -> None:
         )
     if frame:
         raise UnsupportedError(
-            "fully_shard in a pipeline reduces gradients outside of backward passes, where they have no weight: use "
-            "DistributedDataParallel(stage, process_group=.., find_unused_parameters=True)"
+            "fully_shard in a pipeline reduces gradients outside of backward passes, and they would have no weight: "
+            "use DistributedDataParallel(stage, process_group=.., find_unused_parameters=True)"
         )

@@ -67,7 +67,7 @@ class Lifecycle:
         if self.options.mesh:
             raise UnsupportedError(
                 f"job.steps with init(mesh=..) of the ranks {list(self.options.mesh.ranks)}: each rank would claim "
-                "samples of its own; use job.loader, or remove mesh"
+                "other samples; use job.loader, or remove mesh"
             )
         job_options = hedged(self.options, tail, min_chunk)
         if self.opened and job_options != self.options:

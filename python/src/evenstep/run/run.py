@@ -33,7 +33,7 @@ class Run:
     """The state of one rank."""
 
     order: Order
-    #: The worker of this rank, and the number of workers: those of the process group's ranks without a mesh.
+    #: The worker of this rank, and the number of workers. Without a mesh, each rank is a worker.
     rank: int
     world_size: int
     quantum: int
