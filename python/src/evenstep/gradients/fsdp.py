@@ -143,7 +143,7 @@ class GradientWeights:
         self._loss = loss
         self._run = run
         self._groups = [group for module in modules(model) for group in groups(module)]
-        reduced = mesh(self._groups[0]) if has_mesh else None
+        reduced = mesh(self._groups[0]) if has_mesh and self._groups else None
         self._world_size = reduced.size() if reduced else dist.get_world_size()
         #: The groups over which FSDP sums gradients, and the number of their ranks with the same samples.
         self._reduces_over = tuple(reduced.get_all_groups()) if reduced else (dist.group.WORLD,)
@@ -161,6 +161,8 @@ class GradientWeights:
         Raises:
             UnsupportedError: it does not, or its loss would count samples several times.
         """
+        if not self._groups:
+            return
         over, own = mesh(self._groups[0]), dist.get_rank()
         if any(not torch.equal(mesh(group).mesh, over.mesh) for group in self._groups):
             raise UnsupportedError(
