@@ -107,14 +107,20 @@ def pipelined(job: Any, mesh: DeviceMesh) -> tuple[Parameters, list[int]]:
     part = [net[:2], net[2:]][stage]  # type: ignore[index]  # A Sequential.
     group = mesh.get_group("dp")
     model = DistributedDataParallel(part, process_group=group, find_unused_parameters=True)
-    model = job.wrap(model, loss="sum", inner=averaged, inner_state=(job._run.sensor, group))
+    sensor = job._run.sensor
+    model = job.wrap(model, loss="sum", inner=averaged, inner_state=(sensor, group))
+
+    def summed(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        assert sensor._is_paused, "between its passes, a stage waits for other stages"
+        return mean_of_outputs(outputs, targets)
+
     optimizer, seen, schedules = sgd(model), list[int](), dict[int, Schedule1F1B]()
     for _ in range(EPOCHS):
         for x, y, index in loader:
             number = len(x) // 2
             if number not in schedules:
                 piped = PipelineStage(model, stage, 2, torch.device("cpu"), group=mesh.get_group("pp"))
-                schedules[number] = Schedule1F1B(piped, number, mean_of_outputs, scale_grads=False)
+                schedules[number] = Schedule1F1B(piped, number, summed, scale_grads=False)
             with job.step():
                 schedules[number].step(x) if stage == 0 else schedules[number].step(target=y)
             optimizer.step()

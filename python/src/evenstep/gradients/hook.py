@@ -160,6 +160,8 @@ class GradientWeights:
         self._reduces = False
         #: The batch whose gradients DDP has reduced, if no forward pass of the model followed.
         self._reduced: Turn | None = None
+        #: Whether the model is a stage of a pipeline. Between its passes, it waits for other stages and their workers.
+        self._is_stage = False
         #: Whether another DDP model has the module, and ran it last.
         self._is_other = False
         #: Whether the running backward pass has passed an output of the model.
@@ -335,9 +337,8 @@ class GradientWeights:
         if not self._is_ready and (run := self.run()):
             self._is_ready = True
             run.binding.complete(is_reduced=self._reduces)
-            # DDP reduces the last pass of a pipeline's stage, although its forward pass was under no_sync.
-            if self._sources and not self._reduces and run.sensor.pause():
-                at_end_of_backward(lambda: at_end_of_backward(run.sensor.resume))
+            if self._is_stage:
+                run.sensor.pause()
 
     def _ends(self) -> None:
         """Ends a backward pass of this rank; DDP waits for the other ranks afterwards."""
@@ -427,8 +428,9 @@ class GradientWeights:
         active = DistributedDataParallel._active_ddp_module  # noqa: SLF001  # The compiler uses it, too.
         is_own = self._observes_model or active is model
         if is_own:
-            if self._sources:
-                ranks.check_stage(model)
+            self._is_stage = bool(self._sources) and ranks.is_stage(model)
+            if self._is_stage and (run := self.run()):
+                run.sensor.resume()
             self._reduces, self._reduced, self._is_other = model.require_backward_grad_sync, None, False
             for sharer in self.sharers:
                 sharer.expects_pass()
@@ -456,6 +458,8 @@ class GradientWeights:
     def _passes_output(self) -> None:
         """Records that a backward pass passes an output of the model, and awaits its end."""
         self._is_through_model = True
+        if self._is_stage and not self._is_awaited and (run := self.run()):
+            run.sensor.resume()
         self._await_end()
 
     def _forward_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
@@ -466,6 +470,8 @@ class GradientWeights:
                     tensor.register_hook(lambda _: self._passes_output())
             if self._check and not self._is_other:
                 self._check.forward_ends()
+            if self._is_stage and (run := self.run()):
+                run.sensor.pause()
 
 
 def entries_of(parameter: torch.nn.Parameter) -> Any:

@@ -26,26 +26,28 @@ def check_group(model: DistributedDataParallel) -> None:
         )
 
 
-def check_stage(model: DistributedDataParallel | None) -> None:
-    """Checks the model that begins a forward pass; None stands for a model made with ``fully_shard``.
+def is_stage(model: DistributedDataParallel | None) -> bool:
+    """Returns whether the model that begins a forward pass is a stage of a pipeline.
+
+    Args:
+        model: the model; None stands for one made with ``fully_shard``.
 
     Raises:
         UnsupportedError: it is a stage whose replicas could not have different numbers of passes.
     """
-    if _MODULE not in sys.modules or (
-        model is not None and (model.require_backward_grad_sync or model.find_unused_parameters)
-    ):
-        return
+    if _MODULE not in sys.modules:
+        return False
     frame = sys._getframe().f_back  # noqa: SLF001  # The public way reads the source of each frame.
     while frame and frame.f_globals.get("__name__") != _MODULE:
         frame = frame.f_back
-    if frame and model is not None:
+    if frame and model is not None and not model.find_unused_parameters:
         raise UnsupportedError(
             "DistributedDataParallel in a pipeline rearranges its buckets in the second forward pass after a backward "
             "pass, and would wait for replicas that have fewer micro-batches: pass find_unused_parameters=True to it"
         )
-    if frame:
+    if frame and model is None:
         raise UnsupportedError(
             "fully_shard in a pipeline reduces gradients outside of backward passes, and they would have no weight: "
             "use DistributedDataParallel(stage, process_group=.., find_unused_parameters=True)"
         )
+    return frame is not None

@@ -58,33 +58,40 @@ class Workers:
         Raises:
             DivergedError: the ranks do not agree.
         """
-        found: list[int] = []
+        holders: dict[Sequence[int] | None, list[int]] = {}
         for rank, own in enumerate(meshes):
-            if own is None or meshes[0] is None:
-                if own is not meshes[0]:
-                    raise DivergedError(f"mesh: rank 0 has {meshes[0]} but rank {rank} has {own}: pass it on all ranks")
-                found.append(rank)
-                continue
-            for other in own:
-                if meshes[other] != own:
-                    raise DivergedError(
-                        f"mesh: rank {rank} has the ranks {list(own)} but rank {other} of them has {meshes[other]}: "
-                        "must be the same on all of them"
-                    )
-            if len(own) != len(meshes[0]):
+            holders.setdefault(own, []).append(rank)
+        if None in holders:
+            if len(holders) > 1:
+                rank = next(rank for rank, own in enumerate(meshes) if (own is None) != (meshes[0] is None))
                 raise DivergedError(
-                    f"mesh: rank 0 has {len(meshes[0])} ranks but rank {rank} has {len(own)}: all of the {len(meshes)} "
-                    "ranks must have as many, because each worker has one of them"
+                    f"mesh: rank 0 has {meshes[0]} but rank {rank} has {meshes[rank]}: pass it on all ranks"
                 )
-            found.append(own.index(rank))
-        return cls(tuple(found))
+            return cls(tuple(range(len(meshes))))
+        given = [own for own in meshes if own is not None]
+        for own in dict.fromkeys(given):
+            if sorted(own) != holders[own]:
+                other = next(rank for rank in own if given[rank] != own)
+                raise DivergedError(
+                    f"mesh: rank {holders[own][0]} has the ranks {list(own)} but rank {other} of them has "
+                    f"{given[other]}: must be the same on all of them"
+                )
+        sizes = list(map(len, given))
+        for rank, size in enumerate(sizes):
+            if size != sizes[0]:
+                raise DivergedError(
+                    f"mesh: rank 0 has {sizes[0]} ranks but rank {rank} has {size}: all of the {len(meshes)} ranks "
+                    "must have as many, because each worker has one of them"
+                )
+        return cls(tuple(own.index(rank) for rank, own in enumerate(given)))
 
     @property
     def members(self) -> list[list[int]]:
         """The ranks of each worker, in order."""
-        return [
-            [rank for rank, worker in enumerate(self.of_ranks) if worker == at] for at in range(max(self.of_ranks) + 1)
-        ]
+        found: list[list[int]] = [[] for _ in range(max(self.of_ranks) + 1)]
+        for rank, worker in enumerate(self.of_ranks):
+            found[worker].append(rank)
+        return found
 
     def copies(self, ranks: Sequence[int], loss: str) -> int:
         """Returns the number of ranks of each worker over which a model sums its gradients.
