@@ -161,7 +161,7 @@ class GradientWeights:
         #: The batch whose gradients DDP has reduced, if no forward pass of the model followed.
         self._reduced: Turn | None = None
         #: Whether the model is a stage of a pipeline. Between its passes, it waits for other stages and their workers.
-        self._is_stage = False
+        self._is_stage, self._stage_passes = False, 0
         #: Whether another DDP model has the module, and ran it last.
         self._is_other = False
         #: Whether the running backward pass has passed an output of the model.
@@ -296,6 +296,8 @@ class GradientWeights:
                 "gradients before the run has started: call job.loader before the first backward pass; after "
                 "job.close(), make a new DistributedDataParallel(model.module)"
             )
+        if self._is_stage and (model := self._model()) and model.require_backward_grad_sync:
+            self._stage_passes = ranks.check_passes(self._stage_passes)
         self._missing = set(range(len(self._nodes)))
         self._is_ready, self._factor, self._turn = run.is_hedging, 1.0, None
         if not run.is_hedging:
@@ -429,6 +431,7 @@ class GradientWeights:
         is_own = self._observes_model or active is model
         if is_own:
             self._is_stage = bool(self._sources) and ranks.is_stage(model)
+            self._stage_passes += self._is_stage
             if self._is_stage and (run := self.run()):
                 run.sensor.resume()
             self._reduces, self._reduced, self._is_other = model.require_backward_grad_sync, None, False

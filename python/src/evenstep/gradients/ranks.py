@@ -51,3 +51,17 @@ def is_stage(model: DistributedDataParallel | None) -> bool:
             "use DistributedDataParallel(stage, process_group=.., find_unused_parameters=True)"
         )
     return frame is not None
+
+
+def check_passes(passes: int) -> int:
+    """Checks the number of micro-batches before the last backward pass of a stage, and returns 0.
+
+    Raises:
+        UnsupportedError: there is one, whose gradients were not those of one process in tests.
+    """
+    if passes == 1:
+        raise UnsupportedError(
+            "a pipeline with one micro-batch: must have at least two in each iteration; raise min_local_batch in "
+            "init(job_options=..), or make micro-batches smaller"
+        )
+    return 0
