@@ -57,7 +57,7 @@ def check_passes(passes: int) -> int:
     """Checks the number of micro-batches before the last backward pass of a stage, and returns 0.
 
     Raises:
-        UnsupportedError: there is one, whose gradients were not those of one process in tests.
+        UnsupportedError: there is one: the gradients of such a worker were wrong in an experiment.
     """
     if passes == 1:
         raise UnsupportedError(
