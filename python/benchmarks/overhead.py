@@ -2,12 +2,13 @@
 
     python benchmarks/overhead.py --step-ms 50 [--sleep] [--fsdp]
 
-Two ranks, each pinned to its own core, compute matrix products for about the given time. Blocks of steps alternate
-between plain DDP and the weighted hook with plans from a predictor. Both have even shares, so the compute is the same.
-The script prints the CPU time of all threads next to the wall time: it is less noisy on a shared machine.
+Two ranks, each pinned to its own core, train 24 layers with 288 parameters, and compute matrix products for about the
+given time. Blocks of steps alternate between plain DDP, even shares from a predictor, and given uneven shares. The
+samples take little of the time. The script prints the CPU time of all threads next to the wall time: it is less noisy
+on a shared machine.
 
-With ``--fsdp`` the model has 24 layers, each sharded by FSDP2 (ZeRO-3). Blocks without FSDP show which compute time the
-ranks should report.
+With ``--fsdp`` each layer is sharded by FSDP2 (ZeRO-3). Blocks without FSDP show which compute time the ranks should
+report.
 """
 
 import argparse
@@ -28,32 +29,36 @@ import evenstep
 import start
 
 BLOCK = 40
-
-
+LAYERS = 24
+WIDTH = 64
 MATRIX = torch.randn(192, 192)
 
 
 class Working(torch.nn.Module):
-    """A small layer, and matrix products or a sleep that takes ``seconds`` seconds."""
+    """A layer with the parameters of a transformer's, and products or a sleep that takes ``seconds`` seconds."""
 
-    def __init__(self, products: int, seconds: float, outputs: int) -> None:
+    def __init__(self, products: int, seconds: float) -> None:
         super().__init__()
         self.products, self.seconds = products, seconds
-        self.layer = torch.nn.Linear(64, outputs)
+        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(WIDTH) for _ in range(2))
+        self.mix, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+        self.wide, self.narrow = torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> Any:
         if not self.products:
             time.sleep(self.seconds)
         for _ in range(self.products):
             torch.mm(MATRIX, MATRIX)
-        return self.layer(x)
+        query, key, value = self.mix(self.norms[0](x)).chunk(3, -1)
+        x = x + self.out(query * key + value)
+        return x + self.narrow(torch.relu(self.wide(self.norms[1](x))))
 
 
-def network(layers: int, per_s: float, seconds: float) -> torch.nn.Sequential:
+def network(per_s: float, seconds: float) -> torch.nn.Sequential:
     """Returns layers that take ``seconds`` seconds, with ``per_s`` products per second; they sleep if it is 0."""
-    share = seconds / layers
+    share = seconds / LAYERS
     products = max(1, round(per_s * share)) if per_s else 0
-    return torch.nn.Sequential(*(Working(products, share, 64 if at < layers - 1 else 1) for at in range(layers)))
+    return torch.nn.Sequential(*(Working(products, share) for _ in range(LAYERS)))
 
 
 def products_per_s() -> float:
@@ -80,25 +85,25 @@ def tell(times: dict[str, list[float]], cpu: dict[str, list[float]]) -> None:
     busy = {name: statistics.median(values) for name, values in cpu.items()}
     for name in times:
         print(f"{name}: {1e3 * middle[name]:.3f} ms per step (median), {1e3 * busy[name]:.3f} ms of CPU time")
-    added = 1e6 * (middle["evenstep"] - middle["plain"])
-    share = 100 * (middle["evenstep"] / middle["plain"] - 1)
-    print(f"added: {added:.0f} us of wall time ({share:+.2f} %)")
-    print(f"added: {1e6 * (busy['evenstep'] - busy['plain']):.0f} us of CPU time")
+    for name in list(times)[1:]:
+        added, cost = 1e6 * (middle[name] - middle["plain"]), 1e6 * (busy[name] - busy["plain"])
+        share = middle[name] / middle["plain"] - 1
+        print(f"{name}: added {added:.0f} us of wall time ({share:+.2%}), {cost:.0f} us of CPU time")
 
 
-def rank(arguments: argparse.Namespace) -> None:
+def rank(arguments: argparse.Namespace) -> None:  # noqa: PLR0915  # A script.
     """Runs one worker; rank 0 prints the results."""
     dist.init_process_group("gloo")
     me = dist.get_rank()
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[me]})
     torch.set_num_threads(1)
-    x = torch.randn(8192, 64)
-    dataset = TensorDataset(x, x[:, :1])
+    x = torch.randn(8192, WIDTH)
+    dataset = TensorDataset(x, x)
     per_s = 0.0 if arguments.sleep else products_per_s()
-    layers, wrapped = (24, sharded) if arguments.fsdp else (1, DistributedDataParallel)
+    wrapped = sharded if arguments.fsdp else DistributedDataParallel
 
     def net() -> torch.nn.Sequential:
-        return network(layers, per_s, arguments.step_ms / 1e3)
+        return network(per_s, arguments.step_ms / 1e3)
 
     job = evenstep.init(job_options={"min_gain": 1.0})
     loader = job.loader(dataset, global_batch=32)
@@ -115,10 +120,14 @@ def rank(arguments: argparse.Namespace) -> None:
     plain_loader = DataLoader(dataset, batch_size=16, shuffle=True)
     arms = [
         ("plain", wrapped(net()), endless(plain_loader)),
-        ("evenstep", job.wrap(wrapped(net())), endless(loader)),
+        ("even shares", job.wrap(wrapped(net())), endless(loader)),
     ]
+    uneven = evenstep.init(plan=[17, 15])
     if arguments.fsdp:
         arms.append(("without FSDP", net(), endless(plain_loader)))
+    else:
+        uneven_loader = uneven.loader(dataset, global_batch=32)
+        arms.append(("uneven shares", uneven.wrap(wrapped(net())), endless(uneven_loader)))
 
     def measure(model: torch.nn.Module, batches: Iterator[Any]) -> tuple[list[float], float]:
         steps, used = [], time.process_time()
@@ -151,6 +160,7 @@ def rank(arguments: argparse.Namespace) -> None:
                 f"({100 * (told / alone - 1):+.2f} %)"
             )
     job.close()
+    uneven.close()
     dist.destroy_process_group()
 
 
@@ -160,7 +170,7 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=50.0)
     parser.add_argument("--blocks", type=int, default=12, help="number of blocks of each kind, with forty steps each")
     parser.add_argument("--sleep", action="store_true", help="leave the cores idle during the step, as with GPUs")
-    parser.add_argument("--fsdp", action="store_true", help="24 layers, sharded with FSDP2")
+    parser.add_argument("--fsdp", action="store_true", help="layers sharded with FSDP2")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank:

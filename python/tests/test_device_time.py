@@ -277,17 +277,17 @@ def test_ranks_that_use_one_gpu_are_told(caplog: pytest.LogCaptureFixture) -> No
 def test_a_group_may_have_several_backends(config: str, backend: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_backend_config", lambda _: config)
-    assert device.cuda_backend() == backend
+    assert device.backend("cuda") == backend
 
 
 @pytest.mark.parametrize(
     ("backend", "expected"), [("gloo", "gloo"), ("cpu:gloo,cuda:gloo", "gloo"), ("cpu:gloo", None)]
 )
 def test_real_groups_tell_their_backends(backend: str, expected: str | None) -> None:
-    assert device.cuda_backend() is None
+    assert device.backend("cuda") is None
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     try:
-        assert device.cuda_backend() == expected
+        assert device.backend("cuda") == expected
         assert device.current_device().type == ("cuda" if torch.cuda.is_initialized() else "cpu")
     finally:
         dist.destroy_process_group()

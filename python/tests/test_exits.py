@@ -10,6 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from evenstep._native import Plan
+from evenstep.errors import EvenstepError
 from evenstep.exchange import exchange
 from evenstep.exchange.exchange import Exchange, Submission
 from evenstep.exchange.report import Report
@@ -128,6 +129,10 @@ def closes_late(_rank: int, fails: str | None) -> bool:
     ended = Exchange(group, 2, [(0, Plan.even(4, 2))], dict, None)
     ended.submit(Submission(0, lambda: Report(0, 2, 0.1), is_last=True))
     ended.settle(PATIENCE_S)
+    # A loop that reads again after an error gets no plan that other ranks may not have.
+    for _ in range(2 if fails else 0):
+        with pytest.raises(EvenstepError, match="a rank was lost"):
+            ended.plan(9)
     closing = threading.Thread(target=ended.close, args=(PATIENCE_S,))
     closing.start()
     # Without a wait for the sum's end, this is enough.

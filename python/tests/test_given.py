@@ -5,6 +5,7 @@ import itertools
 import weakref
 from collections import UserDict, deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -217,6 +218,16 @@ class Named(dict[str, Any]):
         self.__dict__ = self
 
 
+@dataclass
+class Part:
+    """A part of a batch, whose own class allows no weak references."""
+
+    __slots__ = ("x", "y")
+
+    x: torch.Tensor
+    y: torch.Tensor
+
+
 class Columns(list[Any]):
     """A list with another index."""
 
@@ -239,6 +250,8 @@ class Columns(list[Any]):
         (lambda samples: Columns([samples[0][0], samples[1][0]]), lambda batch: batch),
         (lambda samples: 3 * [({"x": x}, "text", 7) for x, *_ in samples], lambda batch: batch),
         (lambda samples: UserDict(x=samples[0][0], y=[samples[1][0]]), lambda batch: batch["y"]),
+        (lambda samples: Part(samples[0][0], samples[1][0]), lambda batch: batch),
+        (lambda samples: [Part(samples[0][0], samples[1][0])], lambda batch: batch[0].y),
     ],
 )
 def test_a_batch_is_known_by_itself_or_by_its_parts(collate: Any, given: Callable[[Any], Any]) -> None:

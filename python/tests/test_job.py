@@ -1,6 +1,7 @@
 """The job interface: arguments, the learning rate, running out of memory."""
 
 import math
+import multiprocessing
 import os
 from typing import Any
 
@@ -187,6 +188,43 @@ def test_a_batch_that_does_not_fit_is_never_given_again(predictor: str, job_id: 
     caps = {worker["worker"].rsplit("/")[-1]: worker["cap"] for worker in workers}
     assert caps["1"]["max_local_batch"] < batches[1], caps
     assert caps["0"] is None or caps["0"]["max_local_batch"] >= batches[0], caps
+
+
+def closes(_rank: int) -> None:
+    """The progress of a job is known after its end, and the job does not begin again."""
+    with evenstep.init() as job:
+        loader = job.loader(Samples(), global_batch=41)
+        model = job.wrap(DistributedDataParallel(network()))
+        for x, y, _ in loader:
+            loss_of(model, x, y).backward()
+    job.close()
+    state = job.state_dict()
+    assert (state["iteration"], state["epoch"]) == (5, 1), state
+    for again in (lambda: next(iter(loader)), lambda: job.load_state_dict(state)):
+        with pytest.raises(evenstep.SettingError, match="the job was closed"):
+            again()
+
+
+def test_a_closed_job_stays_closed(predictor: str, job_id: str) -> None:
+    run_ranks(2, closes, environ={"EVENSTEP_SERVER": predictor, "EVENSTEP_JOB": job_id})
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_job_ends_with_its_process(method: str) -> None:
+    """As in torch.multiprocessing, whose forked processes call no functions of atexit."""
+    context: Any = multiprocessing.get_context(method)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=opens, args=(theirs,))
+    process.start()
+    theirs.close()
+    assert ours.recv() == "closed"
+    process.join()
+
+
+def opens(said: Any) -> None:
+    job = evenstep.init(plan=[16])
+    next(iter(job.loader(Samples())))
+    job._life.ends.callback(said.send, "closed")
 
 
 def streams(_rank: int) -> tuple[list[tuple[int, int]], list[list[float]]]:

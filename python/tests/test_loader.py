@@ -113,5 +113,6 @@ def test_a_with_statement_ends_the_job_also_after_an_error() -> None:
     job = evenstep.init(plan=[16])
     with pytest.raises(ZeroDivisionError):
         fails(job)
-    with pytest.raises(evenstep.SettingError, match="the run has not started"):
-        job.state_dict()
+    with pytest.raises(evenstep.SettingError, match="the job was closed"):
+        job.step(global_batch=16).__enter__()
+    assert job.state_dict()["iteration"] == 0

@@ -111,7 +111,7 @@ def pipelined(job: Any, mesh: DeviceMesh) -> tuple[Parameters, list[int]]:
     model = job.wrap(model, loss="sum", inner=averaged, inner_state=(sensor, group))
 
     def summed(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        assert sensor._is_paused, "between its passes, a stage waits for other stages"
+        assert sensor._begun is None, "between its passes, a stage waits for other stages"
         return mean_of_outputs(outputs, targets)
 
     optimizer, seen, schedules = sgd(model), list[int](), dict[int, Schedule1F1B]()
@@ -133,7 +133,7 @@ def pipelined(job: Any, mesh: DeviceMesh) -> tuple[Parameters, list[int]]:
 
 def averaged(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     sensor, group = state
-    assert sensor._is_paused, "the wait for the other worker is not compute time"
+    assert sensor._begun is None, "the wait for the other worker is not compute time"
     gradient = bucket.buffer()
     done: Any = dist.all_reduce(gradient.div_(2), group=group, async_op=True)
     future: torch.futures.Future[Any] = done.get_future()

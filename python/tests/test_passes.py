@@ -10,6 +10,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
+from evenstep.gradients.hook import GradientWeights
 from evenstep.run.binding import Binding
 from ranks import run_ranks
 from training import GLOBAL_BATCH, PLANS, Samples, difference, loss_of, network, parameters, sgd
@@ -26,6 +27,17 @@ def batch_mean(net: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 def penalty(net: torch.nn.Module) -> torch.Tensor:
     return torch.stack([at.square().sum() for at in net.parameters()]).sum() * 0.01
+
+
+class Rows(torch.nn.Module):
+    """A table whose gradients are sparse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(11, 3, sparse=True, _weight=torch.linspace(0, 1, 33).view(11, 3).double())
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.table((x[:, 0].abs() * 9).long() % 11)
 
 
 class Passes:
@@ -53,8 +65,23 @@ class Passes:
         loss_of(self.model, x, y).backward()
         penalty(self.net).backward()
 
+    def added_to_zeros(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        for parameter in self.net.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        loss_of(self.model, x, y).backward()
 
-PASSES = ["penalty_after", "penalty_before", "bare_module_before", "two_losses"]
+    def sparse(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        loss_of(self.model, x, y).backward()
+
+
+PASSES = [
+    "penalty_after",
+    "penalty_before",
+    "bare_module_before",
+    "two_losses",
+    "added_to_zeros",
+    "sparse",
+]
 
 
 def passes_of(net: torch.nn.Module, model: torch.nn.Module, batches: Any, name: str, *, is_local: bool) -> Parameters:
@@ -69,10 +96,11 @@ def passes_of(net: torch.nn.Module, model: torch.nn.Module, batches: Any, name: 
 def trained_in_passes(_rank: int) -> list[Parameters]:
     found = []
     for name in PASSES:
-        job, net = evenstep.init(plan=PLANS["changing"]), network()
+        job, net = evenstep.init(plan=PLANS["changing"]), Rows() if name == "sparse" else network()
         # Its bare module may be trained, equally on all ranks, also before the run.
         model = job.wrap(DistributedDataParallel(net))
-        penalty(net).backward()
+        if name != "sparse":
+            penalty(net).backward()
         batches = job.loader(Samples(), shuffle=False)
         net.zero_grad()
         found.append(passes_of(net, model, batches, name, is_local=False))
@@ -84,10 +112,36 @@ def test_backward_passes_before_and_after_the_reduction() -> None:
     batches = list(zip(data.x.split(GLOBAL_BATCH), data.y.split(GLOBAL_BATCH), strict=True))
     references = []
     for name in PASSES:
-        net = network()
+        net = Rows() if name == "sparse" else network()
         references.append(passes_of(net, net, batches, name, is_local=True))
     for found in run_ranks(3, trained_in_passes):
         assert [difference(*pair) <= 1e-13 for pair in zip(found, references, strict=True)] == [True] * len(PASSES)
+
+
+def called(_rank: int) -> list[int]:
+    """Returns the numbers of calls of hooks of parameters, with cleared gradients: in two passes of each batch."""
+    calls, found, weigh = list[int](), list[int](), GradientWeights._weigh
+
+    def noted(weights: GradientWeights, gradients: Any) -> Any:
+        calls.append(1)
+        return weigh(weights, gradients)
+
+    GradientWeights._weigh = noted  # type: ignore[method-assign,assignment]
+    job, net = evenstep.init(plan=[12, 4]), network()
+    model = job.wrap(DistributedDataParallel(net))
+    for x, y, _ in job.loader(Samples(48)):
+        for without_sync in (model.no_sync, nullcontext):
+            net.zero_grad()
+            calls.clear()
+            with without_sync():
+                loss_of(model, x, y).backward()
+            found.append(len(calls))
+    return found
+
+
+def test_hooks_of_parameters_do_nothing_in_a_pass_that_is_reduced() -> None:
+    """A Python function for each parameter costs too much in deep models."""
+    assert run_ranks(2, called) == [[4, 1] * 3] * 2
 
 
 def steps_on(model: Any, net: torch.nn.Module, x: torch.Tensor) -> Parameters:

@@ -39,9 +39,9 @@ impl Predictor {
         self.environment.push((name.to_owned(), value.to_owned()));
     }
 
-    /// Returns a client with separate connections.
+    /// Returns a client with separate connections, which repeats requests while the job is being loaded.
     pub fn client(&self) -> Client {
-        Client::new(&self.url)
+        Client::new(&self.url).while_loading()
     }
 
     /// Starts the predictor again, on another port, with the same store.

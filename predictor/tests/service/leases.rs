@@ -46,7 +46,7 @@ fn serve_with(store: &Store, now_unix_ms: i64, config: Config) -> ManualClockSer
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (clock, handle) = Clock::manual(now_unix_ms);
     let app = runtime.block_on(App::open(&config, clock)).unwrap();
-    let client = Client::new(&format!("http://{}", app.address()));
+    let client = Client::new(&format!("http://{}", app.address())).while_loading();
     runtime.spawn(app.serve(std::future::pending()));
     ManualClockService { _runtime: runtime, client, clock: handle }
 }

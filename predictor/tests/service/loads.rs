@@ -6,6 +6,7 @@ use std::thread;
 use evenstep_protocol::{JobSpec, JoinRequest, WorkerId, WorkerReport};
 use evenstep_store::access::AuditEntry;
 use evenstep_store::{Address, Change, Store};
+use evenstep_tests::Client;
 use evenstep_tests::wait::until;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -23,7 +24,7 @@ fn a_change_does_not_wait_for_a_load_and_a_view_does() {
     // SQLite waits some seconds for its lock. If the machine stands still for that long, the load fails: try again.
     let refused = until("a job is being loaded", || {
         service.kill_and_restart();
-        let [client, viewer] = [service.predictor.client(), service.predictor.client()];
+        let [client, viewer] = [Client::new(&service.predictor.url), Client::new(&service.predictor.url)];
         thread::scope(|scope| {
             let (refused, view) = service.store.without_loads(|| {
                 let view = scope.spawn(|| viewer.get("/v1/jobs/job"));

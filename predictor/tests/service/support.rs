@@ -38,7 +38,7 @@ impl Service {
     /// Starts again after the end of the process.
     pub fn restart(&mut self) {
         self.predictor.restart();
-        self.client = self.predictor.client().while_loading();
+        self.client = self.predictor.client();
     }
 }
 

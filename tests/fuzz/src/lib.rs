@@ -21,7 +21,8 @@ const SEED: u64 = 7;
 /// The configuration of a fuzz test: `cases` cases, always the same, or the number in `PROPTEST_CASES`, at random.
 pub fn config(cases: u32) -> Config {
     match env::var_os("PROPTEST_CASES") {
-        Some(_) => Config::default(),
+        // The default limit of rejected values is for few cases.
+        Some(_) => Config { max_local_rejects: u32::MAX, ..Config::default() },
         None => Config { rng_seed: RngSeed::Fixed(SEED), ..Config::with_cases(cases) },
     }
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use evenstep_tests::predictor::without_settings;
 use evenstep_tests::wait::until;
-use evenstep_tests::{Database, Predictor, Store, binaries};
+use evenstep_tests::{Client, Database, Predictor, Store, binaries};
 
 use crate::audit;
 use crate::ledger::JOBS;
@@ -70,12 +70,12 @@ fn restores(binary: &Path, store: &Store, flags: &[&str], backup: impl Fn() -> S
                 let owned = predictor.client().get(&format!("/v1/jobs/{}", JOBS[0]));
                 (owned.status == 200).then_some(())
             });
-            audit::all(&predictor.client(), &expected);
+            audit::all(&Client::patient(&predictor.url), &expected);
             answers += expected.told().answers.len();
         }
     });
     eprintln!("{backups} backups: {answers} answers, all restored");
-    audit::all(&service.predictor.client(), &service.ledger);
+    audit::all(&service.client(), &service.ledger);
     service.end(store);
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use evenstep_tests::store::{sqlite_file, sqlite_rows};
-use evenstep_tests::{Database, Predictor, Store, binaries};
+use evenstep_tests::{Client, Database, Predictor, Store, binaries};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -52,7 +52,7 @@ fn outlives_kills(binary: &Path, store: &Store, flags: &[&str]) {
     // Models are stored in parallel with the requests.
     let flags: Vec<&str> = flags.iter().copied().chain(["--refit-interval-s=1"]).collect();
     let mut predictor = Predictor::start_over(binary, &store.address(), &flags);
-    load::begin(&predictor.client(), &ledger);
+    load::begin(&Client::patient(&predictor.url), &ledger);
     let kills = kills();
     for kill in 0..kills {
         let load = Load::default();
@@ -72,9 +72,9 @@ fn outlives_kills(binary: &Path, store: &Store, flags: &[&str]) {
             opens_clean(store);
         }
         predictor.restart();
-        audit::some(&predictor.client(), &ledger, &mut random);
+        audit::some(&Client::patient(&predictor.url), &ledger, &mut random);
     }
-    audit::all(&predictor.client(), &ledger);
+    audit::all(&Client::patient(&predictor.url), &ledger);
     predictor.process.terminate();
     assert!(predictor.process.wait().success(), "{}", predictor.process.output());
     audit::store(store, &ledger);

@@ -46,7 +46,7 @@ fn cut_and_slow_links_lose_nothing() {
             gates.iter().for_each(|gate| gate.slow(Duration::ZERO));
         }
     });
-    audit::all(&service.predictor.client(), &service.ledger);
+    audit::all(&service.client(), &service.ledger);
     service.end(&store);
 }
 
@@ -68,6 +68,6 @@ fn a_stopped_predictor_loses_nothing() {
         service.predictor.process.go_on();
         load.goes_on(50);
     });
-    audit::all(&service.predictor.client(), &service.ledger);
+    audit::all(&service.client(), &service.ledger);
     service.end(&store);
 }

@@ -114,7 +114,7 @@ fn a_lease_that_expires_during_the_check_hides_no_fault() {
     until("/readyz reports the cause", || not_ready(&client).detail.contains("read-only").then_some(()));
     read_only(false);
     until("ready again", || (client.get("/readyz").status == 200).then_some(()));
-    assert_eq!(client.get(&path).status, 200, "it owns its jobs again");
+    assert_eq!(service.client().get(&path).status, 200, "it owns its jobs again");
 }
 
 #[test]
@@ -133,6 +133,6 @@ fn connections_that_are_cut_in_mid_transaction() {
         (0..CUTS).map(cut).sum::<u64>()
     });
     assert!(connections >= CUTS, "{connections} connections were cut in {CUTS} attempts");
-    audit::all(&service.predictor.client(), &service.ledger);
+    audit::all(&service.client(), &service.ledger);
     service.end(&Store::Postgres(database));
 }

@@ -30,8 +30,14 @@ impl Service {
     pub fn start(binary: &Path, address: &str, flags: &[&str]) -> Self {
         let predictor = Predictor::start_over(binary, address, flags);
         let ledger = Ledger::default();
-        load::begin(&predictor.client(), &ledger);
-        Self { predictor, ledger }
+        let service = Self { predictor, ledger };
+        load::begin(&service.client(), &service.ledger);
+        service
+    }
+
+    /// Returns a client that repeats requests while the predictor is unavailable: on a busy machine its lease may expire.
+    pub fn client(&self) -> Client {
+        Client::patient(&self.predictor.url)
     }
 
     /// Injects a fault and repairs it, again and again under load.
@@ -56,7 +62,7 @@ impl Service {
                 load.goes_on(100);
             }
         });
-        audit::all(&client, &self.ledger);
+        audit::all(&self.client(), &self.ledger);
     }
 
     /// Stops the service and checks the store.

@@ -132,7 +132,8 @@ impl Trial {
             // A worker that just became slow is in the latest even iteration, but hardly in the mean.
             // If even the fastest worker takes longer, work has grown for all.
             let work = (compared.least_s / self.least_s).clamp(1.0 / WORK_MAX, WORK_MAX);
-            let even_s = work * self.even_s.max(self.latest_s);
+            // An infinite time would have no gain.
+            let even_s = (work * self.even_s.max(self.latest_s)).min(f64::MAX);
             self.gained += compared.weigh(gain(compared.planned_s, even_s, even_s));
         }
     }
@@ -329,6 +330,11 @@ mod tests {
         loss
     }
 
+    /// A second, and what reports may contain at the least and at the most.
+    fn unit_s() -> impl Strategy<Value = f64> {
+        prop_oneof![4 => Just(1.0), 1 => Just(f64::MIN_POSITIVE), 1 => Just(f64::MAX)]
+    }
+
     proptest! {
         /// An adversary that knows the choice: planned shares gain while even ones are held, and lose while they are used.
         #[test]
@@ -341,11 +347,17 @@ mod tests {
         }
 
         #[test]
-        fn stored_values_are_valid(gains in prop::collection::vec((-2.0f64..0.9, 1.0f64..70.0), 0..300)) {
+        fn stored_values_are_valid(
+            steps in prop::collection::vec((-2.0f64..0.9, 1.0f64..70.0, unit_s(), unit_s(), any::<bool>()), 0..300)
+        ) {
             let (mut balance, mut tails) = (Balance::default(), TailBalance::default());
-            for (gain, iterations) in gains {
-                balance.observe(&Compared { iterations, ..compared(gain, balance.held().is_some()) });
-                tails.observe((!tails.is_paused()).then_some((1.0 - gain, 1.0)), iterations);
+            for (gain, iterations, unit_s, least_s, is_even) in steps {
+                let (planned_s, even_s) = (unit_s * (1.0 - gain), unit_s);
+                let is_held = balance.held().is_some();
+                balance.observe(&Compared {
+                    planned_s, even_s, least_s, iterations, is_held, ..compared(gain, is_even)
+                });
+                tails.observe((!tails.is_paused()).then_some((planned_s, even_s)), iterations);
                 prop_assert!(balance.is_valid() && tails.is_valid(), "{balance:?} {tails:?}");
             }
         }

@@ -86,14 +86,14 @@ impl OpenIterations {
             }
             self.reports.retain(|_, reports| !reports.is_empty());
         }
-        self.plans.forget_before(self.next);
+        self.forget();
         changes
     }
 
     /// Sets the plan of an iteration to the one that holds.
     pub fn repeat_plan(&mut self, iteration: u64) {
         self.plans.repeat(iteration);
-        self.plans.forget_before(self.next);
+        self.forget();
     }
 
     /// Returns the iteration after all that were carried out: they are closed, or all workers that its plan gives work have
@@ -182,8 +182,13 @@ impl OpenIterations {
             all.sort_by(|a, b| a.worker.cmp(&b.worker));
             closed.push(self.close(iteration, all));
         }
-        self.plans.forget_before(self.next);
+        self.forget();
         closed
+    }
+
+    /// Drops plans that nothing needs any more. Who had no samples in the iteration before an open one is still asked.
+    fn forget(&mut self) {
+        self.plans.forget_before(self.next.saturating_sub(1));
     }
 
     /// Closes an iteration with these reports, in order of their workers.

@@ -166,6 +166,8 @@ class Exchange:
         self._open = 0
         #: The iteration after the highest one whose plan was read.
         self._read = 0
+        #: The iteration after the highest one whose plan was returned.
+        self._returned = 0
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         #: Time of the monotonic clock after which the thread waits for no other rank; None before :meth:`close`.
@@ -204,6 +206,9 @@ class Exchange:
             SettingError: the exchange was closed, so the newest plan is unknown.
         """
         with self._changed:
+            if iteration < self._returned:
+                # Known also after a failure or the end: checkpoints contain it.
+                return self._at(iteration).plan
             # Before the wait: the exchange after the current one cannot change this plan any more.
             self._read = max(self._read, iteration + 1)
             is_known = lambda: (  # noqa: E731
@@ -225,6 +230,7 @@ class Exchange:
                 ) from self._failure
             if self._deadline is not None:
                 raise SettingError(f"iteration {iteration} has no plan, because {CLOSED}")
+            self._returned = max(self._returned, iteration + 1)
             return self._at(iteration).plan
 
     def share(self, iteration: int) -> float:

@@ -26,7 +26,9 @@ from evenstep.gradients.fsdp_state import (
     reduces,
     reshards,
 )
+from evenstep.gradients.later import apply_weight
 from evenstep.gradients.mean_check import MeanCheck
+from evenstep.gradients.passes import has_gradients, is_recomputing
 from evenstep.measure.device import current_device
 from evenstep.run.losses import Loss
 from evenstep.run.run import Run
@@ -244,7 +246,7 @@ class GradientWeights:
             self._begin_reduction(run, gradient.device)
         step = run.current.step
         weight = hook.weight(self._loss, step.local_batch, step.global_batch, self._world_size, self._copies)
-        hook.apply_weight(gradient, float(weight > 0) if self._loss == "scaled" else weight)
+        apply_weight(gradient, float(weight > 0) if self._loss == "scaled" else weight)
         if self._total is not None:
             self._total.divide(gradient)
 
@@ -287,7 +289,7 @@ class GradientWeights:
             UnsupportedError: the gradients would be wrong.
         """
         run = self._run()
-        if run is None or run.is_hedging or not hook.has_gradients(run) or hook.is_recomputing(run):
+        if run is None or run.is_hedging or not has_gradients(run) or is_recomputing(run):
             return
         if self._has_mesh:
             ranks.is_stage(None)

@@ -2,7 +2,8 @@
 
 A hook on each parameter multiplies the gradient of a backward pass before it is added to ``.grad``. DDP then averages
 as usual, and the average is the gradient of one process. So each gradient has the weight of its own batch, in whatever
-order passes are added and reduced, and DDP's options for its reduction do not matter.
+order passes are added and reduced, and DDP's options for its reduction do not matter. Where DDP's buckets can have the
+weight instead, by one operation for each (:mod:`evenstep.gradients.reduction`), the hooks do nothing.
 
 Passes before DDP's reduction have the weight, for example of micro-batches under ``no_sync``, or of the bare module.
 Passes after it keep their gradients until the next forward pass or the next batch, because nothing averages them.
@@ -14,6 +15,7 @@ The hooks are on the nodes that add gradients, not on the tensors: ``torch.autog
 import logging
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -23,7 +25,6 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 from torch.autograd.graph import Node, get_gradient_edge
-from torch.distributed import GradBucket  # type: ignore[attr-defined]  # missing in torch's type stubs.
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
@@ -33,7 +34,8 @@ from evenstep.gradients import buffers, items, ranks
 from evenstep.gradients.fsdp_state import at_end_of_backward, leave_out_waits
 from evenstep.gradients.later import LaterScale
 from evenstep.gradients.mean_check import MeanCheck
-from evenstep.measure.device import cuda_backend
+from evenstep.gradients.passes import has_gradients, is_recomputing
+from evenstep.gradients.reduction import Hook, Reduction
 from evenstep.run.losses import Loss
 from evenstep.settings.workers import Workers
 
@@ -43,11 +45,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evenstep")
 
-#: A communication hook of DDP.
-Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
-
 #: The entry in the metadata of a node: the handle of its hook, and the object that owns it.
 ENTRY = "evenstep"
+
+#: A hook that does nothing, without a frame of Python.
+_IGNORE: Callable[..., Any] = deque[Any](maxlen=0).append
 
 
 def weight(loss: Loss, local_batch: int, size: int, world_size: int, copies: int = 1) -> float:
@@ -65,14 +67,6 @@ def weight(loss: Loss, local_batch: int, size: int, world_size: int, copies: int
     if loss == "sum":
         return 1 / size
     return 1.0 if loss == "tokens" else 1 / world_size
-
-
-def apply_weight(gradient: torch.Tensor, weight: float) -> None:
-    """Multiplies a gradient in place; weight 0 also clears NaN and infinity."""
-    if weight == 0:
-        gradient.zero_()
-    elif weight != 1:
-        gradient.mul_(weight)
 
 
 def check_loss(loss: Loss) -> None:
@@ -121,7 +115,7 @@ class GradientWeights:
         #: Returns the run; the same object for all models of a job.
         self.run = run
         self._inner = inner
-        self._state = state
+        self._reduction = Reduction(model, inner, state, lambda: self._ready(is_reduced=True))
         self._group = model.process_group
         self._world_size = self._group.size()
         #: Number of ranks of the group with the same samples, and the first rank of each worker in it; empty if each
@@ -138,8 +132,10 @@ class GradientWeights:
         self._later = LaterScale([*reduced, *delayed])
         #: Parameters without a hook: they are frozen.
         self._frozen = self._later.parameters
-        #: The nodes that add gradients, which only DDP and this list keep.
+        self._is_delayed = bool(delayed)
+        #: The nodes that add gradients, which only DDP and this list keep, and the hook that all of them have.
         self._nodes: list[Node] = []
+        self._hook: Any = partial(self._weigh)
         #: Whether float16 could overflow, so that factors are at most 1 before the sum. Other hooks get the weighted
         #: gradients: they may step an optimizer, or keep what they left out for the next iteration.
         is_half = any(at.dtype == torch.float16 for at in reduced) if inner is None else inner is fp16_compress_hook
@@ -153,11 +149,8 @@ class GradientWeights:
         self._scale = 1.0
         #: Whether the end of the running backward pass is awaited, and whether it has reached a parameter.
         self._is_awaited = self._is_open = False
-        #: Whether the pass has computed all gradients of this rank, and the parameters that lack one.
+        #: Whether the pass has computed all gradients of this rank.
         self._is_ready = True
-        self._missing: set[int] = set()
-        #: Whether DDP reduces the gradients of the next backward pass: its own forward pass has prepared it.
-        self._reduces = False
         #: The batch whose gradients DDP has reduced, if no forward pass of the model followed.
         self._reduced: Turn | None = None
         #: Whether the model is a stage of a pipeline. Between its passes, it waits for other stages and their workers.
@@ -170,9 +163,8 @@ class GradientWeights:
         self._turn: Turn | None = None
         self._factor = 1.0
         self._total: items.Total | None = None
+        self._tokens = 1.0
         self._check = MeanCheck(run) if loss == "mean" else None
-        #: The sums over ranks that were started and not waited for yet.
-        self._sums: list[dist.Work] = []
 
     def register(self, observed: torch.nn.Module) -> None:
         """Registers the hooks; ``observed`` is the module whose forward passes are seen.
@@ -182,7 +174,6 @@ class GradientWeights:
                 loss.
         """
         model: Any = self._model()
-        inner, state = self._inner, self._state
         self._observes_model = observed is not model.module
         entries = [entries_of(parameter).get(ENTRY) for parameter in self._frozen if parameter.requires_grad]
         owners: set[GradientWeights] = {entry[1] for entry in entries if entry}
@@ -199,11 +190,7 @@ class GradientWeights:
                 )
             owner.sharers.add(self)
             self.models += owner.models
-        if inner:
-            # DDP checks the names and annotations of hooks.
-            model.register_comm_hook(None, lambda _, bucket: inner(state, bucket))
-        elif model.device.type == "cuda" and cuda_backend(self._group) == "gloo":
-            model.register_comm_hook(None, self._average)
+        self._reduction.register()
         self._register_thawed()
         # Hooks are not to be compiled. Outside of a compiled model they are not even seen by the compiler.
         observed.register_forward_pre_hook(torch.compiler.disable(self._forward_begins), with_kwargs=True)
@@ -245,10 +232,14 @@ class GradientWeights:
             if before := entries.get(ENTRY):
                 # A new DDP model, or job, of the same module.
                 before[0].remove()
-            entries[ENTRY] = node.register_prehook(partial(self._weigh, len(self._nodes))), self
+            entries[ENTRY] = node.register_prehook(self._hook), self
             self._nodes.append(node)
 
-    def _weigh(self, number: int, gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...] | None:
+    def _ignore(self, is_ignoring: bool) -> None:
+        """Sets whether the hook of all parameters does nothing."""
+        self._hook.__setstate__((_IGNORE if is_ignoring else self._weigh, (), {}, None))
+
+    def _weigh(self, gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...] | None:
         """Weights the gradient of a parameter; a hook of the node that adds it.
 
         Raises:
@@ -259,9 +250,6 @@ class GradientWeights:
             if self._leaves_alone():
                 return None
             self._begin()
-        self._missing.discard(number)
-        if not self._missing:
-            self._ready()
         factor, [gradient] = self._factor, gradients
         if gradient is None or factor == 1:
             return None
@@ -284,7 +272,7 @@ class GradientWeights:
             return True
         if all(model() is None for model in self.models):
             return True
-        if self._reduces:
+        if self._reduction.is_expected:
             return False
         return run is None or not run.binding.has_batch or run.has_hedged or run.current is self._reduced
 
@@ -298,13 +286,26 @@ class GradientWeights:
             )
         if self._is_stage and (model := self._model()) and model.require_backward_grad_sync:
             self._stage_passes = ranks.check_passes(self._stage_passes)
-        self._missing = set(range(len(self._nodes)))
         self._is_ready, self._factor, self._turn = run.is_hedging, 1.0, None
         if not run.is_hedging:
             self._turn = run.binding.backward()
             self._factor = self._factor_of(run, self._turn.step)
+        self._factor = self._reduction.factor(self._factor, may_weigh=self._fills_buckets)
         self._await_end()
         self._is_open = True
+        self._ignore(self._factor == 1)
+
+    def _fills_buckets(self) -> bool:
+        """Returns whether DDP's buckets get only gradients of passes that begin now, and nothing reads them before.
+
+        Hooks of the nodes that add gradients cannot be seen. What they add is averaged in the same way only if the
+        factors of all ranks have the mean 1.
+        """
+        if self.loss != "mean" or self._is_delayed or self.sharers or len(self.models) > 1 or torch.is_grad_enabled():
+            return False
+        parameters = self._later.parameters
+        # A generator takes three times as long.
+        return not [None for at in parameters if at.grad is not None or at._post_accumulate_grad_hooks]  # noqa: SLF001
 
     def _factor_of(self, run: "Run", step: "Step") -> float:
         """Returns the factor of this rank's gradients, and starts to sum the tokens."""
@@ -314,7 +315,14 @@ class GradientWeights:
         factor = weight(self.loss, step.local_batch, step.global_batch, size, copies) * size
         # The micro-batches of a remainder may have unequal sizes, or no sample.
         factor *= run.current.factor if self.loss == "mean" else run.current.factor > 0
-        if self.loss == "tokens" and self._reduces:
+        if self.loss == "tokens" and self._reduction.is_expected:
+            factor /= self._begin_total(run)
+        return factor / self._scale
+
+    def _begin_total(self, run: "Run") -> float:
+        """Starts to sum the tokens in the first pass of a reduction; returns their number if it is needed now."""
+        if not self._reduction.has_begun:
+            self._tokens = 1.0
             if not run.current.is_last:
                 raise UnsupportedError(
                     'loss="tokens" with several reductions in one iteration: the first ones would be divided by a part '
@@ -324,38 +332,54 @@ class GradientWeights:
             if self._inner:
                 # A compressed sum over all tokens could overflow.
                 with run.sensor.paused():
-                    factor /= self._total.wait().item()
+                    self._tokens = self._total.wait().item()
                     self._later.apply(self._total.divide)
                 self._total = None
-        return factor / self._scale
+        return self._tokens
 
     def _await_end(self) -> None:
         if not self._is_awaited:
             at_end_of_backward(self._ends)
             self._is_awaited = True
 
-    def _ready(self) -> None:
+    def _ready(self, *, is_reduced: bool) -> None:
         """Records that this rank has computed its gradients, before it waits for the others."""
         if not self._is_ready and (run := self.run()):
             self._is_ready = True
-            run.binding.complete(is_reduced=self._reduces)
+            run.binding.complete(is_reduced=is_reduced)
             if self._is_stage:
                 run.sensor.pause()
 
     def _ends(self) -> None:
         """Ends a backward pass of this rank; DDP waits for the other ranks afterwards."""
         is_open, self._is_open, self._is_awaited = self._is_open, False, False
+        self._ignore(False)
         is_through_model, self._is_through_model = self._is_through_model, False
-        turn = self._turn
-        if not is_open or turn is None:
+        run, turn = self.run(), self._turn
+        if not is_open or turn is None or run is None:
             return
-        self._ready()
-        self._wait()
-        if not self._reduces:
+        if not self._reduction.is_expected:
+            self._ready(is_reduced=False)
             return
-        if is_through_model or not self._missing:
-            # Otherwise it may be a checkpoint, whose backward pass is inside of the whole one.
-            self._reduces, self._reduced = False, turn
+        is_paused = not self._is_ready and run.sensor.pause()
+        self._reduction.wait()
+        if self._reduction.is_complete:
+            self._reduces(turn)
+            return
+
+        def ends() -> None:
+            # DDP may wait for gradients of another pass, or it has skipped its last bucket.
+            if is_paused:
+                run.sensor.resume()
+            if self._reduction.is_finished(is_through_model=is_through_model):
+                self._ready(is_reduced=True)
+                self._reduces(turn)
+
+        _after_ddp(ends)
+
+    def _reduces(self, turn: "Turn") -> None:
+        """Ends the reduction of a batch's gradients."""
+        self._reduction.is_expected, self._reduced = False, turn
         source = self._sources[turn.step.source] if self._sources else turn.step.source
         pending = self._buffers.begin(turn.step, self._group, source, self._copies)
 
@@ -370,23 +394,7 @@ class GradientWeights:
                 received.store()
 
         if pending or self._later.is_open:
-            # DDP's own callback is in the queue now, or the next one in the queue adds it.
-            at_end_of_backward(lambda: at_end_of_backward(reduced))
-
-    def _average(self, _: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Averages a bucket on a GPU with Gloo, whose futures are complete before a sum has arrived."""
-        gradient = bucket.buffer().div_(self._world_size)
-        self._sums.append(self._group.allreduce([gradient]))
-        if self._is_ready:
-            self._wait()
-        # Without its device, readers of the future would not wait for the GPU.
-        done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[gradient.device])
-        done.set_result(gradient)
-        return done
-
-    def _wait(self) -> None:
-        while self._sums:
-            self._sums.pop().wait()
+            _after_ddp(reduced)
 
     def _forward_begins(self, _: torch.nn.Module, __: Any, kwargs: dict[str, Any]) -> None:
         """Binds the gradients that follow to the batch of this forward pass; a forward pre-hook.
@@ -397,7 +405,7 @@ class GradientWeights:
         run, model = self.run(), self._model()
         if model is None or not has_gradients(run):
             return
-        is_own = self._prepares(model)
+        is_own = self._is_own(model)
         if run is None or self._is_other:
             return
         if self._frozen:
@@ -406,7 +414,8 @@ class GradientWeights:
             return
         # An earlier backward pass may have failed.
         self._is_open = self._is_awaited = self._is_through_model = False
-        self._sums.clear()
+        self._ignore(False)
+        self._reduction.fails()
         if run.is_hedging:
             return
         if self.loss == "tokens" and not model.require_backward_grad_sync and not run.accumulates:
@@ -425,20 +434,21 @@ class GradientWeights:
                 leave_out_waits(run.sensor)
         run.sensor.forward_begins(model.device)
 
-    def _prepares(self, model: DistributedDataParallel) -> bool:
-        """Records whether DDP reduces the next backward pass; returns whether the forward pass is one of this model."""
+    def _is_own(self, model: DistributedDataParallel) -> bool:
+        """Returns whether a forward pass is one of this model, and records whether it is one of another DDP model."""
         active = DistributedDataParallel._active_ddp_module  # noqa: SLF001  # The compiler uses it, too.
         is_own = self._observes_model or active is model
         if is_own:
             self._is_stage = bool(self._sources) and ranks.is_stage(model)
-            self._stage_passes += self._is_stage
+            self._reduced, self._is_other = None, False
+            self._reduction.forward_begins(model, is_stage=self._is_stage)
+            self._stage_passes += self._is_stage and not self._reduction.is_trial
             if self._is_stage and (run := self.run()):
                 run.sensor.resume()
-            self._reduces, self._reduced, self._is_other = model.require_backward_grad_sync, None, False
             for sharer in self.sharers:
                 sharer.expects_pass()
         elif active is not None and any(at is model.module for at in active.modules()):
-            self._reduces, self._is_other = False, True
+            self._is_other = True
         return is_own
 
     def expects_pass(self) -> None:
@@ -482,16 +492,9 @@ def entries_of(parameter: torch.nn.Parameter) -> Any:
     return get_gradient_edge(parameter).node.metadata
 
 
-def has_gradients(run: "Run | None") -> bool:
-    """Returns whether a forward pass is for gradients; otherwise the loop may only look at its batches."""
-    is_enabled = torch.is_grad_enabled()
-    if run is not None and not is_enabled:
-        run.binding.looks()
-    return is_enabled
+def _after_ddp(callback: Callable[[], None]) -> None:
+    """Calls a function at the end of the running backward pass, after DDP's own callback.
 
-
-def is_recomputing(run: "Run") -> bool:
-    """Returns whether a forward pass is repeated for the current batch by a backward pass, as checkpointing does."""
-    # torch.utils.checkpoint uses it, too.
-    in_backward = torch._C._current_graph_task_id() >= 0  # noqa: SLF001  # PyTorch has no public way to ask.
-    return in_backward and run.binding.has_batch and run.current.begun
+    That one is in the queue now, or the next one in the queue adds it.
+    """
+    at_end_of_backward(lambda: at_end_of_backward(callback))

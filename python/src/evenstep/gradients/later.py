@@ -1,8 +1,16 @@
-"""A factor of gradients that is applied after their sum over ranks, to what is new in the sum."""
+"""Factors of gradients: in place, and after their sum over ranks, to what is new in the sum."""
 
 from collections.abc import Callable, Sequence
 
 import torch
+
+
+def apply_weight(gradient: torch.Tensor, weight: float) -> None:
+    """Multiplies a gradient in place; weight 0 also clears NaN and infinity."""
+    if weight == 0:
+        gradient.zero_()
+    elif weight != 1:
+        gradient.mul_(weight)
 
 
 class LaterScale:

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.gradients import buffers, first_step, fsdp, hook, ranks
+from evenstep.gradients import buffers, first_step, fsdp, hook, ranks, reduction
 from evenstep.hedge.trainee import TrainedModel
 from evenstep.job.lifecycle import Lifecycle
 from evenstep.run.losses import Loss
@@ -71,7 +71,7 @@ class Gradients:
         for handle in first_step.follow_steps(run, self._is_weighted, self._only_wraps):
             self._life.ends.callback(handle.remove)
 
-    def wrap(self, model: torch.nn.Module, loss: Loss, inner: hook.Hook | None, inner_state: Any) -> None:
+    def wrap(self, model: torch.nn.Module, loss: Loss, inner: reduction.Hook | None, inner_state: Any) -> None:
         """Weights the gradients of a model; see :meth:`Job.wrap`."""
         ddp = hook.ddp_of(model)
         if ddp is None and not fsdp.modules(model):

@@ -9,7 +9,7 @@ import torch
 
 from evenstep._native import check_job_id
 from evenstep.errors import SettingError
-from evenstep.gradients.hook import Hook
+from evenstep.gradients.reduction import Hook
 from evenstep.hedge.steps import Steps
 from evenstep.job import oom
 from evenstep.job.gradients import Gradients
@@ -445,7 +445,7 @@ class Job:
         An iteration counts as done when its gradients are complete, so call this after the optimizer's step. The state
         has constant size. Resuming replays no iterations.
         """
-        return self._run.state_dict()
+        return self._life.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the progress of a checkpoint; call it on all ranks, before the first batch is read.
@@ -460,7 +460,8 @@ class Job:
     def close(self) -> None:
         """Delivers the last reports and leaves the job; called automatically when the process ends.
 
-        In a child of ``os.fork`` it does nothing: the job continues in its own process.
+        :meth:`state_dict` still returns the progress. Another run needs another job. In a child of ``os.fork`` it does
+        nothing: the job continues in its own process.
         """
         self._life.close()
 

@@ -4,9 +4,11 @@ import atexit
 import os
 from contextlib import ExitStack
 from dataclasses import replace
+from multiprocessing.util import Finalize
 from typing import Any
 
 from evenstep.errors import SettingError, UnsupportedError
+from evenstep.exchange.exchange import CLOSED
 from evenstep.hedge.begin import hedged
 from evenstep.job.kubeflow import TIMEOUT_S, StatusPoster
 from evenstep.job.metrics import Metrics, trainjob_status
@@ -35,6 +37,8 @@ class Lifecycle:
         self.state: dict[str, Any] = {}
         #: The process of this job.
         self._process = os.getpid()
+        self._closed = False
+        self._last: Run | None = None
         self.metrics = Metrics()
 
     @property
@@ -45,6 +49,7 @@ class Lifecycle:
             SettingError: it has not started.
         """
         if self.opened is None:
+            self._refuse_closed()
             raise SettingError("the run has not started: call job.loader first")
         return self.opened.run
 
@@ -78,11 +83,19 @@ class Lifecycle:
         self.options = job_options
 
     def open(self, order: Order, reads_ahead: int) -> Run:
-        """Opens the run, together with all ranks."""
+        """Opens the run, together with all ranks.
+
+        Raises:
+            SettingError: the job is closed.
+        """
+        self._refuse_closed()
         self.opened = opened = open_run(self.options, order, reads_ahead, self.state)
         # Ranks may have numbered themselves.
         self.options = replace(self.options, settings=opened.begin.job_options.settings)
         atexit.register(self.close)
+        self.ends.callback(atexit.unregister, self.close)
+        # A process that multiprocessing forked calls no functions of atexit.
+        self.ends.callback(Finalize(None, self.close, exitpriority=0).cancel)
         status = trainjob_status(opened, self.options.epochs)
         poster = StatusPoster.of_environment(os.environ, status) if opened.is_first else None
         if poster:
@@ -93,8 +106,13 @@ class Lifecycle:
             self.ends.callback(poster.stop)
         return opened.run
 
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the progress of the run, also after its end; see :meth:`Job.state_dict`."""
+        return (self._last or self.run).state_dict()
+
     def load(self, state: dict[str, Any]) -> None:
         """Restores the progress of a checkpoint; see :meth:`Job.load_state_dict`."""
+        self._refuse_closed()
         opened = self.opened
         if opened and not opened.run.starts:
             raise SettingError(
@@ -110,6 +128,9 @@ class Lifecycle:
         """Ends the job; see :meth:`Job.close`."""
         if os.getpid() != self._process:
             return
-        self.opened = None
+        self._last, self.opened, self._closed = self.started_run() or self._last, None, True
         self.ends.close()
-        atexit.unregister(self.close)
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise SettingError(f"no run can begin, because {CLOSED}")

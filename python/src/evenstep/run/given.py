@@ -2,6 +2,7 @@
 
 from collections import UserDict
 from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Any
 from weakref import ref
@@ -12,6 +13,8 @@ from evenstep.run.step import Turn
 #: Maximum number of objects by which a batch is known, and of containers and values that are searched for them.
 OBJECTS_MAX = 30
 _SEARCHED_MAX = 1024
+#: Values without parts, of which a batch may have a thousand.
+_PLAIN = frozenset((str, bytes, int, float, bool, type(None)))
 
 
 def references(batch: Any) -> list[ref[Any]]:
@@ -50,9 +53,11 @@ def _is_object(at: Any) -> bool:
 
 
 def _objects(batch: Any) -> list[Any]:
-    """Returns the objects in nested lists, tuples and dictionaries that can have weak references."""
+    """Returns the objects in nested lists, tuples, dictionaries and data classes that can have weak references."""
     found, searched = [], [batch]
     for at in searched:
+        if type(at) in _PLAIN:
+            continue
         room = _SEARCHED_MAX - len(searched)
         if _is_object(at):
             found.append(at)
@@ -66,4 +71,6 @@ def _objects(batch: Any) -> list[Any]:
             searched += islice(list.__iter__(inside), room)
         elif isinstance(inside, tuple):
             searched += islice(tuple.__iter__(inside), room)
+        elif is_dataclass(inside):
+            searched += [getattr(inside, field.name, None) for field in fields(inside)[:room]]
     return found
