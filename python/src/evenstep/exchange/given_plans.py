@@ -106,7 +106,9 @@ def given_plans(fixed: Fixed, order: Order, caps: Sequence[int | None], first: i
     def checked(batches: Sequence[int], iteration: int) -> Plan:
         what = f"plan={list(batches)} of iteration {iteration}"
         if len(batches) != len(caps):
-            raise SettingError(f"{what}: must have one batch for each of the {len(caps)} ranks")
+            raise SettingError(
+                f"{what}: must have one batch for each of the {len(caps)} ranks, or workers of init(mesh=..)"
+            )
         # With costs, a plan has the ratios of shares.
         quantum = 1 if order.costs else order.accumulate
         if any(batch < 0 or batch % quantum for batch in batches) or not any(batches):

@@ -59,12 +59,14 @@ class Buffers:
             ignored = model.parameters_to_ignore
             self._others += [(module, name) for name in names if f"{path}.{name}".lstrip(".") not in ignored]
 
-    def begin(self, step: Step, group: dist.ProcessGroup) -> "list[Pending]":
+    def begin(self, step: Step, group: dist.ProcessGroup, source: int, copies: int) -> "list[Pending]":
         """Starts to communicate; all ranks must call it in the same order relative to other collectives of the group.
 
         Args:
             step: this rank's part of the iteration.
             group: the process group of the model.
+            source: the rank that sends its buffers.
+            copies: number of ranks of the group that have the same samples.
         """
         begun = []
         layers = [layer for layer in self._layers if layer.training]
@@ -72,7 +74,7 @@ class Buffers:
             buffers = [getattr(layer, name) for layer in layers for name in ("running_mean", "running_var")]
             flat = torch.cat([buffer.flatten().to(buffers[0].device) for buffer in buffers])
             # 0 times NaN is not 0.
-            flat = flat * step.weight if step.weight else torch.zeros_like(flat)
+            flat = flat * (step.weight / copies) if step.weight else torch.zeros_like(flat)
             begun.append(Pending(group.allreduce([flat]), flat, flat.split([at.numel() for at in buffers]), buffers))
         if self._others:
             known = (getattr(module, name) for module, name in self._others)
@@ -81,7 +83,7 @@ class Buffers:
             plain = [buffer.resolve_conj().resolve_neg() for buffer in buffers]
             rows = [buffer.reshape(-1).view(torch.uint8).to(buffers[0].device) for buffer in plain]
             flat = torch.cat(rows)
-            work: Any = dist.broadcast(flat, step.source, group, async_op=True)
+            work: Any = dist.broadcast(flat, source, group, async_op=True)
             begun.append(Pending(work, flat, flat.split([len(row) for row in rows]), buffers))
         return begun
 

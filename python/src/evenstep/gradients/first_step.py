@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from evenstep.errors import UnsupportedError
-from evenstep.gradients import fsdp
+from evenstep.gradients import fsdp, hook
 from evenstep.run.run import Run
 
 log = logging.getLogger("evenstep")
@@ -111,7 +111,10 @@ def _unweighted(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.n
     for number, group in enumerate(optimizer.param_groups):
         names = group.get("param_names", [f"{at} of group {number}" for at in range(len(group["params"]))])
         for name, at in zip(names, group["params"], strict=True):
-            if isinstance(at, torch.nn.Parameter) and at.grad is not None and id(at) not in owned:
+            if not isinstance(at, torch.nn.Parameter) or at.grad is None or id(at) in owned:
+                continue
+            # With tensor parallelism, DDP's parameters are in the module only until its first forward pass.
+            if not (at.requires_grad and hook.ENTRY in hook.entries_of(at)):
                 yield f"parameter {name} of shape {tuple(at.shape)}", at
 
 

@@ -8,11 +8,12 @@ import torch
 import torch.distributed as dist
 
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.gradients import buffers, first_step, fsdp, hook, reduction
+from evenstep.gradients import buffers, first_step, fsdp, hook, ranks, reduction
+from evenstep.gradients.last_pass import LastPass
 from evenstep.hedge.trainee import TrainedModel
 from evenstep.job import oom
 from evenstep.job.lifecycle import Lifecycle
-from evenstep.run.losses import Loss
+from evenstep.run.losses import Loss, check_loss
 from evenstep.run.run import Run
 from evenstep.samples.order import Order
 
@@ -55,6 +56,8 @@ class Gradients:
         self._avoids_singles = False
         #: Whether a model cannot compute a batch of length 0.
         self.needs_samples = False
+        #: The weights of models whose ranks are checked when the run starts.
+        self._unchecked: list[hook.GradientWeights | fsdp.GradientWeights] = []
 
     def check(self, order: Order, *, is_sharded: bool = False) -> None:
         """Checks that the gradients of this order's micro-batches can be weighted.
@@ -70,6 +73,7 @@ class Gradients:
 
     def follow(self, run: Run) -> None:
         """Follows a run from its start to the end of the job."""
+        self._check_workers(run)
         self._tell(run)
         for handle in first_step.follow_steps(run, self._is_weighted, self._only_wraps):
             self._life.ends.callback(handle.remove)
@@ -94,18 +98,21 @@ class Gradients:
             )
         if self._is_scaled:
             raise UnsupportedError(_TWICE)
-        hook.check_loss(loss)
-        run = self._life.started_run()
+        check_loss(loss)
+        run, has_mesh = self._life.started_run(), self._life.options.mesh is not None
         if ddp is None:
-            fsdp.check_wrap(model, has_inner=inner is not None)
+            fsdp.check_wrap(model, has_inner=inner is not None, has_mesh=has_mesh)
             if run:
                 self.check(run.order, is_sharded=True)
-            sharded = fsdp.GradientWeights(model, loss, self._run_later)
+            sharded = fsdp.GradientWeights(model, loss, self._run_later, has_mesh=has_mesh)
+            self._check_workers(run, sharded)
             sharded.register()
             self._weights.append((model, sharded))
         else:
-            hook.check_group(ddp)
+            if not has_mesh:
+                ranks.check_group(ddp)
             weights = hook.GradientWeights(ddp, loss, self._run_later, inner, inner_state)
+            self._check_workers(run, weights)
             weights.register(ddp.module if model is ddp else model)
             self._weights.append((model, weights))
         first_step.weighted.add(ddp.module if ddp else model)
@@ -119,6 +126,13 @@ class Gradients:
         if run:
             self.reduce_last(run)
         self._life.observer.wrapped(loss, has_inner=inner is not None)
+
+    def _check_workers(self, run: Run | None, *weights: hook.GradientWeights | fsdp.GradientWeights) -> None:
+        """Checks the ranks of models once the run knows the workers."""
+        if self._life.options.mesh:
+            self._unchecked += weights
+        while run and self._unchecked:
+            self._unchecked.pop().follow(run.workers)
 
     def count(self, items: float | torch.Tensor) -> None:
         """Tells the number of tokens in a batch; see :meth:`Job.count`."""
@@ -170,8 +184,10 @@ class Gradients:
         # 0 times NaN is not 0.
         mean = mean * weight if weight else torch.zeros_like(mean)
         if run.world_size > 1:
+            mesh = self._life.options.mesh
             with run.sensor.paused():
-                dist.all_reduce(mean)
+                for group in mesh.groups if mesh else (None,):
+                    dist.all_reduce(mean, group=group)
         return mean
 
     def follow_rate(self, optimizer: torch.optim.Optimizer) -> None:
@@ -220,8 +236,14 @@ class Gradients:
         Raises:
             UnsupportedError: passes of a model would wait for other ranks.
         """
-        for model, weights in self._weights[self._last_reduced :] if run.passes else ():
-            weights.reduce_last(run, model)
+        passes = run.passes
+        for model, weights in self._weights[self._last_reduced :] if passes else ():
+            ddp = hook.ddp_of(model)
+            if ddp and isinstance(weights, hook.GradientWeights):
+                weights.last_pass = LastPass(ddp, model, self._run_later)
+            elif passes and isinstance(weights, fsdp.GradientWeights):
+                weights.reduce_last(passes)
+                self._life.ends.callback(weights.reduce_all)
             self._last_reduced += 1
 
     def attempt(self) -> oom.Attempt | None:

@@ -23,6 +23,7 @@ from evenstep.samples.costs import Costs, Layout, SampleCosts
 from evenstep.samples.order import GivenIndices, Indices, Order
 from evenstep.settings.options import Fixed, RunOptions, checked_job_options
 from evenstep.settings.settings import Settings
+from evenstep.settings.workers import DataMesh, Mesh
 
 _Optimizer = TypeVar("_Optimizer", bound=torch.optim.Optimizer)
 _Model = TypeVar("_Model", bound=torch.nn.Module)
@@ -38,6 +39,7 @@ def init(
     job_options: Mapping[str, Any] | None = None,
     epochs: int | None = None,
     timeout_s: float = 2.0,
+    mesh: Mesh | None = None,
 ) -> "Job":
     """Creates the training job from the arguments and the environment.
 
@@ -57,6 +59,9 @@ def init(
         job_options: other job options: the fields of ``PUT /v1/jobs/{job}`` (``rule``, ``min_gain``, ...).
         epochs: number of epochs that the script trains, for the progress of a TrainJob of Kubeflow.
         timeout_s: timeout of a request to the predictor, in seconds. Training steps do not wait for requests.
+        mesh: the ranks over which samples differ, if some ranks get the same samples: a DeviceMesh such as
+            ``mesh["dp"]``, or a process group. The ranks of a tensor, context or pipeline parallel group are one worker
+            then: plans and ``plan`` have one batch for each worker.
 
     Raises:
         SettingError: an argument or environment variable breaks its rule.
@@ -74,7 +79,8 @@ def init(
     given = settings.job if job is None else check_job_id(job)
     settings = replace(settings, server=server or settings.server, job=given)
     job_options = checked_job_options(job_options or {})
-    return Job(RunOptions(settings, plan, quantum, max_local_batch, job_options, timeout_s, epochs))
+    data_mesh = None if mesh is None else DataMesh.of(mesh)
+    return Job(RunOptions(settings, plan, quantum, max_local_batch, job_options, timeout_s, epochs, data_mesh))
 
 
 class Job:
@@ -362,8 +368,8 @@ class Job:
         """Scales the loss so that the average of gradients over ranks is the gradient of one process.
 
         Use it with FSDP, DeepSpeed and other frameworks that average gradients themselves; never together with
-        :meth:`wrap`. The loss must be the mean over this rank's batch. The framework must average over all ranks:
-        meshes with tensor or pipeline parallelism are not supported.
+        :meth:`wrap`. The loss must be the mean over this rank's batch. The framework must average over all ranks,
+        or over the ranks of ``init(mesh=..)``.
 
         The compute time is then measured over the forward pass, to which the whole is proportional. If forward passes
         wait for other ranks (FSDP1, ZeRO-3), it does not show the speed of this rank; use ``init(plan=..)``. The waits

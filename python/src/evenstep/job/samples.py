@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from evenstep.errors import SettingError
+from evenstep.errors import SettingError, UnsupportedError
 from evenstep.hedge.begin import claims_of
 from evenstep.hedge.claims import Claims
 from evenstep.hedge.steps import Steps
@@ -67,6 +67,10 @@ class Samples:
         passes = None if micro_batch is None else Passes(micro_batch)
         # Workers of a DataLoader draw indices before their iteration begins, so plans must be known that much earlier.
         run = self._begin(order, loader.reads_ahead(dataloader_kwargs, order.accumulate))
+        if passes and run.world_size < len(run.workers.of_ranks):
+            raise UnsupportedError(
+                "micro_batch with workers of several ranks, init(mesh=..), which need equal passes: use accumulate=N"
+            )
         if run.order.has_own_passes and run.passes is None:
             run.passes = passes
             self._gradients.reduce_last(run)

@@ -23,6 +23,7 @@ from evenstep.samples.costs import Costs, CutIteration, CutRules
 from evenstep.samples.epoch import Epoch, Place
 from evenstep.samples.order import Order
 from evenstep.samples.progress import Progress, state_of
+from evenstep.settings.workers import Workers
 
 #: Maximum time that the end of an epoch waits for the exchange of its last iterations, in seconds.
 _SETTLE_S = 5.0
@@ -33,6 +34,7 @@ class Run:
     """The state of one rank."""
 
     order: Order
+    #: The worker of this rank, and the number of workers. Without a mesh, each rank is a worker.
     rank: int
     world_size: int
     quantum: int
@@ -61,6 +63,8 @@ class Run:
     sums: Collection[Loss] = ()
     #: Maximum numbers of samples by rank; None for no cap. Empty if no rank has one.
     caps: Sequence[int | None] = ()
+    #: The workers of all ranks.
+    workers: Workers = field(default_factory=Workers)
     #: A name of the run that no other one has, also before a restart; the same on all ranks.
     name: str = ""
     #: Whether the run has logged that speeds cannot be measured.
