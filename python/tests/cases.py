@@ -65,7 +65,7 @@ def accumulated(world: World, *, syncs_each: bool, samples: int = 208) -> Any:
 def own_passes(world: World, *, shards: bool = False, loss: str = "mean", **options: Any) -> Any:
     """Each rank has passes of the size that its memory allows."""
     net, keeps = network(), {"reshard_after_forward": False}
-    model = world.fsdp(net, **keeps) if shards else world.ddp(net, loss=loss, **options)
+    model = world.fsdp(net, loss=loss, **keeps) if shards else world.ddp(net, loss=loss, **options)
     optimizer = sgd(model)
     size = (4, 5, 3)[int(os.environ.get("RANK", "0"))]
     for x, y, _ in world.batches(micro_batch=size):

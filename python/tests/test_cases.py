@@ -106,6 +106,10 @@ if hasattr(FSDPModule, "set_custom_reduce_scatter"):
     CASES |= {
         "FSDP2 (ZeRO-3)": Case(cases.sharded),
         "FSDP2 with own numbers of passes (ZeRO-2)": Case(partial(cases.own_passes, shards=True)),
+        'FSDP2 with own numbers of passes, `loss="sum"`': Case(partial(cases.own_passes, shards=True, loss="sum")),
+        'FSDP2 with own numbers of passes, `loss="tokens"`': Case(
+            partial(cases.own_passes, shards=True, loss="tokens")
+        ),
         "FSDP2 with hedged steps (ZeRO-2)": Case(partial(cases.hedged, shards=True)),
     }
 

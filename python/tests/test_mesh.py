@@ -267,6 +267,9 @@ def refused(rank: int) -> dict[str, str]:
     refuses("must have one batch for each of the 2", lambda: job_of(dp, 8, 8, 8, 8))
     refuses("over the ranks [", lambda: job_of(dp, 8, 8).wrap(ddp(network(), tp)))
     refuses('wrap(loss="sum")', lambda: job_of(dp, 8, 8).wrap(DistributedDataParallel(network()), loss="sum"))
+    refuses(
+        "micro_batch with workers", lambda: evenstep.init(mesh=dp).loader(Samples(), micro_batch=4, global_batch=16)
+    )
     refuses("job.steps with init(mesh=..)", lambda: evenstep.init(plan=[8, 8], mesh=dp).steps(Samples()))
     refuses("pass find_unused_parameters=True", lambda: piped(ddp(network(), dp)))
     if not SHARDS:

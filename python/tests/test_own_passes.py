@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 import evenstep
 from evenstep.errors import SettingError, UnsupportedError
 from evenstep.gradients import fsdp
+from evenstep.job import oom
 from evenstep.run.passes import Passes
 from evenstep.samples.order import Order
 from ranks import preload, run_ranks
@@ -211,6 +212,11 @@ def adds_losses(_job: Any, batches: Any, model: Any) -> None:
     torch.stack([loss_of(model, x, y) for x, y, _ in islice(batches, 2)]).sum().backward()
 
 
+def runs_twice(_job: Any, batches: Any, model: Any) -> None:
+    for x, y, _ in batches:
+        (loss_of(model, x, y) + loss_of(model, x, y)).backward()
+
+
 def scales(job: Any, batches: Any, model: Any) -> None:
     for x, y, _ in batches:
         job.scale(loss_of(model, x, y)).backward()
@@ -223,6 +229,8 @@ REFUSED: dict[str, tuple[Any, Callable[[], Any], bool]] = {
     "call zero_grad after the step": (clears_gradients, lambda: DistributedDataParallel(network()), True),
     "call backward\\(\\) for each micro-batch": (adds_losses, lambda: DistributedDataParallel(network()), True),
     "call backward\\(\\) for each batch": (adds_losses, zero_2, True),
+    "gradients are not reduced": (steps_early, zero_2, True),
+    "runs twice before a backward": (runs_twice, zero_2, True),
     "micro_batch without job.wrap": (steps_early, network, False),
     "job.scale with micro_batch": (scales, network, False),
     "remove static_graph": (steps_early, lambda: DistributedDataParallel(network(), static_graph=True), True),
@@ -242,9 +250,42 @@ def refusals(_rank: int) -> None:
     job = evenstep.init(plan=[16])
     with pytest.raises(UnsupportedError, match="auto"):
         job.loader(Samples(), micro_batch="auto"), job.wrap(zero_2())
-    for options in ({"micro_batch": 0}, {"micro_batch": "all"}, {"micro_batch": 4, "accumulate": 2}):
+    wrong: list[tuple[Any, int]] = [(0, 1), (2.5, 1), (True, 1), ("all", 1), (4, 2)]
+    for size, accumulate in wrong:
         with pytest.raises(SettingError, match="micro_batch"):
-            evenstep.init(plan=[16]).loader(Samples(), **options)
+            evenstep.init(plan=[16]).loader(Samples(), micro_batch=size, accumulate=accumulate)
+    job = evenstep.init(plan=[16])
+    job.loader(Samples(), micro_batch=8)
+    with pytest.raises(SettingError, match="began with micro_batch=8"):
+        job.loader(Samples(), micro_batch=2)
+    masks(job)
+    reports(job)
+
+
+def masks(job: Any) -> None:
+    """A first pass whose gradients are 0 is none whose gradients were cleared."""
+    model = job.wrap(DistributedDataParallel(network()))
+    for x, y, _ in job.loader(Samples(), micro_batch=8):
+        (loss_of(model, x, y) * job._run.current.micro).backward()
+        if job._run.current.is_last:
+            model.zero_grad()
+
+
+def reports(job: Any) -> None:
+    """Copies of gradients need memory, too."""
+
+    def fails(*_: Any) -> None:
+        raise torch.OutOfMemoryError
+
+    reported: list[Any] = []
+    batches = iter(job.loader(Samples(), micro_batch=8))
+    next(batches)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(oom, "report", lambda *at: reported.append(at))
+        patch.setattr(oom, "Attempt", fails)
+        with pytest.raises(torch.OutOfMemoryError), job.on_oom():
+            next(batches)
+    assert reported
 
 
 def test_what_would_be_wrong_is_refused() -> None:
@@ -272,3 +313,92 @@ def ready(_rank: int) -> Parameters:
 def test_the_unit_may_be_a_ready_batch() -> None:
     for trained in run_ranks(2, ready):
         assert difference(trained, one_process(order=Order(192, 64, shuffle=False))) <= TOLERANCE
+
+
+class Batches(Samples):
+    """A data set that reads all samples of a batch at once."""
+
+    def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.x[indices], self.y[indices]
+
+
+class Counting(Limited):
+    """More statistics: buffers that a pass replaces."""
+
+    replaced: torch.Tensor
+    last: torch.Tensor | None
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(memory)
+        self.register_buffer("replaced", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("last", None)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.replaced = self.replaced + len(x)
+        self.last = torch.as_tensor(len(x))
+        return super().forward(x)
+
+
+def counted(rank: int) -> tuple[Parameters, list[float]]:
+    """Two backward passes per batch; the memory of rank 0 runs out between them."""
+    memory = Memory((3, 24)[rank], "between")
+    job = evenstep.init(plan=[6, 10])
+    loader = job.loader(Batches(), micro_batch=8, collate_fn=lambda batch: batch)
+    net = Counting(memory)
+    model = job.wrap(DistributedDataParallel(net, broadcast_buffers=False))
+    optimizer, own = sgd(model), 0
+    for _ in range(EPOCHS):
+        for x, y in loader:
+            with job.on_oom():
+                (loss_of(model, x, y) / 2).backward()
+                (loss_of(model, memory.at("between", x), y) / 2).backward()
+            if loader.is_last:
+                optimizer.step()
+                optimizer.zero_grad()
+                own += loader.latest.local_batch
+    assert memory.failures == (1 - rank)
+    assert net.last is not None
+    return parameters_of(net.net), [2.0 * own, float(net.seen), float(net.replaced)]
+
+
+def test_passes_that_do_not_count_change_no_statistics() -> None:
+    for trained, (own, *seen) in run_ranks(2, counted):
+        assert seen == [own, own]
+        assert difference(trained, one_process()) <= TOLERANCE
+
+
+def evaluated(rank: int) -> Parameters:
+    """Evaluates after steps, steps another optimizer in each pass, and leaves iterations before their last pass."""
+    probe, data, model = network(), Samples(), zero_2()
+    plans = [[6, 10], [2, 14], [12, 4]]
+    trained: Parameters = []
+    for leaves in (True, False, True):
+        job = evenstep.init(plan=lambda at: plans[at % 3])
+        loader = job.loader(data, micro_batch=(2, 4)[rank])
+        optimizer, other = sgd(job.wrap(model)), sgd(probe)
+        for epoch in range(EPOCHS + 1):
+            for x, y, _index in loader:
+                loss_of(model, x, y).backward()
+                loss_of(probe, x, y).backward()
+                other.step()
+                if epoch == 0:
+                    break
+                if loader.is_last:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    with torch.no_grad():
+                        model(data.x[:8])
+            if leaves:
+                break
+        job.close()
+        shards: list[Any] = list(fsdp.parameters(model))
+        trained = trained if leaves else [shard.detach().full_tensor().flatten().tolist() for shard in shards]
+    with pytest.raises(SettingError, match="before the run has started"):
+        loss_of(model, data.x[:4], data.y[:4]).backward()
+    return trained
+
+
+@pytest.mark.skipif(not hasattr(FSDPModule, "set_custom_reduce_scatter"), reason="this PyTorch cannot wrap FSDP2")
+def test_evaluations_and_iterations_that_are_left_do_not_disturb_shards() -> None:
+    for trained in run_ranks(2, evaluated):
+        assert difference(trained, one_process()) <= TOLERANCE

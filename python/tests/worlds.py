@@ -32,7 +32,7 @@ class World(Protocol):
     def ddp(self, net: torch.nn.Module, *, loss: Any = "mean", inner: Any = None, **options: Any) -> Any:
         """Returns the model to train."""
 
-    def fsdp(self, net: Any, **options: Any) -> Any:
+    def fsdp(self, net: Any, loss: Any = ..., **options: Any) -> Any:
         """Returns the model to train, sharded."""
 
     def mean(self, total: torch.Tensor, number: Any, *, counts: bool = False) -> torch.Tensor:
@@ -75,10 +75,10 @@ class Ranks:
         model = DistributedDataParallel(net, **options)
         return model if loss is None else self.job.wrap(model, loss=loss, inner=inner)
 
-    def fsdp(self, net: Any, **options: Any) -> Any:
+    def fsdp(self, net: Any, loss: Any = "mean", **options: Any) -> Any:
         for module in (net[0], net[2], net):
             fully_shard(module, **options)
-        return self.job.wrap(net)
+        return self.job.wrap(net, loss=loss)
 
     def mean(self, total: torch.Tensor, number: Any, *, counts: bool = False) -> torch.Tensor:
         if counts:
@@ -129,7 +129,7 @@ class Alone:
         self.models.append((net, [parameter.detach().clone() for parameter in net.parameters()]))
         return net
 
-    def fsdp(self, net: Any, **_: Any) -> Any:
+    def fsdp(self, net: Any, loss: Any = "mean", **_: Any) -> Any:  # noqa: ARG002  # As of ranks.
         return self.ddp(net)
 
     def distance(self) -> float:

@@ -254,6 +254,7 @@ class GradientWeights:
 
     def reduce_all(self) -> None:
         """Makes FSDP reduce the gradients of all passes, without what passes have left."""
+        self._turn = None
         self._reduce(is_last=True)
         drop_unreduced(self._groups)
 
@@ -287,9 +288,8 @@ class GradientWeights:
             return
         if module in self._called:
             raise UnsupportedError(
-                f"micro_batch with a module of fully_shard, {type(module).__name__}, that runs twice before a backward "
-                "pass: call backward() after each forward pass, use torch.no_grad() for passes without gradients, or "
-                "use accumulate=N instead of micro_batch"
+                f"micro_batch: a {type(module).__name__} of fully_shard runs twice before a backward pass: call "
+                "backward() after each forward pass, use torch.no_grad() without gradients, or use accumulate=N"
             )
         self._called.add(module)
 
