@@ -260,6 +260,17 @@ def refusals(_rank: int) -> None:
         job.loader(Samples(), micro_batch=2)
     masks(job)
     reports(job)
+    keeps_ready_batches()
+
+
+def keeps_ready_batches() -> None:
+    """Batch norm needs two samples in a pass, which a ready-made batch has."""
+    sizes: list[int] = []
+    job = evenstep.init(plan=[4])
+    loader = job.loader(Samples(), micro_batch=1, collate_fn=lambda items: sizes.append(len(items)))
+    job.wrap(DistributedDataParallel(torch.nn.BatchNorm1d(8)))
+    assert next(iter(loader)) is None
+    assert sizes == [1]
 
 
 def masks(job: Any) -> None:

@@ -158,7 +158,9 @@ class Run:
     @property
     def least(self) -> int:
         """The minimum number of samples in a pass."""
-        return 2 if self.avoids_singles else 1
+        # A script that asks for single samples has ready-made batches.
+        is_ready = self.passes is not None and self.passes.setting == 1
+        return 2 if self.avoids_singles and not is_ready else 1
 
     def _cut(
         self, costs: Costs, epoch: Epoch, place: Place, planned: Callable[[Plan], Plan], *, is_equal: bool
