@@ -40,7 +40,7 @@ class LastPass:
         self._holds = False
         #: The last iteration with gradients.
         self._summed: Step | None = None
-        #: Whether those of its first pass are not all 0; None before they are read.
+        #: Whether the gradients of a first pass are not all 0; None before they are read.
         self._is_nonzero: bool | None = None
         #: The buffers before a pass that does not count.
         self._kept: Kept | None = None

@@ -206,8 +206,8 @@ class Loader(DataLoader[Any]):
         while True:
             step = self._run.cut_again(step)
             for turn, indices in _turns_of(step, samples):
-                # In this process, where the script's errors are raised as without workers. PyTorch asks for all samples
-                # of a batch at once, if it can.
+                # In this process, where the script's errors are raised as without workers. PyTorch prefers to read all
+                # samples of a batch at once.
                 read_all = getattr(self.dataset, "__getitems__", None)
                 items = read_all(indices) if read_all else [self.dataset[index] for index in indices]
                 yield turn, self.collate_fn(items)

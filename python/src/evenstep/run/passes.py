@@ -30,7 +30,7 @@ class Passes:
         is_number = isinstance(size, Integral) and not isinstance(size, bool)
         if not self.searches and (not is_number or int(size) < 1):
             raise SettingError(f"micro_batch={size!r}: must be an integer of at least 1, or 'auto'")
-        #: What the loop has set, and the maximum number of samples in a pass.
+        #: The argument of the loader, and the maximum number of samples in a pass.
         self.setting, self.size = size, 1 if self.searches else int(size)
         #: The largest size that is known to fit, and the one that did not.
         self.fits = 0

@@ -158,7 +158,7 @@ class Run:
     @property
     def least(self) -> int:
         """The minimum number of samples in a pass."""
-        # A script that asks for single samples has ready-made batches.
+        # With passes of single samples, these are ready-made batches.
         is_ready = self.passes is not None and self.passes.setting == 1
         return 2 if self.avoids_singles and not is_ready else 1
 
