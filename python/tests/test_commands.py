@@ -73,9 +73,33 @@ def test_the_local_predictor_is_shown_asked_and_stopped(evenstep: Evenstep) -> N
     assert "predictor.log" in evenstep("server", "logs").stdout
     assert "predictor: stopped" in evenstep("server", "stop").stdout
     assert "predictor: not running" in evenstep("server", "stop").stdout
-    wrong = evenstep("server", "stop", "now")
-    assert wrong.returncode == 1
-    assert "must have no argument" in wrong.stderr
+    for words, rule in [(["stop", "now"], "must have no argument"), (["statsu"], "must be status, logs, stop, or")]:
+        wrong = evenstep("server", *words)
+        assert wrong.returncode == 1
+        assert rule in wrong.stderr
+
+
+def test_the_local_store_is_read(evenstep: Evenstep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    missing = evenstep("store", "check")
+    assert missing.returncode == 1
+    assert "evenstep.db: No such file" in missing.stderr
+    assert evenstep("report").returncode == 0, "starts a predictor, which has a store"
+    assert evenstep("store", "check").stdout.endswith("no faults\n")
+    assert "no job a" in evenstep("store", "export", "--to", "x", "--job", "a").stderr
+    assert "no reports of job a" in evenstep("backtest", "--job", "a").stderr
+    (tmp_path / "evenstep.db").touch()
+    both = evenstep("store", "check")
+    assert both.returncode == 1
+    assert "exist: choose one by --store" in both.stderr
+
+
+def test_without_a_command_the_commands_are_shown(evenstep: Evenstep) -> None:
+    told = evenstep()
+    assert told.returncode == 0
+    assert "health-server" in told.stdout
+    for words, rule in [(["--pace", "1"], "must be at least two"), (["--steps", "0"], "must be a whole number from 1")]:
+        assert rule in evenstep("demo", *words).stderr
 
 
 def test_versions_of_everything_agree(evenstep: Evenstep) -> None:

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 import evenstep
 from evenstep.errors import SettingError
 from evenstep.settings import job_id
-from evenstep.start import closing, earlier
+from evenstep.start import earlier, lines
 from evenstep.start.local import AGENT, PREDICTOR, Local, LocalError, find_program, open_folder, programs, running
 from evenstep.start.local.embedded import Embedded
 from evenstep.start.local.folder import candidates
@@ -249,7 +249,7 @@ def test_the_process_before_is_not_taken_for_the_one_that_starts(home: Path, mon
     monkeypatch.setattr(programs, "find_program", lambda _name: path)
 
     class Polls(threading.Event):
-        """Lets the program go on after its run file was read with a lock."""
+        """Lets the program continue after its run file was read with a lock."""
 
         def wait(self, timeout: float | None = None) -> bool:
             if was_read.is_set():
@@ -371,8 +371,8 @@ def test_a_restarted_run_that_was_long_without_a_predictor_continues_its_job(hom
 
 
 def test_the_summary_needs_a_predictor_and_says_where_the_page_is(predictor: str) -> None:
-    assert closing.lines("http://127.0.0.1:9", "job") == []
-    assert closing.lines(predictor, "unknown-job") == []
+    assert lines.summary("http://127.0.0.1:9", "job") == []
+    assert lines.summary(predictor, "unknown-job") == []
 
 
 @pytest.mark.usefixtures("home")
@@ -417,9 +417,11 @@ def train_twice(_rank: int) -> tuple[str, str]:
     return train_epoch(0, None)[1], train_epoch(0, None)[1]
 
 
-def test_a_single_process_starts_nothing(home: Path) -> None:
+def test_a_single_process_starts_nothing(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "evenstep")
     with pytest.raises(SettingError):
         evenstep.init(quantum=0)
     loader = evenstep.init().loader(Samples(), global_batch=4)
     assert torch.is_tensor(next(iter(loader))[0])
+    assert [record.message for record in caplog.records if "one process" in record.message]
     assert running(home, PREDICTOR) is None

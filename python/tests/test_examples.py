@@ -154,5 +154,6 @@ def test_the_demo(predictor: str, job_id: str, tmp_path: Path) -> None:
     said = run(command, tmp_path, EVENSTEP_SERVER=predictor, EVENSTEP_JOB=job_id)
     for part in ("even shares [32, 32]", "a plan by hand", "the predictor's plans"):
         assert part in said
+    assert said.count("evenstep: page: http") == 2, "at the start and at the end"
     # People repeat it with the same environment.
     assert job_id not in {job["job_id"] for job in fetch_json(f"{predictor}/v1/jobs")["jobs"]}

@@ -3,6 +3,7 @@
 //! SQL that both databases understand is written once, with `$1` for arguments. [`on!`] expands a body for
 //! the actual connection or pool; [`run!`], [`rows!`] and [`scalar!`] are common bodies.
 
+use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -149,7 +150,12 @@ pub(crate) async fn connect_to_read(address: &Address) -> Result<Connection, Sto
         Address::Sqlite(file) => {
             let options =
                 SqliteConnectOptions::new().filename(file).read_only(true).busy_timeout(BUSY_TIMEOUT);
-            Either::Sqlite(options.disable_statement_logging().connect().await?)
+            let opened = options.disable_statement_logging().connect().await;
+            // SQLite names no reason. The file is opened only after a failure: closing it ends locks of this process.
+            Either::Sqlite(opened.map_err(|error| match File::open(file) {
+                Err(source) => StoreError::File { path: file.clone(), source },
+                Ok(_) => error.into(),
+            })?)
         }
         Address::Postgres(options) => {
             let options = postgres(options).options([("default_transaction_read_only", "on")]);

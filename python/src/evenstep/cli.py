@@ -34,7 +34,8 @@ _PROGRAMS = {
 #: Commands that query a predictor: without EVENSTEP_SERVER and --server, the local one.
 _ASKING = ("top", "report")
 
-_LOCAL = ("status", "logs", "stop")
+#: Commands that read a store, and words one of which they have then: without EVENSTEP_STORE and --store, the local one.
+_READING = {"store": ("check", "export", "vacuum"), "backtest": ("--job",)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,12 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     name = given[0] if given else ""
     try:
-        if name == "server" and given[1:] and given[1] in _LOCAL:
+        if name == "server" and given[1:] and not given[1].startswith("-"):
             status: int = importlib.import_module("evenstep.start.local.command").run(given[1], given[2:])
             return status
         if name in _PROGRAMS:
             return _run_program(name, given[1:])
-        parsed = _parser(name).parse_args(given)
+        parsed = _parser(name).parse_args(given or ["--help"])
         run: Callable[[argparse.Namespace], int] = parsed.run
         return run(parsed)
     except EvenstepError as error:
@@ -87,11 +88,13 @@ def _run_program(name: str, arguments: Sequence[str]) -> int:
     if name == "agent" and (node := os.environ.get("SLURMD_NODENAME")):
         # The name in the ids of the workers.
         os.environ.setdefault("EVENSTEP_NODE", node)
-    asks_for_server = name in _ASKING and not any(
-        word.split("=")[0] in ("-h", "--help", "--server") for word in arguments
-    )
+    words = {word.split("=")[0] for word in arguments}
+    asks_for_server = name in _ASKING and not words & {"-h", "--help", "--server"}
     if asks_for_server and os.environ.get("EVENSTEP_SERVER", "") in ("", OFF):
         os.environ["EVENSTEP_SERVER"] = importlib.import_module("evenstep.start.local.command").server_url()
+    reads_store = not words.isdisjoint(_READING.get(name, ())) and not words & {"-h", "--help", "--store"}
+    if reads_store and not os.environ.get("EVENSTEP_STORE"):
+        os.environ["EVENSTEP_STORE"] = importlib.import_module("evenstep.start.local.command").store()
     sys.stdout.flush()
     os.execv(path, [path, *_PROGRAMS[name][1], *arguments])  # noqa: S606  # Our own program, without a shell.
     return 1

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils import data
 
 import evenstep
+from evenstep.errors import SettingError
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  # It has no public name.
@@ -26,6 +28,9 @@ IMPOSED_S = 0.001
 
 #: Speeds of the workers if none are given and there are fewer than two GPUs.
 PACES = (1.0, 2.0, 2.0, 4.0)
+
+#: Width of the bar of the best throughput, in characters.
+_BAR = 40
 
 #: Steps of the measurement of a worker that trains alone.
 STEPS_ALONE = 5
@@ -40,10 +45,25 @@ def add_arguments(subparsers: "Subparsers") -> None:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--pace", type=float, nargs="+", help="impose these relative speeds, one for each worker")
-    parser.add_argument("--global-batch", type=int, default=256, help="samples per step; default %(default)s")
-    parser.add_argument("--steps", type=int, default=160, help="steps of each of the three runs; default %(default)s")
-    parser.add_argument("--width", type=int, help="width of the network; default 64, and 4096 on GPUs")
+    parser.add_argument("--pace", type=_pace, nargs="+", help="impose these relative speeds, one for each worker")
+    parser.add_argument("--global-batch", type=_count, default=256, help="samples per step; default %(default)s")
+    parser.add_argument(
+        "--steps", type=_count, default=160, help="steps of each of the three runs; default %(default)s"
+    )
+    parser.add_argument("--width", type=_count, help="width of the network; default 64, and 4096 on GPUs")
+
+
+def _count(given: str) -> int:
+    if not (given.isdecimal() and 0 < int(given) < 1 << 31):
+        raise argparse.ArgumentTypeError(f"{given!r}: must be a whole number from 1 to {(1 << 31) - 1}")
+    return int(given)
+
+
+def _pace(given: str) -> float:
+    with suppress(ValueError):
+        if 1e-3 <= (pace := float(given)) <= 1e3:
+            return pace
+    raise argparse.ArgumentTypeError(f"{given!r}: must be a number from 0.001 to 1000")
 
 
 def _launch(arguments: argparse.Namespace) -> int:
@@ -51,6 +71,10 @@ def _launch(arguments: argparse.Namespace) -> int:
     gpus = torch.cuda.device_count()
     paces = arguments.pace or (None if gpus > 1 else list(PACES))
     workers = len(paces) if paces else gpus
+    if workers < 2:
+        raise SettingError(f"--pace {arguments.pace}: must be at least two, one for each worker")
+    if arguments.global_batch < workers:
+        raise SettingError(f"--global-batch {arguments.global_batch}: must be at least 1 for each of {workers} workers")
     flags = ["--global-batch", str(arguments.global_batch), "--steps", str(arguments.steps)]
     if arguments.width:
         flags += ["--width", str(arguments.width)]
@@ -129,6 +153,9 @@ def _train(job: evenstep.Job, net: Net, loading: dict[str, Any], steps: int, dev
         if at == steps // 2:
             begun = _finished(device)
         _step(model, optimizer, x.to(device), y.to(device), job)
+        if dist.get_rank() == 0 and sys.stderr.isatty():
+            sys.stderr.write(f"\r{at + 1} of {steps} steps" if at + 1 < steps else "\r\x1b[K")
+            sys.stderr.flush()
     samples: int = (steps - steps // 2) * loading["global_batch"]
     throughput = samples / (_finished(device) - begun)
     job.close()
@@ -165,25 +192,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.stdout.write(what + "\n")
             sys.stdout.flush()
 
+    say("measuring each worker alone")
     speeds = [torch.zeros(1, dtype=torch.float64, device=device) for _ in range(ranks)]
     own = _speed_alone(net(), batch // ranks, device)
     dist.all_gather(speeds, torch.tensor([own], dtype=torch.float64, device=device))
     alone = [speed.item() for speed in speeds]
     say(f"alone: {', '.join(f'{speed:,.0f}' for speed in alone)} samples/s; {sum(alone):,.0f} together at best")
 
-    def tell(name: str, throughput: float) -> None:
-        gain, share = throughput / even, throughput / sum(alone)
-        say(f"{name}: {throughput:,.0f} samples/s, gain {gain:.2f}x, {share:.0%} of best")
-
     even_plan = [batch // ranks] * (ranks - 1) + [batch - batch // ranks * (ranks - 1)]
-    even = _train(evenstep.init(plan=even_plan), net(), loading, steps, device)
-    tell(f"even shares {even_plan}", even)
-
     plan = [round(batch * speed / sum(alone)) for speed in alone[:-1]]
     plan.append(batch - sum(plan))
-    tell(f"a plan by hand {plan}", _train(evenstep.init(plan=plan), net(), loading, steps, device))
-
-    tell("the predictor's plans", _train(evenstep.init(), net(), loading, steps, device))
+    runs = {"even shares": even_plan, "a plan by hand": plan, "the predictor's plans": None}
+    rows, even = [], 0.0
+    for at, (name, given) in enumerate(runs.items()):
+        say(f"run {at + 1} of {len(runs)}, {steps} steps: {name} {given or ''}".rstrip())
+        throughput = _train(evenstep.init(plan=given), net(), loading, steps, device)
+        even, share = even or throughput, throughput / sum(alone)
+        bar = "#" * min(round(_BAR * share), _BAR)
+        rows.append(f"{name:<22}{throughput:>11,.0f}{throughput / even:>8.2f}x{share:>9.0%}  {bar}")
+    say("\n".join([f"{'':<22}{'samples/s':>11}{'gain':>9}{'of best':>9}", *rows]))
     dist.destroy_process_group()
 
 

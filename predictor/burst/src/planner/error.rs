@@ -109,7 +109,9 @@ pub enum BurstError {
         input: String,
     },
     /// A transfer or gradient sum must be computed, but the problem has no network.
-    #[error("layer {layer}: transfers and gradient sums need the network; give its bandwidth and latency")]
+    #[error(
+        "layer {layer}: transfers and gradient sums need the network: --bandwidth and --latency-us, or \"network\" in the profile"
+    )]
     MissingNetwork {
         /// The layer.
         layer: String,

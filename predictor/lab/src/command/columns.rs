@@ -9,13 +9,14 @@ use crate::trace::columns::{ColumnRoles, Drivers, TruthColumn, check_input};
 /// Column flags.
 #[derive(Debug, Args)]
 pub struct ColumnFlags {
-    /// Column to forecast, in samples per second
-    #[arg(long, value_name = "COLUMN", default_value = "speed", help_heading = "Columns")]
-    pub target: String,
-    /// Column with times; the forecast quantity is the batch divided by it
+    /// Column to forecast, in samples per second [default: speed]
+    #[arg(long, value_name = "COLUMN", help_heading = "Columns")]
+    pub target: Option<String>,
+    /// Column with times; the forecast quantity is the batch divided by it [default: compute_time_s, if that column exists and
+    /// speed does not, as in an exported job]
     #[arg(long, value_name = "COLUMN", conflicts_with = "target", help_heading = "Columns")]
     pub target_time: Option<String>,
-    /// Column with the samples per iteration [default: batch, if the column exists, otherwise 1 sample]
+    /// Column with the samples per iteration [default: batch or local_batch, the first that exists, otherwise 1 sample]
     #[arg(long, value_name = "COLUMN", help_heading = "Columns")]
     pub batch: Option<String>,
     /// Column that aligns workers: iterations (whole numbers), seconds, or dates such as 2026-03-29T01:59:30+01:00. Empty for
@@ -26,7 +27,7 @@ pub struct ColumnFlags {
     /// exists]
     #[arg(long, value_name = "COLUMN", help_heading = "Columns")]
     pub id: Option<String>,
-    /// Columns known before the row; empty for none [default: all other columns, except iteration, iter, t_start, iter_ms, speed, truth_* and unnamed ones]
+    /// Columns known before the row; empty for none [default: all other columns, except iteration, iter, t_start, iter_ms, speed, truth_* and unnamed ones; none of an exported job]
     #[arg(long, value_name = "COLUMN,..", value_delimiter = ',', help_heading = "Columns")]
     pub drivers: Option<Vec<String>>,
 }

@@ -14,17 +14,20 @@ const TRUTH_PREFIX: &str = "truth_";
 const TIME_COLUMNS: [&str; 3] = ["iteration", "iter", time::SECONDS];
 /// Columns that hold the outcome of iterations. Like those of times, they are drivers only if named explicitly.
 const EXCLUDED_COLUMNS: [&str; 2] = ["iter_ms", "speed"];
+/// Columns of an exported job: the job, times, and the samples of a worker.
+const EXPORTED: [&str; 3] = ["job_id", "compute_time_s", "local_batch"];
 /// Maximum number of series in a table.
 pub const SERIES_MAX: usize = 10_000;
 
 /// Requested roles of the columns. `None` means the default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ColumnRoles {
-    /// Column to forecast: speeds of workers, which are positive.
-    pub target: String,
-    /// Column with times. If set, the forecast quantity is the batch divided by the time.
+    /// Column to forecast: speeds of workers, which are positive. Default: `speed`.
+    pub target: Option<String>,
+    /// Column with times: the forecast quantity is the batch divided by the time. Default: `compute_time_s` if the column exists
+    /// and `speed` does not, as in an exported job.
     pub target_time: Option<String>,
-    /// Column with batches. Default: `batch` if the column exists, otherwise every batch is 1.
+    /// Column with batches. Default: `batch` or `local_batch`, the first that exists, otherwise every batch is 1.
     pub batch: Option<String>,
     /// Column with the iteration or time of each row; empty for none. Default: `iteration`, `iter` or `t_start`, the first that
     /// exists, otherwise the row number.
@@ -39,7 +42,7 @@ pub struct ColumnRoles {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Drivers {
     /// Every column without another role, except `truth_*` columns and those that hold the time or the outcome of
-    /// iterations.
+    /// iterations. None of an exported job: its columns are of the iteration itself.
     #[default]
     Others,
     /// The listed columns.
@@ -252,7 +255,7 @@ impl ColumnRoles {
         let mut trace = Trace {
             trace: table.trace.clone(),
             time,
-            has_times: self.target_time.is_some() || parts.batch.is_some(),
+            has_times: parts.target_is_time || parts.batch.is_some(),
             drivers: parts.drivers.iter().map(|(name, _)| name.clone()).collect(),
             series,
             notes: Vec::new(),
@@ -288,8 +291,14 @@ impl ColumnIndices {
             Some(name) => table.column(name).map(Some),
             None => Ok(table.find(default)),
         };
-        let target = table.column(choice.target_time.as_ref().unwrap_or(&choice.target))?;
+        let [exported_job, exported_time, exported_batch] = EXPORTED;
+        let has_times = choice.target.is_none() && table.find("speed").is_none();
+        let has_times = has_times && table.find(exported_time).is_some();
+        let is_exported = table.find(exported_job).is_some() && table.find(exported_time).is_some();
+        let time_column = choice.target_time.as_deref().or(has_times.then_some(exported_time));
+        let target = table.column(time_column.or(choice.target.as_deref()).unwrap_or("speed"))?;
         let (id, batch) = (named(&choice.id, "worker")?, named(&choice.batch, "batch")?);
+        let batch = batch.or_else(|| table.find(exported_batch));
         let time = match choice.time.as_deref() {
             Some("") => None,
             Some(name) => Some(table.column(name)?),
@@ -303,6 +312,7 @@ impl ColumnIndices {
                 .iter()
                 .map(|name| Ok((name.clone(), table.column(name)?)))
                 .collect::<Result<Vec<_>, TableError>>()?,
+            Drivers::Others if is_exported => Vec::new(),
             Drivers::Others => table
                 .columns
                 .iter()
@@ -318,7 +328,7 @@ impl ColumnIndices {
         }
         Ok(Self {
             target,
-            target_is_time: choice.target_time.is_some(),
+            target_is_time: time_column.is_some(),
             batch,
             time,
             label: match choice.time {

@@ -34,6 +34,12 @@ pub(super) async fn run(args: &ExportArgs) -> anyhow::Result<()> {
     let is_wanted = |table: &&Table| job_id.is_none() || table.place("job_id").is_some();
     let outputs: Vec<Output> =
         snapshot.tables().iter().filter(is_wanted).map(|table| Output::new(table, &args.to)).collect();
+    if let (Some(job_id), Some(jobs)) = (job_id, snapshot.tables().iter().find(|table| table.name == "job")) {
+        let jobs = jobs.clone();
+        let found = snapshot.rows(&jobs, Some(job_id)).page().await;
+        let found = found.with_context(|| format!("store {address}"))?;
+        anyhow::ensure!(!found.is_empty(), "store {address}: no job {job_id}");
+    }
     if !args.force
         && let Some(there) = outputs.iter().find(|output| output.path.exists())
     {

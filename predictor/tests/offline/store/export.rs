@@ -66,8 +66,7 @@ fn one_job_is_exported_and_its_reports_are_a_trace_for_backtests() {
     assert!(reports.iter().all(|row| &row[0] == "job-a"));
     let output = without_settings(&mut Command::new(BINARY))
         .current_dir(folder.0.path())
-        .args("backtest --trace out/report.csv --id worker --time iteration --batch local_batch".split(' '))
-        .args(["--target-time", "compute_time_s", "--models", "last,ma_2", "--drivers", ""])
+        .args("backtest --trace out/report.csv --models last,ma_2".split(' '))
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -97,4 +96,11 @@ fn existing_files_are_replaced_only_with_force() {
     refuses(&folder, 1, &["export", "--store", &store.address(), "--to", "a-file"], &["a-file"]);
     refuses(&folder, 2, &["export", "--store", &store.address()], &["--to"]);
     refuses(&folder, 2, &["export", "--store", &store.address(), "--to", "x", "--job", "a b"], &["a b"]);
+    refuses(
+        &folder,
+        1,
+        &["export", "--store", &store.address(), "--to", "x", "--job", "job-b"],
+        &["no job job-b"],
+    );
+    assert!(!folder.0.path().join("x").exists(), "nothing is written");
 }

@@ -40,7 +40,7 @@ from evenstep.settings.connection import job_view
 from evenstep.settings.options import RunOptions, job_spec
 from evenstep.settings.settings import AUTO, OFF
 from evenstep.settings.workers import Workers
-from evenstep.start import closing, earlier
+from evenstep.start import earlier, lines
 from evenstep.start.agreement import check_alike, gather_facts, gathered
 from evenstep.start.group import awaiting, open_group
 from evenstep.start.local import AGENT, PREDICTOR, local_url
@@ -151,6 +151,10 @@ class OpenRun:
             if begin.is_planned(run.world_size):
                 otherwise = run.plans(run.binding.trained.iteration)
                 self.plans = begin.opened(self.group, self.embedded, self.workers, otherwise, run.sensor)
+        if self.plans and self.plans.predictor:
+            lines.show([lines.page(self.plans.place.current_server(), self.plans.place.job)])
+        elif run.world_size == 1 and begin.job_options.fixed is None and begin.job_options.settings.server != OFF:
+            lines.show(["one process has no other worker to balance with; start several, for example with torchrun"])
         # Without a predictor, for example on a single rank, the next checkpoint still names the job.
         run.job = self.plans.place.job if self.plans else begin.resumed_job
         if self.plans:
@@ -169,10 +173,10 @@ class OpenRun:
             if self.plans.predictor:
                 servers, job = self.plans.place.current_server(), self.plans.place.job
                 # While its workers are still there: why one is slow is not known after they have left.
-                summary = closing.lines(servers, job)
+                summary = lines.summary(servers, job)
                 earlier.remember(_script(), servers, job)
                 self.plans.predictor.close(timeout_s)
-                closing.show(summary)
+                lines.show(summary)
         if self.embedded:
             self.embedded.close()
 

@@ -3,11 +3,12 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from evenstep.start.local.embedded import start_predictor
 from evenstep.start.local.error import LocalError
 from evenstep.start.local.folder import open_folder
-from evenstep.start.local.programs import AGENT, PREDICTOR, Local, find_program, running
+from evenstep.start.local.programs import AGENT, PREDICTOR, STORE, Local, find_program, running
 
 _LOG_LINES = 40
 
@@ -18,6 +19,8 @@ def run(name: str, rest: Sequence[str]) -> int:
     Raises:
         LocalError: the folder of the programs cannot be used.
     """
+    if name not in COMMANDS:
+        raise LocalError(f"server {name!r}: must be {', '.join(COMMANDS)}, or options that start a predictor (--help)")
     if rest:
         raise LocalError(f"server {name} {rest[0]!r}: must have no argument")
     return COMMANDS[name]()
@@ -32,6 +35,18 @@ def server_url() -> str:
     local = Local(open_folder())
     local.keep_after_exec()
     return start_predictor(local)
+
+
+def store() -> str:
+    """Returns the store to read: the local predictor's, or without it the one in the current folder.
+
+    Raises:
+        LocalError: there are both.
+    """
+    own, here = open_folder() / STORE, Path(STORE)
+    if own.exists() and here.exists():
+        raise LocalError(f"{own} and ./{STORE} exist: choose one by --store sqlite://FILE")
+    return f"sqlite://{own if own.exists() else here}"
 
 
 def version_of(program: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from evenstep.settings.launcher import slurm_job
 from evenstep.start.local.error import LocalError, SlowStartError
 from evenstep.start.local.folder import open_folder
-from evenstep.start.local.programs import AGENT, PREDICTOR, Local
+from evenstep.start.local.programs import AGENT, PREDICTOR, STORE, Local
 
 log = logging.getLogger("evenstep")
 
@@ -119,5 +119,5 @@ def start_predictor(local: Local, arguments: Sequence[str] = ()) -> str:
     Raises:
         LocalError: it cannot be started.
     """
-    store = f"sqlite://{local.folder / 'evenstep.db'}"
+    store = f"sqlite://{local.folder / STORE}"
     return local.start(PREDICTOR, ["--store", store, "--keep-bytes", _KEEP, "--log", "warn", *arguments]).url

@@ -20,6 +20,9 @@ from typing import IO
 from evenstep.start.local.error import LocalError, SlowStartError
 from evenstep.start.local.folder import open_folder
 
+#: Name of the store in the folder of a local predictor, and by default in the current folder.
+STORE = "evenstep.db"
+
 PREDICTOR = "predictor"
 AGENT = "agent"
 

@@ -1,4 +1,4 @@
-"""The last lines of a run on rank 0: what it gained, how long workers waited, and who was slow."""
+"""The first and the last lines of a run on rank 0: its page, then its gain, waits and slow workers."""
 
 import logging
 import sys
@@ -11,14 +11,18 @@ log = logging.getLogger("evenstep")
 _TIMEOUT_S = 2.0
 
 
-def lines(servers: str, job: str) -> list[str]:
+def summary(servers: str, job: str) -> list[str]:
     """Returns the summary of a job and the address of its page; empty if the predictor does not respond."""
     try:
-        summary = [str(line) for line in job_view(servers, job, "/summary", _TIMEOUT_S)["lines"]]
+        told = [str(line) for line in job_view(servers, job, "/summary", _TIMEOUT_S)["lines"]]
     except (EvenstepError, ValueError, KeyError, TypeError):
         return []
-    server = servers.partition(",")[0].strip().rstrip("/")
-    return [*summary, f"page: {server}/#/jobs/{job}; later: evenstep report {job} --html FILE"]
+    return [*told, f"{page(servers, job)}; later: evenstep report {job} --html FILE"]
+
+
+def page(servers: str, job: str) -> str:
+    """Returns the line with the address of a job's page."""
+    return f"page: {servers.partition(',')[0].strip().rstrip('/')}/#/jobs/{job}"
 
 
 def show(told: list[str]) -> None:
