@@ -121,7 +121,9 @@ class Gradients:
         if self._life.options.mesh:
             self._unchecked += weights
         while run and self._unchecked:
-            self._unchecked.pop().follow(run.workers)
+            # After an error, the model is checked again.
+            self._unchecked[-1].follow(run.workers)
+            self._unchecked.pop()
 
     def count(self, items: float | torch.Tensor) -> None:
         """Tells the number of tokens in a batch; see :meth:`Job.count`."""
@@ -217,6 +219,8 @@ class Gradients:
     def _tell(self, run: Run) -> None:
         """Tells the run how its batches may be cut."""
         run.avoids_singles, run.needs_equal_passes = self._avoids_singles, "mean" in self._losses
+        # Whether a model is a stage shows in its first pass, when shares are known already.
+        run.fills_all = self._life.options.mesh is not None and ranks.may_have_stages()
         needs_samples = self.needs_samples or run.avoids_singles or run.needs_equal_passes
         run.sums = () if needs_samples else frozenset(self._losses)
 

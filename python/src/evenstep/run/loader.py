@@ -30,7 +30,7 @@ _STREAMS = "read streams with `job.step(global_batch=..)`, as in docs/reference/
 WEIGHTLESS_SAMPLES = 2
 
 #: Advice for models and batches that cannot have length 0.
-_AVOID = "avoid iterations with fewer samples than ranks (drop_last=True) and plans with 0"
+_AVOID = "avoid iterations with fewer samples than ranks or workers (drop_last=True) and plans with 0"
 
 #: The error of other readers of the indices.
 _SPLIT = (
@@ -189,9 +189,11 @@ class Loader(DataLoader[Any]):
         """Returns the batch of a rank without samples, with length 0.
 
         Raises:
-            UnsupportedError: that is impossible, and the training loop would count its samples.
+            UnsupportedError: the model is a stage of a pipeline, or the training loop would count samples.
         """
-        begins = f"iteration {step.iteration}: rank {self._run.rank} has no samples for this batch"
+        begins = f"iteration {step.iteration}: {self._run.workers.noun} {self._run.rank} has no samples for this batch"
+        if self._run.has_stages:
+            raise UnsupportedError(f"{begins}, and a pipeline requires some: {_AVOID}")
         try:
             cut = emptied(batch, min(WEIGHTLESS_SAMPLES, step.global_batch))
         except Exception as error:  # The script's own classes may raise any.
