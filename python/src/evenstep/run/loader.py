@@ -189,11 +189,9 @@ class Loader(DataLoader[Any]):
         """Returns the batch of a rank without samples, with length 0.
 
         Raises:
-            UnsupportedError: the model is a stage of a pipeline, or the training loop would count samples.
+            UnsupportedError: that is impossible, and the training loop would count its samples.
         """
         begins = f"iteration {step.iteration}: {self._run.workers.noun} {self._run.rank} has no samples for this batch"
-        if self._run.has_stages:
-            raise UnsupportedError(f"{begins}, and a pipeline requires some: {_AVOID}")
         try:
             cut = emptied(batch, min(WEIGHTLESS_SAMPLES, step.global_batch))
         except Exception as error:  # The script's own classes may raise any.

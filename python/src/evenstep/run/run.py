@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evenstep._native import Plan
-from evenstep.errors import SettingError
+from evenstep.errors import SettingError, UnsupportedError
 from evenstep.exchange.exchange import Exchange, Submission
 from evenstep.exchange.report import Report
 from evenstep.measure.sensor import Sensor
@@ -98,12 +98,18 @@ class Run:
         Raises:
             SettingError: a given plan has fewer samples than the iteration.
             EvenstepError: the exchange between ranks failed.
+            UnsupportedError: a worker of a pipeline has no samples.
         """
         # Without hedged steps, no rank claims a tail.
         plan = self._plan(place).resized(place.size, self.quantum)
         if self.fills_all or not self.avoids_singles:
             wanted = None if self.fills_all else self.plans(place.iteration)
             plan = shares.without_empty(plan, wanted, self.quantum, self.caps)
+        if self.has_stages and 0 in plan.batches:
+            raise UnsupportedError(
+                f"iteration {place.iteration}: a worker has none of its {place.size} samples in plan={plan.batches}, "
+                "and a pipeline requires some: raise global_batch or lower quantum, and pass drop_last=True"
+            )
         return self._part(self._allowed(plan), place)
 
     def _plan(self, place: Place) -> Plan:
