@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -35,6 +36,9 @@ Parameters = list[list[float]]
 #: Whether ``wrap`` takes models of ``fully_shard``.
 SHARDS = hasattr(FSDPModule, "set_custom_reduce_scatter")
 
+#: Number of samples in the fewest micro-batches that GPipe takes; before PyTorch 2.9 one for each stage.
+LEAST = 2 if SHARDS else 4
+
 #: The last iteration of an epoch is smaller.
 SAMPLES = 77
 #: Number of samples without a remainder.
@@ -51,8 +55,8 @@ def of_pairs(iteration: int) -> list[int]:
 
 
 def of_gpipe(iteration: int) -> list[int]:
-    """With a quantum of two, also a single micro-batch."""
-    return [[14, 2], [16, 0], [4, 12]][iteration % 3]
+    """Also with as few micro-batches as GPipe takes, and without samples for a worker."""
+    return [[GLOBAL_BATCH - LEAST, LEAST], [GLOBAL_BATCH, 0], [4, 12]][iteration % 3]
 
 
 def parallel(mesh: DeviceMesh) -> Any:
@@ -97,6 +101,10 @@ def descend(job: Any, model: Any, loss: Loss | None = "mean", accumulate: int = 
             if loss == "tokens":
                 job.count(y.numel())
                 torch.nn.functional.mse_loss(model(x), y, reduction="sum").backward()
+            elif loss == "scaled":
+                dist.all_reduce(tokens := torch.tensor(float(y.numel())), group=job._life.options.mesh.groups[0])
+                with job.step():
+                    (torch.nn.functional.mse_loss(model(x), y, reduction="sum") / tokens).backward()
             else:
                 mean = loss_of(model, x, y)
                 (mean if loss else job.scale(mean)).backward()
@@ -206,15 +214,19 @@ def trained(_rank: int) -> dict[str, tuple[Parameters, list[int]]]:
     if SHARDS:
         case("FSDP2 and TP", dp, sharded(parallel(tp), dp))
         case("FSDP2 and TP, tokens, accumulate", dp, sharded(parallel(tp), dp), loss="tokens", accumulate=2)
+        titan = sharded(parallel(tp), dp)
+        for module in (titan[0], titan[2], titan):
+            module.set_gradient_divide_factor(1.0)
+        case("FSDP2 and TP, scaled", dp, titan, loss="scaled")
         case("HSDP, replicas", replicate, sharded(network(), hybrid))
         case("HSDP, replicas, tokens", replicate, sharded(network(), hybrid), loss="tokens")
     pipeline = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
     with evenstep.init(plan=of_pairs, mesh=pipeline["dp"]) as job:
         done["pipeline of two stages"] = pipelined(job, pipeline)
-    # The worker without samples in the plan gets two.
-    with evenstep.init(plan=of_gpipe, quantum=2, mesh=pipeline["dp"]) as job:
+    # The worker without samples in the plan gets a quantum.
+    with evenstep.init(plan=of_gpipe, quantum=LEAST, mesh=pipeline["dp"]) as job:
         done["pipeline, GPipe, tokens"] = pipelined(job, pipeline, "tokens", ScheduleGPipe)
-    with evenstep.init(plan=[12, 4], quantum=2, mesh=pipeline["dp"]) as job:
+    with evenstep.init(plan=[12, 4] if SHARDS else [8, 8], quantum=2, mesh=pipeline["dp"]) as job:
         done["pipeline, GPipe, accumulate"] = pipelined(job, pipeline, kind=ScheduleGPipe, accumulate=2)
     done["resumed with other workers"] = resumed([dp, None, crossed])
     return done
@@ -333,7 +345,10 @@ def refused(rank: int) -> dict[str, str]:
     refuses("mesh: rank 0 has None but rank 1 has", lambda: job_of(dp if rank else None, 8, 8))
     refuses("must have one batch for each of the 2", lambda: job_of(dp, 8, 8, 8, 8))
     refuses("over the ranks [", lambda: job_of(dp, 8, 8).wrap(ddp(network(), tp)))
-    refuses('wrap(loss="sum")', lambda: job_of(dp, 8, 8).wrap(DistributedDataParallel(network()), loss="sum"))
+    losses: list[Loss] = ["sum", "scaled"]
+    for loss in losses:
+        wrap = partial(job_of(dp, 8, 8).wrap, DistributedDataParallel(network()), loss=loss)
+        refuses(f'wrap(loss="{loss}")', wrap)
     refuses("job.steps with init(mesh=..)", lambda: evenstep.init(plan=[8, 8], mesh=dp).steps(Samples()))
     refuses(
         "inner_state=model.process_group", lambda: job_of(dp, 8, 8).wrap(ddp(network(), dp), inner=fp16_compress_hook)

@@ -114,9 +114,9 @@ class Workers:
                 'differ, such as mesh["dp"], to init'
             )
         copies = next(iter(numbers.values()))
-        if copies > 1 and loss == "sum":
+        if copies > 1 and loss in ("sum", "scaled"):
             raise UnsupportedError(
-                f'the model sums its gradients over {copies} ranks of each worker, and with wrap(loss="sum") it is '
+                f'the model sums its gradients over {copies} ranks of each worker, and with wrap(loss="{loss}") it is '
                 'unknown whether each of them computes all samples: use loss="mean", or loss="tokens" and job.count'
             )
         return copies
