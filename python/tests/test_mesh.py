@@ -371,7 +371,7 @@ def refused(rank: int) -> dict[str, str]:
 
 
 def refused_pipelines(rank: int) -> dict[str, str]:
-    """Returns the errors of pipelines by the phrase that each must have. Each rank has a pipeline of its own."""
+    """Returns the errors of pipelines by the phrase that each must have. Each rank has a separate pipeline."""
     told: dict[str, str] = {}
     dp = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["dp"]
     alone: Any = [dist.new_group([at]) for at in range(4)][rank]

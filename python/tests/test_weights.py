@@ -236,7 +236,7 @@ def trains_another(_rank: int, is_marked: bool) -> tuple[str, int]:
 
 
 def trains_layers(_rank: int) -> str:
-    """Trains the layers of a wrapped model that is gone, in another model; returns the error."""
+    """Trains the layers of a wrapped model that no longer exists, in another model; returns the error."""
     job = evenstep.init(plan=PLANS["12/3/1"])
     x, y, _ = next(iter(job.loader(Samples())))
     net: Any = network()
@@ -308,7 +308,7 @@ def test_a_model_that_is_not_wrapped_is_refused() -> None:
             assert steps_made == steps
 
 
-def test_layers_of_a_wrapped_model_that_is_gone_are_refused() -> None:
+def test_layers_of_a_deleted_wrapped_model_are_refused() -> None:
     for told in run_ranks(3, trains_layers):
         assert "which is in no model that job.wrap got" in told
 

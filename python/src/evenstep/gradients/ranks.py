@@ -93,8 +93,8 @@ def is_stage(model: DistributedDataParallel | None, loss: Loss, run: "Run | None
     if scales or loss == "mean":
         raise UnsupportedError(
             f"a pipeline whose schedule has scale_grads={scales}, with job.wrap(loss={loss!r}): workers have different "
-            "numbers of micro-batches, so a mean over those of one worker would be wrong; use scale_grads=False, "
-            'job.wrap(.., loss="sum"), and a loss_fn that returns the sum over samples'
+            "numbers of micro-batches, so a mean over the micro-batches of a worker would be wrong; use "
+            'scale_grads=False, job.wrap(.., loss="sum"), and a loss_fn that returns the sum over samples'
         )
     if loss == "tokens" and run.accumulates:
         raise UnsupportedError(
@@ -110,7 +110,7 @@ def is_stage(model: DistributedDataParallel | None, loss: Loss, run: "Run | None
 
 
 def _caller(frame: FrameType | None, module: str) -> FrameType | None:
-    """Returns the last caller that is in a module; None if there is none."""
+    """Returns the last caller that is in a module; None if no caller is."""
     while frame and frame.f_globals.get("__name__") != module:
         frame = frame.f_back
     return frame
