@@ -255,6 +255,11 @@ def refusals(_rank: int) -> None:
         with pytest.raises(SettingError, match="micro_batch"):
             evenstep.init(plan=[16]).loader(Samples(), micro_batch=size, accumulate=accumulate)
     job = evenstep.init(plan=[16])
+    job.wrap(zero_2(keeps=False))
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match="frees its parameters"):
+            job.loader(Samples(), micro_batch=6)
+    job = evenstep.init(plan=[16])
     job.loader(Samples(), micro_batch=8)
     with pytest.raises(SettingError, match="began with micro_batch=8"):
         job.loader(Samples(), micro_batch=2)

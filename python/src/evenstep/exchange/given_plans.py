@@ -116,8 +116,8 @@ def given_plans(fixed: Fixed, order: Order, caps: Sequence[int | None], first: i
         plan = Plan.of(batches)
         if (rank := shares.first_above_cap(plan, caps)) is not None:
             raise SettingError(
-                f"{what}: {batches[rank]} exceeds max_local_batch={caps[rank]} of rank {rank}; give that rank fewer "
-                "samples or raise its cap"
+                f"{what}: {batches[rank]} exceeds max_local_batch={caps[rank]} of rank {rank}, or of that worker of "
+                "init(mesh=..); give it fewer samples or raise its cap"
             )
         return plan
 

@@ -110,7 +110,8 @@ def by_worker(rows: Sequence[float], members: Sequence[Sequence[int]]) -> list[f
     """Returns the rows of workers from the rows of ranks, one after the other.
 
     A worker has the row of its slowest rank, with the longest wait for data, the largest peak memory, and the mean of
-    the losses: with pipeline stages, only the last ones have a loss. It has no report if one of its ranks has none.
+    the losses: with pipeline stages, only the last ones have a loss. It has no report if one of its ranks has none,
+    and no time if one has none.
 
     Args:
         rows: a row for each rank.
@@ -119,7 +120,8 @@ def by_worker(rows: Sequence[float], members: Sequence[Sequence[int]]) -> list[f
     whole: list[float] = []
     for ranks in members:
         of_ranks = [list(rows[rank * SLOTS : (rank + 1) * SLOTS]) for rank in ranks]
-        row = max(of_ranks, key=lambda row: row[_SLOT_OF["compute_time_s"]])
+        times = [row[_SLOT_OF["compute_time_s"]] for row in of_ranks]
+        row = of_ranks[times.index(max(times) if all(times) else 0.0)]
         if not all(one[0] for one in of_ranks):
             row = [0.0] * SLOTS
         elif len(ranks) > 1:

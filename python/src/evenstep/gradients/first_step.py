@@ -113,8 +113,9 @@ def _unweighted(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.n
         for name, at in zip(names, group["params"], strict=True):
             if not isinstance(at, torch.nn.Parameter) or at.grad is None or id(at) in owned:
                 continue
+            _, owner = hook.entries_of(at).get(hook.ENTRY, (None, None)) if at.requires_grad else (None, None)
             # With tensor parallelism, DDP's parameters are in the module only until its first forward pass.
-            if not (at.requires_grad and hook.ENTRY in hook.entries_of(at)):
+            if not (owner and owner.sources and any(model() for model in owner.models)):
                 yield f"parameter {name} of shape {tuple(at.shape)}", at
 
 

@@ -392,7 +392,7 @@ class GradientWeights:
         if run is None or run.is_hedging or not has_gradients(run) or is_recomputing(run):
             return
         if self._has_mesh:
-            ranks.is_stage(None)
+            ranks.is_stage(None, self._loss, run)
         # An earlier backward pass may have failed.
         self._is_awaited, self._is_reducing, self._total, self._factor = False, False, None, 1.0
         if not run.accumulates and not all(map(reduces, self._groups)):

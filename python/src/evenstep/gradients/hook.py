@@ -111,7 +111,7 @@ class GradientWeights:
         self._world_size = self._group.size()
         #: Number of ranks of the group with the same samples, and the first rank of each worker in it; empty if each
         #: rank is a worker.
-        self._copies, self._sources = 1, list[int]()
+        self._copies, self.sources = 1, list[int]()
         #: The models that have parameters with these hooks: this one, and earlier ones of the job that share some.
         self.models = [self._model]
         #: The owners of hooks of this model's parameters: later models of the job that share some.
@@ -145,7 +145,7 @@ class GradientWeights:
         #: The batch whose gradients DDP has reduced, if no forward pass of the model followed.
         self._reduced: Turn | None = None
         #: Whether the model is a stage of a pipeline. Between its passes, it waits for other stages and their workers.
-        self._is_stage, self._stage_passes = False, 0
+        self._is_stage = False
         #: Whether another DDP model has the module, and ran it last.
         self._is_other = False
         #: Whether the running backward pass has passed an output of the model.
@@ -197,7 +197,9 @@ class GradientWeights:
         """
         summed = dist.get_process_group_ranks(self._group)
         self._copies = workers.copies(summed, self.loss)
-        self._sources = [next(rank for rank in summed if rank in members) for members in workers.members]
+        sources = {workers.of_ranks[rank]: rank for rank in reversed(summed)}
+        self.sources = [sources[worker] for worker in range(len(sources))]
+        ranks.check_inner(self._group, *self._reduction.inner)
 
     def _shares(self, owner: "GradientWeights") -> bool:
         """Returns whether another model of the job, of another module, has parameters of this one."""
@@ -277,8 +279,6 @@ class GradientWeights:
                 "gradients before the run has started: call job.loader before the first backward pass; after "
                 "job.close(), make a new DistributedDataParallel(model.module)"
             )
-        if self._is_stage and (model := self._model()) and model.require_backward_grad_sync:
-            self._stage_passes = ranks.check_passes(self._stage_passes)
         self._is_ready, self._factor, self._turn = run.is_hedging, 1.0, None
         if not run.is_hedging:
             self._turn = run.binding.backward()
@@ -377,7 +377,7 @@ class GradientWeights:
         self._reduction.is_expected, self._reduced = False, turn
         if self.last_pass:
             self.last_pass.reduces()
-        source = self._sources[turn.step.source] if self._sources else turn.step.source
+        source = self.sources[turn.step.source] if self.sources else turn.step.source
         pending = self._buffers.begin(turn.step, self._group, source, self._copies)
 
         def reduced() -> None:
@@ -403,7 +403,7 @@ class GradientWeights:
         if model is None or not has_gradients(run):
             return
         is_own = self._is_own(model)
-        if run is None or self._is_other:
+        if run is None or self._is_other or self._reduction.is_trial:
             return
         if self._frozen:
             self._register_thawed()
@@ -415,7 +415,8 @@ class GradientWeights:
         self._reduction.fails()
         if run.is_hedging:
             return
-        if self.loss == "tokens" and not model.require_backward_grad_sync and not run.accumulates:
+        is_alone = not (model.require_backward_grad_sync or run.accumulates or self._is_stage)
+        if self.loss == "tokens" and is_alone:
             raise UnsupportedError(
                 'no_sync with loss="tokens" would divide several iterations by the tokens of one: use '
                 "job.loader(.., accumulate=N), where N is the number of batches per optimizer step"
@@ -436,10 +437,9 @@ class GradientWeights:
         active = DistributedDataParallel._active_ddp_module  # noqa: SLF001  # The compiler uses it, too.
         is_own = self._observes_model or active is model
         if is_own:
-            self._is_stage = bool(self._sources) and ranks.is_stage(model)
+            self._is_stage = bool(self.sources) and ranks.is_stage(model, self.loss, self.run())
             self._reduced, self._is_other = None, False
             self._reduction.forward_begins(model, is_stage=self._is_stage)
-            self._stage_passes += self._is_stage and not self._reduction.is_trial
             if self._is_stage and (run := self.run()):
                 run.sensor.resume()
             for sharer in self.sharers:

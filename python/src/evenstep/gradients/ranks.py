@@ -1,14 +1,28 @@
 """Checks of the ranks over which models sum their gradients."""
 
 import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from evenstep.errors import UnsupportedError
+from evenstep.run.losses import Loss
 
-#: The module that runs the stages of a pipeline.
-_MODULE = "torch.distributed.pipelining.stage"
+if TYPE_CHECKING:
+    from evenstep.run.run import Run
+
+#: The modules of PyTorch's communication hooks.
+_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
+
+#: The modules of the stages and the schedules of pipelines.
+_STAGE, _SCHEDULES = "torch.distributed.pipelining.stage", "torch.distributed.pipelining.schedules"
+
+#: The schedules that were checked.
+_checked = WeakSet[Any]()
 
 
 def check_group(model: DistributedDataParallel) -> None:
@@ -26,42 +40,77 @@ def check_group(model: DistributedDataParallel) -> None:
         )
 
 
-def is_stage(model: DistributedDataParallel | None) -> bool:
+def check_inner(group: dist.ProcessGroup, inner: Callable[..., Any] | None, state: Any) -> None:
+    """Checks that a communication hook of PyTorch averages over the process group of the model.
+
+    Raises:
+        UnsupportedError: it averages over all ranks, and the group has a part of them.
+    """
+    is_known = getattr(inner, "__module__", "").startswith(_HOOKS)
+    over = getattr(state, "process_group", state)
+    if is_known and over in (None, dist.group.WORLD) and group.size() < dist.get_world_size():
+        raise UnsupportedError(
+            f"wrap(inner={getattr(inner, '__name__', inner)}, inner_state={state}): it averages over all "
+            f"{dist.get_world_size()} ranks, and the process group of the model has {group.size()}: pass "
+            "inner_state=model.process_group, or a state with this group"
+        )
+
+
+def may_have_stages() -> bool:
+    """Returns whether this process may train stages of a pipeline."""
+    return _STAGE in sys.modules
+
+
+def is_stage(model: DistributedDataParallel | None, loss: Loss, run: "Run | None") -> bool:
     """Returns whether the model that begins a forward pass is a stage of a pipeline.
 
     Args:
         model: the model; None stands for one made with ``fully_shard``.
+        loss: the reduction of its loss.
+        run: the run of this rank.
 
     Raises:
-        UnsupportedError: it is a stage whose replicas could not have different numbers of passes.
+        UnsupportedError: it is a stage whose gradients would be wrong.
     """
-    if _MODULE not in sys.modules:
+    stage = _caller(sys._getframe(), _STAGE) if may_have_stages() else None  # noqa: SLF001  # inspect reads sources.
+    if stage is None or run is None:
         return False
-    frame = sys._getframe().f_back  # noqa: SLF001  # The public way reads the source of each frame.
-    while frame and frame.f_globals.get("__name__") != _MODULE:
-        frame = frame.f_back
-    if frame and model is not None and not model.find_unused_parameters:
-        raise UnsupportedError(
-            "DistributedDataParallel in a pipeline rearranges its buckets in the second forward pass after a backward "
-            "pass, and would wait for replicas that have fewer micro-batches: pass find_unused_parameters=True to it"
-        )
-    if frame and model is None:
+    schedule: Any = at.f_locals.get("self") if (at := _caller(stage, _SCHEDULES)) else None
+    if model is None:
         raise UnsupportedError(
             "fully_shard in a pipeline reduces gradients outside of backward passes, and they would have no weight: "
-            "use DistributedDataParallel(stage, process_group=.., find_unused_parameters=True)"
+            "use DistributedDataParallel(stage, process_group=..)"
         )
-    return frame is not None
-
-
-def check_passes(passes: int) -> int:
-    """Checks the number of micro-batches before the last backward pass of a stage, and returns 0.
-
-    Raises:
-        UnsupportedError: there is one: the gradients of such a worker were wrong in an experiment.
-    """
-    if passes == 1:
+    if schedule is not None and schedule not in _checked:
+        orders = getattr(schedule, "pipeline_order", {}).values()
+        if any(at and at.computation_type.name == "BACKWARD_WEIGHT" for order in orders for at in order):
+            raise UnsupportedError(
+                f"{type(schedule).__name__} adds gradients without DistributedDataParallel, which would not reduce "
+                "them: use a schedule without zero bubbles, such as ScheduleInterleaved1F1B"
+            )
+        _checked.add(schedule)
+    scales = getattr(schedule, "scale_grads", False)
+    if scales or loss == "mean":
         raise UnsupportedError(
-            "a pipeline with one micro-batch: must have at least two in each iteration; raise min_local_batch in "
-            "init(job_options=..), or make micro-batches smaller"
+            f"a pipeline whose schedule has scale_grads={scales}, with job.wrap(loss={loss!r}): workers have different "
+            "numbers of micro-batches, so a mean over the micro-batches of a worker would be wrong; use "
+            'scale_grads=False, job.wrap(.., loss="sum"), and a loss_fn that returns the sum over samples'
         )
-    return 0
+    if loss == "tokens" and run.accumulates:
+        raise UnsupportedError(
+            'a pipeline with loss="tokens" and accumulate: each call of schedule.step reduces gradients, and the first '
+            "ones would be divided by a part of the tokens; use more micro-batches in the schedule instead"
+        )
+    if not run.binding.is_marked:
+        raise UnsupportedError(
+            "a pipeline has several passes for each batch: call schedule.step(..) inside of `with job.step():`"
+        )
+    run.has_stages = True
+    return True
+
+
+def _caller(frame: FrameType | None, module: str) -> FrameType | None:
+    """Returns the last caller that is in a module; None if no caller is."""
+    while frame and frame.f_globals.get("__name__") != module:
+        frame = frame.f_back
+    return frame

@@ -55,7 +55,7 @@ def _observe(reducer: Any, reduction: "Reduction") -> None:
         @functools.wraps(original)
         def prepare_for_backward(reducer: Any, *args: Any, **kwargs: Any) -> None:
             own = _reductions.get(reducer)
-            if own and own.is_trial:
+            if own and own.skips():
                 return
             original(reducer, *args, **kwargs)
             if own:
@@ -107,6 +107,11 @@ class Reduction:
     def has_begun(self) -> bool:
         """Whether a backward pass since the preparation has computed a gradient, and buckets are missing."""
         return self._factor is not None and not self.is_complete
+
+    @property
+    def inner(self) -> tuple[Hook | None, Any]:
+        """The script's communication hook, and its state."""
+        return self._inner, self._state
 
     def register(self) -> None:
         """Registers the hooks. Without ``inner``, the hook of buckets follows later: the script may register one."""
@@ -170,6 +175,12 @@ class Reduction:
     def fails(self) -> None:
         """Forgets the sums of a backward pass that may have failed."""
         self._sums.clear()
+
+    def skips(self) -> bool:
+        """Returns whether the reducer must not be prepared; then DDP must not send its buffers, either."""
+        if (model := self._model()) and self.is_trial:
+            model.require_forward_param_sync = False
+        return self.is_trial
 
     def prepares(self) -> None:
         """Records that the reducer is prepared."""

@@ -63,8 +63,13 @@ class Gradients:
         """Checks that the gradients of this order's micro-batches can be weighted.
 
         Raises:
-            UnsupportedError: this model, or an earlier one, is sharded, and its gradients cannot.
+            UnsupportedError: this model, or an earlier one, is sharded, and its gradients cannot; or an earlier one
+                does not sum them over the workers.
         """
+        while self._unchecked and (run := self._life.started_run()):
+            # After an error, the model is checked again.
+            self._unchecked[-1].follow(run.workers)
+            self._unchecked.pop()
         if (is_sharded or self._has_shards) and order.has_unequal_passes:
             raise UnsupportedError(
                 "fully_shard may add the gradients of micro-batches before they can be weighted, and the remainder of "
@@ -73,7 +78,6 @@ class Gradients:
 
     def follow(self, run: Run) -> None:
         """Follows a run from its start to the end of the job."""
-        self._check_workers(run)
         self._tell(run)
         for handle in first_step.follow_steps(run, self._is_weighted, self._only_wraps):
             self._life.ends.callback(handle.remove)
@@ -127,12 +131,12 @@ class Gradients:
             self.reduce_last(run)
         self._life.observer.wrapped(loss, has_inner=inner is not None)
 
-    def _check_workers(self, run: Run | None, *weights: hook.GradientWeights | fsdp.GradientWeights) -> None:
-        """Checks the ranks of models once the run knows the workers."""
-        if self._life.options.mesh:
-            self._unchecked += weights
-        while run and self._unchecked:
-            self._unchecked.pop().follow(run.workers)
+    def _check_workers(self, run: Run | None, weights: hook.GradientWeights | fsdp.GradientWeights) -> None:
+        """Checks the ranks of a model now, or when the run knows the workers."""
+        if run and self._life.options.mesh:
+            weights.follow(run.workers)
+        elif self._life.options.mesh:
+            self._unchecked.append(weights)
 
     def count(self, items: float | torch.Tensor) -> None:
         """Tells the number of tokens in a batch; see :meth:`Job.count`."""
@@ -259,6 +263,8 @@ class Gradients:
     def _tell(self, run: Run) -> None:
         """Tells the run how its batches may be cut."""
         run.avoids_singles, run.needs_equal_passes = self._avoids_singles, "mean" in self._losses
+        # Whether a model is a stage shows in its first pass, when shares are known already.
+        run.fills_all = self._life.options.mesh is not None and ranks.may_have_stages()
         needs_samples = self.needs_samples or run.avoids_singles or run.needs_equal_passes
         run.sums = () if needs_samples else frozenset(self._losses)
 

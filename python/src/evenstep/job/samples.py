@@ -71,13 +71,13 @@ class Samples:
             raise UnsupportedError(
                 "micro_batch with workers of several ranks, init(mesh=..), which need equal passes: use accumulate=N"
             )
-        if run.order.has_own_passes and run.passes is None:
-            run.passes = passes
+        if passes:
+            run.passes = run.passes or passes
+            if run.passes.setting != micro_batch:
+                raise SettingError(
+                    f"micro_batch={micro_batch}: the job began with micro_batch={run.passes.setting}, and must keep it"
+                )
             self._gradients.reduce_last(run)
-        elif run.passes and run.passes.setting != micro_batch:
-            raise SettingError(
-                f"micro_batch={micro_batch}: the job began with micro_batch={run.passes.setting}, and must keep it"
-            )
         # After the order was compared: a data set of another length is an error, one of the same length may be right.
         self._warn_of_another(dataset)
         return loader.Loader(run, dataset, dataloader_kwargs)

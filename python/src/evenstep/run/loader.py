@@ -30,7 +30,7 @@ _STREAMS = "read streams with `job.step(global_batch=..)`, as in docs/reference/
 WEIGHTLESS_SAMPLES = 2
 
 #: Advice for models and batches that cannot have length 0.
-_AVOID = "avoid iterations with fewer samples than ranks (drop_last=True) and plans with 0"
+_AVOID = "avoid iterations with fewer samples than ranks or workers (drop_last=True) and plans with 0"
 
 #: The error of other readers of the indices.
 _SPLIT = (
@@ -228,7 +228,7 @@ class Loader(DataLoader[Any]):
         Raises:
             UnsupportedError: that is impossible, and the training loop would count its samples.
         """
-        begins = f"iteration {step.iteration}: rank {self._run.rank} has no samples for this batch"
+        begins = f"iteration {step.iteration}: {self._run.workers.noun} {self._run.rank} has no samples for this batch"
         try:
             cut = emptied(batch, min(WEIGHTLESS_SAMPLES, step.global_batch))
         except Exception as error:  # The script's own classes may raise any.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evenstep._native import Plan
-from evenstep.errors import SettingError
+from evenstep.errors import SettingError, UnsupportedError
 from evenstep.exchange.exchange import Exchange, Submission
 from evenstep.exchange.report import Report
 from evenstep.measure.sensor import Sensor
@@ -63,6 +63,9 @@ class Run:
     sums: Collection[Loss] = ()
     #: Maximum numbers of samples by rank; None for no cap. Empty if no rank has one.
     caps: Sequence[int | None] = ()
+    #: Whether each worker must have samples, as in a pipeline, and whether this rank has computed one.
+    fills_all: bool = False
+    has_stages: bool = False
     #: The workers of all ranks.
     workers: Workers = field(default_factory=Workers)
     #: A name of the run that no other one has, also before a restart; the same on all ranks.
@@ -98,11 +101,18 @@ class Run:
         Raises:
             SettingError: a given plan has fewer samples than the iteration.
             EvenstepError: the exchange between ranks failed.
+            UnsupportedError: a worker of a pipeline has no samples.
         """
         # Without hedged steps, no rank claims a tail.
         plan = self._plan(place).resized(place.size, self.quantum)
-        if not self.avoids_singles:
-            plan = shares.without_empty(plan, self.plans(place.iteration), self.quantum, self.caps)
+        if self.fills_all or not self.avoids_singles:
+            wanted = None if self.fills_all else self.plans(place.iteration)
+            plan = shares.without_empty(plan, wanted, self.quantum, self.caps)
+        if self.has_stages and 0 in plan.batches:
+            raise UnsupportedError(
+                f"iteration {place.iteration}: a worker has none of its {place.size} samples in plan={plan.batches}, "
+                "and a pipeline requires some: raise global_batch or lower quantum, and pass drop_last=True"
+            )
         return self._part(self._allowed(plan), place)
 
     def _plan(self, place: Place) -> Plan:
@@ -174,7 +184,8 @@ class Run:
         passes = cut.passes[self.rank]
         if is_equal and len(passes) > 1 and self.needs_equal_passes:
             raise SettingError(
-                f"iteration {place.iteration}: rank {self.rank} has {len(passes)} passes with {list(passes)} samples, "
+                f"iteration {place.iteration}: {self.workers.noun} {self.rank} has {len(passes)} passes with "
+                f"{list(passes)} samples, "
                 'and means over them have unequal weights: use job.wrap(.., loss="tokens") and job.count'
             )
         # All ranks have as many passes, if not zero. Hedged steps count their passes themselves.

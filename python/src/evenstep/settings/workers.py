@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch.distributed as dist
@@ -44,7 +45,7 @@ class DataMesh:
         return cls(tuple(ranks), tuple(groups))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Workers:
     """The workers of all ranks."""
 
@@ -83,9 +84,15 @@ class Workers:
                     f"mesh: rank 0 has {sizes[0]} ranks but rank {rank} has {size}: all of the {len(meshes)} ranks "
                     "must have as many, because each worker has one of them"
                 )
-        return cls(tuple(own.index(rank) for rank, own in enumerate(given)))
+        places = {own: {rank: at for at, rank in enumerate(own)} for own in dict.fromkeys(given)}
+        return cls(tuple(places[own][rank] for rank, own in enumerate(given)))
 
     @property
+    def noun(self) -> str:
+        """The word for a worker in messages."""
+        return "rank" if len(self.members) == len(self.of_ranks) else "worker"
+
+    @cached_property
     def members(self) -> list[list[int]]:
         """The ranks of each worker, in order."""
         found: list[list[int]] = [[] for _ in range(max(self.of_ranks) + 1)]
@@ -107,9 +114,9 @@ class Workers:
                 'differ, such as mesh["dp"], to init'
             )
         copies = next(iter(numbers.values()))
-        if copies > 1 and loss == "sum":
+        if copies > 1 and loss in ("sum", "scaled"):
             raise UnsupportedError(
-                f'the model sums its gradients over {copies} ranks of each worker, and with wrap(loss="sum") it is '
+                f'the model sums its gradients over {copies} ranks of each worker, and with wrap(loss="{loss}") it is '
                 'unknown whether each of them computes all samples: use loss="mean", or loss="tokens" and job.count'
             )
         return copies

@@ -333,7 +333,7 @@ class _RunStart:
         plans = [(iteration, Plan.from_json(plan)) for iteration, plan in said]
         budget = Budget(_INTERVAL_MAX, self.job_options.settings.overhead)
         members = self.workers.members if self.job_options.mesh else ()
-        lead = Lead(predictor, budget, ShareLog(plans[0][1]), members) if predictor else None
+        lead = Lead(predictor, budget, ShareLog(plans[0][1], noun=self.workers.noun), members) if predictor else None
         agent = self.job_options.settings.agent
         if agent in (None, AUTO):
             agent = local_url(AGENT) if embedded else None
