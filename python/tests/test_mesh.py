@@ -388,12 +388,15 @@ def refused_pipelines(rank: int) -> dict[str, str]:
         accumulate: int = 1,
         is_marked: bool = True,
         scale_grads: bool = False,
+        scales: bool = False,
     ) -> None:
         job = evenstep.init(plan=[8, 8], mesh=dp)
-        models = [job.wrap(part, loss=loss) for part in parts or [ddp(network(), dp)]]
+        models = parts or [ddp(network(), dp)]
+        models = models if scales else [job.wrap(part, loss=loss) for part in models]
         stages = [PipelineStage(at, i, len(models), torch.device("cpu"), group=alone) for i, at in enumerate(models)]
+        loss_fn = (lambda *both: job.scale(mean_of_outputs(*both))) if scales else mean_of_outputs
         kind: Any = ScheduleInterleavedZeroBubble if parts[1:] else Schedule1F1B
-        schedule = kind(stages if parts[1:] else stages[0], 2, mean_of_outputs, scale_grads=scale_grads)
+        schedule = kind(stages if parts[1:] else stages[0], 2, loss_fn, scale_grads=scale_grads)
 
         def train() -> None:
             for x, y, _ in job.loader(Samples(samples), global_batch=GLOBAL_BATCH, accumulate=accumulate):
@@ -408,6 +411,7 @@ def refused_pipelines(rank: int) -> dict[str, str]:
     net: Any = network()
     refuses("whose schedule has scale_grads=True", scale_grads=True)
     refuses("with job.wrap(loss='mean')", "mean")
+    refuses("job.scale in the loss_fn", scales=True)
     refuses('with loss="tokens" and accumulate', "tokens", accumulate=2)
     refuses("inside of `with job.step():`", is_marked=False)
     refuses("ScheduleInterleavedZeroBubble adds gradients", parts=[ddp(net[:2], dp), ddp(net[2:], dp)])

@@ -61,6 +61,19 @@ def may_have_stages() -> bool:
     return _STAGE in sys.modules
 
 
+def check_scale() -> None:
+    """Checks that no pipeline computes the loss that is scaled.
+
+    Raises:
+        UnsupportedError: one does.
+    """
+    if may_have_stages() and _caller(sys._getframe(), _SCHEDULES):  # noqa: SLF001  # inspect reads sources.
+        raise UnsupportedError(
+            "job.scale in the loss_fn of a pipeline would weight a mean over one micro-batch as a mean over the batch: "
+            'use job.wrap(DistributedDataParallel(stage, process_group=..), loss="sum") for each stage'
+        )
+
+
 def is_stage(model: DistributedDataParallel | None, loss: Loss, run: "Run | None") -> bool:
     """Returns whether the model that begins a forward pass is a stage of a pipeline.
 

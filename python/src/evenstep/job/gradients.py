@@ -148,6 +148,7 @@ class Gradients:
         """Scales a loss; see :meth:`Job.scale`."""
         if self._trained_model:
             raise UnsupportedError(_TWICE)
+        ranks.check_scale()
         run = self._life.run
         if run.passes:
             raise UnsupportedError(
@@ -264,7 +265,9 @@ class Gradients:
         """Tells the run how its batches may be cut."""
         run.avoids_singles, run.needs_equal_passes = self._avoids_singles, "mean" in self._losses
         # Whether a model is a stage shows in its first pass, when shares are known already.
-        run.fills_all = self._life.options.mesh is not None and ranks.may_have_stages()
+        options = self._life.options
+        sizes = {"allowed_sizes", "distinct_sizes"} & options.job.keys()
+        run.fills_all = options.mesh is not None and not sizes and ranks.may_have_stages()
         needs_samples = self.needs_samples or run.avoids_singles or run.needs_equal_passes
         run.sums = () if needs_samples else frozenset(self._losses)
 
