@@ -88,7 +88,7 @@ def rank(arguments: argparse.Namespace) -> None:
         mesh = init_device_mesh("cpu", (len(paces), arguments.members), mesh_dim_names=("workers", "members"))
     job = evenstep.init(mesh=mesh and mesh["workers"])
     sizes = [int(most) for most in arguments.micro_batch.split(",")] if arguments.micro_batch else None
-    loader = job.loader(dataset, global_batch=size, micro_batch=sizes and sizes[dist.get_rank()])
+    loader = job.loader(dataset, global_batch=size, micro_batch=sizes[dist.get_rank()] if sizes else None)
     model = job.wrap(paced(paces[dist.get_rank() // arguments.members], mesh, uses_fsdp=arguments.fsdp))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     begun = time.perf_counter()
