@@ -1,11 +1,12 @@
 """Throughput of a script whose workers have imposed speeds, relative to the sum of their speeds.
 
-    python benchmarks/paces.py --paces 1,2,2,4 [--fsdp]
+    python benchmarks/paces.py --paces 1,2,2,4 [--fsdp] [--members 2] [--micro-batch 64,64,64,16]
 
 The model is DDP, or FSDP2 with resharding of each layer (ZeRO-3), whose ranks wait for each other in each layer.
+With several ranks for each worker (``init(mesh=..)``), DDP has tensor parallelism, and FSDP2 a replica per worker.
 Each worker takes a given time per sample (real gradients, and sleep up to the target), so four workers fit on two
 cores. The ideal is the sum of the speeds, reached if all workers compute all the time. A run measures even shares
-first, and then the predictor's shares.
+first, and then the predictor's shares. ``--micro-batch`` bounds the passes of each worker, as its memory would.
 """
 
 import argparse
@@ -15,7 +16,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
@@ -52,18 +56,22 @@ class Paced(torch.nn.Module):
         return y
 
 
-def paced(pace_s: float, *, uses_fsdp: bool) -> Any:
+def paced(pace_s: float, mesh: DeviceMesh | None, *, uses_fsdp: bool) -> Any:
     """Returns a model of four layers that takes ``pace_s`` seconds per sample."""
     layers = [
         *(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()) for _ in range(3)),
         torch.nn.Linear(64, 1),
     ]
     net = torch.nn.Sequential(*(Paced(layer, pace_s / len(layers)) for layer in layers))
+    if not uses_fsdp and mesh:
+        halves = ColwiseParallel(output_layouts=Replicate())
+        parallelize_module(net, mesh["members"], {f"{at}.model.0": halves for at in range(len(layers) - 1)})
+        return DistributedDataParallel(net, device_mesh=mesh["workers"])
     if not uses_fsdp:
         return DistributedDataParallel(net)
     for layer in net:
-        fully_shard(layer)
-    return fully_shard(net)
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(net, mesh=mesh)
 
 
 def rank(arguments: argparse.Namespace) -> None:
@@ -75,18 +83,24 @@ def rank(arguments: argparse.Namespace) -> None:
     x = torch.randn(steps * size, 64)
     dataset = TensorDataset(x, x[:, :1] * x[:, 1:2])
 
-    job = evenstep.init()
-    loader = job.loader(dataset, global_batch=size)
-    model = job.wrap(paced(paces[dist.get_rank()], uses_fsdp=arguments.fsdp))
+    mesh = None
+    if arguments.members > 1:
+        mesh = init_device_mesh("cpu", (len(paces), arguments.members), mesh_dim_names=("workers", "members"))
+    job = evenstep.init(mesh=mesh and mesh["workers"])
+    sizes = [int(most) for most in arguments.micro_batch.split(",")] if arguments.micro_batch else None
+    loader = job.loader(dataset, global_batch=size, micro_batch=sizes[dist.get_rank()] if sizes else None)
+    model = job.wrap(paced(paces[dist.get_rank() // arguments.members], mesh, uses_fsdp=arguments.fsdp))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    begun = 0.0
-    for step, (inputs, targets) in enumerate(loader):
-        if step == arguments.warm_up:
+    begun = time.perf_counter()
+    for inputs, targets in loader:
+        torch.nn.functional.mse_loss(model(inputs), targets).backward()
+        if not loader.is_last:
+            continue
+        optimizer.step()
+        optimizer.zero_grad()
+        if loader.latest.position + 1 == arguments.warm_up:
             dist.barrier()
             begun = time.perf_counter()
-        optimizer.zero_grad()
-        torch.nn.functional.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
     dist.barrier()
     took = time.perf_counter() - begun
     if dist.get_rank() == 0:
@@ -108,15 +122,19 @@ def main() -> None:
     parser.add_argument("--global-batch", type=int, default=256)
     parser.add_argument("--steps", type=int, default=100, help="number of measured steps")
     parser.add_argument("--warm-up", type=int, default=30, help="number of warm-up steps")
+    parser.add_argument("--micro-batch", help="maximum number of samples in a pass, one for each worker")
     parser.add_argument("--fsdp", action="store_true", help="shard the layers with FSDP2")
+    parser.add_argument("--members", type=int, default=1, help="number of ranks of each worker")
     parser.add_argument("--rank", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank:
         return rank(arguments)
-    names = [name for name in vars(arguments) if name not in ("rank", "fsdp")]
-    options = [f"--{name.replace('_', '-')}={getattr(arguments, name)}" for name in names]
+    given = {
+        name: value for name, value in vars(arguments).items() if name not in ("rank", "fsdp") and value is not None
+    }
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
     options += ["--fsdp"] if arguments.fsdp else []
-    ranks = len(arguments.paces.split(","))
+    ranks = len(arguments.paces.split(",")) * arguments.members
     start.torchrun(ranks, [__file__, *options, "--rank=even shares"], {"EVENSTEP_SERVER": ""})
     with start.predictor() as server:
         environ = {"EVENSTEP_SERVER": server, "EVENSTEP_JOB": f"paces-{os.getpid()}"}

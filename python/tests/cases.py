@@ -1,5 +1,6 @@
 """Scripts that train on ranks with uneven batches, and without a change in one process with whole batches."""
 
+import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -56,6 +57,24 @@ def accumulated(world: World, *, syncs_each: bool, samples: int = 208) -> Any:
         with model.no_sync() if is_open and not syncs_each else nullcontext():
             (loss_of(model, x, y) / getattr(world, "micro_batches", 1)).backward()
         if not is_open:
+            optimizer.step()
+            optimizer.zero_grad()
+    return model
+
+
+def own_passes(world: World, *, shards: bool = False, loss: str = "mean", **options: Any) -> Any:
+    """Each rank has passes of the size that its memory allows."""
+    net, keeps = network(), {"reshard_after_forward": False}
+    model = world.fsdp(net, loss=loss, **keeps) if shards else world.ddp(net, loss=loss, **options)
+    optimizer = sgd(model)
+    size = (4, 5, 3)[int(os.environ.get("RANK", "0"))]
+    for x, y, _ in world.batches(micro_batch=size):
+        if loss == "mean":
+            loss_of(model, x, y).backward()
+        else:
+            total = torch.nn.functional.mse_loss(model(x), y, reduction="sum") / y.shape[1]
+            world.mean(total, len(x), counts=loss == "tokens").backward()
+        if world.is_last:
             optimizer.step()
             optimizer.zero_grad()
     return model

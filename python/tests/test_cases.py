@@ -54,6 +54,13 @@ CASES: dict[str, Case] = {
     "accumulation without `no_sync`, and a remainder that does not divide": Case(
         partial(cases.accumulated, syncs_each=True, samples=203), factor=4
     ),
+    "own numbers of passes (`micro_batch`)": Case(cases.own_passes),
+    "own numbers of passes with `gradient_as_bucket_view`": Case(
+        partial(cases.own_passes, gradient_as_bucket_view=True, bucket_cap_mb=0.0005)
+    ),
+    "own numbers of passes with `find_unused_parameters`": Case(partial(cases.own_passes, find_unused_parameters=True)),
+    'own numbers of passes, `loss="sum"`': Case(partial(cases.own_passes, loss="sum")),
+    'own numbers of passes, `loss="tokens"`': Case(partial(cases.own_passes, loss="tokens")),
     "gradients of two iterations added": Case(partial(cases.added, loss="mean")),
     "gradients of two iterations added with `no_sync`": Case(partial(cases.added, loss="mean", syncs_each=False)),
     'gradients of two iterations added, `loss="sum"`': Case(partial(cases.added, loss="sum")),
@@ -98,6 +105,11 @@ CASES: dict[str, Case] = {
 if hasattr(FSDPModule, "set_custom_reduce_scatter"):
     CASES |= {
         "FSDP2 (ZeRO-3)": Case(cases.sharded),
+        "FSDP2 with own numbers of passes (ZeRO-2)": Case(partial(cases.own_passes, shards=True)),
+        'FSDP2 with own numbers of passes, `loss="sum"`': Case(partial(cases.own_passes, shards=True, loss="sum")),
+        'FSDP2 with own numbers of passes, `loss="tokens"`': Case(
+            partial(cases.own_passes, shards=True, loss="tokens")
+        ),
         "FSDP2 with hedged steps (ZeRO-2)": Case(partial(cases.hedged, shards=True)),
     }
 

@@ -386,6 +386,42 @@ def served(rank: int, server: str, job_id: str, has_names: bool, scales: bool = 
     return [line for line in told if "speed of ranks" in line], batches[-8:]
 
 
+def served_in_passes(rank: int, server: str, job_id: str) -> tuple[list[int], int]:
+    """Trains with a predictor; the memory of rank 1 holds a quarter of the other's passes."""
+    clock.pace_s = (0.001, 0.003)[rank]
+    job = evenstep.init(server=server, job=job_id)
+    loader = job.loader(Samples(64 * 30), global_batch=64, micro_batch=(24, 6)[rank])
+    clock.measures(job._run.sensor)
+    model = job.wrap(DistributedDataParallel(Net()))
+    optimizer, shares, largest = sgd(model), [], 0
+    # The first plans of a busy machine may come late.
+    for _ in range(100):
+        for x, y, _ in loader:
+            loss_of(model, x, y).backward()
+            largest = max(largest, len(x))
+            if loader.is_last:
+                optimizer.step()
+                optimizer.zero_grad()
+                shares.append(loader.latest.local_batch)
+        if all(reached(share, rank) for share in shares[-8:]):
+            break
+    job.close()
+    return shares[-8:], largest
+
+
+def reached(share: int, rank: int) -> bool:
+    """Returns whether both ranks take at most 1 / 0.9 of the ideal time, which they take with 48 and 16 samples."""
+    fast, slow = (64 - share, share) if rank else (share, 64 - share)
+    return max(fast, 3 * slow) <= 48 / 0.9
+
+
+def test_memory_bounds_passes_and_speed_decides_their_number(predictor: str, job_id: str) -> None:
+    ranks = run_ranks(2, served_in_passes, predictor, job_id)
+    for rank, (shares, largest) in enumerate(ranks):
+        assert largest == (24, 6)[rank]
+        assert all(reached(share, rank) for share in shares), shares
+
+
 @weights
 def test_a_predictor_plans_by_the_measured_speeds(predictor: str, job_id: str) -> None:
     ranks = run_ranks(2, served, predictor, job_id, True)

@@ -235,6 +235,22 @@ def trains_another(_rank: int, is_marked: bool) -> tuple[str, int]:
     return told, len(steps_made)
 
 
+def trains_layers(_rank: int) -> str:
+    """Trains the layers of a wrapped model that no longer exists, in another model; returns the error."""
+    job = evenstep.init(plan=PLANS["12/3/1"])
+    x, y, _ = next(iter(job.loader(Samples())))
+    net: Any = network()
+    model = DistributedDataParallel(torch.nn.Sequential(*net))
+    job.wrap(DistributedDataParallel(net))
+    job.wrap(DistributedDataParallel(network()))
+    del net
+    gc.collect()
+    loss_of(model, x, y).backward()
+    with pytest.raises(evenstep.UnsupportedError) as error:
+        sgd(model).step()
+    return str(error.value)
+
+
 def minimises(_rank: int) -> tuple[list[str], Parameters]:
     """Trains with an optimizer that computes the gradients in its step, in a new DDP model in each epoch."""
     messages, job = Messages(), evenstep.init(plan=PLANS["changing"])
@@ -290,6 +306,11 @@ def test_a_model_that_is_not_wrapped_is_refused() -> None:
         for told, steps_made in run_ranks(3, trains_another, is_marked):
             assert told.startswith("SGD steps parameter other.0.weight of shape (16, 8), which is in no model that job")
             assert steps_made == steps
+
+
+def test_layers_of_a_deleted_wrapped_model_are_refused() -> None:
+    for told in run_ranks(3, trains_layers):
+        assert "which is in no model that job.wrap got" in told
 
 
 def steps_others(_rank: int) -> list[str]:

@@ -32,7 +32,7 @@ class World(Protocol):
     def ddp(self, net: torch.nn.Module, *, loss: Any = "mean", inner: Any = None, **options: Any) -> Any:
         """Returns the model to train."""
 
-    def fsdp(self, net: Any, **options: Any) -> Any:
+    def fsdp(self, net: Any, loss: Any = ..., **options: Any) -> Any:
         """Returns the model to train, sharded."""
 
     def mean(self, total: torch.Tensor, number: Any, *, counts: bool = False) -> torch.Tensor:
@@ -47,6 +47,10 @@ class World(Protocol):
     def accumulates(self, at: int) -> bool:
         """Returns whether batch ``at`` of the training is not the last one of its iteration."""
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the batch read last is the last one of its iteration."""
+
 
 class Ranks:
     """A rank with uneven batches."""
@@ -58,9 +62,9 @@ class Ranks:
         self.job = evenstep.init(plan=lambda at: [batch * factor for batch in plans[at % len(plans)]])
 
     def batches(self, dataset: Any = None, **options: Any) -> Batches:
-        loader = self.job.loader(dataset or Samples(), accumulate=self.micro_batches, **options)
+        self.loader = self.job.loader(dataset or Samples(), accumulate=self.micro_batches, **options)
         for _ in range(EPOCHS):
-            yield from loader
+            yield from self.loader
 
     def steps(self, model: torch.nn.Module, **options: Any) -> Iterator[Iterable[Any]]:
         data = Samples()
@@ -71,10 +75,10 @@ class Ranks:
         model = DistributedDataParallel(net, **options)
         return model if loss is None else self.job.wrap(model, loss=loss, inner=inner)
 
-    def fsdp(self, net: Any, **options: Any) -> Any:
+    def fsdp(self, net: Any, loss: Any = "mean", **options: Any) -> Any:
         for module in (net[0], net[2], net):
             fully_shard(module, **options)
-        return self.job.wrap(net)
+        return self.job.wrap(net, loss=loss)
 
     def mean(self, total: torch.Tensor, number: Any, *, counts: bool = False) -> torch.Tensor:
         if counts:
@@ -90,9 +94,15 @@ class Ranks:
     def accumulates(self, at: int) -> bool:
         return (at + 1) % self.micro_batches != 0
 
+    @property
+    def is_last(self) -> bool:
+        return bool(self.loader.is_last)
+
 
 class Alone:
     """One process with whole batches, read by PyTorch's own loader."""
+
+    is_last = True
 
     def __init__(self, factor: int = 1) -> None:
         """Stores the number by which the batches of ranks are larger."""
@@ -119,7 +129,7 @@ class Alone:
         self.models.append((net, [parameter.detach().clone() for parameter in net.parameters()]))
         return net
 
-    def fsdp(self, net: Any, **_: Any) -> Any:
+    def fsdp(self, net: Any, loss: Any = "mean", **_: Any) -> Any:  # noqa: ARG002  # As of ranks.
         return self.ddp(net)
 
     def distance(self) -> float:

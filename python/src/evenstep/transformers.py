@@ -136,6 +136,11 @@ class EvenstepMixin:
             )
         except SettingError as error:
             raise SettingError(f"with the trainer's {type(sampler).__name__}: {error}") from error
+        if self._loader.sampler.num_replicas != self.args.world_size:
+            raise UnsupportedError(
+                f"init(mesh=..) with {self._loader.sampler.num_replicas} workers on {self.args.world_size} ranks: the "
+                "Trainer counts each rank as a worker; use your own loop, or remove mesh"
+            )
         return self._loader
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, *device: Any) -> tuple[list[Any], Any]:

@@ -20,7 +20,7 @@ import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -31,7 +31,7 @@ import torch.distributed as dist
 
 from evenstep._native import Plan
 from evenstep.errors import EvenstepError, SettingError
-from evenstep.exchange.report import SLOTS, Report, merged
+from evenstep.exchange.report import SLOTS, Report, by_worker, merged
 from evenstep.exchange.share_log import ShareLog
 from evenstep.exchange.whole_step import WholeStep, WholeSteps
 from evenstep.samples.work import CHANGE_MIN, Observed, Prior
@@ -75,7 +75,7 @@ class Planner(Protocol):
 
         Args:
             iteration: the reported iteration.
-            rows: the rows of the reports (:meth:`Report.to_row`) in rank order; zeros for a rank without a report.
+            rows: the rows of the reports (:meth:`Report.to_row`) by worker; zeros for a worker without a report.
             then: the iteration of the requested plan, which is for a whole global batch.
             whole: the time of the whole step, if it is known.
         """
@@ -88,6 +88,8 @@ class Lead:
     planner: Planner
     budget: Budget
     share_log: ShareLog
+    #: The ranks of each worker; empty if each rank is one.
+    members: Sequence[Sequence[int]] = ()
 
     def iterations(self, iteration: int, cpu_s: float) -> int:
         """Returns the number of iterations to the next exchange; ``cpu_s`` is the CPU time of the exchange thread."""
@@ -349,7 +351,10 @@ class Exchange:
             then = min(due + self._ahead, said.iteration + LOOK_AHEAD_MAX)
             samples, begun_s = [one.samples for one in submissions_due], submissions_due[0].begun_s
             whole = self._whole_steps.passed(samples, begun_s, said.ended_s)
-            self._lead.planner.learn(said.iteration, slots[rows:].tolist(), then, whole)
+            reported = slots[rows:].tolist()
+            if self._lead.members:
+                reported = by_worker(reported, self._lead.members)
+            self._lead.planner.learn(said.iteration, reported, then, whole)
             current = published or last
             self._lead.share_log.see(current.iteration, current.plan)
         return published, due

@@ -106,7 +106,9 @@ def given_plans(fixed: Fixed, order: Order, caps: Sequence[int | None], first: i
     def checked(batches: Sequence[int], iteration: int) -> Plan:
         what = f"plan={list(batches)} of iteration {iteration}"
         if len(batches) != len(caps):
-            raise SettingError(f"{what}: must have one batch for each of the {len(caps)} ranks")
+            raise SettingError(
+                f"{what}: must have one batch for each of the {len(caps)} ranks, or workers of init(mesh=..)"
+            )
         # With costs, a plan has the ratios of shares.
         quantum = 1 if order.costs else order.accumulate
         if any(batch < 0 or batch % quantum for batch in batches) or not any(batches):
@@ -114,8 +116,8 @@ def given_plans(fixed: Fixed, order: Order, caps: Sequence[int | None], first: i
         plan = Plan.of(batches)
         if (rank := shares.first_above_cap(plan, caps)) is not None:
             raise SettingError(
-                f"{what}: {batches[rank]} exceeds max_local_batch={caps[rank]} of rank {rank}; give that rank fewer "
-                "samples or raise its cap"
+                f"{what}: {batches[rank]} exceeds max_local_batch={caps[rank]} of rank {rank}, or of that worker of "
+                "init(mesh=..); give it fewer samples or raise its cap"
             )
         return plan
 

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from evenstep._native import REPORT_NAMES
@@ -69,6 +69,16 @@ class Report:
 #: Number of slots of a row.
 SLOTS = 1 + len(REPORT_NAMES) + len(NAMES)
 
+#: The slot of each number of a report.
+_SLOT_OF = {name: 1 + at for at, name in enumerate(REPORT_NAMES)}
+
+#: Functions for the numbers of a worker in which its slowest rank does not decide.
+_TOTALS: dict[str, Callable[[list[float]], float]] = {
+    "loader_wait_s": max,
+    "peak_memory_bytes": max,
+    "loss": statistics.fmean,
+}
+
 
 def merged(reports: Sequence[Report]) -> Report:
     """Merges the reports of successive iterations: the last one, with mean times over those with the same share.
@@ -94,6 +104,32 @@ def merged(reports: Sequence[Report]) -> Report:
         loader_wait_s=statistics.fmean(report.loader_wait_s for report in alike),
         work=mean([report.work for report in alike if report.work]) if last.work else None,
     )
+
+
+def by_worker(rows: Sequence[float], members: Sequence[Sequence[int]]) -> list[float]:
+    """Returns the rows of workers from the rows of ranks, one after the other.
+
+    A worker has the row of its slowest rank, with the longest wait for data, the largest peak memory, and the mean of
+    the losses: with pipeline stages, only the last ones have a loss. It has no report if one of its ranks has none,
+    and no time if one has none.
+
+    Args:
+        rows: a row for each rank.
+        members: the ranks of each worker.
+    """
+    whole: list[float] = []
+    for ranks in members:
+        of_ranks = [list(rows[rank * SLOTS : (rank + 1) * SLOTS]) for rank in ranks]
+        times = [row[_SLOT_OF["compute_time_s"]] for row in of_ranks]
+        row = of_ranks[times.index(max(times) if all(times) else 0.0)]
+        if not all(one[0] for one in of_ranks):
+            row = [0.0] * SLOTS
+        elif len(ranks) > 1:
+            for name, total in _TOTALS.items():
+                values = [one[_SLOT_OF[name]] for one in of_ranks]
+                row[_SLOT_OF[name]] = total([value for value in values if not math.isnan(value)] or [math.nan])
+        whole += row
+    return whole
 
 
 def _loss(loss: float | None) -> float | None:

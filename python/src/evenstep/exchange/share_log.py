@@ -18,9 +18,9 @@ _LISTED_MAX = 16
 class ShareLog:
     """Logs the local batches when they have changed, at most one line per :data:`INTERVAL_S`."""
 
-    def __init__(self, first: Plan, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, first: Plan, clock: Callable[[], float] = time.monotonic, *, noun: str = "rank") -> None:
         """Starts with the first plan, which is not logged; ``clock`` is monotonic, in seconds."""
-        self._clock = clock
+        self._noun, self._clock = noun, clock
         #: The plan of the last line and its local batches.
         self._told, self._batches = first, first.batches
         self._quiet_until = -float("inf")
@@ -36,14 +36,14 @@ class ShareLog:
         if self._batches == before:
             return
         self._quiet_until = self._clock() + INTERVAL_S
-        log.info("iteration %s: local batches by rank: %s; before: %s", iteration, _text(self._batches), _text(before))
+        noun, now, past = self._noun, self._text(self._batches), self._text(before)
+        log.info("iteration %s: local batches by %s: %s; before: %s", iteration, noun, now, past)
 
-
-def _text(batches: list[int]) -> str:
-    if len(batches) <= _LISTED_MAX:
-        return ", ".join(map(str, batches))
-    smallest, largest = min(batches), max(batches)
-    return (
-        f"{smallest} (rank {batches.index(smallest)}) to {largest} (rank {batches.index(largest)}), "
-        f"{len(batches)} ranks"
-    )
+    def _text(self, batches: list[int]) -> str:
+        if len(batches) <= _LISTED_MAX:
+            return ", ".join(map(str, batches))
+        smallest, largest = min(batches), max(batches)
+        return (
+            f"{smallest} ({self._noun} {batches.index(smallest)}) to {largest} ({self._noun} "
+            f"{batches.index(largest)}), {len(batches)} {self._noun}s"
+        )

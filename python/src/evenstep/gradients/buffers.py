@@ -1,5 +1,6 @@
 """The buffers of DDP models with uneven batches: means over all samples, or from the rank with most of them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,27 @@ from evenstep.run.step import Step
 def needs_two_samples(model: torch.nn.Module) -> bool:
     """Returns whether a model has batch norm, which cannot normalise over a single value."""
     return any(isinstance(module, _BatchNorm) for module in model.modules())
+
+
+class Kept:
+    """Copies of the buffers of models, which passes that do not count change."""
+
+    def __init__(self, models: Iterable[torch.nn.Module]) -> None:
+        """Copies the buffers."""
+        modules = [module for model in models for module in model.modules()]
+        self._kept = [
+            (module, name, buffer, None if buffer is None else buffer.detach().clone())
+            for module in modules
+            for name, buffer in module._buffers.items()  # noqa: SLF001  # Only it has those that are None.
+        ]
+
+    def restore(self) -> None:
+        """Gives the modules the same tensors, with the same values; a pass may have replaced tensors."""
+        for module, name, buffer, copy in self._kept:
+            if buffer is not None and copy is not None:
+                # Backward passes have saved it.
+                buffer.data.copy_(copy)
+            module._buffers[name] = buffer  # noqa: SLF001
 
 
 class Buffers:
@@ -37,12 +59,14 @@ class Buffers:
             ignored = model.parameters_to_ignore
             self._others += [(module, name) for name in names if f"{path}.{name}".lstrip(".") not in ignored]
 
-    def begin(self, step: Step, group: dist.ProcessGroup) -> "list[Pending]":
+    def begin(self, step: Step, group: dist.ProcessGroup, source: int, copies: int) -> "list[Pending]":
         """Starts to communicate; all ranks must call it in the same order relative to other collectives of the group.
 
         Args:
             step: this rank's part of the iteration.
             group: the process group of the model.
+            source: the rank that sends its buffers.
+            copies: number of ranks of the group that have the same samples.
         """
         begun = []
         layers = [layer for layer in self._layers if layer.training]
@@ -50,7 +74,7 @@ class Buffers:
             buffers = [getattr(layer, name) for layer in layers for name in ("running_mean", "running_var")]
             flat = torch.cat([buffer.flatten().to(buffers[0].device) for buffer in buffers])
             # 0 times NaN is not 0.
-            flat = flat * step.weight if step.weight else torch.zeros_like(flat)
+            flat = flat * (step.weight / copies) if step.weight else torch.zeros_like(flat)
             begun.append(Pending(group.allreduce([flat]), flat, flat.split([at.numel() for at in buffers]), buffers))
         if self._others:
             known = (getattr(module, name) for module, name in self._others)
@@ -59,7 +83,7 @@ class Buffers:
             plain = [buffer.resolve_conj().resolve_neg() for buffer in buffers]
             rows = [buffer.reshape(-1).view(torch.uint8).to(buffers[0].device) for buffer in plain]
             flat = torch.cat(rows)
-            work: Any = dist.broadcast(flat, step.source, group, async_op=True)
+            work: Any = dist.broadcast(flat, source, group, async_op=True)
             begun.append(Pending(work, flat, flat.split([len(row) for row in rows]), buffers))
         return begun
 

@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from evenstep.errors import UnsupportedError
-from evenstep.gradients import fsdp
+from evenstep.gradients import fsdp, hook
 from evenstep.run.run import Run
 
 log = logging.getLogger("evenstep")
@@ -38,8 +38,21 @@ def follow_steps(run: Run, is_weighted: Callable[[], bool], only_wraps: Callable
         the handles that end it, at the end of the job.
     """
     run.binding.is_observed = lambda: run.world_size > 1 or is_weighted()
-    begins = register_optimizer_step_pre_hook(lambda *_: run.binding.step_begins())
-    handles = [begins, register_optimizer_step_post_hook(lambda *_: run.binding.step_ends())]
+
+    def begins(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        run.binding.step_begins()
+        if run.passes:
+            run.passes.check_reduced(at for group in optimizer.param_groups for at in group["params"])
+            if not is_weighted():
+                raise UnsupportedError(
+                    "micro_batch without job.wrap would add the means of passes without weights: use model = "
+                    "job.wrap(DistributedDataParallel(net)), also in one process"
+                )
+
+    handles = [
+        register_optimizer_step_pre_hook(begins),
+        register_optimizer_step_post_hook(lambda *_: run.binding.step_ends()),
+    ]
     if run.world_size > 1:
         handles.append(_check_first_step(run, is_weighted, only_wraps))
     return handles
@@ -98,7 +111,11 @@ def _unweighted(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.n
     for number, group in enumerate(optimizer.param_groups):
         names = group.get("param_names", [f"{at} of group {number}" for at in range(len(group["params"]))])
         for name, at in zip(names, group["params"], strict=True):
-            if isinstance(at, torch.nn.Parameter) and at.grad is not None and id(at) not in owned:
+            if not isinstance(at, torch.nn.Parameter) or at.grad is None or id(at) in owned:
+                continue
+            _, owner = hook.entries_of(at).get(hook.ENTRY, (None, None)) if at.requires_grad else (None, None)
+            # With tensor parallelism, DDP's parameters are in the module only until its first forward pass.
+            if not (owner and owner.sources and any(model() for model in owner.models)):
                 yield f"parameter {name} of shape {tuple(at.shape)}", at
 
 

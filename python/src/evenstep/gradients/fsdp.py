@@ -12,16 +12,20 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.nn.parallel.distributed import _find_tensors
 
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.gradients import hook, items
+from evenstep.gradients import hook, items, ranks
 from evenstep.gradients.fsdp_state import (
     at_end_of_backward,
     divide_factor,
+    drop_unreduced,
+    forget_evaluations,
     groups,
     leave_out_waits,
     local_passes,
+    mesh,
     reduces,
     reshards,
 )
@@ -30,9 +34,15 @@ from evenstep.gradients.mean_check import MeanCheck
 from evenstep.gradients.passes import has_gradients, is_recomputing
 from evenstep.measure.device import current_device
 from evenstep.run.losses import Loss
+from evenstep.run.passes import Passes
 from evenstep.run.run import Run
+from evenstep.run.step import Turn
+from evenstep.settings.workers import Workers
 
 log = logging.getLogger("evenstep")
+
+#: The entry in the metadata of a node: the object whose hook it has.
+_ENTRY = "evenstep"
 
 
 def modules(model: torch.nn.Module) -> list[Any]:
@@ -70,15 +80,15 @@ def measures(run: Run) -> bool:
     return True
 
 
-def check_wrap(model: torch.nn.Module, *, has_inner: bool) -> None:
-    """Checks that gradients of the model can be weighted.
+def check_wrap(model: torch.nn.Module, *, has_inner: bool, has_mesh: bool) -> None:
+    """Checks that gradients of the model can be weighted; with a mesh, its ranks are checked when the run starts.
 
     Raises:
         UnsupportedError: the gradients cannot be weighted.
     """
     if has_inner:
         raise UnsupportedError("wrap(inner=..) is a hook of DistributedDataParallel: remove it with fully_shard")
-    _check_shards(model)
+    _check_shards(model, has_mesh=has_mesh)
     if dist.get_world_size() == 1:
         return
     for module in modules(model):
@@ -94,23 +104,32 @@ def check_wrap(model: torch.nn.Module, *, has_inner: bool) -> None:
             )
 
 
-def check_hedged(model: torch.nn.Module, loss: Loss) -> None:
+def check_keeps(model: torch.nn.Module, what: str, otherwise: str) -> None:
     """Checks that passes need no communication while a rank holds all parameters.
+
+    Raises:
+        UnsupportedError: the model frees parameters between passes.
+    """
+    roots = _roots(model)
+    sharded = modules(model)
+    for name, module in model.named_modules():
+        if module in sharded and reshards(module, is_root=module in roots):
+            raise UnsupportedError(
+                f"{what}: module {name or type(module).__name__!r} frees its parameters after the forward pass, so "
+                "passes would wait for other ranks, whose number of passes differs: use fully_shard(.., "
+                f"reshard_after_forward=False) for all modules (ZeRO-2), or {otherwise}"
+            )
+
+
+def check_hedged(model: torch.nn.Module, loss: Loss) -> None:
+    """Checks that hedged steps can train the model.
 
     Raises:
         UnsupportedError: the model frees parameters between passes, keeps them on another device, or has a loss that
             only FSDP's own reduction makes right.
     """
     _check_shards(model)
-    roots = _roots(model)
-    sharded = modules(model)
-    for name, module in model.named_modules():
-        if module in sharded and reshards(module, is_root=module in roots):
-            raise UnsupportedError(
-                f"job.steps: module {name or type(module).__name__!r} frees its parameters after the forward pass, so "
-                "passes would wait for other ranks, whose number of passes differs: use fully_shard(.., "
-                "reshard_after_forward=False) for all modules (ZeRO-2), or job.loader"
-            )
+    check_keeps(model, "job.steps", "job.loader")
     for parameter in parameters(model):
         computes_on = parameter.device_mesh.device_type  # type: ignore[attr-defined]  # A DTensor.
         if parameter.device.type != computes_on:
@@ -127,25 +146,78 @@ def check_hedged(model: torch.nn.Module, loss: Loss) -> None:
 class GradientWeights:
     """Weights this rank's gradients before FSDP reduces them. It is FSDP's reduce-scatter, too."""
 
-    def __init__(self, model: torch.nn.Module, loss: Loss, run: Callable[[], Run | None]) -> None:
+    def __init__(
+        self, model: torch.nn.Module, loss: Loss, run: Callable[[], Run | None], *, has_mesh: bool = False
+    ) -> None:
         """Creates the hooks of a model.
 
         Args:
             model: a model that passed :func:`check_wrap`.
             loss: the reduction of the loss; with ``"scaled"``, FSDP's own reduction stays as the script has set it.
             run: returns the run, or None if it has not started.
+            has_mesh: whether some ranks may get the same samples.
         """
         self._model = model
+        self._has_mesh = has_mesh
         self._loss = loss
         self._run = run
-        self._world_size = dist.get_world_size()
         self._groups = [group for module in modules(model) for group in groups(module)]
+        reduced = mesh(self._groups[0]) if has_mesh and self._groups else None
+        self._world_size = reduced.size() if reduced else dist.get_world_size()
+        #: The groups over which FSDP sums gradients, and the number of their ranks with the same samples.
+        self._reduces_over = tuple(reduced.get_all_groups()) if reduced else (dist.group.WORLD,)
+        self._copies = 1
         #: The type of the device that computes. The shards may be on another one.
         self._device_type = next((at.device_mesh.device_type for at in parameters(model)), "cpu")  # type: ignore[attr-defined]
         #: Whether the end of a backward pass is awaited, whether the pass is reducing, and its tokens.
         self._is_awaited = self._is_reducing = False
         self._total: items.Total | None = None
         self._check = MeanCheck(run) if loss == "mean" else None
+        #: The weight of the pass, and the nodes that add gradients of whole parameters.
+        self._factor = 1.0
+        self._nodes: list[Node] = []
+        #: With own numbers of passes: the parameters of the optimizer, the batch of the pass, and its modules so far.
+        self._shards: list[torch.nn.Parameter] = []
+        self._turn: Turn | None = None
+        self._called = set[torch.nn.Module]()
+
+    def follow(self, workers: Workers) -> None:
+        """Checks that the model sums its gradients over the workers of the run, some of which have several ranks.
+
+        Raises:
+            UnsupportedError: it does not, or its loss would count samples several times.
+        """
+        if not self._groups:
+            return
+        over, own = mesh(self._groups[0]), dist.get_rank()
+        if any(not torch.equal(mesh(group).mesh, over.mesh) for group in self._groups):
+            raise UnsupportedError(
+                "fully_shard on meshes of different ranks: must be the same mesh for all modules; or omit wrap and use "
+                "job.scale(loss).backward()"
+            )
+        if over.ndim == 2 and over.size(1) == 1 < over.size():
+            raise UnsupportedError(
+                f"fully_shard on a mesh of {over.size()} replicas of one shard has no reduce-scatter, which would "
+                "weight the gradients: use DistributedDataParallel"
+            )
+        summed = set(over.mesh.flatten().tolist())
+        self._copies = workers.copies(sorted(summed), self._loss)
+        reshard(self._model)
+        for name, parameter in self._model.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            whole: torch.Tensor = parameter.device_mesh.mesh  # type: ignore[attr-defined]  # A DTensor.
+            if not summed <= set(whole.flatten().tolist()):
+                raise UnsupportedError(_unsharded(name))
+            # The first dimensions are those of FSDP. Ranks with the other parts of a parameter need the same samples.
+            place = tuple((whole == own).nonzero()[0, : over.ndim].tolist())
+            peers = whole[place].flatten().tolist()
+            if {workers.of_ranks[rank] for rank in peers} != {workers.of_ranks[own]}:
+                raise UnsupportedError(
+                    f"the ranks {peers} have parts of parameter {name}, but belong to several of the workers of "
+                    f"init(mesh=..), which have the ranks {workers.members}: pass the mesh over which samples differ, "
+                    'such as mesh["dp"]'
+                )
 
     def register(self) -> None:
         """Registers the hooks."""
@@ -162,6 +234,80 @@ class GradientWeights:
                 # A sum over ranks. Gloo supports no reduction with a factor.
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
+
+    def reduce_last(self, passes: Passes) -> None:
+        """Makes FSDP reduce gradients in the last pass of an iteration only, if the rank has its own passes.
+
+        Raises:
+            UnsupportedError: passes would wait for other ranks, whose number of passes differs.
+        """
+        check_keeps(self._model, "job.loader(micro_batch=..)", "accumulate=N, the same number of passes on each rank")
+        if passes.searches:
+            raise UnsupportedError(
+                'micro_batch="auto" with fully_shard: passes gather parameters, so a rank cannot repeat one that does '
+                "not fit: give a number"
+            )
+        passes.can_repeat = False
+        self._shards = parameters(self._model)
+        for module in modules(self._model):
+            module.register_forward_pre_hook(torch.compiler.disable(self._module_begins))
+
+    def reduce_all(self) -> None:
+        """Makes FSDP reduce the gradients of all passes, without what passes have left."""
+        self._turn = None
+        self._reduce(is_last=True)
+        drop_unreduced(self._groups)
+
+    def _reduce(self, *, is_last: bool) -> None:
+        for module in modules(self._model):
+            module.set_requires_gradient_sync(is_last, recurse=False)
+            module.set_reshard_after_backward(is_last, recurse=False)
+
+    def _pass_begins(self, turn: Turn, passes: Passes) -> None:
+        """Decides whether FSDP reduces a pass."""
+        if turn is not self._turn:
+            self._turn = turn
+            self._called.clear()
+            if not turn.micro:
+                # The loop may have left the iteration before.
+                drop_unreduced(self._groups)
+        self._reduce(is_last=turn.is_last)
+        forget_evaluations(self._groups)
+        if turn.is_last:
+            passes.unreduced.pop(self, None)
+        else:
+            passes.unreduced[self] = self._shards
+
+    def _module_begins(self, module: torch.nn.Module, _: Any) -> None:
+        """Checks that a module runs once in a pass.
+
+        Raises:
+            UnsupportedError: FSDP would reduce what earlier passes have left, which not all ranks have.
+        """
+        if self._turn is None or not torch.is_grad_enabled() or torch._C._current_graph_task_id() >= 0:  # noqa: SLF001
+            return
+        if module in self._called:
+            raise UnsupportedError(
+                f"micro_batch: a {type(module).__name__} of fully_shard runs twice before a backward pass: call "
+                "backward() after each forward pass, use torch.no_grad() without gradients, or use accumulate=N"
+            )
+        self._called.add(module)
+
+    def _pass_computes(self, run: Run) -> None:
+        """Weights the gradients of a pass before FSDP adds them to those of other passes."""
+        turn = run.binding.backward()
+        self._factor = turn.factor if self._loss == "mean" else 1.0
+        for parameter in self._model.parameters():
+            node = get_gradient_edge(parameter).node if parameter.requires_grad else None
+            entries: Any = node.metadata if node else {}
+            if node and entries.get(_ENTRY) is not self:
+                entries[_ENTRY] = self
+                node.register_prehook(self._weigh_pass)
+                self._nodes.append(node)
+
+    def _weigh_pass(self, gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...] | None:
+        [gradient] = gradients
+        return None if gradient is None or self._factor == 1 else (gradient * self._factor,)
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Returns a buffer for FSDP."""
@@ -197,7 +343,7 @@ class GradientWeights:
         if not self._is_reducing:
             self._begin_reduction(run, gradient.device)
         step = run.current.step
-        weight = hook.weight(self._loss, step.local_batch, step.global_batch, self._world_size)
+        weight = hook.weight(self._loss, step.local_batch, step.global_batch, self._world_size, self._copies)
         apply_weight(gradient, float(weight > 0) if self._loss == "scaled" else weight)
         if self._total is not None:
             self._total.divide(gradient)
@@ -218,7 +364,8 @@ class GradientWeights:
                     'loss="tokens" with several reductions in one iteration: the first ones would be divided by a part '
                     "of the tokens; call set_requires_gradient_sync(False) before all passes but the last"
                 )
-            self._total = items.total(run.binding.items(), device, dist.group.WORLD if self._world_size > 1 else None)
+            over = self._reduces_over if self._world_size > 1 else ()
+            self._total = items.total(run.binding.items(), device, *over)
         self._is_reducing = True
         self._await_end()
 
@@ -230,6 +377,8 @@ class GradientWeights:
 
     def _ends(self) -> None:
         is_reducing, self._is_awaited, self._is_reducing, self._total = self._is_reducing, False, False, None
+        self._factor = 1.0
+        self._called.clear()
         if is_reducing and (run := self._run()):
             run.binding.complete()
 
@@ -242,25 +391,40 @@ class GradientWeights:
         run = self._run()
         if run is None or run.is_hedging or not has_gradients(run) or is_recomputing(run):
             return
+        if self._has_mesh:
+            ranks.is_stage(None, self._loss, run)
         # An earlier backward pass may have failed.
-        self._is_awaited, self._is_reducing, self._total = False, False, None
+        self._is_awaited, self._is_reducing, self._total, self._factor = False, False, None, 1.0
         if not run.accumulates and not all(map(reduces, self._groups)):
             raise UnsupportedError(
                 "set_requires_gradient_sync(False) with one weight for several batches would give a wrong gradient: "
                 "use job.loader(.., accumulate=N), where N is the number of batches per optimizer step"
             )
-        run.binding.forward(self)
+        others = run.binding.forward(self)
+        if run.passes:
+            if others:
+                raise UnsupportedError(
+                    f"iteration {run.current.step.iteration}: its passes have unequal weights: call backward() for "
+                    "each batch before you read the next one"
+                )
+            self._pass_begins(run.current, run.passes)
         if self._check:
             self._check.forward_begins(kwargs)
         if measures(run):
             run.sensor.forward_begins(current_device() if self._device_type == "cuda" else torch.device("cpu"))
+
+    def _passes_output(self) -> None:
+        run = self._run()
+        if run is not None and run.passes and not self._is_awaited:
+            self._pass_computes(run)
+        self._await_end()
 
     def _forward_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
         """Awaits the end of the backward pass from its begin: a checkpoint inside runs its own."""
         if torch.is_grad_enabled():
             for tensor in _find_tensors(output):
                 if tensor.grad_fn is not None:
-                    tensor.register_hook(lambda _: self._await_end())
+                    tensor.register_hook(lambda _: self._passes_output())
             if self._check:
                 self._check.forward_ends()
 
@@ -293,8 +457,8 @@ def own_shard(gradient: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Te
     return distribute_tensor(gradient, mesh, placements, src_data_rank=None)
 
 
-def _check_shards(model: torch.nn.Module) -> None:
-    """Checks that the sum over all ranks is the gradient of the model.
+def _check_shards(model: torch.nn.Module, *, has_mesh: bool = False) -> None:
+    """Checks that the sum over all ranks, or over the ranks of a mesh, is the gradient of the model.
 
     Raises:
         UnsupportedError: a trained parameter is not sharded, or not over all ranks in the way of FSDP or HSDP.
@@ -306,21 +470,27 @@ def _check_shards(model: torch.nn.Module) -> None:
             continue
         shard: Any = parameter
         if not hasattr(shard, "device_mesh"):
-            raise UnsupportedError(
-                f"parameter {name} is in no module of fully_shard, so its gradient is not reduced: call fully_shard "
-                "on the whole model too, or freeze the parameter"
-            )
-        mesh, placements = shard.device_mesh, shard.placements
-        is_fsdp = mesh.ndim == 1 and placements[0].is_shard()
-        is_hsdp = mesh.ndim == 2 and placements[0].is_replicate() and placements[1].is_shard()
+            raise UnsupportedError(_unsharded(name))
+        if has_mesh:
+            continue
+        over, placements = shard.device_mesh, shard.placements
+        is_fsdp = over.ndim == 1 and placements[0].is_shard()
+        is_hsdp = over.ndim == 2 and placements[0].is_replicate() and placements[1].is_shard()
         # One shard has no reduce-scatter, which would weight the gradients.
-        is_hsdp = is_hsdp and (mesh.size(1) > 1 or world_size == 1)
-        if not (is_fsdp or is_hsdp) or mesh.size() != world_size:
+        is_hsdp = is_hsdp and (over.size(1) > 1 or world_size == 1)
+        if not (is_fsdp or is_hsdp) or over.size() != world_size:
             raise UnsupportedError(
-                f"parameter {name} has the placements {placements} on a mesh of shape {tuple(mesh.shape)}: must be "
-                f"sharded over all {world_size} ranks, on a mesh (shards,) or (replicas, shards); with tensor or "
-                "pipeline parallelism, keep even batches without evenstep"
+                f"parameter {name} has the placements {placements} on a mesh of shape {tuple(over.shape)}: must be "
+                f"sharded over all {world_size} ranks, on a mesh (shards,) or (replicas, shards); if some ranks get "
+                'the same samples, as with tensor parallelism, pass the others to evenstep.init(mesh=mesh["dp"])'
             )
+
+
+def _unsharded(name: str) -> str:
+    return (
+        f"parameter {name} is in no module of fully_shard, so its gradient is not reduced: call fully_shard on the "
+        "whole model too, or freeze the parameter"
+    )
 
 
 def _roots(model: torch.nn.Module) -> list[Any]:

@@ -6,9 +6,12 @@
 | ``FSDPState._fsdp_param_groups``, in older versions ``_fsdp_param_group`` | the same |
 | ``FSDPState._auto_reshard_after_forward`` | know whether a root module keeps its parameters after the forward pass |
 | ``FSDPParamGroup._reshard_after_forward`` | the same for any module |
+| ``FSDPParamGroup.mesh_info.mesh`` | find the ranks over which gradients are summed |
 | ``FSDPParamGroup.reduce_grads`` | know whether a backward pass reduces gradients |
 | ``FSDPParamGroup.all_reduce_grads``, ``.reshard_after_backward`` | restore the script's settings |
 | ``FSDPParamGroup.gradient_divide_factor`` | find a factor that the script has set later |
+| ``FSDPParamGroup.comm_ctx``, ``FSDPCommContext.post_forward_order`` | forget the modules of an evaluation |
+| ``FSDPParamGroup.fsdp_params``, ``FSDPParam._unsharded_param``, ``.unsharded_accumulated_grad`` | drop gradients |
 | the methods of ``FSDPParamGroup`` and ``FSDPState`` in ``_WAITS`` | leave waits for other ranks out of the time |
 | ``Variable._execution_engine.queue_callback`` | learn when a backward pass ends; DDP and FSDP use it, too |
 """
@@ -24,6 +27,7 @@ from typing import Any
 
 import torch
 from torch.autograd import Variable
+from torch.distributed.device_mesh import DeviceMesh
 
 from evenstep.errors import UnsupportedError
 from evenstep.measure.sensor import Sensor
@@ -73,6 +77,16 @@ def reshards(module: Any, *, is_root: bool) -> bool:
     if is_root and _private(_private(module, "_get_fsdp_state")(), "_auto_reshard_after_forward"):
         return False
     return any(_private(group, "_reshard_after_forward") for group in groups(module))
+
+
+def mesh(group: Any) -> DeviceMesh:
+    """Returns the mesh over which FSDP sums the gradients of a group.
+
+    Raises:
+        UnsupportedError: this version of PyTorch has other names.
+    """
+    found: DeviceMesh = _private(_private(group, "mesh_info"), "mesh")
+    return found
 
 
 def reduces(group: Any) -> bool:
@@ -145,6 +159,34 @@ def local_passes(groups: Sequence[Any]) -> Iterator[None]:
     finally:
         for group, name, value in before:
             setattr(group, name, value)
+
+
+def forget_evaluations(groups: Sequence[Any]) -> None:
+    """Forgets the forward passes that no backward pass followed.
+
+    Backward passes prefetch parameters in the reverse order of all forward passes since the last reduction. After an
+    evaluation it is wrong, so ranks would gather other parameters than those with another number of passes.
+
+    Raises:
+        UnsupportedError: this version of PyTorch has other names.
+    """
+    for group in groups:
+        _private(_private(group, "comm_ctx"), "post_forward_order").clear()
+
+
+def drop_unreduced(groups: Sequence[Any]) -> None:
+    """Drops gradients of passes that were not reduced; ``zero_grad`` of an optimizer has only the shards.
+
+    Raises:
+        UnsupportedError: this version of PyTorch has other names.
+    """
+    for parameter in [parameter for group in groups for parameter in _private(group, "fsdp_params")]:
+        # It is created by the first forward pass.
+        if hasattr(parameter, "_unsharded_param"):
+            parameter._unsharded_param.grad = None
+        # Newer versions have no other place.
+        if vars(parameter).get("unsharded_accumulated_grad") is not None:
+            parameter.unsharded_accumulated_grad = None
 
 
 def at_end_of_backward(callback: Callable[[], None]) -> None:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import torch
@@ -30,72 +30,50 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
 
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.gradients import buffers, items
+from evenstep.gradients import buffers, items, ranks
 from evenstep.gradients.fsdp_state import at_end_of_backward, leave_out_waits
 from evenstep.gradients.later import LaterScale
 from evenstep.gradients.mean_check import MeanCheck
 from evenstep.gradients.passes import has_gradients, is_recomputing
 from evenstep.gradients.reduction import Hook, Reduction
 from evenstep.run.losses import Loss
+from evenstep.settings.workers import Workers
 
 if TYPE_CHECKING:
+    from evenstep.gradients.last_pass import LastPass
     from evenstep.run.run import Run
     from evenstep.run.step import Step, Turn
 
 log = logging.getLogger("evenstep")
 
 #: The entry in the metadata of a node: the handle of its hook, and the object that owns it.
-_ENTRY = "evenstep"
+ENTRY = "evenstep"
 
 #: A hook that does nothing, without a frame of Python.
 _IGNORE: Callable[..., Any] = deque[Any](maxlen=0).append
 
 
-def weight(loss: Loss, local_batch: int, size: int, world_size: int) -> float:
+def weight(loss: Loss, local_batch: int, size: int, world_size: int, copies: int = 1) -> float:
     """Returns the weight of a rank's gradient in the sum over ranks.
 
     Let ``g_i`` be the gradient of the mean over the ``n_i`` samples of rank i. The gradient of the mean over all ``N``
     samples is ``sum_i (n_i / N) g_i``. If the loss is a sum over samples, it is ``sum_i g_i / N``. If it is a sum over
-    tokens, the sum over ranks is divided by the number of tokens later. A rank without samples has the weight 0.
+    tokens, the sum over ranks is divided by the number of tokens later. A rank without samples has the weight 0. Means
+    of ``copies`` ranks with the same samples count as one.
     """
     if not local_batch:
         return 0.0
     if loss == "mean":
-        return local_batch / size
+        return local_batch / (size * copies)
     if loss == "sum":
         return 1 / size
     return 1.0 if loss == "tokens" else 1 / world_size
-
-
-def check_loss(loss: Loss) -> None:
-    """Checks the name of a reduction.
-
-    Raises:
-        SettingError: it is unknown.
-    """
-    if loss not in get_args(Loss):
-        raise SettingError(f"loss={loss!r}: must be one of {', '.join(map(repr, get_args(Loss)))}")
 
 
 def ddp_of(model: Any) -> DistributedDataParallel | None:
     """Returns the DDP model that a model is, or that ``torch.compile`` got; None for other models."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, DistributedDataParallel) else None
-
-
-def check_group(model: DistributedDataParallel) -> None:
-    """Checks that a model sums its gradients over all ranks, because plans split each iteration over all ranks.
-
-    Raises:
-        UnsupportedError: the model's process group is a part of the ranks.
-    """
-    size, world_size = model.process_group.size(), dist.get_world_size()
-    if size != world_size:
-        raise UnsupportedError(
-            f"the model's process group has {size} of the {world_size} ranks: must have all of them, because evenstep "
-            "splits each iteration over all ranks; with tensor or pipeline parallelism, or several groups of replicas, "
-            "train with equal batches and without evenstep"
-        )
 
 
 class GradientWeights:
@@ -131,6 +109,9 @@ class GradientWeights:
         self._reduction = Reduction(model, inner, state, lambda: self._ready(is_reduced=True))
         self._group = model.process_group
         self._world_size = self._group.size()
+        #: Number of ranks of the group with the same samples, and the first rank of each worker in it; empty if each
+        #: rank is a worker.
+        self._copies, self.sources = 1, list[int]()
         #: The models that have parameters with these hooks: this one, and earlier ones of the job that share some.
         self.models = [self._model]
         #: The owners of hooks of this model's parameters: later models of the job that share some.
@@ -163,6 +144,8 @@ class GradientWeights:
         self._is_ready = True
         #: The batch whose gradients DDP has reduced, if no forward pass of the model followed.
         self._reduced: Turn | None = None
+        #: Whether the model is a stage of a pipeline. Between its passes, it waits for other stages and their workers.
+        self._is_stage = False
         #: Whether another DDP model has the module, and ran it last.
         self._is_other = False
         #: Whether the running backward pass has passed an output of the model.
@@ -173,6 +156,8 @@ class GradientWeights:
         self._total: items.Total | None = None
         self._tokens = 1.0
         self._check = MeanCheck(run) if loss == "mean" else None
+        #: Decides which passes are reduced, if the rank has its own number of them.
+        self.last_pass: LastPass | None = None
 
     def register(self, observed: torch.nn.Module) -> None:
         """Registers the hooks; ``observed`` is the module whose forward passes are seen.
@@ -183,7 +168,7 @@ class GradientWeights:
         """
         model: Any = self._model()
         self._observes_model = observed is not model.module
-        entries = [_entries(parameter).get(_ENTRY) for parameter in self._frozen if parameter.requires_grad]
+        entries = [entries_of(parameter).get(ENTRY) for parameter in self._frozen if parameter.requires_grad]
         owners: set[GradientWeights] = {entry[1] for entry in entries if entry}
         if getattr(model, "_comm_hooks", ()) or any(model is at() for owner in owners for at in owner.models):
             raise UnsupportedError(
@@ -203,6 +188,18 @@ class GradientWeights:
         # Hooks are not to be compiled. Outside of a compiled model they are not even seen by the compiler.
         observed.register_forward_pre_hook(torch.compiler.disable(self._forward_begins), with_kwargs=True)
         observed.register_forward_hook(torch.compiler.disable(self._forward_ends))
+
+    def follow(self, workers: Workers) -> None:
+        """Checks that the model sums its gradients over the workers of the run, some of which have several ranks.
+
+        Raises:
+            UnsupportedError: it does not, or its loss would count samples several times.
+        """
+        summed = dist.get_process_group_ranks(self._group)
+        self._copies = workers.copies(summed, self.loss)
+        sources = {workers.of_ranks[rank]: rank for rank in reversed(summed)}
+        self.sources = [sources[worker] for worker in range(len(sources))]
+        ranks.check_inner(self._group, *self._reduction.inner)
 
     def _shares(self, owner: "GradientWeights") -> bool:
         """Returns whether another model of the job, of another module, has parameters of this one."""
@@ -226,11 +223,11 @@ class GradientWeights:
             )
         self._frozen = [parameter for parameter in self._frozen if not parameter.requires_grad]
         for parameter in thawed:
-            node, entries = get_gradient_edge(parameter).node, _entries(parameter)
-            if before := entries.get(_ENTRY):
+            node, entries = get_gradient_edge(parameter).node, entries_of(parameter)
+            if before := entries.get(ENTRY):
                 # A new DDP model, or job, of the same module.
                 before[0].remove()
-            entries[_ENTRY] = node.register_prehook(self._hook), self
+            entries[ENTRY] = node.register_prehook(self._hook), self
             self._nodes.append(node)
 
     def _ignore(self, is_ignoring: bool) -> None:
@@ -285,6 +282,8 @@ class GradientWeights:
         self._is_ready, self._factor, self._turn = run.is_hedging, 1.0, None
         if not run.is_hedging:
             self._turn = run.binding.backward()
+            if self.last_pass:
+                self.last_pass.computes(self._turn)
             self._factor = self._factor_of(run, self._turn.step)
         self._factor = self._reduction.factor(self._factor, may_weigh=self._fills_buckets)
         self._await_end()
@@ -307,7 +306,8 @@ class GradientWeights:
         """Returns the factor of this rank's gradients, and starts to sum the tokens."""
         if (self._limits or self.loss == "tokens") and self._later.begin():
             self._scale = self._world_size * step.largest_batch / step.global_batch if self._limits else 1.0
-        factor = weight(self.loss, step.local_batch, step.global_batch, self._world_size) * self._world_size
+        size, copies = self._world_size, self._copies
+        factor = weight(self.loss, step.local_batch, step.global_batch, size, copies) * size
         # The micro-batches of a remainder may have unequal sizes, or no sample.
         factor *= run.current.factor if self.loss == "mean" else run.current.factor > 0
         if self.loss == "tokens" and self._reduction.is_expected:
@@ -342,6 +342,8 @@ class GradientWeights:
         if not self._is_ready and (run := self.run()):
             self._is_ready = True
             run.binding.complete(is_reduced=is_reduced)
+            if self._is_stage:
+                run.sensor.pause()
 
     def _ends(self) -> None:
         """Ends a backward pass of this rank; DDP waits for the other ranks afterwards."""
@@ -373,7 +375,10 @@ class GradientWeights:
     def _reduces(self, turn: "Turn") -> None:
         """Ends the reduction of a batch's gradients."""
         self._reduction.is_expected, self._reduced = False, turn
-        pending = self._buffers.begin(turn.step, self._group)
+        if self.last_pass:
+            self.last_pass.reduces()
+        source = self.sources[turn.step.source] if self.sources else turn.step.source
+        pending = self._buffers.begin(turn.step, self._group, source, self._copies)
 
         def reduced() -> None:
             if self._total is not None:
@@ -398,7 +403,7 @@ class GradientWeights:
         if model is None or not has_gradients(run):
             return
         is_own = self._is_own(model)
-        if run is None or self._is_other:
+        if run is None or self._is_other or self._reduction.is_trial:
             return
         if self._frozen:
             self._register_thawed()
@@ -410,7 +415,8 @@ class GradientWeights:
         self._reduction.fails()
         if run.is_hedging:
             return
-        if self.loss == "tokens" and not model.require_backward_grad_sync and not run.accumulates:
+        is_alone = not (model.require_backward_grad_sync or run.accumulates or self._is_stage)
+        if self.loss == "tokens" and is_alone:
             raise UnsupportedError(
                 'no_sync with loss="tokens" would divide several iterations by the tokens of one: use '
                 "job.loader(.., accumulate=N), where N is the number of batches per optimizer step"
@@ -431,8 +437,11 @@ class GradientWeights:
         active = DistributedDataParallel._active_ddp_module  # noqa: SLF001  # The compiler uses it, too.
         is_own = self._observes_model or active is model
         if is_own:
+            self._is_stage = bool(self.sources) and ranks.is_stage(model, self.loss, self.run())
             self._reduced, self._is_other = None, False
-            self._reduction.forward_begins(model)
+            self._reduction.forward_begins(model, is_stage=self._is_stage)
+            if self._is_stage and (run := self.run()):
+                run.sensor.resume()
             for sharer in self.sharers:
                 sharer.expects_pass()
         elif active is not None and any(at is model.module for at in active.modules()):
@@ -459,6 +468,8 @@ class GradientWeights:
     def _passes_output(self) -> None:
         """Records that a backward pass passes an output of the model, and awaits its end."""
         self._is_through_model = True
+        if self._is_stage and not self._is_awaited and (run := self.run()):
+            run.sensor.resume()
         self._await_end()
 
     def _forward_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
@@ -469,9 +480,11 @@ class GradientWeights:
                     tensor.register_hook(lambda _: self._passes_output())
             if self._check and not self._is_other:
                 self._check.forward_ends()
+            if self._is_stage and (run := self.run()):
+                run.sensor.pause()
 
 
-def _entries(parameter: torch.nn.Parameter) -> Any:
+def entries_of(parameter: torch.nn.Parameter) -> Any:
     """Returns the metadata of the node that adds a parameter's gradients, by name."""
     return get_gradient_edge(parameter).node.metadata
 

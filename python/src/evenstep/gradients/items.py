@@ -32,15 +32,20 @@ class Total:
         return gradient.div_(total)
 
 
-def total(counts: Sequence[Any], device: torch.device, group: dist.ProcessGroup | None) -> Total:
-    """Starts to sum the numbers of this rank's micro-batches over all ranks of a group.
+def total(counts: Sequence[Any], device: torch.device, *groups: dist.ProcessGroup | None) -> Total:
+    """Starts to sum the numbers of this rank's micro-batches over ranks.
 
     Args:
         counts: a number or a tensor for each micro-batch with samples.
         device: the device for the communication.
-        group: the ranks; None if this process is alone.
+        groups: the ranks: successive sums over these groups; None if this process is alone.
     """
     items = torch.zeros((), dtype=torch.float64, device=device)
     for count in counts:
         items += count.to(device) if isinstance(count, torch.Tensor) else count
-    return Total(items, dist.all_reduce(items, group=group, async_op=True) if group else None)
+    total = Total(items, None)
+    for group in filter(None, groups):
+        if total.work is not None:
+            total.work.wait()
+        total = Total(items, dist.all_reduce(items, group=group, async_op=True))
+    return total

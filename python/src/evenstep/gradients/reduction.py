@@ -43,26 +43,29 @@ _hooked = WeakSet[Any]()
 #: The methods that call these functions. Other libraries may have replaced the method, too.
 _observed = WeakSet[Any]()
 
-#: The functions to call when a reducer is prepared.
-_prepared = WeakKeyDictionary[Any, Callable[[], object]]()
+#: The reductions of reducers.
+_reductions = WeakKeyDictionary[Any, "Reduction"]()
 
 
-def _observe(reducer: Any, prepared: Callable[[], object]) -> None:
-    """Calls a function whenever a reducer is prepared; the first call replaces the method of its class."""
+def _observe(reducer: Any, reduction: "Reduction") -> None:
+    """Tells a reduction whenever its reducer is prepared; the first call replaces the method of its class."""
     original = type(reducer).prepare_for_backward
     if original not in _observed:
 
         @functools.wraps(original)
         def prepare_for_backward(reducer: Any, *args: Any, **kwargs: Any) -> None:
+            own = _reductions.get(reducer)
+            if own and own.skips():
+                return
             original(reducer, *args, **kwargs)
-            if tell := _prepared.get(reducer):
-                tell()
+            if own:
+                own.prepares()
 
         # Not to be compiled, as the original.
         own = torch.compiler.disable(prepare_for_backward)
         _observed.add(own)
         type(reducer).prepare_for_backward = own
-    _prepared[reducer] = prepared
+    _reductions[reducer] = reduction
 
 
 class Reduction:
@@ -94,6 +97,9 @@ class Reduction:
         self._parameters = self._reduced = 0
         #: The factor of the buckets; None before the first gradient after the preparation.
         self._factor: float | None = None
+        #: Whether the last forward pass was one in which a stage of a pipeline only learns shapes. Its replicas may not
+        #: have such a pass, so it must not prepare the reducer: gradients of the next pass would be reduced.
+        self.is_trial = False
         #: The sums over ranks that were started and not waited for yet.
         self._sums: list[dist.Work] = []
 
@@ -102,18 +108,27 @@ class Reduction:
         """Whether a backward pass since the preparation has computed a gradient, and buckets are missing."""
         return self._factor is not None and not self.is_complete
 
+    @property
+    def inner(self) -> tuple[Hook | None, Any]:
+        """The script's communication hook, and its state."""
+        return self._inner, self._state
+
     def register(self) -> None:
         """Registers the hooks. Without ``inner``, the hook of buckets follows later: the script may register one."""
         model: Any = self._model()
         if not model._delay_all_reduce_all_params:
-            _observe(model.reducer, self._prepares)
+            _observe(model.reducer, self)
             self._parameters = model._get_ddp_logging_data().get("num_parameter_tensors")
         if self._inner:
             self._has_hook = True
             model.register_comm_hook(None, self._hook())
 
-    def forward_begins(self, model: DistributedDataParallel) -> None:
-        """Records a forward pass of the model, which prepares its reducer unless all its parameters are delayed."""
+    def forward_begins(self, model: DistributedDataParallel, *, is_stage: bool) -> None:
+        """Records a forward pass of the model, which prepares its reducer unless all its parameters are delayed.
+
+        A pipeline prepares the reducer of a stage itself, before the last backward pass.
+        """
+        self.is_trial = is_stage and model.require_backward_grad_sync
         if model._delay_all_reduce_all_params or not (model.require_backward_grad_sync or self.has_begun):
             self.is_expected = model.require_backward_grad_sync
 
@@ -161,7 +176,14 @@ class Reduction:
         """Forgets the sums of a backward pass that may have failed."""
         self._sums.clear()
 
-    def _prepares(self) -> None:
+    def skips(self) -> bool:
+        """Returns whether the reducer must not be prepared; then DDP must not send its buffers, either."""
+        if (model := self._model()) and self.is_trial:
+            model.require_forward_param_sync = False
+        return self.is_trial
+
+    def prepares(self) -> None:
+        """Records that the reducer is prepared."""
         if self._has_hook is None:
             model: Any = self._model()
             try:

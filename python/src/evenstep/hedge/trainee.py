@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from evenstep.errors import UnsupportedError
-from evenstep.gradients import fsdp, hook
+from evenstep.gradients import fsdp, ranks
 from evenstep.run.losses import Loss
 
 
@@ -39,7 +39,7 @@ class TrainedModel:
                 "fully_shard, with several ranks; with other wrappers that reduce gradients themselves use job.loader"
             )
         if isinstance(self.model, DistributedDataParallel):
-            hook.check_group(self.model)
+            ranks.check_group(self.model)
             if self.model.static_graph:
                 raise UnsupportedError(
                     "job.steps with static_graph=True: DDP completes a static graph in its first reduction, and hedged "

@@ -27,8 +27,8 @@ def check_accumulate(name: str, batches: int, loader: Loader) -> None:
     """
     if loader.has_varying_passes:
         raise SettingError(
-            f"{name}={batches} with max_tokens: the loader's number of micro-batches changes from iteration to "
-            "iteration; remove max_tokens, or use your own loop with loader.is_last"
+            f"{name}={batches} with max_tokens or micro_batch: the loader's number of micro-batches changes from "
+            "iteration to iteration; remove them, or use your own loop with loader.is_last"
         )
     if batches != loader.accumulate:
         raise SettingError(

@@ -8,10 +8,12 @@ import torch
 import torch.distributed as dist
 
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.gradients import buffers, first_step, fsdp, hook, reduction
+from evenstep.gradients import buffers, first_step, fsdp, hook, ranks, reduction
+from evenstep.gradients.last_pass import LastPass
 from evenstep.hedge.trainee import TrainedModel
+from evenstep.job import oom
 from evenstep.job.lifecycle import Lifecycle
-from evenstep.run.losses import Loss
+from evenstep.run.losses import Loss, check_loss
 from evenstep.run.run import Run
 from evenstep.samples.order import Order
 
@@ -39,6 +41,11 @@ class Gradients:
         #: The model that was wrapped last, and the number of wrapped models.
         self._trained_model: TrainedModel | None = None
         self._wrapped_models = 0
+        #: The models with the weights of their gradients, and how many of them reduce gradients in the last pass only.
+        self._weights: list[tuple[torch.nn.Module, hook.GradientWeights | fsdp.GradientWeights]] = []
+        self._last_reduced = 0
+        #: The iteration that is being computed, if it can be repeated.
+        self._attempt: oom.Attempt | None = None
         #: The reductions of their losses.
         self._losses: set[Loss] = set()
         #: Whether the training scales its losses.
@@ -49,13 +56,20 @@ class Gradients:
         self._avoids_singles = False
         #: Whether a model cannot compute a batch of length 0.
         self.needs_samples = False
+        #: The weights of models whose ranks are checked when the run starts.
+        self._unchecked: list[hook.GradientWeights | fsdp.GradientWeights] = []
 
     def check(self, order: Order, *, is_sharded: bool = False) -> None:
         """Checks that the gradients of this order's micro-batches can be weighted.
 
         Raises:
-            UnsupportedError: this model, or an earlier one, is sharded, and its gradients cannot.
+            UnsupportedError: this model, or an earlier one, is sharded, and its gradients cannot; or an earlier one
+                does not sum them over the workers.
         """
+        while self._unchecked and (run := self._life.started_run()):
+            # After an error, the model is checked again.
+            self._unchecked[-1].follow(run.workers)
+            self._unchecked.pop()
         if (is_sharded or self._has_shards) and order.has_unequal_passes:
             raise UnsupportedError(
                 "fully_shard may add the gradients of micro-batches before they can be weighted, and the remainder of "
@@ -88,17 +102,23 @@ class Gradients:
             )
         if self._is_scaled:
             raise UnsupportedError(_TWICE)
-        hook.check_loss(loss)
-        run = self._life.started_run()
+        check_loss(loss)
+        run, has_mesh = self._life.started_run(), self._life.options.mesh is not None
         if ddp is None:
-            fsdp.check_wrap(model, has_inner=inner is not None)
+            fsdp.check_wrap(model, has_inner=inner is not None, has_mesh=has_mesh)
             if run:
                 self.check(run.order, is_sharded=True)
-            fsdp.GradientWeights(model, loss, self._run_later).register()
+            sharded = fsdp.GradientWeights(model, loss, self._run_later, has_mesh=has_mesh)
+            self._check_workers(run, sharded)
+            sharded.register()
+            self._weights.append((model, sharded))
         else:
-            hook.check_group(ddp)
+            if not has_mesh:
+                ranks.check_group(ddp)
             weights = hook.GradientWeights(ddp, loss, self._run_later, inner, inner_state)
+            self._check_workers(run, weights)
             weights.register(ddp.module if model is ddp else model)
+            self._weights.append((model, weights))
         first_step.weighted.add(ddp.module if ddp else model)
         self._losses.add(loss)
         self._has_shards |= ddp is None
@@ -107,7 +127,16 @@ class Gradients:
             self._tell(run)
         self._trained_model = TrainedModel(ddp or model, loss, has_inner=inner is not None)
         self._wrapped_models += 1
+        if run:
+            self.reduce_last(run)
         self._life.observer.wrapped(loss, has_inner=inner is not None)
+
+    def _check_workers(self, run: Run | None, weights: hook.GradientWeights | fsdp.GradientWeights) -> None:
+        """Checks the ranks of a model now, or when the run knows the workers."""
+        if run and self._life.options.mesh:
+            weights.follow(run.workers)
+        elif self._life.options.mesh:
+            self._unchecked.append(weights)
 
     def count(self, items: float | torch.Tensor) -> None:
         """Tells the number of tokens in a batch; see :meth:`Job.count`."""
@@ -119,7 +148,13 @@ class Gradients:
         """Scales a loss; see :meth:`Job.scale`."""
         if self._trained_model:
             raise UnsupportedError(_TWICE)
+        ranks.check_scale()
         run = self._life.run
+        if run.passes:
+            raise UnsupportedError(
+                "job.scale with micro_batch: ranks have different numbers of passes, and wrappers may communicate in "
+                "each: use job.wrap, or accumulate=N"
+            )
         self._is_scaled = True
         self._life.observer.scaled()
         run.binding.forward()
@@ -154,8 +189,10 @@ class Gradients:
         # 0 times NaN is not 0.
         mean = mean * weight if weight else torch.zeros_like(mean)
         if run.world_size > 1:
+            mesh = self._life.options.mesh
             with run.sensor.paused():
-                dist.all_reduce(mean)
+                for group in mesh.groups if mesh else (None,):
+                    dist.all_reduce(mean, group=group)
         return mean
 
     def follow_rate(self, optimizer: torch.optim.Optimizer) -> None:
@@ -198,9 +235,39 @@ class Gradients:
             return trainee
         raise SettingError("job.steps has no model: pass model=, or call job.wrap before the first iteration")
 
+    def reduce_last(self, run: Run) -> None:
+        """Reduces the gradients of all models in the last pass of an iteration, if the rank has its own passes.
+
+        Raises:
+            UnsupportedError: passes of a model would wait for other ranks.
+        """
+        passes = run.passes
+        for model, weights in self._weights[self._last_reduced :] if passes else ():
+            ddp = hook.ddp_of(model)
+            if ddp and isinstance(weights, hook.GradientWeights):
+                weights.last_pass = LastPass(ddp, model, self._run_later)
+            elif passes and isinstance(weights, fsdp.GradientWeights):
+                weights.reduce_last(passes)
+                self._life.ends.callback(weights.reduce_all)
+            self._last_reduced += 1
+
+    def attempt(self) -> oom.Attempt | None:
+        """Begins a pass; returns its iteration if a rank can compute it again, else None."""
+        run = self._life.started_run()
+        turn = run.binding.next_pass if run and run.passes and run.passes.can_repeat else None
+        if turn is None:
+            self._attempt = None
+        elif not turn.micro and not turn.forwarded:
+            self._attempt = oom.Attempt(turn.step, [model for model, _ in self._weights])
+        return self._attempt
+
     def _tell(self, run: Run) -> None:
         """Tells the run how its batches may be cut."""
         run.avoids_singles, run.needs_equal_passes = self._avoids_singles, "mean" in self._losses
+        # Whether a model is a stage shows in its first pass, when shares are known already.
+        options = self._life.options
+        sizes = {"allowed_sizes", "distinct_sizes"} & options.job.keys()
+        run.fills_all = options.mesh is not None and not sizes and ranks.may_have_stages()
         needs_samples = self.needs_samples or run.avoids_singles or run.needs_equal_passes
         run.sums = () if needs_samples else frozenset(self._losses)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -23,6 +23,7 @@ from evenstep.samples.costs import Costs, Layout, SampleCosts
 from evenstep.samples.order import GivenIndices, Indices, Order
 from evenstep.settings.options import Fixed, RunOptions, checked_job_options
 from evenstep.settings.settings import Settings
+from evenstep.settings.workers import DataMesh, Mesh
 
 _Optimizer = TypeVar("_Optimizer", bound=torch.optim.Optimizer)
 _Model = TypeVar("_Model", bound=torch.nn.Module)
@@ -38,6 +39,7 @@ def init(
     job_options: Mapping[str, Any] | None = None,
     epochs: int | None = None,
     timeout_s: float = 2.0,
+    mesh: Mesh | None = None,
 ) -> "Job":
     """Creates the training job from the arguments and the environment.
 
@@ -57,6 +59,9 @@ def init(
         job_options: other job options: the fields of ``PUT /v1/jobs/{job}`` (``rule``, ``min_gain``, ...).
         epochs: number of epochs that the script trains, for the progress of a TrainJob of Kubeflow.
         timeout_s: timeout of a request to the predictor, in seconds. Training steps do not wait for requests.
+        mesh: the ranks over which samples differ, if some ranks get the same samples: a DeviceMesh such as
+            ``mesh["dp"]``, or a process group. The ranks of a tensor, context or pipeline parallel group are one worker
+            then: plans and ``plan`` have one batch for each worker.
 
     Raises:
         SettingError: an argument or environment variable breaks its rule.
@@ -74,7 +79,8 @@ def init(
     given = settings.job if job is None else check_job_id(job)
     settings = replace(settings, server=server or settings.server, job=given)
     job_options = checked_job_options(job_options or {})
-    return Job(RunOptions(settings, plan, quantum, max_local_batch, job_options, timeout_s, epochs))
+    data_mesh = None if mesh is None else DataMesh.of(mesh)
+    return Job(RunOptions(settings, plan, quantum, max_local_batch, job_options, timeout_s, epochs, data_mesh))
 
 
 class Job:
@@ -124,6 +130,7 @@ class Job:
         seed: int = 0,
         drop_last: bool = False,
         accumulate: int = 1,
+        micro_batch: int | Literal["auto"] | None = None,
         order: Indices | None = None,
         cost: SampleCosts | None = None,
         global_tokens: int | None = None,
@@ -146,6 +153,10 @@ class Job:
             drop_last: skip the last iteration of an epoch if it has fewer samples.
             accumulate: number of micro-batches before each optimizer step. They have equal sizes. Only in a last
                 iteration that does not divide they differ, and each counts by its samples: divide the loss as usual.
+            micro_batch: maximum number of samples per forward pass on this rank, instead of ``accumulate``. Each rank
+                has as many passes as its samples need, and gradients are reduced in the last one. Do not divide the
+                loss, and step the optimizer if :attr:`Loader.is_last`. Requires :meth:`wrap`. ``"auto"`` finds the
+                largest number that fits into memory, with :meth:`on_oom`.
             order: the indices of an epoch's samples, instead of ``shuffle`` and ``seed``: a sequence, or a function of
                 the epoch. Samples may occur several times or not at all, as weighted samplers draw them. The indices
                 must be the same on all ranks, and each epoch must have the same number of them.
@@ -175,8 +186,9 @@ class Job:
         # A given order needs no permutation: seeds that have no effect must not make the orders of two calls differ.
         samples, shuffle, seed = (given.samples, False, 0) if given else (len(dataset), shuffle, seed)
         size = self._samples.size(global_batch, costs)
-        whole = Order(samples, size, seed, shuffle, drop_last, accumulate, given, costs)
-        return self._samples.loader(whole, dataset, dataloader_kwargs)
+        is_own = micro_batch is not None
+        whole = Order(samples, size, seed, shuffle, drop_last, accumulate, given, costs, has_own_passes=is_own)
+        return self._samples.loader(whole, dataset, micro_batch, dataloader_kwargs)
 
     def steps(
         self,
@@ -356,8 +368,8 @@ class Job:
         """Scales the loss so that the average of gradients over ranks is the gradient of one process.
 
         Use it with FSDP, DeepSpeed and other frameworks that average gradients themselves; never together with
-        :meth:`wrap`. The loss must be the mean over this rank's batch. The framework must average over all ranks:
-        meshes with tensor or pipeline parallelism are not supported.
+        :meth:`wrap`. The loss must be the mean over this rank's batch. The framework must average over all ranks,
+        or over the ranks of ``init(mesh=..)``.
 
         The compute time is then measured over the forward pass, to which the whole is proportional. If forward passes
         wait for other ranks (FSDP1, ZeRO-3), it does not show the speed of this rank; use ``init(plan=..)``. The waits
@@ -404,11 +416,18 @@ class Job:
 
         In data-parallel training no rank can continue alone. Let the processes end and torchrun restart them
         (``--max-restarts``). From then on, this worker gets a smaller batch than the one that did not fit.
+
+        With ``loader(micro_batch=..)`` and DDP, put one pass into each block. A pass that does not fit raises no error
+        then: the loader yields the samples of its iteration again, in passes of half as many.
         """
+        attempt = None
         try:
+            attempt = self._gradients.attempt()
             yield
         except RuntimeError as error:
             if oom.is_out_of_memory(error):
+                if attempt and attempt.repeat(self._run, error):
+                    return
                 oom.report(self._life.options, self._life.place, self._run.current, error)
             raise
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from multiprocessing.util import Finalize
 from typing import Any
 
-from evenstep.errors import SettingError
+from evenstep.errors import SettingError, UnsupportedError
 from evenstep.exchange.exchange import CLOSED
 from evenstep.hedge.begin import hedged
 from evenstep.job.kubeflow import TIMEOUT_S, StatusPoster
@@ -67,7 +67,13 @@ class Lifecycle:
 
         Raises:
             SettingError: an option breaks its rule, or the run has started with others.
+            UnsupportedError: some ranks get the same samples.
         """
+        if self.options.mesh:
+            raise UnsupportedError(
+                f"job.steps with init(mesh=..) of the ranks {list(self.options.mesh.ranks)}: each rank would claim "
+                "other samples; use job.loader, or remove mesh"
+            )
         job_options = hedged(self.options, tail, min_chunk)
         if self.opened and job_options != self.options:
             raise SettingError(
@@ -91,7 +97,7 @@ class Lifecycle:
         # A process that multiprocessing forked calls no functions of atexit.
         self.ends.callback(Finalize(None, self.close, exitpriority=0).cancel)
         status = trainjob_status(opened, self.options.epochs)
-        poster = StatusPoster.of_environment(os.environ, status) if opened.run.rank == 0 else None
+        poster = StatusPoster.of_environment(os.environ, status) if opened.is_first else None
         if poster:
             # The last update may take longer than the end of the run.
             self.ends.callback(poster.join, CLOSE_S + TIMEOUT_S)

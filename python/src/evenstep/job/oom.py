@@ -2,12 +2,16 @@
 
 import logging
 import socket
+import traceback
+from collections.abc import Sequence
 
 import torch
 
 from evenstep._native import report_oom
 from evenstep.errors import EvenstepError
-from evenstep.run.step import Turn
+from evenstep.gradients.buffers import Kept
+from evenstep.run.run import Run
+from evenstep.run.step import Step, Turn
 from evenstep.settings.connection import client_tls
 from evenstep.settings.options import RunOptions
 from evenstep.start.opening import Place
@@ -26,9 +30,65 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(part in str(error) for part in _MESSAGES)
 
 
+class Attempt:
+    """An iteration whose passes can be computed again if one does not fit into memory.
+
+    Gradients of a failed pass may be incomplete, so all passes of the iteration are repeated. It is rare.
+    """
+
+    def __init__(self, step: Step, models: Sequence[torch.nn.Module]) -> None:
+        """Keeps what passes change in the models; gradients that are None need no memory."""
+        self.step = step
+        self._parameters = {at: _copy(at.grad) for model in models for at in model.parameters() if at.requires_grad}
+        self._buffers = Kept(models)
+
+    def repeat(self, run: Run, error: RuntimeError) -> bool:
+        """Prepares to compute the iteration again, in smaller passes; returns whether that is possible."""
+        turn, passes = run.current, run.passes
+        # The last pass communicates once it has begun. If the loop has read ahead, samples would follow twice.
+        communicates = turn.is_last and turn.forwarded
+        if passes is None or turn.step is not self.step or turn is not run.binding.next_pass or communicates:
+            return False
+        if not passes.failed(turn.samples, run.least):
+            return False
+        log.warning(
+            "iteration %s: a pass of %s samples did not fit into the memory of rank %s, which computes the iteration "
+            "again, with at most %s samples in a pass (%s)",
+            self.step.iteration,
+            turn.samples,
+            run.rank,
+            passes.size,
+            error,
+        )
+        # They hold the tensors of the pass.
+        traceback.clear_frames(error.__traceback__)
+        for parameter, before in self._parameters.items():
+            parameter.grad = before
+        self._buffers.restore()
+        run.losses.take(self.step.iteration)
+        run.binding.repeats()
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+        return True
+
+
+def _copy(gradient: torch.Tensor | None) -> torch.Tensor | None:
+    return None if gradient is None else gradient.detach().clone()
+
+
 def report(job_options: RunOptions, place: Place | None, turn: Turn, error: BaseException) -> None:
     """Reports the batch that did not fit to the predictor, so that this worker never gets it again. Never raises."""
     settings, step = job_options.settings, turn.step
+    if step.has_own_passes:
+        log.error(
+            "iteration %s: a pass of %s samples did not fit into the memory of %s (%s), and cannot be repeated: lower "
+            "micro_batch",
+            step.iteration,
+            turn.samples,
+            settings.worker,
+            error,
+        )
+        return
     if step.work is not None and step.passes and (len(step.passes) > 1 or turn.passing is not None):
         log.error(
             "iteration %s: a pass of %s samples did not fit into the memory of %s (%s); lower max_tokens",

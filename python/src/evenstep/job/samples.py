@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from evenstep.errors import SettingError
+from evenstep.errors import SettingError, UnsupportedError
 from evenstep.hedge.begin import claims_of
 from evenstep.hedge.claims import Claims
 from evenstep.hedge.steps import Steps
@@ -15,6 +15,7 @@ from evenstep.hedge.trainee import TrainedModel
 from evenstep.job.gradients import Gradients
 from evenstep.job.lifecycle import CLOSE_S, Lifecycle
 from evenstep.run import loader
+from evenstep.run.passes import Passes
 from evenstep.run.run import Run
 from evenstep.run.step import Turn
 from evenstep.samples.costs import Costs
@@ -59,10 +60,24 @@ class Samples:
             global_batch = sum(plan(0) if callable(plan) else plan)
         return self._life.observer.global_batch(global_batch)
 
-    def loader(self, order: Order, dataset: Any, dataloader_kwargs: dict[str, Any]) -> loader.Loader:
+    def loader(
+        self, order: Order, dataset: Any, micro_batch: int | Literal["auto"] | None, dataloader_kwargs: dict[str, Any]
+    ) -> loader.Loader:
         """Returns a loader of batches; see :meth:`Job.loader`."""
+        passes = None if micro_batch is None else Passes(micro_batch)
         # Workers of a DataLoader draw indices before their iteration begins, so plans must be known that much earlier.
         run = self._begin(order, loader.reads_ahead(dataloader_kwargs, order.accumulate))
+        if passes and run.world_size < len(run.workers.of_ranks):
+            raise UnsupportedError(
+                "micro_batch with workers of several ranks, init(mesh=..), which need equal passes: use accumulate=N"
+            )
+        if passes:
+            run.passes = run.passes or passes
+            if run.passes.setting != micro_batch:
+                raise SettingError(
+                    f"micro_batch={micro_batch}: the job began with micro_batch={run.passes.setting}, and must keep it"
+                )
+            self._gradients.reduce_last(run)
         # After the order was compared: a data set of another length is an error, one of the same length may be right.
         self._warn_of_another(dataset)
         return loader.Loader(run, dataset, dataloader_kwargs)

@@ -31,6 +31,7 @@ _MARK = (
 #: Why a batch has ended, and the advice for loops that mark it again.
 _TRAINED = "is already trained: put all its passes into one block, and do not repeat batches, as itertools.cycle does"
 _LEFT = "was dropped when a batch of a later epoch began: begin batches in the order in which they were read"
+_FAILED = "did not fit into memory: read the next batch, which has a part of its samples"
 
 
 class Binding:
@@ -78,7 +79,7 @@ class Binding:
         #: The first iteration of the current epoch iterator; None before the first one.
         self._begins: Progress | None = None
         #: Whether this process has trained an iteration, and whether it had trained all when the iterator started.
-        self._has_trained = self._is_level = False
+        self.has_trained = self._is_level = False
         #: Whether the loop gives the batches that its marks begin.
         self._gives = False
         #: The maximum number of batches that had not begun at a mark.
@@ -118,6 +119,12 @@ class Binding:
         return self._current is not None
 
     @property
+    def next_pass(self) -> Turn | None:
+        """The batch of a forward pass that begins now; None before the first batch."""
+        # A copy: another thread may be reading batches.
+        return [self._current, *([] if self.is_marked else self._turns)][-1]
+
+    @property
     def is_between_epochs(self) -> bool:
         """Whether the loop has read an epoch to its end and computed all its batches."""
         return self.is_read and not self._turns
@@ -153,14 +160,14 @@ class Binding:
         else:
             self._turns.clear()
             self.computing, self._has_dropped = None, False
-            if not self._has_trained:
+            if not self.has_trained:
                 self._passes.clear()
                 self._passing.clear()
                 self._tracked = None
             if has_trained and trained.position:
                 self.trained = Progress(trained.iteration, trained.epoch + 1)
             self._begins = self.trained
-        self._is_level = self._has_trained and self._begins == self.trained
+        self._is_level = self.has_trained and self._begins == self.trained
         # A loop that reads ahead begins with two.
         self._fresh = -1
         self.is_read = False
@@ -276,11 +283,10 @@ class Binding:
         Raises:
             UnsupportedError: the loop read batches ahead, so it is unknown which batch this is.
         """
-        turn, turns = self._current, list(self._turns)
+        turn, turns = self.next_pass, list(self._turns)
         if turn is None:
             return []
         if not self.is_marked:
-            turn = turns[-1] if turns else turn
             for other in turns:
                 if not other.begun and other.step.iteration != turn.step.iteration:
                     raise UnsupportedError(
@@ -333,7 +339,7 @@ class Binding:
         if turn is self._left:
             # The next batch has its mark already.
             self._left, self.computing = None, None if self._current is turn else self._current
-        if not turn.is_last or turn.step.iteration < self.trained.iteration:
+        if not turn.is_last or turn.failed or turn.step.iteration < self.trained.iteration:
             return
         self._unreduced = None if is_reduced else turn
         if is_reduced:
@@ -350,6 +356,15 @@ class Binding:
         self.goes_on()
         self._end_left()
         return self.trained
+
+    def repeats(self) -> None:
+        """Records that the batch did not fit into memory: the loop reads its iteration again."""
+        turn = self.current
+        turn.failed, turn.begun, turn.ended, self.computing = True, True, _FAILED, None
+        self._passing.clear()
+        if turn is self._tracked and len(self._passes) <= 2:
+            # Its repetition is another first batch.
+            self._tracked, self._passes = None, self._passes[:-1]
 
     def finish(self, step: Step) -> None:
         """Marks an iteration as trained, with the samples that this rank computed."""
@@ -435,7 +450,7 @@ class Binding:
             self._on_end(turn.step)
 
     def _advance(self, step: Step) -> None:
-        self._has_trained = True
+        self.has_trained = True
         self.trained = _after(step)
         self._finished.clear()
         while self._turns and self._turns[0].step.iteration <= step.iteration:

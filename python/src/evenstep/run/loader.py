@@ -30,7 +30,7 @@ _STREAMS = "read streams with `job.step(global_batch=..)`, as in docs/reference/
 WEIGHTLESS_SAMPLES = 2
 
 #: Advice for models and batches that cannot have length 0.
-_AVOID = "avoid iterations with fewer samples than ranks (drop_last=True) and plans with 0"
+_AVOID = "avoid iterations with fewer samples than ranks or workers (drop_last=True) and plans with 0"
 
 #: The error of other readers of the indices.
 _SPLIT = (
@@ -82,7 +82,8 @@ class Loader(DataLoader[Any]):
     def __init__(self, run: Run, dataset: Any, dataloader_kwargs: dict[str, Any]) -> None:
         """Creates the loader of a started run."""
         self._run = run
-        self._drawn: deque[Turn] = deque()
+        #: The batches that were drawn, with the samples of their iterations.
+        self._drawn: deque[tuple[Turn, list[int]]] = deque()
         self._latest: Turn | None = None
         #: Moves batches to a device.
         self._moved: Callable[[Any], Any] = lambda batch: batch
@@ -108,7 +109,7 @@ class Loader(DataLoader[Any]):
     def has_varying_passes(self) -> bool:
         """Whether iterations have different numbers of micro-batches."""
         costs = self._run.order.costs
-        return costs is not None and costs.pass_max is not None
+        return self._run.order.has_own_passes or (costs is not None and costs.pass_max is not None)
 
     @property
     def latest(self) -> Step:
@@ -129,15 +130,18 @@ class Loader(DataLoader[Any]):
     def is_last(self) -> bool:
         """Whether the batch read last is the last micro-batch of its iteration, so the optimizer may step after it.
 
+        It is not if the batch did not fit into memory: its samples follow again.
+
         Raises:
             SettingError: no batch was read yet.
         """
-        return self._turn.is_last
+        return self._turn.is_last and not self._turn.failed
 
     def __len__(self) -> int:
         """The number of batches in the current epoch: iterations times ``accumulate``.
 
-        With ``max_tokens`` there may be more. With ``global_tokens`` the costs of all samples are read, once per epoch.
+        With ``max_tokens`` or ``micro_batch`` there may be more. With ``global_tokens`` the costs of all samples are
+        read, once per epoch.
         """
         return self._run.iterations * self._run.order.accumulate
 
@@ -147,19 +151,19 @@ class Loader(DataLoader[Any]):
         goes_on = run.begin_epoch()
         self._drawn.clear()
         self._indices.is_read = True
-        batches = super().__iter__()
+        batches = self._turns(super().__iter__())
         self._indices.is_read = False
         while True:
             run.binding.goes_on()
             run.sensor.loader_begins()
             begun = time.perf_counter()
             try:
-                batch = next(batches)
+                turn, batch = next(batches)
             except StopIteration as error:
                 if self._drawn:
                     raise SettingError(
-                        f"the data set raised StopIteration in iteration {self._drawn[0].step.iteration}: must return "
-                        "a sample for each index below its length, or raise another error"
+                        f"the data set raised StopIteration in iteration {self._drawn[0][0].step.iteration}: must "
+                        "return a sample for each index below its length, or raise another error"
                     ) from error
                 # A loop that reads ahead may still compute its last batch.
                 run.sensor.loader_ends(0.0)
@@ -168,7 +172,6 @@ class Loader(DataLoader[Any]):
                 run.observer.epoch_ends()
                 return
             run.sensor.loader_ends(time.perf_counter() - begun)
-            turn = self._drawn.popleft()
             # Few transformers compute 0 rows, and evenstep itself counts no micro-batch without samples.
             if not turn.samples and run.sums and (not turn.step.local_batch or "scaled" in run.sums):
                 batch = self._emptied(batch, turn.step)
@@ -178,6 +181,40 @@ class Loader(DataLoader[Any]):
                 raise SettingError(
                     "a second iterator has started the epoch again: read a job's data with one iterator at a time"
                 )
+
+    def _turns(self, batches: Iterator[Any]) -> Iterator[tuple[Turn, Any]]:
+        """Yields batches in the order of their passes.
+
+        An iteration of which a pass does not fit into memory is read again in smaller passes.
+        """
+        passes, repeated = self._run.passes, None
+        for batch in batches:
+            turn, samples = self._drawn.popleft()
+            if turn.step is repeated:
+                continue
+            # A DataLoader's workers have drawn it before an earlier one did not fit.
+            if passes is None or turn.micro or passes.may_fit(turn.step.batch_size):
+                yield turn, batch
+            else:
+                turn.failed = True
+            if turn.failed:
+                repeated = turn.step
+                yield from self._repeated(repeated, samples)
+
+    def _repeated(self, step: Step, samples: list[int]) -> Iterator[tuple[Turn, Any]]:
+        """Yields the batches of an iteration, until all passes of it have fitted."""
+        while True:
+            step = self._run.cut_again(step)
+            for turn, indices in _turns_of(step, samples):
+                # In this process, where the script's errors are raised as without workers. PyTorch prefers to read all
+                # samples of a batch at once.
+                read_all = getattr(self.dataset, "__getitems__", None)
+                items = read_all(indices) if read_all else [self.dataset[index] for index in indices]
+                yield turn, self.collate_fn(items)
+                if turn.failed:
+                    break
+            else:
+                return
 
     def _arrived(self, batch: Any, turn: Turn) -> Any:
         """Returns a batch on its device, which this loader does not keep."""
@@ -191,7 +228,7 @@ class Loader(DataLoader[Any]):
         Raises:
             UnsupportedError: that is impossible, and the training loop would count its samples.
         """
-        begins = f"iteration {step.iteration}: rank {self._run.rank} has no samples for this batch"
+        begins = f"iteration {step.iteration}: {self._run.workers.noun} {self._run.rank} has no samples for this batch"
         try:
             cut = emptied(batch, min(WEIGHTLESS_SAMPLES, step.global_batch))
         except Exception as error:  # The script's own classes may raise any.
@@ -220,7 +257,7 @@ class _NoSampler(DistributedSampler[Any]):
 class _Indices(Sampler[list[int]]):
     """A batch sampler that yields the indices of this rank's micro-batches in order."""
 
-    def __init__(self, run: Run, drawn: deque[Turn]) -> None:
+    def __init__(self, run: Run, drawn: deque[tuple[Turn, list[int]]]) -> None:
         self._run = run
         self._drawn = drawn
         #: Whether the loader is its reader.
@@ -237,12 +274,17 @@ class _Indices(Sampler[list[int]]):
     def _draw(self) -> Iterator[list[int]]:
         run = self._run
         for step, samples in run.epoch_steps():
-            begin = step.offset
-            for micro in range(step.micro_batches):
-                turn = Turn(step, micro)
-                self._drawn.append(turn)
-                indices = run.observer.drawn(step, samples[begin : begin + turn.samples])
-                begin += turn.samples
-                # The mean over no samples is NaN, and DDP waits for every rank's gradients, so this rank computes
-                # samples with weight 0; or none of them, if losses are sums.
-                yield indices or samples[:WEIGHTLESS_SAMPLES]
+            for turn, indices in _turns_of(step, samples):
+                self._drawn.append((turn, samples))
+                yield run.observer.drawn(step, indices) if turn.samples else indices
+
+
+def _turns_of(step: Step, samples: list[int]) -> Iterator[tuple[Turn, list[int]]]:
+    """Yields the batches of a rank in an iteration, and the indices to read, of all its ``samples``."""
+    begin = step.offset
+    for micro in range(step.micro_batches):
+        turn = Turn(step, micro)
+        # The mean over no samples is NaN, and DDP waits for every rank's gradients, so this rank computes samples with
+        # weight 0; or none of them, if losses are sums.
+        yield turn, samples[begin : begin + turn.samples] or samples[:WEIGHTLESS_SAMPLES]
+        begin += turn.samples

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -11,6 +11,16 @@ from evenstep.errors import SettingError
 #: The reduction of the user's loss: the mean over the batch, its sum, the sum over the batch's tokens, or already
 #: scaled so that DDP's average is right.
 Loss = Literal["mean", "sum", "tokens", "scaled"]
+
+
+def check_loss(loss: Loss) -> None:
+    """Checks the name of a reduction.
+
+    Raises:
+        SettingError: it is unknown.
+    """
+    if loss not in get_args(Loss):
+        raise SettingError(f"loss={loss!r}: must be one of {', '.join(map(repr, get_args(Loss)))}")
 
 
 @dataclass(slots=True)

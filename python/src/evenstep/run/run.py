@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evenstep._native import Plan
-from evenstep.errors import SettingError
+from evenstep.errors import SettingError, UnsupportedError
 from evenstep.exchange.exchange import Exchange, Submission
 from evenstep.exchange.report import Report
 from evenstep.measure.sensor import Sensor
@@ -15,6 +15,7 @@ from evenstep.run.binding import Binding
 from evenstep.run.given import references
 from evenstep.run.losses import Loss, Losses
 from evenstep.run.observer import Observer
+from evenstep.run.passes import Passes
 from evenstep.run.step import Step, Turn
 from evenstep.samples import shares
 from evenstep.samples.checksums import check_begin, check_order
@@ -22,6 +23,7 @@ from evenstep.samples.costs import Costs, CutIteration, CutRules
 from evenstep.samples.epoch import Epoch, Place
 from evenstep.samples.order import Order
 from evenstep.samples.progress import Progress, state_of
+from evenstep.settings.workers import Workers
 
 #: Maximum time that the end of an epoch waits for the exchange of its last iterations, in seconds.
 _SETTLE_S = 5.0
@@ -32,6 +34,7 @@ class Run:
     """The state of one rank."""
 
     order: Order
+    #: The worker of this rank, and the number of workers. Without a mesh, each rank is a worker.
     rank: int
     world_size: int
     quantum: int
@@ -60,10 +63,17 @@ class Run:
     sums: Collection[Loss] = ()
     #: Maximum numbers of samples by rank; None for no cap. Empty if no rank has one.
     caps: Sequence[int | None] = ()
+    #: Whether each worker must have samples, as in a pipeline, and whether this rank has computed one.
+    fills_all: bool = False
+    has_stages: bool = False
+    #: The workers of all ranks.
+    workers: Workers = field(default_factory=Workers)
     #: A name of the run that no other one has, also before a restart; the same on all ranks.
     name: str = ""
     #: Whether the run has logged that speeds cannot be measured.
     is_told: bool = False
+    #: The passes of this rank, if it has its own number of them.
+    passes: Passes | None = None
     #: The id of the job at the predictor; None without a predictor.
     job: str | None = None
     #: Gets the first plans, together with the other ranks; None once the run has started.
@@ -91,11 +101,18 @@ class Run:
         Raises:
             SettingError: a given plan has fewer samples than the iteration.
             EvenstepError: the exchange between ranks failed.
+            UnsupportedError: a worker of a pipeline has no samples.
         """
         # Without hedged steps, no rank claims a tail.
         plan = self._plan(place).resized(place.size, self.quantum)
-        if not self.avoids_singles:
-            plan = shares.without_empty(plan, self.plans(place.iteration), self.quantum, self.caps)
+        if self.fills_all or not self.avoids_singles:
+            wanted = None if self.fills_all else self.plans(place.iteration)
+            plan = shares.without_empty(plan, wanted, self.quantum, self.caps)
+        if self.has_stages and 0 in plan.batches:
+            raise UnsupportedError(
+                f"iteration {place.iteration}: a worker has none of its {place.size} samples in plan={plan.batches}, "
+                "and a pipeline requires some: raise global_batch or lower quantum, and pass drop_last=True"
+            )
         return self._part(self._allowed(plan), place)
 
     def _plan(self, place: Place) -> Plan:
@@ -121,8 +138,11 @@ class Run:
             self._checked = plan.checked(place.size), place.size
         share, count = plan.shares[self.rank], self.order.accumulate
         passes: tuple[int, ...] = ()
-        if share.local_batch and (share.local_batch % count or place.size % count):
-            passes = shares.micro_batches(share.local_batch, count, 2 if self.avoids_singles else 1)
+        if self.passes:
+            passes = self.passes.cut(share.local_batch, self.least)
+            count = max(1, len(passes))
+        elif share.local_batch and (share.local_batch % count or place.size % count):
+            passes = shares.micro_batches(share.local_batch, count, self.least)
         return Step(
             iteration=place.iteration,
             epoch=place.epoch,
@@ -137,7 +157,20 @@ class Run:
             passes=passes,
             largest_batch=max(plan.batches),
             source=plan.batches.index(max(plan.batches)),
+            has_own_passes=self.passes is not None,
         )
+
+    def cut_again(self, step: Step) -> Step:
+        """Returns the same samples of this rank in smaller passes."""
+        passes = self.passes.cut(step.local_batch, self.least) if self.passes else step.passes
+        return replace(step, passes=passes, micro_batches=len(passes))
+
+    @property
+    def least(self) -> int:
+        """The minimum number of samples in a pass."""
+        # With passes of single samples, these are ready-made batches.
+        is_ready = self.passes is not None and self.passes.setting == 1
+        return 2 if self.avoids_singles and not is_ready else 1
 
     def _cut(
         self, costs: Costs, epoch: Epoch, place: Place, planned: Callable[[Plan], Plan], *, is_equal: bool
@@ -145,13 +178,14 @@ class Run:
         """Cuts an iteration whose samples have costs; returns its samples in the order of their parts."""
         indices = epoch.indices(place.begin, place.size)
         plan = planned(self.plans(place.iteration))
-        rules = CutRules(self.order.accumulate, 2 if self.avoids_singles else 1, is_equal)
+        rules = CutRules(self.order.accumulate, self.least, is_equal)
         cut = costs.cut(plan, costs.at(indices), self.quadratic_share(place.iteration), rules)
         step = self._part(cut.plan, place)
         passes = cut.passes[self.rank]
         if is_equal and len(passes) > 1 and self.needs_equal_passes:
             raise SettingError(
-                f"iteration {place.iteration}: rank {self.rank} has {len(passes)} passes with {list(passes)} samples, "
+                f"iteration {place.iteration}: {self.workers.noun} {self.rank} has {len(passes)} passes with "
+                f"{list(passes)} samples, "
                 'and means over them have unequal weights: use job.wrap(.., loss="tokens") and job.count'
             )
         # All ranks have as many passes, if not zero. Hedged steps count their passes themselves.
@@ -246,7 +280,8 @@ class Run:
     @property
     def accumulates(self) -> bool:
         """Whether an iteration may have several micro-batches."""
-        return self.order.accumulate > 1 or bool(self.order.costs and self.order.costs.pass_max)
+        order = self.order
+        return order.accumulate > 1 or order.has_own_passes or bool(order.costs and order.costs.pass_max)
 
     @property
     def current(self) -> Turn:
@@ -269,7 +304,7 @@ class Run:
                     local_batch=step.local_batch,
                     compute_time_s=compute_time_s(),
                     loader_wait_s=loader_wait_s,
-                    micro_batches=step.micro_batches,
+                    micro_batches=max(1, sum(map(bool, step.sizes))),
                     peak_memory_bytes=peak,
                     work=step.work,
                     # After the compute time, which waits for the device.
@@ -277,6 +312,9 @@ class Run:
                 )
 
             self.submit(step, report)
+        if self.passes and self.binding.has_trained:
+            # The optimizer has its memory since the first iteration.
+            self.passes.trained(step.batch_size)
         self.binding.finish(step)
 
     def submit(self, step: Step, report: Callable[[], Report]) -> None:

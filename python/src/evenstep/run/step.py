@@ -49,6 +49,8 @@ class Step:
     source: int = 0
     #: The work of this rank's samples, with padding; None without costs.
     work: Work | None = None
+    #: Whether the rank has its own number of passes, whose losses are not divided by it.
+    has_own_passes: bool = False
 
     @property
     def weight(self) -> float:
@@ -86,6 +88,8 @@ class Turn:
     items: Any = None
     #: The number of samples in the current pass of a hedged step; None for other batches.
     passing: int | None = None
+    #: Whether it did not fit into memory, so that its iteration is computed again.
+    failed: bool = False
 
     @property
     def samples(self) -> int:
@@ -96,6 +100,8 @@ class Turn:
     def factor(self) -> float:
         """The weight of the mean over this batch, relative to equal micro-batches. With costs, it is 1."""
         step = self.step
+        if step.has_own_passes and step.local_batch:
+            return self.samples / step.local_batch
         if step.work is not None or not step.passes:
             return 1.0
         return self.samples * step.micro_batches / step.local_batch

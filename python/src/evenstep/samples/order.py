@@ -84,6 +84,8 @@ class Order:
     given: GivenIndices | None = None
     #: The costs of samples; None if all cost the same. ``global_batch`` does not count if they have a budget.
     costs: Costs | None = None
+    #: Whether each rank has its own number of passes per iteration, as its memory needs.
+    has_own_passes: bool = False
     #: Maximum number of iterations in an epoch, for `evenstep verify`.
     limit: int | None = field(default=None, repr=False)
 
@@ -104,6 +106,11 @@ class Order:
             raise SettingError(f"global_batch={self.global_batch}: must be at least 1")
         if self.accumulate < 1:
             raise SettingError(f"accumulate={self.accumulate}: must be at least 1")
+        if self.has_own_passes and (self.accumulate > 1 or self.costs):
+            raise SettingError(
+                "micro_batch with accumulate or cost: must be one of them, because each rank then has as many passes "
+                "as it needs; with cost, bound them by max_tokens"
+            )
         if self.costs is None and self.global_batch % self.accumulate:
             raise SettingError(
                 f"global_batch={self.global_batch}: must be a multiple of accumulate={self.accumulate}, so that "

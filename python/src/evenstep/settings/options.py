@@ -10,6 +10,7 @@ from evenstep.errors import SettingError
 from evenstep.samples.order import Order
 from evenstep.settings.chunks import SharedTail
 from evenstep.settings.settings import Settings
+from evenstep.settings.workers import DataMesh
 
 #: Local batches by rank, constant or as a function of the iteration.
 Fixed = Sequence[int] | Callable[[int], Sequence[int]]
@@ -31,6 +32,8 @@ class RunOptions:
     timeout_s: float
     #: Number of epochs of the whole training; None if it is unknown.
     epochs: int | None = None
+    #: The ranks over which samples differ; None for all ranks.
+    mesh: DataMesh | None = None
     #: Whether workers can claim chunks of a shared tail.
     claims: bool = False
     #: The shared tail that is taken from plans without one; None for no tail.

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from evenstep.errors import DivergedError
 from evenstep.settings.settings import Settings
+from evenstep.settings.workers import Workers
 from evenstep.start.group import awaiting
 
 log = logging.getLogger("evenstep")
@@ -22,9 +23,10 @@ _JOINED = ("device", "max_local_batch", "memory_bytes", "claims")
 class Gathered:
     """Facts that ranks exchange at the start."""
 
-    #: The settings of this rank.
+    #: The settings of this rank, with the name of its worker.
     settings: Settings
-    #: The workers in rank order.
+    #: The workers of the ranks, and the description of each worker.
+    of: Workers
     workers: Sequence[Mapping[str, Any]]
     #: The highest number of restarts.
     restarts: int
@@ -54,12 +56,25 @@ def gather_facts(group: dist.ProcessGroup, own: dict[str, Any]) -> Gathered:
             )
     if dist.get_rank(group) == 0:
         warn_of_shared_gpus([facts["gpu"] for facts in all_facts])
-    described = zip(names, all_facts, strict=True)
-    workers = [{"worker": worker, **{name: facts[name] for name in _JOINED}} for worker, facts in described]
+    of = Workers.of_meshes([facts["mesh"] for facts in all_facts])
+    workers = [_described(names[ranks[0]], [all_facts[rank] for rank in ranks]) for ranks in of.members]
+    own_rank = dist.get_rank(group)
+    own_settings = replace(settings[own_rank], worker=workers[of.of_ranks[own_rank]]["worker"])
     # A node that came later knows of no earlier jobs.
     earlier_jobs = max((list(facts["earlier_jobs"]) for facts in all_facts), key=len)
     restarts = max(each.restarts for each in settings)
-    return Gathered(settings[dist.get_rank(group)], workers, restarts, earlier_jobs, all_facts[0]["name"])
+    return Gathered(own_settings, of, workers, restarts, earlier_jobs, all_facts[0]["name"])
+
+
+def _described(worker: str, members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the description of a worker. Each limit is the smallest one of its ranks."""
+    facts = {name: members[0][name] for name in _JOINED}
+    for name in ("max_local_batch", "memory_bytes"):
+        facts[name] = min((each[name] for each in members if each[name] is not None), default=None)
+    if len(members) > 1:
+        devices = dict.fromkeys(each["device"] for each in members)
+        facts["device"] = f"{' and '.join(devices)}, {len(members)} ranks"
+    return {"worker": worker, **facts}
 
 
 def numbered(everyone: Sequence[Settings]) -> list[Settings]:

@@ -39,6 +39,7 @@ from evenstep.settings.budget import Budget
 from evenstep.settings.connection import job_view
 from evenstep.settings.options import RunOptions, job_spec
 from evenstep.settings.settings import AUTO, OFF
+from evenstep.settings.workers import Workers
 from evenstep.start import earlier, lines
 from evenstep.start.agreement import check_alike, gather_facts, gathered
 from evenstep.start.group import awaiting, open_group
@@ -105,6 +106,8 @@ class OpenRun:
     #: The values that ranks compare when the run starts.
     alike: dict[str, Any]
     embedded: Embedded | None
+    #: Whether this is rank 0.
+    is_first: bool
     #: The plans of the predictor since the start; None without one.
     plans: OpenedPlans | None = None
 
@@ -132,7 +135,7 @@ class OpenRun:
         run, begin = self.run, self.begin
         fills = begin.fills(run)
         if self.group:
-            notice = threading.Timer(_NOTICE_S, log.warning, (_MISSING, run.rank, _NOTICE_S))
+            notice = threading.Timer(_NOTICE_S, log.warning, (_MISSING, dist.get_rank(), _NOTICE_S))
             notice.daemon = True
             notice.start()
             try:
@@ -159,7 +162,7 @@ class OpenRun:
             run.exchange, run.plans, run.quadratic_share = exchange, exchange.plan, exchange.share
         if fills:
             run.plans = FilledPlans(
-                run.plans, run.quantum, run.caps, tells=bool(begin.job_options.fixed and run.rank == 0)
+                run.plans, run.quantum, run.caps, tells=bool(begin.job_options.fixed and self.is_first)
             )
 
     def close(self, timeout_s: float) -> None:
@@ -190,11 +193,11 @@ def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dic
     begin = _RunStart(job_options, order, quantum, reads_ahead + _SLACK + 1, order.prior)
     begin, before = begin.restored(state) if state else (begin, None)
     group = open_group(job_options.settings.world_size)
-    rank, world_size = (dist.get_rank(), dist.get_world_size()) if group else (0, 1)
-    alike, name, workers = begin.alike(), "", list[Mapping[str, Any]]()
+    rank = dist.get_rank() if group else 0
+    alike, name, workers, of = begin.alike(), "", list[Mapping[str, Any]](), Workers()
     if group:
         found = gather_facts(group, {**begin.facts(current_device()), "alike": alike})
-        name, workers, fixed = found.name, list(found.workers), job_options.fixed
+        name, workers, of, fixed = found.name, list(found.workers), found.of, job_options.fixed
         if callable(fixed):
             fixed = AgreedPlans(fixed, _get_default_store(), f"evenstep/plans/{name}", deletes=rank == 0)
         begin = replace(
@@ -202,14 +205,16 @@ def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dic
             job_options=replace(job_options, settings=found.settings, fixed=fixed),
             was_restarted=found.restarts > 0 or bool(found.earlier_jobs),
             earlier_jobs=found.earlier_jobs,
+            workers=of,
         )
     # Every rank knows all caps, so all come to the same plan, or to the same error.
     caps = [worker["max_local_batch"] for worker in workers] or [job_options.cap]
     begin = replace(begin, caps=caps)
-    embedded = begin.embedded(rank) if world_size > 1 else None
+    own, count = of.of_ranks[rank], max(1, len(workers))
+    embedded = begin.embedded(rank) if count > 1 else None
     plans, share = begin.plans(before), begin.quadratic_share
-    run = Run(order, rank, world_size, quantum, plans, share, None, begin.ahead, Sensor(), begin.progress)
-    opened = OpenRun(run, begin, group, workers, alike, embedded)
+    run = Run(order, own, count, quantum, plans, share, None, begin.ahead, Sensor(), begin.progress, workers=of)
+    opened = OpenRun(run, begin, group, workers, alike, embedded, is_first=rank == 0)
     run.caps, run.job, run.starts = caps, begin.resumed_job, opened.start
     run.name = name
     if isinstance(begin.job_options.fixed, AgreedPlans):
@@ -237,6 +242,8 @@ class _RunStart:
     earlier_jobs: Sequence[str] = ()
     #: The caps of all ranks' local batches.
     caps: Sequence[int | None] = ()
+    #: The workers of the ranks.
+    workers: Workers = field(default_factory=Workers)
 
     def restored(self, state: dict[str, Any]) -> tuple["_RunStart", Plan]:
         """Returns the values of a run that resumes from a checkpoint, and the checkpoint's plan.
@@ -325,7 +332,8 @@ class _RunStart:
             launcher.keep_job(os.environ, _jobs)
         plans = [(iteration, Plan.from_json(plan)) for iteration, plan in said]
         budget = Budget(_INTERVAL_MAX, self.job_options.settings.overhead)
-        lead = Lead(predictor, budget, ShareLog(plans[0][1])) if predictor else None
+        members = self.workers.members if self.job_options.mesh else ()
+        lead = Lead(predictor, budget, ShareLog(plans[0][1], noun=self.workers.noun), members) if predictor else None
         agent = self.job_options.settings.agent
         if agent in (None, AUTO):
             agent = local_url(AGENT) if embedded else None
@@ -395,10 +403,12 @@ class _RunStart:
             "settings": job_options.settings,
             "name": secrets.token_hex(4),
             "device": torch.cuda.get_device_name(device) if is_cuda else "cpu",
-            "memory_bytes": torch.cuda.get_device_properties(device).total_memory if is_cuda else None,
+            # Its peaks do not bound a share that is computed in passes.
+            "memory_bytes": None if self.order.has_own_passes or not is_cuda else _memory_bytes(device),
             "gpu": f"{gpu_name(device)} on {socket.gethostname()}" if is_cuda else None,
             "max_local_batch": job_options.cap,
             "claims": job_options.claims,
+            "mesh": job_options.mesh and job_options.mesh.ranks,
             "earlier_jobs": _earlier_jobs(),
         }
 
@@ -431,6 +441,10 @@ def _quantum(asked: int, order: Order) -> int:
             raise SettingError(f"quantum={asked} with cost: shares are in tokens, not in samples; remove quantum")
         return 1
     return asked if asked % order.accumulate == 0 else asked * order.accumulate
+
+
+def _memory_bytes(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).total_memory
 
 
 def _refuse_start() -> None:

@@ -14,7 +14,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from evenstep.errors import SettingError
+from evenstep.errors import SettingError, UnsupportedError
 from evenstep.run.losses import Loss
 from evenstep.run.observer import Observer
 from evenstep.run.step import Step
@@ -81,6 +81,8 @@ class Recorder(Observer):
     def job_made(self, job_options: RunOptions) -> RunOptions:
         """Removes the predictor and sets the plans of the verification."""
         self._recorded.seen.has_init = True
+        if job_options.mesh:
+            raise UnsupportedError("evenstep verify compares with one process, which has no mesh: remove init(mesh=..)")
         self._own_plan = job_options.fixed
         return replace(job_options, settings=replace(job_options.settings, server=None), fixed=self._plan)
 
@@ -141,7 +143,8 @@ class Recorder(Observer):
         if step.iteration != self._iteration:
             self._end_if_done()
         self._iteration, self._unread = step.iteration, None
-        self._batch_size = step.batch_size
+        # A remainder is smaller than the other passes.
+        self._batch_size = 0 if step.has_own_passes else step.batch_size
         self._recorded.batches[step.iteration] = step.local_batch
 
     def epoch_ends(self) -> None:
