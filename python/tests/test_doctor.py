@@ -90,12 +90,6 @@ def test_ranks_meet_under_torchrun(predictor: str) -> None:
         assert found[name] == "ok", name
 
 
-def test_without_a_command_the_command_line_says_what_there_is() -> None:
-    ran = run("-m", "evenstep")
-    assert ran.returncode == 2
-    assert "COMMAND" in ran.stderr
-
-
 def test_without_a_server_the_programs_that_runs_start_are_checked(predictor_binary: Path, tmp_path: Path) -> None:
     path = f"{predictor_binary.parent}{os.pathsep}{os.environ['PATH']}"
     ran = run("-m", "evenstep", "doctor", "--json", PATH=path, EVENSTEP_HOME=str(tmp_path))

@@ -1,5 +1,7 @@
 """Ranks with their own numbers of passes: passes that do not fit into memory, and what is refused."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -266,6 +268,7 @@ def refusals(_rank: int) -> None:
     masks(job)
     reports(job)
     keeps_ready_batches()
+    frees_models()
 
 
 def keeps_ready_batches() -> None:
@@ -276,6 +279,20 @@ def keeps_ready_batches() -> None:
     job.wrap(DistributedDataParallel(torch.nn.BatchNorm1d(8)))
     assert next(iter(loader)) is None
     assert sizes == [1]
+
+
+def frees_models() -> None:
+    """As loops over parts of the data do, which make a model for each."""
+    job, models = evenstep.init(plan=[16]), list[Any]()
+    loader = job.loader(Samples(), micro_batch=8)
+    for _ in range(3):
+        model = job.wrap(DistributedDataParallel(network()))
+        models.append(weakref.ref(model.module))
+        for x, y, _index in loader:
+            loss_of(model, x, y).backward()
+        del model
+    gc.collect()
+    assert [of() is None for of in models[:2]] == [True, True]
 
 
 def masks(job: Any) -> None:

@@ -22,9 +22,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.gradients.items import total as items_over_ranks
 from evenstep.job.frameworks import check_ranks
 from evenstep.job.job import Job
+from evenstep.run.items import total as items_over_ranks
 from evenstep.samples.costs import SampleCosts
 from evenstep.samples.order import epoch_seed
 

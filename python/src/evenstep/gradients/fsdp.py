@@ -16,7 +16,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.nn.parallel.distributed import _find_tensors
 
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.gradients import hook, items, ranks
+from evenstep.gradients import hook, ranks
 from evenstep.gradients.fsdp_state import (
     at_end_of_backward,
     divide_factor,
@@ -33,6 +33,7 @@ from evenstep.gradients.later import apply_weight
 from evenstep.gradients.mean_check import MeanCheck
 from evenstep.gradients.passes import has_gradients, is_recomputing
 from evenstep.measure.device import current_device
+from evenstep.run import items
 from evenstep.run.losses import Loss
 from evenstep.run.passes import Passes
 from evenstep.run.run import Run

@@ -30,12 +30,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
 
 from evenstep.errors import SettingError, UnsupportedError
-from evenstep.gradients import buffers, items, ranks
+from evenstep.gradients import buffers, ranks
 from evenstep.gradients.fsdp_state import at_end_of_backward, leave_out_waits
 from evenstep.gradients.later import LaterScale
 from evenstep.gradients.mean_check import MeanCheck
 from evenstep.gradients.passes import has_gradients, is_recomputing
 from evenstep.gradients.reduction import Hook, Reduction
+from evenstep.run import items
 from evenstep.run.losses import Loss
 from evenstep.settings.workers import Workers
 

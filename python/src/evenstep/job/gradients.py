@@ -41,8 +41,8 @@ class Gradients:
         #: The model that was wrapped last, and the number of wrapped models.
         self._trained_model: TrainedModel | None = None
         self._wrapped_models = 0
-        #: The models with the weights of their gradients, and how many of them reduce gradients in the last pass only.
-        self._weights: list[tuple[torch.nn.Module, hook.GradientWeights | fsdp.GradientWeights]] = []
+        #: The models that live, with the weights of their gradients, and how many reduce in the last pass only.
+        self._weights: list[tuple[weakref.ref[torch.nn.Module], weakref.ref[Any]]] = []
         self._last_reduced = 0
         #: The iteration that is being computed, if it can be repeated.
         self._attempt: oom.Attempt | None = None
@@ -111,14 +111,14 @@ class Gradients:
             sharded = fsdp.GradientWeights(model, loss, self._run_later, has_mesh=has_mesh)
             self._check_workers(run, sharded)
             sharded.register()
-            self._weights.append((model, sharded))
+            self._weights.append((weakref.ref(model), weakref.ref(sharded)))
         else:
             if not has_mesh:
                 ranks.check_group(ddp)
             weights = hook.GradientWeights(ddp, loss, self._run_later, inner, inner_state)
             self._check_workers(run, weights)
             weights.register(ddp.module if model is ddp else model)
-            self._weights.append((model, weights))
+            self._weights.append((weakref.ref(model), weakref.ref(weights)))
         first_step.weighted.add(ddp.module if ddp else model)
         self._losses.add(loss)
         self._has_shards |= ddp is None
@@ -242,13 +242,14 @@ class Gradients:
             UnsupportedError: passes of a model would wait for other ranks.
         """
         passes = run.passes
-        for model, weights in self._weights[self._last_reduced :] if passes else ():
-            ddp = hook.ddp_of(model)
-            if ddp and isinstance(weights, hook.GradientWeights):
+        for of_model, of_weights in self._weights[self._last_reduced :] if passes else ():
+            model, weights = of_model(), of_weights()
+            ddp = None if model is None else hook.ddp_of(model)
+            if model is not None and ddp is not None and isinstance(weights, hook.GradientWeights):
                 weights.last_pass = LastPass(ddp, model, self._run_later)
             elif passes and isinstance(weights, fsdp.GradientWeights):
                 weights.reduce_last(passes)
-                self._life.ends.callback(weights.reduce_all)
+                self._life.ends.callback(_reduce_all, of_weights)
             self._last_reduced += 1
 
     def attempt(self) -> oom.Attempt | None:
@@ -258,7 +259,7 @@ class Gradients:
         if turn is None:
             self._attempt = None
         elif not turn.micro and not turn.forwarded:
-            self._attempt = oom.Attempt(turn.step, [model for model, _ in self._weights])
+            self._attempt = oom.Attempt(turn.step, [model for of, _ in self._weights if (model := of()) is not None])
         return self._attempt
 
     def _tell(self, run: Run) -> None:
@@ -276,3 +277,9 @@ class Gradients:
 
     def _only_wraps(self) -> bool:
         return not (self._is_scaled or self._life.options.claims)
+
+
+def _reduce_all(weights: "weakref.ref[fsdp.GradientWeights]") -> None:
+    """Ends the job's own passes of a model that still lives."""
+    if (living := weights()) is not None:
+        living.reduce_all()

@@ -66,6 +66,8 @@ class Attempt:
             parameter.grad = before
         self._buffers.restore()
         run.losses.take(self.step.iteration)
+        # The time of the failed passes says nothing about the speed.
+        run.sensor.iteration_begins()
         run.binding.repeats()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
@@ -79,6 +81,15 @@ def _copy(gradient: torch.Tensor | None) -> torch.Tensor | None:
 def report(job_options: RunOptions, place: Place | None, turn: Turn, error: BaseException) -> None:
     """Reports the batch that did not fit to the predictor, so that this worker never gets it again. Never raises."""
     settings, step = job_options.settings, turn.step
+    if step.has_own_passes and not turn.samples:
+        log.error(
+            "iteration %s: the pass that only reduces gradients did not fit into the memory of %s (%s): the model, its "
+            "gradients and the optimizer need more, whatever micro_batch is",
+            step.iteration,
+            settings.worker,
+            error,
+        )
+        return
     if step.has_own_passes:
         log.error(
             "iteration %s: a pass of %s samples did not fit into the memory of %s (%s), and cannot be repeated: lower "

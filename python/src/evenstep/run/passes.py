@@ -80,6 +80,9 @@ class Passes:
 
     def failed(self, size: int, least: int) -> bool:
         """Records that a pass of this size did not fit; returns whether there is a smaller one."""
+        if not size:
+            # The reduction of gradients, with the smallest batch.
+            return False
         if self.fits >= size:
             # The memory has changed.
             self.fits = 0

@@ -304,7 +304,7 @@ class Run:
                     local_batch=step.local_batch,
                     compute_time_s=compute_time_s(),
                     loader_wait_s=loader_wait_s,
-                    micro_batches=max(1, sum(map(bool, step.sizes))),
+                    micro_batches=max(1, sum(map(bool, step.sizes))) if self.passes else step.micro_batches,
                     peak_memory_bytes=peak,
                     work=step.work,
                     # After the compute time, which waits for the device.
