@@ -43,7 +43,7 @@ class Gradients:
         self._trained_model: TrainedModel | None = None
         self._wrapped_models = 0
         #: The models with the weights of their gradients, and how many of them reduce gradients in the last pass only.
-        self._weights: list[tuple[torch.nn.Module, hook.GradientWeights | fsdp.GradientWeights]] = []
+        self._weights: list[tuple[weakref.ref[torch.nn.Module], hook.GradientWeights | fsdp.GradientWeights]] = []
         self._last_reduced = 0
         #: The iteration that is being computed, if it can be repeated.
         self._attempt: oom.Attempt | None = None
@@ -109,14 +109,14 @@ class Gradients:
             sharded = fsdp.GradientWeights(model, loss, self._run_later, has_mesh=has_mesh)
             self._check_workers(run, sharded)
             sharded.register()
-            self._weights.append((model, sharded))
+            self._weights.append((weakref.ref(model), sharded))
         else:
             if not has_mesh:
                 ranks.check_group(ddp)
             weights = hook.GradientWeights(ddp, loss, self._run_later, inner, inner_state)
             self._check_workers(run, weights)
             weights.register(ddp.module if model is ddp else model)
-            self._weights.append((model, weights))
+            self._weights.append((weakref.ref(model), weights))
         first_step.weighted.add(ddp.module if ddp else model)
         self._has_shards |= ddp is None
         self.needs |= needs
@@ -253,9 +253,10 @@ class Gradients:
             UnsupportedError: passes of a model would wait for other ranks.
         """
         passes = run.passes
-        for model, weights in self._weights[self._last_reduced :] if passes else ():
+        for reference, weights in self._weights[self._last_reduced :] if passes else ():
+            model = reference()
             ddp = hook.ddp_of(model)
-            if ddp and isinstance(weights, hook.GradientWeights):
+            if model is not None and ddp and isinstance(weights, hook.GradientWeights):
                 weights.last_pass = LastPass(ddp, model, self._run_later)
             elif passes and isinstance(weights, fsdp.GradientWeights):
                 weights.reduce_last(passes)
@@ -269,7 +270,7 @@ class Gradients:
         if turn is None:
             self._attempt = None
         elif not turn.micro and not turn.forwarded:
-            self._attempt = oom.Attempt(turn.step, [model for model, _ in self._weights])
+            self._attempt = oom.Attempt(turn.step, [model for at, _ in self._weights if (model := at()) is not None])
         return self._attempt
 
     def _tell(self, run: Run) -> None:
