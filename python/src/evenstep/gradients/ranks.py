@@ -146,15 +146,17 @@ def check_shares(step: "Step") -> None:
 
 
 def finds_stages(run: "Run") -> bool:
-    """Returns whether this rank trains stages of a pipeline. Before its first iteration, it searches them.
+    """Returns whether this rank has stages of a pipeline. It searches them until it is known.
 
     A stage that waits for the one before it cannot raise an error, so this is to be known before the first pass.
     """
-    if run.has_stages or run.binding.has_trained or not may_have_stages():
-        return run.has_stages
-    stage = sys.modules[_STAGE]._PipelineStageBase  # noqa: SLF001  # The classes of stages have it only.
-    # Some objects claim other types if isinstance is used.
-    return any(issubclass(type(at), stage) for at in gc.get_objects())
+    if run.has_stages is None and may_have_stages():
+        stage = sys.modules[_STAGE]._PipelineStageBase  # noqa: SLF001  # Private, but all stages have it.
+        # Some objects claim other types if isinstance is used.
+        found = any(issubclass(type(at), stage) for at in gc.get_objects())
+        # Later iterations have the same ones.
+        run.has_stages = found or (False if run.binding.has_trained else None)
+    return bool(run.has_stages)
 
 
 def _caller(frame: FrameType | None, module: str) -> FrameType | None:

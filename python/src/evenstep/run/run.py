@@ -60,8 +60,8 @@ class Run:
     needs: Needs = field(default_factory=Needs)
     #: Maximum numbers of samples by rank; None for no cap. Empty if no rank has one.
     caps: Sequence[int | None] = ()
-    #: Whether this rank has computed a stage of a pipeline.
-    has_stages: bool = False
+    #: Whether this rank has stages of a pipeline; None if it is unknown.
+    has_stages: bool | None = None
     #: The models of this rank that are stages, and whose gradients of the iteration are not complete.
     open_stages: set[Any] = field(default_factory=set)
     #: The workers of all ranks.
