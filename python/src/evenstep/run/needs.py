@@ -8,7 +8,7 @@ from evenstep.run.losses import Loss
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What the models of some ranks need; ``|`` joins them. Before the run starts, those of all ranks are joined."""
+    """Requirements of the models of some ranks; ``|`` joins them. At its start, a run joins those of each rank."""
 
     #: The reductions of the losses.
     losses: frozenset[Loss] = frozenset()
