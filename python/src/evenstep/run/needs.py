@@ -8,7 +8,7 @@ from evenstep.run.losses import Loss
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Requirements of the models of some ranks; ``|`` joins them. At its start, a run joins those of each rank."""
+    """Requirements of the models of some ranks; ``|`` joins them. At its start, a run joins the ones of all ranks."""
 
     #: The reductions of the losses.
     losses: frozenset[Loss] = frozenset()
