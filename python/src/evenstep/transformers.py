@@ -25,6 +25,7 @@ from evenstep.errors import SettingError, UnsupportedError
 from evenstep.job.frameworks import check_ranks
 from evenstep.job.job import Job
 from evenstep.run.items import total as items_over_ranks
+from evenstep.run.needs import Needs
 from evenstep.samples.costs import SampleCosts
 from evenstep.samples.order import epoch_seed
 
@@ -82,7 +83,7 @@ class EvenstepMixin:
         # evenstep's loader resumes at the checkpoint's position, so no data needs to be skipped.
         self.args.ignore_data_skip = True
         # Models reshape by the number of rows, which is impossible for 0.
-        job._gradients.needs_samples = True  # noqa: SLF001  # Both classes are evenstep's own.
+        job._gradients.needs |= Needs(needs_samples=True)  # noqa: SLF001  # Both classes are evenstep's own.
         self._job = job
         self._global_batch = global_batch
         self._cost = self._column(cost) if isinstance(cost, str) else cost

@@ -210,15 +210,9 @@ class GradientWeights:
             whole: torch.Tensor = parameter.device_mesh.mesh  # type: ignore[attr-defined]  # A DTensor.
             if not summed <= set(whole.flatten().tolist()):
                 raise UnsupportedError(_unsharded(name))
-            # The first dimensions are those of FSDP. Ranks with the other parts of a parameter need the same samples.
+            # The first dimensions are those of FSDP.
             place = tuple((whole == own).nonzero()[0, : over.ndim].tolist())
-            peers = whole[place].flatten().tolist()
-            if {workers.of_ranks[rank] for rank in peers} != {workers.of_ranks[own]}:
-                raise UnsupportedError(
-                    f"the ranks {peers} have parts of parameter {name}, but belong to several of the workers of "
-                    f"init(mesh=..), which have the ranks {workers.members}: pass the mesh over which samples differ, "
-                    'such as mesh["dp"]'
-                )
+            workers.check_parts(name, whole[place].flatten().tolist())
 
     def register(self) -> None:
         """Registers the hooks."""

@@ -194,13 +194,19 @@ class GradientWeights:
         """Checks that the model sums its gradients over the workers of the run, some of which have several ranks.
 
         Raises:
-            UnsupportedError: it does not, or its loss would count samples several times.
+            UnsupportedError: it does not, or its loss would count samples several times, or ranks of several workers
+                have the parts of a parameter.
         """
         summed = dist.get_process_group_ranks(self._group)
         self._copies = workers.copies(summed, self.loss)
         sources = {workers.of_ranks[rank]: rank for rank in reversed(summed)}
         self.sources = [sources[worker] for worker in range(len(sources))]
         ranks.check_inner(self._group, *self._reduction.inner)
+        model: Any = self._model()
+        for name, parameter in model.module.named_parameters():
+            # With device_mesh=, DDP keeps the local part of a DTensor, and how it was distributed.
+            if layout := getattr(parameter, "_st_info", None):
+                workers.check_parts(name, layout.mesh.mesh.flatten().tolist())
 
     def _shares(self, owner: "GradientWeights") -> bool:
         """Returns whether another model of the job, of another module, has parameters of this one."""
@@ -342,7 +348,10 @@ class GradientWeights:
         """Records that this rank has computed its gradients, before it waits for the others."""
         if not self._is_ready and (run := self.run()):
             self._is_ready = True
-            run.binding.complete(is_reduced=is_reduced)
+            if is_reduced:
+                run.open_stages.discard(self)
+            if not run.open_stages:
+                run.binding.complete(is_reduced=is_reduced)
             if self._is_stage:
                 run.sensor.pause()
 
@@ -442,6 +451,8 @@ class GradientWeights:
             self._reduced, self._is_other = None, False
             self._reduction.forward_begins(model, is_stage=self._is_stage)
             if self._is_stage and (run := self.run()):
+                run.has_stages = True
+                run.open_stages.add(self)
                 run.sensor.resume()
             for sharer in self.sharers:
                 sharer.expects_pass()

@@ -1,5 +1,6 @@
 """Checks of the ranks over which models sum their gradients."""
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -14,6 +15,7 @@ from evenstep.run.losses import Loss
 
 if TYPE_CHECKING:
     from evenstep.run.run import Run
+    from evenstep.run.step import Step
 
 #: The modules of PyTorch's communication hooks.
 _HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
@@ -109,6 +111,11 @@ def is_stage(model: DistributedDataParallel | None, loss: Loss, run: "Run | None
             "numbers of micro-batches, so a mean over the micro-batches of a worker would be wrong; use "
             'scale_grads=False, job.wrap(.., loss="sum"), and a loss_fn that returns the sum over samples'
         )
+    if getattr(model, "static_graph", False):
+        raise UnsupportedError(
+            "static_graph=True in a pipeline: the first iteration has several passes, and DistributedDataParallel "
+            "would not reduce all of them; remove static_graph"
+        )
     if loss == "tokens" and run.accumulates:
         raise UnsupportedError(
             'a pipeline with loss="tokens" and accumulate: each call of schedule.step reduces gradients, and the first '
@@ -118,8 +125,38 @@ def is_stage(model: DistributedDataParallel | None, loss: Loss, run: "Run | None
         raise UnsupportedError(
             "a pipeline has several passes for each batch: call schedule.step(..) inside of `with job.step():`"
         )
-    run.has_stages = True
+    turn = run.binding.next_pass
+    if turn:
+        check_shares(turn.step)
     return True
+
+
+def check_shares(step: "Step") -> None:
+    """Checks that each worker of a pipeline has samples of an iteration.
+
+    Raises:
+        UnsupportedError: a worker has none.
+    """
+    if not step.smallest_batch:
+        raise UnsupportedError(
+            f"iteration {step.iteration}: a worker has none of the {step.global_batch} samples, and a pipeline "
+            "requires some: pass drop_last=True if it is the last one of an epoch; else raise global_batch or lower "
+            "quantum, and remove sizes of 0"
+        )
+
+
+def finds_stages(run: "Run") -> bool:
+    """Returns whether this rank has stages of a pipeline. It searches them until it is known.
+
+    A stage that waits for the one before it cannot raise an error, so this is to be known before the first pass.
+    """
+    if run.has_stages is None and may_have_stages():
+        stage = sys.modules[_STAGE]._PipelineStageBase  # noqa: SLF001  # Private, but all stages have it.
+        # Some objects claim other types if isinstance is used.
+        found = any(issubclass(type(at), stage) for at in gc.get_objects())
+        # Later iterations have the same ones.
+        run.has_stages = found or (False if run.binding.has_trained else None)
+    return bool(run.has_stages)
 
 
 def _caller(frame: FrameType | None, module: str) -> FrameType | None:

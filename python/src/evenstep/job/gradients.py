@@ -14,6 +14,7 @@ from evenstep.hedge.trainee import TrainedModel
 from evenstep.job import oom
 from evenstep.job.lifecycle import Lifecycle
 from evenstep.run.losses import Loss, check_loss
+from evenstep.run.needs import Needs
 from evenstep.run.run import Run
 from evenstep.samples.order import Order
 
@@ -46,16 +47,12 @@ class Gradients:
         self._last_reduced = 0
         #: The iteration that is being computed, if it can be repeated.
         self._attempt: oom.Attempt | None = None
-        #: The reductions of their losses.
-        self._losses: set[Loss] = set()
         #: Whether the training scales its losses.
         self._is_scaled = False
         #: Whether a model was made with ``fully_shard``.
         self._has_shards = False
-        #: Whether a wrapped model cannot compute a batch of a single sample.
-        self._avoids_singles = False
-        #: Whether a model cannot compute a batch of length 0.
-        self.needs_samples = False
+        #: How batches must be cut for the models of this rank.
+        self.needs = Needs()
         #: The weights of models whose ranks are checked when the run starts.
         self._unchecked: list[hook.GradientWeights | fsdp.GradientWeights] = []
 
@@ -104,6 +101,7 @@ class Gradients:
             raise UnsupportedError(_TWICE)
         check_loss(loss)
         run, has_mesh = self._life.started_run(), self._life.options.mesh is not None
+        needs = self._needs_of(run, model, loss)
         if ddp is None:
             fsdp.check_wrap(model, has_inner=inner is not None, has_mesh=has_mesh)
             if run:
@@ -120,9 +118,8 @@ class Gradients:
             weights.register(ddp.module if model is ddp else model)
             self._weights.append((weakref.ref(model), weakref.ref(weights)))
         first_step.weighted.add(ddp.module if ddp else model)
-        self._losses.add(loss)
         self._has_shards |= ddp is None
-        self._avoids_singles |= buffers.needs_two_samples(model)
+        self.needs |= needs
         if run:
             self._tell(run)
         self._trained_model = TrainedModel(ddp or model, loss, has_inner=inner is not None)
@@ -130,6 +127,20 @@ class Gradients:
         if run:
             self.reduce_last(run)
         self._life.observer.wrapped(loss, has_inner=inner is not None)
+
+    def _needs_of(self, run: Run | None, model: torch.nn.Module, loss: Loss) -> Needs:
+        """Returns how batches must be cut for a model.
+
+        Raises:
+            UnsupportedError: the run has started, and ranks of a worker may not agree any more.
+        """
+        needs = Needs(frozenset([loss]), avoids_singles=buffers.needs_two_samples(model))
+        if self._life.options.mesh and run and not run.starts and run.needs | needs != run.needs:
+            raise UnsupportedError(
+                f"wrap({type(model).__name__}, loss={loss!r}) after the first batch was read would change how batches "
+                "are cut, and with init(mesh=..) other ranks do not know it: wrap all models before the loop"
+            )
+        return needs
 
     def _check_workers(self, run: Run | None, weights: hook.GradientWeights | fsdp.GradientWeights) -> None:
         """Checks the ranks of a model now, or when the run knows the workers."""
@@ -140,7 +151,7 @@ class Gradients:
 
     def count(self, items: float | torch.Tensor) -> None:
         """Tells the number of tokens in a batch; see :meth:`Job.count`."""
-        if "tokens" not in self._losses:
+        if "tokens" not in self.needs.losses:
             raise SettingError('count: requires job.wrap(.., loss="tokens")')
         self._life.run.binding.count(items)
 
@@ -264,13 +275,11 @@ class Gradients:
 
     def _tell(self, run: Run) -> None:
         """Tells the run how its batches may be cut."""
-        run.avoids_singles, run.needs_equal_passes = self._avoids_singles, "mean" in self._losses
         # Whether a model is a stage shows in its first pass, when shares are known already.
         options = self._life.options
         sizes = {"allowed_sizes", "distinct_sizes"} & options.job.keys()
-        run.fills_all = options.mesh is not None and not sizes and ranks.may_have_stages()
-        needs_samples = self.needs_samples or run.avoids_singles or run.needs_equal_passes
-        run.sums = () if needs_samples else frozenset(self._losses)
+        may_fill = bool(options.mesh and run.starts and not sizes)
+        run.needs |= self.needs | Needs(fills_all=may_fill and ranks.may_have_stages())
 
     def _is_weighted(self) -> bool:
         return self._trained_model is not None or not self._only_wraps()

@@ -9,6 +9,7 @@ import torch
 
 from evenstep._native import check_job_id
 from evenstep.errors import SettingError
+from evenstep.gradients.ranks import check_shares, finds_stages
 from evenstep.gradients.reduction import Hook
 from evenstep.hedge.steps import Steps
 from evenstep.job import oom
@@ -294,6 +295,8 @@ class Job:
             self._samples.stream(global_batch)
         run = self._run
         turn = run.mark(batch)
+        if self._life.options.mesh and not turn.step.smallest_batch and finds_stages(run):
+            check_shares(turn.step)
         # The loop may free it inside of the block.
         del batch
         yield turn.step

@@ -173,7 +173,7 @@ class Loader(DataLoader[Any]):
                 return
             run.sensor.loader_ends(time.perf_counter() - begun)
             # Few transformers compute 0 rows, and evenstep itself counts no micro-batch without samples.
-            if not turn.samples and run.sums and (not turn.step.local_batch or "scaled" in run.sums):
+            if not turn.samples and (sums := run.needs.sums) and (not turn.step.local_batch or "scaled" in sums):
                 batch = self._emptied(batch, turn.step)
             self._latest = turn
             yield self._arrived(batch, turn)
@@ -232,7 +232,7 @@ class Loader(DataLoader[Any]):
         try:
             cut = emptied(batch, min(WEIGHTLESS_SAMPLES, step.global_batch))
         except Exception as error:  # The script's own classes may raise any.
-            if "scaled" not in self._run.sums:
+            if "scaled" not in self._run.needs.sums:
                 return batch
             raise UnsupportedError(
                 f'{begins}, and job.wrap(loss="scaled") requires length 0 then, but collate_fn returned '

@@ -1,19 +1,20 @@
 """A started run: its current iteration, the samples of each rank, and the report after each iteration."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evenstep._native import Plan
-from evenstep.errors import SettingError, UnsupportedError
+from evenstep.errors import SettingError
 from evenstep.exchange.exchange import Exchange, Submission
 from evenstep.exchange.report import Report
 from evenstep.measure.sensor import Sensor
 from evenstep.run.binding import Binding
 from evenstep.run.given import references
-from evenstep.run.losses import Loss, Losses
+from evenstep.run.losses import Losses
+from evenstep.run.needs import Needs
 from evenstep.run.observer import Observer
 from evenstep.run.passes import Passes
 from evenstep.run.step import Step, Turn
@@ -55,17 +56,14 @@ class Run:
     is_hedging: bool = False
     #: Whether the run has hedged steps.
     has_hedged: bool = False
-    #: Whether no rank may get micro-batches of a single sample; the same on all ranks.
-    avoids_singles: bool = False
-    #: Whether the loss of a micro-batch is a mean, so that all must have the same number of samples.
-    needs_equal_passes: bool = False
-    #: The reductions of the losses, if all are sums, so that a rank without samples gets a batch of length 0.
-    sums: Collection[Loss] = ()
+    #: How batches must be cut; from the start the same on all ranks.
+    needs: Needs = field(default_factory=Needs)
     #: Maximum numbers of samples by rank; None for no cap. Empty if no rank has one.
     caps: Sequence[int | None] = ()
-    #: Whether each worker must have samples, as in a pipeline, and whether this rank has computed one.
-    fills_all: bool = False
-    has_stages: bool = False
+    #: Whether this rank has stages of a pipeline; None if it is unknown.
+    has_stages: bool | None = None
+    #: The models of this rank that are stages, and whose gradients of the iteration are not complete.
+    open_stages: set[Any] = field(default_factory=set)
     #: The workers of all ranks.
     workers: Workers = field(default_factory=Workers)
     #: A name of the run that no other one has, also before a restart; the same on all ranks.
@@ -101,18 +99,12 @@ class Run:
         Raises:
             SettingError: a given plan has fewer samples than the iteration.
             EvenstepError: the exchange between ranks failed.
-            UnsupportedError: a worker of a pipeline has no samples.
         """
         # Without hedged steps, no rank claims a tail.
         plan = self._plan(place).resized(place.size, self.quantum)
-        if self.fills_all or not self.avoids_singles:
-            wanted = None if self.fills_all else self.plans(place.iteration)
+        if self.needs.fills_all or not self.needs.avoids_singles:
+            wanted = None if self.needs.fills_all else self.plans(place.iteration)
             plan = shares.without_empty(plan, wanted, self.quantum, self.caps)
-        if self.has_stages and 0 in plan.batches:
-            raise UnsupportedError(
-                f"iteration {place.iteration}: a worker has none of its {place.size} samples in plan={plan.batches}, "
-                "and a pipeline requires some: raise global_batch or lower quantum, and pass drop_last=True"
-            )
         return self._part(self._allowed(plan), place)
 
     def _plan(self, place: Place) -> Plan:
@@ -126,7 +118,7 @@ class Run:
         return plan if plan.size == size else plan.resized(size, self.quantum)
 
     def _allowed(self, plan: Plan) -> Plan:
-        if not self.avoids_singles:
+        if not self.needs.avoids_singles:
             return plan
         # The micro-batches of a remainder have unequal sizes.
         passes = 1 if plan.size % self.order.accumulate else self.order.accumulate
@@ -156,6 +148,7 @@ class Run:
             is_last=place.is_last,
             passes=passes,
             largest_batch=max(plan.batches),
+            smallest_batch=min(plan.batches),
             source=plan.batches.index(max(plan.batches)),
             has_own_passes=self.passes is not None,
         )
@@ -170,7 +163,7 @@ class Run:
         """The minimum number of samples in a pass."""
         # With passes of single samples, these are ready-made batches.
         is_ready = self.passes is not None and self.passes.setting == 1
-        return 2 if self.avoids_singles and not is_ready else 1
+        return 2 if self.needs.avoids_singles and not is_ready else 1
 
     def _cut(
         self, costs: Costs, epoch: Epoch, place: Place, planned: Callable[[Plan], Plan], *, is_equal: bool
@@ -178,11 +171,13 @@ class Run:
         """Cuts an iteration whose samples have costs; returns its samples in the order of their parts."""
         indices = epoch.indices(place.begin, place.size)
         plan = planned(self.plans(place.iteration))
+        if self.needs.fills_all:
+            plan = shares.without_empty(plan, None, self.quantum, self.caps)
         rules = CutRules(self.order.accumulate, self.least, is_equal)
         cut = costs.cut(plan, costs.at(indices), self.quadratic_share(place.iteration), rules)
         step = self._part(cut.plan, place)
         passes = cut.passes[self.rank]
-        if is_equal and len(passes) > 1 and self.needs_equal_passes:
+        if is_equal and len(passes) > 1 and self.needs.equal_passes:
             raise SettingError(
                 f"iteration {place.iteration}: {self.workers.noun} {self.rank} has {len(passes)} passes with "
                 f"{list(passes)} samples, "
@@ -205,7 +200,7 @@ class Run:
         number = self.binding.begins.epoch
         epoch = Epoch(self.order, number)
         if self.world_size > 1 and epoch.whole is not None and self.order.given and callable(self.order.given.indices):
-            check_order(epoch.whole, number, self.name, self.rank)
+            check_order(epoch.whole, number, self.name)
         return epoch
 
     def epoch_steps(self) -> Iterator[tuple[Step, list[int]]]:
@@ -257,7 +252,7 @@ class Run:
         turn = self.binding.given(batch)
         if self.world_size > 1 and turn.step.epoch > self._compared:
             # If the loop has left an epoch early, a rank that had read it to its end has other iterations.
-            check_begin(turn.step.iteration - turn.step.position, turn.step.epoch, self.name, self.rank)
+            check_begin(turn.step.iteration - turn.step.position, turn.step.epoch, self.name)
             self._compared = turn.step.epoch
         return self.binding.mark(turn)
 

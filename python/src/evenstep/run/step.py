@@ -43,8 +43,9 @@ class Step:
     is_last: bool = False
     #: Numbers of samples of the micro-batches, if they differ.
     passes: tuple[int, ...] = ()
-    #: The largest local batch of a rank.
+    #: The largest and the smallest local batch of a rank.
     largest_batch: int = 0
+    smallest_batch: int = 0
     #: The first rank that has it.
     source: int = 0
     #: The work of this rank's samples, with padding; None without costs.

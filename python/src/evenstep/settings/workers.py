@@ -37,9 +37,10 @@ class DataMesh:
         elif isinstance(mesh, dist.ProcessGroup):
             ranks = dist.get_process_group_ranks(mesh)
         if not (dist.is_initialized() and dist.get_rank() in ranks):
+            given = "a process group of other ranks" if mesh is dist.GroupMember.NON_GROUP_MEMBER else mesh
             raise SettingError(
-                f"mesh={mesh}: must be a DeviceMesh or a process group with this rank, over which samples differ, such "
-                'as mesh["dp"]'
+                f"mesh={given}: must be a DeviceMesh or a process group with this rank, over which samples differ, "
+                'such as mesh["dp"]'
             )
         groups = mesh.get_all_groups() if isinstance(mesh, DeviceMesh) else [mesh]
         return cls(tuple(ranks), tuple(groups))
@@ -99,6 +100,19 @@ class Workers:
         for rank, worker in enumerate(self.of_ranks):
             found[worker].append(rank)
         return found
+
+    def check_parts(self, name: str, peers: Sequence[int]) -> None:
+        """Checks that the ranks with the parts of a parameter are one worker, because they need the same samples.
+
+        Raises:
+            UnsupportedError: they are not.
+        """
+        if len({self.of_ranks[rank] for rank in peers}) > 1:
+            raise UnsupportedError(
+                f"the ranks {list(peers)} have parts of parameter {name}, but belong to several of the workers of "
+                f"init(mesh=..), which have the ranks {self.members}: pass the mesh over which samples differ, such as "
+                'mesh["dp"]'
+            )
 
     def copies(self, ranks: Sequence[int], loss: str) -> int:
         """Returns the number of ranks of each worker over which a model sums its gradients.

@@ -6,6 +6,7 @@ The first part is in ``job.loader``, the second before the first batch, so scrip
 import functools
 import itertools
 import logging
+import operator
 import os
 import secrets
 import socket
@@ -133,13 +134,12 @@ class OpenRun:
             EvenstepError: other ranks do not read a first batch.
         """
         run, begin = self.run, self.begin
-        fills = begin.fills(run)
         if self.group:
             notice = threading.Timer(_NOTICE_S, log.warning, (_MISSING, dist.get_rank(), _NOTICE_S))
             notice.daemon = True
             notice.start()
             try:
-                everyone = gathered(self.group, self.alike | {"samples for each rank": fills})
+                everyone = gathered(self.group, (self.alike, run.needs))
             except RuntimeError as error:
                 raise EvenstepError(
                     f"not all ranks read their first batch: {error}; all ranks must iterate over job.loader together, "
@@ -147,7 +147,9 @@ class OpenRun:
                 ) from error
             finally:
                 notice.cancel()
-            check_alike(everyone)
+            check_alike([alike for alike, _ in everyone])
+            # A worker may have ranks with other models.
+            run.needs = functools.reduce(operator.or_, [needs for _, needs in everyone])
             if begin.is_planned(run.world_size):
                 otherwise = run.plans(run.binding.trained.iteration)
                 self.plans = begin.opened(self.group, self.embedded, self.workers, otherwise, run.sensor)
@@ -160,7 +162,7 @@ class OpenRun:
         if self.plans:
             exchange = self.plans.exchange
             run.exchange, run.plans, run.quadratic_share = exchange, exchange.plan, exchange.share
-        if fills:
+        if begin.fills(run):
             run.plans = FilledPlans(
                 run.plans, run.quantum, run.caps, tells=bool(begin.job_options.fixed and self.is_first)
             )
@@ -281,8 +283,8 @@ class _RunStart:
         # samples. Hedged steps have no placeholders, plans of costs are no numbers of samples, sizes may be listed.
         sizes = {"allowed_sizes", "distinct_sizes"} & self.job_options.job.keys()
         takes_longer = run.quantum > WEIGHTLESS_SAMPLES * self.order.accumulate
-        return run.needs_equal_passes and not (
-            run.avoids_singles or self.job_options.claims or self.order.costs or sizes or takes_longer
+        return run.needs.equal_passes and not (
+            run.needs.avoids_singles or self.job_options.claims or self.order.costs or sizes or takes_longer
         )
 
     def embedded(self, rank: int) -> Embedded | None:
