@@ -24,9 +24,9 @@ from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Seque
 from evenstep.errors import SettingError, UnsupportedError
 from evenstep.job.frameworks import check_ranks
 from evenstep.job.job import Job
-from evenstep.run.items import total as items_over_ranks
 from evenstep.run.needs import Needs
 from evenstep.samples.costs import SampleCosts
+from evenstep.samples.items import total as items_over_ranks
 from evenstep.samples.order import epoch_seed
 
 try:

@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from evenstep.errors import UnsupportedError
-from evenstep.gradients import fsdp, hook
+from evenstep.gradients import fsdp, passes
 from evenstep.run.run import Run
 
 log = logging.getLogger("evenstep")
@@ -113,7 +113,7 @@ def _unweighted(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.n
         for name, at in zip(names, group["params"], strict=True):
             if not isinstance(at, torch.nn.Parameter) or at.grad is None or id(at) in owned:
                 continue
-            _, owner = hook.entries_of(at).get(hook.ENTRY, (None, None)) if at.requires_grad else (None, None)
+            _, owner = passes.entries_of(at).get(passes.ENTRY, (None, None)) if at.requires_grad else (None, None)
             # With tensor parallelism, DDP's parameters are in the module only until its first forward pass.
             if not (owner and owner.sources and any(model() for model in owner.models)):
                 yield f"parameter {name} of shape {tuple(at.shape)}", at

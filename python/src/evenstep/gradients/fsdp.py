@@ -33,11 +33,11 @@ from evenstep.gradients.later import apply_weight
 from evenstep.gradients.mean_check import MeanCheck
 from evenstep.gradients.passes import has_gradients, is_recomputing
 from evenstep.measure.device import current_device
-from evenstep.run import items
 from evenstep.run.losses import Loss
 from evenstep.run.passes import Passes
 from evenstep.run.run import Run
 from evenstep.run.step import Turn
+from evenstep.samples import items
 from evenstep.settings.workers import Workers
 
 log = logging.getLogger("evenstep")

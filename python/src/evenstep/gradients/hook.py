@@ -34,10 +34,10 @@ from evenstep.gradients import buffers, ranks
 from evenstep.gradients.fsdp_state import at_end_of_backward, leave_out_waits
 from evenstep.gradients.later import LaterScale
 from evenstep.gradients.mean_check import MeanCheck
-from evenstep.gradients.passes import has_gradients, is_recomputing
+from evenstep.gradients.passes import ENTRY, entries_of, has_gradients, is_recomputing
 from evenstep.gradients.reduction import Hook, Reduction
-from evenstep.run import items
 from evenstep.run.losses import Loss
+from evenstep.samples import items
 from evenstep.settings.workers import Workers
 
 if TYPE_CHECKING:
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from evenstep.run.step import Step, Turn
 
 log = logging.getLogger("evenstep")
-
-#: The entry in the metadata of a node: the handle of its hook, and the object that owns it.
-ENTRY = "evenstep"
 
 #: A hook that does nothing, without a frame of Python.
 _IGNORE: Callable[..., Any] = deque[Any](maxlen=0).append
@@ -202,11 +199,7 @@ class GradientWeights:
         sources = {workers.of_ranks[rank]: rank for rank in reversed(summed)}
         self.sources = [sources[worker] for worker in range(len(sources))]
         ranks.check_inner(self._group, *self._reduction.inner)
-        model: Any = self._model()
-        for name, parameter in model.module.named_parameters():
-            # With device_mesh=, DDP keeps the local part of a DTensor, and how it was distributed.
-            if layout := getattr(parameter, "_st_info", None):
-                workers.check_parts(name, layout.mesh.mesh.flatten().tolist())
+        ranks.check_parts(self._model(), workers)
 
     def _shares(self, owner: "GradientWeights") -> bool:
         """Returns whether another model of the job, of another module, has parameters of this one."""
@@ -494,11 +487,6 @@ class GradientWeights:
                 self._check.forward_ends()
             if self._is_stage and (run := self.run()):
                 run.sensor.pause()
-
-
-def entries_of(parameter: torch.nn.Parameter) -> Any:
-    """Returns the metadata of the node that adds a parameter's gradients, by name."""
-    return get_gradient_edge(parameter).node.metadata
 
 
 def _after_ddp(callback: Callable[[], None]) -> None:

@@ -1,11 +1,21 @@
-"""Which forward passes of a model are for gradients."""
+"""Which forward passes of a model are for gradients, and the nodes that add these to parameters."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 
 if TYPE_CHECKING:
     from evenstep.run.run import Run
+
+
+#: The entry in the metadata of a node: the handle of its hook, and the object that owns it.
+ENTRY = "evenstep"
+
+
+def entries_of(parameter: torch.nn.Parameter) -> Any:
+    """Returns the metadata of the node that adds a parameter's gradients, by name."""
+    return get_gradient_edge(parameter).node.metadata
 
 
 def has_gradients(run: "Run | None") -> bool:

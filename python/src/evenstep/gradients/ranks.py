@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from evenstep.errors import UnsupportedError
 from evenstep.run.losses import Loss
+from evenstep.settings.workers import Workers
 
 if TYPE_CHECKING:
     from evenstep.run.run import Run
@@ -56,6 +57,18 @@ def check_inner(group: dist.ProcessGroup, inner: Callable[..., Any] | None, stat
             f"{dist.get_world_size()} ranks, and the process group of the model has {group.size()}: pass "
             "inner_state=model.process_group, or a state with this group"
         )
+
+
+def check_parts(model: Any, workers: Workers) -> None:
+    """Checks that the parts of each parameter, as with tensor parallelism, belong to ranks of one worker.
+
+    Raises:
+        UnsupportedError: they belong to several.
+    """
+    for name, parameter in model.module.named_parameters():
+        # With device_mesh=, DDP keeps the local part of a DTensor, and how it was distributed.
+        if layout := getattr(parameter, "_st_info", None):
+            workers.check_parts(name, layout.mesh.mesh.flatten().tolist())
 
 
 def may_have_stages() -> bool:
