@@ -244,7 +244,7 @@ mod tests {
             let even = Some(EvenStep { even_s: 1.3, doubt_s: 4.0 });
             unclear.account.add(IterationTimes { took_s: 1.0, even, ..IterationTimes::default() }, 1.0);
         }
-        let between = "whether faster than even shares (0.48 to 2.12)";
+        let between = "whether faster than even shares (0.47 to 2.13)";
         assert_eq!(said(&unclear), format!("Not certain yet {between}{plain}"));
         unclear.facts.live = 0;
         assert_eq!(said(&unclear), format!("Finished: not certain {between}{plain}"));
