@@ -7,7 +7,7 @@ pub const UNKNOWN: &str = "-";
 
 /// A count with its noun.
 pub fn count(count: usize, thing: &str) -> String {
-    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
+    if count == 1 { format!("1 {thing}") } else { format!("{} {thing}s", whole(count as u64)) }
 }
 
 /// A whole number in groups of three digits.
@@ -69,7 +69,11 @@ pub fn times(ratio: f64) -> String {
 /// A share from 0 to 1 for a sentence: whole percent, or a digit more below 1 %.
 pub fn rough(share: f64) -> String {
     let percent = 100.0 * share;
-    if percent < 0.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
+    match percent {
+        p if p < 0.05 => "less than 0.1 %".to_owned(),
+        p if p < 0.95 => format!("{p:.1} %"),
+        p => format!("{p:.0} %"),
+    }
 }
 
 /// A speed in samples per second.
@@ -115,6 +119,8 @@ mod tests {
     #[test]
     fn numbers_are_short_and_keep_their_meaning() {
         assert_eq!([0, 999, 1000, 1_234_567].map(whole), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([1, 1024].map(|workers| count(workers, "worker")), ["1 worker", "1,024 workers"]);
+        assert_eq!([0.0, 0.0006, 0.45].map(rough), ["less than 0.1 %", "0.1 %", "45 %"]);
         let times = [0.000_02, 0.0015, 0.2125, 1.5, 250.0].map(|time_s| time(Some(time_s)));
         assert_eq!(times, ["20 us", "1.5 ms", "212 ms", "1.50 s", "250 s"]);
         assert_eq!([2.0, 90.0, 7200.0, 864_000.0].map(age), ["2 s", "2 min", "2 h", "10 d"]);

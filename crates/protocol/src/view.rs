@@ -200,7 +200,7 @@ pub struct CurveView {
 pub struct StragglerView {
     /// The likely reason.
     pub reason: StragglerReason,
-    /// Actual speed over expected speed.
+    /// Actual speed over the usual speed.
     pub speed_ratio: f64,
     /// The first iteration in which it was slow.
     pub since_iteration: u64,

@@ -85,7 +85,25 @@ pub fn straggler(straggler: &Straggler) -> StragglerView {
         }
         Cause::LoaderWait { waiting } => (StragglerReason::LoaderWait, share("its data", waiting)),
         Cause::MemoryPressure { waiting } => (StragglerReason::MemoryPressure, share("memory", waiting)),
-        Cause::Unknown => (StragglerReason::Unknown, "the readings of its node do not explain it".into()),
+        Cause::Unknown if straggler.is_measured => {
+            (StragglerReason::Unknown, "the readings of its node do not explain it".into())
+        }
+        Cause::Unknown => (StragglerReason::Unknown, "no agent measures its node".into()),
     };
     StragglerView { reason, speed_ratio: straggler.speed_ratio, since_iteration: straggler.since, detail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readings_that_do_not_exist_explain_nothing() {
+        let detail = |is_measured| {
+            let slow = Straggler { cause: Cause::Unknown, speed_ratio: 0.5, since: 3, is_measured };
+            straggler(&slow).detail
+        };
+        assert_eq!(detail(true), "the readings of its node do not explain it");
+        assert_eq!(detail(false), "no agent measures its node");
+    }
 }

@@ -47,6 +47,11 @@ impl StragglerReadings {
         self.each().iter().all(|reading| reading.is_none_or(|reading| reading.abs() <= READING_MAX))
     }
 
+    /// Whether any of them is from an agent. The share of waiting for data is from the worker.
+    pub(super) fn is_of_agent(self) -> bool {
+        Self { loader_share: None, ..self } != Self::default()
+    }
+
     pub(super) fn average(&mut self, mut now: Self, weight: f64) {
         for (mean, now) in self.each().into_iter().zip(now.each()) {
             *mean = match (*mean, *now) {

@@ -82,6 +82,8 @@ pub struct Straggler {
     pub speed_ratio: f64,
     /// First iteration of the slow-down.
     pub since: u64,
+    /// Whether an agent measured its machine meanwhile.
+    pub is_measured: bool,
 }
 
 /// The vote of a worker on whether the work of all has changed.
@@ -345,6 +347,7 @@ impl StragglerDetector {
             cause: Cause::of(&self.now, &self.healthy),
             speed_ratio: self.speed_ratio()?,
             since: slow.since,
+            is_measured: self.now.is_of_agent(),
         })
     }
 }

@@ -55,7 +55,7 @@ fn noise_is_not_slow_and_half_speed_is() {
     let flagged = worker.plain(5000, 0.5);
     assert!(!any(&flagged[..10]) && all(&flagged[12..]), "{:?}", flagged.iter().position(|is| *is));
     let straggler = worker.detector.straggler().unwrap();
-    assert_eq!((straggler.cause, straggler.since), (Cause::Unknown, 501));
+    assert_eq!((straggler.cause, straggler.since, straggler.is_measured), (Cause::Unknown, 501, false));
     assert!((straggler.speed_ratio - 0.5).abs() < 0.05, "{straggler:?}");
     let after = worker.plain(100, 1.0);
     assert!(after[0] && !any(&after[40..]), "{:?}", after.iter().position(|is| !is));
@@ -129,6 +129,20 @@ fn what_all_workers_share_is_no_slowness() {
     worker.plain(200, 1.0);
     assert!(!any(&worker.run(100, 0.5, 1.0, StragglerReadings::default(), grown)));
     assert!(any(&worker.run(20, 0.25, 1.0, StragglerReadings::default(), grown)), "slower than all others");
+}
+
+/// An agent may be started in a slow-down, and a worker without one may report its waits for data.
+#[test]
+fn it_is_known_whether_an_agent_measures_a_slow_worker() {
+    let mut worker = Worker::new();
+    let mut is_measured = |readings| {
+        worker.run(100, 1.0, 1.0, StragglerReadings::default(), Others::default());
+        worker.run(100, 0.5, 1.0, readings, Others::default());
+        worker.detector.straggler().unwrap().is_measured
+    };
+    let none = StragglerReadings::default();
+    assert!(!is_measured(StragglerReadings { loader_share: Some(0.1), ..none }));
+    assert!(is_measured(StragglerReadings { cpu_stall: Some(0.01), ..none }));
 }
 
 /// The readings of a slow worker do not become normal, however long it is slow.

@@ -69,9 +69,9 @@ families! {
         "Time of background work that may delay the worker in the latest allocated iteration.",
     last_report: gauge "evenstep_worker_last_report_timestamp_seconds" "Time of the latest report of the worker.",
     expected_ratio: gauge "evenstep_worker_expected_speed_ratio"
-        "Averaged speed over the expected speed: the best speed of the worker or, on a GPU, the median of the same device.",
+        "Averaged speed over the usual speed: the best speed of the worker or, on a GPU, the median of the same device.",
     straggler_ratio: gauge "evenstep_worker_straggler_speed_ratio"
-        "Speed over the expected speed of a worker that is slow for a long time, with the likely reason.",
+        "Speed over the usual speed of a worker that is slow for a long time, with the likely reason.",
     straggler_since: gauge "evenstep_worker_straggler_since_iteration" "First iteration in which this worker was slow.",
     info: gauge "evenstep_worker_info" "Device of the worker.",
     samples: counter "evenstep_worker_samples_total" "Batch units computed by the worker: samples, or the unit of evenstep_job_info.",

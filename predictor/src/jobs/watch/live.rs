@@ -148,7 +148,7 @@ impl Live {
         new.sort_by(|(_, one), (_, other)| one.speed_ratio.total_cmp(&other.speed_ratio));
         for (worker, view) in new {
             let text = format!(
-                "{worker} is slow: {:.0} % of its expected speed since iteration {}; {}",
+                "{worker} is slow: {:.0} % of its usual speed since iteration {}; {}",
                 100.0 * view.speed_ratio,
                 view.since_iteration,
                 view.detail

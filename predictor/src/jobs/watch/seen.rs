@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evenstep_core::attempts::Attempts;
+use evenstep_core::attempts::{Attempts, Iteration};
 use evenstep_core::job::JobState;
 use evenstep_protocol::{StragglerView, WorkerId, WorkerOverride};
 
@@ -152,9 +152,10 @@ impl Seen {
         latest.map(|step| (step.iteration(), step.at_unix_ms())).or(self.facts.past.reported)
     }
 
-    /// Time at which the first iteration in memory from this one on was reported, in milliseconds since 1970.
+    /// Time at which the first iteration of this attempt in memory from this one on was reported, in milliseconds since 1970.
     pub fn reported_from(&self, iteration: u64) -> Option<i64> {
-        let is_after = |at| self.attempts.at(at).iteration >= iteration;
+        let since = Iteration { attempt: self.attempts.current(), iteration };
+        let is_after = |at| self.attempts.at(at) >= since;
         self.steps
             .iter()
             .find(|step| step.at_unix_ms() > 0 && is_after(step.iteration()))

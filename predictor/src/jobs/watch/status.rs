@@ -6,6 +6,7 @@ use evenstep_protocol::{JobState, WorkerId};
 use evenstep_store::StoredPast;
 
 use crate::clock::Now;
+use crate::number_format::{count as count_of, whole};
 
 /// Time without a report after which a job is stalled, in seconds.
 const STALLED_S: f64 = 60.0;
@@ -21,6 +22,8 @@ pub struct Facts {
     pub min_workers: u64,
     /// Times of joins, departures and reports.
     pub past: StoredPast,
+    /// The leases that expired after the latest report: their number, and the worker of the first; `None` if it is not known.
+    pub expired: Option<(usize, WorkerId)>,
     /// Time at which this predictor began to receive the reports of the job, or received the latest report or join, in
     /// milliseconds of the steady clock.
     pub active_ms: i64,
@@ -44,21 +47,28 @@ pub struct Status {
 impl Facts {
     /// Updates the number of workers and the times of departures from the state of the job.
     pub fn members(&mut self, state: &CoreState, now: Now) {
-        let all = state.members.all();
+        self.live = state.members.live().count() as u64;
+        self.min_workers = state.spec.min_workers;
+        self.departures(state.members.all(), now);
+    }
+
+    fn departures(&mut self, all: &[Member<WorkerId>], now: Now) {
         let departures = |of: State| {
             let of = all.iter().filter(move |member| member.state == of);
             of.filter_map(|member: &Member<WorkerId>| {
                 Some((member, now.unix_ms_at(*member.departures_ms.back()?)))
             })
-            .max_by_key(|(_, at)| *at)
         };
-        self.live = state.members.live().count() as u64;
-        self.min_workers = state.spec.min_workers;
         self.past.joined = all.len() as u64;
-        if let Some((_, at)) = departures(State::Left) {
+        if let Some((_, at)) = departures(State::Left).max_by_key(|(_, at)| *at) {
             self.past.left_unix_ms = self.past.left_unix_ms.max(Some(at));
         }
-        self.past.expired = departures(State::Expired).map(|(member, at)| (member.id.clone(), at));
+        let last = departures(State::Expired).max_by_key(|(_, at)| *at);
+        self.past.expired = last.map(|(member, at)| (member.id.clone(), at));
+        let reported = self.past.reported.map_or(i64::MIN, |(_, at)| at);
+        let in_the_end = || departures(State::Expired).filter(|(_, at)| *at > reported);
+        let first = in_the_end().min_by_key(|(member, at)| (*at, member.last_seen_ms));
+        self.expired = first.map(|(member, _)| (in_the_end().count(), member.id.clone()));
     }
 
     /// Returns the state at this time.
@@ -66,7 +76,7 @@ impl Facts {
         let Self { live, min_workers, past, .. } = self;
         let of = |state, since_unix_ms, reason| Status { state, since_unix_ms, reason };
         let workers =
-            |count: u64| if count == 1 { "1 worker".to_owned() } else { format!("{count} workers") };
+            |count: u64| if count == 1 { "1 worker".to_owned() } else { format!("{} workers", whole(count)) };
         let created = Some(past.created_unix_ms).filter(|at| *at > 0);
         if let Some(reason) = &self.unreadable {
             return of(JobState::Unreadable, None, reason.clone());
@@ -79,7 +89,7 @@ impl Facts {
         }
         if live < min_workers {
             let left = past.left_unix_ms.max(past.expired.as_ref().map(|(_, at)| *at)).or(created);
-            let reason = format!("{} live, fewer than min_workers {min_workers}", workers(*live));
+            let reason = format!("{} live, fewer than min_workers {}", workers(*live), whole(*min_workers));
             return of(JobState::Paused, left, reason);
         }
         let Some((_, reported)) = past.reported else {
@@ -112,14 +122,20 @@ impl Facts {
             Some((worker, at))
                 if left.is_none_or(|left| left <= *at) || reported.is_none_or(|report| report < *at) =>
             {
-                let reason = format!("no worker is live; the lease of {worker} expired");
+                let leases = match &self.expired {
+                    Some((count @ 2.., first)) => {
+                        format!("{} expired, first {first}'s", count_of(*count, "lease"))
+                    }
+                    _ => format!("the lease of {worker} expired"),
+                };
+                let reason = format!("no worker is live; {leases}");
                 Status { state: JobState::Failed, since_unix_ms: Some(*at), reason }
             }
             _ => {
                 let reason = if past.joined == 1 {
                     "its worker left".to_owned()
                 } else {
-                    format!("all {} workers left", past.joined)
+                    format!("all {} workers left", whole(past.joined))
                 };
                 Status { state: JobState::Finished, since_unix_ms: left, reason }
             }
@@ -129,6 +145,8 @@ impl Facts {
 
 #[cfg(test)]
 mod tests {
+    use evenstep_core::membership::Members;
+
     use super::*;
 
     fn facts(live: u64) -> Facts {
@@ -139,7 +157,7 @@ mod tests {
             reported: Some((7, 1_000)),
             ..StoredPast::default()
         };
-        Facts { live, min_workers: 2, past, active_ms: 0, step_time_s: Some(0.5), unreadable: None }
+        Facts { live, min_workers: 2, past, active_ms: 0, step_time_s: Some(0.5), ..Facts::default() }
     }
 
     #[test]
@@ -180,6 +198,30 @@ mod tests {
                 |steady_ms| facts.status(Now { unix_ms: steady_ms + days * 86_400_000, steady_ms }).state;
             assert_eq!((at(61_000), at(61_001)), (JobState::Running, JobState::Stalled), "{days} days");
         }
+    }
+
+    /// A worker is lost, a second later all others are. One was lost long before, and the job continued without it.
+    #[test]
+    fn a_failed_job_names_the_first_worker_of_those_that_it_lost_in_the_end() {
+        let mut members = Members::default();
+        let worker = |number: u64| WorkerId::new(format!("node/{number}")).unwrap();
+        (0..2_003).for_each(|number| assert!(members.join(&worker(number), number as i64 % 7).unwrap()));
+        let mut facts = facts(0);
+        facts.past.reported = Some((7, 1_000));
+        for (last, at) in [(5, 900), (1_201, 2_000)] {
+            (0..2_003).filter(|number| *number != last).for_each(|number| members.renew(&worker(number), at));
+            assert_eq!(members.expire(at + 10, 10), [worker(last)]);
+        }
+        facts.departures(members.all(), Now { unix_ms: 2_010, steady_ms: 2_010 });
+        let reason = |facts: &Facts| facts.status(Now { unix_ms: 4_000, steady_ms: 4_000 }).reason;
+        assert_eq!(reason(&facts), "no worker is live; the lease of node/1201 expired");
+        members.renew(&worker(1_200), 1_999);
+        assert_eq!(members.expire(3_000, 10).len(), 2_001);
+        facts.departures(members.all(), Now { unix_ms: 3_000, steady_ms: 3_000 });
+        assert_eq!(reason(&facts), "no worker is live; 2,002 leases expired, first node/1201's");
+        facts.past.reported = Some((8, 2_500));
+        facts.departures(members.all(), Now { unix_ms: 3_000, steady_ms: 3_000 });
+        assert_eq!(reason(&facts), "no worker is live; 2,001 leases expired, first node/1200's");
     }
 
     #[test]

@@ -334,7 +334,7 @@ impl Steps {
     }
 
     /// The iterations in memory, in order.
-    pub fn iter(&self) -> impl Iterator<Item = &Step> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Step> {
         self.steps.iter()
     }
 

@@ -108,9 +108,9 @@ fn summary<'a>(context: &DrawContext<'a>, open: &OpenJob) -> Option<&'a JobSumma
     context.state.jobs().iter().find(|job| job.job_id == open.job_id)
 }
 
-/// Whether no iteration of the job will follow. Its throughput is of the past.
-pub(super) fn has_ended(job: &JobSummary) -> bool {
-    matches!(job.state, Some(JobState::Finished | JobState::Failed))
+/// Whether the job is running. If it is not, its throughput is of the past.
+pub(super) fn is_running(job: &JobSummary) -> bool {
+    job.state == Some(JobState::Running)
 }
 
 /// The state of the job and its statistics so far: does it pay, where is time lost, is the forecast right.
@@ -162,7 +162,7 @@ pub(super) fn state_word(context: &DrawContext<'_>, job: &JobSummary) -> Span<'s
 /// long.
 fn summary_line(context: &DrawContext<'_>, open: &OpenJob, step: &StepView, width: u16) -> Line<'static> {
     let (theme, plain) = (context.theme, Style::new());
-    let line = summary(context, open).filter(|line| !has_ended(line));
+    let line = summary(context, open).filter(|line| is_running(line));
     let attempt = if step.attempt > 1 { format!(" of attempt {}", step.attempt) } else { String::new() };
     let mut said = vec![
         ("iteration", number_format::whole(step.iteration) + &attempt, theme.strong()),

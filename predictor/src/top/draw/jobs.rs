@@ -7,7 +7,7 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, StatefulWidget, Table, TableState, Widget, Wrap};
 
 use super::columns::{Column, fitting, short_name, shortened, taken, wrapped};
-use super::job::{has_ended, state_word};
+use super::job::{is_running, state_word};
 use super::{DrawContext, nodes, number_format};
 
 /// Columns between the name and the verdict. The most important columns are shown longest.
@@ -25,7 +25,7 @@ const COLUMNS: [Column; 9] = [
 /// Smallest screen width at which each job has its verdict. Below it, only the selected job has.
 const WITH_VERDICTS: u16 = 150;
 /// Limit of lines of that verdict.
-const VERDICT_LINES_MAX: usize = 4;
+const VERDICT_LINES_MAX: u16 = 4;
 
 /// Rows of jobs that take precedence over the verdict.
 const JOBS_MIN: u16 = 4;
@@ -46,16 +46,22 @@ pub(super) fn draw(context: &DrawContext<'_>, area: Rect, buffer: &mut Buffer) {
     };
     let wanted = if live.jobs.is_empty() { NO_JOBS.len() } else { live.jobs.len() + 1 };
     let wanted = u16::try_from(wanted).unwrap_or(u16::MAX);
-    let verdict = verdict(context, area.width);
+    let room = area.height.saturating_sub(wanted.min(JOBS_MIN) + 1).min(VERDICT_LINES_MAX);
+    let verdict = verdict(context, area.width, room);
     let said = u16::try_from(verdict.len()).unwrap_or(0);
     let nodes_height = nodes::height(live.nodes.len());
     let after_table = u16::from(said > 0) + said;
-    let [table, _, words, _, rest] = Layout::vertical([
-        Constraint::Length(wanted.min(area.height.saturating_sub(after_table).max(JOBS_MIN))),
+    let rows = wanted.min(area.height.saturating_sub(after_table));
+    // The last row is the number of jobs without one.
+    let for_more = u16::from(wanted > rows && rows >= JOBS_MIN && !live.jobs.is_empty());
+    let has_nodes = area.height > wanted.saturating_add(after_table + nodes_height);
+    let [table, hint, _, words, _, rest] = Layout::vertical([
+        Constraint::Length(rows - for_more),
+        Constraint::Length(for_more),
         Constraint::Length(u16::from(said > 0)),
         Constraint::Length(said),
-        Constraint::Length(1),
-        Constraint::Length(if area.height > wanted + after_table + nodes_height { nodes_height } else { 0 }),
+        Constraint::Length(u16::from(has_nodes)),
+        Constraint::Length(if has_nodes { nodes_height } else { 0 }),
     ])
     .areas(area);
     if live.jobs.is_empty() {
@@ -63,17 +69,20 @@ pub(super) fn draw(context: &DrawContext<'_>, area: Rect, buffer: &mut Buffer) {
     } else {
         draw_jobs(context, &live.jobs, table, buffer);
     }
+    let hidden = (live.jobs.len() + 1).saturating_sub(usize::from(table.height));
+    let hidden = number_format::whole(hidden as u64);
+    Line::styled(format!("  … {hidden} more"), context.theme.faint()).render(hint, buffer);
     Paragraph::new(Text::from(verdict)).render(words, buffer);
     if rest.height > 0 {
         nodes::draw(context, &live.nodes, rest, buffer);
     }
 }
 
-/// The verdict on the selected job, unless each job has its own.
-fn verdict(context: &DrawContext<'_>, width: u16) -> Vec<Line<'static>> {
+/// The verdict on the selected job in this number of lines, unless each job has its own.
+fn verdict(context: &DrawContext<'_>, width: u16, room: u16) -> Vec<Line<'static>> {
     let chosen = context.state.chosen_at().and_then(|at| context.state.jobs().get(at));
-    let words = chosen.filter(|_| width < WITH_VERDICTS).and_then(|job| job.verdict.as_deref());
-    let lines = words.map(|words| wrapped(words, usize::from(width.saturating_sub(3)), VERDICT_LINES_MAX));
+    let words = chosen.filter(|_| width < WITH_VERDICTS && room > 0).and_then(|job| job.verdict.as_deref());
+    let lines = words.map(|words| wrapped(words, usize::from(width.saturating_sub(3)), usize::from(room)));
     lines.into_iter().flatten().map(|line| Line::from(format!("  {line}"))).collect()
 }
 
@@ -128,7 +137,7 @@ fn cells(context: &DrawContext<'_>, job: &JobSummary) -> [Line<'static>; 9] {
     let theme = context.theme;
     let or_unknown = |known: Option<String>| known.unwrap_or_else(|| number_format::UNKNOWN.to_owned());
     let slow = if job.slow_workers > 0 { job.slow_workers.to_string() } else { String::new() };
-    let throughput = job.samples_per_s.filter(|_| !has_ended(job));
+    let throughput = job.samples_per_s.filter(|_| is_running(job));
     let throughput = throughput.map(|speed| format!("{} {}/s", number_format::speed(Some(speed)), job.unit));
     let error = theme.error(job.error_ratio.unwrap_or(0.0));
     let mut cells = [

@@ -164,7 +164,7 @@ fn usual_terminals_have_gain_error_and_whole_numbers() {
     // Steps of 109 s: a report every two minutes is usual.
     (all.jobs[3].step_time_s, all.jobs[3].at_unix_ms) = (Some(109.0), Some(all.now_unix_ms - 100_000));
     all.jobs[3].slow_workers = 2;
-    all.jobs[3].verdict = Some("node-b/0 is at 45 % of its expected speed for 12 min.".into());
+    all.jobs[3].verdict = Some("node-b/0 has been at 45 % of its usual speed for 12 min.".into());
     let mut list = State::new("http://a:1".into(), None);
     list.apply(FeedEvent::All(StreamEvent::Jobs(all.clone()), "http://a:1".into()), NOW);
     for (width, height) in [(80, 24), (120, 40), (200, 50)] {
@@ -176,7 +176,7 @@ fn usual_terminals_have_gain_error_and_whole_numbers() {
             "2.0 %",
             "109 s",
             "seed-17",
-            "node-b/0 is at 45 % of its expected speed",
+            "node-b/0 has been at 45 % of its usual speed",
         ] {
             assert!(text.contains(said), "{said:?} in\n{text}");
         }
@@ -210,6 +210,35 @@ fn usual_terminals_have_gain_error_and_whole_numbers() {
             assert!(text.contains(said), "{said:?} in\n{text}");
         }
     }
+}
+
+/// On a small screen, all of the selected job's verdict is shown or its end is an ellipsis, and the number of other jobs.
+#[test]
+fn a_list_that_does_not_fit_is_not_cut_silently() {
+    let names: Vec<String> = (0..40).map(|number| format!("job-{number}")).collect();
+    let mut all = live(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let verdict =
+        "node-b/0 has been at 45 % of its usual speed for 12 min: it waits for a core 40 % of the time. ";
+    let verdict = verdict.repeat(3);
+    all.jobs.iter_mut().for_each(|job| job.verdict = Some(verdict.clone()));
+    all.jobs[0].state = Some(JobState::Paused);
+    all.jobs[0].samples_per_s = Some(123_456.0);
+    let mut list = State::new("http://a:1".into(), None);
+    list.apply(FeedEvent::All(StreamEvent::Jobs(all), "http://a:1".into()), NOW);
+    for height in 8..44 {
+        let text = text(&list, NOW, 80, height);
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            words.contains(verdict.trim()) || height < 13 && words.contains("… j k"),
+            "{height} in\n{text}"
+        );
+        let jobs = text.lines().filter(|line| line.contains("job-")).count();
+        let more = format!("… {} more", 40 - jobs);
+        assert!(jobs < 40 && text.contains(&more), "{height}: {more} in\n{text}");
+    }
+    let whole = text(&list, NOW, 120, 60);
+    assert!(whole.contains("job-39") && !whole.contains(" more"), "{whole}");
+    assert!(whole.contains("2,413 samples/s") && !whole.contains("123,456"), "{whole}");
 }
 
 #[test]

@@ -52,17 +52,18 @@ impl Job {
         });
         let workers = workers.await?;
         self.restore().await?;
-        let account = self.live().account().unwrap_or_default();
-        let told = {
+        let (account, told) = {
             let (seen, now) = (self.live().lock(), self.now());
+            let account = seen.account();
             // Iterations are planned ahead, so those that were reported count.
             let after = |(newest, _)| seen.attempts.at(newest).iteration.saturating_add(1);
-            Told {
+            let told = Told {
                 iterations: seen.reported().map_or(0, after),
                 unit: seen.unit().to_owned(),
                 error_ratio: seen.means().and_then(|means| means.error_ratio),
-                verdict: view::verdict(&seen, &seen.status(now), now),
-            }
+                verdict: view::verdict(&seen, &seen.status(now), account.as_ref(), now),
+            };
+            (account.unwrap_or_default(), told)
         };
         Ok(compute(true, move || summarize(&history, &account, &workers, told)))
     }

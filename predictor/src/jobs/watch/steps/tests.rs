@@ -1,6 +1,7 @@
 use evenstep_core::attempts::Attempts;
 use evenstep_protocol::StepView;
 
+use super::super::seen::Seen;
 use super::super::view::step::latest;
 use super::*;
 
@@ -54,6 +55,23 @@ fn a_step_is_over_when_all_have_reported_or_a_later_one_is_reported() {
     assert_eq!(steps.close().iter().map(|(iteration, _)| *iteration).collect::<Vec<_>>(), [3, 9]);
     let mut empty = Steps::default();
     assert!(empty.reported(&report(0, 9, 0.1), 5, 0).is_none(), "no allocation is known");
+}
+
+/// A run was at iteration 9 and starts again from iteration 4. No slow-down begins in the attempt before.
+#[test]
+fn a_slow_down_began_in_this_attempt() {
+    let mut seen = Seen::default();
+    for position in 0..13 {
+        if position == 10 {
+            seen.attempts.push(seen.attempts.next(4, position, true));
+        }
+        seen.steps.answered(answer(position, 1), 0);
+        seen.steps.reported(&report(0, position, 0.1), 1_000 * (position as i64 + 1), 0);
+    }
+    assert_eq!(
+        [0, 5, 6, 7].map(|iteration| seen.reported_from(iteration)),
+        [Some(11_000), Some(12_000), Some(13_000), None]
+    );
 }
 
 #[test]

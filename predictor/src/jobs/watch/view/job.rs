@@ -41,8 +41,8 @@ pub fn stored(stored: StoredSummary, active_ms: i64, now: Now) -> JobView {
         min_workers: stored.spec.as_ref().map_or(0, |spec| spec.min_workers),
         past: stored.past.clone(),
         active_ms,
-        step_time_s: None,
         unreadable: stored.unreadable.clone(),
+        ..Facts::default()
     };
     let attempts = attempts(stored.segments.clone());
     view(stored, &attempts, &facts, now)
@@ -78,7 +78,7 @@ pub fn summary(live: &Live, job_id: &JobId, now: Now) -> JobSummary {
     let iteration = reported.map(|(position, _)| seen.attempts.at(position));
     let account = seen.account();
     let status = seen.status(now);
-    let verdict = Some(verdict(&seen, &status, now));
+    let verdict = Some(verdict(&seen, &status, account.as_ref(), now));
     let Status { state, since_unix_ms, reason } = status;
     JobSummary {
         job_id: job_id.clone(),

@@ -2,7 +2,7 @@
 //!
 //! Times are durations, because the predictor does not know the time zone of its readers.
 
-use evenstep_protocol::{AllocateResponse, GainView, JobState};
+use evenstep_protocol::{GainView, JobState};
 
 use super::super::account::{Account, ITERATIONS_MIN};
 use super::super::seen::Seen;
@@ -12,10 +12,18 @@ use crate::number_format::{age, rough, span, times, whole};
 
 /// Gain from which on planned shares pay.
 const PAYS: f64 = 1.02;
+/// Number of compared iterations from which on a job that does not gain is advised to train without a predictor.
+const ADVICE_MIN: u64 = 64;
+/// Number of latest answers any of which may hold even shares: planned shares are tried for some iterations meanwhile.
+const HELD_OVER: usize = 32;
 
-/// Returns the verdict on a job in this state: one to four short sentences, the most important first.
-pub fn verdict(seen: &Seen, status: &Status, now: Now) -> String {
-    let lasted = |since_unix_ms: i64| age(now.unix_ms.saturating_sub(since_unix_ms).max(0) as f64 / 1e3);
+/// Returns the verdict on a job in this state and with this account: one to four short sentences, the most important first.
+pub fn verdict(seen: &Seen, status: &Status, account: Option<&Account>, now: Now) -> String {
+    // A text that changes each second would be sent to all readers each second.
+    let lasted = |since_unix_ms: i64| match now.unix_ms.saturating_sub(since_unix_ms) {
+        ..60_000 => "less than a minute".to_owned(),
+        lasted_ms => age(lasted_ms as f64 / 1e3),
+    };
     let lasted_for = status.since_unix_ms.map_or_else(String::new, |since| format!(" for {}", lasted(since)));
     let reason = &status.reason;
     let state = match status.state {
@@ -31,7 +39,7 @@ pub fn verdict(seen: &Seen, status: &Status, now: Now) -> String {
     let has_ended = matches!(status.state, JobState::Finished | JobState::Failed);
     let mut sentences: Vec<String> = state.into_iter().collect();
     if has_ended || status.state == JobState::Running {
-        sentences.extend(gain(seen, status.state));
+        sentences.extend(gain(seen, account, status.state));
     }
     if !has_ended {
         sentences.extend(overrides(seen));
@@ -47,10 +55,10 @@ pub fn verdict(seen: &Seen, status: &Status, now: Now) -> String {
 }
 
 /// The gain. A failed job without one is not compared.
-fn gain(seen: &Seen, state: JobState) -> Option<String> {
+fn gain(seen: &Seen, account: Option<&Account>, state: JobState) -> Option<String> {
     let finished = if state == JobState::Finished { "Finished: " } else { "" };
-    let Some(account) = seen.account() else { return Some("The gain is not known yet.".to_owned()) };
-    let Some(GainView { ratio, lower, upper, .. }) = account.gain() else {
+    let Some(account) = account else { return Some("The gain is not known yet.".to_owned()) };
+    let Some(GainView { ratio, lower, upper, iterations }) = account.gain() else {
         let estimated = account.estimated();
         let said = format!(
             "{finished}{} of {ITERATIONS_MIN} iterations compared with even shares",
@@ -64,23 +72,31 @@ fn gain(seen: &Seen, state: JobState) -> Option<String> {
     };
     let interval = format!("({} to {})", times(lower), times(upper));
     let is_past = !finished.is_empty() || state == JobState::Failed;
-    let even = seen.steps.latest_answer().is_some_and(AllocateResponse::holds_even) && !is_past;
+    let even = !is_past && seen.steps.iter().rev().take(HELD_OVER).any(|step| step.answer().holds_even());
     let said = if even {
         format!("Even shares, because planned ones were not faster {interval}.")
     } else if lower > 1.0 && ratio >= PAYS {
-        format!("{finished}{}x as fast as even shares {interval}{}.", times(ratio), saved(&account, is_past))
+        let saved = if is_past { saved(account) } else { " so far".to_owned() };
+        format!("{finished}{}x as fast as even shares {interval}{saved}.", times(ratio))
     } else {
-        let advice = if is_past { "" } else { "; EVENSTEP_SERVER=off trains without a predictor" };
-        let slower = if upper < 1.0 { "slower than" } else { "not faster than" };
-        format!("{finished}{slower} even shares {interval}{advice}.")
+        let compared = match (lower, upper) {
+            (_, ..1.0) => "slower than",
+            (1.0.., _) => "hardly faster than",
+            (_, ..PAYS) => "not faster than",
+            _ if is_past => "not certain whether faster than",
+            _ => "not certain yet whether faster than",
+        };
+        let is_certain = upper < PAYS && iterations >= ADVICE_MIN;
+        let advice =
+            if is_certain && !is_past { "; EVENSTEP_SERVER=off trains without a predictor" } else { "" };
+        format!("{finished}{compared} even shares {interval}{advice}.")
     };
     Some(capitalized(&said))
 }
 
 /// The time that a job saved which has ended.
-fn saved(account: &Account, has_ended: bool) -> String {
-    let saved = account.saved().filter(|_| has_ended);
-    saved.map_or_else(String::new, |saved| format!(", {} saved", span(saved.seconds)))
+fn saved(account: &Account) -> String {
+    account.saved().map_or_else(String::new, |saved| format!(", {} saved", span(saved.seconds)))
 }
 
 /// The override of an operator, and how to undo it.
@@ -93,7 +109,7 @@ fn overrides(seen: &Seen) -> Option<String> {
     };
     let more = match members.overrides.len() - 1 {
         0 => String::new(),
-        more => format!(" ({more} more overridden)"),
+        more => format!(" ({} more overridden)", whole(more as u64)),
     };
     Some(format!("{worker} is {what} by an operator{more}: delete the override to undo it."))
 }
@@ -106,10 +122,10 @@ fn slow(seen: &Seen, lasted: impl Fn(i64) -> String) -> Option<String> {
         seen.slow_since.get(worker).map_or_else(String::new, |since| format!(" for {}", lasted(*since)));
     let more = match seen.slow.len() - 1 {
         0 => String::new(),
-        more => format!("; {more} more slow"),
+        more => format!("; {} more slow", whole(more as u64)),
     };
     Some(format!(
-        "{worker} is at {} of its expected speed{since}: {}{more}.",
+        "{worker} has been at {} of its usual speed{since}: {}{more}.",
         rough(slowest.speed_ratio),
         slowest.detail
     ))
@@ -123,8 +139,9 @@ fn capitalized(words: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::sync::Arc;
 
-    use evenstep_protocol::{StragglerReason, StragglerView, WorkerId, WorkerOverride};
+    use evenstep_protocol::{AllocateResponse, StragglerReason, StragglerView, WorkerId, WorkerOverride};
     use evenstep_store::StoredPast;
     use proptest::prelude::*;
 
@@ -169,7 +186,7 @@ mod tests {
     }
 
     fn said(seen: &Seen) -> String {
-        verdict(seen, &seen.status(NOW), NOW)
+        verdict(seen, &seen.status(NOW), seen.account().as_ref(), NOW)
     }
 
     fn slowed(seen: &mut Seen, name: &str, speed_ratio: f64) {
@@ -187,11 +204,11 @@ mod tests {
             "5 of 8 iterations compared with even shares: too early to tell the gain. Forecast off by 3 %."
         );
         let mut job = seen(64, 1.6);
-        let gain = "1.60x as fast as even shares (1.58 to 1.62).";
+        let gain = "1.60x as fast as even shares (1.58 to 1.62) so far.";
         assert_eq!(said(&job), format!("{gain} Forecast off by 3 %."));
         slowed(&mut job, "node-b/0", 0.45);
         let slow =
-            "node-b/0 is at 45 % of its expected speed for 12 min: it waits for a core 40 % of the time";
+            "node-b/0 has been at 45 % of its usual speed for 12 min: it waits for a core 40 % of the time";
         assert_eq!(said(&job), format!("{gain} {slow}. Forecast off by 3 %."));
         slowed(&mut job, "node-a/0", 0.7);
         let pin = WorkerOverride {
@@ -217,8 +234,58 @@ mod tests {
     #[test]
     fn a_gain_below_the_smallest_that_pays_is_none() {
         let advice = "; EVENSTEP_SERVER=off trains without a predictor. Forecast off by 3 %.";
-        assert_eq!(said(&seen(64, 1.01)), format!("Not faster than even shares (0.99 to 1.03){advice}"));
+        assert_eq!(said(&seen(64, 0.995)), format!("Not faster than even shares (0.98 to 1.01){advice}"));
         assert_eq!(said(&seen(64, 0.9)), format!("Slower than even shares (0.88 to 0.92){advice}"));
+        let plain = ". Forecast off by 3 %.";
+        assert_eq!(said(&seen(63, 0.9)), format!("Slower than even shares (0.88 to 0.92){plain}"));
+        assert_eq!(said(&seen(64, 1.018)), format!("Hardly faster than even shares (1.00 to 1.03){plain}"));
+        let mut unclear = seen(64, 1.3);
+        for _ in 0..9 {
+            let even = Some(EvenStep { even_s: 1.3, doubt_s: 4.0 });
+            unclear.account.add(IterationTimes { took_s: 1.0, even, ..IterationTimes::default() }, 1.0);
+        }
+        let between = "whether faster than even shares (0.47 to 2.13)";
+        assert_eq!(said(&unclear), format!("Not certain yet {between}{plain}"));
+        unclear.facts.live = 0;
+        assert_eq!(said(&unclear), format!("Finished: not certain {between}{plain}"));
+    }
+
+    /// Even shares are held, and planned ones are tried for 8 iterations now and then.
+    #[test]
+    fn trials_of_planned_shares_do_not_change_the_verdict() {
+        let answer = |iteration: u64, held: Option<u64>| {
+            Arc::new(serde_json::from_value::<AllocateResponse>(serde_json::json!({
+                "job_id": "job", "generation": 1, "iteration": iteration, "global_batch": 64,
+                "allocations": [{"worker": "w/0", "rank": 0, "local_batch": 64, "offset": 0, "gradient_weight": 1.0,
+                    "held_batch": held}],
+                "optimizer": {"rule": "none", "lr_multiplier": 1.0, "momentum_buffer_scale": 1.0, "ramp": null},
+                "decision": {"kind": "held", "reason": "a test"},
+            })).unwrap())
+        };
+        let mut job = seen(64, 1.0);
+        let even = "Even shares, because planned ones were not faster (0.98 to 1.02). Forecast off by 3 %.";
+        for iteration in 0..64 {
+            job.steps.answered(answer(iteration, (iteration % 12 < 4).then_some(64)), 0);
+            assert_eq!(said(&job), even, "{iteration}");
+        }
+        (64..96).for_each(|iteration| job.steps.answered(answer(iteration, None), 0));
+        assert!(said(&job).starts_with("Not faster than even shares"), "{}", said(&job));
+    }
+
+    /// A text that changed each second would be sent each second.
+    #[test]
+    fn times_below_a_minute_are_not_told() {
+        let mut job = seen(64, 1.6);
+        (job.facts.live, job.facts.past.left_unix_ms) = (1, Some(NOW.unix_ms));
+        let at = |job: &Seen, ms: i64| {
+            let now = Now { unix_ms: NOW.unix_ms + ms, ..NOW };
+            verdict(job, &job.status(now), None, now)
+        };
+        assert!(at(&job, 0).starts_with("Paused for less than a minute: "), "{}", at(&job, 0));
+        assert!((-1_000..60_000).step_by(997).all(|ms| at(&job, ms) == at(&job, 0)));
+        assert!(at(&job, 60_000).starts_with("Paused for 1 min: "), "{}", at(&job, 60_000));
+        job.facts.min_workers = 1_024;
+        assert!(at(&job, 0).contains("1 worker live, fewer than min_workers 1,024"), "{}", at(&job, 0));
     }
 
     #[test]
@@ -244,10 +311,11 @@ mod tests {
             said(&job),
             "Finished: 1.60x as fast as even shares (1.58 to 1.62), 38.4 s saved. Forecast off by 3 %."
         );
-        job.facts.past.expired = Some((worker("node-b/0"), 950_000));
+        job.facts.past.expired = Some((worker("node-a/1"), 950_000));
+        job.facts.expired = Some((4, worker("node-b/0")));
         assert_eq!(
             said(&job),
-            "Failed: no worker is live; the lease of node-b/0 expired. Read the log of that worker. \
+            "Failed: no worker is live; 4 leases expired, first node-b/0's. Read the log of that worker. \
              1.60x as fast as even shares (1.58 to 1.62), 38.4 s saved. Forecast off by 3 %."
         );
         job.facts.unreadable = Some("the option \"speed\" is unknown".into());
@@ -288,7 +356,7 @@ mod tests {
             prop_assert!(said.ends_with('.') && !said.contains('\n') && !said.contains("  ") && said.len() < 400, "{said}");
             prop_assert!(said.starts_with(|first: char| first.is_uppercase() || first.is_ascii_digit()), "{said}");
             prop_assert!(!said.contains("x as fast") || even_s >= PAYS, "{said}");
-            prop_assert!(live > 0 || !said.contains("is at"), "{said}");
+            prop_assert!(live > 0 || !said.contains("has been at"), "{said}");
         }
     }
 }
