@@ -90,9 +90,9 @@ fn the_map_does_not_move_under_the_pointer() {
 /// A worker that becomes slow while the page is open is shown individually.
 #[test]
 fn a_worker_that_becomes_slow_is_shown() {
-    let name = "map::a_worker_that_becomes_slow_is_shown";
     /// Neither the slowest nor the fastest, with its full and with half of its speed.
     const MIDDLE: usize = 36;
+    let name = "map::a_worker_that_becomes_slow_is_shown";
     let Some(mut scene) = Scene::with_job(name, 64, 30) else { return };
     scene.open_job();
     scene.browser.until("workers are proposed", "document.querySelectorAll('.chip').length === 4");
