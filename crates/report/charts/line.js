@@ -39,8 +39,8 @@ export class LineChart {
 
   /**
    * @param {HTMLElement} host
-   * @param {{ name: string, format: (value: number) => string, zero?: boolean, top?: () => number | undefined, group?: string, onPoint?: (index: number | null) => void, onSelect?: (from: number, until: number) => void, height?: number, span?: () => [number, number] | null, plane?: Plane }} options
- *   `zero`: the scale begins at 0. `top`: the end of the scale. `group`: charts with a common cursor. `onPoint`: called with the
+   * @param {{ name: string, format: (value: number) => string, zero?: boolean, top?: () => number | undefined, ends?: boolean, group?: string, onPoint?: (index: number | null) => void, onSelect?: (from: number, until: number) => void, height?: number, span?: () => [number, number] | null, plane?: Plane }} options
+ *   `zero`: the scale begins at 0. `top`: the end of the scale. `ends`: labels of the time axis begin at its start and end at its end, as small charts need. `group`: charts with a common cursor. `onPoint`: called with the
  *   position of the cursor. `onSelect`: called with the range over which the user dragged. `height`: in pixels. `span`: the common time axis of several charts, which stand
    *   below each other. `plane`: for a chart that is not over time.
    * @param {AbortSignal} signal
@@ -105,7 +105,7 @@ export class LineChart {
 
   /** @param {number} width @param {Line[]} lines @param {Band[]} bands @returns {uPlot.Options} */
   #settings(width, lines, bands) {
-    const { format, zero, top, group, onPoint, onSelect, height, span, plane } = this.#options;
+    const { format, zero, top, ends, group, onPoint, onSelect, height, span, plane } = this.#options;
     const soft = colour('--soft');
     const grid = { stroke: colour('--hair'), width: 1 };
     const stepped = uPlot.paths.stepped?.({ align: 1 });
@@ -122,7 +122,7 @@ export class LineChart {
       },
       scales: plane ? { x: { time: false, range: plane.x }, y: { range: plane.y } } : { ...(span && { x: { range: (_, low, high) => span() ?? [low, high] } }), y: { range: (_, low, high) => scale(low, high, zero, top?.()) } },
       axes: [
-        { stroke: soft, font: FONT, grid: { show: false }, ticks: { stroke: colour('--axis'), size: 4 }, size: 30, space: 84, values: (_, splits, __, ___, apart) => splits.map((at) => (apart < 1 ? `${clock(at * 1000, false)}:${(at % 60).toFixed(apart < 0.01 ? 3 : 2).padStart(5, '0')}` : clock(at * 1000, apart < 60))), ...plane?.axes[0] },
+        { stroke: soft, font: FONT, grid: { show: false }, ticks: { stroke: colour('--axis'), size: 4 }, size: 30, space: 84, splits: ends ? (plot, _, low, high) => evenly(low, high, plot.width) : undefined, values: (_, splits, __, ___, apart) => splits.map((at) => (apart < 1 ? `${clock(at * 1000, false)}:${(at % 60).toFixed(apart < 0.01 ? 3 : 2).padStart(5, '0')}` : clock(at * 1000, apart < 60))), ...plane?.axes[0] },
         { stroke: soft, font: FONT, grid, ticks: { show: false }, space: 44, size: (_, values) => (span ? SPAN_AXIS : values ? Math.max(...values.map((value) => value.length)) * 6.6 + 14 : 40), values: (_, splits) => splits.map(format), ...plane?.axes[1] },
       ],
       series: [
@@ -184,6 +184,12 @@ export function scale(low, high, zero, top) {
   const room = (high - low || Math.abs(high) || 1) * 0.08;
   const from = zero || (low >= 0 && low < high * 0.6) ? Math.min(0, low) : low - room;
   return [from, top ?? high + room];
+}
+
+/** Times from the start to the end of an axis, as far apart as their labels need. @param {number} low @param {number} high @param {number} width in pixels */
+function evenly(low, high, width) {
+  const parts = Math.max(1, Math.floor(width / 200));
+  return Array.from({ length: parts + 1 }, (_, index) => low + ((high - low) * index) / parts);
 }
 
 /** Draws each event as a line above the time axis. @param {uPlot} plot @param {Event[]} events */

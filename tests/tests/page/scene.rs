@@ -61,11 +61,17 @@ impl Scene {
 
     /// Starts a predictor with a job of this number of workers and finished steps.
     pub fn with_job(test: &str, workers: usize, steps: u64) -> Option<Self> {
+        let workers: Vec<_> = (0..workers).map(worker).collect();
+        Self::with_workers(test, &workers, steps)
+    }
+
+    /// Starts a predictor with a job of these workers and this number of finished steps.
+    pub fn with_workers(test: &str, workers: &[WorkerId], steps: u64) -> Option<Self> {
         let mut scene = Self::empty(test)?;
         let client = scene.client();
-        client.put_job(JOB, &JobSpec::new(64 * workers as u64));
-        for place in 0..workers {
-            let mut request = JoinRequest::new(worker(place));
+        client.put_job(JOB, &JobSpec::new(64 * workers.len() as u64));
+        for (place, worker) in workers.iter().enumerate() {
+            let mut request = JoinRequest::new(worker.clone());
             request.device =
                 Some(if place % 2 == 0 { "NVIDIA H200".into() } else { "cpu: AMD EPYC 9654".into() });
             let reply = client.post(&format!("/v1/jobs/{JOB}/workers"), &request);
@@ -110,6 +116,15 @@ impl Scene {
         self.next += 1;
     }
 
+    /// Removes a worker from the job.
+    pub fn leave(&mut self, worker: &WorkerId) {
+        let path = format!("/v1/jobs/{JOB}/workers");
+        let name = worker.as_str().replace('/', "%2F");
+        assert_eq!(self.client().delete(&format!("{path}/{name}")).status, 200);
+        self.generation = self.client().get(&path).json::<WorkersView>().generation;
+        self.reports.retain(|report| report.worker != *worker);
+    }
+
     /// Runs iterations in which the worker of a rank has half of its speed, until the predictor flags it.
     pub fn slow_down(&mut self, rank: u64) {
         self.slow = Some(rank);
@@ -131,12 +146,12 @@ impl Scene {
 
     /// Sends telemetry of a node.
     pub fn measure(&self, node: &str) {
-        self.measure_under(node, 0.05);
+        self.measure_under(node, 0.05, 0);
     }
 
-    /// Sends telemetry of a node whose tasks wait for a processor in this share of the time.
-    pub fn measure_under(&self, node: &str, pressure: f64) {
-        let now = now_unix_ms();
+    /// Sends telemetry of a node whose tasks wait for a processor in this share of the time, up to this number of seconds ago.
+    pub fn measure_under(&self, node: &str, pressure: f64, age_s: i64) {
+        let now = now_unix_ms() - 1000 * age_s;
         let sample = |ago: i64| {
             let share = 0.5 + 0.4 * (ago as f64 / 9.0).sin();
             let readings = [

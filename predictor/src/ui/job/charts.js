@@ -28,7 +28,7 @@ const BIN_PX = 2;
 const NO_STEP = 'No iteration in this time range.';
 
 /** A chart over time. `parts` returns its lines, and the legend's text for each. @param {Job} job
- * @param {{ title: string | Node, name?: string, how?: string, zero?: boolean, height?: number, span?: () => [number, number] | null, top?: () => number | undefined, format: (value: number) => string,
+ * @param {{ title: string | Node, name?: string, how?: string, zero?: boolean, ends?: boolean, height?: number, span?: () => [number, number] | null, top?: () => number | undefined, format: (value: number) => string,
  *   parts: (history: History, bins: import('./bins.js').Bins) => Part[], keys?: () => LegendEntry[], head: () => string[] }} what
  * @returns {Chart & { plot: HTMLElement }}
  */
@@ -36,7 +36,7 @@ function overTime(job, what) {
   const frame = figure({ title: what.title, how: what.how, heading: what.name ? 'h3' : 'h2', table: () => behind() });
   /** @type {Part[]} */ let parts = [];
   const width = () => Math.max(120, Math.floor((frame.plot.clientWidth || 600) / BIN_PX));
-  const chart = new LineChart(frame.plot, { name: what.name ?? String(what.title), format: what.format, zero: what.zero, top: what.top, height: what.height, span: what.span, group: job.group, onPoint: (index) => legend(index), onSelect: job.select }, job.signal);
+  const chart = new LineChart(frame.plot, { name: what.name ?? String(what.title), format: what.format, zero: what.zero, top: what.top, ends: what.ends, height: what.height, span: what.span, group: job.group, onPoint: (index) => legend(index), onSelect: job.select }, job.signal);
 
   /** @param {number | null} index */
   function legend(index) {
@@ -44,7 +44,7 @@ function overTime(job, what) {
     const point = index == null ? -1 : history.bins(width()).point(index);
     const here = point < 0 ? '' : `${clock(history.at[point] * 1000)}, iteration ${count(history.iterations[point])}`;
     frame.legend([
-      ...parts.filter(({ say }) => say).map(({ say, values }) => ({ ...say, label: say?.label ?? '', value: point < 0 || index == null ? '' : values.map((column) => what.format(column[index] ?? NaN)).join(' / ') })),
+      ...parts.filter(({ say }) => say).map(({ say, values }) => ({ ...say, label: say?.label ?? '', value: values.map((column) => what.format((index == null ? column.findLast((value) => value != null) : column[index]) ?? NaN)).join(' / ') })),
       ...(what.keys?.() ?? []),
       /** @type {LegendEntry} */ ({ label: '', line: 'none', value: here }),
     ]);
@@ -92,7 +92,7 @@ function ranged(bins, column, line) {
   return { lines: [{ ...edge, label: `${line.label}, maximum` }, { ...edge, label: `${line.label}, minimum` }, line], columns: [high, low, middle], bands: [{ between: [0, 1], colour: line.colour }], values: [middle] };
 }
 
-/** Expected and actual speed of one worker, below its name. @param {Job} job @param {{ title?: string, how?: string, height?: number, span?: () => [number, number] | null }} [more] `title`: instead of the worker's name
+/** Expected and actual speed of one worker, below its name. @param {Job} job @param {{ title?: string, how?: string, height?: number, zero?: boolean, ends?: boolean, top?: () => number | undefined, span?: () => [number, number] | null }} [more] `title`: instead of the worker's name
  * @returns {Chart & { show: (worker: string | undefined, atOnce?: boolean) => void }}
  */
 export function speedOf(job, more = {}) {
@@ -100,7 +100,7 @@ export function speedOf(job, more = {}) {
   const title = h('span', {});
   const chart = overTime(job, {
     title,
-    height: 130,
+    height: 200,
     name: more.title ? undefined : 'Speed: expected and actual',
     format: speed,
     head: () => ['Actual', 'Expected'],
@@ -125,21 +125,37 @@ export function speedOf(job, more = {}) {
     show(of, atOnce) {
       chart.root.hidden = of == null;
       if (of == null) return;
-      if (worker !== of && !more.title) fill(title, badge(job.chosen.mark(of)), ' ', h('a', { href: workerLink(job.id, of) }, of));
+      if (worker !== of && !more.title) fill(title, badge(job.chosen.mark(of)), ' ', h('a', { href: workerLink(job.id, of), title: of }, of));
       worker = of;
       chart.draw(atOnce);
     },
   };
 }
 
+const SPEEDS = /** @type {const} */ (['actual_samples_per_s', 'predicted_samples_per_s']);
+/** Number of bins of which the highest median ends the common scale. */
+const SCALE_BINS = 150;
+
 /** Expected and actual speed of each shown worker, the worst forecast first. @param {Job} job @returns {Chart} */
 export function speeds(job) {
-  const slots = Array.from({ length: SHOWN_MAX }, () => speedOf(job));
+  /** @type {unknown} */ let binned;
+  /** @type {number | undefined} */ let high;
+  /** The end of the scale that all charts have in common. */
+  const top = () => {
+    const bins = job.history().bins(SCALE_BINS);
+    if (binned !== bins || key !== scaled) {
+      const known = order.flatMap((worker) => SPEEDS.map((name) => job.history().workers.get(worker)?.[name] ?? []));
+      high = Math.max(...known.map((column) => bins.of(column).middle.reduce((/** @type {number} */ most, value) => Math.max(most, value ?? 0), 0))) * 1.08 || undefined;
+      [binned, scaled] = [bins, key];
+    }
+    return high;
+  };
+  const slots = Array.from({ length: SHOWN_MAX }, () => speedOf(job, { zero: true, ends: true, top }));
   const root = h('section', { class: 'card', 'aria-labelledby': 'speeds-title' },
     h('div', { class: 'head' }, h('h2', { id: 'speeds-title' }, 'Speed: expected and actual')),
     h('p', { class: 'how' }, 'Largest forecast error first. Grey: 90 % interval of the expected speed. Colour: minimum to maximum over long ranges.'),
     h('div', { class: 'multiples' }, slots.map((slot) => slot.root)));
-  let key = '';
+  let [key, scaled] = ['', ''];
   /** @type {string[]} */ let order = [];
   return {
     root,

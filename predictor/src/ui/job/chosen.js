@@ -12,6 +12,7 @@ export class Chosen {
   /** @type {string[]} */ #workers = [];
   /** Positions of colours. @type {Map<string, number>} */ #places = new Map();
   #byHand = false;
+  /** What the latest proposal depends on. */ #basis = '';
   /** @type {() => void} */ #changed;
 
   /** @param {() => void} changed @param {string[]} [workers] the workers, if the address does not name them */
@@ -56,13 +57,16 @@ export class Chosen {
   }
 
   /**
-   * Selects workers as soon as there is data, unless the user has selected some.
+   * Selects workers as soon as there is data and when other workers are slow, unless the user has selected some.
    * @param {import('./history.js').History} history @param {string[]} slow workers that are slow now
    */
   propose(history, slow) {
     const known = [...history.workers.keys()];
-    if (!(this.#byHand ? this.#workers.some((worker) => known.includes(worker)) : this.#workers.length)) {
-      this.#workers = known.length <= SHOWN_MAX ? known : telling(history, slow);
+    const few = known.length <= SHOWN_MAX;
+    const basis = (few ? known : slow.toSorted()).join(' ');
+    if (this.#byHand ? !this.#workers.some((worker) => known.includes(worker)) : !this.#workers.length || basis !== this.#basis) {
+      this.#basis = basis;
+      this.#workers = few ? known : telling(history, slow);
       if (this.#workers.length) this.#changed();
     }
     this.#paint(known);

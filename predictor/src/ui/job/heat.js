@@ -13,7 +13,7 @@ const REDRAW_MS = 1000;
 const ORDER_MS = 10_000;
 const ROW_PX = 15;
 /** Height of the rows in view and of the time axis, in pixels. */
-const VIEW_PX = 14 * ROW_PX;
+const VIEW_PX = 9 * ROW_PX;
 const AXIS_PX = 22;
 /** Width of a bin in pixels. */
 const BIN_PX = 4;
@@ -26,6 +26,8 @@ const USUAL = 0.75;
 /** Distance from 1 at which a colour is full. */
 const FULL = 0.5;
 const SHADES = 20;
+/** Length above which a worker's name is shortened in the line below the map, so that the value is visible. */
+const NAME_MAX = 60;
 
 /** @typedef {import('./charts.js').Job} Job */
 
@@ -40,7 +42,7 @@ export function heat(job, slow) {
   /** @type {Map<string, number>} */ let usualOf = new Map();
   const frame = figure({
     title: 'Workers over time',
-    how: 'Actual speed in percent, the slowest worker first. A click opens the worker. ',
+    how: 'Actual speed in percent, the slowest worker first. A click opens the worker.',
     table: () => ({
       head: ['Worker', 'Latest', 'Lowest'],
       rows: order.slice(0, ROWS_MAX).map((worker) => {
@@ -53,13 +55,12 @@ export function heat(job, slow) {
   const buttons = [true, false].map((kind) => h('button', { type: 'button', class: 'small', onclick: () => { usual = kind; ordered = -Infinity; press(); draw(true); } }, kind ? 'usual speed' : 'expected speed'));
   const press = () => buttons.forEach((button, index) => set(button, 'aria-pressed', String((index === 0) === usual)));
   press();
-  const words = h('b', { role: 'status' });
+  const words = h('p', { class: 'at', role: 'status' });
   const canvas = h('canvas', {});
   const spacer = h('div', { class: 'spacer' });
   const scroll = h('div', { class: 'heat', tabindex: 0, role: 'group', 'aria-label': 'Workers over time. Up and down arrows go from worker to worker, Enter opens the worker.', onscroll: () => nextFrame(paint) }, canvas, spacer);
-  frame.root.querySelector('.how')?.append(words);
   frame.root.querySelector('.head > :last-child')?.before(h('span', { class: 'ranges', role: 'group', 'aria-label': 'Compared with the' }, buttons));
-  frame.plot.append(scroll);
+  frame.plot.append(scroll, words);
   const context = canvas.getContext('2d');
   new ResizeObserver(() => nextFrame(paint)).observe(scroll);
   addEventListener(THEME_CHANGED, () => nextFrame(paint), { signal: job.signal });
@@ -161,7 +162,7 @@ export function heat(job, slow) {
     frame.legend([
       { label: `${percent(1 - FULL, 0)} or less`, line: 'area', colour: '--c1' },
       { label: '100 %', line: 'area', colour: '--well' },
-      { label: 'faster', line: 'area', colour: '--c0' },
+      { label: `${percent(1 + FULL, 0)} or more`, line: 'area', colour: '--c0' },
     ]);
     spacer.style.setProperty('height', `${Math.max(0, order.length * ROW_PX - VIEW_PX)}px`);
     scroll.style.setProperty('height', `${Math.min(VIEW_PX, order.length * ROW_PX) + AXIS_PX}px`);
@@ -177,7 +178,7 @@ export function heat(job, slow) {
     const bin = left == null ? shown.at.length - 1 : Math.max(0, Math.min(shown.at.length - 1, Math.floor(((left - names) / (width - names)) * shown.at.length)));
     const { middle } = shown.of(worker ? ratios(worker) : []);
     const known = left == null ? (middle.findLast((value) => value != null) ?? null) : middle[bin];
-    say(words, worker ? `${worker}, ${left == null ? 'latest' : clock(shown.at[bin] * 1000)}: ${known == null ? 'no report' : percent(known, 0)}` : '');
+    say(words, worker ? `${worker.length > NAME_MAX ? `${worker.slice(0, NAME_MAX)}…` : worker}, ${left == null ? 'latest' : clock(shown.at[bin] * 1000)}: ${known == null ? 'no report' : percent(known, 0)}` : '');
     nextFrame(paint);
   }
   const rowAt = (/** @type {MouseEvent} */ event) => {

@@ -144,10 +144,10 @@ export class History {
     return this.step.step_time_s.findLastIndex((value) => value != null);
   }
 
-  /** The latest value of a worker's column. @param {string} worker @param {(typeof COLUMNS)[number]} name @returns {number | null} */
-  last(worker, name) {
+  /** The latest value of a worker's column. @param {string} worker @param {(typeof COLUMNS)[number]} name @param {number} [back] number of points in which it is sought; workers that left have none in the latest @returns {number | null} */
+  last(worker, name, back = 5) {
     const column = this.workers.get(worker)?.[name] ?? [];
-    for (let index = column.length - 1; index >= Math.max(0, column.length - 5); index--) if (column[index] != null) return column[index];
+    for (let index = column.length - 1; index >= Math.max(0, column.length - back); index--) if (column[index] != null) return column[index];
     return null;
   }
 

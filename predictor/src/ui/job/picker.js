@@ -52,7 +52,7 @@ export function picker(chosen, history, slow) {
     draw() {
       const known = history().workers.size;
       details.hidden = known <= 1;
-      fill(chips, chosen.workers.map((worker) => h('li', { class: 'chip' }, badge(chosen.mark(worker)), worker)));
+      fill(chips, chosen.workers.map((worker) => h('li', { class: 'chip', title: worker }, badge(chosen.mark(worker)), h('span', {}, worker))));
       drawList();
     },
   };

@@ -3,7 +3,7 @@
  */
 
 import { fill, h, say, set } from '../charts/dom.js';
-import { count, NONE, number, percent, plural, seconds, signed, speed } from '../charts/format.js';
+import { clock, count, NONE, number, percent, plural, seconds, signed, speed } from '../charts/format.js';
 import { whileVisible } from '../charts/frame.js';
 import { overrideWords } from '../operator.js';
 import { Sorting } from '../sorted.js';
@@ -110,37 +110,37 @@ export class WorkersTable {
   #row(worker) {
     const cells = Array.from({ length: 5 }, () => h('td', { class: 'number' }));
     const mark = h('span', {});
-    this.#cells.set(worker.worker, [mark, ...cells]);
+    this.#cells.set(worker.worker, [worker.state === 'live' ? undefined : Infinity, mark, ...cells]);
     const wish = overrideWords(worker.override, this.#job.unit());
     const { straggler } = worker;
     return h('tr', { class: worker.state === 'live' ? null : 'departed' },
-      h('th', { scope: 'row' }, mark, ' ', h('a', { href: workerLink(this.#job.id, worker.worker) }, worker.worker), worker.state === 'live' ? h('span', { class: 'soft' }, ` rank ${worker.rank}`) : h('span', { class: 'pill' }, STATES[worker.state])),
+      h('th', { scope: 'row' }, mark, ' ', h('a', { href: workerLink(this.#job.id, worker.worker), title: worker.worker }, worker.worker), worker.state === 'live' ? h('span', { class: 'soft' }, ` rank ${worker.rank}`) : h('span', { class: 'pill' }, `${STATES[worker.state]}, ${clock(worker.last_seen_unix_ms)}`)),
       h('td', { class: 'device', title: worker.device ?? null }, worker.device ?? NONE),
       cells,
       h('td', { class: 'number' }, worker.cap ? [count(worker.cap.max_local_batch), h('span', { class: 'note' }, CAPS[worker.cap.because] ?? worker.cap.because)] : NONE),
-      h('td', { class: 'reason' }, wish && h('span', { class: 'pill operator' }, wish), straggler ? [h('span', { class: 'pill slow' }, SLOW[straggler.reason] ?? straggler.reason), h('span', { class: 'soft' }, ` ${percent(straggler.speed_ratio, 0)} of its expected speed since iteration ${count(straggler.since_iteration)}${straggler.reason === 'unknown' ? '' : `: ${straggler.detail}`}`)] : wish ? null : NONE),
+      h('td', { class: 'reason' }, wish && h('span', { class: 'pill operator' }, wish), straggler ? [h('span', { class: 'pill slow' }, SLOW[straggler.reason] ?? straggler.reason), h('span', { class: 'soft' }, ` ${percent(straggler.speed_ratio, 0)} of its usual speed since iteration ${count(straggler.since_iteration)}${straggler.reason === 'unknown' ? '' : `: ${straggler.detail}`}`)] : wish ? null : NONE),
       h('td', { class: 'action', hidden: !this.operator }, this.operator && worker.state === 'live' && h('button', { type: 'button', class: 'small', 'data-worker': worker.worker, 'aria-label': `Change the override of ${worker.worker}`, onclick: () => this.#act(worker) }, 'Change')));
   }
 
   /** Updates the values that change in every iteration. */
   #figures() {
     const history = this.#job.history();
-    for (const [worker, [mark, batch, predicted, actual, off, waited]] of this.#cells) {
+    for (const [worker, [back, mark, batch, predicted, actual, off, waited]] of this.#cells) {
       const known = this.#job.chosen.mark(worker);
       const look = known ? `${known.letter}${known.colour}` : '';
       if (mark.dataset.mark !== look) {
         mark.dataset.mark = look;
         fill(mark, badge(known));
       }
-      const expected = history.last(worker, 'predicted_samples_per_s');
-      const was = history.last(worker, 'actual_samples_per_s');
+      const expected = history.last(worker, 'predicted_samples_per_s', back);
+      const was = history.last(worker, 'actual_samples_per_s', back);
       const miss = expected && was != null ? was / expected - 1 : null;
-      say(batch, number(history.last(worker, 'local_batch')));
+      say(batch, number(history.last(worker, 'local_batch', back)));
       say(predicted, speed(expected));
       say(actual, speed(was));
       say(off, signed(miss));
       set(off, 'class', `number${miss != null && Math.abs(miss) > MISS ? ' off' : ''}`);
-      say(waited, seconds(history.last(worker, 'barrier_wait_s')));
+      say(waited, seconds(history.last(worker, 'barrier_wait_s', back)));
     }
   }
 }

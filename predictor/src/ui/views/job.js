@@ -65,7 +65,8 @@ export function jobPage(content, id, signal) {
   const live = () => follow(false);
   /** @param {boolean} atOnce */
   const follow = (atOnce) => {
-    chosen.propose(history, table.slow);
+    // Without the workers, it is not known which are slow.
+    if (view) chosen.propose(history, table.slow);
     place(history.workers.size > MANY, history.hasLoss);
     head.draw(line, history);
     const { latest } = history;

@@ -2,9 +2,9 @@
 
 import { read, Refused } from '../api.js';
 import { fill, h, say, set } from '../charts/dom.js';
-import { clock, plural } from '../charts/format.js';
+import { ago, clock, plural } from '../charts/format.js';
 import { readings } from '../readings.js';
-import { runs, short, trouble } from './nodes.js';
+import { isSilent, runs, short, trouble } from './nodes.js';
 
 /** Time ranges: seconds, and words. An agent sends one sample per second. @type {[number, string][]} */
 const RANGES = [[300, '5 min'], [900, '15 min'], [3600, '1 h']];
@@ -42,9 +42,9 @@ export function nodePage(content, node, signal) {
   function describe(samples, gpus, latest) {
     if (!latest) return say(about, 'No samples of this node: its agent has not sent any, or retention has deleted them.');
     const names = [...new Set((latest.gpus ?? []).map((/** @type {any} */ gpu) => gpu.name).filter(Boolean))];
-    const held = [short(latest.readings), ...(latest.gpus ?? []).map(trouble)].filter(Boolean);
+    const held = isSilent(latest) ? [] : [short(latest), ...(latest.gpus ?? []).map(trouble)].filter(Boolean);
     fill(hot, held.map((/** @type {string} */ words) => h('span', { class: 'pill', 'data-state': 'hot' }, words)));
-    say(about, `${plural(samples.at.length, 'sample')} since ${clock(samples.at[0] * 1000)}.${latest.synthetic ? ' These readings are synthetic (demo source).' : ''}${names.length ? ` ${plural(gpus.size, 'GPU')}: ${names.join(', ')}.` : ''}`);
+    say(about, `${plural(samples.at.length, 'sample')} since ${clock(samples.at[0] * 1000)}.${isSilent(latest) ? ` The agent is silent, last sample ${ago(latest.at_unix_ms, Date.now())}.` : ''}${latest.synthetic ? ' These readings are synthetic (demo source).' : ''}${names.length ? ` ${plural(gpus.size, 'GPU')}: ${names.join(', ')}.` : ''}`);
     const gaps = Object.entries(latest.missing ?? {});
     fill(missing, gaps.length > 0 && h('section', { class: 'card' }, h('h2', {}, 'Missing readings'), h('p', { class: 'how' }, 'A missing reading is omitted and never counted as zero.'), h('ul', {}, gaps.map(([name, why]) => h('li', {}, h('code', {}, name), `: ${why}`)))));
   }

@@ -8,7 +8,7 @@ import { poll } from '../poll.js';
 
 const EVERY_MS = 5_000;
 /** Age of the latest sample above which a node is shown as silent, in milliseconds. */
-export const SILENT_MS = 30_000;
+const SILENT_MS = 30_000;
 /** Temperature from which a GPU is shown as hot, in degrees Celsius. GPUs lower their clocks from about 85. */
 const HOT_CELSIUS = 85;
 /** Readings of pressure, and what tasks wait for. */
@@ -23,7 +23,7 @@ export function nodesPage(content, _name, signal) {
   poll('v1/nodes', EVERY_MS, ({ nodes }) => {
     // Keep the focus.
     const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.getAttribute('href');
-    fill(list, nodes.length ? nodes.toSorted((/** @type {any} */ a, /** @type {any} */ b) => Number(short(b.latest.readings) != null) - Number(short(a.latest.readings) != null) || (a.node < b.node ? -1 : 1)).map(card) : none());
+    fill(list, nodes.length ? nodes.toSorted((/** @type {any} */ a, /** @type {any} */ b) => Number(short(b.latest) != null) - Number(short(a.latest) != null) || (a.node < b.node ? -1 : 1)).map(card) : none());
     if (focused) /** @type {HTMLElement | null} */ ([...list.querySelectorAll('a')].find((link) => link.getAttribute('href') === focused))?.focus();
   }, signal, (/** @type {Refused} */ error) => fill(list, h('p', { class: 'empty' }, error.message)));
 }
@@ -31,14 +31,14 @@ export function nodesPage(content, _name, signal) {
 /** @param {any} node */
 function card({ node, latest, samples, workers = [] }) {
   const now = Date.now();
-  const silent = now - latest.at_unix_ms > SILENT_MS;
+  const silent = isSilent(latest);
   const { readings, gpus = [] } = latest;
-  const hot = gpus.map(trouble).filter(Boolean);
+  const hot = silent ? [] : gpus.map(trouble).filter(Boolean);
   return h('article', { class: 'card node' },
     h('div', { class: 'head' }, h('h2', {}, h('a', { href: `#/nodes/${encodeURIComponent(node)}` }, node)),
-      h('span', { class: 'pill', 'data-state': silent ? 'silent' : short(readings) ? 'hot' : 'running' }, silent ? `silent, last ${ago(latest.at_unix_ms, now)}` : (short(readings) ?? 'measured')), latest.synthetic && h('span', { class: 'pill' }, 'synthetic readings')),
+      h('span', { class: 'pill', 'data-state': silent ? 'silent' : short(latest) ? 'hot' : 'running' }, silent ? `silent, last ${ago(latest.at_unix_ms, now)}` : (short(latest) ?? 'measured')), latest.synthetic && h('span', { class: 'pill' }, 'synthetic readings')),
     hot.length > 0 && h('p', { class: 'hot' }, hot.map((words) => h('span', { class: 'pill', 'data-state': 'hot' }, words))),
-    h('dl', { class: 'gauges' },
+    !silent && h('dl', { class: 'gauges' },
       gauge('Processors busy', readings.cpu_busy),
       gauge('Memory used', readings.memory_used),
       gauge('Waiting for a processor', readings.psi_cpu_some),
@@ -57,8 +57,13 @@ export function runs(workers, all = false) {
   return workers.length ? ['Runs ', ...list, jobs.size > named.length ? ` and ${plural(jobs.size - named.length, 'other job')}. ` : '. '] : [];
 }
 
-/** The resource that tasks of a node wait for, in words. @param {any} readings @returns {string | null} */
-export function short(readings) {
+/** Whether a node's agent has stopped to send samples, so that its latest sample says nothing about now. @param {any} latest */
+export const isSilent = (latest) => Date.now() - latest.at_unix_ms > SILENT_MS;
+
+/** The resource that tasks of a node wait for now, in words. @param {any} latest the latest sample @returns {string | null} */
+export function short(latest) {
+  if (isSilent(latest)) return null;
+  const { readings } = latest;
   const [name, share] = Object.entries(PRESSURES).map(([reading, what]) => /** @type {[string, number]} */ ([what, readings[reading] ?? 0])).sort((one, other) => other[1] - one[1])[0];
   return share >= PRESSURE_HIGH ? `${percent(share, 0)} of the time waiting for ${name}` : null;
 }

@@ -3,7 +3,7 @@
 import { ofJob, read, Refused } from '../api.js';
 import { show } from '../connection.js';
 import { fill, h, say } from '../charts/dom.js';
-import { count, percent, seconds, speed } from '../charts/format.js';
+import { count, moment, percent, seconds, speed } from '../charts/format.js';
 import { nextFrame } from '../charts/frame.js';
 import { speedOf } from '../job/charts.js';
 import { Chosen } from '../job/chosen.js';
@@ -25,6 +25,7 @@ export function workerPage(content, id, signal, worker) {
   const range = new Range(() => void again());
   let history = new History(range.spanS);
   let isRead = false;
+  /** When a worker that left was last seen, in milliseconds since 1970. @type {number | null} */ let left = null;
   const span = () => {
     const { at } = history;
     return at.length > 1 ? /** @type {[number, number]} */ ([at[0], at[at.length - 1]]) : null;
@@ -43,20 +44,24 @@ export function workerPage(content, id, signal, worker) {
 
   const draw = () => {
     chart.show(worker);
-    const last = (/** @type {(typeof import('../job/history.js').COLUMNS)[number]} */ name) => history.last(worker, name);
-    if (history.workers.has(worker)) say(/** @type {Element} */ (said.lastElementChild), `Batch ${count(last('local_batch'))}, speed ${speed(last('actual_samples_per_s'))} of expected ${speed(last('predicted_samples_per_s'))}, compute time ${seconds(last('compute_time_s'))}, waited ${seconds(last('barrier_wait_s'))}. Forecast error ${percent(history.error(worker))} in this time range.`);
+    const last = (/** @type {(typeof import('../job/history.js').COLUMNS)[number]} */ name) => history.last(worker, name, left == null ? undefined : Infinity);
+    if (history.workers.has(worker)) say(/** @type {Element} */ (said.lastElementChild), `${left == null ? '' : `Last seen ${moment(left)}. `}Batch ${count(last('local_batch'))}, speed ${speed(last('actual_samples_per_s'))} of expected ${speed(last('predicted_samples_per_s'))}, compute time ${seconds(last('compute_time_s'))}, waited ${seconds(last('barrier_wait_s'))}. Forecast error ${percent(history.error(worker))} in this time range.`);
   };
   async function again() {
     try {
       const [view, { workers }] = await Promise.all([read(ofJob(id), signal), read(ofJob(id, '/workers'), signal)]);
       const known = workers.find((/** @type {any} */ one) => one.worker === worker);
-      if (!known) return say(about, 'This job has no such worker.');
+      if (!known) {
+        chart.show(undefined);
+        return say(about, 'This job has no such worker.');
+      }
+      left = known.state === 'live' ? null : known.last_seen_unix_ms;
       const { straggler } = known;
       pill.hidden = false;
       pill.dataset.state = straggler ? 'silent' : known.state === 'live' ? 'running' : known.state;
       say(pill, straggler ? SLOW[straggler.reason] ?? straggler.reason : STATES[known.state] ?? known.state);
-      say(about, `${known.device ?? ''}${straggler ? `${known.device ? '. ' : ''}At ${percent(straggler.speed_ratio, 0)} of its expected speed since iteration ${count(straggler.since_iteration)}: ${straggler.detail}` : ''}`);
-      const ended = ['finished', 'failed', 'stalled'].includes(view.state) ? view.state_since_unix_ms : null;
+      say(about, `${known.device ?? ''}${straggler ? `${known.device ? '. ' : ''}At ${percent(straggler.speed_ratio, 0)} of its usual speed since iteration ${count(straggler.since_iteration)}: ${straggler.detail}` : ''}`);
+      const ended = left ?? (['finished', 'failed', 'stalled'].includes(view.state) ? view.state_since_unix_ms : null);
       history = History.of(await read(ofJob(id, `/history?${range.query(ended)}&points=${POINTS}`), signal), range.spanS);
       isRead = true;
       say(trouble, '');
@@ -64,10 +69,15 @@ export function workerPage(content, id, signal, worker) {
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof Refused)) throw error;
-      say(trouble, error.message);
+      unread(error);
     } finally {
       begin();
     }
+  }
+  /** @param {Refused} why */
+  function unread(why) {
+    say(trouble, why.message);
+    if (!isRead) chart.show(undefined);
   }
   let areRead = false;
   /** Reads the readings when the time axis is known. */
@@ -81,13 +91,13 @@ export function workerPage(content, id, signal, worker) {
     onOpen: () => void again(),
     onEvent: (name, data) => {
       if (name === 'changed') void again();
-      if (name !== 'step' || !range.isLive || !isRead) return;
+      if (name !== 'step' || !range.isLive || !isRead || left != null) return;
       history.append(data);
       nextFrame(draw);
     },
     onState: (state) => {
       show(state, () => stream.retry());
-      if (state.kind === 'refused') say(trouble, state.why.message);
+      if (state.kind === 'refused') unread(state.why);
     },
   }, signal);
 }
