@@ -125,7 +125,7 @@ def glance():
 
 
 def who():
-    names = {"worker": "Worker", "reason": "Cause", value_of("A"): "Of expected speed", value_of("B"): "Since iteration"}
+    names = {"worker": "Worker", "reason": "Cause", value_of("A"): "Of usual speed", value_of("B"): "Since iteration"}
     against, _ = by_worker(AGAINST_EXPECTED, WORKERS, most="bottomk")
     # Workers without new reports have the value -1.
     reporting = f"({AGAINST_EXPECTED} and on (worker) ({REPORT_AGE} <= {SILENT_S})) or (0 * ({REPORT_AGE} > {SILENT_S}) - 1)"
@@ -135,10 +135,10 @@ def who():
               links to this dashboard with only this worker.""",
               [query(f"max by (worker, reason) (evenstep_worker_straggler_speed_ratio{{{JOB_ONLY}}})", instant=True, table=True),
                query(f"max by (worker) (evenstep_worker_straggler_since_iteration{{{JOB_ONLY}}})", instant=True, table=True)],
-              width=8, height=8, sort=("Of expected speed", False), transformations=columns(**names), nothing="No slow worker",
-              overrides=[by_name("Worker", links=[TO_WORKER]), by_name("Cause", mappings=CAUSES), by_name("Of expected speed", **leveled(RATIO, EXPECTED_STEPS, decimals=0)),
+              width=8, height=8, sort=("Of usual speed", False), transformations=columns(**names), nothing="No slow worker",
+              overrides=[by_name("Worker", links=[TO_WORKER]), by_name("Cause", mappings=CAUSES), by_name("Of usual speed", **leveled(RATIO, EXPECTED_STEPS, decimals=0)),
                          by_name("Since iteration", unit="none")]),
-        states("Speed against expectation", f"""Speed of each worker as a share of its expected speed: its best speed so far or, on GPUs, the
+        states("Speed against usual", f"""Speed of each worker as a share of its usual speed: its best speed so far or, on GPUs, the
                median of the same device. Green: at least 90 %. Red: below 75 %. Grey: no report for {SILENT_S} s. With more than {MANY} workers: the slowest five, and
                quantiles.""",
                against, [{"type": "value", "options": {"-1": {"color": GREY, "index": 0, "text": "silent"}}}], unit=RATIO, thresholds=EXPECTED_STEPS, width=8, decimals=0),
@@ -205,7 +205,7 @@ def shares():
 
 
 def workers():
-    names = {"worker": "Worker", "device": "Device", value_of("A"): None, value_of("B"): "Of expected speed", value_of("C"): "Batch",
+    names = {"worker": "Worker", "device": "Device", value_of("A"): None, value_of("B"): "Of usual speed", value_of("C"): "Batch",
              value_of("D"): "Predicted", value_of("E"): "Actual", value_of("F"): "Forecast error", value_of("G"): "Waiting",
              value_of("H"): "Last report"}
     questions = [
@@ -216,11 +216,11 @@ def workers():
     names |= {"node": "Node", value_of("I"): None}
     return [table(
         "Workers, ${unit}", "Current state of each worker, slowest first. The name links to this dashboard with only this worker.",
-        [query(text, instant=True, table=True) for text in [*questions, node]], sort=("Of expected speed", False),
+        [query(text, instant=True, table=True) for text in [*questions, node]], sort=("Of usual speed", False),
         transformations=columns(**names),
         overrides=[
             by_name("Worker", links=[TO_WORKER]), by_name("Node", links=[to_node]), by_name("Batch", unit=BATCH),
-            by_name("Of expected speed", **leveled(RATIO, EXPECTED_STEPS, decimals=0)),
+            by_name("Of usual speed", **leveled(RATIO, EXPECTED_STEPS, decimals=0)),
             by_pattern("Predicted|Actual", unit=SPEED), by_name("Forecast error", **leveled(RATIO, ERROR_STEPS, decimals=1)),
             by_name("Waiting", **leveled(RATIO, WAIT_STEPS, decimals=1)), by_name("Last report", unit="dateTimeFromNow")])]
 

@@ -63,15 +63,15 @@ def jobs():
 
 def slow():
     """Returns the slow workers of all jobs, with the cause."""
-    names = {"job_id": "Job", "worker": "Worker", "reason": "Cause", value_of("A"): "Of expected speed", value_of("B"): "Since iteration"}
+    names = {"job_id": "Job", "worker": "Worker", "reason": "Cause", value_of("A"): "Of usual speed", value_of("B"): "Since iteration"}
     to_worker = link("This worker", to_dashboard(JOB, job_id="${__data.fields.Job}", worker="${__value.text}", focus="${__value.text}"))
     return table(
         "Slow workers by name", """Workers that are slower than they were, or than others on the same kind of GPU: at most 20, slowest first. The
         name links to the worker.""",
         [query(f"bottomk(20, max by (job_id, worker, reason) (evenstep_worker_straggler_speed_ratio{{{CHOSEN}}}))", instant=True, table=True),
          query(f"max by (job_id, worker) (evenstep_worker_straggler_since_iteration{{{CHOSEN}}})", instant=True, table=True)],
-        width=12, height=8, sort=("Of expected speed", False), transformations=columns(**names), nothing="No slow worker",
-        overrides=[by_name("Worker", links=[to_worker]), by_name("Cause", mappings=CAUSES), by_name("Of expected speed", **leveled(RATIO, EXPECTED_STEPS, decimals=0)),
+        width=12, height=8, sort=("Of usual speed", False), transformations=columns(**names), nothing="No slow worker",
+        overrides=[by_name("Worker", links=[to_worker]), by_name("Cause", mappings=CAUSES), by_name("Of usual speed", **leveled(RATIO, EXPECTED_STEPS, decimals=0)),
                    by_name("Since iteration", unit="none")])
 
 

@@ -142,7 +142,7 @@ def test_the_slowest_of_many_stragglers_are_named(tmp_path: Path) -> None:
     assert answer.output == '{"fail_count": 21}'
     named = answer.error.split("; ")
     assert len(named) == 16
-    assert named[0] == "worker node-a/100 of job job has 25 % of its expected speed since iteration 7: why"
+    assert named[0] == "worker node-a/100 of job job has 25 % of its usual speed since iteration 7: why"
     assert named[1].startswith("worker node-a/19 of job job has 71 %")
     assert "GET /v1/nodes/node-a/health?after_s=90 " in one.heard()[0]
 

@@ -164,7 +164,7 @@ def _straggler(one: dict[str, Any]) -> tuple[float, str]:
     view = one["straggler"]
     ratio = float(view["speed_ratio"])
     line = (
-        f"worker {one['worker']} of job {one['job_id']} has {100 * ratio:.0f} % of its expected speed "
+        f"worker {one['worker']} of job {one['job_id']} has {100 * ratio:.0f} % of its usual speed "
         f"since iteration {view['since_iteration']}: {view['detail']}"
     )
     return ratio, line
