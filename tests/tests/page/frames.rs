@@ -32,7 +32,7 @@ fn sixty_four_workers_stay_smooth() {
         return;
     };
     scene.open_job();
-    scene.browser.until("the workers are shown", "document.querySelectorAll('.finish-rows > li').length > 5");
+    scene.browser.until("the map is painted", "document.querySelector('.heat canvas')?.width > 300");
     scene.browser.picture("job-64-workers");
     for place in ["0", "document.querySelector('.controls').offsetTop - 60", "document.body.scrollHeight"] {
         scene.browser.run(&format!("scrollTo(0, {place})"));
@@ -76,7 +76,7 @@ fn a_thousand_workers_stay_light() {
     scene.open_job();
     scene.step();
     scene.step();
-    scene.browser.until("the workers are shown", "document.querySelectorAll('.finish-rows > li').length > 5");
+    scene.browser.until("the map is painted", "document.querySelector('.heat canvas')?.width > 300");
     let opening = sorted(&scene.browser.run_until_called(TASKS_SO_FAR));
     scene.browser.devtools("Performance.enable", &serde_json::json!({ "timeDomain": "threadTicks" }));
     let busy_s = |scene: &Scene| {
