@@ -161,8 +161,8 @@ pub struct JobSummary {
     /// Reason of the latest decision, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The verdict, one to four short sentences: does the job pay, who is slow and why, is the forecast right. Text
-    /// without markup; it begins with the state unless the job is running. Absent if another predictor owns the job.
+    /// The verdict, one to four short sentences: whether planned shares pay, who is slow and why, and how good the forecast is.
+    /// Text without markup; it begins with the state unless the job is running. Absent if another predictor owns the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<String>,
 }

@@ -36,7 +36,10 @@ pub struct SummaryView {
     /// Workers that were below 0.9 times the median speed of the others, at equal work, in at least 5 % of the iterations,
     /// slowest first; at most 8.
     pub slow: Vec<SlowWorker>,
-    /// All of this in words: the verdict (see `JobSummary`), the waiting, the slowest worker of the whole run.
+    /// The verdict on the job, as in `JobSummary`.
+    #[serde(default)]
+    pub verdict: String,
+    /// The whole run in three sentences: gain, waiting, slow workers.
     pub lines: Vec<String>,
 }
 

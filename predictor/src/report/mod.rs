@@ -62,7 +62,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             get(&transport, &format!("/v1/jobs/{}/history{HISTORY_QUERY}", job.in_path()), Some(job))?;
         output::write_page(&args.html, |command| page::page(&summary, &history, command))?;
     }
-    let text = summary.lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    let lines = std::iter::once(&summary.verdict).chain(&summary.lines);
+    let text = lines.map(|line| format!("{line}\n")).collect::<String>();
     output::write_results(&text, &summary, &args.json, &[&args.html])
 }
 

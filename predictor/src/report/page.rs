@@ -14,11 +14,10 @@ const SCALE_END: f64 = 1.08;
 /// Returns the page. `command` is the command line that writes it again.
 pub fn page(summary: &SummaryView, history: &HistoryView, command: &str) -> Report {
     let heading = |words: &str| Section::Text { heading: words.into(), paragraphs: Vec::new() };
-    let [verdict, more @ ..] = &summary.lines[..] else { return Report::default() };
     let shown = shown(summary, history);
     let mut sections = vec![
-        Section::Verdict(verdict.clone()),
-        Section::Text { heading: String::new(), paragraphs: more.to_vec() },
+        Section::Verdict(summary.verdict.clone()),
+        Section::Text { heading: String::new(), paragraphs: summary.lines.clone() },
         Section::Figures(figures(summary)),
         heading("Steps"),
         Section::Charts(vec![step_times(history)]),
@@ -218,7 +217,8 @@ mod tests {
             waiting_share: Some(0.031),
             error_ratio: Some(0.03),
             slow: Vec::new(),
-            lines: vec!["Finished: 1.60x as fast.".into(), "workers waited".into(), "slowest".into()],
+            verdict: "Finished: 1.60x as fast.".into(),
+            lines: vec!["5000 iterations".into(), "workers waited".into(), "slowest".into()],
         }
     }
 

@@ -59,7 +59,7 @@ def script(folder: Path) -> list[str]:
 def gain(url: str, identity: str) -> float:
     """Returns how many times as fast the job was as with even shares."""
     [line, *_] = fetch_json(f"{url}/v1/jobs/{identity}/summary")["lines"]
-    [found] = re.findall(r"([\d.]+)x as fast as even shares", line)
+    [found] = re.findall(r"iterations, gain ([\d.]+)x ", line)
     return float(found)
 
 

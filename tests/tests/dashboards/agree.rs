@@ -172,13 +172,9 @@ fn the_figures_of_one_moment_agree() {
         ],
     );
     let interval = line.gain.map(|gain| format!("{:.2}x to {:.2}x", gain.lower, gain.upper)).expect("a gain");
-    let between = interval.replace('x', "");
     says(
         &prints(&["report", JOB]),
-        &[
-            format!("{gain} as fast as even shares ({between})"),
-            format!("workers waited {lost} of their time"),
-        ],
+        &[format!("gain {gain} (90 % interval {interval})"), format!("workers waited {lost} of their time")],
     );
     let file = prints(&["report", JOB, "--html=-"]);
     says(&file, &[gain.clone(), interval.clone(), lost.clone()]);

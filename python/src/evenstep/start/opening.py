@@ -155,7 +155,7 @@ class OpenRun:
                 self.plans = begin.opened(self.group, self.embedded, self.workers, otherwise, run.sensor)
         if self.plans and self.plans.predictor:
             lines.show([lines.page(self.plans.place.current_server(), self.plans.place.job)])
-        elif run.world_size == 1 and begin.job_options.fixed is None and begin.job_options.settings.server != OFF:
+        elif self.group is None and begin.job_options.fixed is None and begin.job_options.settings.server != OFF:
             lines.show(["one process has no other worker to balance with; start several, for example with torchrun"])
         # Without a predictor, for example on a single rank, the next checkpoint still names the job.
         run.job = self.plans.place.job if self.plans else begin.resumed_job

@@ -5,7 +5,7 @@
 //! - `step`: an iteration and its workers
 //! - `history`: iterations in columns
 //! - `summary`: what the job gained, and slow workers
-//! - `verdict`: does the job pay, who is slow, is the forecast right, in words
+//! - `verdict`: in words, whether planned shares pay, who is slow, and how good the forecast is
 //! - `updates`: what changed since a reader's last read
 
 mod history;

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use evenstep_core::curve::{CurveLearner, Uncertain};
 use evenstep_protocol::{
-    HistoryView, SlowWorker, StragglerReason, SummaryView, WorkerHistory, WorkerId, WorkerView,
+    GainView, HistoryView, SlowWorker, StragglerReason, SummaryView, WorkerHistory, WorkerId, WorkerView,
 };
 
 use super::super::account::Account;
 
+/// Gain below which even shares would have done as well.
+const PAYS: f64 = 1.02;
 /// Speed over the median of the others, below which a worker is slow.
 const SLOW: f64 = 0.9;
 /// Minimum share of slow iterations of a slow worker.
@@ -52,7 +54,11 @@ pub fn summarize(
     let (gain, waiting_share) = (account.gain(), account.lost_share());
     let slow = slow_workers(history, workers);
     let Told { iterations, unit, error_ratio, verdict } = told;
-    let lines = vec![verdict, waiting_line(waiting_share), slow_line(&slow)];
+    let lines = vec![
+        gain_line(gain, account.estimated().min(iterations), iterations),
+        waiting_line(waiting_share),
+        slow_line(&slow),
+    ];
     SummaryView {
         job_id: history.job_id.clone(),
         iterations,
@@ -63,6 +69,7 @@ pub fn summarize(
         waiting_share,
         error_ratio,
         slow,
+        verdict,
         lines,
     }
 }
@@ -163,6 +170,20 @@ fn reason(worker: &WorkerId, workers: &[WorkerView], iterations_share: f64) -> S
         _ if iterations_share >= THROUGHOUT => "all the time: a slower device, or a constant load".to_owned(),
         _ => "at times: a changing load".to_owned(),
     }
+}
+
+fn gain_line(gain: Option<GainView>, estimated: u64, iterations: u64) -> String {
+    let Some(GainView { ratio, lower, upper, .. }) = gain else {
+        return format!(
+            "{iterations} iterations, {estimated} of them with a forecast and a report: too few to estimate the gain over even shares"
+        );
+    };
+    let gain =
+        format!("{iterations} iterations, gain {ratio:.2}x (90 % interval {lower:.2}x to {upper:.2}x)");
+    if lower > 1.0 && ratio >= PAYS {
+        return format!("{gain}: {ratio:.2} times as fast as with even shares");
+    }
+    format!("{gain}: not faster than with even shares; EVENSTEP_SERVER=off trains without a predictor")
 }
 
 fn waiting_line(waiting_share: Option<f64>) -> String {
@@ -274,7 +295,11 @@ mod tests {
         let slow: Vec<(&str, f64)> =
             summary.slow.iter().map(|slow| (slow.worker.as_str(), slow.speed_ratio)).collect();
         assert_eq!(slow, [("node/0", 0.5)]);
-        assert_eq!(summary.lines[0], "A verdict.");
+        assert_eq!(
+            summary.lines[0],
+            "64 iterations, gain 1.50x (90 % interval 1.50x to 1.50x): 1.50 times as fast as with even shares"
+        );
+        assert_eq!(summary.verdict, "A verdict.");
         assert_eq!(summary.lines[1], "workers waited 0.0 % of their time for the slowest one");
         assert!(summary.lines[2].starts_with("slowest: node/0, 0.50 times"), "{}", summary.lines[2]);
     }
@@ -299,9 +324,10 @@ mod tests {
     }
 
     #[test]
-    fn equal_workers_gain_nothing() {
+    fn equal_workers_gain_nothing_and_the_summary_says_so() {
         let summary = summarize(&history(&[100.0; 4], &[8; 4], 64, 1.0), &SummaryInputs::default(), 64);
         assert_eq!(summary.gain.unwrap().ratio, 1.0);
+        assert!(summary.lines[0].contains("not faster than with even shares"), "{}", summary.lines[0]);
         assert!(summary.slow.is_empty());
     }
 

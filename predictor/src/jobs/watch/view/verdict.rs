@@ -1,4 +1,4 @@
-//! The verdict on a job: does it pay, who is slow and why, is the forecast right.
+//! The verdict on a job: whether planned shares pay, who is slow and why, and how good the forecast is.
 //!
 //! Times are durations, because the predictor does not know the time zone of its readers.
 
