@@ -16,7 +16,7 @@ use crate::certificates::{Authority, Identity};
 use crate::wait::until;
 
 /// Longer than any healthy response takes.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Maximum number of redirects that a following client accepts.
 const REDIRECTS_MAX: usize = 3;

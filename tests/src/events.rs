@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use ureq::{Agent, Body};
 
 /// Maximum duration of a stream.
-const FOLLOW_MAX: Duration = Duration::from_secs(60);
+const FOLLOW_MAX: Duration = Duration::from_secs(300);
 
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]

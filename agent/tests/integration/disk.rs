@@ -26,7 +26,7 @@ fn a_disk_that_hangs_stops_neither_the_local_api_nor_the_shutdown() {
     let start = Instant::now();
     let (status, said) = agent.terminate_and_read();
     // Far above the limit of 5 s, but below a wait without a limit.
-    assert!(start.elapsed() < Duration::from_secs(30));
+    assert!(start.elapsed() < Duration::from_secs(150));
     assert_eq!(status.code(), Some(1), "{said}");
     assert!(said.contains("the sampler"), "{said}");
 }

@@ -235,7 +235,7 @@ fn an_agent_whose_driver_hangs_ends_and_names_the_gpu() {
         let start = Instant::now();
         let (status, said) = rig.end_with_status();
         // Far above the limit of 5 s, but below a wait without a limit.
-        assert!(start.elapsed() < Duration::from_secs(30));
+        assert!(start.elapsed() < Duration::from_secs(150));
         assert_eq!(status.code(), Some(1), "{said}");
         assert!(said.contains(named), "{said}");
     }

@@ -414,7 +414,7 @@ fn clients_send_the_token_of_their_environment() {
     let files = ClientTlsFiles { token: Some(TokenSource::File(file.clone())), ..ClientTlsFiles::default() };
     let config = ClientConfig {
         tls: ClientTls::load(files).unwrap(),
-        request_timeout: Duration::from_secs(60),
+        request_timeout: Duration::from_secs(300),
         ..ClientConfig::default()
     };
     assert!(!format!("{config:?}").contains(&first));

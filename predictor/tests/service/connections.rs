@@ -16,7 +16,7 @@ const IDLE: usize = 2000;
 /// Bytes after which an endless request must have been refused.
 const ENDLESS_BYTES: usize = 64 << 20;
 /// Longer than any healthy response takes.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 fn connect(service: &Service) -> TcpStream {
     let stream = TcpStream::connect(service.predictor.url.strip_prefix("http://").unwrap()).unwrap();

@@ -121,7 +121,7 @@ fn jobs_and_workers_are_limited_by_token() {
     fs::write(world.folder.path().join("token"), &a).unwrap();
     let token = Some(TokenSource::File(world.folder.path().join("token")));
     let tls = ClientTls::load(ClientTlsFiles { token, ..ClientTlsFiles::default() }).unwrap();
-    let config = ClientConfig { tls, request_timeout: Duration::from_secs(60), ..ClientConfig::default() };
+    let config = ClientConfig { tls, request_timeout: Duration::from_secs(300), ..ClientConfig::default() };
     let trainer = Trainer::new(&world.service.predictor.url.parse().unwrap(), job_id("team-a/two"), config);
     let error = trainer.register_job(&JobSpec::new(64)).unwrap_err();
     assert!(matches!(&error.kind, ErrorKind::Rejected(why) if why.contains("jobs = 1")), "{error}");

@@ -19,7 +19,7 @@ use sqlx::{Connection, Executor, PgConnection};
 use crate::support::{BINARY, allocate_request, job_id, join_all};
 
 /// The lease expires soon, but not while a test prepares its job on a loaded machine.
-const FLAGS: [&str; 2] = ["--refit-interval-s=86400", "--lease-s=4"];
+const FLAGS: [&str; 2] = ["--refit-interval-s=86400", "--lease-s=8"];
 /// The owner keeps its jobs, however slow the machine is.
 const LONG_LEASE: [&str; 2] = ["--refit-interval-s=86400", "--lease-s=300"];
 

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::support::{BINARY, job_id};
 
 /// Longer than any healthy request takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// The documentation of metrics.
 const METRICS: &str = include_str!("../../../docs/reference/metrics.md");
 

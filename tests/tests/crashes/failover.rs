@@ -18,7 +18,7 @@ const KILLS_VARIABLE: &str = "EVENSTEP_TESTS_FAILOVERS";
 const KILLS: u64 = 3;
 /// Maximum number of successful requests before a failover.
 const REQUESTS_MAX: u64 = 120;
-const LEASE_S: f64 = 1.0;
+const LEASE_S: f64 = 3.0;
 
 /// Ways of taking a predictor out of service.
 #[derive(Debug, Clone, Copy)]

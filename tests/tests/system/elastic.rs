@@ -142,7 +142,7 @@ fn workers_die_together_and_during_regrouping() {
         &trainer,
         folder.path(),
         // A worker that waits only for the stalled one notices it by the timeout.
-        &["--workers=4", "--policy=even", "--pace=1,1,1,1", "--steps=1000000", "--timeout-s=10"],
+        &["--workers=4", "--policy=even", "--pace=1,1,1,1", "--steps=1000000", "--timeout-s=50"],
     );
     training.until("it trains", || training.record_bytes() > 4000);
     let victims = [training.worker(0), training.worker(3)];

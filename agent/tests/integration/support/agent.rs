@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 /// Timeout, longer than any healthy test waits.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The real agent as a process, sampling and sending at the highest rate.
 pub struct Agent {

@@ -8,7 +8,7 @@ use evenstep_protocol::{JobId, JobSpec};
 use crate::support::{Action, Scripted, nobody, rejects, responds};
 
 /// Longer than the duration of any healthy request.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn points_to(url: &str) -> Action {
     Action::Answers(307, format!("location: {url}/v1/jobs/job\r\n"), String::new())
@@ -60,10 +60,10 @@ fn the_next_server_is_tried_at_once_and_first_from_then_on() {
 #[test]
 fn a_hanging_server_leaves_time_for_the_next() {
     let (a, b) = (Scripted::start([Action::NeverResponds]), Scripted::responding());
-    let client = client(&[&a.url, &b.url], Duration::from_secs(4));
+    let client = client(&[&a.url, &b.url], Duration::from_secs(10));
     let started = Instant::now();
     assert_eq!(register(&client), Ok(()));
-    assert!(started.elapsed() >= Duration::from_secs(2), "it could use half of the time");
+    assert!(started.elapsed() >= Duration::from_secs(5), "it could use half of the time");
     assert_eq!((a.heard().len(), b.heard().len()), (1, 1));
 }
 
