@@ -112,7 +112,7 @@ fn cluster() -> impl Strategy<Value = Vec<u8>> {
 
 const BACKTESTS: [&str; 2] =
     ["--models last,ma,ema,hold,ar,arx,arx_pooled,mix,mix_step", "--models last --target-time speed"];
-const SIMULATIONS: [&str; 3] = ["--seed 1", "--request ahead", "--quantum 4 --global-batch 96"];
+const SIMULATIONS: [&str; 2] = ["--seed 1", "--quantum 4 --global-batch 96"];
 
 /// Runs `backtest` on a trace.
 fn evaluate(trace: &[u8], flags: &str) -> anyhow::Result<()> {

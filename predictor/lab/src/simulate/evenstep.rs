@@ -10,12 +10,12 @@ use evenstep_core::forecast::{ExpertKind, JobForecaster, Loss};
 use evenstep_core::hedge::learner::Parts;
 use evenstep_core::hedge::{ChunkCost, Hedged, POOL_MAX, Terms, hedge};
 use evenstep_core::job::{Balance, Compared, TailBalance, Used};
-use evenstep_core::plan::{InForce, Measured, Rules, Sizes, WorkerOutlook, plan};
+use evenstep_core::plan::{InForce, MIN_GAIN, Measured, Rules, Sizes, WorkerOutlook, plan};
 use evenstep_core::series::DriverSet;
 
 use super::error::SimulateError;
 use super::policy::{Policy, Report, Shares};
-use super::settings::Settings;
+use super::settings::{CLAIM, Settings};
 use super::world::{BARRIER_WAIT, World};
 
 /// Fits networks and returns them in the order given, with `None` for a failed fit.
@@ -158,8 +158,8 @@ impl<'a> Evenstep<'a> {
     ) -> Option<Hedged> {
         let shares: Vec<SplitWorker> = outlooks.iter().map(WorkerOutlook::share).collect::<Option<_>>()?;
         let terms = Terms {
-            cost: self.settings.claim,
-            min_chunk: self.settings.min_chunk,
+            cost: CLAIM,
+            min_chunk: self.settings.quantum,
             quantum: self.settings.quantum,
             pool_max: POOL_MAX,
         };
@@ -237,7 +237,7 @@ impl Policy for Evenstep<'_> {
             global_batch: self.settings.global_batch,
             quantum: self.settings.quantum,
             sizes: Sizes::Any,
-            min_gain: self.settings.min_gain,
+            min_gain: MIN_GAIN,
             iterations: 1.0,
         };
         let scenarios = self.scenarios(present);

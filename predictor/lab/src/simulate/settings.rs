@@ -82,6 +82,10 @@ impl FromStr for PolicyName {
     }
 }
 
+/// Cost of a claim from the shared tail: five times the time on loopback. One counter
+/// handles 50,000 claims per second; further ones wait.
+pub(super) const CLAIM: ClaimCost = ClaimCost { latency_s: 0.0005, busy_s: 0.00002 };
+
 /// Settings of a simulation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -91,17 +95,7 @@ pub struct Settings {
     pub quantum: u64,
     /// Number of warm-up iterations, which do not count.
     pub warmup: usize,
-    /// Hysteresis: evenstep keeps its shares if new ones would shorten the expected step by less than this
-    /// share.
-    pub min_gain: f64,
     /// Whether evenstep fits networks during the run, as the service does in the background. The fits take
     /// most of the time of a simulation.
     pub networks: bool,
-    /// Cost of a claim from the shared tail.
-    pub claim: ClaimCost,
-    /// Minimum chunk in samples; a multiple of the quantum.
-    pub min_chunk: u64,
-    /// Whether shares are requested one iteration ahead, before the outcome of the previous iteration is
-    /// known. Otherwise they are requested at the boundary.
-    pub ahead: bool,
 }

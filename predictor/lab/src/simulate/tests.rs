@@ -4,24 +4,13 @@ use super::world::{RecordedForm, Worker};
 use super::*;
 use crate::backtest::{Job, Row, Series};
 use evenstep_core::forecast::nonlinear::{FittedExpert, Training};
-use evenstep_core::hedge::ClaimCost;
-use evenstep_core::plan::MIN_GAIN;
 
 fn no_networks(due: &[Training]) -> Vec<Option<FittedExpert>> {
     due.iter().map(|_| None).collect()
 }
 
 fn settings(global_batch: u64, warmup: usize) -> Settings {
-    Settings {
-        global_batch,
-        quantum: 1,
-        warmup,
-        min_gain: MIN_GAIN,
-        networks: false,
-        claim: ClaimCost { latency_s: 0.0005, busy_s: 0.0001 },
-        min_chunk: 1,
-        ahead: false,
-    }
+    Settings { global_batch, quantum: 1, warmup, networks: false }
 }
 
 /// Workers with these recorded speeds and batches of one sample.
@@ -80,17 +69,6 @@ fn golden_two_workers() {
     assert!(near(summary.gain, 1.5 / 1.6) && near(summary.regret, 0.6), "{summary:?}");
     assert!(near(summary.barrier_wait_s, 0.45), "{summary:?}");
     assert_eq!(slowest(&world, &settings), None);
-}
-
-/// One iteration ahead, the outcome of the previous iteration is unknown. At the third iteration, the latest
-/// known speeds come from the first.
-#[test]
-fn when_requested_ahead_the_last_value_is_one_iteration_older() {
-    let world = recorded(&[&[10.0, 20.0, 10.0, 10.0], &[10.0, 10.0, 20.0, 10.0]]);
-    let boundary = run(&world, PolicyName::LastValue, &settings(30, 2));
-    let ahead = run(&world, PolicyName::LastValue, &Settings { ahead: true, ..settings(30, 2) });
-    assert_eq!(boundary.shares, [[20, 10], [10, 20]]);
-    assert_eq!(ahead.shares, [[15, 15], [20, 10]]);
 }
 
 /// Half of the time at the median batch of 8 is fixed.
@@ -290,15 +268,15 @@ fn a_slow_first_iteration_is_forgotten() {
     assert_ne!(of(&world, PolicyName::Ema), of(&other, PolicyName::Ema));
 }
 
-/// Speeds of noise, and of a slow-down that moves from worker to worker, faster than plans that are requested ahead.
+/// Speeds of noise, and of a slow-down that moves from worker to worker, faster than forecasts.
 #[test]
 fn plans_that_lose_are_not_used() {
     let noise = cluster(r#"{"group":[{"name":"n","count":4,"speed":100.0,"noise":0.3}]}"#);
     let noise = (0..4).map(|seed| noise.world(200, seed).unwrap());
     let speed = |worker: usize| (0..200).map(move |at| if at % 3 == worker { 30.0 } else { 100.0 }).collect();
     let rotating: Vec<Vec<f64>> = (0..3).map(speed).collect();
-    for (ahead, world) in noise.map(|world| (false, world)).chain([(true, world_of(&rotating))]) {
-        let settings = Settings { ahead, ..settings(300, 1) };
+    for world in noise.chain([world_of(&rotating)]) {
+        let settings = settings(300, 1);
         let sum_s = |policy| run(&world, policy, &settings).step_time_s.iter().sum::<f64>();
         let ratio = sum_s(PolicyName::Base) / sum_s(PolicyName::Even);
         assert!(ratio < 1.01, "{ratio}");
@@ -385,8 +363,8 @@ proptest! {
 
     /// No policy except the oracle depends on the future.
     #[test]
-    fn later_values_do_not_change_earlier_forecasts(speeds in speeds(), changed in 7usize..12, ahead: bool) {
-        let settings = Settings { ahead, ..settings(60, 6) };
+    fn later_values_do_not_change_earlier_forecasts(speeds in speeds(), changed in 7usize..12) {
+        let settings = settings(60, 6);
         let world = world_of(&speeds);
         let mut other = world.clone();
         for worker in &mut other.workers {
@@ -394,7 +372,7 @@ proptest! {
             worker.drivers[changed + 1..].iter_mut().for_each(|drivers| drivers[0] = None);
         }
         other.workers[0].slowdown[changed] *= 2.0;
-        let known = changed - 6 + if ahead { 2 } else { 1 };
+        let known = changed - 5;
         for policy in PolicyName::ALL.into_iter().filter(|policy| *policy != PolicyName::Oracle) {
             let (ours, theirs) = (run(&world, policy, &settings), run(&other, policy, &settings));
             let known = known.min(ours.given.len());

@@ -7,7 +7,7 @@ use super::baselines::{Averages, EMA, Nothing, Oracle, Split, Warmup, WithoutSlo
 use super::error::{CELLS_MAX, SimulateError};
 use super::evenstep::{Evenstep, Fitter};
 use super::policy::{Policy, Report, Shares};
-use super::settings::{PolicyName, Settings};
+use super::settings::{CLAIM, PolicyName, Settings};
 use super::world::World;
 
 /// Record of a policy over the iterations that count.
@@ -57,15 +57,9 @@ pub fn walk(
     let mut reports: Vec<Report<'_>> = Vec::new();
     for iteration in 0..world.iterations {
         let present: Vec<usize> = world.present(iteration).collect();
-        let plan = if settings.ahead {
-            let plan = policy.shares(iteration, &present)?;
-            policy.learn(&reports);
-            plan
-        } else {
-            policy.learn(&reports);
-            policy.shares(iteration, &present)?
-        };
-        reports = step(world, iteration, &present, &plan, settings.claim);
+        policy.learn(&reports);
+        let plan = policy.shares(iteration, &present)?;
+        reports = step(world, iteration, &present, &plan, CLAIM);
         let given = by_worker(world, &present, plan.given().iter().copied());
         if iteration >= settings.warmup {
             let mean = |seconds: fn(&Report<'_>) -> f64| {

@@ -4,10 +4,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
-use evenstep_core::hedge::ClaimCost;
-use evenstep_core::plan::MIN_GAIN;
 use evenstep_report::output::{STANDARD_STREAM, check_distinct};
-use evenstep_report::values::{between, not_negative, share};
+use evenstep_report::values::{between, share};
 
 use super::help::{EXAMPLES, LONG_ABOUT};
 use crate::command::GLOBAL_BATCH_MAX;
@@ -20,12 +18,6 @@ use crate::simulate::{PolicyName, Settings};
 const BATCH_PER_WORKER: u64 = 64;
 /// Iterations of a described cluster by default.
 pub const CLUSTER_ITERATIONS: usize = 2000;
-
-/// Default time of a claim in seconds, and number of claims per second that one counter handles; further claims wait. On
-/// loopback (example `claims` of `evenstep-trainer`) a claim takes a fifth of that time, and the rate is
-/// higher.
-const CLAIM_COST_S: f64 = 0.0005;
-const CLAIM_RATE: f64 = 50_000.0;
 
 /// Largest number of workers times iterations for which networks are fitted by default. Fits then take a few
 /// seconds.
@@ -92,20 +84,6 @@ pub struct Args {
     /// Share of the iterations that does not count; static_proportional measures speeds in it
     #[arg(long, value_name = "SHARE", default_value_t = 0.4, value_parser = share, help_heading = "Policies")]
     pub warmup: f64,
-    /// When shares are requested: at the boundary of the iteration, or one iteration ahead, without the
-    /// outcome of the previous one
-    #[arg(long, value_enum, value_name = "WHEN", default_value = "boundary", help_heading = "Policies")]
-    pub request: RequestTime,
-    /// Hysteresis of evenstep: keep the shares if a change would shorten the step by less than this share
-    /// [default: the service's]
-    #[arg(long, value_name = "SHARE", value_parser = part, help_heading = "Policies")]
-    pub min_gain: Option<f64>,
-    /// Seconds per claim from evenstep's shared tail
-    #[arg(long, value_name = "SECONDS", default_value_t = CLAIM_COST_S, value_parser = not_negative, help_heading = "Policies")]
-    pub claim_cost: f64,
-    /// Minimum chunk of evenstep's shared tail in samples [default: the quantum]
-    #[arg(long, value_name = "SAMPLES", value_parser = between(1, GLOBAL_BATCH_MAX), help_heading = "Policies")]
-    pub min_chunk: Option<u64>,
     /// Whether evenstep fits networks during the run, which takes most of the time; auto: if workers times
     /// iterations are at most 100000
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", help_heading = "Policies")]
@@ -117,15 +95,6 @@ pub struct Args {
     /// Write a self-contained HTML report
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub report: Option<PathBuf>,
-}
-
-/// When shares are requested.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum RequestTime {
-    /// After the previous iteration has ended.
-    Boundary,
-    /// When the previous iteration begins.
-    Ahead,
 }
 
 /// Whether networks are fitted.
@@ -187,10 +156,6 @@ impl Args {
             global_batch: self.global_batch.unwrap_or(per_worker * workers as u64),
             quantum: self.quantum,
             warmup: (self.warmup * iterations as f64) as usize,
-            min_gain: self.min_gain.unwrap_or(MIN_GAIN),
-            claim: ClaimCost { latency_s: self.claim_cost, busy_s: (1.0 / CLAIM_RATE).min(self.claim_cost) },
-            min_chunk: self.min_chunk.unwrap_or(self.quantum).next_multiple_of(self.quantum),
-            ahead: self.request == RequestTime::Ahead,
             networks: match self.networks {
                 Networks::Auto => workers.saturating_mul(iterations) <= NETWORK_CELLS_MAX,
                 Networks::Yes => true,

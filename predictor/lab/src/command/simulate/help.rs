@@ -16,7 +16,7 @@ after the warm-up count.
   ema                  proportional to an exponential moving average of the speeds, factor 0.3.
   base                 forecasts, networks and plans of the service, without a shared tail.
   evenstep             base with hedged steps: part of the batch goes to a shared tail if that is expected to save time. A claim
-                       costs --claim-cost and waits for other claims (50,000 per second). A worker has the same speed in each chunk
+                       costs 0.5 ms and waits for other claims (50,000 per second). A worker has the same speed in each chunk
                        as in its whole iteration.
   oracle               the shortest possible step, with knowledge of the actual speeds.
 
