@@ -1,13 +1,10 @@
 //! Offline evaluation of forecasters and allocation policies. Product crates do not depend on this crate,
 //! except for the commands of the binary.
 //!
-//! - [`batch`]: models that are fitted to a range of rows
 //! - [`backtest`]: accuracy of forecasts on recorded data
 //! - [`simulate`]: step times under each policy
 //! - [`trace`]: recorded traces, from tables in files and from stores
 //! - [`command`]: the commands `evenstep-predictor backtest` and `simulate`
-
-pub mod batch;
 
 pub mod backtest;
 

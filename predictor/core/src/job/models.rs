@@ -26,7 +26,7 @@ use crate::learning_rate::GradientNorms;
 use crate::shared::SharedMap;
 
 /// Time that a counter is busy with one addition, in seconds, unless a claim takes less: 50,000 claims per
-/// second. One store on loopback handles more (the trainer's example `claims`).
+/// second. One store on loopback handles more.
 const CLAIM_BUSY_S: f64 = 2e-5;
 
 /// Approximate memory of the models of one worker, in bytes.

@@ -3,7 +3,7 @@
 use super::cholesky;
 use super::equations::{NormalEquations, Table};
 use super::network::Network;
-use super::penalty::{Decay, most_probable, sum_of_squares};
+use super::penalty::sum_of_squares;
 
 /// Initial damping, as a share of the mean curvature.
 const DAMPING_START: f64 = 1e-2;
@@ -27,14 +27,14 @@ pub(super) fn train(
     network: Network,
     fit: &Table,
     held_out: &Table,
-    decay: Decay,
+    penalty: f64,
     iterations: usize,
 ) -> Network {
     let mut best = (held_out.squares(&network), network.clone());
-    let mut descent = Descent::new(network, decay);
+    let mut descent = Descent::new(network, penalty);
     let (mut idle, mut worse) = (0, 0);
     for _ in 0..iterations {
-        let Some(gain) = descent.step(fit, decay) else { break };
+        let Some(gain) = descent.step(fit) else { break };
         idle = if gain < GAIN_MIN { idle + 1 } else { 0 };
         let squares = held_out.squares(&descent.network);
         if squares < best.0 {
@@ -64,13 +64,13 @@ struct Descent {
 }
 
 impl Descent {
-    fn new(network: Network, decay: Decay) -> Self {
+    fn new(network: Network, penalty: f64) -> Self {
         let size = network.weights.len();
         Self {
             trial: network.clone(),
             equations: NormalEquations::new(&network),
             damping: DAMPING_START,
-            penalty: decay.start(),
+            penalty,
             damped: vec![0.0; size * size],
             step: vec![0.0; size],
             network,
@@ -79,14 +79,9 @@ impl Descent {
 
     /// Takes one step that improves the objective, with as much damping as needed. Returns the relative
     /// improvement, or `None` if no step improves the objective.
-    fn step(&mut self, fit: &Table, decay: Decay) -> Option<f64> {
+    fn step(&mut self, fit: &Table) -> Option<f64> {
         let squares = self.equations.sum(&self.network, fit);
-        let weights = &self.network.weights;
-        if decay == Decay::Evidence {
-            let evidence = (self.equations.curvature(), squares, fit.targets.len());
-            self.penalty = most_probable(self.penalty, evidence, weights, &mut self.damped, &mut self.step);
-        }
-        let objective = squares + self.penalty * sum_of_squares(weights);
+        let objective = squares + self.penalty * sum_of_squares(&self.network.weights);
         let curvature = self.equations.mean_curvature();
         while self.damping <= DAMPING_RANGE.1 {
             if self.try_damped(self.damping * curvature) {

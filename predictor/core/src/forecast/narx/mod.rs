@@ -42,11 +42,6 @@ impl Narx {
     pub fn refit() -> Self {
         Self { settings: Settings::REFIT }
     }
-
-    /// Settings for system identification: [`Settings::IDENTIFICATION`].
-    pub fn identification() -> Self {
-        Self { settings: Settings::IDENTIFICATION }
-    }
 }
 
 /// A fitted NARX model: a committee of networks. It uses the middle half of their outputs, so single outliers
@@ -126,9 +121,9 @@ impl Narx {
         let newest = known.as_ref().and(targets.last()).map_or(0, |target| target.to_bits());
         let mut rng = ChaCha8Rng::seed_from_u64(settings.seed ^ newest);
         let mut train = |restart: usize| {
-            let decay = settings.decay.of(restart % settings.restarts);
+            let penalty = settings.decay.of(restart % settings.restarts);
             let start = known.take().unwrap_or_else(|| Network::random(inputs, hidden, &mut rng));
-            let network = marquardt::train(start, &fit, &held_out, decay, settings.iterations);
+            let network = marquardt::train(start, &fit, &held_out, penalty, settings.iterations);
             (judge.squares(&network), network)
         };
         let mut networks: Vec<(f64, Network)> = (0..settings.restarts).map(&mut train).collect();

@@ -1,21 +1,21 @@
-//! Settings of a NARX fit, and the two presets.
+//! Settings of a NARX fit, and those of the service.
 
 use super::penalty::Decay;
 use crate::forecast::fit::{FitError, setting};
 
 /// Settings of a NARX fit. [`Narx::new`](super::Narx::new) checks them.
 ///
-/// | setting | refit | identification | range |
-/// |---|---|---|---|
-/// | `hidden` | 8 | 16 | 1 to 64 |
-/// | `weights` | 130 | 160 | 10 to 10 000 |
-/// | `restarts` | 2 | 16 | 1 to 100 |
-/// | `committee` | 1 | 16 | 1 to `restarts` |
-/// | `iterations` | 12 | 280 | 1 to 10 000 |
-/// | `decay` | 1 and 10 | evidence | 0 and up |
-/// | `holdout` | 0.2 | 0 | 0 to 0.5 |
-/// | `rows` | 2000 | 4000 | 10 to 1 000 000 |
-/// | `seed` | 1 | 1 | any |
+/// | setting | refit | range |
+/// |---|---|---|
+/// | `hidden` | 8 | 1 to 64 |
+/// | `weights` | 130 | 10 to 10 000 |
+/// | `restarts` | 2 | 1 to 100 |
+/// | `committee` | 1 | 1 to `restarts` |
+/// | `iterations` | 12 | 1 to 10 000 |
+/// | `decay` | 1 and 10 | 0 and up |
+/// | `holdout` | 0.2 | 0 to 0.5 |
+/// | `rows` | 2000 | 10 to 1 000 000 |
+/// | `seed` | 1 | any |
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
     /// Maximum number of hidden units.
@@ -55,19 +55,6 @@ impl Settings {
         seed: 1,
     };
 
-    /// Thorough settings for system identification: seconds to a minute.
-    pub const IDENTIFICATION: Self = Self {
-        hidden: 16,
-        weights: 160,
-        restarts: 16,
-        committee: 16,
-        iterations: 280,
-        decay: Decay::Evidence,
-        holdout: 0.0,
-        rows: 4000,
-        seed: 1,
-    };
-
     pub(super) fn check(&self) -> Result<(), FitError> {
         let counts: [(_, _, _, std::ops::RangeInclusive<usize>); 6] = [
             ("hidden", self.hidden, "from 1 to 64", 1..=64),
@@ -81,7 +68,7 @@ impl Settings {
             setting(name, value as f64, rule, range.contains(&value))?;
         }
         setting("holdout", self.holdout, "from 0 to 0.5", (0.0..=0.5).contains(&self.holdout))?;
-        let penalty = self.decay.start();
+        let penalty = self.decay.of(0);
         setting("decay", penalty, "0 or more, and finite", penalty >= 0.0 && penalty.is_finite())?;
         if let Decay::Geometric { factor, .. } = self.decay {
             setting("decay factor", factor, "above 0, and finite", factor > 0.0 && factor.is_finite())?;

@@ -23,7 +23,7 @@ fn peers(test: &str, arguments: &[&str]) -> Option<(Option<i32>, String)> {
         }
         return None;
     }
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/bench/peers");
     let Output { status, stdout, stderr } =
         Command::new("python3").arg(script).args(arguments).output().expect("python3 starts");
     let said = [stdout, stderr].concat();
