@@ -1,4 +1,4 @@
-"""The unchanged examples run with torchrun, and the smallest one is as small as documented."""
+"""The unchanged examples run, and the smallest one is as small as documented."""
 
 import difflib
 import importlib.util
@@ -22,12 +22,6 @@ ITERATIONS = 64
 
 #: Time limit for torchrun and its processes, each of which loads torch, in seconds.
 TORCHRUN_S = 3 * PATIENCE_S
-
-
-def torchrun(example: str, folder: Path, **environ: str) -> str:
-    """Returns the output of an example under torchrun with two processes, as its user starts it."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    return run([*launcher, str(EXAMPLES / example)], folder, **environ)
 
 
 def scripted(example: str, *arguments: str, output: Path, **environ: str) -> str:
@@ -106,7 +100,9 @@ def test_plain_before(tmp_path: Path) -> None:
 
 
 def test_plain(predictor: str, job_id: str, tmp_path: Path) -> None:
-    assert "the last loss" in torchrun("plain.py", tmp_path, EVENSTEP_SERVER=predictor, EVENSTEP_JOB=job_id)
+    """test_documents.py runs the same script of a page under torchrun."""
+    environ = {"EVENSTEP_SERVER": predictor, "EVENSTEP_JOB": job_id}
+    assert "the last loss" in scripted("plain.py", output=tmp_path / "output", **environ)
     assert fetch_json(f"{predictor}/v1/jobs/{job_id}")["next_iteration"] >= ITERATIONS
 
 
