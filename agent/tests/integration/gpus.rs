@@ -184,14 +184,14 @@ fn a_gpu_that_hangs_stops_only_its_own_readings() {
     ] {
         rig.nvml.script(&format!("gpus 1 2\nset * pid 1\nfail 2 {function} hang\n"));
         rig.wait_until_up([(1, true), (2, false)]);
-        let sample = rig.sample(&uuid(2));
-        assert!(
-            sample["missing"]["gpu_busy"].as_str().unwrap().starts_with("timed out"),
-            "{function}: {sample:#}"
-        );
-        assert!(sample["readings"]["procs_running"].is_number(), "{function}: {sample:#}");
-        assert_eq!(rig.sample(&uuid(1))["readings"]["gpu_busy"], 0.5, "{function}");
-        assert_eq!(rig.agent.get("/healthz").0, 200, "{function}");
+        // On a busy machine other sources may exceed their time once, too.
+        rig.agent.wait_until(&format!("everything else is read while {function} hangs"), |_| {
+            let sample = rig.sample(&uuid(2));
+            sample["missing"]["gpu_busy"].as_str().is_some_and(|why| why.starts_with("timed out"))
+                && sample["readings"]["procs_running"].is_number()
+                && rig.sample(&uuid(1))["readings"]["gpu_busy"] == 0.5
+                && rig.agent.get("/healthz").0 == 200
+        });
         rig.nvml.script("gpus 1 2\nset * pid 1\n");
         rig.wait_until_up([(1, true), (2, true)]);
     }

@@ -1,4 +1,4 @@
-//! Settings of a NARX fit, and those of the service.
+//! Settings of a NARX fit, and the values that the service uses.
 
 use super::penalty::Decay;
 use crate::forecast::fit::{FitError, setting};
