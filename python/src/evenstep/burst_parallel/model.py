@@ -16,7 +16,7 @@ from evenstep.burst_parallel.block import Block, Shape, gathered, put
 from evenstep.burst_parallel.cut import Piece, cut, opened_modules
 from evenstep.burst_parallel.plan import Plan, read_plan
 from evenstep.burst_parallel.replicas import Call, Replicas, check_equal
-from evenstep.burst_parallel.routes import Move, Route, first_layout, moved
+from evenstep.burst_parallel.routes import Exchange, Move, Route, first_layout, moved
 from evenstep.errors import SettingError, UnsupportedError
 
 #: Maximum number of modes, such as autocast and frozen parameters, whose shapes and modules are kept.
@@ -190,6 +190,9 @@ class Burst(nn.Module):
         # An optimizer that is older than this has the parameters that were replaced.
         self._own = [*net.parameters()]
         self._replicas = Replicas(self._blocks, [*trained, *self._own], world_size, device)
+        self._exchange = Exchange(rank, self._replicas.settle, self._replicas.group)
+        for block in self._blocks:
+            block.settle = self._replicas.settle
 
     @property
     def training(self) -> bool:
@@ -242,9 +245,13 @@ class Burst(nn.Module):
         key = tuple(modes.values())
         shapes, known = [], self._shapes.get(key)
         shapes.append(self._agreed(known[0] if known else None, made, "the samples"))
-        for at, (block, program) in enumerate(zip(self._blocks, self._program(), strict=True), 1):
-            given = Move.apply(made, block.route) if block.route else made
-            views = block.views()
+        programs, begins = self._program(), [block.views() for block in self._blocks]
+        if self.training and any(True for _ in programs[0].buffers()):
+            # An error changes no statistics.
+            self._replicas.settle()
+        for at, (block, program, begin) in enumerate(zip(self._blocks, programs, begins, strict=True), 1):
+            given = Move.apply(made, block.route, self._exchange) if block.route else made
+            views = begin()
             own: Any = None
             try:
                 own = block.run(program, given, views) if block.rows else None
@@ -260,11 +267,14 @@ class Burst(nn.Module):
         if known is None and len(self._shapes) >= _MODES_MAX:
             self._shapes.clear()
         self._shapes[key] = shapes
+        self._replicas.settle()
         return _Weighted.apply(made, self._weight, self._backward_begins) if made.requires_grad else made
 
     def _agreed(self, known: Shape | None, made: torch.Tensor | Exception | None, what: str) -> Shape:
         """Returns the shape of a tensor between blocks, which ranks without samples learn in the first pass."""
         own = Shape.of(made) if isinstance(made, torch.Tensor) else made
+        if known is None or own not in (None, known):
+            self._replicas.settle()
         shapes: list[Any] = [own] if known else gathered(own, self._world_size)
         shape: Shape = known or next(each for each in shapes if each)
         if wrong := next((each for each in shapes if each and each != shape), None):
@@ -304,7 +314,7 @@ class Burst(nn.Module):
         own = self._checked(y, "other calls", method="targets(y)")
         self._targets_called = True
         with torch.no_grad():
-            return self._targets_route.forward(own) if self._targets_route else own
+            return self._targets_route.forward(own, self._exchange) if self._targets_route else own
 
     def _checked(self, values: torch.Tensor, call: Call, **facts: Any) -> torch.Tensor:
         """Returns the planned number of values. All ranks raise the same error."""
@@ -316,7 +326,16 @@ class Burst(nn.Module):
         facts["shape and type of samples"] = Shape.of(values)
         now = [*self._net.parameters()]
         same = len(now) == len(self._own) and all(map(operator.is_, now, self._own))
-        for rank, number in enumerate(self._replicas.compare(call, len(values) if same else -1, **facts)):
+        planned, number = self._blocks[0].shares[self._rank], len(values) if same else -1
+        self._replicas.begin(call, number, self._check_numbers, **facts)
+        if number < 0 or (planned and number != planned):
+            self._replicas.settle()
+        # A loader cannot make empty batches.
+        return values[: self._blocks[0].rows]
+
+    def _check_numbers(self, numbers: Sequence[float]) -> None:
+        """Checks the number of samples of each rank."""
+        for rank, number in enumerate(numbers):
             if number < 0:
                 raise UnsupportedError(
                     f"rank {rank} has other parameters than after evenstep.burst: change their values, not the "
@@ -328,12 +347,11 @@ class Burst(nn.Module):
                     f"rank {rank} got {number:.0f} samples, planned are {planned} of {self._plan.global_batch}: "
                     "give x[model.rows] of a whole global batch, and leave out incomplete ones (drop_last=True)"
                 )
-        # A loader cannot make empty batches.
-        return values[: self._blocks[0].rows]
 
     def _backward_begins(self) -> None:
         """Raises an error if a rank skips the backward pass, or if targets cannot belong to the outputs."""
-        self._replicas.compare("backward passes")
+        self._replicas.begin("backward passes", 0.0, lambda _: None)
+        torch.autograd.Variable._execution_engine.queue_callback(self._replicas.settle)  # type: ignore[attr-defined]  # noqa: SLF001  # As FSDP does.
         if self._targets_route and not self._targets_called:
             raise UnsupportedError(
                 "outputs of a rank belong to other samples than its inputs, and model.targets was not called: compute "
