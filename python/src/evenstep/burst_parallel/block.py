@@ -209,7 +209,8 @@ class _Begin(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[None, ...]:
         ctx.sums.begin(gradients)
-        return (None,) * (1 + ctx.count)
+        nothing: tuple[None, ...] = (None,) * (1 + ctx.count)
+        return nothing
 
 
 class _Reach(torch.autograd.Function):

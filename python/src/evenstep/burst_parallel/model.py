@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import fx, nn
 from torch.autograd.function import once_differentiable
 
+from evenstep.burst_parallel.auto import auto_plan
 from evenstep.burst_parallel.block import Block, Shape, gathered, put
 from evenstep.burst_parallel.cut import Piece, cut, opened_modules
 from evenstep.burst_parallel.plan import Plan, read_plan
@@ -24,7 +25,14 @@ _MODES_MAX = 64
 
 
 def burst(
-    model: nn.Module, plan: str | PathLike[str] | Mapping[str, Any], *, loss: Literal["mean", "sum"] = "mean"
+    model: nn.Module,
+    plan: str | PathLike[str] | Mapping[str, Any],
+    *,
+    loss: Literal["mean", "sum"] = "mean",
+    sample_input: torch.Tensor | None = None,
+    global_batch: int | None = None,
+    amplification: float | None = None,
+    path: str | PathLike[str] | None = None,
 ) -> "Burst":
     """Returns a module that runs each block of a model on its own ranks, with its own shares of the samples.
 
@@ -35,9 +43,13 @@ def burst(
     Args:
         model: a chain of layers, such as ``nn.Sequential``, or a module whose forward torch.fx traces into one.
         plan: the output of ``evenstep plan --json``: its file, or the object, or the response of ``/v1/plan/burst``.
-            GPU i of the plan is rank i.
+            GPU i of the plan is rank i. "auto" measures the model and the network on all ranks, then plans.
         loss: whether the loss of a rank is the mean or the sum over its samples. In both cases the gradient is
             the gradient of the mean over the global batch.
+        sample_input: for "auto": one sample or more, along the first axis, on the device of the model.
+        global_batch: for "auto": number of samples per iteration over all ranks.
+        amplification: for "auto": maximum GPU time of a layer, as a multiple of its GPU time on one GPU.
+        path: for "auto": the file in which rank 0 keeps the plan, for the next start with this model and arguments.
 
     Raises:
         SettingError: the plan breaks a rule, or is for another number of ranks.
@@ -53,8 +65,13 @@ def burst(
     """
     many = dist.is_available() and dist.is_initialized()
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if many else (0, 1)
+    wishes = {"global_batch": global_batch, "amplification": amplification}
+    if isinstance(plan, str) and plan == "auto":
+        plan = auto_plan(model, sample_input, wishes, path, _memory_of(_device_of(model)))
+        sample_input = path = None
+        wishes = {}
     try:
-        _check(model, loss)
+        _check(model, loss, {"sample_input": sample_input, "path": path, **wishes})
         read = read_plan(plan, world_size)
         _check_memory(model, read, rank)
         opened = opened_modules(model, read)
@@ -69,7 +86,9 @@ def burst(
     return Burst(model, read, pieces, opened, loss, rank, world_size)
 
 
-def _check(model: nn.Module, loss: str) -> None:
+def _check(model: nn.Module, loss: str, unused: Mapping[str, Any]) -> None:
+    if given := [name for name, value in unused.items() if value is not None]:
+        raise SettingError(f"{given[0]} is only for plan='auto'")
     if loss not in ("mean", "sum"):
         raise SettingError(f"loss={loss!r}: must be 'mean' or 'sum'")
     if absent := [name for name, value in _values(model).items() if value.is_meta]:
@@ -88,12 +107,14 @@ def _device_of(net: nn.Module) -> torch.device:
     return next((value.device for value in _values(net).values()), torch.device("cpu"))
 
 
-def _check_memory(net: nn.Module, plan: Plan, rank: int) -> None:
-    device = _device_of(net)
+def _memory_of(device: torch.device) -> int:
     if device.type == "cuda":
-        present = torch.cuda.get_device_properties(device).total_memory
-    else:
-        present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _check_memory(net: nn.Module, plan: Plan, rank: int) -> None:
+    present = _memory_of(_device_of(net))
     if rank == plan.fastest and plan.memory_bytes > present:
         raise SettingError(
             f"plan: memory_bytes {plan.memory_bytes} of rank {rank}, which runs all layers, must be at most the memory "
@@ -351,7 +372,7 @@ class Burst(nn.Module):
     def _backward_begins(self) -> None:
         """Raises an error if a rank skips the backward pass, or if targets cannot belong to the outputs."""
         self._replicas.begin("backward passes", 0.0, lambda _: None)
-        torch.autograd.Variable._execution_engine.queue_callback(self._replicas.settle)  # type: ignore[attr-defined]  # noqa: SLF001  # As FSDP does.
+        torch.autograd.Variable._execution_engine.queue_callback(self._replicas.settle)  # noqa: SLF001  # As FSDP does.
         if self._targets_route and not self._targets_called:
             raise UnsupportedError(
                 "outputs of a rank belong to other samples than its inputs, and model.targets was not called: compute "

@@ -58,7 +58,7 @@ class Replicas:
         """Begins to compare, before steps of an optimizer that has one of these parameters."""
         self._blocks, self._world_size, self.device = blocks, world_size, device
         #: Of this model alone: nothing else can come between the calls that are compared.
-        self.group = dist.new_group(backend="gloo") if world_size > 1 else None
+        self.group: Any = dist.new_group(backend="gloo") if world_size > 1 else None
         self._open: Callable[[], Any] | None = None
         self._counts: dict[Call, int] = {
             "training passes": 0,
@@ -125,7 +125,7 @@ class Replicas:
                         rounding = torch.finfo(value.dtype).eps * norm
                         own[place] += torch.stack((value.sum(dtype=torch.float64), rounding)).cpu()
         values = own.new_empty((self._world_size, *own.shape))
-        work = dist.all_to_all_single(values, own.expand_as(values).contiguous(), group=self.group, async_op=True)
+        work: Any = dist.all_to_all_single(values, own.expand_as(values).contiguous(), group=self.group, async_op=True)
 
         def end() -> None:
             work.wait()
