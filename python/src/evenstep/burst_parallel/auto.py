@@ -215,7 +215,7 @@ def _network(
         moves.append((part * (world_size - 1), 1.0, seconds(partial(exchange, there, to_first, from_others))))
         moves.append((part * (world_size - 1), 1.0, seconds(partial(exchange, back, from_others, to_first))))
     small = torch.zeros(world_size * _COMPARED_VALUES, dtype=torch.float64)
-    group = dist.new_group(backend="gloo")
+    group: Any = dist.new_group(backend="gloo")
     compared = seconds(partial(dist.all_to_all_single, torch.empty_like(small), small, group=group))
     dist.destroy_process_group(group)
     return sums, moves, [(0.0, 1.0, compared)]
