@@ -2,7 +2,7 @@
 
     python benchmarks/burst.py
 
-Layers sleep, so that ranks need no processors of their own. Their times depend on the samples of a rank: ``vgg16``
+Layers sleep, so that ranks need few processors. Their times depend on the samples of a rank: ``vgg16``
 has four times those of DeepPool's artifact (forward and backward together), the others have a fixed part and a part
 per sample. ``evenstep.burst(.., "auto")`` measures the layers and the network, and plans; then iterations are
 measured. Rows alternate over rounds.
@@ -71,7 +71,7 @@ def affine(fixed: float, per_sample: float, samples: int) -> float:
 
 
 def between(points: tuple[float, float, float], samples: int) -> float:
-    """Returns the time of a number of samples, between those of the table."""
+    """Returns the time of a number of samples, between the times of the table."""
     known = [(0, 0.0), *zip((8, 16, 32), reversed(points), strict=True)]
     for (few, least), (many, most) in pairwise(known):
         if samples <= many:
@@ -123,7 +123,7 @@ def measured(model: evenstep.Burst) -> float:
 def rank_main() -> None:
     """Runs one rank."""
     dist.init_process_group("gloo")
-    rows: dict[tuple[str, float | None], list[tuple[float, float, str]]] = {}
+    rows: dict[tuple[str, float | None], list[tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for at in range(ROUNDS):
             for name in ("vgg16", *AFFINE):
@@ -142,14 +142,12 @@ def rank_main() -> None:
                     ms = measured(model)
                     if not dist.get_rank():
                         plan = json.loads(path.read_text())
-                        gpus = " ".join(str(layer["gpus"]) for layer in plan["layers"])
-                        rows.setdefault((name, limit), []).append((plan["iteration_us"] / 1e3, ms, gpus))
-                        print(name, limit, *rows[name, limit][-1], flush=True)
+                        rows.setdefault((name, limit), []).append((plan["iteration_us"] / 1e3, ms))
     dist.barrier()
     for (name, limit), runs in rows.items():
-        planned, ms = (statistics.median(times) for times in ([run[0] for run in runs], [run[1] for run in runs]))
-        ratios = " ".join(f"{run[1] / run[0]:.2f}" for run in runs)
-        print(f"| {name} | {limit or 'none'} | {runs[-1][2]} | {planned:.1f} | {ms:.1f} | {ratios} |")
+        planned, taken = (", ".join(f"{run[part]:.0f}" for run in runs) for part in (0, 1))
+        ratio = statistics.median(ms / planned_ms for planned_ms, ms in runs)
+        print(f"| {name} | {limit or 'none'} | {planned} | {taken} | {ratio:.2f} |")
     dist.destroy_process_group()
 
 

@@ -44,7 +44,7 @@ _PLANNER_S = 600.0
 def auto_plan(
     model: nn.Module,
     sample_input: torch.Tensor | None,
-    wishes: Mapping[str, Any],
+    settings: Mapping[str, Any],
     path: str | PathLike[str] | None,
     memory_bytes: int,
 ) -> Mapping[str, Any]:
@@ -53,7 +53,7 @@ def auto_plan(
     Args:
         model: the model.
         sample_input: samples.
-        wishes: the global batch and the limit of amplification.
+        settings: the global batch and the limit of amplification.
         path: the file.
         memory_bytes: memory of a rank.
 
@@ -64,7 +64,7 @@ def auto_plan(
     """
     many = dist.is_available() and dist.is_initialized()
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if many else (0, 1)
-    all_ranks = _together(lambda: _facts(model, sample_input, {"gpus": world_size, **wishes}), world_size)
+    all_ranks = _together(lambda: _facts(model, sample_input, {"gpus": world_size, **settings}), world_size)
     check_equal(all_ranks)
     facts, samples = all_ranks[0], cast("torch.Tensor", sample_input)
     key = zlib.crc32(repr(facts).encode())
@@ -124,14 +124,16 @@ def _profile(model: nn.Module, samples: torch.Tensor, sizes: Sequence[int]) -> P
     return profile(model, samples, sizes, repeats=10) if sizes else None
 
 
-def _facts(model: nn.Module, sample_input: Any, wishes: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(model: nn.Module, sample_input: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what a plan is made for."""
     if not isinstance(sample_input, torch.Tensor) or not sample_input.dim():
         raise SettingError("plan='auto': sample_input must be a tensor with samples along its first axis")
-    if not isinstance(wishes["global_batch"], int) or wishes["global_batch"] < 1:
-        raise SettingError(f"plan='auto': global_batch={wishes['global_batch']!r} must be a whole number of at least 1")
+    if not isinstance(settings["global_batch"], int) or settings["global_batch"] < 1:
+        raise SettingError(
+            f"plan='auto': global_batch={settings['global_batch']!r} must be a whole number of at least 1"
+        )
     values = {name: (tuple(value.shape), str(value.dtype)) for name, value in model.state_dict().items()}
-    return {"plan": "auto", **wishes, "shape and type of samples": Shape.of(sample_input), "model": values}
+    return {"plan": "auto", **settings, "shape and type of samples": Shape.of(sample_input), "model": values}
 
 
 def _batches(global_batch: int, world_size: int) -> dict[int, int]:

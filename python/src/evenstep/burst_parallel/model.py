@@ -65,13 +65,13 @@ def burst(
     """
     many = dist.is_available() and dist.is_initialized()
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if many else (0, 1)
-    wishes = {"global_batch": global_batch, "amplification": amplification}
+    settings = {"global_batch": global_batch, "amplification": amplification}
     if isinstance(plan, str) and plan == "auto":
-        plan = auto_plan(model, sample_input, wishes, path, _memory_of(_device_of(model)))
+        plan = auto_plan(model, sample_input, settings, path, _memory_of(_device_of(model)))
         sample_input = path = None
-        wishes = {}
+        settings = {}
     try:
-        _check(model, loss, {"sample_input": sample_input, "path": path, **wishes})
+        _check(model, loss, {"sample_input": sample_input, "path": path, **settings})
         read = read_plan(plan, world_size)
         _check_memory(model, read, rank)
         opened = opened_modules(model, read)
