@@ -334,6 +334,8 @@ class Burst(nn.Module):
         """
         own = self._checked(y, "other calls", method="targets(y)")
         self._targets_called = True
+        # Scripts may use other collectives before the backward pass, so a wrong number ends this call on all ranks.
+        self._replicas.settle()
         with torch.no_grad():
             return self._targets_route.forward(own, self._exchange) if self._targets_route else own
 
