@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.nn import functional
@@ -201,6 +202,67 @@ def test_models_that_equal_one_process() -> None:
         assert max(far.values()) <= 1e-12, far
 
 
+def overlapped(_rank: int) -> list[str]:
+    """Returns the order of events in a backward pass through two blocks with parameters."""
+    events: list[str] = []
+    real = dist.all_reduce
+
+    class Work:
+        def __init__(self, work: Any) -> None:
+            self.work = work
+
+        def wait(self) -> None:
+            events.append("wait")
+            self.work.wait()
+
+    def sums(*args: Any, **kwargs: Any) -> Work:
+        events.append("begin")
+        return Work(real(*args, **kwargs))
+
+    net = net_of()
+    model = evenstep.burst(net, plan_of(HALVES, [4, 8], HALVES))
+    net[0].register_forward_hook(
+        lambda _module, _given, made: made.register_hook(lambda _: events.append("backward of 0")) and None
+    )
+    x, y = batch(0)
+    loss = functional.cross_entropy(model(x[model.rows]), model.targets(y[model.rows]))
+    dist.all_reduce = sums  # type: ignore[assignment]
+    loss.backward()
+    dist.all_reduce = real
+    return events
+
+
+def test_gradient_sums_overlap_with_earlier_blocks() -> None:
+    for events in run_ranks(2, overlapped):
+        assert events == ["begin", "backward of 0", "begin", "wait", "wait"]
+
+
+def few() -> None:
+    model = evenstep.burst(net_of(), USUAL)
+    x, _ = batch(0)
+    model(x[:8][model.rows])
+
+
+def few_targets(rank: int) -> None:
+    """Gives wrong targets on rank 1. Rank 0 learns of it before other collectives of the script, though none move."""
+    model = evenstep.burst(net_of(), USUAL)
+    x, y = batch(0)
+    model(x[model.rows])
+    model.targets(y[HALF][rank:])
+    dist.barrier()
+
+
+def few_again(rank: int) -> None:
+    """Continues after an error, which changes nothing."""
+    model = trained(evenstep.burst(net_of(Averages), LAST))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(EvenstepError):
+        model(batch(0)[0][HALF][rank:])
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    trained(model)
+    few()
+
+
 def refused(rank: int) -> list[str]:  # noqa: C901  # One function for each call.
     """Returns the errors of calls that ranks make together, some of them only wrong on one."""
     said = []
@@ -209,11 +271,6 @@ def refused(rank: int) -> list[str]:  # noqa: C901  # One function for each call
         with pytest.raises((EvenstepError, AttributeError)) as caught:
             act()
         said.append(f"{type(caught.value).__name__}: {caught.value}")
-
-    def few() -> None:
-        model = evenstep.burst(net_of(), USUAL)
-        x, _ = batch(0)
-        model(x[:8][model.rows])
 
     def skipped() -> None:
         model = evenstep.burst(net_of(), USUAL)
@@ -244,6 +301,8 @@ def refused(rank: int) -> list[str]:  # noqa: C901  # One function for each call
         model(batch(0)[0][model.rows])
 
     expect(few)
+    expect(lambda: few_targets(rank))
+    expect(lambda: few_again(rank))
     expect(skipped)
     expect(again)
     expect(replaced)
@@ -259,6 +318,8 @@ def test_calls_that_are_wrong_on_one_rank_are_refused_on_both() -> None:
     first, second = run_ranks(2, refused)
     for at, named in enumerate(
         (
+            "SettingError: rank 1 got 2 samples, planned are 6 of 12",
+            "SettingError: rank 1 got 5 samples, planned are 6 of 12",
             "SettingError: rank 1 got 2 samples, planned are 6 of 12",
             r"DivergedError: .* optimizer steps, other calls\]: \[\[22, 21, 7, 21\], \[22, 21, 6, 21\]\]",
             "UnsupportedError: .*weight has no memory .* runs once for a model",

@@ -171,6 +171,29 @@ def test_branches_are_cut_if_they_have_the_same_samples() -> None:
     assert (first.first, first.last, second.first) == ("a", "a", "b")
 
 
+def test_a_block_with_many_parameters_is_cut_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    residual = function_of(lambda net, x: (y := net.a(x)) + net.b(net.relu(y)))
+    chain = nn.Sequential(linear(), nn.ReLU(), linear(), linear())
+    layer_bytes = 4 * (16 + 4)
+
+    def starts(net: nn.Module, *names: str) -> list[str]:
+        return [piece.first for piece in pieces(net, *names, different=False)]
+
+    assert starts(chain, "0", "1", "2", "3") == ["0"]
+    for size, expected in (
+        (1, ["0", "2", "3"]),
+        (layer_bytes, ["0", "2", "3"]),
+        (layer_bytes + 1, ["0", "2"]),
+        (3 * layer_bytes + 1, ["0"]),
+    ):
+        monkeypatch.setattr("evenstep.burst_parallel.cut.SUM_BYTES", size)
+        assert starts(chain, "0", "1", "2", "3") == expected
+    monkeypatch.setattr("evenstep.burst_parallel.cut.SUM_BYTES", 1)
+    # Before b two tensors pass. Tied layers have the same parameter.
+    assert starts(residual, "a", "relu", "b") == ["a", "relu"]
+    assert starts(TIED, "0", "1") == ["0"]
+
+
 @pytest.mark.parametrize("kind", [Branches, Encoder])
 def test_blocks_in_sequence_are_the_model(kind: Any) -> None:
     net = kind()

@@ -1,6 +1,6 @@
 """A block on a rank: its shapes, its parameters, and the autograd functions that sum their gradients."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,9 @@ class Shape:
 class Block:
     """A block on this rank."""
 
+    #: Ends the comparison of ranks, before they exchange anything else.
+    settle: Callable[[], None]
+
     def __init__(self, piece: "Piece", rank: int, groups: dict[tuple[int, ...], Any]) -> None:
         """Creates the group of the block's ranks, if no other block has it. All ranks create all groups."""
         self.first, self.last, self.shares = piece.first, piece.last, piece.shares
@@ -71,10 +74,19 @@ class Block:
         """The parameters that are not frozen."""
         return [parameter for parameter in self.parameters if parameter.requires_grad]
 
-    def views(self) -> tuple[torch.Tensor, ...]:
-        """Returns the trained parameters, as views whose gradients are summed if several ranks have them."""
+    def views(self) -> Callable[[], tuple[torch.Tensor, ...]]:
+        """Returns the trained parameters, as views whose gradients are summed if several ranks have them.
+
+        A pass calls this before its first block, and the result at the block: autograd runs later functions first. So
+        the sum of a block begins before the move of gradients to the block before it, on all ranks in the same order,
+        and ends after the backward passes of all blocks.
+        """
         trained = self.trained if torch.is_grad_enabled() else ()
-        return _Sum.apply(self, *trained) if trained and self.held and not self.alone else tuple(trained)
+        if not trained or not self.held or self.alone:
+            return lambda: tuple(trained)
+        sums = _Sums(self, trained)
+        views = _End.apply(sums, *trained)
+        return lambda: _Begin.apply(sums, *views)
 
     def run(self, program: nn.Module, given: torch.Tensor, views: Sequence[torch.Tensor]) -> torch.Tensor:
         """Returns the output for samples.
@@ -106,32 +118,12 @@ class Block:
         buffers = [buffer.data for buffer in program.buffers() if self.held and not self.alone]
         if not buffers:
             return
+        self.settle()
         all_bytes = torch.cat([buffer.contiguous().reshape(-1).view(torch.uint8) for buffer in buffers])
         dist.broadcast(all_bytes, src=source, group=self.group)
         for buffer, own in zip(buffers, all_bytes.split([buffer.nbytes for buffer in buffers]), strict=True):
             # A view of another type needs an aligned address.
             buffer.copy_(own.clone().view(buffer.dtype).view_as(buffer))
-
-    def summed(
-        self, gradients: Sequence[torch.Tensor | None], parameters: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor | None]:
-        """Returns the sums of gradients over the ranks of the block; None if no rank has one."""
-        sums: dict[int, torch.Tensor | None] = {}
-        for dtype in sorted({parameter.dtype for parameter in parameters}, key=str):
-            at = [number for number, parameter in enumerate(parameters) if parameter.dtype == dtype]
-            used = torch.tensor([gradients[number] is not None for number in at], dtype=dtype)
-            parts = [
-                torch.zeros_like(parameters[number]) if (own := gradients[number]) is None else own.to_dense()
-                for number in at
-            ]
-            flat = torch.cat([*(part.reshape(-1) for part in parts), used.to(parts[0].device)])
-            dist.all_reduce(flat, group=self.group)
-            *values, used = flat.split([*(part.numel() for part in parts), len(at)])
-            # Only a rank without a gradient has to know whether another one has it.
-            some = [True] * len(at) if all(gradients[number] is not None for number in at) else used.tolist()
-            for number, value, has in zip(at, values, some, strict=True):
-                sums[number] = value.view_as(parameters[number]) if has else None
-        return [sums[number] for number in range(len(parameters))]
 
 
 @contextmanager
@@ -151,24 +143,74 @@ def put(program: nn.Module, by: Mapping[Any, Any]) -> None:
             slots.update({name: by[own] for name, own in slots.items() if own in by})
 
 
-class _Sum(torch.autograd.Function):
-    """Passes the parameters of a block on. Its backward pass sums their gradients over the ranks of the block.
+class _Sums:
+    """The sums of a block's gradients over its ranks in one pass."""
+
+    def __init__(self, block: Block, parameters: Sequence[nn.Parameter]) -> None:
+        self._block, self._parameters = block, parameters
+        self._open: list[tuple[Any, list[int], list[torch.Tensor], list[bool]]] = []
+
+    def begin(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Begins to sum gradients, one tensor for each type."""
+        self._block.settle()
+        for dtype in sorted({parameter.dtype for parameter in self._parameters}, key=str):
+            at = [number for number, parameter in enumerate(self._parameters) if parameter.dtype == dtype]
+            some = [gradients[number] is not None for number in at]
+            parts = [
+                torch.zeros_like(self._parameters[number]) if (own := gradients[number]) is None else own.to_dense()
+                for number in at
+            ]
+            used = torch.tensor(some, dtype=dtype).to(parts[0].device)
+            flat = torch.cat([*(part.reshape(-1) for part in parts), used])
+            work = dist.all_reduce(flat, group=self._block.group, async_op=True)
+            self._open.append((work, at, [*flat.split([*(part.numel() for part in parts), len(at)])], some))
+
+    def end(self) -> list[torch.Tensor | None]:
+        """Returns the sums; None if no rank has a gradient."""
+        sums: list[torch.Tensor | None] = [None] * len(self._parameters)
+        for work, at, (*values, used), some in self._open:
+            work.wait()
+            # Only a rank without a gradient has to know whether another one has it.
+            for number, value, has in zip(at, values, some if all(some) else used.tolist(), strict=True):
+                sums[number] = value.view_as(self._parameters[number]) if has else None
+        self._open.clear()
+        return sums
+
+
+class _End(torch.autograd.Function):
+    """Passes the parameters of a block on. Its backward pass returns the sums of their gradients.
 
     So a backward pass adds the sum to ``grad`` whatever was there before, and what a loss adds alone, such as a
-    penalty on parameters, is not summed. Autograd runs later functions first: a block's sum comes before the move of
-    gradients to the block before it, on all ranks in the same order.
+    penalty on parameters, is not summed.
     """
 
     @staticmethod
-    def forward(ctx: Any, block: Block, *parameters: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, sums: _Sums, *parameters: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.block, ctx.parameters = block, parameters
+        ctx.sums = sums
         return tuple(parameter.view_as(parameter) for parameter in parameters)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
-        return (None, *ctx.block.summed(gradients, ctx.parameters))
+    def backward(ctx: Any, *_: torch.Tensor | None) -> tuple[Any, ...]:
+        return (None, *ctx.sums.end())
+
+
+class _Begin(torch.autograd.Function):
+    """Passes the parameters of a block on. Its backward pass begins to sum their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, sums: _Sums, *parameters: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.sums, ctx.count = sums, len(parameters)
+        return tuple(parameter.view_as(parameter) for parameter in parameters)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[None, ...]:
+        ctx.sums.begin(gradients)
+        nothing: tuple[None, ...] = (None,) * (1 + ctx.count)
+        return nothing
 
 
 class _Reach(torch.autograd.Function):

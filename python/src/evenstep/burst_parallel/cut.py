@@ -1,6 +1,10 @@
-"""Cuts a model into blocks: successive layers with the same shares. torch.fx traces what is between layers."""
+"""Cuts a model into blocks: successive layers with the same shares. torch.fx traces what is between layers.
+
+A block with many parameters is cut again, so that its gradient sums overlap with its own backward pass.
+"""
 
 import inspect
+import operator
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -13,6 +17,9 @@ from torch import fx, nn
 
 from evenstep.burst_parallel.plan import Plan, PlannedLayer
 from evenstep.errors import UnsupportedError
+
+#: Bytes of parameters from which layers with the same shares are cut again: DDP's default for its sums.
+SUM_BYTES = 25 << 20
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -69,9 +76,8 @@ def cut(net: nn.Module, plan: Plan, opened: dict[str, nn.Module]) -> list[Piece]
     graph = _traced(net, opened)
     given, output = _ends(net, graph)
     layer_of = _assigned(net, graph, plan.layers)
-    block_of_layer = [0]
-    for before, layer in pairwise(plan.layers):
-        block_of_layer.append(block_of_layer[-1] + (before.shares != layer.shares))
+    starts = _starts(net, plan.layers, {given: -1, **layer_of})
+    block_of_layer = [sum(start <= at for start in starts) for at in range(len(plan.layers))]
     count = block_of_layer[-1] + 1
     block_of = {given: -1, **{node: block_of_layer[layer] for node, layer in layer_of.items()}, output: count}
     last_use = {node: max((block_of[user] for user in node.users), default=-1) for node in block_of}
@@ -98,6 +104,40 @@ def cut(net: nn.Module, plan: Plan, opened: dict[str, nn.Module]) -> list[Piece]
             "reads it, freeze it with requires_grad_(False)"
         )
     return pieces
+
+
+def _starts(net: nn.Module, layers: Sequence[PlannedLayer], layer_of: dict[fx.Node, int]) -> list[int]:
+    """Returns the first layers of blocks, without the first block.
+
+    A sum begins when all gradients of a block exist, so layers are gathered from the last one to the first.
+    """
+    starts = {at for at, (before, layer) in enumerate(pairwise(layers), 1) if before.shares != layer.shares}
+    layers_of: dict[torch.Tensor, list[int]] = {}
+    for node, at in layer_of.items():
+        values = [*net.get_submodule(str(node.target)).parameters()] if node.op == "call_module" else []
+        read = (str(source.target) for source in node.all_input_nodes if source.op == "get_attr")
+        for value in (*values, *(operator.attrgetter(name)(net) for name in read)):
+            layers_of.setdefault(value, []).append(at)
+    sizes = Counter[int]()
+    for value, own in layers_of.items():
+        sizes[min(own)] += value.nbytes
+
+    def separate(at: int) -> bool:
+        passing = [
+            own
+            for node, own in layer_of.items()
+            if own < at and any(layer_of.get(user, len(layers)) >= at for user in node.users)
+        ]
+        return passing == [at - 1] and not any(min(own) < at <= max(own) for own in layers_of.values())
+
+    filled = 0
+    for at in range(len(layers) - 1, 0, -1):
+        filled += sizes[at]
+        if at not in starts and filled >= SUM_BYTES and separate(at):
+            starts.add(at)
+        if at in starts:
+            filled = 0
+    return sorted(starts)
 
 
 def _parts(name: str) -> tuple[str, str, int]:

@@ -12,11 +12,12 @@ import torch.distributed as dist
 from torch import fx, nn
 from torch.autograd.function import once_differentiable
 
+from evenstep.burst_parallel.auto import auto_plan
 from evenstep.burst_parallel.block import Block, Shape, gathered, put
 from evenstep.burst_parallel.cut import Piece, cut, opened_modules
 from evenstep.burst_parallel.plan import Plan, read_plan
 from evenstep.burst_parallel.replicas import Call, Replicas, check_equal
-from evenstep.burst_parallel.routes import Move, Route, first_layout, moved
+from evenstep.burst_parallel.routes import Exchange, Move, Route, first_layout, moved
 from evenstep.errors import SettingError, UnsupportedError
 
 #: Maximum number of modes, such as autocast and frozen parameters, whose shapes and modules are kept.
@@ -24,7 +25,14 @@ _MODES_MAX = 64
 
 
 def burst(
-    model: nn.Module, plan: str | PathLike[str] | Mapping[str, Any], *, loss: Literal["mean", "sum"] = "mean"
+    model: nn.Module,
+    plan: str | PathLike[str] | Mapping[str, Any],
+    *,
+    loss: Literal["mean", "sum"] = "mean",
+    sample_input: torch.Tensor | None = None,
+    global_batch: int | None = None,
+    amplification: float | None = None,
+    path: str | PathLike[str] | None = None,
 ) -> "Burst":
     """Returns a module that runs each block of a model on its own ranks, with its own shares of the samples.
 
@@ -35,9 +43,13 @@ def burst(
     Args:
         model: a chain of layers, such as ``nn.Sequential``, or a module whose forward torch.fx traces into one.
         plan: the output of ``evenstep plan --json``: its file, or the object, or the response of ``/v1/plan/burst``.
-            GPU i of the plan is rank i.
+            GPU i of the plan is rank i. "auto" measures the model and the network on all ranks, then plans.
         loss: whether the loss of a rank is the mean or the sum over its samples. In both cases the gradient is
             the gradient of the mean over the global batch.
+        sample_input: for "auto": one sample or more, along the first axis, on the device of the model.
+        global_batch: for "auto": number of samples per iteration over all ranks.
+        amplification: for "auto": maximum GPU time of a layer, as a multiple of its GPU time on one GPU.
+        path: for "auto": the file in which rank 0 keeps the plan, for the next start with this model and arguments.
 
     Raises:
         SettingError: the plan breaks a rule, or is for another number of ranks.
@@ -53,8 +65,13 @@ def burst(
     """
     many = dist.is_available() and dist.is_initialized()
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if many else (0, 1)
+    settings = {"global_batch": global_batch, "amplification": amplification}
+    if isinstance(plan, str) and plan == "auto":
+        plan = auto_plan(model, sample_input, settings, path, _memory_of(_device_of(model)))
+        sample_input = path = None
+        settings = {}
     try:
-        _check(model, loss)
+        _check(model, loss, {"sample_input": sample_input, "path": path, **settings})
         read = read_plan(plan, world_size)
         _check_memory(model, read, rank)
         opened = opened_modules(model, read)
@@ -69,7 +86,9 @@ def burst(
     return Burst(model, read, pieces, opened, loss, rank, world_size)
 
 
-def _check(model: nn.Module, loss: str) -> None:
+def _check(model: nn.Module, loss: str, unused: Mapping[str, Any]) -> None:
+    if given := [name for name, value in unused.items() if value is not None]:
+        raise SettingError(f"{given[0]} is only for plan='auto'")
     if loss not in ("mean", "sum"):
         raise SettingError(f"loss={loss!r}: must be 'mean' or 'sum'")
     if absent := [name for name, value in _values(model).items() if value.is_meta]:
@@ -88,12 +107,14 @@ def _device_of(net: nn.Module) -> torch.device:
     return next((value.device for value in _values(net).values()), torch.device("cpu"))
 
 
-def _check_memory(net: nn.Module, plan: Plan, rank: int) -> None:
-    device = _device_of(net)
+def _memory_of(device: torch.device) -> int:
     if device.type == "cuda":
-        present = torch.cuda.get_device_properties(device).total_memory
-    else:
-        present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _check_memory(net: nn.Module, plan: Plan, rank: int) -> None:
+    present = _memory_of(_device_of(net))
     if rank == plan.fastest and plan.memory_bytes > present:
         raise SettingError(
             f"plan: memory_bytes {plan.memory_bytes} of rank {rank}, which runs all layers, must be at most the memory "
@@ -190,6 +211,9 @@ class Burst(nn.Module):
         # An optimizer that is older than this has the parameters that were replaced.
         self._own = [*net.parameters()]
         self._replicas = Replicas(self._blocks, [*trained, *self._own], world_size, device)
+        self._exchange = Exchange(rank, self._replicas.settle, self._replicas.group)
+        for block in self._blocks:
+            block.settle = self._replicas.settle
 
     @property
     def training(self) -> bool:
@@ -242,9 +266,13 @@ class Burst(nn.Module):
         key = tuple(modes.values())
         shapes, known = [], self._shapes.get(key)
         shapes.append(self._agreed(known[0] if known else None, made, "the samples"))
-        for at, (block, program) in enumerate(zip(self._blocks, self._program(), strict=True), 1):
-            given = Move.apply(made, block.route) if block.route else made
-            views = block.views()
+        programs, begins = self._program(), [block.views() for block in self._blocks]
+        if self.training and any(True for _ in programs[0].buffers()):
+            # An error changes no statistics.
+            self._replicas.settle()
+        for at, (block, program, begin) in enumerate(zip(self._blocks, programs, begins, strict=True), 1):
+            given = Move.apply(made, block.route, self._exchange) if block.route else made
+            views = begin()
             own: Any = None
             try:
                 own = block.run(program, given, views) if block.rows else None
@@ -260,11 +288,14 @@ class Burst(nn.Module):
         if known is None and len(self._shapes) >= _MODES_MAX:
             self._shapes.clear()
         self._shapes[key] = shapes
+        self._replicas.settle()
         return _Weighted.apply(made, self._weight, self._backward_begins) if made.requires_grad else made
 
     def _agreed(self, known: Shape | None, made: torch.Tensor | Exception | None, what: str) -> Shape:
         """Returns the shape of a tensor between blocks, which ranks without samples learn in the first pass."""
         own = Shape.of(made) if isinstance(made, torch.Tensor) else made
+        if known is None or own not in (None, known):
+            self._replicas.settle()
         shapes: list[Any] = [own] if known else gathered(own, self._world_size)
         shape: Shape = known or next(each for each in shapes if each)
         if wrong := next((each for each in shapes if each and each != shape), None):
@@ -303,8 +334,10 @@ class Burst(nn.Module):
         """
         own = self._checked(y, "other calls", method="targets(y)")
         self._targets_called = True
+        # Scripts may use other collectives before the backward pass, so a wrong number ends this call on all ranks.
+        self._replicas.settle()
         with torch.no_grad():
-            return self._targets_route.forward(own) if self._targets_route else own
+            return self._targets_route.forward(own, self._exchange) if self._targets_route else own
 
     def _checked(self, values: torch.Tensor, call: Call, **facts: Any) -> torch.Tensor:
         """Returns the planned number of values. All ranks raise the same error."""
@@ -316,7 +349,16 @@ class Burst(nn.Module):
         facts["shape and type of samples"] = Shape.of(values)
         now = [*self._net.parameters()]
         same = len(now) == len(self._own) and all(map(operator.is_, now, self._own))
-        for rank, number in enumerate(self._replicas.compare(call, len(values) if same else -1, **facts)):
+        planned, number = self._blocks[0].shares[self._rank], len(values) if same else -1
+        self._replicas.begin(call, number, self._check_numbers, **facts)
+        if number < 0 or (planned and number != planned):
+            self._replicas.settle()
+        # A loader cannot make empty batches.
+        return values[: self._blocks[0].rows]
+
+    def _check_numbers(self, numbers: Sequence[float]) -> None:
+        """Checks the number of samples of each rank."""
+        for rank, number in enumerate(numbers):
             if number < 0:
                 raise UnsupportedError(
                     f"rank {rank} has other parameters than after evenstep.burst: change their values, not the "
@@ -328,12 +370,11 @@ class Burst(nn.Module):
                     f"rank {rank} got {number:.0f} samples, planned are {planned} of {self._plan.global_batch}: "
                     "give x[model.rows] of a whole global batch, and leave out incomplete ones (drop_last=True)"
                 )
-        # A loader cannot make empty batches.
-        return values[: self._blocks[0].rows]
 
     def _backward_begins(self) -> None:
         """Raises an error if a rank skips the backward pass, or if targets cannot belong to the outputs."""
-        self._replicas.compare("backward passes")
+        self._replicas.begin("backward passes", 0.0, lambda _: None)
+        torch.autograd.Variable._execution_engine.queue_callback(self._replicas.settle)  # noqa: SLF001  # As FSDP does.
         if self._targets_route and not self._targets_called:
             raise UnsupportedError(
                 "outputs of a rank belong to other samples than its inputs, and model.targets was not called: compute "

@@ -1,8 +1,12 @@
-"""Compares ranks: their calls always; early in a training, parameters before passes and gradients before steps."""
+"""Compares ranks: their calls always; early in a training, parameters before passes and gradients before steps.
+
+Ranks wait for the comparison of a call only before they exchange anything else: its time is mostly that of computation.
+"""
 
 import weakref
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -53,6 +57,9 @@ class Replicas:
     ) -> None:
         """Begins to compare, before steps of an optimizer that has one of these parameters."""
         self._blocks, self._world_size, self.device = blocks, world_size, device
+        #: Of this model alone: nothing else can come between the calls that are compared.
+        self.group: Any = dist.new_group(backend="gloo") if world_size > 1 else None
+        self._open: Callable[[], Any] | None = None
         self._counts: dict[Call, int] = {
             "training passes": 0,
             "backward passes": 0,
@@ -85,16 +92,30 @@ class Replicas:
         Raises:
             DivergedError: they differ by more than rounding, or in their facts or numbers of calls.
         """
+        result: list[float] = []
+        self.begin(call, number, result.extend, **facts)
+        self.settle()
+        return result
+
+    def settle(self) -> None:
+        """Ends the comparison that has begun. Ranks call it before they exchange anything else."""
+        ends, self._open = self._open, None
+        if ends:
+            ends()
+
+    def begin(self, call: Call, number: float, check: Callable[[list[float]], None], **facts: Any) -> None:
+        """Begins a comparison, and ends the one before. ``check`` gets the number of each rank."""
+        self.settle()
         at = self._counts[call]
         self._counts[call] += 1
         what = _COMPARED.get(call)
         often = what is not None and at <= COMPARED_MAX and (at <= 2 or not at & (at - 1))
         if self._world_size == 1 or (call == "optimizer steps" and not often):
-            return [number]
+            self._open = partial(check, [number])
+            return
         own = torch.zeros(3 + len(self._blocks), 2, dtype=torch.float64)
         header = [*self._counts.values(), zlib.crc32(repr(facts).encode()), number]
         own[:3] = torch.tensor(header, dtype=torch.float64).view(3, 2)
-        own = own.to(self.device)
         with torch.no_grad():
             for place, block in enumerate(self._blocks, 3):
                 for parameter in block.parameters if often and block.held and not block.alone else ():
@@ -102,10 +123,19 @@ class Replicas:
                     if value is not None and value.is_floating_point():
                         norm = torch.linalg.vector_norm(value, dtype=torch.float64)
                         rounding = torch.finfo(value.dtype).eps * norm
-                        own[place] += torch.stack((value.sum(dtype=torch.float64), rounding))
-            all_ranks = [torch.empty_like(own) for _ in range(self._world_size)]
-            dist.all_gather(all_ranks, own)
-        values = torch.stack(all_ranks).cpu()
+                        own[place] += torch.stack((value.sum(dtype=torch.float64), rounding)).cpu()
+        values = own.new_empty((self._world_size, *own.shape))
+        work: Any = dist.all_to_all_single(values, own.expand_as(values).contiguous(), group=self.group, async_op=True)
+
+        def end() -> None:
+            work.wait()
+            self._check(values, what, at, facts)
+            check([float(number) for number in values[:, 2, 1]])
+
+        self._open = end
+
+    def _check(self, values: torch.Tensor, what: str | None, at: int, facts: Mapping[str, Any]) -> None:
+        """Compares the headers of all ranks."""
         if not torch.equal(counts := values[:, :2], counts[:1].expand_as(counts)):
             raise DivergedError(
                 f"ranks differ in their numbers of [{', '.join(self._counts)}]: {counts.flatten(1).int().tolist()}. "
@@ -131,4 +161,3 @@ class Replicas:
                     f"ranks {', '.join(map(str, block.members))} have different {what} of layers {block.first!r} to "
                     f"{block.last!r} in number {at + 1}: {advice}"
                 )
-        return [float(number) for number in values[:, 2, 1]]

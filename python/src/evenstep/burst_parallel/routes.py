@@ -1,6 +1,6 @@
 """The way of samples between the shares of two blocks, and its autograd function."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,38 +75,62 @@ class Route:
             None if placed == [*range(len(placed))] else tuple(placed),
         )
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows: torch.Tensor, exchange: "Exchange") -> torch.Tensor:
         """Returns the rows of this rank in the new layout. All ranks must call it together."""
         out = rows[self.kept :] if self.picked is None else rows[list(self.picked)]
-        came = _exchanged(out, self.sent, self.received)
+        came = exchange(out, self.sent, self.received)
         return torch.cat([rows[: self.kept], came if self.placed is None else came[list(self.placed)]])
 
-    def backward(self, rows: torch.Tensor) -> torch.Tensor:
+    def backward(self, rows: torch.Tensor, exchange: "Exchange") -> torch.Tensor:
         """Returns the rows of this rank in the old layout, for a route from :func:`moved`, which keeps the order."""
-        return torch.cat([rows[: self.kept], _exchanged(rows[self.kept :], self.received, self.sent)])
+        return torch.cat([rows[: self.kept], exchange(rows[self.kept :], self.received, self.sent)])
 
 
-def _exchanged(rows: torch.Tensor, sent: list[int], received: list[int]) -> torch.Tensor:
-    """Sends rows by destination, and returns those that came, by source."""
-    came = rows.new_empty((sum(received), *rows.shape[1:]))
-    if width := rows.shape[1:].numel():
-        # As bytes: Gloo does not know all types.
-        out = rows.contiguous().reshape(len(rows), width).view(torch.uint8)
-        dist.all_to_all_single(came.view(len(came), width).view(torch.uint8), out, received, sent)
-    return came
+class Exchange:
+    """Sends rows between the ranks that exchange some."""
+
+    def __init__(self, rank: int, settle: Callable[[], None], group: Any) -> None:
+        """Creates the exchange of a rank.
+
+        Args:
+            rank: this rank.
+            settle: ends the comparison of ranks: until then, another rank may be in another call.
+            group: the group for tensors of CPUs.
+        """
+        self._rank, self._settle, self._group = rank, settle, group
+
+    def __call__(self, rows: torch.Tensor, sent: list[int], received: list[int]) -> torch.Tensor:
+        """Sends rows by destination, and returns those that came, by source. All ranks must call it together."""
+        came = rows.new_empty((sum(received), *rows.shape[1:]))
+        width = rows.shape[1:].numel()
+        coming, going = came.split(received), rows.contiguous().split(sent)
+        # A rank may have to order its own rows.
+        coming[self._rank].copy_(going[self._rank])
+        group = self._group if rows.device.type == "cpu" else None
+        operations = [
+            # As bytes: Gloo does not know all types.
+            dist.P2POp(operation, part.reshape(len(part), width).view(torch.uint8), peer, group)
+            for operation, parts in ((dist.irecv, coming), (dist.isend, going))
+            for peer, part in enumerate(parts)
+            if part.numel() and peer != self._rank
+        ]
+        self._settle()
+        for work in dist.batch_isend_irecv(operations) if operations else ():
+            work.wait()
+        return came
 
 
 class Move(torch.autograd.Function):
     """Moves activations forward along a route, and their gradients back."""
 
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, route: Route) -> torch.Tensor:
+    def forward(ctx: Any, rows: torch.Tensor, route: Route, exchange: Exchange) -> torch.Tensor:
         """Returns the rows of this rank in the new layout."""
-        ctx.route = route
-        return route.forward(rows)
+        ctx.route, ctx.exchange = route, exchange
+        return route.forward(rows, exchange)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """Returns the gradients in the old layout."""
-        return ctx.route.backward(gradient), None
+        return ctx.route.backward(gradient, ctx.exchange), None, None

@@ -95,7 +95,7 @@ def profile(
         batches: local batches to measure at, such as ``[1, 2, 4, 8, 16, 32]``.
         device: the device to measure on; None for the device of the model.
         warm_up: number of passes at each batch that are not counted.
-        repeats: number of passes at each batch; their median counts.
+        repeats: number of passes at each batch; the middle half of them by length counts.
 
     Raises:
         SettingError: an argument breaks its rule.
