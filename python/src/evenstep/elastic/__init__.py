@@ -1,0 +1,1 @@
+"""Elastic runs: workers come and go while the process group lives. Experimental."""
