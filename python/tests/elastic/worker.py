@@ -1,21 +1,28 @@
-"""One worker of an elastic job; it logs the samples of each iteration that it completes, and the final parameters."""
+"""Workers of an elastic job, forked from one process that has imported PyTorch.
+
+A worker logs the samples of each iteration that it computes and completes, and its parameters at its end.
+"""
 
 import faulthandler
 import json
 import logging
 import os
 import signal
+import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch._dynamo  # Imported before the fork: an optimizer would, in each process.
+import torch._dynamo  # An optimizer would import it in each process.
 
 import evenstep
-from evenstep.job import init  # noqa: F401  # Imported before the fork.
+from evenstep.elastic import keeper
+from evenstep.elastic.sums import LostError
+from evenstep.job.init import init
 
-SAMPLES, BATCH, EPOCHS = 400, 40, 3
+SAMPLES, BATCH = 400, 40
 
 
 class Data(torch.utils.data.Dataset[Any]):
@@ -33,63 +40,127 @@ class Data(torch.utils.data.Dataset[Any]):
         return self.x[index], self.y[index], index
 
 
-def parts(seed: int = 0) -> tuple[Any, Any, Any]:
+def parts(seed: int = 0) -> tuple[torch.nn.Module, torch.optim.SGD, Any]:
     """Returns a model, its optimizer and its scheduler."""
     torch.manual_seed(seed)
     net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-    return net, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
+    return net, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.999)
 
 
-def main(folder: str, script: dict[str, Any], environ: dict[str, str]) -> None:
-    """Trains; ``script`` has the iterations and moments at which this worker does something."""
-    os.environ.update(environ)
-    logging.basicConfig(level=logging.INFO, filename=f"{folder}/{os.getpid()}.text", force=True)
+def flat(net: torch.nn.Module) -> list[float]:
+    """Returns all parameters."""
+    return [value for at in net.parameters() for value in at.detach().reshape(-1).tolist()]
+
+
+def loses_its_sums(job: Any, iteration: int) -> Callable[[], None]:
+    """Makes the sums of one iteration fail on this worker after they are complete on the others."""
+    sums, ends = job._sums, job._sums._sum
+
+    def fail() -> None:
+        ends()
+        if sums._step.iteration == iteration and not sums.has_lost:
+            sums.has_lost, sums.heard = True, None
+            sums.failure = LostError("the sums of this worker failed")
+            raise sums.failure
+
+    sums.has_lost = False
+    return fail
+
+
+def main(folder: str, script: dict[str, Any]) -> None:
+    """Trains; ``script`` has the iterations and moments at which this worker gets a signal or fails."""
     sys.stderr = open(f"{folder}/{os.getpid()}.errors", "w", buffering=1)  # noqa: SIM115
+    logging.basicConfig(level=logging.INFO, filename=f"{folder}/{os.getpid()}.text", force=True, format="%(relativeCreated)d %(message)s")
     faulthandler.register(signal.SIGUSR2, file=sys.stderr, all_threads=True)
-    torch.set_num_threads(1)
     log = open(f"{folder}/{os.getpid()}.log", "w", buffering=1)  # noqa: SIM115
+    os.environ.update(script["environ"])
+    torch.set_num_threads(1)
 
     def say(**what: Any) -> None:
         log.write(json.dumps(what) + "\n")
 
-    # Workers that come have other parameters.
-    net, optimizer, scheduler = parts(seed=script.get("seed", 0))
-    options = {"min_workers": script.get("min_workers", 1), "hang_s": script.get("hang_s", 30.0)}
-    job = evenstep.init(elastic=True, epochs=script.get("epochs", EPOCHS), **options)
-    loader = job.loader(Data(), global_batch=BATCH)
+    # A worker that comes has other parameters until it gets the ones of the job.
+    net, optimizer, scheduler = parts(script.get("seed", 0))
+    epochs: int = script["epochs"]
+    plan = (lambda at: even(at)) if script.get("plan") else None
+    job = init(elastic=True, epochs=epochs, hang_s=script.get("hang_s", 30.0), plan=plan)
+    loader = job.loader(Data(), global_batch=BATCH, num_workers=script.get("num_workers", 0))
     model = job.wrap(net, state=[optimizer, scheduler])
     events = {int(at): what for at, what in script.get("events", {}).items()}
-    pause_s = script.get("pause_s", 0.0)
+    if "loses" in script:
+        job._sums._sum = loses_its_sums(job, script["loses"])  # type: ignore[method-assign]
 
     def act(moment: str, iteration: int) -> None:
-        what, at = events.get(iteration, ["", ""])
+        name, at = events.get(iteration, ["", ""])
         if at == moment:
-            say(event=what, iteration=iteration)
             events.pop(iteration)
-            os.kill(os.getpid(), getattr(signal, what))
+            os.kill(os.getpid(), getattr(signal, name))
 
-    before = job.generation
-    for _ in range(script.get("epochs", EPOCHS)):
-        for x, y, index in loader:
-            with job.step() as step:
-                begun = time.monotonic()
-                if job.generation != before:
-                    before = job.generation
-                    say(generation=before, iteration=step.iteration, workers=torch.distributed.get_world_size())
-                optimizer.zero_grad()
-                act("begin", step.iteration)
-                loss = torch.nn.functional.mse_loss(model(x), y)
-                time.sleep(pause_s)
-                loss.backward()
-                # The sums of this worker are complete, and others may not have them.
-                act("summed", step.iteration)
-                optimizer.step()
-                scheduler.step()
-            if job.progress.iteration > step.iteration:
-                ids = index.tolist() if step.local_batch else []
-                say(iteration=step.iteration, generation=before, ids=ids, s=time.monotonic() - begun)
-    flat = torch.cat([at.detach().reshape(-1) for at in net.parameters()])
-    say(parameters=flat.tolist(), rate=scheduler.get_last_lr()[0])
+    try:
+        for _ in range(epochs):
+            for x, y, index in loader:
+                with job.step() as step:
+                    generation = job.generation
+                    ids = index.tolist() if step.local_batch else []
+                    say(computes=step.iteration, generation=generation, ids=ids)
+                    optimizer.zero_grad()
+                    act("begin", step.iteration)
+                    loss = torch.nn.functional.mse_loss(model(x), y)
+                    time.sleep(script.get("pause_s", 0.0))
+                    loss.backward()
+                    act("summed", step.iteration)
+                    optimizer.step()
+                    scheduler.step()
+                    say(completes=step.iteration, generation=generation)
+    except SystemExit:
+        say(leaves=job.progress.iteration)
+        raise
+    finally:
+        say(iteration=job.progress.iteration, parameters=flat(net), rate=scheduler.get_last_lr()[0])
     job.close()
 
+
+def even(iteration: int) -> list[int]:
+    """Returns a plan that depends on the iteration and on the number of workers."""
+    count = torch.distributed.get_world_size()
+    first = 1 + iteration % 5
+    rest = BATCH - first
+    return [first, *(rest // (count - 1) + (at < rest % (count - 1)) for at in range(count - 1))] if count > 1 else [BATCH]
+
+
+def serve() -> None:
+    """Forks a worker for each line, or waits for one."""
+    assert evenstep.__file__
+    for line in sys.stdin:
+        told = json.loads(line)
+        if "wait" in told:
+            _, status = os.waitpid(told["wait"], 0)
+            print(os.waitstatus_to_exitcode(status), flush=True)
+            continue
+        if "listener" in told:
+            # Faster than by a worker, where it must import PyTorch.
+            bound = socket.create_server(("127.0.0.1", 0))
+        if pid := os.fork():
+            print(bound.getsockname()[1] if "listener" in told else pid, flush=True)
+            if "listener" in told:
+                bound.close()
+            continue
+        code = 1
+        try:
+            if "listener" in told:
+                keeper._keep("127.0.0.1", bound.getsockname()[1], bound.fileno())
+            else:
+                main(told["folder"], told["script"])
+            code = 0
+        except SystemExit as error:
+            code = int(error.code or 0)
+        except BaseException:
+            logging.getLogger("evenstep").exception("the worker failed")
+        finally:
+            logging.shutdown()
+            os._exit(code)
+
+
+if __name__ == "__main__":
+    serve()
