@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from worker import BATCH, SAMPLES, Data, flat, parts
 
 from evenstep.samples.order import Order
-from worker import BATCH, SAMPLES, Data, flat, parts
 
 HERE = Path(__file__).parent
 LIMIT_S = 60.0
@@ -94,7 +94,9 @@ class Run:
     def told(self) -> str:
         """Returns what all workers have logged."""
         return "\n".join(
-            f"{path.name}:\n{path.read_text()[-3000:]}" for path in sorted(self.folder.iterdir()) if path.suffix != ".log"
+            f"{path.name}:\n{path.read_text()[-3000:]}"
+            for path in sorted(self.folder.iterdir())
+            if path.suffix in (".text", ".errors")
         )
 
     def check(self) -> int:
@@ -111,7 +113,7 @@ class Run:
                     done[at] = max(done.get(at, 0), line["generation"])
                 elif "parameters" in line:
                     ends.append(line)
-        last = max(end["iteration"] for end in ends)
+        last: int = max(end["iteration"] for end in ends)
         assert sorted(done) == list(range(last)), self.told()
         expected, order = one_process(last), Order(SAMPLES, BATCH)
         for at in range(last):

@@ -5,13 +5,13 @@ import random
 import re
 import signal
 import statistics
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-
 from elastic_runs import Forks, run
+
 from evenstep.elastic import reconfigure
 
 pytestmark = pytest.mark.skipif(bool(reconfigure.supported()), reason=str(reconfigure.supported()))
@@ -51,7 +51,7 @@ def test_a_worker_has_the_sums_and_another_has_not(
 
 
 @pytest.mark.parametrize("options", [{}, {"plan": True}, {"num_workers": 1}], ids=["even", "plan", "loader workers"])
-def test_a_worker_comes_and_one_gets_a_notice(forks: Forks, tmp_path: Path, options: dict[str, object]) -> None:
+def test_a_worker_comes_and_one_gets_a_notice(forks: Forks, tmp_path: Path, options: dict[str, Any]) -> None:
     with run(forks, tmp_path, 2, pause_s=0.02, epochs=5, **options) as job:
         first, leaving = job.start(), job.start()
         job.until("completes", 3)
@@ -92,7 +92,7 @@ def test_random_kills(forks: Forks, tmp_path: Path) -> None:
         for pid in living:
             os.kill(pid, signal.SIGTERM)
         codes = job.end()
-        assert all(code == (0 if pid in living else -signal.SIGKILL) for pid, code in zip(job.pids, codes)), job.told()
+        assert codes == [0 if pid in living else -signal.SIGKILL for pid in job.pids], job.told()
         iterations = job.check()
         texts = [path.read_text() for path in tmp_path.glob("*.text")]
         found = [float(ms) for text in texts for ms in re.findall(r"([\d.]+) ms after the failure", text)]
@@ -100,7 +100,17 @@ def test_random_kills(forks: Forks, tmp_path: Path) -> None:
         print(f"next step: median {statistics.median(found):.0f} ms, largest {max(found):.0f} ms, {len(found)} times")
 
 
-def test_the_private_names_of_this_version_work(forks: Forks) -> None:
-    assert reconfigure.supported() is None
-    assert time.monotonic() > 0
-    assert forks.process.poll() is None
+def test_a_predictor_plans_for_each_generation(forks: Forks, tmp_path: Path) -> None:
+    """The second worker is slow, then the third one dies: two generations of one job, each with its own shares."""
+    with run(forks, tmp_path, 3, server="", epochs=12, pause_s=0.01) as job:
+        for rank in range(3):
+            job.start(slow_s=0.004 * (rank == 1), events={30: ["SIGKILL", "begin"]} if rank == 2 else {})
+        assert job.end() == [0, 0, -signal.SIGKILL], job.told()
+        assert job.check() == 120
+        assert "continues with the last shares" not in job.told()
+        for generation in (1, 2):
+            shares = [
+                [len(line["ids"]) for line in job.lines(pid) if line.get("generation") == generation and "ids" in line]
+                for pid in job.pids[:2]
+            ]
+            assert shares[0][-1] > shares[1][-1], (generation, shares, job.told())

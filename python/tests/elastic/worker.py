@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -70,10 +71,15 @@ def loses_its_sums(job: Any, iteration: int) -> Callable[[], None]:
 
 def main(folder: str, script: dict[str, Any]) -> None:
     """Trains; ``script`` has the iterations and moments at which this worker gets a signal or fails."""
-    sys.stderr = open(f"{folder}/{os.getpid()}.errors", "w", buffering=1)  # noqa: SIM115
-    logging.basicConfig(level=logging.INFO, filename=f"{folder}/{os.getpid()}.text", force=True, format="%(relativeCreated)d %(message)s")
+    sys.stderr = Path(folder, f"{os.getpid()}.errors").open("w", buffering=1)  # noqa: SIM115
+    logging.basicConfig(
+        level=logging.INFO,
+        filename=f"{folder}/{os.getpid()}.text",
+        force=True,
+        format="%(relativeCreated)d %(message)s",
+    )
     faulthandler.register(signal.SIGUSR2, file=sys.stderr, all_threads=True)
-    log = open(f"{folder}/{os.getpid()}.log", "w", buffering=1)  # noqa: SIM115
+    log = Path(folder, f"{os.getpid()}.log").open("w", buffering=1)  # noqa: SIM115
     os.environ.update(script["environ"])
     torch.set_num_threads(1)
 
@@ -83,7 +89,7 @@ def main(folder: str, script: dict[str, Any]) -> None:
     # A worker that comes has other parameters until it gets the ones of the job.
     net, optimizer, scheduler = parts(script.get("seed", 0))
     epochs: int = script["epochs"]
-    plan = (lambda at: even(at)) if script.get("plan") else None
+    plan = even if script.get("plan") else None
     job = init(elastic=True, epochs=epochs, hang_s=script.get("hang_s", 30.0), plan=plan)
     loader = job.loader(Data(), global_batch=BATCH, num_workers=script.get("num_workers", 0))
     model = job.wrap(net, state=[optimizer, scheduler])
@@ -107,7 +113,7 @@ def main(folder: str, script: dict[str, Any]) -> None:
                     optimizer.zero_grad()
                     act("begin", step.iteration)
                     loss = torch.nn.functional.mse_loss(model(x), y)
-                    time.sleep(script.get("pause_s", 0.0))
+                    time.sleep(script.get("pause_s", 0.0) + script.get("slow_s", 0.0) * len(x))
                     loss.backward()
                     act("summed", step.iteration)
                     optimizer.step()
@@ -126,7 +132,9 @@ def even(iteration: int) -> list[int]:
     count = torch.distributed.get_world_size()
     first = 1 + iteration % 5
     rest = BATCH - first
-    return [first, *(rest // (count - 1) + (at < rest % (count - 1)) for at in range(count - 1))] if count > 1 else [BATCH]
+    return (
+        [first, *(rest // (count - 1) + (at < rest % (count - 1)) for at in range(count - 1))] if count > 1 else [BATCH]
+    )
 
 
 def serve() -> None:

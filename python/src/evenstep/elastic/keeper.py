@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 
-import torch.distributed as dist
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # missing in torch's type stubs.
 
 from evenstep.errors import EvenstepError, SettingError
 
@@ -35,7 +35,7 @@ def dead(name: str) -> str:
     return f"dead/{name}"
 
 
-def reach(host: str, port: int) -> dist.TCPStore:
+def reach(host: str, port: int) -> TCPStore:
     """Returns the store of the job. The first process on its host starts it.
 
     Raises:
@@ -45,7 +45,7 @@ def reach(host: str, port: int) -> dist.TCPStore:
     while True:
         try:
             socket.create_connection((host, port), 1.0).close()
-            return dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_START_S))
+            return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_START_S))
         except (OSError, RuntimeError) as error:
             if time.monotonic() > deadline:
                 raise EvenstepError(
@@ -56,7 +56,7 @@ def reach(host: str, port: int) -> dist.TCPStore:
             time.sleep(0.1)
 
 
-def live(store: dist.Store, host: str, name: str) -> socket.socket:
+def live(store: Store, host: str, name: str) -> socket.socket:
     """Returns the connection that shows that this worker lives, until it is closed.
 
     Raises:
@@ -90,7 +90,7 @@ def _start(host: str, port: int) -> bool:
         arguments = [sys.executable, "-m", "evenstep.elastic.keeper", host, str(port), str(listener.fileno())]
         quiet = subprocess.DEVNULL
         # Signals for the worker's group, such as Ctrl-C, do not end it.
-        subprocess.Popen(
+        subprocess.Popen(  # noqa: S603
             arguments,
             pass_fds=[listener.fileno()],
             start_new_session=True,
@@ -105,7 +105,7 @@ def _start(host: str, port: int) -> bool:
 
 def _keep(host: str, port: int, listener: int) -> None:
     """Runs the store until the last worker has ended, or none has come in time."""
-    store = dist.TCPStore(
+    store = TCPStore(
         host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener, timeout=timedelta(seconds=10)
     )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

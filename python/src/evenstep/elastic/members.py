@@ -11,11 +11,12 @@ A new worker is in no list before it says that it is ready, so nobody waits for 
 
 import json
 import logging
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]  # missing in torch's type stubs.
 
 from evenstep.elastic import keeper, reconfigure
 from evenstep.errors import EvenstepError
@@ -33,6 +34,9 @@ _PAUSE_S = 1800.0
 
 #: Key of the number of workers that were ever ready, and of each of them.
 _READY = "ready"
+
+#: Key that tells that all epochs are trained.
+_OVER = "over"
 
 
 class LeftOutError(EvenstepError):
@@ -54,7 +58,7 @@ class Limits:
 class Membership:
     """This process as a member of the job."""
 
-    store: dist.Store
+    store: Store
     limits: Limits
     #: Called in waits; it may raise an error to end them.
     check: Callable[[], None]
@@ -84,6 +88,7 @@ class Membership:
 
         Raises:
             EvenstepError: too few workers came.
+            SystemExit: the training is over.
         """
         self.store.set(f"{_READY}/{self.store.add(_READY, 1) - 1}", json.dumps([self.number, place]))
         notice, deadline = time.monotonic() + 60.0, time.monotonic() + _PAUSE_S
@@ -99,6 +104,9 @@ class Membership:
                 if len(ready) >= self.limits.workers_first:
                     self._close(1, [number for number, _ in sorted(ready, key=lambda one: (one[1], one[0]))])
                     continue
+            if self.store.check([_OVER]):
+                log.warning("worker %s came too late: all epochs of the job are trained", self.number)
+                sys.exit(0)
             notice = self._pause("to join the job", notice, deadline)
 
     def next_generation(self, begun_s: float) -> None:
@@ -158,17 +166,23 @@ class Membership:
     def has_new(self) -> bool:
         """Returns whether a worker is ready and may become a member."""
         limit = self.limits.workers_max
-        if self.store.add(_READY, 0) == self._looked or (limit is not None and len(self.members) >= limit):
-            return False
         count = self.store.add(_READY, 0)
+        if count == self._looked or (limit is not None and len(self.members) >= limit):
+            return False
         if any(number not in self.members for number, _ in self._ready()):
             return True
-        self._looked = count
+        # A worker that has just come may not have written its entry.
+        self._looked = count if len(self._known) == count else -1
         return False
 
     def leave(self) -> None:
         """Ends this membership."""
         self.store.set(keeper.dead(str(self.number)), "1")
+
+    def finish(self) -> None:
+        """Ends this membership, because the training is over."""
+        self.store.set(_OVER, "1")
+        self.leave()
 
     def _close(self, generation: int, members: Sequence[int]) -> None:
         """Writes the list of a generation, unless another member has."""
@@ -183,7 +197,6 @@ class Membership:
     def _ready(self) -> list[tuple[int, int]]:
         """Returns the living workers that were ever ready, with their places, the oldest first."""
         for at in range(self.store.add(_READY, 0)):
-            # A worker that has just come may not have written its entry.
             if at not in self._known and self.store.check([f"{_READY}/{at}"]):
                 self._known[at] = tuple(json.loads(self.store.get(f"{_READY}/{at}")))
         self._ended |= {one for one, _ in self._known.values() if one not in self._ended and self._is_dead(one)}

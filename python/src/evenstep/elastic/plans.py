@@ -67,6 +67,7 @@ class Source:
         options: RunOptions,
         order: Order,
         job: str,
+        *,
         workers: Sequence[dict[str, Any]],
         former: Sequence[str],
         first: int,

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # missing in torch's type stubs.
 
 _NAMES = ("_reconfigure", "_get_reconfigure_handle", "_supports_reconfigure")
 
@@ -27,7 +28,7 @@ def supported() -> str | None:
     return None
 
 
-def open_group(store: dist.Store, number: int, limit_s: float) -> None:
+def open_group(store: Store, number: int, limit_s: float) -> None:
     """Makes the default group, which has no members yet.
 
     Args:
@@ -38,7 +39,7 @@ def open_group(store: dist.Store, number: int, limit_s: float) -> None:
     options: dict[str, Any] = {"enable_reconfigure": True}
     dist.init_process_group(
         "gloo",
-        store=dist.PrefixStore("group", store),
+        store=PrefixStore("group", store),
         rank=number,
         world_size=_RANKS_MAX,
         timeout=timedelta(seconds=limit_s),
@@ -51,7 +52,7 @@ def drop(generation: int, number: int) -> None:
     _change(_OWN_IDS + generation * _RANKS_MAX + number, [_handle()]).wait()
 
 
-def form(store: dist.Store, generation: int, number: int, members: Sequence[int], check: Callable[[], None]) -> None:
+def form(store: Store, generation: int, number: int, members: Sequence[int], check: Callable[[], None]) -> None:
     """Makes the default group one of these members, in this order. ``check`` raises an error to end the waits."""
     key = f"handle/{generation}"
     store.set(f"{key}/{number}", _handle())
@@ -62,8 +63,8 @@ def form(store: dist.Store, generation: int, number: int, members: Sequence[int]
 
 
 def _handle() -> Any:
-    return dist._get_reconfigure_handle()  # type: ignore[attr-defined]  # noqa: SLF001
+    return dist._get_reconfigure_handle()  # type: ignore[attr-defined,unused-ignore]  # noqa: SLF001
 
 
-def _change(uuid: int, handles: Sequence[Any]) -> Any:
+def _change(uuid: int, handles: list[str]) -> Any:
     return dist._reconfigure(uuid=uuid, handles=handles, timeout=_CONNECT)  # type: ignore[attr-defined]  # noqa: SLF001

@@ -177,9 +177,7 @@ class Sums:
         said, world_size = self._say(), dist.get_world_size()
         rank, plan_size = dist.get_rank(), world_size + 1
         numbers = torch.zeros(world_size + 1 + plan_size + len(parameters) + world_size * SLOTS, dtype=torch.float64)
-        leaves, new, plan, used, rows = numbers.split(
-            [world_size, 1, plan_size, len(parameters), world_size * SLOTS]
-        )
+        leaves, new, plan, used, rows = numbers.split([world_size, 1, plan_size, len(parameters), world_size * SLOTS])
         leaves[rank], new[0] = said.leaves, said.has_new
         if said.plan:
             plan[:] = torch.tensor([1, *said.plan])

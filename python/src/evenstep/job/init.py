@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 from evenstep._native import check_job_id
 from evenstep.elastic.job import ElasticJob
 from evenstep.elastic.members import Limits
-from evenstep.errors import SettingError
+from evenstep.errors import SettingError, UnsupportedError
 from evenstep.job.job import Job
 from evenstep.settings.options import Fixed, RunOptions, checked_job_options
 from evenstep.settings.settings import Settings
@@ -87,9 +87,17 @@ def init(
         mesh: the ranks over which samples differ, if some ranks get the same samples: a DeviceMesh such as
             ``mesh["dp"]``, or a process group. The ranks of a tensor, context or pipeline parallel group are one worker
             then: plans and ``plan`` have one batch for each worker.
+        elastic: whether workers may come and go without a restart (experimental). The job then makes the process group
+            itself and has other methods: :class:`ElasticJob`. Requires ``epochs``.
+        min_workers: number of workers below which an elastic job waits for more. It begins with as many, or with
+            ``WORLD_SIZE`` if that is larger.
+        max_workers: maximum number of workers of an elastic job; None for no maximum.
+        hang_s: time after which an elastic job goes on without a worker that does not come, in seconds. It must be
+            longer than the computation of an iteration.
 
     Raises:
         SettingError: an argument or environment variable breaks its rule.
+        UnsupportedError: this PyTorch, the launcher or an option does not allow an elastic job.
 
     Example:
         >>> job = evenstep.init(plan=[24, 12, 16])  # the local batches of ranks 0, 1 and 2
@@ -105,6 +113,8 @@ def init(
     given = settings.job if job is None else check_job_id(job)
     settings = replace(settings, server=server or settings.server, job=given)
     job_options = checked_job_options(job_options or {})
+    if elastic and mesh is not None:
+        raise UnsupportedError("init(elastic=True) with mesh: it has a fixed number of ranks; remove one of them")
     data_mesh = None if mesh is None else DataMesh.of(mesh)
     options = RunOptions(settings, plan, quantum, max_local_batch, job_options, timeout_s, epochs, data_mesh)
     if not elastic:
