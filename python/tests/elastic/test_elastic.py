@@ -1,4 +1,4 @@
-"""Workers of an elastic job come and go: no sample is lost or doubled, and parameters equal one process."""
+"""Workers join and leave an elastic job: no sample is lost or doubled, and parameters equal one process."""
 
 import os
 import random

@@ -147,7 +147,7 @@ def serve() -> None:
             print(os.waitstatus_to_exitcode(status), flush=True)
             continue
         if "listener" in told:
-            # Faster than by a worker, where it must import PyTorch.
+            # Faster than by a worker, because this process has imported PyTorch.
             bound = socket.create_server(("127.0.0.1", 0))
         if pid := os.fork():
             print(bound.getsockname()[1] if "listener" in told else pid, flush=True)

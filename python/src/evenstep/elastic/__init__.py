@@ -1,1 +1,1 @@
-"""Elastic runs: workers come and go while the process group lives. Experimental."""
+"""Elastic runs: workers join and leave a running process group. Experimental."""

@@ -1,4 +1,4 @@
-"""A job whose workers come and go without a restart. Experimental."""
+"""A job whose workers join and leave, with no restart. Experimental."""
 
 import atexit
 import contextlib
@@ -49,7 +49,7 @@ class ElasticJob:
         """Checks what an elastic job supports; nothing is connected before the first batch.
 
         Raises:
-            UnsupportedError: this PyTorch, the launcher or an option does not allow workers to come and go.
+            UnsupportedError: this PyTorch, the launcher or an option does not allow workers to join and leave.
             SettingError: the number of epochs or the place of the store is missing.
         """
         if reason := reconfigure.supported():
@@ -156,7 +156,7 @@ class ElasticJob:
 
         Raises:
             SettingError: ``state`` has no optimizer, or the training has begun.
-            UnsupportedError: the model cannot be trained by workers that come and go.
+            UnsupportedError: the model cannot be trained by workers that join and leave.
         """
         if self._members:
             raise SettingError("job.wrap after the first batch: wrap all models before the loop")
@@ -332,7 +332,7 @@ class ElasticJob:
         self._shared.has_state, self._shared.last_batch = True, step.local_batch
         if self._noticed_s is not None:
             log.info(
-                "iteration %s: %s workers, %.1f ms after the failure was seen",
+                "iteration %s: %s workers, %.0f ms after the failure was seen",
                 step.iteration,
                 dist.get_world_size(),
                 1e3 * (time.monotonic() - self._noticed_s),
@@ -362,7 +362,7 @@ class ElasticJob:
         sys.exit(0)
 
     def _check_notice(self) -> None:
-        """Ends a wait in which nobody computes."""
+        """Ends a wait in which no member computes."""
         if self._leaves:
             self._go()
 
@@ -385,7 +385,7 @@ class ElasticJob:
         self._joined().form()
 
     def _regroup(self) -> None:
-        """Goes on with the members of the next generation."""
+        """Continues with the members of the next generation."""
         members = self._joined()
 
         def again() -> None:

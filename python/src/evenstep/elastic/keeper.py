@@ -1,4 +1,4 @@
-"""The store of an elastic job, in a process of its own, so that it outlives any worker of its host.
+"""The store of an elastic job, in a separate process, so that it outlives any worker of its host.
 
 The first worker on the host of the store binds its port and gives the socket to that process. Each worker keeps a
 connection to it. Its end marks the worker as dead: the kernel closes the connection when a process ends.

@@ -3,22 +3,48 @@
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch.utils.data import DataLoader, Sampler
 
 from evenstep.errors import SettingError, UnsupportedError
 from evenstep.run.loader import WEIGHTLESS_SAMPLES, reads_ahead
 from evenstep.run.step import Step
+from evenstep.samples.progress import Progress
 
-if TYPE_CHECKING:
-    from evenstep.elastic.job import ElasticJob
+
+class Reader(Protocol):
+    """The job of a loader."""
+
+    #: The batches that were read and did not begin.
+    waiting: deque[Step]
+
+    @property
+    def progress(self) -> Progress:
+        """The position after the last complete iteration."""
+
+    @property
+    def generation(self) -> int:
+        """The number of times that the set of workers has changed."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all epochs are trained."""
+
+    def join(self) -> None:
+        """Becomes a member before the first batch; later calls do nothing."""
+
+    def places(self) -> Iterator[tuple[Step, list[int]]]:
+        """Yields the remaining iterations of the epoch for this worker, with the samples that it reads."""
+
+    def waited(self, seconds: float) -> None:
+        """Records a wait for data."""
 
 
 class ElasticLoader(DataLoader[Any]):
     """A DataLoader of this worker's batches; each iterator covers the rest of an epoch."""
 
-    def __init__(self, job: "ElasticJob", dataset: Any, dataloader_kwargs: dict[str, Any]) -> None:
+    def __init__(self, job: Reader, dataset: Any, dataloader_kwargs: dict[str, Any]) -> None:
         """Creates the loader of a job, which it joins with its first batch."""
         self._job = job
         #: The iterations whose indices were drawn.
@@ -31,7 +57,7 @@ class ElasticLoader(DataLoader[Any]):
         """Does nothing: the loader counts its epochs and shuffles each of them."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # PyTorch names a class of its own.
-        """Yields the remaining batches of the epoch, and those of an iteration again if a worker was lost in it."""
+        """Yields the remaining batches of the epoch; batches of an iteration follow again if a worker was lost in it."""
         job = self._job
         job.join()
         epoch = job.progress.epoch
@@ -62,7 +88,7 @@ class ElasticLoader(DataLoader[Any]):
 class _Indices(Sampler[list[int]]):
     """A batch sampler of this worker's iterations, from the position of the job on."""
 
-    def __init__(self, job: "ElasticJob", drawn: deque[Step]) -> None:
+    def __init__(self, job: Reader, drawn: deque[Step]) -> None:
         self._job, self._drawn = job, drawn
 
     def __iter__(self) -> Iterator[list[int]]:

@@ -2,11 +2,11 @@
 
 A generation ends when a member sees a failure, or when all have agreed in an iteration that a worker comes or leaves.
 Each living member then registers for the next one. It is closed when every other member has registered or has ended,
-or when the limit is over: a worker that hangs is left out. Its list is written once, by whoever is first
-(``compare_set``), and all take the written one, so no worker decides alone. A worker that the list does not contain is
+or when the limit is over: a worker that hangs is left out. Its list is written once, by the first member
+that can (``compare_set``), and all take the written one, so no worker decides alone. A worker that the list does not contain is
 out, and may come back as a new one.
 
-A new worker is in no list before it says that it is ready, so nobody waits for its imports.
+A new worker is in no list before it is ready, so no member waits for its imports.
 """
 
 import json
@@ -40,7 +40,7 @@ _OVER = "over"
 
 
 class LeftOutError(EvenstepError):
-    """The other members go on without this worker."""
+    """The other members continue without this worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class Membership:
     generation: int = 0
     #: The members in the order of their ranks.
     members: list[int] = field(default_factory=list)
-    #: The workers that were ever ready and their places, the ones that have ended, and how many had been looked at when
-    #: none was new.
+    #: The workers that were ever ready and their places, the ones that have ended, and the number of workers at the last
+    #: look without a new one.
     _known: dict[int, tuple[int, int]] = field(default_factory=dict)
     _ended: set[int] = field(default_factory=set)
     _looked: int = -1
@@ -84,7 +84,7 @@ class Membership:
         return self.number
 
     def enter(self, place: int) -> None:
-        """Says that this process is ready, and waits until it is a member; ``place`` orders the first members.
+        """Reports that this process is ready, and waits until it is a member; ``place`` orders the first members.
 
         Raises:
             EvenstepError: too few workers came.
@@ -145,7 +145,7 @@ class Membership:
                 self.store.set(keeper.dead(str(one)), "1")
         if self.number not in self.members:
             raise LeftOutError(
-                f"worker {self.number} took more than {self.limits.hang_s} s, so the others go on without it"
+                f"worker {self.number} took more than {self.limits.hang_s} s, so the others continue without it"
             )
 
     def form(self) -> None:
@@ -154,11 +154,12 @@ class Membership:
         Raises:
             RuntimeError: another member has ended, or has seen a failure.
         """
+        deadline = time.monotonic() + self.limits.hang_s
 
         def check() -> None:
             self.check()
-            if self.store.check([self.seen]) or any(map(self._is_dead, self.members)):
-                raise RuntimeError("a member ended while the group was formed")
+            if self.store.check([self.seen]) or any(map(self._is_dead, self.members)) or time.monotonic() > deadline:
+                raise RuntimeError("a member ended or hung while the group was formed")
             time.sleep(_LOOK_S / 2)
 
         reconfigure.form(self.store, self.generation, self.number, self.members, check)

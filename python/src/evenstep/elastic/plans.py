@@ -60,7 +60,7 @@ def first_plan(order: Order, batches: Sequence[int | None], caps: Sequence[int |
 
 
 class Source:
-    """The source of plans on rank 0 of a generation. Nobody waits for it: it registers in a thread."""
+    """The source of plans on rank 0 of a generation. It registers in a thread, for which no member waits."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Source:
         former: Sequence[str],
         first: int,
     ) -> None:
-        """Begins to register the workers of a generation at the predictor, if there is one.
+        """Begins to register the workers of a generation at the predictor, unless the run has no predictor.
 
         Args:
             options: the options of the run.

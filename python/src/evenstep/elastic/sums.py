@@ -31,7 +31,7 @@ _POLL_S = 0.0002
 
 
 class LostError(EvenstepError):
-    """The sums of an iteration failed; the members divide its samples anew."""
+    """The sums of an iteration failed; the members divide its samples again."""
 
 
 @dataclass(slots=True)
@@ -187,7 +187,7 @@ class Sums:
         flats = self._flat(parameters, step)
         self.begun_s = time.monotonic()
         try:
-            # The gradients come last: whoever has them has all numbers, too.
+            # The gradients come last: a member with them has all numbers, too.
             for each in (numbers, *(flat for flat, _ in flats)):
                 self._complete(dist.all_reduce(each, async_op=True))
         except RuntimeError as error:

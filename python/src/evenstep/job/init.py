@@ -87,12 +87,12 @@ def init(
         mesh: the ranks over which samples differ, if some ranks get the same samples: a DeviceMesh such as
             ``mesh["dp"]``, or a process group. The ranks of a tensor, context or pipeline parallel group are one worker
             then: plans and ``plan`` have one batch for each worker.
-        elastic: whether workers may come and go without a restart (experimental). The job then makes the process group
+        elastic: whether workers may join and leave a running job (experimental). The job then makes the process group
             itself and has other methods: :class:`ElasticJob`. Requires ``epochs``.
         min_workers: number of workers below which an elastic job waits for more. It begins with as many, or with
             ``WORLD_SIZE`` if that is larger.
         max_workers: maximum number of workers of an elastic job; None for no maximum.
-        hang_s: time after which an elastic job goes on without a worker that does not come, in seconds. It must be
+        hang_s: time after which an elastic job continues without a worker that does not come, in seconds. It must be
             longer than the computation of an iteration.
 
     Raises:
