@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from worker import BATCH, SAMPLES, Data, flat, parts
+from elastic_worker import BATCH, SAMPLES, Data, flat, parts
 
 from evenstep.samples.order import Order
 
@@ -30,7 +30,7 @@ class Forks:
         sources = str(Path(__file__).parents[2] / "src")
         environ = {**os.environ, "PYTHONPATH": sources, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         self.process = subprocess.Popen(
-            [sys.executable, HERE / "worker.py"],
+            [sys.executable, HERE / "elastic_worker.py"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -332,10 +332,10 @@ class ElasticJob:
         self._shared.has_state, self._shared.last_batch = True, step.local_batch
         if self._noticed_s is not None:
             log.info(
-                "iteration %s: %s workers, %.0f ms after the failure was seen",
+                "iteration %s: %s workers, %s ms after the failure was seen",
                 step.iteration,
                 dist.get_world_size(),
-                1e3 * (time.monotonic() - self._noticed_s),
+                round(1e3 * (time.monotonic() - self._noticed_s)),
             )
             self._noticed_s = None
         if self._shared.source:

@@ -57,7 +57,7 @@ class ElasticLoader(DataLoader[Any]):
         """Does nothing: the loader counts its epochs and shuffles each of them."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # PyTorch names a class of its own.
-        """Yields the remaining batches of the epoch; batches of an iteration follow again if a worker was lost in it."""
+        """Yields the remaining batches of the epoch; an iteration follows again if a worker was lost in it."""
         job = self._job
         job.join()
         epoch = job.progress.epoch

@@ -2,9 +2,9 @@
 
 A generation ends when a member sees a failure, or when all have agreed in an iteration that a worker comes or leaves.
 Each living member then registers for the next one. It is closed when every other member has registered or has ended,
-or when the limit is over: a worker that hangs is left out. Its list is written once, by the first member
-that can (``compare_set``), and all take the written one, so no worker decides alone. A worker that the list does not contain is
-out, and may come back as a new one.
+or when the limit is over: a worker that hangs is left out. Its list is written once, by the first member that can
+(``compare_set``), and all take the written one, so no worker decides alone. A worker that is not in the list is out. It
+may come back as a new one.
 
 A new worker is in no list before it is ready, so no member waits for its imports.
 """
@@ -67,8 +67,8 @@ class Membership:
     generation: int = 0
     #: The members in the order of their ranks.
     members: list[int] = field(default_factory=list)
-    #: The workers that were ever ready and their places, the ones that have ended, and the number of workers at the last
-    #: look without a new one.
+    #: The workers that were ever ready and their places, the ones that have ended, and the number of all workers at the
+    #: last look without a new one.
     _known: dict[int, tuple[int, int]] = field(default_factory=dict)
     _ended: set[int] = field(default_factory=set)
     _looked: int = -1
