@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from elastic_worker import BATCH, SAMPLES, Data, flat, parts
 
+from elastic_worker import BATCH, SAMPLES, Data, flat, parts
 from evenstep.samples.order import Order
 
 HERE = Path(__file__).parent
@@ -55,7 +55,7 @@ class Forks:
 class Run:
     """One job."""
 
-    forks: Forks
+    forks: Forks | None
     folder: Path
     script: dict[str, Any]
     pids: list[int] = field(default_factory=list)
@@ -64,6 +64,7 @@ class Run:
         """Starts a worker."""
         environ = {**self.script["environ"], "RANK": str(len(self.pids))}
         told = {**self.script, **script, "environ": environ}
+        assert self.forks
         self.pids.append(self.forks.ask(folder=str(self.folder), script=told))
         return self.pids[-1]
 
@@ -89,6 +90,7 @@ class Run:
                 time.sleep(1)
                 raise AssertionError(self.told())
             time.sleep(0.02)
+        assert self.forks
         return [self.forks.ask(wait=pid) for pid in self.pids]
 
     def told(self) -> str:

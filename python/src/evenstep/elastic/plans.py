@@ -119,8 +119,8 @@ class Source:
             return None
         plan = predictor.take(iteration)
         if plan is None and self._first_plans:
-            plan = self._first_plans.pop()[1]
-            self._first_plans.clear()
+            plan = self._first_plans[0][1]
+        self._first_plans = []
         fits = plan and len(plan.batches) == self._size and plan.size == self._order.global_batch
         return plan.batches if plan and fits else None
 
