@@ -102,16 +102,17 @@ def test_random_kills(forks: Forks, tmp_path: Path) -> None:
 
 
 def test_a_predictor_plans_for_each_generation(forks: Forks, predictor_binary: Path, tmp_path: Path) -> None:
-    """The second worker is slow until the third one dies, and then the first one: shares follow in both generations."""
+    """The second worker is slow until the first one dies, and then the third one: shares follow in both generations."""
     with serving(predictor_binary, tmp_path) as url, run(forks, tmp_path, 3, server=url, epochs=12) as job:
         for rank in range(3):
-            slow_s = {"1": 0.004 * (rank == 1), "2": 0.004 * (rank == 0)}
-            job.start(slow_s=slow_s, events={30: ["SIGKILL", "begin"]} if rank == 2 else {})
-        assert job.end() == [0, 0, -signal.SIGKILL], job.told()
+            slow_s = {"1": 0.004 * (rank == 1), "2": 0.004 * (rank == 2)}
+            job.start(slow_s=slow_s, events={30: ["SIGKILL", "begin"]} if rank == 0 else {})
+        assert job.end() == [-signal.SIGKILL, 0, 0], job.told()
         assert job.check() == 120
         for generation in (1, 2):
-            first, second = (
+            second, third = (
                 [len(line["ids"]) for line in job.lines(pid) if line.get("generation") == generation and "ids" in line]
-                for pid in job.pids[:2]
+                for pid in job.pids[1:]
             )
-            assert (first[-1] > second[-1]) == (generation == 1), (generation, first, second, job.told())
+            slower, faster = (second, third) if generation == 1 else (third, second)
+            assert slower[-1] < faster[-1], (generation, second, third, job.told())

@@ -197,6 +197,7 @@ class ElasticJob:
             yield step
         except BaseException:
             if self._sums.failure is None:
+                self._sums.end()
                 raise
             log.warning("%s", self._sums.failure)
         else:

@@ -9,6 +9,7 @@ may come back as a new one.
 A new worker is in no list before it is ready, so no member waits for its imports.
 """
 
+import itertools
 import json
 import logging
 import sys
@@ -28,6 +29,9 @@ _GRACE_S = 1.0
 
 #: Interval between looks into the store, in seconds.
 _LOOK_S = 0.002
+
+#: Number of looks at the other members' addresses before each look at their lives.
+_DEAD_LOOKS = 16
 
 #: Time that a job waits for its minimum number of workers, in seconds.
 _PAUSE_S = 1800.0
@@ -124,13 +128,16 @@ class Membership:
         self.store.set(f"here/{generation}/{self.number}", "1")
         late = max(time.monotonic() + _GRACE_S, begun_s + self.limits.hang_s)
         notice, deadline = time.monotonic() + 60.0, time.monotonic() + _PAUSE_S
+        here = set[int]()
         while not self.store.check([f"members/{generation}"]):
-            living = [one for one in before if not self._is_dead(one)]
-            here = [one for one in living if self.store.check([f"here/{generation}/{one}"])]
-            if here == living or time.monotonic() > late:
+            # Each look into the store costs its only thread time, and all members look.
+            here |= {one for one in before if one not in here and self.store.check([f"here/{generation}/{one}"])}
+            waited = [one for one in before if one not in here and not self._is_dead(one)]
+            if not waited or time.monotonic() > late:
                 limit = self.limits.workers_max
                 ready = [one for one, _ in self._ready() if one not in before]
-                agreed = [*here, *(ready if limit is None else ready[: max(0, limit - len(here))])]
+                living = [one for one in before if one in here and not self._is_dead(one)]
+                agreed = [*living, *(ready if limit is None else ready[: max(0, limit - len(living))])]
                 if len(agreed) >= self.limits.workers_min:
                     self._close(generation, agreed)
                     continue
@@ -154,11 +161,12 @@ class Membership:
         Raises:
             RuntimeError: another member has ended, or has seen a failure.
         """
-        deadline = time.monotonic() + self.limits.hang_s
+        deadline, looks = time.monotonic() + self.limits.hang_s, itertools.count(1)
 
         def check() -> None:
             self.check()
-            if self.store.check([self.seen]) or any(map(self._is_dead, self.members)) or time.monotonic() > deadline:
+            is_lost = not next(looks) % _DEAD_LOOKS and any(map(self._is_dead, self.members))
+            if is_lost or self.store.check([self.seen]) or time.monotonic() > deadline:
                 raise RuntimeError("a member ended or hung while the group was formed")
             time.sleep(_LOOK_S / 2)
 

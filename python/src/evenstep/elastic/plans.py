@@ -86,7 +86,7 @@ class Source:
         self._former, self._first, self._size = sorted(set(former)), first, len(workers)
         self._embedded: Embedded | None = None
         self._predictor: Predictor | None = None
-        self._first_plans: list[tuple[int, Plan]] = []
+        self._first_plans: list[Plan] = []
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
         if options.fixed is None and options.settings.server != OFF and (len(workers) > 1 or options.settings.server):
@@ -119,7 +119,7 @@ class Source:
             return None
         plan = predictor.take(iteration)
         if plan is None and self._first_plans:
-            plan = self._first_plans[0][1]
+            plan = self._first_plans[0]
         self._first_plans = []
         fits = plan and len(plan.batches) == self._size and plan.size == self._order.global_batch
         return plan.batches if plan and fits else None
@@ -164,7 +164,9 @@ class Source:
                 find_server=self._embedded.find_server if self._embedded else None,
             )
             even = shares.even(self._order.global_batch, [None] * self._size, self._options.quantum)
-            self._first_plans = predictor.open([self._first], even)
+            # If the predictor does not respond, the last shares stay.
+            opened = predictor.open([self._first], even)
+            self._first_plans = [plan for _, plan in opened if plan is not even]
             if not self._is_over.is_set():
                 self._predictor = predictor
         except EvenstepError as error:
