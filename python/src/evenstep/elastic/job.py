@@ -57,10 +57,10 @@ class ElasticJob:
                 f"init(elastic=True): {reason}; use PyTorch 2.15 or newer, or a restart by torchrun "
                 "(docs/how-to/elastic.md)"
             )
-        if "TORCHELASTIC_RUN_ID" in os.environ and options.settings.world_size > 1:
+        if "TORCHELASTIC_RUN_ID" in os.environ:
             raise UnsupportedError(
-                f"init(elastic=True): torchrun started {options.settings.world_size} processes, and ends all of them "
-                "if one fails; start one launcher for each worker (docs/how-to/elastic.md)"
+                "init(elastic=True): torchrun ends all processes of a node if one fails, and gives each node another "
+                "MASTER_PORT; start each worker without torchrun (docs/how-to/elastic.md)"
             )
         if options.fixed is not None and not callable(options.fixed):
             raise UnsupportedError(
