@@ -86,7 +86,7 @@ impl Predictor {
         let spec: JobSpec = serde_json::from_str(spec).map_err(invalid_setting)?;
         let joins: Vec<JoinRequest> = serde_json::from_str(workers).map_err(invalid_setting)?;
         let start = RunStart { iteration: begin, resumed, restarted };
-        let former = former.unwrap_or_default().into_iter().map(|worker| WorkerId::new(worker));
+        let former = former.unwrap_or_default().into_iter().map(WorkerId::new);
         let former = former.collect::<Result<_, _>>().map_err(invalid_setting)?;
         let registration =
             Registration::new(client, spec, joins).starting_at(start).with_former_workers(former);
