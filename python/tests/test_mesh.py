@@ -340,7 +340,7 @@ def refused(rank: int) -> dict[str, str]:
 
     refuses("mesh=DeviceMesh(", lambda: evenstep.init(mesh=foreign))
     refuses("mesh=a process group of other ranks: must", lambda: evenstep.init(mesh=others))
-    refuses("mesh=dp: must be a DeviceMesh", lambda: evenstep.init(mesh="dp"))  # type: ignore[arg-type]  # The error.
+    refuses("mesh=dp: must be a DeviceMesh", lambda: evenstep.init(mesh="dp"))  # type: ignore[call-overload]  # The error.
     unequal = alone if rank == 3 else three
     refuses("rank 0 has 3 ranks but rank 3 has 1", lambda: job_of(unequal, 8, 8))
     refuses("mesh: rank 0 has None but rank 1 has", lambda: job_of(dp if rank else None, 8, 8))

@@ -26,6 +26,7 @@ FLOORS = (
     "gradients",
     "start.local",
     "start",
+    "elastic",
     "hedge",
     "job",
     "profiling",

@@ -66,7 +66,7 @@ impl Predictor {
     /// Prepares the connection of a run; nothing is sent yet. `spec` and `workers` are JSON: the body of
     /// `PUT /v1/jobs/{job}`, and a list of the bodies that join the workers, in rank order.
     #[new]
-    #[pyo3(signature = (servers, job_id, spec, workers, *, begin = 0, resumed = false, restarted = false, timeout_s = 2.0, find_server = None, tls = None))]
+    #[pyo3(signature = (servers, job_id, spec, workers, *, begin = 0, resumed = false, restarted = false, former = None, timeout_s = 2.0, find_server = None, tls = None))]
     #[expect(clippy::too_many_arguments, reason = "Python passes them by name")]
     fn new(
         servers: &str,
@@ -76,6 +76,7 @@ impl Predictor {
         begin: u64,
         resumed: bool,
         restarted: bool,
+        former: Option<Vec<String>>,
         timeout_s: f64,
         find_server: Option<Py<PyAny>>,
         tls: Option<&http::ClientTls>,
@@ -85,7 +86,10 @@ impl Predictor {
         let spec: JobSpec = serde_json::from_str(spec).map_err(invalid_setting)?;
         let joins: Vec<JoinRequest> = serde_json::from_str(workers).map_err(invalid_setting)?;
         let start = RunStart { iteration: begin, resumed, restarted };
-        let registration = Registration::new(client, spec, joins).starting_at(start);
+        let former = former.unwrap_or_default().into_iter().map(WorkerId::new);
+        let former = former.collect::<Result<_, _>>().map_err(invalid_setting)?;
+        let registration =
+            Registration::new(client, spec, joins).starting_at(start).with_former_workers(former);
         let (workers, whole_batch) = (registration.workers().to_vec(), registration.whole_batch());
         let (messages, backlog) = (Messages::default(), Backlog::default());
         let told = messages.clone();

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from evenstep.burst_parallel.model import Burst, burst
+    from evenstep.elastic.job import ElasticJob
     from evenstep.errors import DivergedError, EvenstepError, RejectedError, SettingError, UnsupportedError
-    from evenstep.job.job import Job, init
+    from evenstep.job.init import init
+    from evenstep.job.job import Job
     from evenstep.profiling.profiles import Profile, profile
     from evenstep.run.measured import measure_costs
     from evenstep.run.step import Step
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Burst",
     "DivergedError",
+    "ElasticJob",
     "EvenstepError",
     "Job",
     "Profile",
@@ -40,8 +43,9 @@ __all__ = [
 _MODULES = {
     "Burst": "burst_parallel.model",
     "burst": "burst_parallel.model",
+    "ElasticJob": "elastic.job",
     "Job": "job.job",
-    "init": "job.job",
+    "init": "job.init",
     "measure_costs": "run.measured",
     "Profile": "profiling.profiles",
     "profile": "profiling.profiles",

@@ -309,6 +309,7 @@ class Predictor:
         begin: int = 0,
         resumed: bool = False,
         restarted: bool = False,
+        former: Sequence[str] | None = None,
         timeout_s: float = 2.0,
         find_server: Callable[[], str | None] | None = None,
         tls: ClientTls | None = None,
@@ -324,6 +325,7 @@ class Predictor:
             resumed: whether the run resumes from a checkpoint. It may request allocations again.
             restarted: whether torchrun restarted the run. The job's earlier state then belongs to this run, and dead
                 workers may still be listed.
+            former: names of workers that took part in this run and do not any more. They leave the job.
             timeout_s: timeout of a request over all servers, in seconds.
             find_server: called in another thread before each attempt to restore a lost connection. If it returns
                 servers, they replace the current ones.

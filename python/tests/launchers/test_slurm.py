@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import elastic_runs
 import records
 from programs import ROOT, fetch_json, serving
 from slurm import JOB_S, Cluster, Submitted, cluster, processes
@@ -163,3 +165,28 @@ def test_the_tasks_of_an_array_are_separate_jobs(
     assert {re.sub(r"-[0-9a-f]{10}$", "", identity) for identity in identities} == {
         f"elastic-{job.number}_{task}" for task in (0, 1)
     }
+
+
+def test_an_elastic_job_continues_when_a_task_is_killed(
+    slurm: Cluster, environ: dict[str, str], tmp_path: Path
+) -> None:
+    """Task 1 is killed and task 0 trains on, in one step of the job: the store and the group are evenstep's."""
+    elastic, folder = ROOT / "python" / "tests" / "elastic", tmp_path / "records"
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port = bound.getsockname()[1]
+    train = tmp_path / "train.py"
+    train.write_text(
+        "import os, sys\n"
+        f"sys.path.insert(0, {str(elastic)!r})\n"
+        "import elastic_worker\n"
+        "events = {9: ['SIGKILL', 'begin']} if os.environ['SLURM_PROCID'] == '1' else {}\n"
+        f"elastic_worker.main({str(folder)!r}, {{'epochs': 2, 'environ': {{'WORLD_SIZE': '2'}}, 'events': events}})\n"
+    )
+    step = f"srun --no-kill --kill-on-bad-exit=0 python {train} || test $? = 137"
+    both = ["--nodes=2", "--ntasks-per-node=1", f"--wrap={step}"]
+    own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "EVENSTEP_SERVER": "off"}
+    job = slurm.submit(*both, environ={**environ, **own})
+    job.wait()
+    logs = [int(path.stem) for path in folder.glob("*.log")]
+    assert elastic_runs.Run(None, folder, {}, logs).check() == 20, job.said()
+    until_nothing_runs(environ)

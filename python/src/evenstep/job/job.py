@@ -1,13 +1,11 @@
 """The training job: the package's main interface."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import torch
 
-from evenstep._native import check_job_id
 from evenstep.errors import SettingError
 from evenstep.gradients.ranks import check_shares, finds_stages
 from evenstep.gradients.reduction import Hook
@@ -22,70 +20,14 @@ from evenstep.run.run import Run
 from evenstep.run.step import Step
 from evenstep.samples.costs import Costs, Layout, SampleCosts
 from evenstep.samples.order import GivenIndices, Indices, Order
-from evenstep.settings.options import Fixed, RunOptions, checked_job_options
-from evenstep.settings.settings import Settings
-from evenstep.settings.workers import DataMesh, Mesh
+from evenstep.settings.options import RunOptions
 
 _Optimizer = TypeVar("_Optimizer", bound=torch.optim.Optimizer)
 _Model = TypeVar("_Model", bound=torch.nn.Module)
 
 
-def init(
-    *,
-    plan: Fixed | None = None,
-    server: str | None = None,
-    job: str | None = None,
-    quantum: int = 1,
-    max_local_batch: int | None = None,
-    job_options: Mapping[str, Any] | None = None,
-    epochs: int | None = None,
-    timeout_s: float = 2.0,
-    mesh: Mesh | None = None,
-) -> "Job":
-    """Creates the training job from the arguments and the environment.
-
-    It reads torchrun's variables, ``EVENSTEP_SERVER`` and ``EVENSTEP_JOB``.
-
-    Rank 0 starts the predictor in :meth:`Job.loader` or :meth:`Job.steps`, if there are several processes and neither a
-    server nor a plan is given. No request is sent before the first batch.
-
-    Args:
-        plan: local batches by rank, such as ``[24, 12, 16]``, or a function that returns them for an iteration. No
-            predictor is needed then.
-        server: predictor URLs, comma-separated, or ``"off"`` for equal batches without a predictor; default
-            ``EVENSTEP_SERVER``.
-        job: id of this run at the predictor; default ``EVENSTEP_JOB``, else an automatic one.
-        quantum: every local batch is a multiple of it.
-        max_local_batch: the largest local batch of this worker, in samples: all micro-batches of an iteration together.
-        job_options: other job options: the fields of ``PUT /v1/jobs/{job}`` (``rule``, ``min_gain``, ...).
-        epochs: number of epochs that the script trains, for the progress of a TrainJob of Kubeflow.
-        timeout_s: timeout of a request to the predictor, in seconds. Training steps do not wait for requests.
-        mesh: the ranks over which samples differ, if some ranks get the same samples: a DeviceMesh such as
-            ``mesh["dp"]``, or a process group. The ranks of a tensor, context or pipeline parallel group are one worker
-            then: plans and ``plan`` have one batch for each worker.
-
-    Raises:
-        SettingError: an argument or environment variable breaks its rule.
-
-    Example:
-        >>> job = evenstep.init(plan=[24, 12, 16])  # the local batches of ranks 0, 1 and 2
-        >>> evenstep.init(max_local_batch=0)
-        Traceback (most recent call last):
-        evenstep.errors.SettingError: max_local_batch=0: must be at least 1
-    """
-    settings = Settings.read()
-    for name, number in {"quantum": quantum, "max_local_batch": max_local_batch, "epochs": epochs}.items():
-        if number is not None and number < 1:
-            raise SettingError(f"{name}={number}: must be at least 1")
-    given = settings.job if job is None else check_job_id(job)
-    settings = replace(settings, server=server or settings.server, job=given)
-    job_options = checked_job_options(job_options or {})
-    data_mesh = None if mesh is None else DataMesh.of(mesh)
-    return Job(RunOptions(settings, plan, quantum, max_local_batch, job_options, timeout_s, epochs, data_mesh))
-
-
 class Job:
-    """The part of a training job that runs in this process. Create it with :func:`init`.
+    """The part of a training job that runs in this process. Create it with :func:`evenstep.init`.
 
     Example:
         One process, which gets all samples. With torchrun, each rank gets its part of each iteration.
@@ -109,7 +51,7 @@ class Job:
     """
 
     def __init__(self, job_options: RunOptions) -> None:
-        """Creates the parts of a job; :func:`init` validates the options."""
+        """Creates the parts of a job; :func:`evenstep.init` validates the options."""
         self._life = Lifecycle(job_options)
         self._gradients = Gradients(self._life)
         self._samples = Samples(self._life, self._gradients)

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -57,6 +57,12 @@ def open_group(world_size: int, environ: Mapping[str, str] | None = None) -> dis
     return group if isinstance(group, dist.ProcessGroup) else None
 
 
+def select_interface(environ: MutableMapping[str, str]) -> None:
+    """Selects Gloo's network interface for the rest of the process, if its own choice is a loopback address."""
+    if interface := _interface(environ):
+        environ[GLOO_INTERFACE] = interface
+
+
 @contextmanager
 def awaiting(what: str) -> Iterator[None]:
     """Context manager for waits for other ranks: the error names this rank and what it waited for.
@@ -92,7 +98,7 @@ def _interface(environ: Mapping[str, str]) -> str | None:
     Gloo takes the address of the host's name. Some distributions map that name to 127.0.1.1, where other hosts reach
     only themselves. The training's group may work nonetheless: NCCL selects interfaces in another way.
     """
-    one_host = environ.get("LOCAL_WORLD_SIZE") == str(dist.get_world_size())
+    one_host = dist.is_initialized() and environ.get("LOCAL_WORLD_SIZE") == str(dist.get_world_size())
     if environ.get(GLOO_INTERFACE) or one_host or not _is_loopback(_own_address()):
         return None
     names = [name for _, name in socket.if_nameindex()]

@@ -1,0 +1,1 @@
+"""Elastic runs: workers join and leave a running process group. Experimental."""
