@@ -11,6 +11,8 @@
 | ``FSDPParamGroup.all_reduce_grads``, ``.reshard_after_backward`` | restore the script's settings |
 | ``FSDPParamGroup.gradient_divide_factor`` | find a factor that the script has set later |
 | ``FSDPParamGroup.comm_ctx``, ``FSDPCommContext.post_forward_order`` | forget the modules of an evaluation |
+| ``FSDPState._state_ctx``, ``FSDPStateContext.post_backward_final_callback_queued`` | notice failed backward passes |
+| ``FSDPParamGroup._to_sharded`` | keep parameters while a pass is forgotten |
 | ``FSDPParamGroup.fsdp_params``, ``FSDPParam._unsharded_param``, ``.unsharded_accumulated_grad`` | drop gradients |
 | the methods of ``FSDPParamGroup`` and ``FSDPState`` in ``_WAITS`` | leave waits for other ranks out of the time |
 | ``Variable._execution_engine.queue_callback`` | learn when a backward pass ends; DDP and FSDP use it, too |
@@ -21,7 +23,7 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -187,6 +189,38 @@ def drop_unreduced(groups: Sequence[Any]) -> None:
         # Newer versions have no other place.
         if vars(parameter).get("unsharded_accumulated_grad") is not None:
             parameter.unsharded_accumulated_grad = None
+
+
+def has_failed(root: Any) -> bool:
+    """Returns whether the last backward pass of a root module ended with an error, which FSDP does not notice.
+
+    Raises:
+        UnsupportedError: this version of PyTorch has other names.
+    """
+    context = _private(_private(root, "_get_fsdp_state")(), "_state_ctx")
+    return bool(_private(context, "post_backward_final_callback_queued")) and torch._C._current_graph_task_id() < 0
+
+
+def can_reset(roots: Iterable[Any]) -> bool:
+    """Returns whether this version of PyTorch can forget passes that failed."""
+    return all(hasattr(root, "reset_iter_state") for root in roots)
+
+
+def reset(roots: Iterable[Any], *, keeps: Sequence[Any] = ()) -> None:
+    """Forgets the passes since the last step, with their gradients; the groups in ``keeps`` remain gathered.
+
+    Raises:
+        UnsupportedError: this version of PyTorch has other names.
+    """
+    for group in keeps:
+        _private(group, "_to_sharded")
+        group._to_sharded = lambda: None
+    try:
+        for root in roots:
+            root.reset_iter_state()
+    finally:
+        for group in keeps:
+            del group._to_sharded
 
 
 def at_end_of_backward(callback: Callable[[], None]) -> None:
