@@ -141,6 +141,29 @@ def test_a_pass_that_does_not_fit_costs_no_sample_and_no_restart(*, shards: bool
         assert max(difference(end, reference) for end in ends) <= TOLERANCE
 
 
+def resumes(rank: int) -> tuple[list[Any], int]:
+    """Returns the limits that the checkpoint of each job has, and how often passes did not fit after the first one."""
+    states, memory = list[Any]([{}]), Memory(UNITS[rank], "forward")
+    for _ in range(2):
+        job, units = evenstep.init(), memory.units
+        if states[-1]:
+            job.load_state_dict(states[-1])
+        fit(job, memory, "auto", shards=False)
+        states.append(job.state_dict())
+        failures, memory.failures, memory.units = memory.failures, 0, units
+        job.close()
+    return [state["passes"] for state in states[1:]], failures
+
+
+def test_a_resumed_run_starts_with_the_sizes_of_its_device(predictor: str, job_id: str) -> None:
+    environ = {"EVENSTEP_SERVER": predictor, "EVENSTEP_JOB": job_id}
+    for (before, after), failures in run_ranks(2, resumes, environ=environ):
+        fits, fails = before["cpu"]
+        assert fits <= UNITS[0] - STATE < fails <= UNITS[0] + STATE
+        assert failures == 0
+        assert after["cpu"][1] == fails
+
+
 def test_a_search_finds_the_largest_size_that_fits() -> None:
     for limit in range(1, 200):
         for least in (1, 2):

@@ -31,6 +31,8 @@ class Gathered:
     #: The workers of the ranks, and the description of each worker.
     of: Workers
     workers: Sequence[Mapping[str, Any]]
+    #: The kind of device of each rank.
+    devices: Sequence[str]
     #: The highest number of restarts.
     restarts: int
     #: The jobs of earlier processes of this launch.
@@ -69,7 +71,8 @@ def gather_facts(group: dist.ProcessGroup, own: dict[str, Any]) -> Gathered:
     # A node that came later knows of no earlier jobs.
     earlier_jobs = max((list(facts["earlier_jobs"]) for facts in all_facts), key=len)
     restarts = max(each.restarts for each in settings)
-    return Gathered(own_settings, of, workers, restarts, earlier_jobs, all_facts[0]["name"])
+    devices = [facts["kind"] for facts in all_facts]
+    return Gathered(own_settings, of, workers, devices, restarts, earlier_jobs, all_facts[0]["name"])
 
 
 def group_name(names: Sequence[str]) -> str:
