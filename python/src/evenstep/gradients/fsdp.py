@@ -182,8 +182,9 @@ class GradientWeights:
         self._copies = 1
         #: The type of the device that computes. The shards may be on another one.
         self._device_type = next((at.device_mesh.device_type for at in parameters(model)), "cpu")  # type: ignore[attr-defined]
-        #: Whether the end of a backward pass is awaited, whether the pass is reducing, and its tokens.
+        #: Whether the end of a backward pass is awaited, whether the pass is reducing, its weight, and its tokens.
         self._is_awaited = self._is_reducing = False
+        self._weight = 1.0
         self._total: items.Total | None = None
         self._check = MeanCheck(run) if loss == "mean" else None
         #: The passes, if each rank has its own number of them.
@@ -289,20 +290,20 @@ class GradientWeights:
             SettingError: no batch was read, or its tokens were not counted.
             UnsupportedError: the gradients would be wrong.
         """
-        run = self._run()
-        if run is None:
-            raise SettingError("gradients before the run has started: call job.loader before the first backward pass")
         if not self._is_reducing:
-            self._begin_reduction(run, gradient.device)
-        step = run.current.step
-        weight = hook.weight(self._loss, step.local_batch, step.global_batch, self._world_size, self._copies)
-        apply_weight(gradient, float(weight > 0) if self._loss == "scaled" else weight)
+            self._begin_reduction(gradient.device)
+        apply_weight(gradient, self._weight)
         if self._total is not None:
             self._total.divide(gradient)
 
-    def _begin_reduction(self, run: Run, device: torch.device) -> None:
+    def _begin_reduction(self, device: torch.device) -> None:
         """Checks the first reduction of a backward pass, and starts to sum the tokens."""
-        run.binding.backward()
+        run = self._run()
+        if run is None:
+            raise SettingError("gradients before the run has started: call job.loader before the first backward pass")
+        step = run.binding.backward().step
+        weight = hook.weight(self._loss, step.local_batch, step.global_batch, self._world_size, self._copies)
+        self._weight = float(weight > 0) if self._loss == "scaled" else weight
         factors = {1.0} if self._loss == "scaled" else set(map(divide_factor, self._groups))
         if factors != {1.0}:
             raise UnsupportedError(
