@@ -67,6 +67,9 @@ class OwnPasses:
             if not turn.micro:
                 # The loop may have left the iteration before.
                 drop_unreduced(self._groups)
+                if passes.can_repeat:
+                    # All ranks gather in the same order, also those whose loops catch no errors.
+                    self.gather()
         self._reduce(is_last=turn.is_last)
         forget_evaluations(self._groups)
         if turn.is_last:
