@@ -60,7 +60,7 @@ def rank(arguments: argparse.Namespace) -> None:
     own = job.wrap(sharded(layers(arguments)))
     models = {"layers alone": layers(arguments), "FSDP2": sharded(layers(arguments)), "FSDP2 and evenstep": own}
     optimizers = {name: torch.optim.SGD(model.parameters(), lr=1e-3) for name, model in models.items()}
-    alike = {name: iter(DataLoader(data, batch_size=arguments.batch, shuffle=True)) for name in models}
+    alike: dict[str, Any] = {name: iter(DataLoader(data, batch_size=arguments.batch, shuffle=True)) for name in models}
     alike["FSDP2 and evenstep"] = iter(batches)
     passes: dict[str, list[float]] = {name: [] for name in models}
     steps: dict[str, list[float]] = {name: [] for name in models}

@@ -16,7 +16,6 @@ from torch.nn.parallel.distributed import _find_tensors
 
 from evenstep.errors import SettingError, UnsupportedError
 from evenstep.gradients import hook, ranks
-from evenstep.gradients.fsdp_passes import OwnPasses
 from evenstep.gradients.fsdp_state import (
     at_end_of_backward,
     can_reset,
@@ -30,6 +29,7 @@ from evenstep.gradients.fsdp_state import (
     reset,
     reshards,
 )
+from evenstep.gradients.last_pass import OwnPasses
 from evenstep.gradients.later import apply_weight
 from evenstep.gradients.mean_check import MeanCheck
 from evenstep.gradients.passes import has_gradients, is_recomputing

@@ -196,13 +196,11 @@ def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dic
     begin, before = begin.restored(state) if state else (begin, None)
     group = open_group(job_options.settings.world_size)
     facts = begin.facts(current_device())
-    devices: Sequence[str] = [facts["kind"]]
     rank = dist.get_rank() if group else 0
     alike, name, workers, of = begin.alike(), "", list[Mapping[str, Any]](), Workers()
     if group:
         found = gather_facts(group, {**facts, "alike": alike})
         name, workers, of, fixed = found.name, list(found.workers), found.of, job_options.fixed
-        devices = found.devices
         if callable(fixed):
             fixed = AgreedPlans(fixed, _get_default_store(), f"evenstep/plans/{name}", deletes=rank == 0)
         begin = replace(
@@ -219,7 +217,7 @@ def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dic
     embedded = begin.embedded(rank) if count > 1 else None
     plans, share = begin.plans(before), begin.quadratic_share
     run = Run(order, own, count, quantum, plans, share, None, begin.ahead, Sensor(), begin.progress, workers=of)
-    run.devices = devices
+    run.devices = found.devices if group else [facts["kind"]]
     opened = OpenRun(run, begin, group, workers, alike, embedded, is_first=rank == 0)
     run.caps, run.job, run.starts = caps, begin.resumed_job, opened.start
     run.name = name
