@@ -22,6 +22,7 @@ from evenstep.gradients.fsdp_state import (
     divide_factor,
     groups,
     has_failed,
+    leave_out_hooks,
     leave_out_waits,
     local_passes,
     mesh,
@@ -236,6 +237,7 @@ class GradientWeights:
         self._model.register_forward_pre_hook(torch.compiler.disable(self._forward_begins), with_kwargs=True)
         self._model.register_forward_hook(torch.compiler.disable(self._forward_ends))
         for module in modules(self._model):
+            leave_out_hooks(module)
             if self._world_size > 1:
                 module.set_custom_reduce_scatter(self)
             else:

@@ -15,6 +15,7 @@
 | ``FSDPParamGroup._to_sharded`` | keep parameters while a pass is forgotten |
 | ``FSDPParamGroup.fsdp_params``, ``FSDPParam._unsharded_param``, ``.unsharded_accumulated_grad`` | drop gradients |
 | the methods of ``FSDPParamGroup`` and ``FSDPState`` in ``_WAITS`` | leave waits for other ranks out of the time |
+| ``FSDPState._pre_forward_hook_handle``, ``._post_forward_hook_handle`` | leave out what FSDP does besides |
 | ``Variable._execution_engine.queue_callback`` | learn when a backward pass ends; DDP and FSDP use it, too |
 """
 # ruff: noqa: SLF001  # The purpose of this module.
@@ -49,7 +50,7 @@ _WAITS = {
         "unshard",
         "wait_for_unshard",
     ),
-    ("_fsdp_state", "FSDPState"): ("_root_post_backward_final_callback",),
+    ("_fsdp_state", "FSDPState"): ("_pre_backward", "_root_post_backward_final_callback"),
 }
 
 #: The sensor of the job that began the last pass, unless the job has ended.
@@ -128,6 +129,19 @@ def leave_out_waits(sensor: Sensor) -> None:
             setattr(owner, method, _pausing(waits))
         _pauses = True
     _sensor, _thread = weakref.ref(sensor), threading.get_ident()
+
+
+def leave_out_hooks(module: Any) -> None:
+    """Pauses the sensor in FSDP's hooks of a module, which take as long for any batch.
+
+    They are bound when ``fully_shard`` is called. Those of grouped modules remain.
+    """
+    state = _private(module, "_get_fsdp_state")()
+    for hooks, name in ((module._forward_pre_hooks, "_pre_forward"), (module._forward_hooks, "_post_forward")):
+        at = getattr(getattr(state, f"{name}_hook_handle", None), "id", None)
+        if at in hooks and not hasattr(hooks[at], "evenstep"):
+            hooks[at] = torch.compiler.disable(_pausing(hooks[at]))
+            hooks[at].evenstep = True
 
 
 def _pausing(waits: Callable[..., Any]) -> Callable[..., Any]:
