@@ -13,7 +13,7 @@ import evenstep
 from evenstep.exchange import given_plans
 from evenstep.samples.order import Order
 from evenstep.settings.settings import Settings
-from evenstep.start.agreement import numbered
+from evenstep.start.agreement import group_name, numbered
 from ranks import run_ranks
 from training import SAMPLES, Samples, difference, loss_of, network, one_process, parameters, sgd
 
@@ -107,3 +107,20 @@ def test_only_ranks_with_the_same_place_are_numbered() -> None:
     assert names(place("a", SLURM_LOCALID="0"), place("a", SLURM_LOCALID="0")) == ["a/0", "a/1"], "one task, two ranks"
     assert names(place("a", LOCAL_RANK="0"), place("a", LOCAL_RANK="0")) == ["a/0", "a/0"], "torchrun numbers all"
     assert names(place("a", EVENSTEP_WORKER="mine/7"), place("a")) == ["mine/7", "a/1"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name"),
+    [
+        (["a/0"], "a/0"),
+        (["a/0", "a/1", "a/2", "a/3"], "a/0-3"),
+        (["a/0", "a/2", "b/0", "b/2"], "a/0:2:b/0:2"),
+        (["a/0", "b/0"], "a/0:b/0"),
+        (["x", "y"], "x:y"),
+        (["a/9", "a/10"], "a/9-10"),
+        ([f"node-{at}/0" for at in range(64)], "node-0/0:64-ranks"),
+        (["n" * 126 + "/0", "n" * 126 + "/1"], "n" * 126 + "/0"),
+    ],
+)
+def test_a_worker_of_several_ranks_is_named_after_them(ranks: list[str], name: str) -> None:
+    assert group_name(ranks) == name

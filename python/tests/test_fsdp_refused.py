@@ -15,8 +15,8 @@ import evenstep
 from evenstep.gradients import fsdp, fsdp_state
 from evenstep.samples.order import Order
 from ranks import preload, run_ranks
-from test_fsdp import TOLERANCE, sharded, weights
-from training import GLOBAL_BATCH, PLANS, SAMPLES, Samples, loss_of, network
+from test_fsdp import TOLERANCE, Parameters, epochs_of, parameters, sharded, weights
+from training import GLOBAL_BATCH, PLANS, SAMPLES, Samples, difference, loss_of, network, one_process, sgd
 
 preload("torch.distributed.tensor.parallel")
 
@@ -54,6 +54,47 @@ def in_two_passes(_rank: int) -> list[str]:
     with pytest.raises(evenstep.UnsupportedError) as error:
         model(x)
     return [*told, str(error.value)]
+
+
+class Fails(torch.autograd.Function):
+    """The identity, whose backward pass fails."""
+
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_: Any, __: torch.Tensor) -> None:
+        raise ArithmeticError
+
+
+def failed_backward(_rank: int, micro_batch: int | None) -> Parameters | None:
+    """Trains a model in whose first backward pass, of an earlier job, FSDP stopped halfway."""
+    model: Any = sharded(reshard_after_forward=micro_batch is None)
+    job = evenstep.init(plan=PLANS["12/3/1"])
+    x, y, _ = next(iter(job.loader(Samples(), micro_batch=micro_batch)))
+    job.wrap(model)
+    hook = model[1].register_forward_hook(lambda *at: Fails.apply(at[-1]))
+    with pytest.raises(ArithmeticError):
+        loss_of(model, x, y).backward()
+    hook.remove()
+    with pytest.raises(evenstep.UnsupportedError, match="ended with an error"):
+        model(x)
+    job.close()
+    job = evenstep.init(plan=PLANS["12/3/1"])
+    loader = job.loader(Samples(), micro_batch=micro_batch)
+    if not hasattr(FSDPModule, "reset_iter_state"):
+        with pytest.raises(evenstep.UnsupportedError, match="ended with an error"):
+            job.wrap(model)
+        return None
+    job.wrap(model)
+    optimizer = sgd(model)
+    for x, y, _ in epochs_of(loader):
+        loss_of(model, x, y).backward()
+        if loader.is_last:
+            optimizer.step()
+            optimizer.zero_grad()
+    return parameters(model)
 
 
 def unequal_remainder(_rank: int) -> list[str]:
@@ -125,6 +166,13 @@ def test_gradients_are_checked_in_evaluation_mode() -> None:
         assert factor.startswith("set_gradient_divide_factor after job.wrap")
         assert "by [3.0]: must be 1.0" in factor
         assert unsynced.startswith("set_requires_gradient_sync(False) with one weight for several batches")
+
+
+@weights
+@pytest.mark.parametrize("micro_batch", [None, 4])
+def test_a_backward_pass_that_failed_does_not_disturb_later_jobs(micro_batch: int | None) -> None:
+    for trained in run_ranks(3, failed_backward, micro_batch):
+        assert trained is None or difference(trained, one_process()) <= TOLERANCE
 
 
 @weights

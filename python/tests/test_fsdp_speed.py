@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group, _fsdp_state
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -337,6 +337,15 @@ def test_waits_of_other_ranks_are_no_compute_time(name: str, trainings: list[dic
 def hybrid(rank: int) -> Any:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
     clock.waits_in_collectives()
+    state = _fsdp_state.FSDPState
+    cast = state._cast_forward_inputs
+
+    def slow(*args: Any) -> Any:
+        clock.now_s += WAIT_S
+        return cast(*args)
+
+    # FSDP's hooks do more than wait.
+    state._cast_forward_inputs = slow  # type: ignore[assignment, method-assign]
     return train(rank, Form(lambda: shard(Net(), mesh=mesh)), OF_FOUR)
 
 

@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from random import Random
@@ -29,6 +30,10 @@ from training import parameters as parameters_of
 preload("torch.distributed.fsdp")
 
 TOLERANCE = 1e-13
+
+#: Only FSDP2 of newer versions can forget a pass that failed.
+RESETS = hasattr(FSDPModule, "reset_iter_state")
+resets = pytest.mark.skipif(not RESETS, reason="this PyTorch has no FSDPModule.reset_iter_state")
 
 #: The units of memory of two devices.
 UNITS = (12, 24)
@@ -87,11 +92,13 @@ class Limited(torch.nn.Module):
         return self.net[2](Backward.apply(hidden, self.memory))  # type: ignore[index]
 
 
-def fit(job: Any, memory: Memory, micro_batch: Any, batch: int, **options: Any) -> Parameters:
+def fit(job: Any, memory: Memory, micro_batch: Any, *, shards: bool, **options: Any) -> Parameters:
     """The script of a user, whose passes may not fit."""
-    units = memory.units
-    loader = job.loader(Samples(), micro_batch=micro_batch, global_batch=batch, **options)
-    model = job.wrap(DistributedDataParallel(Limited(memory)))
+    units, net = memory.units, Limited(memory)
+    loader = job.loader(Samples(), micro_batch=micro_batch, global_batch=64, **options)
+    for module in (net.net[0], net.net[2], net) if shards else ():  # type: ignore[index]  # A Sequential.
+        fully_shard(module, reshard_after_forward=False)
+    model = job.wrap(net if shards else DistributedDataParallel(net))
     optimizer = sgd(model)
     for _ in range(EPOCHS):
         for x, y, _index in loader:
@@ -102,31 +109,59 @@ def fit(job: Any, memory: Memory, micro_batch: Any, batch: int, **options: Any) 
                 optimizer.step()
                 optimizer.zero_grad()
                 memory.units = units - STATE
-    return parameters_of(model.module.net)
+    return whole(net) if shards else parameters_of(net.net)
 
 
-def ends_of(rank: int) -> list[Parameters]:
+def whole(model: Any) -> Parameters:
+    shards: list[Any] = list(fsdp.parameters(model))
+    return [shard.detach().full_tensor().flatten().tolist() for shard in shards]
+
+
+def ends_of(rank: int, *, shards: bool) -> list[Parameters]:
     """Trains several times with passes that do not fit."""
     ends, failures = [], 0
-    for seed in range(RUNS):
+    for seed in range(RUNS // 2 if shards else RUNS):
         draw = Random(seed)  # noqa: S311  # No secret.
         plans = [[(part := draw.randrange(65)), 64 - part] for _ in range(5)]
         place, workers = draw.choice(PLACES), draw.randrange(2)
         job = evenstep.init(plan=lambda at, plans=plans: plans[at % 5])
         memory = Memory(UNITS[rank], place)
         options = {"num_workers": 1, "multiprocessing_context": "fork"} if workers else {}
-        ends.append(fit(job, memory, draw.choice([32, "auto"]), 64, **options))
+        ends.append(fit(job, memory, draw.choice([32, "auto"]), shards=shards, **options))
         job.close()
         failures += memory.failures
-    assert failures > RUNS
+    assert failures > len(ends)
     return ends
 
 
-def test_a_pass_that_does_not_fit_costs_no_sample_and_no_restart() -> None:
+@pytest.mark.parametrize("shards", [False, pytest.param(True, marks=resets)])
+def test_a_pass_that_does_not_fit_costs_no_sample_and_no_restart(*, shards: bool) -> None:
     reference = one_process(order=Order(SAMPLES, 64))
-    for ends in run_ranks(2, ends_of):
-        assert len(ends) == RUNS
+    for ends in run_ranks(2, partial(ends_of, shards=shards)):
         assert max(difference(end, reference) for end in ends) <= TOLERANCE
+
+
+def resumes(rank: int) -> tuple[list[Any], int]:
+    """Returns the limits that the checkpoint of each job has, and how often passes did not fit after the first one."""
+    states, memory = list[Any]([{}]), Memory(UNITS[rank], "forward")
+    for _ in range(2):
+        job, units = evenstep.init(), memory.units
+        if states[-1]:
+            job.load_state_dict(states[-1])
+        fit(job, memory, "auto", shards=False)
+        states.append(job.state_dict())
+        failures, memory.failures, memory.units = memory.failures, 0, units
+        job.close()
+    return [state["passes"] for state in states[1:]], failures
+
+
+def test_a_resumed_run_starts_with_the_sizes_of_its_device(predictor: str, job_id: str) -> None:
+    environ = {"EVENSTEP_SERVER": predictor, "EVENSTEP_JOB": job_id}
+    for (before, after), failures in run_ranks(2, resumes, environ=environ):
+        fits, fails = before["cpu"]
+        assert fits <= UNITS[0] - STATE < fails <= UNITS[0] + STATE
+        assert failures == 0
+        assert after["cpu"][1] == fails
 
 
 def test_a_search_finds_the_largest_size_that_fits() -> None:
@@ -174,15 +209,18 @@ def hybrid(rank: int) -> Parameters:
     job = evenstep.init(plan=lambda at: plans[at % 3])
     loader = job.loader(Samples(), micro_batch=(3, 4, 3, 2)[rank])
     model = job.wrap(zero_2(replicas=2))
+    model[2].set_reshard_after_backward(False)
     optimizer = sgd(model)
     for _ in range(EPOCHS):
         for x, y, _index in loader:
             loss_of(model, x, y).backward()
             if loader.is_last:
+                is_whole = [not hasattr(layer.weight, "device_mesh") for layer in (model[0], model[2])]
+                assert is_whole == [False, True], "FSDP2 frees all layers but the one that the script keeps"
+                model[2].reshard()
                 optimizer.step()
                 optimizer.zero_grad()
-    shards: list[Any] = list(fsdp.parameters(model))
-    return [shard.detach().full_tensor().flatten().tolist() for shard in shards]
+    return whole(model)
 
 
 @pytest.mark.skipif(not hasattr(FSDPModule, "set_custom_reduce_scatter"), reason="this PyTorch cannot wrap FSDP2")
@@ -249,9 +287,8 @@ def refusals(_rank: int) -> None:
         with pytest.raises(UnsupportedError, match=told):
             loop(job, batches, job.wrap(model) if wraps else model)
         job.close()
-    job = evenstep.init(plan=[16])
-    with pytest.raises(UnsupportedError, match="auto"):
-        job.loader(Samples(), micro_batch="auto"), job.wrap(zero_2())
+    with nullcontext() if RESETS else pytest.raises(UnsupportedError, match="requires a PyTorch with"):
+        (job := evenstep.init(plan=[16])).loader(Samples(), micro_batch="auto"), job.wrap(zero_2())
     wrong: list[tuple[Any, int]] = [(0, 1), (2.5, 1), (True, 1), ("all", 1), (4, 2)]
     for size, accumulate in wrong:
         with pytest.raises(SettingError, match="micro_batch"):
@@ -424,8 +461,7 @@ def evaluated(rank: int) -> Parameters:
             if leaves:
                 break
         job.close()
-        shards: list[Any] = list(fsdp.parameters(model))
-        trained = trained if leaves else [shard.detach().full_tensor().flatten().tolist() for shard in shards]
+        trained = trained if leaves else whole(model)
     with pytest.raises(SettingError, match="before the run has started"):
         loss_of(model, data.x[:4], data.y[:4]).backward()
     return trained

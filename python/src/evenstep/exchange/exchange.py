@@ -46,7 +46,7 @@ LOOK_AHEAD_MAX = 64
 CLOSED = "the job was closed: read all batches before job.close(), or create a new job with evenstep.init()"
 
 #: Number of leading slots in the reduced tensor: the plan's length in bytes, and the iteration of the next exchange.
-#: The first open iteration of each rank follows.
+#: The first open iteration of each rank and the limits of its passes follow.
 _HEADER = 2
 
 #: Duration of a wait for a plan without a message, in seconds.
@@ -107,6 +107,8 @@ class Submission:
     is_last: bool
     #: Samples of all ranks in this iteration; 0 if they are not known.
     samples: int = 0
+    #: The limits of this rank's passes; zeros if they are unknown.
+    limits: tuple[int, int] = (0, 0)
     #: Time of the monotonic clock when the loop requested the epoch that begins with this iteration, if one does.
     begun_s: float | None = None
     #: Time of the monotonic clock when its gradients were complete.
@@ -153,6 +155,8 @@ class Exchange:
         self._prior = prior
         self._observed = Observed()
         self._whole_steps = WholeSteps()
+        #: The limits of the passes of each rank at the last exchange.
+        self.limits: list[tuple[int, int]] = []
         share = prior.share if prior else 0.0
         #: Entries for iterations before the last exchanged one are dropped.
         self._published = deque(Published(at, plan, share) for at, plan in plans)
@@ -307,13 +311,16 @@ class Exchange:
         rank, world_size = dist.get_rank(self._group), dist.get_world_size(self._group)
         said, last = submissions_due[-1], self._published[-1]
         # One sum carries everything: each slot has one writer, and all other ranks add 0. The slots in order: the
-        # header, the first open iteration of each rank, the evidence of each rank, the report of each rank.
-        evidences = _HEADER + world_size
+        # header, the first open iteration of each rank, the limits of its passes, the evidence of each rank, the report
+        # of each rank.
+        limits = _HEADER + world_size
+        evidences = limits + 2 * world_size
         rows = evidences + (2 * world_size if self._prior else 0)
         # Float64 holds iterations and lengths exactly, up to 2^53.
         slots = torch.zeros(rows + world_size * SLOTS, dtype=torch.float64)
         self._lend(slots)
         slots[_HEADER + rank] = self._open
+        slots[limits + 2 * rank], slots[limits + 2 * rank + 1] = said.limits
         begin = rows + rank * SLOTS
         slots[begin : begin + SLOTS] = torch.tensor(self._row(submissions_due), dtype=torch.float64)
         if self._prior:
@@ -331,7 +338,9 @@ class Exchange:
                 slots[0] = len(payload)
         self._complete(dist.all_reduce(slots, group=self._group, async_op=True))
 
-        length, due, *opened = (int(slot) for slot in slots[:evidences].tolist())
+        length, due, *opened = (int(slot) for slot in slots[:limits].tolist())
+        numbers = iter(map(int, slots[limits:evidences].tolist()))
+        self.limits = list(zip(numbers, numbers, strict=True))
         plan, share = last.plan, last.share
         if self._prior:
             evidence = slots[evidences:rows].view(world_size, 2).tolist()

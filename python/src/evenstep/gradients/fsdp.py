@@ -6,29 +6,31 @@ process whose model is sharded has imported it already.
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.autograd.graph import Node, get_gradient_edge
 from torch.nn.parallel.distributed import _find_tensors
 
 from evenstep.errors import SettingError, UnsupportedError
 from evenstep.gradients import hook, ranks
 from evenstep.gradients.fsdp_state import (
     at_end_of_backward,
+    can_reset,
     divide_factor,
-    drop_unreduced,
-    forget_evaluations,
     groups,
+    has_failed,
+    leave_out_hooks,
     leave_out_waits,
     local_passes,
     mesh,
     reduces,
+    reset,
     reshards,
 )
+from evenstep.gradients.last_pass import OwnPasses
 from evenstep.gradients.later import apply_weight
 from evenstep.gradients.mean_check import MeanCheck
 from evenstep.gradients.passes import has_gradients, is_recomputing
@@ -36,14 +38,10 @@ from evenstep.measure.device import current_device
 from evenstep.run.losses import Loss
 from evenstep.run.passes import Passes
 from evenstep.run.run import Run
-from evenstep.run.step import Turn
 from evenstep.samples import items
 from evenstep.settings.workers import Workers
 
 log = logging.getLogger("evenstep")
-
-#: The entry in the metadata of a node: the object whose hook it has.
-_ENTRY = "evenstep"
 
 
 def modules(model: torch.nn.Module) -> list[Any]:
@@ -105,6 +103,20 @@ def check_wrap(model: torch.nn.Module, *, has_inner: bool, has_mesh: bool) -> No
             )
 
 
+def check_state(roots: Sequence[Any]) -> None:
+    """Checks that no backward pass of these root modules has failed: FSDP would not end those that follow.
+
+    Raises:
+        UnsupportedError: one has failed.
+    """
+    if any(map(has_failed, roots)):
+        raise UnsupportedError(
+            "a backward pass of fully_shard ended with an error, after which PyTorch trains the model wrongly: call "
+            "reset_iter_state() of the root module and begin the iteration again; if this PyTorch has no such method, "
+            "create the model again"
+        )
+
+
 def check_keeps(model: torch.nn.Module, what: str, otherwise: str) -> None:
     """Checks that passes need no communication while a rank holds all parameters.
 
@@ -163,6 +175,7 @@ class GradientWeights:
         self._loss = loss
         self._run = run
         self._groups = [group for module in modules(model) for group in groups(module)]
+        self._roots = _roots(model)
         reduced = mesh(self._groups[0]) if has_mesh and self._groups else None
         self._world_size = reduced.size() if reduced else dist.get_world_size()
         #: The groups over which FSDP sums gradients, and the number of their ranks with the same samples.
@@ -170,17 +183,13 @@ class GradientWeights:
         self._copies = 1
         #: The type of the device that computes. The shards may be on another one.
         self._device_type = next((at.device_mesh.device_type for at in parameters(model)), "cpu")  # type: ignore[attr-defined]
-        #: Whether the end of a backward pass is awaited, whether the pass is reducing, and its tokens.
+        #: Whether the end of a backward pass is awaited, whether the pass is reducing, its weight, and its tokens.
         self._is_awaited = self._is_reducing = False
+        self._weight = 1.0
         self._total: items.Total | None = None
         self._check = MeanCheck(run) if loss == "mean" else None
-        #: The weight of the pass, and the nodes that add gradients of whole parameters.
-        self._factor = 1.0
-        self._nodes: list[Node] = []
-        #: With own numbers of passes: the parameters of the optimizer, the batch of the pass, and its modules so far.
-        self._shards: list[torch.nn.Parameter] = []
-        self._turn: Turn | None = None
-        self._called = set[torch.nn.Module]()
+        #: The passes, if each rank has its own number of them.
+        self.own: OwnPasses | None = None
 
     def follow(self, workers: Workers) -> None:
         """Checks that the model sums its gradients over the workers of the run, some of which have several ranks.
@@ -215,11 +224,20 @@ class GradientWeights:
             workers.check_parts(name, whole[place].flatten().tolist())
 
     def register(self) -> None:
-        """Registers the hooks."""
+        """Registers the hooks, and forgets a backward pass that failed.
+
+        Raises:
+            UnsupportedError: one has failed, and this version of PyTorch cannot forget it.
+        """
+        if can_reset(failed := [root for root in self._roots if has_failed(root)]):
+            reset(failed)
+        self._model.register_forward_pre_hook(torch.compiler.disable(lambda *_: check_state(self._roots)), prepend=True)
+        check_state(self._roots)
         # torch.compile need not understand it.
         self._model.register_forward_pre_hook(torch.compiler.disable(self._forward_begins), with_kwargs=True)
         self._model.register_forward_hook(torch.compiler.disable(self._forward_ends))
         for module in modules(self._model):
+            leave_out_hooks(module)
             if self._world_size > 1:
                 module.set_custom_reduce_scatter(self)
             else:
@@ -237,72 +255,14 @@ class GradientWeights:
             UnsupportedError: passes would wait for other ranks, whose number of passes differs.
         """
         check_keeps(self._model, "job.loader(micro_batch=..)", "accumulate=N, the same number of passes on each rank")
-        if passes.searches:
-            raise UnsupportedError(
-                'micro_batch="auto" with fully_shard: passes gather parameters, so a rank cannot repeat one that does '
-                "not fit: give a number"
-            )
-        passes.can_repeat = False
-        self._shards = parameters(self._model)
-        for module in modules(self._model):
-            module.register_forward_pre_hook(torch.compiler.disable(self._module_begins))
-
-    def reduce_all(self) -> None:
-        """Makes FSDP reduce the gradients of all passes, without what passes have left."""
-        self._turn = None
-        self._reduce(is_last=True)
-        drop_unreduced(self._groups)
-
-    def _reduce(self, *, is_last: bool) -> None:
-        for module in modules(self._model):
-            module.set_requires_gradient_sync(is_last, recurse=False)
-            module.set_reshard_after_backward(is_last, recurse=False)
-
-    def _pass_begins(self, turn: Turn, passes: Passes) -> None:
-        """Decides whether FSDP reduces a pass."""
-        if turn is not self._turn:
-            self._turn = turn
-            self._called.clear()
-            if not turn.micro:
-                # The loop may have left the iteration before.
-                drop_unreduced(self._groups)
-        self._reduce(is_last=turn.is_last)
-        forget_evaluations(self._groups)
-        if turn.is_last:
-            passes.unreduced.pop(self, None)
-        else:
-            passes.unreduced[self] = self._shards
-
-    def _module_begins(self, module: torch.nn.Module, _: Any) -> None:
-        """Checks that a module runs once in a pass.
-
-        Raises:
-            UnsupportedError: FSDP would reduce what earlier passes have left, which not all ranks have.
-        """
-        if self._turn is None or not torch.is_grad_enabled() or torch._C._current_graph_task_id() >= 0:  # noqa: SLF001
-            return
-        if module in self._called:
-            raise UnsupportedError(
-                f"micro_batch: a {type(module).__name__} of fully_shard runs twice before a backward pass: call "
-                "backward() after each forward pass, use torch.no_grad() without gradients, or use accumulate=N"
-            )
-        self._called.add(module)
-
-    def _pass_computes(self, run: Run) -> None:
-        """Weights the gradients of a pass before FSDP adds them to those of other passes."""
-        turn = run.binding.backward()
-        self._factor = turn.factor if self._loss == "mean" else 1.0
-        for parameter in self._model.parameters():
-            node = get_gradient_edge(parameter).node if parameter.requires_grad else None
-            entries: Any = node.metadata if node else {}
-            if node and entries.get(_ENTRY) is not self:
-                entries[_ENTRY] = self
-                node.register_prehook(self._weigh_pass)
-                self._nodes.append(node)
-
-    def _weigh_pass(self, gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...] | None:
-        [gradient] = gradients
-        return None if gradient is None or self._factor == 1 else (gradient * self._factor,)
+        if not can_reset(self._roots):
+            if passes.searches:
+                raise UnsupportedError(
+                    'micro_batch="auto" with fully_shard requires a PyTorch with FSDPModule.reset_iter_state, and this '
+                    f"is {torch.__version__}: FSDP cannot repeat a pass that does not fit; give a number"
+                )
+            passes.can_repeat = False
+        self.own = OwnPasses(self._model, modules(self._model), self._roots, parameters(self._model))
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Returns a buffer for FSDP."""
@@ -332,20 +292,20 @@ class GradientWeights:
             SettingError: no batch was read, or its tokens were not counted.
             UnsupportedError: the gradients would be wrong.
         """
-        run = self._run()
-        if run is None:
-            raise SettingError("gradients before the run has started: call job.loader before the first backward pass")
         if not self._is_reducing:
-            self._begin_reduction(run, gradient.device)
-        step = run.current.step
-        weight = hook.weight(self._loss, step.local_batch, step.global_batch, self._world_size, self._copies)
-        apply_weight(gradient, float(weight > 0) if self._loss == "scaled" else weight)
+            self._begin_reduction(gradient.device)
+        apply_weight(gradient, self._weight)
         if self._total is not None:
             self._total.divide(gradient)
 
-    def _begin_reduction(self, run: Run, device: torch.device) -> None:
+    def _begin_reduction(self, device: torch.device) -> None:
         """Checks the first reduction of a backward pass, and starts to sum the tokens."""
-        run.binding.backward()
+        run = self._run()
+        if run is None:
+            raise SettingError("gradients before the run has started: call job.loader before the first backward pass")
+        step = run.binding.backward().step
+        weight = hook.weight(self._loss, step.local_batch, step.global_batch, self._world_size, self._copies)
+        self._weight = float(weight > 0) if self._loss == "scaled" else weight
         factors = {1.0} if self._loss == "scaled" else set(map(divide_factor, self._groups))
         if factors != {1.0}:
             raise UnsupportedError(
@@ -372,9 +332,10 @@ class GradientWeights:
 
     def _ends(self) -> None:
         is_reducing, self._is_awaited, self._is_reducing, self._total = self._is_reducing, False, False, None
-        self._factor = 1.0
-        self._called.clear()
-        if is_reducing and (run := self._run()):
+        if self.own:
+            self.own.computed()
+        run = self._run()
+        if run and (is_reducing or (self.own and not run.current.is_last)):
             run.binding.complete()
 
     def _forward_begins(self, _: torch.nn.Module, __: Any, kwargs: dict[str, Any]) -> None:
@@ -389,20 +350,20 @@ class GradientWeights:
         if self._has_mesh:
             ranks.is_stage(None, self._loss, run)
         # An earlier backward pass may have failed.
-        self._is_awaited, self._is_reducing, self._total, self._factor = False, False, None, 1.0
+        self._is_awaited, self._is_reducing, self._total = False, False, None
         if not run.accumulates and not all(map(reduces, self._groups)):
             raise UnsupportedError(
                 "set_requires_gradient_sync(False) with one weight for several batches would give a wrong gradient: "
                 "use job.loader(.., accumulate=N), where N is the number of batches per optimizer step"
             )
         others = run.binding.forward(self)
-        if run.passes:
+        if run.passes and self.own:
             if others:
                 raise UnsupportedError(
                     f"iteration {run.current.step.iteration}: its passes have unequal weights: call backward() for "
                     "each batch before you read the next one"
                 )
-            self._pass_begins(run.current, run.passes)
+            self.own.begin(run.current, run.passes)
         if self._check:
             self._check.forward_begins(kwargs)
         if measures(run):
@@ -410,8 +371,8 @@ class GradientWeights:
 
     def _passes_output(self) -> None:
         run = self._run()
-        if run is not None and run.passes and not self._is_awaited:
-            self._pass_computes(run)
+        if run is not None and self.own and not self._is_awaited:
+            self.own.computes(run.binding.backward(), is_mean=self._loss == "mean")
         self._await_end()
 
     def _forward_ends(self, _: torch.nn.Module, __: Any, output: Any) -> None:
@@ -432,6 +393,7 @@ def gathered(model: torch.nn.Module) -> Iterator[list[torch.nn.Parameter]]:
     :func:`parameters`.
     """
     sharded = modules(model)
+    check_state(_roots(model))
     for module in sharded:
         module.unshard()
     try:

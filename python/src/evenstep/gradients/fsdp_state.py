@@ -11,8 +11,11 @@
 | ``FSDPParamGroup.all_reduce_grads``, ``.reshard_after_backward`` | restore the script's settings |
 | ``FSDPParamGroup.gradient_divide_factor`` | find a factor that the script has set later |
 | ``FSDPParamGroup.comm_ctx``, ``FSDPCommContext.post_forward_order`` | forget the modules of an evaluation |
+| ``FSDPState._state_ctx``, ``FSDPStateContext.post_backward_final_callback_queued`` | notice failed backward passes |
+| ``FSDPParamGroup._to_sharded`` | keep parameters while a pass is forgotten |
 | ``FSDPParamGroup.fsdp_params``, ``FSDPParam._unsharded_param``, ``.unsharded_accumulated_grad`` | drop gradients |
 | the methods of ``FSDPParamGroup`` and ``FSDPState`` in ``_WAITS`` | leave waits for other ranks out of the time |
+| ``FSDPState._pre_forward_hook_handle``, ``._post_forward_hook_handle`` | leave out what FSDP does besides |
 | ``Variable._execution_engine.queue_callback`` | learn when a backward pass ends; DDP and FSDP use it, too |
 """
 # ruff: noqa: SLF001  # The purpose of this module.
@@ -21,7 +24,7 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,7 +50,7 @@ _WAITS = {
         "unshard",
         "wait_for_unshard",
     ),
-    ("_fsdp_state", "FSDPState"): ("_root_post_backward_final_callback",),
+    ("_fsdp_state", "FSDPState"): ("_pre_backward", "_root_post_backward_final_callback"),
 }
 
 #: The sensor of the job that began the last pass, unless the job has ended.
@@ -128,6 +131,19 @@ def leave_out_waits(sensor: Sensor) -> None:
     _sensor, _thread = weakref.ref(sensor), threading.get_ident()
 
 
+def leave_out_hooks(module: Any) -> None:
+    """Pauses the sensor in FSDP's hooks of a module, which take as long for any batch.
+
+    They are bound when ``fully_shard`` is called. Those of grouped modules remain.
+    """
+    state = _private(module, "_get_fsdp_state")()
+    for hooks, name in ((module._forward_pre_hooks, "_pre_forward"), (module._forward_hooks, "_post_forward")):
+        at = getattr(getattr(state, f"{name}_hook_handle", None), "id", None)
+        if at in hooks and not hasattr(hooks[at], "evenstep"):
+            hooks[at] = torch.compiler.disable(_pausing(hooks[at]))
+            hooks[at].evenstep = True
+
+
 def _pausing(waits: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(waits)
     def paused(*args: Any, **kwargs: Any) -> Any:
@@ -187,6 +203,38 @@ def drop_unreduced(groups: Sequence[Any]) -> None:
         # Newer versions have no other place.
         if vars(parameter).get("unsharded_accumulated_grad") is not None:
             parameter.unsharded_accumulated_grad = None
+
+
+def has_failed(root: Any) -> bool:
+    """Returns whether the last backward pass of a root module ended with an error, which FSDP does not notice.
+
+    Raises:
+        UnsupportedError: this version of PyTorch has other names.
+    """
+    context = _private(_private(root, "_get_fsdp_state")(), "_state_ctx")
+    return bool(_private(context, "post_backward_final_callback_queued")) and torch._C._current_graph_task_id() < 0
+
+
+def can_reset(roots: Iterable[Any]) -> bool:
+    """Returns whether this version of PyTorch can forget passes that failed."""
+    return all(hasattr(root, "reset_iter_state") for root in roots)
+
+
+def reset(roots: Iterable[Any], *, keeps: Sequence[Any] = ()) -> None:
+    """Forgets the passes since the last step, with their gradients; the groups in ``keeps`` remain gathered.
+
+    Raises:
+        UnsupportedError: this version of PyTorch has other names.
+    """
+    for group in keeps:
+        _private(group, "_to_sharded")
+        group._to_sharded = lambda: None
+    try:
+        for root in roots:
+            root.reset_iter_state()
+    finally:
+        for group in keeps:
+            del group._to_sharded
 
 
 def at_end_of_backward(callback: Callable[[], None]) -> None:

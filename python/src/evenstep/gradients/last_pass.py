@@ -1,17 +1,20 @@
-"""The reduction of a DDP model in the last pass of an iteration only, if each rank has its own number of passes."""
+"""The reduction in the last pass of an iteration only, if each rank has its own number of passes: DDP, and FSDP2."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 
 from evenstep.errors import UnsupportedError
 from evenstep.gradients.buffers import Kept
-from evenstep.gradients.fsdp_state import at_end_of_backward
+from evenstep.gradients.fsdp_state import at_end_of_backward, drop_unreduced, forget_evaluations, groups, reset
+from evenstep.gradients.passes import ENTRY
 
 if TYPE_CHECKING:
+    from evenstep.run.passes import Passes
     from evenstep.run.run import Run
     from evenstep.run.step import Step, Turn
 
@@ -99,3 +102,126 @@ class LastPass:
     def _has_any(self) -> bool:
         """Returns whether a gradient is not 0."""
         return any(at.grad is not None and bool(at.grad.any()) for at in self._parameters)
+
+
+class OwnPasses:
+    """Decides before each pass whether FSDP reduces its gradients, and weights them before FSDP adds them."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        modules: Sequence[Any],
+        roots: Sequence[Any],
+        shards: Sequence[torch.nn.Parameter],
+    ) -> None:
+        """Registers the hooks of a model.
+
+        Args:
+            model: the model.
+            modules: its modules of ``fully_shard``.
+            roots: those of them that are in no other.
+            shards: the parameters of the optimizer.
+        """
+        self._model, self._modules, self._roots, self.shards = model, modules, roots, shards
+        self._groups = [group for module in modules for group in groups(module)]
+        #: Whether the script frees the parameters of each group after a backward pass, and what was set last.
+        self._frees = [bool(group.reshard_after_backward) for group in self._groups]
+        self._set = list(self._frees)
+        #: The batch of the pass, and its modules so far.
+        self._turn: Turn | None = None
+        self._called = set[torch.nn.Module]()
+        #: The weight of the pass, and the nodes that add gradients of whole parameters.
+        self._factor = 1.0
+        self._nodes: list[Node] = []
+        #: The buffers before a pass that does not count.
+        self._kept: Kept | None = None
+        for module in modules:
+            module.register_forward_pre_hook(torch.compiler.disable(self._module_begins))
+
+    def gather(self) -> None:
+        """Gathers all parameters, so that no pass before the last one communicates; all ranks must call it together."""
+        for module in self._modules:
+            module.unshard()
+
+    def repeat(self) -> None:
+        """Forgets the passes of the iteration, of which one failed; this rank keeps the gathered parameters."""
+        # Before the first forward pass, FSDP has no state.
+        if self._turn:
+            reset(self._roots, keeps=self._groups)
+
+    def begin(self, turn: "Turn", passes: "Passes") -> None:
+        """Decides whether FSDP reduces the pass that begins."""
+        if turn is not self._turn:
+            self._turn = turn
+            self._called.clear()
+            if not turn.micro:
+                # The loop may have left the iteration before.
+                drop_unreduced(self._groups)
+                if passes.can_repeat:
+                    # All ranks gather in the same order, also those whose loops catch no errors.
+                    self.gather()
+        self._reduce(is_last=turn.is_last)
+        forget_evaluations(self._groups)
+        if turn.is_last:
+            passes.unreduced.pop(self, None)
+        else:
+            passes.unreduced[self] = self.shards
+        if turn.step.local_batch and not turn.samples:
+            self._kept = self._kept or Kept([self._model])
+
+    def computes(self, turn: "Turn", *, is_mean: bool) -> None:
+        """Begins the backward pass of a batch."""
+        self._factor = turn.factor if is_mean or not turn.samples else 1.0
+        for parameter in self._model.parameters():
+            node = get_gradient_edge(parameter).node if parameter.requires_grad else None
+            entries: Any = node.metadata if node else {}
+            if node and entries.get(ENTRY) is not self:
+                entries[ENTRY] = self
+                node.register_prehook(self._weigh)
+                self._nodes.append(node)
+
+    def computed(self) -> None:
+        """Ends a backward pass."""
+        self._factor = 1.0
+        self._called.clear()
+        if self._kept:
+            self._kept.restore()
+            self._kept = None
+
+    def end(self) -> None:
+        """Makes FSDP reduce the gradients of all passes, without what passes have left."""
+        self._turn = None
+        # The last backward pass may have failed.
+        self.computed()
+        self._reduce(is_last=True)
+        drop_unreduced(self._groups)
+
+    def _reduce(self, *, is_last: bool) -> None:
+        for at, group in enumerate(self._groups):
+            if group.reshard_after_backward != self._set[at]:
+                self._frees[at] = group.reshard_after_backward
+            group.reshard_after_backward = self._set[at] = self._frees[at] and is_last
+        for module in self._modules:
+            module.set_requires_gradient_sync(is_last, recurse=False)
+
+    def _weigh(self, gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...] | None:
+        [gradient] = gradients
+        if gradient is None or self._factor == 1:
+            return None
+        # 0 times NaN is not 0.
+        return (gradient * self._factor if self._factor else torch.zeros_like(gradient),)
+
+    def _module_begins(self, module: torch.nn.Module, _: Any) -> None:
+        """Checks that a module runs once in a pass.
+
+        Raises:
+            UnsupportedError: FSDP would reduce what earlier passes have left, which not all ranks have.
+        """
+        if self._turn is None or not torch.is_grad_enabled() or torch._C._current_graph_task_id() >= 0:  # noqa: SLF001
+            return
+        if module in self._called:
+            raise UnsupportedError(
+                f"micro_batch: a {type(module).__name__} of fully_shard runs twice before a backward pass: call "
+                "backward() after each forward pass, use torch.no_grad() without gradients, or use accumulate=N"
+            )
+        self._called.add(module)

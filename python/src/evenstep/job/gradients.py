@@ -270,7 +270,8 @@ class Gradients:
         if turn is None:
             self._attempt = None
         elif not turn.micro and not turn.forwarded:
-            self._attempt = oom.Attempt(turn.step, [model for of, _ in self._weights if (model := of()) is not None])
+            living = [(model, weights()) for of, weights in self._weights if (model := of()) is not None]
+            self._attempt = oom.Attempt(turn.step, [model for model, _ in living], [at for _, at in living if at])
         return self._attempt
 
     def _tell(self, run: Run) -> None:
@@ -290,5 +291,6 @@ class Gradients:
 
 def _reduce_all(weights: "weakref.ref[fsdp.GradientWeights]") -> None:
     """Ends the job's own passes of a model that still lives."""
-    if (living := weights()) is not None:
-        living.reduce_all()
+    if (living := weights()) is not None and living.own:
+        living.own.end()
+        living.own = None

@@ -362,7 +362,7 @@ class Job:
         In data-parallel training no rank can continue alone. Let the processes end and torchrun restart them
         (``--max-restarts``). From then on, this worker gets a smaller batch than the one that did not fit.
 
-        With ``loader(micro_batch=..)`` and DDP, put one pass into each block. A pass that does not fit raises no error
+        With ``loader(micro_batch=..)``, put one pass into each block. A pass that does not fit raises no error
         then: the loader yields the samples of its iteration again, in passes of half as many.
         """
         attempt = None

@@ -122,6 +122,7 @@ class Lifecycle:
             )
         if opened:
             opened.restore(state)
+            opened.run.limits_of(state)
         self.state = dict(state)
 
     def close(self) -> None:

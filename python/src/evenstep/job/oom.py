@@ -4,11 +4,13 @@ import logging
 import socket
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from evenstep._native import report_oom
 from evenstep.errors import EvenstepError
+from evenstep.gradients import fsdp
 from evenstep.gradients.buffers import Kept
 from evenstep.run.run import Run
 from evenstep.run.step import Step, Turn
@@ -36,11 +38,19 @@ class Attempt:
     Gradients of a failed pass may be incomplete, so all passes of the iteration are repeated. It is rare.
     """
 
-    def __init__(self, step: Step, models: Sequence[torch.nn.Module]) -> None:
-        """Keeps what passes change in the models; gradients that are None need no memory."""
+    def __init__(self, step: Step, models: Sequence[torch.nn.Module], weights: Sequence[Any]) -> None:
+        """Keeps what passes change in the models; gradients that are None need no memory.
+
+        FSDP2 models gather their parameters together with those of other ranks, so that the passes need not.
+        """
         self.step = step
-        self._parameters = {at: _copy(at.grad) for model in models for at in model.parameters() if at.requires_grad}
+        self._sharded = [own for at in weights if isinstance(at, fsdp.GradientWeights) and (own := at.own)]
+        parameters = [at for own in self._sharded for at in own.shards]
+        parameters += [at for model in models if not fsdp.modules(model) for at in model.parameters()]
+        self._parameters = {at: _copy(at.grad) for at in parameters if at.requires_grad}
         self._buffers = Kept(models)
+        for own in self._sharded:
+            own.gather()
 
     def repeat(self, run: Run, error: RuntimeError) -> bool:
         """Prepares to compute the iteration again, in smaller passes; returns whether that is possible."""
@@ -62,6 +72,8 @@ class Attempt:
         )
         # They hold the tensors of the pass.
         traceback.clear_frames(error.__traceback__)
+        for own in self._sharded:
+            own.repeat()
         for parameter, before in self._parameters.items():
             parameter.grad = before
         self._buffers.restore()

@@ -72,7 +72,9 @@ class Samples:
                 "micro_batch with workers of several ranks, init(mesh=..), which need equal passes: use accumulate=N"
             )
         if passes:
-            run.passes = run.passes or passes
+            if run.passes is None:
+                run.passes = passes
+                run.limits_of(self._life.state)
             if run.passes.setting != micro_batch:
                 raise SettingError(
                     f"micro_batch={micro_batch}: the job began with micro_batch={run.passes.setting}, and must keep it"

@@ -6,7 +6,7 @@ the other ranks only wait. A rank does not know whether a size fits until it has
 optimizer has its memory, too. Until then, another pass follows for the reduction. Its samples do not count.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any, Literal
 
@@ -39,6 +39,20 @@ class Passes:
         self.can_repeat = True
         #: The parameters whose gradients no pass has reduced yet, by the object that decides it.
         self.unreduced: dict[object, Iterable[Any]] = {}
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The largest size that is known to fit, and the smallest one that does not; 0 if it is unknown."""
+        return self.fits, self._fails or 0
+
+    def starts_with(self, limits: Sequence[int]) -> None:
+        """Starts with the limits of an earlier process on such a device, whose optimizer may need more memory yet."""
+        fits, fails = limits
+        if self.searches:
+            self.size = max(1, fits)
+        elif fails:
+            self.size = min(self.size, max(1, fits, fails // 2))
+        self._fails = fails or None
 
     def cut(self, samples: int, least: int) -> tuple[int, ...]:
         """Returns the sizes of the passes of an iteration: equal ones, a remainder, and 0 for a separate reduction.

@@ -1,7 +1,7 @@
 """A started run: its current iteration, the samples of each rank, and the report after each iteration."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -66,6 +66,8 @@ class Run:
     open_stages: set[Any] = field(default_factory=set)
     #: The workers of all ranks.
     workers: Workers = field(default_factory=Workers)
+    #: The kind of device of each rank.
+    devices: Sequence[str] = ("",)
     #: A name of the run that no other one has, also before a restart; the same on all ranks.
     name: str = ""
     #: Whether the run has logged that speeds cannot be measured.
@@ -318,7 +320,8 @@ class Run:
             begun_s = None
             if self._requested and self._requested[0] == step.epoch:
                 begun_s, self._requested = self._requested[1], None
-            self.exchange.submit(Submission(step.iteration, report, step.is_last, step.global_batch, begun_s))
+            limits = self.passes.limits if self.passes else (0, 0)
+            self.exchange.submit(Submission(step.iteration, report, step.is_last, step.global_batch, limits, begun_s))
 
     def settle(self) -> None:
         """Waits for due exchanges, because scripts may destroy the process group after an epoch."""
@@ -348,7 +351,25 @@ class Run:
         """Returns the state after the last iteration whose gradients are complete."""
         progress = self.binding.saves()
         last = max(0, progress.iteration - 1)
-        return state_of(progress, self.order, self.plans(last), self.quadratic_share(last), self.job)
+        state = state_of(progress, self.order, self.plans(last), self.quadratic_share(last), self.job)
+        return state | ({"passes": self._limits(self.passes.limits)} if self.passes else {})
+
+    def limits_of(self, state: Mapping[str, Any]) -> None:
+        """Starts with the sizes of passes that a checkpoint has for this kind of device."""
+        limits = state.get("passes", {}).get(self.devices[self.rank])
+        if self.passes and limits:
+            self.passes.starts_with(limits)
+
+    def _limits(self, own: tuple[int, int]) -> dict[str, list[int]]:
+        """Returns the limits of passes by kind of device, of the rank with the least memory."""
+        of_ranks = list(self.exchange.limits if self.exchange else ()) or [(0, 0)] * self.world_size
+        of_ranks[self.rank] = own
+        found: dict[str, list[int]] = {}
+        for device, limits in zip(self.devices, of_ranks, strict=True):
+            both = zip(found.get(device, limits), limits, strict=True)
+            # An unknown limit is 0.
+            found[device] = [min(one, other) or max(one, other) for one, other in both]
+        return found
 
 
 def _without_tail(plan: Plan) -> Plan:

@@ -15,6 +15,9 @@ from evenstep.start.group import awaiting
 
 log = logging.getLogger("evenstep")
 
+#: Maximum length of the name of a worker.
+_NAME_MAX = 128
+
 #: The facts of a worker that joins the job, next to its name.
 _JOINED = ("device", "max_local_batch", "memory_bytes", "claims")
 
@@ -28,6 +31,8 @@ class Gathered:
     #: The workers of the ranks, and the description of each worker.
     of: Workers
     workers: Sequence[Mapping[str, Any]]
+    #: The kind of device of each rank.
+    devices: Sequence[str]
     #: The highest number of restarts.
     restarts: int
     #: The jobs of earlier processes of this launch.
@@ -57,13 +62,33 @@ def gather_facts(group: dist.ProcessGroup, own: dict[str, Any]) -> Gathered:
     if dist.get_rank(group) == 0:
         warn_of_shared_gpus([facts["gpu"] for facts in all_facts])
     of = Workers.of_meshes([facts["mesh"] for facts in all_facts])
-    workers = [_described(names[ranks[0]], [all_facts[rank] for rank in ranks]) for ranks in of.members]
+    workers = [
+        _described(group_name([names[rank] for rank in ranks]), [all_facts[rank] for rank in ranks])
+        for ranks in of.members
+    ]
     own_rank = dist.get_rank(group)
     own_settings = replace(settings[own_rank], worker=workers[of.of_ranks[own_rank]]["worker"])
     # A node that came later knows of no earlier jobs.
     earlier_jobs = max((list(facts["earlier_jobs"]) for facts in all_facts), key=len)
     restarts = max(each.restarts for each in settings)
-    return Gathered(own_settings, of, workers, restarts, earlier_jobs, all_facts[0]["name"])
+    devices = [facts["kind"] for facts in all_facts]
+    return Gathered(own_settings, of, workers, devices, restarts, earlier_jobs, all_facts[0]["name"])
+
+
+def group_name(names: Sequence[str]) -> str:
+    """Returns the name of a worker whose ranks have these names: of all of them, if an id may be that long."""
+    slots: dict[str, list[str]] = {}
+    for name in names:
+        node, slash, slot = name.rpartition("/")
+        slots.setdefault(node + slash, []).append(slot)
+    whole = ":".join(node + _range(of_node) for node, of_node in slots.items())
+    return next(name for name in (whole, f"{names[0]}:{len(names)}-ranks", names[0]) if len(name) <= _NAME_MAX)
+
+
+def _range(slots: Sequence[str]) -> str:
+    first, number = slots[0], len(slots)
+    is_range = number > 1 and first.isdecimal() and slots == [str(int(first) + at) for at in range(number)]
+    return f"{slots[0]}-{slots[-1]}" if is_range else ":".join(slots)
 
 
 def _described(worker: str, members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -195,10 +195,11 @@ def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dic
     begin = _RunStart(job_options, order, quantum, reads_ahead + _SLACK + 1, order.prior)
     begin, before = begin.restored(state) if state else (begin, None)
     group = open_group(job_options.settings.world_size)
+    facts = begin.facts(current_device())
     rank = dist.get_rank() if group else 0
     alike, name, workers, of = begin.alike(), "", list[Mapping[str, Any]](), Workers()
     if group:
-        found = gather_facts(group, {**begin.facts(current_device()), "alike": alike})
+        found = gather_facts(group, {**facts, "alike": alike})
         name, workers, of, fixed = found.name, list(found.workers), found.of, job_options.fixed
         if callable(fixed):
             fixed = AgreedPlans(fixed, _get_default_store(), f"evenstep/plans/{name}", deletes=rank == 0)
@@ -216,6 +217,7 @@ def open_run(job_options: RunOptions, order: Order, reads_ahead: int, state: dic
     embedded = begin.embedded(rank) if count > 1 else None
     plans, share = begin.plans(before), begin.quadratic_share
     run = Run(order, own, count, quantum, plans, share, None, begin.ahead, Sensor(), begin.progress, workers=of)
+    run.devices = found.devices if group else [facts["kind"]]
     opened = OpenRun(run, begin, group, workers, alike, embedded, is_first=rank == 0)
     run.caps, run.job, run.starts = caps, begin.resumed_job, opened.start
     run.name = name
@@ -407,6 +409,8 @@ class _RunStart:
             "device": torch.cuda.get_device_name(device) if is_cuda else "cpu",
             # Its peaks do not bound a share that is computed in passes.
             "memory_bytes": None if self.order.has_own_passes or not is_cuda else _memory_bytes(device),
+            # Names do not tell the memory of each GPU.
+            "kind": f"{torch.cuda.get_device_name(device)}, {_memory_bytes(device)} bytes" if is_cuda else "cpu",
             "gpu": f"{gpu_name(device)} on {socket.gethostname()}" if is_cuda else None,
             "max_local_batch": job_options.cap,
             "claims": job_options.claims,
