@@ -1,0 +1,129 @@
+"""The job that balances a script: its DataLoader is read through evenstep's loader, and its model is wrapped."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import evenstep.job.job
+from evenstep._native import apportion
+from evenstep.errors import UnsupportedError
+from evenstep.exchange.given_plans import even_plan
+from evenstep.run.loader import WEIGHTLESS_SAMPLES, Loader
+from evenstep.run_command import reductions, stock
+from evenstep.run_command.options import Options
+from evenstep.samples.progress import Progress
+
+#: Number of iterations with shares whose losses are compared with the losses before.
+_CHECKED = 8
+
+
+class Balance:
+    """Balances one model and one kind of DataLoader."""
+
+    def __init__(self, options: Options, rank: int, model: DistributedDataParallel, loader: Any, position: int) -> None:
+        """Opens the job, together with all ranks.
+
+        Args:
+            options: the options of the command.
+            rank: this rank.
+            model: the script's model.
+            loader: its DataLoader.
+            position: the iteration of the epoch with which shares may begin.
+
+        Raises:
+            EvenstepError: the job cannot begin.
+        """
+        ranks = loader.sampler.num_replicas
+        whole = loader.batch_size * ranks
+        plan = list(apportion(whole, options.plan, 1)) if options.plan else None
+        cap = options.max_batch[rank] if options.max_batch else None
+        self.job = evenstep.job.job.init(plan=plan, max_local_batch=cap)
+        self.job.wrap(model)
+        self._shape = stock.shape(loader)
+        #: The DataLoader whose sampler gives the order of an epoch that begins.
+        self._current = loader
+        self._loader = self._loader_of(loader)
+        self._of = loader
+        run = self.run = self.job._life.run  # noqa: SLF001  # Both classes are evenstep's own.
+        if position:
+            run.binding.starts_at(Progress(0, 0, position, position * whole))
+        run.start()
+        self.ranks = ranks
+        self._left = _CHECKED
+        #: The terms of the loss with the script's own batches.
+        self.terms: list[reductions.Term] = []
+
+    def _loader_of(self, loader: Any) -> Loader:
+        return self.job.loader(
+            loader.dataset,
+            global_batch=loader.batch_size * loader.sampler.num_replicas,
+            order=lambda _: stock.order(self._current),
+            drop_last=loader.drop_last,
+            **stock.settings(loader),
+        )
+
+    def keep_even(self, iterations: int) -> None:
+        """Keeps even shares in the first iterations, whose batches the loop has read already."""
+        if not iterations:
+            return
+        run = self.run
+        plans, even = run.plans, even_plan(None, run.order, [None] * self.ranks, run.quantum)
+        run.plans = lambda iteration: even if iteration < iterations else plans(iteration)
+
+    def reads(self, loader: Any) -> bool:
+        """Returns whether batches of a DataLoader can be sized: it reads the same samples as the first one."""
+        return stock.shape(loader) == self._shape
+
+    def epoch(self, loader: Any) -> Iterator[Any]:
+        """Begins to read an epoch."""
+        self._current = loader
+        if loader is not self._of:
+            # Scripts may make a new DataLoader for each epoch.
+            self._loader, self._of = Loader(self.run, loader.dataset, stock.settings(loader)), loader
+        return iter(self._loader)
+
+    def check(self, loss: Any) -> bool:
+        """Checks that the loss has the same terms as with the script's own batches; returns whether to check again.
+
+        Raises:
+            UnsupportedError: it depends on the number of samples.
+        """
+        turn = self.run.binding.computing
+        if turn is None:
+            return True
+        samples = turn.samples or min(WEIGHTLESS_SAMPLES, turn.step.global_batch)
+        try:
+            same = reductions.terms(loss, samples) == self.terms
+            why = "" if same else "another loss than with the script's own batches"
+        except reductions.UnknownLossError as error:
+            why = str(error)
+        if why:
+            raise UnsupportedError(
+                f"iteration {turn.step.iteration} with {samples} samples: {why}; so its gradient would be wrong with "
+                "uneven batches: run the script with `evenstep run --watch`, or without evenstep"
+            )
+        self._left -= 1
+        return self._left > 0
+
+
+def same_values(inputs: Any, batch: Any) -> bool:
+    """Returns whether an input of a model is a part of a batch, as tensors of any device."""
+    given = [at.detach().cpu() for at in _tensors(batch)]
+    return any(
+        at.shape == other.shape and at.dtype == other.dtype and torch.equal(at.detach().cpu(), other)
+        for at in _tensors(inputs)
+        for other in given
+    )
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict) or hasattr(value, "items"):
+        for part in value.values():
+            yield from _tensors(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _tensors(part)

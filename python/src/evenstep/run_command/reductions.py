@@ -1,0 +1,149 @@
+"""How a loss depends on the samples of its batch, read from its graph of autograd before the backward pass.
+
+Weights by local batches are right if a loss is a sum of means over the batch, times factors that do not depend on the
+batch. PyTorch keeps the reduction, the shapes and the labels of a loss in its graph, up to its last reduction.
+"""
+
+from collections.abc import Sequence
+from math import isclose, prod
+from typing import Any
+
+import torch
+
+#: A term of a loss: its function, the values for each sample, the other dimensions, and constant factors.
+Term = tuple[Any, ...]
+
+#: Marks the factors of PyTorch's own functions.
+_OWN = "own"
+
+#: Operations on one value that keep it.
+_SAME = ("ToCopy", "View", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "Alias", "UnsafeView", "Neg")
+
+#: Maximum number of operations above the reductions of a loss.
+_NODES_MAX = 256
+
+#: Minimum number of labels that cannot be equal, or 0, 1, 2, .. by chance in successive batches.
+_CONTRASTIVE_MIN = 4
+
+
+class UnknownLossError(Exception):
+    """A loss of which it is unknown whether it is a mean over samples."""
+
+
+def terms(loss: Any, samples: int, suspects: Sequence[float] = ()) -> list[Term]:
+    """Returns the terms of a loss, each a mean over the batch.
+
+    Two batches of different sizes have the same terms, if the loss is a mean over their samples.
+
+    Args:
+        loss: the tensor on which ``backward`` is called.
+        samples: number of samples in the batch.
+        suspects: factors that may depend on the size of the batch, because they equal a number of samples.
+
+    Raises:
+        UnknownLossError: the loss is no sum of means over the batch, or it is unknown.
+    """
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise UnknownLossError("gradients of several values are computed at once")
+    found: list[Term] = []
+    open_nodes: list[tuple[Any, Term]] = [(loss.grad_fn, ())]
+    for _ in range(_NODES_MAX):
+        if not open_nodes:
+            return found
+        node, factors = open_nodes.pop()
+        if node is None:
+            continue
+        name = _name(node)
+        children = [child for child, _ in node.next_functions]
+        if name in ("Add", "Sub"):
+            open_nodes += [(child, factors) for child in children]
+        elif name == "Mul1":
+            # Only PyTorch's own functions have this node: scripts multiply by a tensor, or by a number that becomes one.
+            open_nodes.append((children[0], (*factors, _OWN, float(node._saved_other))))  # noqa: SLF001
+        elif name == "Div" and _OWN in factors and _name(children[0]) == "Sum":
+            found.append((*_smoothing(node, children[0], samples), *factors))
+        elif name in ("Mul", "Div") and sum(child is not None for child in children) == 1:
+            open_nodes.append(_times_constant(node, name, children, factors, samples, suspects))
+        elif name.rstrip("0123456789") in _SAME:
+            open_nodes.append((children[0], factors))
+        else:
+            found.append((*_mean(node, name, samples), *factors))
+    raise UnknownLossError(f"the loss has more than {_NODES_MAX} terms")
+
+
+def _name(node: Any) -> str:
+    """Returns the operation of a node, with its variant if it has several: ``MulBackward1`` is ``Mul1``."""
+    operation, _, variant = str(node.name()).rpartition("Backward")
+    return (operation or str(node.name())) + ("" if variant == "0" else variant)
+
+
+def _times_constant(
+    node: Any, name: str, children: list[Any], factors: Term, samples: int, suspects: Sequence[float]
+) -> tuple[Any, Term]:
+    """Returns the operand of a product with a constant, and its factors."""
+    is_first = children[0] is not None
+    constant = node._saved_other if is_first else node._saved_self if name == "Mul" else None  # noqa: SLF001
+    if constant is None or constant.numel() != 1:
+        raise UnknownLossError(f"the loss is computed by {node.name()} of several values")
+    value = float(constant)
+    if any(isclose(value, suspect, rel_tol=1e-6) for suspect in suspects):
+        raise UnknownLossError(
+            f"the loss is multiplied or divided by {value:g}, which may be a number of samples of the batch"
+        )
+    inner = children[0] if is_first else children[1]
+    return inner, (*factors, value if name == "Mul" else 1 / value if value else 0.0)
+
+
+def _smoothing(node: Any, inner: Any, samples: int) -> Term:
+    """Returns the term of label smoothing in PyTorch's cross entropy."""
+    shape = tuple(map(int, inner._saved_self_sym_sizes))  # noqa: SLF001
+    divisor = node._saved_other  # noqa: SLF001
+    if divisor is None or float(divisor) != prod(shape) or not shape or shape[0] % samples:
+        raise UnknownLossError("the label smoothing of the loss is divided by another number than its samples")
+    return "Smoothing", shape[0] // samples, *shape[1:]
+
+
+def _mean(node: Any, name: str, samples: int) -> Term:
+    """Returns the term of a reduction."""
+    if name in ("Mean", "Mean1"):
+        shape = tuple(map(int, node._saved_self_sym_sizes))  # noqa: SLF001
+    elif name == "Div1" and (inner := _summed(node.next_functions[0][0])) is not None:
+        # PyTorch's cross entropy with probabilities. Divisions of scripts have other nodes.
+        shape = tuple(map(int, inner._saved_self_sym_sizes))  # noqa: SLF001
+        if len(shape) < 2 or float(node._saved_other) * shape[1] != prod(shape):  # noqa: SLF001
+            raise UnknownLossError("the loss is divided by another number than its samples")
+    elif hasattr(node, "_saved_reduction"):
+        if node._saved_reduction != 1:  # noqa: SLF001
+            raise UnknownLossError(f"the loss ({node.name()}) is not a mean over samples, but a sum")
+        shape = tuple(node._saved_self.shape)  # noqa: SLF001
+        if name.startswith("NllLoss"):
+            _check_labels(node, shape, samples)
+    elif name == "Sum":
+        raise UnknownLossError("the loss is a sum, and it is unknown what it is divided by")
+    else:
+        raise UnknownLossError(f"the loss is computed by {node.name()}, so it is unknown whether it is a mean")
+    if not shape or shape[0] % samples:
+        raise UnknownLossError(f"the loss is a mean over values of shape {list(shape)}, not over {samples} samples")
+    return name, shape[0] // samples, *shape[1:]
+
+
+def _summed(node: Any) -> Any:
+    """Returns the sum whose negative a node is."""
+    inner = node.next_functions[0][0] if node is not None and _name(node) == "Neg" else None
+    return inner if inner is not None and _name(inner) == "Sum" else None
+
+
+def _check_labels(node: Any, shape: Sequence[int], samples: int) -> None:
+    """Checks that a cross entropy divides by the number of samples, and compares no samples with each other."""
+    labels = node._saved_target  # noqa: SLF001
+    if node._saved_weight is not None:  # noqa: SLF001
+        raise UnknownLossError("the cross entropy has class weights, so it is no mean over samples")
+    # PyTorch shows the number without its sign.
+    ignored = (node._saved_ignore_index + 2**63) % 2**64 - 2**63  # noqa: SLF001
+    if bool((labels == ignored).any()):
+        raise UnknownLossError("the cross entropy ignores some labels, so it is a mean over the others, not over samples")
+    flat = labels.flatten()
+    if samples >= _CONTRASTIVE_MIN and len(shape) == 2:
+        steps = flat[1:] - flat[:-1]
+        if bool((steps == 1).all()) or (shape[1] >= shape[0] - 1 and bool((steps == 0).all())):
+            raise UnknownLossError("the loss compares the samples of a batch with each other (it is contrastive)")

@@ -1,0 +1,382 @@
+"""What a script does in its first iterations, and the decision whether to balance it.
+
+All ranks have the script's own batches until they decide together. An iteration is plain if it has one batch of one
+DataLoader, one forward pass of one model, one backward pass, and one step of an optimizer, in this order. The loop may
+read ahead.
+"""
+
+import atexit
+import logging
+import sys
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DataLoader
+
+from evenstep.errors import EvenstepError, UnsupportedError
+from evenstep.run_command import reductions, stock, vote
+from evenstep.run_command.balance import Balance, same_values
+from evenstep.run_command.options import Options
+from evenstep.run_command.watch import Watch
+from evenstep.start import lines
+
+log = logging.getLogger("evenstep")
+
+#: Number of forward passes after which the ranks decide, and of plain iterations before. The first steps may be
+#: skipped, for example by a GradScaler.
+_PASSES, _PLAIN = 6, 3
+
+#: Maximum number of batches that a loop may read ahead.
+_AHEAD_MAX = 8
+
+_stock_iter = DataLoader.__iter__
+_stock_backward = torch.autograd.backward
+_stock_pre_forward = DistributedDataParallel._pre_forward  # noqa: SLF001  # Hooks of modules would be copied with them.
+_stock_destroy = dist.destroy_process_group
+
+_CODE = (
+    "to balance it in the script: job = evenstep.init(); loader = job.loader(dataset, global_batch=..); "
+    "model = job.wrap(DistributedDataParallel(net)); see `evenstep run` in the documentation"
+)
+
+
+class Script:
+    """One rank of the script."""
+
+    #: The one of this process.
+    current: ClassVar["Script | None"] = None
+
+    def __init__(self, options: Options, rank: int, ranks: int) -> None:
+        """Begins to observe this process."""
+        self.options, self.rank, self.ranks = options, rank, ranks
+        self._store = _get_default_store()
+        self._watch: Watch | None = Watch()
+        self._balance: Balance | None = None
+        self._models: list[Any] = []
+        #: Why the script is not balanced; empty if it can be, as far as is known.
+        self._why_not = "--watch was given" if options.watch else ""
+        self._is_decided = self._has_ended = False
+        #: The reader of training batches, its batches that wait for a pass, and those that the loop reads ahead.
+        self._reader: Reader | None = None
+        self._waiting: deque[tuple[Any, int]] = deque()
+        self._ahead: int | None = None
+        #: Since the last step of an optimizer: passes, and the terms of losses.
+        self._forwards = 0
+        self._losses: list[list[reductions.Term] | str] = []
+        self._optimizer: Any = None
+        #: Why the last iteration was not plain, the number of successive plain ones, and of passes.
+        self._odd = "the script has trained no iteration"
+        self._plain = self._passes = 0
+        self._terms: list[reductions.Term] = []
+        #: Whether the pass is of the batch that waits the longest.
+        self._is_known = True
+        #: The mark of the batch that is being computed, if the loop reads ahead.
+        self._mark: Any = None
+        #: Whether the last training batch was read from the balanced DataLoader.
+        self._is_ours = True
+        script = self
+
+        def reads(loader: Any) -> Any:
+            return script._reads(loader)
+
+        def pre_forward(model: Any, *inputs: Any, **kwargs: Any) -> Any:
+            # A compiler must not see what happens here.
+            if not torch.compiler.is_compiling():
+                script._forward(model, (inputs, kwargs))
+            return _stock_pre_forward(model, *inputs, **kwargs)
+
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+            script._backward(tensors)
+            _stock_backward(tensors, *args, **kwargs)
+
+        def destroy(group: Any = None) -> None:
+            if group is None or group is dist.group.WORLD:
+                script._ends()
+            _stock_destroy(group)
+
+        DataLoader.__iter__ = reads  # type: ignore[method-assign]
+        torch.autograd.backward = backward
+        DistributedDataParallel._pre_forward = pre_forward
+        dist.destroy_process_group = destroy
+        self._handle = register_optimizer_step_post_hook(self._step)
+        atexit.register(self._ends)
+
+    def made(self, model: Any) -> None:
+        """Follows a model."""
+        self._models.append(model)
+        if len(self._models) > 1:
+            self._refuse("the script has several DistributedDataParallel models")
+        elif model.process_group.size() != self.ranks:
+            self._refuse("the model is on a part of the ranks")
+        elif any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules()):
+            self._refuse("SyncBatchNorm sends gradients between ranks before they can be weighted")
+        if self._watch:
+            self._watch.follow(model)
+
+    def _refuse(self, why: str) -> None:
+        """Notes the first reason. After the decision, the ranks have shares, and it is an error."""
+        self._why_not = self._why_not or why
+        if self._balance:
+            raise UnsupportedError(
+                f"{why}, after evenstep has begun to balance: run it with `evenstep run --watch`, or without evenstep"
+            )
+
+    @property
+    def _trains(self) -> bool:
+        return torch.is_grad_enabled() and any(model.training for model in self._models)
+
+    def _reads(self, loader: Any) -> Any:
+        """Returns an iterator of a DataLoader."""
+        if type(loader).__module__ == "evenstep.run.loader" or not self._trains:
+            return _stock_iter(loader)
+        if self._balance:
+            if stock.why_not(loader, self.rank, self.ranks) or not self._balance.reads(loader):
+                self._is_ours = False
+                return _stock_iter(loader)
+            self._reader = Reader(self, loader, self._balance.epoch(loader))
+            return self._reader
+        if self._is_decided:
+            return _stock_iter(loader)
+        if why := stock.why_not(loader, self.rank, self.ranks):
+            self._odd = why if self._reader is None else self._odd
+            return _stock_iter(loader)
+        return Reader(self, loader, _stock_iter(loader))
+
+    def reads_batch(self, reader: "Reader") -> Iterator[Any] | None:
+        """Called before a batch is read; returns another iterator if the ranks begin to balance."""
+        self._is_ours = reader is self._reader or not self._balance
+        if self._is_decided or self._passes < _PASSES or reader.is_at_end:
+            return None
+        self._is_decided = True
+        why_not = self._why_not or self._why_not_now(reader)
+        facts = {
+            "the iteration": reader.position,
+            "batches read ahead": self._ahead,
+            "the DataLoader": repr(stock.shape(reader.loader)),
+            "the epoch of the sampler": reader.loader.sampler.epoch,
+            "the loss": repr(self._terms),
+        }
+        try:
+            why_not = vote.decide(self._store, self.rank, self.ranks, facts, why_not)
+            if not why_not:
+                return self._begin(reader)
+        except EvenstepError as error:
+            if self.options.plan or self.options.max_batch:
+                raise
+            why_not = str(error)
+        self._give_up(why_not)
+        return None
+
+    def _why_not_now(self, reader: "Reader") -> str:
+        is_next = not (reader.position or self._waiting) and self._reader and self._reader.loader is reader.loader
+        if reader is not self._reader and not is_next:
+            return "the script reads several DataLoaders, or one of them several times at once"
+        if self._plain < _PLAIN:
+            return self._odd
+        if getattr(self._models[0], "_comm_hooks", ()):
+            return "the model has a communication hook"
+        return "" if reader.agrees else "the DistributedSampler draws other samples than PyTorch's"
+
+    def _begin(self, reader: "Reader") -> Iterator[Any]:
+        """Begins to balance, together with all ranks, and returns the rest of the epoch."""
+        ahead, loader = len(self._waiting), reader.loader
+        self._reader = reader
+        self._balance = Balance(self.options, self.rank, self._models[0], loader, reader.position - ahead)
+        self._balance.terms = self._terms
+        if self._watch:
+            self._watch.close()
+            self._watch = None
+        self._balance.keep_even(ahead)
+        if self._ahead:
+            self._models[0].register_forward_pre_hook(_begins_pass, prepend=True)
+        reader.drop()
+        batches = self._balance.epoch(loader)
+        for _ in range(ahead):
+            # The loop has them already.
+            next(batches)
+        if not self.rank:
+            lines.show([f"balancing from iteration {reader.position} on; each iteration keeps its samples"])
+        return batches
+
+    def _give_up(self, why_not: str) -> None:
+        self._why_not = self._why_not or why_not
+        self._waiting.clear()
+        torch.autograd.backward = _stock_backward
+        if not self.rank:
+            lines.show([f"watching only, with the script's own batches: {self._why_not}"])
+
+    def read(self, reader: "Reader", batch: Any, samples: int) -> None:
+        """Called when a training batch was read."""
+        if self._is_decided:
+            return
+        if self._reader is not reader:
+            if self._reader is not None and self._waiting:
+                self._plain, self._odd = 0, "the script reads several batches for one step, or skips some"
+            if self._reader is not None and self._reader.loader is not reader.loader:
+                self._plain, self._odd = 0, "the script reads several DataLoaders in turn"
+            self._reader = reader
+            self._waiting.clear()
+        self._waiting.append((batch, samples))
+        if len(self._waiting) > _AHEAD_MAX:
+            self._waiting.popleft()
+            self._plain, self._odd = 0, "the script reads many batches before it trains on them"
+
+    def _forward(self, model: Any, inputs: Any) -> None:
+        """Observes the begin of a forward pass."""
+        if not (torch.is_grad_enabled() and model.training):
+            return
+        if self._watch:
+            self._watch.forward_begins()
+        if self._balance and not self._is_ours:
+            self._refuse("the model trains on batches that were not read from the balanced DataLoader")
+        if self._is_decided:
+            return
+        self._passes += 1
+        self._forwards += 1
+        waiting = self._waiting
+        self._is_known = bool(waiting) and (len(waiting) == 1 or same_values(inputs, waiting[0][0]))
+
+    def begins_pass(self, model: Any) -> None:
+        """Marks the batch of a forward pass, if the loop reads ahead."""
+        if self._balance and self._mark is None and model.training and torch.is_grad_enabled():
+            self._mark = self._balance.job.step()
+            self._mark.__enter__()
+
+    def _backward(self, tensors: Any) -> None:
+        """Observes the begin of a backward pass."""
+        if self._balance:
+            if not self._balance.check(tensors):
+                torch.autograd.backward = _stock_backward
+            return
+        if self._is_decided:
+            return
+        samples = self._waiting[0][1] if self._waiting else 1
+        try:
+            self._losses.append(reductions.terms(tensors, samples, self._suspects(samples)))
+        except reductions.UnknownLossError as error:
+            self._losses.append(str(error))
+
+    def _suspects(self, samples: int) -> list[float]:
+        """Returns factors of a loss that may depend on the size of the batch."""
+        numbers = [samples, samples * self.ranks]
+        if self._reader:
+            length = len(self._reader.loader.dataset)
+            numbers += [samples / length, samples * self.ranks / length]
+        return [*numbers, *(1 / number for number in numbers)]
+
+    def _step(self, optimizer: Any, *_: Any) -> None:
+        """Observes the end of a step of an optimizer."""
+        if self._watch:
+            self._watch.step_ends()
+        if self._mark is not None:
+            mark, self._mark = self._mark, None
+            mark.__exit__(None, None, None)
+        if self._is_decided:
+            return
+        odd = self._why_odd(optimizer)
+        if self._waiting:
+            self._waiting.popleft()
+        if not odd:
+            # At its end, an epoch has less to read ahead.
+            at_end = self._reader is not None and self._reader.is_at_end
+            if self._ahead is not None and self._ahead != len(self._waiting) and not at_end:
+                odd = "the script reads several batches for one step, or skips some"
+            self._ahead = self._ahead if at_end and self._ahead is not None else len(self._waiting)
+        self._plain = 0 if odd else self._plain + 1
+        self._odd = odd or self._odd
+        self._forwards, self._losses, self._optimizer = 0, [], optimizer
+
+    def _why_odd(self, optimizer: Any) -> str:
+        """Returns why the iteration that ends is not plain."""
+        losses = self._losses
+        if self._optimizer is not None and self._optimizer is not optimizer:
+            return "the script has several optimizers"
+        if self._reader is None:
+            return self._odd if "trained no" not in self._odd else "no DataLoader with a DistributedSampler was read"
+        if self._forwards != 1 or len(losses) != 1:
+            return (
+                f"a step has {self._forwards} forward and {len(losses)} backward passes (accumulation, several losses, "
+                "or batches that no DataLoader with a DistributedSampler gave)"
+            )
+        if not self._is_known:
+            return "it is unknown of which batch a forward pass is: the script reads several, repeats or changes them"
+        if isinstance(losses[0], str):
+            return losses[0]
+        if self._terms and losses[0] != self._terms:
+            self._terms = losses[0]
+            return "the shapes of the loss change between iterations, so it is no mean over samples"
+        self._terms = losses[0]
+        return ""
+
+    def _ends(self) -> None:
+        """Ends the run, before the process group or the process ends; rank 0 shows the last lines."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        atexit.unregister(self._ends)
+        self._handle.remove()
+        DataLoader.__iter__ = _stock_iter  # type: ignore[method-assign]
+        DistributedDataParallel._pre_forward = _stock_pre_forward  # type: ignore[method-assign]
+        torch.autograd.backward, dist.destroy_process_group = _stock_backward, _stock_destroy
+        if self._balance:
+            self._balance.job.close()
+            return
+        loader = self._reader.loader if self._reader else None
+        batch = loader.batch_size if loader else None
+        told = self._watch.summary(self._store, self.rank, self.ranks, batch) if self._watch else []
+        if not self.rank:
+            why_not = self._why_not or self._odd
+            lines.show([*told, f"not balanced: {why_not}", *([] if self.options.watch else [_CODE])])
+            sys.stderr.flush()
+
+
+def _begins_pass(model: Any, _: Any) -> None:
+    """A hook that scripts may copy with their model."""
+    if Script.current:
+        Script.current.begins_pass(model)
+
+
+class Reader:
+    """An iterator of a DataLoader of the script."""
+
+    def __init__(self, script: Script, loader: Any, batches: Any) -> None:
+        """Reads from an iterator, which the script may replace within the epoch."""
+        self._script, self.loader, self._batches = script, loader, batches
+        #: Number of batches that were read.
+        self.position = 0
+        self._count = len(loader)
+        self.agrees = stock.agrees(loader)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all batches were read."""
+        return self.position >= self._count
+
+    def drop(self) -> None:
+        """Ends the script's own iterator, and its workers."""
+        if end := getattr(self._batches, "_shutdown_workers", None):
+            end()
+        self.loader._iterator = None  # noqa: SLF001  # A DataLoader with persistent workers keeps it.
+
+    def __iter__(self) -> "Reader":
+        """Returns itself."""
+        return self
+
+    def __len__(self) -> int:
+        """The number of batches in the epoch."""
+        return self._count
+
+    def __next__(self) -> Any:
+        """Returns the next batch."""
+        self._batches = self._script.reads_batch(self) or self._batches
+        batch = next(self._batches)
+        sampler, size = self.loader.sampler, self.loader.batch_size
+        self._script.read(self, batch, min(size, sampler.num_samples - self.position * size))
+        self.position += 1
+        return batch
