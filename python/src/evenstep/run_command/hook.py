@@ -27,7 +27,7 @@ def made(model: Any) -> None:
         return
     from evenstep.run_command.script import Script  # noqa: PLC0415  # It loads what scripts with evenstep load.
 
-    if Script.current is None:
+    if Script.current is None or Script.current.has_ended:
         options = Options.read()
         options.check(ranks)
         Script.current = Script(options, rank, ranks)

@@ -40,6 +40,9 @@ _stock_backward = torch.autograd.backward
 _stock_pre_forward = DistributedDataParallel._pre_forward  # noqa: SLF001  # Hooks of modules would be copied with them.
 _stock_destroy = dist.destroy_process_group
 
+#: The reason of runs that the user wants to be watched.
+_ASKED = "--watch"
+
 _CODE = (
     "to balance it in the script: job = evenstep.init(); loader = job.loader(dataset, global_batch=..); "
     "model = job.wrap(DistributedDataParallel(net)); see `evenstep run` in the documentation"
@@ -51,17 +54,22 @@ class Script:
 
     #: The one of this process.
     current: ClassVar["Script | None"] = None
+    #: Number of those before: a script may end its process group, and train again.
+    count: ClassVar[int] = 0
 
     def __init__(self, options: Options, rank: int, ranks: int) -> None:
         """Begins to observe this process."""
         self.options, self.rank, self.ranks = options, rank, ranks
-        self._store = _get_default_store()
+        self._store, self._name = _get_default_store(), f"evenstep/run/{Script.count}"
+        Script.count += 1
         self._watch: Watch | None = Watch()
         self._balance: Balance | None = None
         self._models: list[Any] = []
         #: Why the script is not balanced; empty if it can be, as far as is known.
-        self._why_not = "--watch was given" if options.watch else ""
-        self._is_decided = self._has_ended = False
+        self._why_not = _ASKED if options.watch else ""
+        self._is_decided = False
+        #: Whether the process group has ended, so that a new model belongs to another training.
+        self.has_ended = False
         #: The reader of training batches, its batches that wait for a pass, and those that the loop reads ahead.
         self._reader: Reader | None = None
         self._waiting: deque[tuple[Any, int]] = deque()
@@ -163,7 +171,7 @@ class Script:
             "the loss": repr(self._terms),
         }
         try:
-            why_not = vote.decide(self._store, self.rank, self.ranks, facts, why_not)
+            why_not = vote.decide(self._store, self._name, self.rank, self.ranks, facts, why_not)
             if not why_not:
                 return self._begin(reader)
         except EvenstepError as error:
@@ -176,7 +184,7 @@ class Script:
     def _why_not_now(self, reader: "Reader") -> str:
         is_next = not (reader.position or self._waiting) and self._reader and self._reader.loader is reader.loader
         if reader is not self._reader and not is_next:
-            return "the script reads several DataLoaders, or one of them several times at once"
+            return "the script reads several DataLoaders, or begins to read again before it has trained on what it read"
         if self._plain < _PLAIN:
             return self._odd
         if getattr(self._models[0], "_comm_hooks", ()):
@@ -209,7 +217,7 @@ class Script:
         self._waiting.clear()
         torch.autograd.backward = _stock_backward
         if not self.rank:
-            lines.show([f"watching only, with the script's own batches: {self._why_not}"])
+            lines.show(["watching only, with the script's own batches" + (f": {self._why_not}" if self._why_not != _ASKED else "")])
 
     def read(self, reader: "Reader", batch: Any, samples: int) -> None:
         """Called when a training batch was read."""
@@ -316,9 +324,9 @@ class Script:
 
     def _ends(self) -> None:
         """Ends the run, before the process group or the process ends; rank 0 shows the last lines."""
-        if self._has_ended:
+        if self.has_ended:
             return
-        self._has_ended = True
+        self.has_ended = True
         atexit.unregister(self._ends)
         self._handle.remove()
         DataLoader.__iter__ = _stock_iter  # type: ignore[method-assign]
@@ -329,10 +337,10 @@ class Script:
             return
         loader = self._reader.loader if self._reader else None
         batch = loader.batch_size if loader else None
-        told = self._watch.summary(self._store, self.rank, self.ranks, batch) if self._watch else []
+        told = self._watch.summary(self._store, self._name, self.rank, self.ranks, batch) if self._watch else []
         if not self.rank:
-            why_not = self._why_not or self._odd
-            lines.show([*told, f"not balanced: {why_not}", *([] if self.options.watch else [_CODE])])
+            why_not = [] if self.options.watch else [f"not balanced: {self._why_not or self._odd}", _CODE]
+            lines.show([*told, *why_not])
             sys.stderr.flush()
 
 

@@ -9,27 +9,25 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # missing in 
 #: Maximum time that a rank waits for the others before it decides for all that nothing is balanced, in seconds.
 PATIENCE_S = 60.0
 
-_NAME = "evenstep/run"
 
-
-def decide(store: Store, rank: int, ranks: int, facts: dict[str, Any], why_not: str) -> str:
+def decide(store: Store, name: str, rank: int, ranks: int, facts: dict[str, Any], why_not: str) -> str:
     """Returns why nothing is balanced, the same on all ranks; empty if all can, with the same facts.
 
-    The first decision that reaches the store counts, so a rank that comes late or alone gets it too.
+    The first decision of a name that reaches the store counts, so a rank that comes late or alone gets it too.
     """
-    store.set(f"{_NAME}/vote/{rank}", json.dumps({"facts": facts, "why_not": why_not}))
+    store.set(f"{name}/vote/{rank}", json.dumps({"facts": facts, "why_not": why_not}))
     patience = timedelta(seconds=PATIENCE_S)
     try:
         if rank:
-            store.wait([f"{_NAME}/verdict"], patience)
+            store.wait([f"{name}/verdict"], patience)
             verdict = "unknown"
         else:
-            names = [f"{_NAME}/vote/{other}" for other in range(ranks)]
-            store.wait(names, patience)
-            verdict = _verdict([json.loads(store.get(name)) for name in names])
+            votes = [f"{name}/vote/{other}" for other in range(ranks)]
+            store.wait(votes, patience)
+            verdict = _verdict([json.loads(store.get(vote)) for vote in votes])
     except RuntimeError:
         verdict = f"rank {rank} waited {PATIENCE_S:g} s for the others to read the same batch"
-    return str(json.loads(store.compare_set(f"{_NAME}/verdict", "", json.dumps(verdict))))
+    return str(json.loads(store.compare_set(f"{name}/verdict", "", json.dumps(verdict))))
 
 
 def _verdict(votes: list[dict[str, Any]]) -> str:

@@ -25,8 +25,6 @@ _PATIENCE_S, _ESTIMATE_S = 5.0, 60.0
 #: A rank that takes this many times as long as the fastest one is named, and the maximum number of names.
 _SLOW, _NAMES_MAX = 1.15, 4
 
-_NAME = "evenstep/run/times"
-
 
 class Watch:
     """Measures the compute time of this rank in each iteration: from a forward pass to the last gradient."""
@@ -86,14 +84,14 @@ class Watch:
             handle.remove()
         self._handles.clear()
 
-    def summary(self, store: Store, rank: int, ranks: int, batch: int | None) -> list[str]:
+    def summary(self, store: Store, name: str, rank: int, ranks: int, batch: int | None) -> list[str]:
         """Returns the lines for rank 0, which waits for the times of the others; none on other ranks."""
         self.close()
         with suppress(RuntimeError):
-            store.set(f"{_NAME}/{rank}", json.dumps([round(seconds, 7) for seconds in self._times]))
+            store.set(f"{name}/times/{rank}", json.dumps([round(seconds, 7) for seconds in self._times]))
         if rank:
             return []
-        names = [f"{_NAME}/{other}" for other in range(ranks)]
+        names = [f"{name}/times/{other}" for other in range(ranks)]
         try:
             store.wait(names, timedelta(seconds=_PATIENCE_S))
             times = [json.loads(store.get(name)) for name in names]
@@ -113,13 +111,14 @@ def _estimate(times: list[list[float]], batch: int | None) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "times.csv"
         trace.write_text("iteration,worker,local_batch,compute_time_s\n" + "".join(rows))
-        command = [str(find_program("evenstep-predictor")), "simulate", "--json", "--networks", "no", "--warmup", "0.2"]
-        command += ["--policies", "even,base", "--trace", str(trace), "--global-batch", str((batch or 64) * len(times))]
+        command = ["simulate", "--json", "--networks", "no", "--warmup", "0.2", "--policies", "even,base"]
+        command += ["--trace", str(trace), "--global-batch", str((batch or 64) * len(times))]
         try:
+            command.insert(0, str(find_program("evenstep-predictor")))
             done = subprocess.run(command, capture_output=True, timeout=_ESTIMATE_S, check=True)  # noqa: S603  # Our program.
             found = json.loads(done.stdout)
             even = next(row for row in found["policies"] if row["policy"] == "even")
-            way = next((way for way in found["ways"] if way["advice"] == "use_evenstep"), None)
+            way = next((way for way in found["advice"]["ways"] if way["advice"] == "use_evenstep"), None)
         except (subprocess.SubprocessError, OSError, ValueError, KeyError, StopIteration, EvenstepError):
             return [f"{count} measured iterations are too few to estimate a gain"]
     waited = even["barrier_wait_s"] / even["mean_step_time_s"]
