@@ -12,6 +12,7 @@ from evenstep.errors import UnsupportedError
 from evenstep.exchange.given_plans import even_plan
 from evenstep.run.loader import WEIGHTLESS_SAMPLES, Loader
 from evenstep.run_command import reductions, stock
+from evenstep.run_command.hugging_face import items_over_ranks
 from evenstep.run_command.options import Options
 from evenstep.samples.progress import Progress
 
@@ -22,7 +23,16 @@ _CHECKED = 8
 class Balance:
     """Balances one model and one kind of DataLoader."""
 
-    def __init__(self, options: Options, rank: int, model: DistributedDataParallel, loader: Any, position: int) -> None:
+    def __init__(
+        self,
+        options: Options,
+        rank: int,
+        model: DistributedDataParallel,
+        loader: Any,
+        source: "stock.Sampled | stock.Sharded",
+        position: int,
+        terms: list[reductions.Term],
+    ) -> None:
         """Opens the job, together with all ranks.
 
         Args:
@@ -30,39 +40,43 @@ class Balance:
             rank: this rank.
             model: the script's model.
             loader: its DataLoader.
+            source: the samples of the epoch that the script reads.
+            terms: the terms of the loss with the script's own batches.
             position: the iteration of the epoch with which shares may begin.
 
         Raises:
             EvenstepError: the job cannot begin.
         """
-        ranks = loader.sampler.num_replicas
-        whole = loader.batch_size * ranks
+        self.ranks, self._shape = source.ranks, source.shape
+        whole = source.batch_size * source.ranks
         plan = list(apportion(whole, options.plan, 1)) if options.plan else None
         cap = options.max_batch[rank] if options.max_batch else None
         self.job = evenstep.job.job.init(plan=plan, max_local_batch=cap)
-        self.job.wrap(model)
-        self._shape = stock.shape(loader)
-        #: The DataLoader whose sampler gives the order of an epoch that begins.
-        self._current = loader
-        self._loader = self._loader_of(loader)
+        # A sum over ranks that is divided by the items of all needs no weights.
+        self.job.wrap(model, loss="scaled" if any(reductions.ITEMS in term for term in terms) else "mean")
+        #: The source of an epoch that begins, and the order of the newest one.
+        self._source: Any = None
+        self._order = source.running()
+        self._loader = self.job.loader(
+            loader.dataset,
+            global_batch=whole,
+            order=lambda _: self._ordered(),
+            drop_last=source.drop_last,
+            **stock.settings(loader),
+        )
         self._of = loader
         run = self.run = self.job._life.run  # noqa: SLF001  # Both classes are evenstep's own.
         if position:
             run.binding.starts_at(Progress(0, 0, position, position * whole))
         run.start()
-        self.ranks = ranks
         self._left = _CHECKED
-        #: The terms of the loss with the script's own batches.
-        self.terms: list[reductions.Term] = []
+        self._terms = terms
 
-    def _loader_of(self, loader: Any) -> Loader:
-        return self.job.loader(
-            loader.dataset,
-            global_batch=loader.batch_size * loader.sampler.num_replicas,
-            order=lambda _: stock.order(self._current),
-            drop_last=loader.drop_last,
-            **stock.settings(loader),
-        )
+    def _ordered(self) -> Any:
+        """Returns the order of the epoch, which is drawn once, when the script's own loader would draw it."""
+        if self._source is not None:
+            self._order, self._source = self._source.begins(), None
+        return self._order
 
     def keep_even(self, iterations: int) -> None:
         """Keeps even shares in the first iterations, whose batches the loop has read already."""
@@ -74,14 +88,18 @@ class Balance:
 
     def reads(self, loader: Any) -> bool:
         """Returns whether batches of a DataLoader can be sized: it reads the same samples as the first one."""
-        return stock.shape(loader) == self._shape
+        return stock.source(loader).shape == self._shape
 
     def epoch(self, loader: Any) -> Iterator[Any]:
-        """Begins to read an epoch."""
-        self._current = loader
+        """Begins to read another epoch."""
+        self._source = stock.source(loader)
         if loader is not self._of:
             # Scripts may make a new DataLoader for each epoch.
             self._loader, self._of = Loader(self.run, loader.dataset, stock.settings(loader)), loader
+        return iter(self._loader)
+
+    def rest(self) -> Iterator[Any]:
+        """Begins to read the rest of the epoch that the script has begun."""
         return iter(self._loader)
 
     def check(self, loss: Any) -> bool:
@@ -95,7 +113,7 @@ class Balance:
             return True
         samples = turn.samples or min(WEIGHTLESS_SAMPLES, turn.step.global_batch)
         try:
-            same = reductions.terms(loss, samples) == self.terms
+            same = reductions.terms(loss, samples, items=items_over_ranks()) == self._terms
             why = "" if same else "another loss than with the script's own batches"
         except reductions.UnknownLossError as error:
             why = str(error)

@@ -16,6 +16,9 @@ Term = tuple[Any, ...]
 #: Marks the factors of PyTorch's own functions.
 _OWN = "own"
 
+#: The divisor of losses that are sums over the items of all ranks.
+ITEMS = "items of all ranks"
+
 #: Operations on one value that keep it.
 _SAME = ("ToCopy", "View", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "Alias", "UnsafeView", "Neg")
 
@@ -30,42 +33,62 @@ class UnknownLossError(Exception):
     """A loss of which it is unknown whether it is a mean over samples."""
 
 
-def terms(loss: Any, samples: int, suspects: Sequence[float] = ()) -> list[Term]:
-    """Returns the terms of a loss, each a mean over the batch.
+def terms(
+    loss: Any, samples: int, suspects: Sequence[float] = (), items: float | None = None
+) -> list[Term]:
+    """Returns the terms of a loss, each a mean over the batch, or all sums that :data:`ITEMS` divides.
 
     Two batches of different sizes have the same terms, if the loss is a mean over their samples.
 
     Args:
         loss: the tensor on which ``backward`` is called.
         samples: number of samples in the batch.
+        items: the number of items of all ranks, such as tokens, if the loss is a sum over items divided by it.
         suspects: factors that may depend on the size of the batch, because they equal a number of samples.
 
     Raises:
-        UnknownLossError: the loss is no sum of means over the batch, or it is unknown.
+        UnknownLossError: the loss is neither a sum of means over the batch, or it is unknown.
     """
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise UnknownLossError("gradients of several values are computed at once")
     found: list[Term] = []
-    open_nodes: list[tuple[Any, Term]] = [(loss.grad_fn, ())]
+    #: Nodes with the number of their output.
+    open_nodes: list[tuple[Any, int, Term]] = [(loss.grad_fn, loss.output_nr, ())]
     for _ in range(_NODES_MAX):
         if not open_nodes:
+            if len({ITEMS in term for term in found}) > 1:
+                raise UnknownLossError("the loss adds a mean over samples to a mean over items")
             return found
-        node, factors = open_nodes.pop()
+        node, output, factors = open_nodes.pop()
         if node is None:
             continue
         name = _name(node)
-        children = [child for child, _ in node.next_functions]
+        edges = node.next_functions
+        children = [child for child, _ in edges]
         if name in ("Add", "Sub"):
-            open_nodes += [(child, factors) for child in children]
+            open_nodes += [(*edge, factors) for edge in edges]
+        elif name == "_DDPSink":
+            # The identity of all outputs of DistributedDataParallel, one of which is a loss.
+            open_nodes.append((*edges[output], factors))
         elif name == "Mul1":
             # Only PyTorch's own functions have this node: scripts multiply by a tensor, or by a number that becomes one.
-            open_nodes.append((children[0], (*factors, _OWN, float(node._saved_other))))  # noqa: SLF001
+            open_nodes.append((*edges[0], (*factors, _OWN, float(node._saved_other))))  # noqa: SLF001
         elif name == "Div" and _OWN in factors and _name(children[0]) == "Sum":
             found.append((*_smoothing(node, children[0], samples), *factors))
         elif name in ("Mul", "Div") and sum(child is not None for child in children) == 1:
-            open_nodes.append(_times_constant(node, name, children, factors, samples, suspects))
+            constant, child = _constant(node, name)
+            if name == "Div" and items is not None and constant == items:
+                open_nodes.append((*child, (*factors, ITEMS)))
+                continue
+            if any(isclose(constant, suspect, rel_tol=1e-6) for suspect in suspects):
+                raise UnknownLossError(
+                    f"the loss is multiplied or divided by {constant:g}, which may be a number of samples of the batch"
+                )
+            open_nodes.append((*child, (*factors, name, constant)))
         elif name.rstrip("0123456789") in _SAME:
-            open_nodes.append((children[0], factors))
+            open_nodes.append((*edges[0], factors))
+        elif ITEMS in factors:
+            found.append((*_sum(node, name), *factors))
         else:
             found.append((*_mean(node, name, samples), *factors))
     raise UnknownLossError(f"the loss has more than {_NODES_MAX} terms")
@@ -77,21 +100,20 @@ def _name(node: Any) -> str:
     return (operation or str(node.name())) + ("" if variant == "0" else variant)
 
 
-def _times_constant(
-    node: Any, name: str, children: list[Any], factors: Term, samples: int, suspects: Sequence[float]
-) -> tuple[Any, Term]:
-    """Returns the operand of a product with a constant, and its factors."""
-    is_first = children[0] is not None
+def _constant(node: Any, name: str) -> tuple[float, tuple[Any, int]]:
+    """Returns the constant of a product, and the edge to its operand."""
+    is_first = node.next_functions[0][0] is not None
     constant = node._saved_other if is_first else node._saved_self if name == "Mul" else None  # noqa: SLF001
     if constant is None or constant.numel() != 1:
         raise UnknownLossError(f"the loss is computed by {node.name()} of several values")
-    value = float(constant)
-    if any(isclose(value, suspect, rel_tol=1e-6) for suspect in suspects):
-        raise UnknownLossError(
-            f"the loss is multiplied or divided by {value:g}, which may be a number of samples of the batch"
-        )
-    inner = children[0] if is_first else children[1]
-    return inner, (*factors, value if name == "Mul" else 1 / value if value else 0.0)
+    return float(constant), node.next_functions[0 if is_first else 1]
+
+
+def _sum(node: Any, name: str) -> Term:
+    """Returns the term of a sum over items."""
+    if getattr(node, "_saved_reduction", None) != 2:
+        raise UnknownLossError(f"the loss is divided by the items of all ranks, and computed by {node.name()}")
+    return name, *node._saved_self.shape[1:]  # noqa: SLF001
 
 
 def _smoothing(node: Any, inner: Any, samples: int) -> Term:

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 from evenstep.errors import EvenstepError, UnsupportedError
 from evenstep.run_command import reductions, stock, vote
 from evenstep.run_command.balance import Balance, same_values
+from evenstep.run_command.hugging_face import items_over_ranks
 from evenstep.run_command.options import Options
 from evenstep.run_command.watch import Watch
 from evenstep.start import lines
@@ -38,6 +39,7 @@ _AHEAD_MAX = 8
 _stock_iter = DataLoader.__iter__
 _stock_backward = torch.autograd.backward
 _stock_pre_forward = DistributedDataParallel._pre_forward  # noqa: SLF001  # Hooks of modules would be copied with them.
+_stock_gathers = dist.all_gather, dist.all_gather_into_tensor
 _stock_destroy = dist.destroy_process_group
 
 #: The reason of runs that the user wants to be watched.
@@ -84,6 +86,8 @@ class Script:
         self._terms: list[reductions.Term] = []
         #: Whether the pass is of the batch that waits the longest.
         self._is_known = True
+        #: Whether the script has gathered a value for each sample.
+        self._has_gathered = False
         #: The mark of the batch that is being computed, if the loop reads ahead.
         self._mark: Any = None
         #: Whether the last training batch was read from the balanced DataLoader.
@@ -103,6 +107,13 @@ class Script:
             script._backward(tensors)
             _stock_backward(tensors, *args, **kwargs)
 
+        def gathering(stock: Any) -> Any:
+            def gather(gathered: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+                script._gathers(tensor)
+                return stock(gathered, tensor, *args, **kwargs)
+
+            return gather
+
         def destroy(group: Any = None) -> None:
             if group is None or group is dist.group.WORLD:
                 script._ends()
@@ -111,6 +122,7 @@ class Script:
         DataLoader.__iter__ = reads  # type: ignore[method-assign]
         torch.autograd.backward = backward
         DistributedDataParallel._pre_forward = pre_forward
+        dist.all_gather, dist.all_gather_into_tensor = map(gathering, _stock_gathers)
         dist.destroy_process_group = destroy
         self._handle = register_optimizer_step_post_hook(self._step)
         atexit.register(self._ends)
@@ -137,7 +149,7 @@ class Script:
 
     @property
     def _trains(self) -> bool:
-        return torch.is_grad_enabled() and any(model.training for model in self._models)
+        return torch.is_grad_enabled() and any(model.module.training for model in self._models)
 
     def _reads(self, loader: Any) -> Any:
         """Returns an iterator of a DataLoader."""
@@ -147,14 +159,16 @@ class Script:
             if stock.why_not(loader, self.rank, self.ranks) or not self._balance.reads(loader):
                 self._is_ours = False
                 return _stock_iter(loader)
-            self._reader = Reader(self, loader, self._balance.epoch(loader))
+            self._reader = Reader(self, loader, stock.source(loader), self._balance.epoch(loader))
             return self._reader
         if self._is_decided:
             return _stock_iter(loader)
         if why := stock.why_not(loader, self.rank, self.ranks):
             self._odd = why if self._reader is None else self._odd
             return _stock_iter(loader)
-        return Reader(self, loader, _stock_iter(loader))
+        # Before the workers of the DataLoader draw the first indices.
+        source = stock.source(loader)
+        return Reader(self, loader, source, _stock_iter(loader))
 
     def reads_batch(self, reader: "Reader") -> Iterator[Any] | None:
         """Called before a batch is read; returns another iterator if the ranks begin to balance."""
@@ -166,8 +180,8 @@ class Script:
         facts = {
             "the iteration": reader.position,
             "batches read ahead": self._ahead,
-            "the DataLoader": repr(stock.shape(reader.loader)),
-            "the epoch of the sampler": reader.loader.sampler.epoch,
+            "the DataLoader": repr(reader.source.shape),
+            "the epoch of the sampler": reader.source.epoch,
             "the loss": repr(self._terms),
         }
         try:
@@ -178,6 +192,7 @@ class Script:
             if self.options.plan or self.options.max_batch:
                 raise
             why_not = str(error)
+        reader.source.close()
         self._give_up(why_not)
         return None
 
@@ -189,22 +204,27 @@ class Script:
             return self._odd
         if getattr(self._models[0], "_comm_hooks", ()):
             return "the model has a communication hook"
-        return "" if reader.agrees else "the DistributedSampler draws other samples than PyTorch's"
+        try:
+            reader.source.running()
+        except UnsupportedError as error:
+            return str(error)
+        return ""
 
     def _begin(self, reader: "Reader") -> Iterator[Any]:
         """Begins to balance, together with all ranks, and returns the rest of the epoch."""
         ahead, loader = len(self._waiting), reader.loader
         self._reader = reader
-        self._balance = Balance(self.options, self.rank, self._models[0], loader, reader.position - ahead)
-        self._balance.terms = self._terms
+        self._balance = Balance(self.options, self.rank, self._models[0], loader, reader.source, reader.position - ahead, self._terms)
         if self._watch:
             self._watch.close()
             self._watch = None
         self._balance.keep_even(ahead)
         if self._ahead:
             self._models[0].register_forward_pre_hook(_begins_pass, prepend=True)
+        dist.all_gather, dist.all_gather_into_tensor = _stock_gathers
         reader.drop()
-        batches = self._balance.epoch(loader)
+        reader.source.close()
+        batches = self._balance.rest()
         for _ in range(ahead):
             # The loop has them already.
             next(batches)
@@ -216,6 +236,7 @@ class Script:
         self._why_not = self._why_not or why_not
         self._waiting.clear()
         torch.autograd.backward = _stock_backward
+        dist.all_gather, dist.all_gather_into_tensor = _stock_gathers
         if not self.rank:
             lines.show(["watching only, with the script's own batches" + (f": {self._why_not}" if self._why_not != _ASKED else "")])
 
@@ -237,7 +258,7 @@ class Script:
 
     def _forward(self, model: Any, inputs: Any) -> None:
         """Observes the begin of a forward pass."""
-        if not (torch.is_grad_enabled() and model.training):
+        if not (torch.is_grad_enabled() and model.module.training):
             return
         if self._watch:
             self._watch.forward_begins()
@@ -252,7 +273,7 @@ class Script:
 
     def begins_pass(self, model: Any) -> None:
         """Marks the batch of a forward pass, if the loop reads ahead."""
-        if self._balance and self._mark is None and model.training and torch.is_grad_enabled():
+        if self._balance and self._mark is None and model.module.training and torch.is_grad_enabled():
             self._mark = self._balance.job.step()
             self._mark.__enter__()
 
@@ -266,9 +287,15 @@ class Script:
             return
         samples = self._waiting[0][1] if self._waiting else 1
         try:
-            self._losses.append(reductions.terms(tensors, samples, self._suspects(samples)))
+            items = items_over_ranks()
+            self._losses.append(reductions.terms(tensors, samples, self._suspects(samples), items))
         except reductions.UnknownLossError as error:
             self._losses.append(str(error))
+
+    def _gathers(self, tensor: Any) -> None:
+        """Observes that ranks gather a tensor, which would fail if its length was a rank's number of samples."""
+        length = self._reader.source.batch_size if self._reader else 0
+        self._has_gathered |= length > 1 and tensor.ndim > 0 and len(tensor) % length == 0
 
     def _suspects(self, samples: int) -> list[float]:
         """Returns factors of a loss that may depend on the size of the batch."""
@@ -312,6 +339,8 @@ class Script:
                 f"a step has {self._forwards} forward and {len(losses)} backward passes (accumulation, several losses, "
                 "or batches that no DataLoader with a DistributedSampler gave)"
             )
+        if self._has_gathered:
+            return "the script gathers a value for each sample over the ranks, which requires equal batches"
         if not self._is_known:
             return "it is unknown of which batch a forward pass is: the script reads several, repeats or changes them"
         if isinstance(losses[0], str):
@@ -331,12 +360,12 @@ class Script:
         self._handle.remove()
         DataLoader.__iter__ = _stock_iter  # type: ignore[method-assign]
         DistributedDataParallel._pre_forward = _stock_pre_forward  # type: ignore[method-assign]
+        dist.all_gather, dist.all_gather_into_tensor = _stock_gathers
         torch.autograd.backward, dist.destroy_process_group = _stock_backward, _stock_destroy
         if self._balance:
             self._balance.job.close()
             return
-        loader = self._reader.loader if self._reader else None
-        batch = loader.batch_size if loader else None
+        batch = self._reader.source.batch_size if self._reader else None
         told = self._watch.summary(self._store, self._name, self.rank, self.ranks, batch) if self._watch else []
         if not self.rank:
             why_not = [] if self.options.watch else [f"not balanced: {self._why_not or self._odd}", _CODE]
@@ -353,13 +382,12 @@ def _begins_pass(model: Any, _: Any) -> None:
 class Reader:
     """An iterator of a DataLoader of the script."""
 
-    def __init__(self, script: Script, loader: Any, batches: Any) -> None:
+    def __init__(self, script: Script, loader: Any, source: Any, batches: Any) -> None:
         """Reads from an iterator, which the script may replace within the epoch."""
-        self._script, self.loader, self._batches = script, loader, batches
+        self._script, self.loader, self.source, self._batches = script, loader, source, batches
         #: Number of batches that were read.
         self.position = 0
         self._count = len(loader)
-        self.agrees = stock.agrees(loader)
 
     @property
     def is_at_end(self) -> bool:
@@ -384,7 +412,6 @@ class Reader:
         """Returns the next batch."""
         self._batches = self._script.reads_batch(self) or self._batches
         batch = next(self._batches)
-        sampler, size = self.loader.sampler, self.loader.batch_size
-        self._script.read(self, batch, min(size, sampler.num_samples - self.position * size))
+        self._script.read(self, batch, self.source.samples(self.position))
         self.position += 1
         return batch
