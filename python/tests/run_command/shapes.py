@@ -36,13 +36,13 @@ def loader_of(dataset: Any, **kwargs: Any) -> DataLoader[Any]:
 
 def train(
     made: Made,
-    loss_of: Callable[[Any, Any, Any], Any] = lambda y, target, x: mse_loss(y, target),
+    loss_of: Callable[[Any, Any, Any], Any] = lambda y, target, _: mse_loss(y, target),
     *,
     out: int = 1,
     classes: int = 0,
     batches: Any = None,
     module: torch.nn.Module | None = None,
-    after: Callable[[Any, DataLoader[Any]], Any] = lambda model, loader: None,
+    after: Callable[[Any, DataLoader[Any]], Any] = lambda _, __: None,
 ) -> torch.nn.Module:
     """The plain loop, whose loss may differ."""
     loader = loader_of(data(classes)) if batches is None else batches
@@ -131,6 +131,21 @@ def reads_ahead(made: Made) -> Any:
             return ahead(self.loader)
 
     return train(made, batches=Ahead(loader_of(data())))
+
+
+def evaluates_until_the_next_batch(made: Made) -> Any:
+    """Sets the mode after it has begun to read, as Hugging Face's Trainer does."""
+    loader, model = loader_of(data()), made(DistributedDataParallel(net()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for epoch in range(EPOCHS):
+        loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+        for x, target in loader:
+            model.train()
+            mse_loss(model(x), target).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        model.eval()
+    return model
 
 
 def another_loader_each_epoch(made: Made) -> Any:
@@ -330,7 +345,7 @@ def changes_batches_ahead(made: Made) -> Any:
 
 def own_hook(made: Made) -> Any:
     def hooked(model: Any) -> Any:
-        def mean(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        def mean(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]  # missing in stubs.
             # The sum of both ranks, and half of it.
             work = dist.all_reduce(bucket.buffer(), async_op=True)
             assert work is not None
@@ -371,6 +386,7 @@ BALANCED = (
     validates,
     scaled,
     reads_ahead,
+    evaluates_until_the_next_batch,
     another_loader_each_epoch,
 )
 

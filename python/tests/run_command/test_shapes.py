@@ -1,13 +1,13 @@
-"""`evenstep run` on loops of many shapes: it balances and equals the script's own run, or it leaves the batches alone."""
+"""`evenstep run` on loops of many shapes: they equal the script's own run, balanced or with the batches left alone."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from shapes import BALANCED, WATCHED
 
 from ranks import preload, run_ranks
-from shapes import BALANCED, WATCHED
 
 preload("evenstep.run_command.script", "shapes")
 

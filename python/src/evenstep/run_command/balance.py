@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep.job.job
@@ -26,10 +27,10 @@ class Balance:
     def __init__(
         self,
         options: Options,
-        rank: int,
         model: DistributedDataParallel,
         loader: Any,
         source: "stock.Sampled | stock.Sharded",
+        *,
         position: int,
         terms: list[reductions.Term],
     ) -> None:
@@ -37,7 +38,6 @@ class Balance:
 
         Args:
             options: the options of the command.
-            rank: this rank.
             model: the script's model.
             loader: its DataLoader.
             source: the samples of the epoch that the script reads.
@@ -50,7 +50,7 @@ class Balance:
         self.ranks, self._shape = source.ranks, source.shape
         whole = source.batch_size * source.ranks
         plan = list(apportion(whole, options.plan, 1)) if options.plan else None
-        cap = options.max_batch[rank] if options.max_batch else None
+        cap = options.max_batch[dist.get_rank()] if options.max_batch else None
         self.job = evenstep.job.job.init(plan=plan, max_local_batch=cap)
         # A sum over ranks that is divided by the items of all needs no weights.
         self.job.wrap(model, loss="scaled" if any(reductions.ITEMS in term for term in terms) else "mean")

@@ -1,7 +1,10 @@
 """Losses of Hugging Face's Trainer, which are divided by the number of items of all ranks."""
 
 import sys
-from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 #: Maximum number of callers of a backward pass that are looked at.
 _FRAMES_MAX = 32

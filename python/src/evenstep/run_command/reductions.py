@@ -33,9 +33,7 @@ class UnknownLossError(Exception):
     """A loss of which it is unknown whether it is a mean over samples."""
 
 
-def terms(
-    loss: Any, samples: int, suspects: Sequence[float] = (), items: float | None = None
-) -> list[Term]:
+def terms(loss: Any, samples: int, suspects: Sequence[float] = (), items: float | None = None) -> list[Term]:
     """Returns the terms of a loss, each a mean over the batch, or all sums that :data:`ITEMS` divides.
 
     Two batches of different sizes have the same terms, if the loss is a mean over their samples.
@@ -63,35 +61,59 @@ def terms(
         if node is None:
             continue
         name = _name(node)
-        edges = node.next_functions
-        children = [child for child, _ in edges]
-        if name in ("Add", "Sub"):
-            open_nodes += [(*edge, factors) for edge in edges]
-        elif name == "_DDPSink":
-            # The identity of all outputs of DistributedDataParallel, one of which is a loss.
-            open_nodes.append((*edges[output], factors))
-        elif name == "Mul1":
-            # Only PyTorch's own functions have this node: scripts multiply by a tensor, or by a number that becomes one.
-            open_nodes.append((*edges[0], (*factors, _OWN, float(node._saved_other))))  # noqa: SLF001
-        elif name == "Div" and _OWN in factors and _name(children[0]) == "Sum":
-            found.append((*_smoothing(node, children[0], samples), *factors))
-        elif name in ("Mul", "Div") and sum(child is not None for child in children) == 1:
-            constant, child = _constant(node, name)
-            if name == "Div" and items is not None and constant == items:
-                open_nodes.append((*child, (*factors, ITEMS)))
-                continue
-            if any(isclose(constant, suspect, rel_tol=1e-6) for suspect in suspects):
-                raise UnknownLossError(
-                    f"the loss is multiplied or divided by {constant:g}, which may be a number of samples of the batch"
-                )
-            open_nodes.append((*child, (*factors, name, constant)))
-        elif name.rstrip("0123456789") in _SAME:
-            open_nodes.append((*edges[0], factors))
+        operands = _operands(node, name, output, factors)
+        if operands is None and _is_product(node, name) and not _is_smoothing(node, name, factors):
+            operands = [_scaled(node, name, factors, suspects, items)]
+        if operands is not None:
+            open_nodes += operands
         elif ITEMS in factors:
             found.append((*_sum(node, name), *factors))
+        elif _is_smoothing(node, name, factors):
+            found.append((*_smoothing(node, samples), *factors))
         else:
-            found.append((*_mean(node, name, samples), *factors))
+            found.append((*_mean(node, name, samples, compares=bool(suspects)), *factors))
     raise UnknownLossError(f"the loss has more than {_NODES_MAX} terms")
+
+
+def _operands(node: Any, name: str, output: int, factors: Term) -> list[tuple[Any, int, Term]] | None:
+    """Returns the operands of an operation on one value, with their factors; None for others."""
+    edges = node.next_functions
+    if name in ("Add", "Sub"):
+        return [(*edge, factors) for edge in edges]
+    if name == "_DDPSink":
+        # The identity of all outputs of DistributedDataParallel, one of which is a loss.
+        return [(*edges[output], factors)]
+    if name == "Mul1":
+        # A node of PyTorch's own functions: in scripts, a number becomes a tensor.
+        return [(*edges[0], (*factors, _OWN, float(node._saved_other)))]  # noqa: SLF001  # Public in PyTorch.
+    if name.rstrip("0123456789") in _SAME:
+        return [(*edges[0], factors)]
+    return None
+
+
+def _is_product(node: Any, name: str) -> bool:
+    """Returns whether an operation multiplies or divides by a constant."""
+    return name in ("Mul", "Div") and sum(child is not None for child, _ in node.next_functions) == 1
+
+
+def _scaled(
+    node: Any, name: str, factors: Term, suspects: Sequence[float], items: float | None
+) -> tuple[Any, int, Term]:
+    """Returns the operand of a product with a constant."""
+    constant, edge = _constant(node, name)
+    if name == "Div" and items is not None and constant == items:
+        return (*edge, (*factors, ITEMS))
+    if any(isclose(constant, suspect, rel_tol=1e-6) for suspect in suspects):
+        raise UnknownLossError(
+            f"the loss is multiplied or divided by {constant:g}, which may be a number of samples of the batch"
+        )
+    return (*edge, (*factors, name, constant))
+
+
+def _is_smoothing(node: Any, name: str, factors: Term) -> bool:
+    """Returns whether a division is a part of PyTorch's label smoothing."""
+    inner = node.next_functions[0][0] if name == "Div" and _OWN in factors else None
+    return inner is not None and _name(inner) == "Sum"
 
 
 def _name(node: Any) -> str:
@@ -116,17 +138,17 @@ def _sum(node: Any, name: str) -> Term:
     return name, *node._saved_self.shape[1:]  # noqa: SLF001
 
 
-def _smoothing(node: Any, inner: Any, samples: int) -> Term:
+def _smoothing(node: Any, samples: int) -> Term:
     """Returns the term of label smoothing in PyTorch's cross entropy."""
-    shape = tuple(map(int, inner._saved_self_sym_sizes))  # noqa: SLF001
+    shape = tuple(map(int, node.next_functions[0][0]._saved_self_sym_sizes))  # noqa: SLF001
     divisor = node._saved_other  # noqa: SLF001
     if divisor is None or float(divisor) != prod(shape) or not shape or shape[0] % samples:
         raise UnknownLossError("the label smoothing of the loss is divided by another number than its samples")
     return "Smoothing", shape[0] // samples, *shape[1:]
 
 
-def _mean(node: Any, name: str, samples: int) -> Term:
-    """Returns the term of a reduction."""
+def _mean(node: Any, name: str, samples: int, *, compares: bool) -> Term:
+    """Returns the term of a reduction; ``compares`` looks at labels for a loss that compares samples."""
     if name in ("Mean", "Mean1"):
         shape = tuple(map(int, node._saved_self_sym_sizes))  # noqa: SLF001
     elif name == "Div1" and (inner := _summed(node.next_functions[0][0])) is not None:
@@ -139,7 +161,7 @@ def _mean(node: Any, name: str, samples: int) -> Term:
             raise UnknownLossError(f"the loss ({node.name()}) is not a mean over samples, but a sum")
         shape = tuple(node._saved_self.shape)  # noqa: SLF001
         if name.startswith("NllLoss"):
-            _check_labels(node, shape, samples)
+            _check_labels(node, shape, samples if compares else 0)
     elif name == "Sum":
         raise UnknownLossError("the loss is a sum, and it is unknown what it is divided by")
     else:
@@ -163,7 +185,9 @@ def _check_labels(node: Any, shape: Sequence[int], samples: int) -> None:
     # PyTorch shows the number without its sign.
     ignored = (node._saved_ignore_index + 2**63) % 2**64 - 2**63  # noqa: SLF001
     if bool((labels == ignored).any()):
-        raise UnknownLossError("the cross entropy ignores some labels, so it is a mean over the others, not over samples")
+        raise UnknownLossError(
+            "the cross entropy ignores some labels, so it is a mean over the others, not over samples"
+        )
     flat = labels.flatten()
     if samples >= _CONTRASTIVE_MIN and len(shape) == 2:
         steps = flat[1:] - flat[:-1]

@@ -13,14 +13,11 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
-import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.data import DataLoader
 
 from evenstep.errors import EvenstepError, UnsupportedError
-from evenstep.run_command import reductions, stock, vote
+from evenstep.run_command import patches, reductions, stock, vote
 from evenstep.run_command.balance import Balance, same_values
 from evenstep.run_command.hugging_face import items_over_ranks
 from evenstep.run_command.options import Options
@@ -35,12 +32,6 @@ _PASSES, _PLAIN = 6, 3
 
 #: Maximum number of batches that a loop may read ahead.
 _AHEAD_MAX = 8
-
-_stock_iter = DataLoader.__iter__
-_stock_backward = torch.autograd.backward
-_stock_pre_forward = DistributedDataParallel._pre_forward  # noqa: SLF001  # Hooks of modules would be copied with them.
-_stock_gathers = dist.all_gather, dist.all_gather_into_tensor
-_stock_destroy = dist.destroy_process_group
 
 #: The reason of runs that the user wants to be watched.
 _ASKED = "--watch"
@@ -92,38 +83,13 @@ class Script:
         self._mark: Any = None
         #: Whether the last training batch was read from the balanced DataLoader.
         self._is_ours = True
-        script = self
-
-        def reads(loader: Any) -> Any:
-            return script._reads(loader)
-
-        def pre_forward(model: Any, *inputs: Any, **kwargs: Any) -> Any:
-            # A compiler must not see what happens here.
-            if not torch.compiler.is_compiling():
-                script._forward(model, (inputs, kwargs))
-            return _stock_pre_forward(model, *inputs, **kwargs)
-
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            script._backward(tensors)
-            _stock_backward(tensors, *args, **kwargs)
-
-        def gathering(stock: Any) -> Any:
-            def gather(gathered: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-                script._gathers(tensor)
-                return stock(gathered, tensor, *args, **kwargs)
-
-            return gather
-
-        def destroy(group: Any = None) -> None:
-            if group is None or group is dist.group.WORLD:
-                script._ends()
-            _stock_destroy(group)
-
-        DataLoader.__iter__ = reads  # type: ignore[method-assign]
-        torch.autograd.backward = backward
-        DistributedDataParallel._pre_forward = pre_forward
-        dist.all_gather, dist.all_gather_into_tensor = map(gathering, _stock_gathers)
-        dist.destroy_process_group = destroy
+        patches.install(
+            reads=self._reads,
+            forward=self._forward,
+            backward=self._backward,
+            gathers=self._gathers,
+            ends=self._ends,
+        )
         self._handle = register_optimizer_step_post_hook(self._step)
         atexit.register(self._ends)
 
@@ -147,28 +113,29 @@ class Script:
                 f"{why}, after evenstep has begun to balance: run it with `evenstep run --watch`, or without evenstep"
             )
 
-    @property
-    def _trains(self) -> bool:
-        return torch.is_grad_enabled() and any(model.module.training for model in self._models)
+    def _trains(self, loader: Any) -> bool:
+        """Returns whether a DataLoader is read to train. Some loops set the mode of the model later."""
+        is_known = self._reader is not None and loader is self._reader.loader
+        return torch.is_grad_enabled() and (is_known or any(model.module.training for model in self._models))
 
     def _reads(self, loader: Any) -> Any:
         """Returns an iterator of a DataLoader."""
-        if type(loader).__module__ == "evenstep.run.loader" or not self._trains:
-            return _stock_iter(loader)
+        if type(loader).__module__ == "evenstep.run.loader" or not self._trains(loader):
+            return patches.stock_iter(loader)
         if self._balance:
             if stock.why_not(loader, self.rank, self.ranks) or not self._balance.reads(loader):
                 self._is_ours = False
-                return _stock_iter(loader)
+                return patches.stock_iter(loader)
             self._reader = Reader(self, loader, stock.source(loader), self._balance.epoch(loader))
             return self._reader
         if self._is_decided:
-            return _stock_iter(loader)
+            return patches.stock_iter(loader)
         if why := stock.why_not(loader, self.rank, self.ranks):
             self._odd = why if self._reader is None else self._odd
-            return _stock_iter(loader)
+            return patches.stock_iter(loader)
         # Before the workers of the DataLoader draw the first indices.
         source = stock.source(loader)
-        return Reader(self, loader, source, _stock_iter(loader))
+        return Reader(self, loader, source, patches.stock_iter(loader))
 
     def reads_batch(self, reader: "Reader") -> Iterator[Any] | None:
         """Called before a batch is read; returns another iterator if the ranks begin to balance."""
@@ -185,7 +152,7 @@ class Script:
             "the loss": repr(self._terms),
         }
         try:
-            why_not = vote.decide(self._store, self._name, self.rank, self.ranks, facts, why_not)
+            why_not = vote.decide(self._store, self._name, self.rank, self.ranks, facts=facts, why_not=why_not)
             if not why_not:
                 return self._begin(reader)
         except EvenstepError as error:
@@ -214,14 +181,21 @@ class Script:
         """Begins to balance, together with all ranks, and returns the rest of the epoch."""
         ahead, loader = len(self._waiting), reader.loader
         self._reader = reader
-        self._balance = Balance(self.options, self.rank, self._models[0], loader, reader.source, reader.position - ahead, self._terms)
+        self._balance = Balance(
+            self.options,
+            self._models[0],
+            loader,
+            reader.source,
+            position=reader.position - ahead,
+            terms=self._terms,
+        )
         if self._watch:
             self._watch.close()
             self._watch = None
         self._balance.keep_even(ahead)
         if self._ahead:
             self._models[0].register_forward_pre_hook(_begins_pass, prepend=True)
-        dist.all_gather, dist.all_gather_into_tensor = _stock_gathers
+        patches.end_gathers()
         reader.drop()
         reader.source.close()
         batches = self._balance.rest()
@@ -235,10 +209,15 @@ class Script:
     def _give_up(self, why_not: str) -> None:
         self._why_not = self._why_not or why_not
         self._waiting.clear()
-        torch.autograd.backward = _stock_backward
-        dist.all_gather, dist.all_gather_into_tensor = _stock_gathers
+        patches.end_backward()
+        patches.end_gathers()
         if not self.rank:
-            lines.show(["watching only, with the script's own batches" + (f": {self._why_not}" if self._why_not != _ASKED else "")])
+            lines.show(
+                [
+                    "watching only, with the script's own batches"
+                    + (f": {self._why_not}" if self._why_not != _ASKED else "")
+                ]
+            )
 
     def read(self, reader: "Reader", batch: Any, samples: int) -> None:
         """Called when a training batch was read."""
@@ -281,7 +260,7 @@ class Script:
         """Observes the begin of a backward pass."""
         if self._balance:
             if not self._balance.check(tensors):
-                torch.autograd.backward = _stock_backward
+                patches.end_backward()
             return
         if self._is_decided:
             return
@@ -299,10 +278,8 @@ class Script:
 
     def _suspects(self, samples: int) -> list[float]:
         """Returns factors of a loss that may depend on the size of the batch."""
-        numbers = [samples, samples * self.ranks]
-        if self._reader:
-            length = len(self._reader.loader.dataset)
-            numbers += [samples / length, samples * self.ranks / length]
+        length = len(self._reader.loader.dataset) if self._reader else 1
+        numbers = [samples, samples * self.ranks, samples / length, samples * self.ranks / length]
         return [*numbers, *(1 / number for number in numbers)]
 
     def _step(self, optimizer: Any, *_: Any) -> None:
@@ -335,21 +312,23 @@ class Script:
         if self._reader is None:
             return self._odd if "trained no" not in self._odd else "no DataLoader with a DistributedSampler was read"
         if self._forwards != 1 or len(losses) != 1:
-            return (
+            why_not = (
                 f"a step has {self._forwards} forward and {len(losses)} backward passes (accumulation, several losses, "
                 "or batches that no DataLoader with a DistributedSampler gave)"
             )
-        if self._has_gathered:
-            return "the script gathers a value for each sample over the ranks, which requires equal batches"
-        if not self._is_known:
-            return "it is unknown of which batch a forward pass is: the script reads several, repeats or changes them"
-        if isinstance(losses[0], str):
-            return losses[0]
-        if self._terms and losses[0] != self._terms:
+        elif self._has_gathered:
+            why_not = "the script gathers a value for each sample over the ranks, which requires equal batches"
+        elif not self._is_known:
+            why_not = (
+                "it is unknown of which batch a forward pass is: the script reads several, repeats or changes them"
+            )
+        elif isinstance(losses[0], str):
+            why_not = losses[0]
+        else:
+            is_same = losses[0] == self._terms or not self._terms
             self._terms = losses[0]
-            return "the shapes of the loss change between iterations, so it is no mean over samples"
-        self._terms = losses[0]
-        return ""
+            why_not = "" if is_same else "the shapes of the loss change, so it is no mean over samples"
+        return why_not
 
     def _ends(self) -> None:
         """Ends the run, before the process group or the process ends; rank 0 shows the last lines."""
@@ -358,10 +337,7 @@ class Script:
         self.has_ended = True
         atexit.unregister(self._ends)
         self._handle.remove()
-        DataLoader.__iter__ = _stock_iter  # type: ignore[method-assign]
-        DistributedDataParallel._pre_forward = _stock_pre_forward  # type: ignore[method-assign]
-        dist.all_gather, dist.all_gather_into_tensor = _stock_gathers
-        torch.autograd.backward, dist.destroy_process_group = _stock_backward, _stock_destroy
+        patches.end()
         if self._balance:
             self._balance.job.close()
             return

@@ -23,6 +23,7 @@ _KEPT_WITH_WORKERS = ("prefetch_factor", "persistent_workers")
 def why_not(loader: Any, rank: int, ranks: int) -> str:
     """Returns why a plan cannot size the batches of a DataLoader; empty if it can."""
     sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
+    kind: type[Any] = type(sampler)
     if type(loader) is not DataLoader:
         return f"{type(loader).__name__} is a DataLoader of its own kind"
     try:
@@ -32,15 +33,15 @@ def why_not(loader: Any, rank: int, ranks: int) -> str:
     if batches is None:
         return "the data set gives whole batches (batch_size=None)"
     if _is_sharded(batches):
-        if batches.split_batches or type(_untapped(batches)) is not BatchSampler:
-            return "Accelerate splits batches, or another class than PyTorch's BatchSampler composes them"
-        given = batches.num_processes, batches.process_index
-    elif type(batches) is not BatchSampler or batches.sampler is not sampler:
-        return f"{type(batches).__name__} composes the batches"
-    elif type(sampler) is not DistributedSampler:
-        return f"the DataLoader has a {type(sampler).__name__}, not PyTorch's DistributedSampler"
+        given, composer = (batches.num_processes, batches.process_index), _untapped(batches)
+        is_ours = type(composer) is BatchSampler and not batches.split_batches
     else:
-        given = sampler.num_replicas, sampler.rank
+        given, composer = (getattr(sampler, "num_replicas", 0), getattr(sampler, "rank", 0)), batches
+        is_ours = type(composer) is BatchSampler and batches.sampler is sampler
+        if is_ours and kind is not DistributedSampler:
+            return f"the DataLoader has a {kind.__name__}, not PyTorch's DistributedSampler"
+    if not is_ours:
+        return f"{type(composer).__name__} composes the batches, or Accelerate splits them"
     return "" if given == (ranks, rank) else f"the sampler is for rank {given[1]} of {given[0]}, not {rank} of {ranks}"
 
 
@@ -75,7 +76,7 @@ class Sampled:
 
     def samples(self, position: int) -> int:
         """Returns the number of samples in the script's own batch."""
-        return min(self.batch_size, self._sampler.num_samples - position * self.batch_size)
+        return int(min(self.batch_size, self._sampler.num_samples - position * self.batch_size))
 
     def begins(self) -> torch.Tensor:
         """Returns the order of an epoch that begins, int64.

@@ -10,7 +10,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # missing in 
 PATIENCE_S = 60.0
 
 
-def decide(store: Store, name: str, rank: int, ranks: int, facts: dict[str, Any], why_not: str) -> str:
+def decide(store: Store, name: str, rank: int, ranks: int, *, facts: dict[str, Any], why_not: str) -> str:
     """Returns why nothing is balanced, the same on all ranks; empty if all can, with the same facts.
 
     The first decision of a name that reaches the store counts, so a rank that comes late or alone gets it too.

@@ -1,3 +1,4 @@
+# ruff: noqa: INP001  # Python imports it as a module of its own.
 """Python imports this module when it starts in the environment of `evenstep run`; it imports nothing of evenstep.
 
 Another ``sitecustomize`` that it hides is run as well. When PyTorch defines DistributedDataParallel, and only then,
