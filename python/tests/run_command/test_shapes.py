@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from shapes import BALANCED, WATCHED
+from shapes import BALANCED, WATCHED, train
+from torch.nn.functional import mse_loss
 
 from ranks import preload, run_ranks
 
@@ -55,3 +56,22 @@ def test_what_can_be_balanced_equals_the_script() -> None:
         assert is_balanced, f"{shape.__name__}: {why_not}"
         assert difference < 1e-12, shape.__name__
         assert torch.get_default_dtype() == torch.float32
+
+
+def shows_its_size_later(_: int) -> str:
+    """Trains with a loss whose factor depends on the batch in a way that its first batches do not show."""
+    from evenstep.errors import UnsupportedError  # noqa: PLC0415  # On a rank.
+    from evenstep.run_command import hook  # noqa: PLC0415
+
+    def followed(model: Any) -> Any:
+        hook.made(model)
+        return model
+
+    with pytest.raises(UnsupportedError) as refused:
+        train(followed, lambda y, target, x: mse_loss(y, target) * len(x) ** 2 * 1e-3)
+    return str(refused.value)
+
+
+def test_a_loss_that_depends_on_the_size_ends_the_run_before_its_step() -> None:
+    for told in run_ranks(2, shows_its_size_later, environ=ENVIRON):
+        assert "another loss than with the script's own batches" in told
