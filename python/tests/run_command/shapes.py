@@ -1,4 +1,4 @@
-"""Training loops as scripts have them, without a word of evenstep: some that can be balanced, and many that cannot."""
+"""Training loops of scripts that do not use evenstep: some that can be balanced, and many that cannot."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

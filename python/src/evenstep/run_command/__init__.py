@@ -10,8 +10,8 @@ DistributedDataParallel model for each batch, and its loss is a mean over sample
 shares. The samples of each iteration stay the same. For everything else the hook only measures, and shows at the end
 how long ranks waited, what balancing would bring, and why it did not balance.
 
-Nothing of this is active without the environment. Processes that make no DistributedDataParallel model stay as they
-are, and so do those that Python starts with ``-I``, ``-E`` or ``-S``.
+Nothing of this is active without the environment. Processes without a DistributedDataParallel model do
+not change, nor do those that Python starts with ``-I``, ``-E`` or ``-S``.
 """
 
 from evenstep.run_command.command import add_arguments

@@ -1,4 +1,4 @@
-"""The command line of `evenstep run`: it starts the command in an environment that has the hook."""
+"""`evenstep run`: balances a training script without changing it, or measures what balancing would bring."""
 
 import argparse
 import os
@@ -21,8 +21,8 @@ def add_arguments(subparsers: "Subparsers") -> None:
     parser = subparsers.add_parser(
         "run",
         help="balance a training script without changing it",
-        description=sys.modules["evenstep.run_command"].__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=__doc__,
+        epilog="Options come before the command.",
     )
     parser.add_argument(
         "--plan", type=_numbers, default=(), metavar="LIST", help="proportions of the ranks, such as 2,2,2,15"

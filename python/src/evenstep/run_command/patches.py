@@ -1,6 +1,6 @@
-"""The functions of PyTorch that tell what a script does. All are restored at the end.
+"""Replaced functions of PyTorch, by which a script is observed. All are restored at the end.
 
-Functions of classes, because a copy of a model or a DataLoader would copy hooks of its own.
+Functions of classes, because a copy of a model or a DataLoader would copy its hooks.
 """
 
 from collections.abc import Callable

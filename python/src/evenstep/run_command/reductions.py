@@ -163,7 +163,7 @@ def _mean(node: Any, name: str, samples: int, *, compares: bool) -> Term:
         if name.startswith("NllLoss"):
             _check_labels(node, shape, samples if compares else 0)
     elif name == "Sum":
-        raise UnknownLossError("the loss is a sum, and it is unknown what it is divided by")
+        raise UnknownLossError("the loss is a sum with an unknown divisor")
     else:
         raise UnknownLossError(f"the loss is computed by {node.name()}, so it is unknown whether it is a mean")
     if not shape or shape[0] % samples:

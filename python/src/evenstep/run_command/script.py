@@ -1,4 +1,4 @@
-"""What a script does in its first iterations, and the decision whether to balance it.
+"""The first iterations of a script, and the decision whether to balance it.
 
 All ranks have the script's own batches until they decide together. An iteration is plain if it has one batch of one
 DataLoader, one forward pass of one model, one backward pass, and one step of an optimizer, in this order. The loop may
@@ -166,7 +166,7 @@ class Script:
     def _why_not_now(self, reader: "Reader") -> str:
         is_next = not (reader.position or self._waiting) and self._reader and self._reader.loader is reader.loader
         if reader is not self._reader and not is_next:
-            return "the script reads several DataLoaders, or begins to read again before it has trained on what it read"
+            return "the script reads several DataLoaders, or begins to read again before it has trained all its batches"
         if self._plain < _PLAIN:
             return self._odd
         if getattr(self._models[0], "_comm_hooks", ()):

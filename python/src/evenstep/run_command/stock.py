@@ -63,7 +63,7 @@ class Sampled:
         """Reads the sampler of a DataLoader."""
         sampler = self._sampler = loader.sampler
         self.ranks, self.batch_size, self.drop_last = sampler.num_replicas, loader.batch_size, loader.drop_last
-        #: What must be the same on all ranks and in each epoch.
+        #: Values that must be the same on all ranks and in each epoch.
         self.shape = (
             len(sampler.dataset), sampler.total_size, sampler.shuffle, sampler.seed, sampler.drop_last,
             self.batch_size, self.drop_last,
